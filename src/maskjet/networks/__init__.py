@@ -1,0 +1,1 @@
+"""The networks maskjet runs: inference only, static shapes, capturable."""

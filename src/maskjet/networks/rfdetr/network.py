@@ -1,0 +1,64 @@
+"""RF-DETR and RF-DETR-Seg, inference only: images in; class logits, boxes and mask logits of the last layer out."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+from maskjet.networks.rfdetr.backbone import Backbone
+from maskjet.networks.rfdetr.decoder import MLP, Transformer, refine_boxes
+from maskjet.networks.rfdetr.mask_head import MaskHead
+from maskjet.networks.rfdetr.projector import Projector
+from maskjet.spec import ModelSpec
+
+
+class NetworkOutput(NamedTuple):
+    """What a network returns for a batch of B images, with Q queries and C class logits."""
+
+    logits: Tensor
+    """[B, Q, C] class logits."""
+    boxes_cxcywh: Tensor
+    """float32 [B, Q, 4], 0..1 of the input."""
+    mask_logits: Tensor | None
+    """[B, Q, mask_size, mask_size], positive inside; None without a mask head."""
+
+
+class RFDETR(nn.Module):
+    """One network for every size; equal to rfdetr 1.11.2's module in eval mode.
+
+    Static shapes, no data-dependent control flow, no host synchronisation: it can be captured in a CUDA graph and
+    compiled with `fullgraph=True`. The batch size is free.
+
+    Args:
+        spec: The architecture.
+    """
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        width = spec.hidden_dim
+        self.spec = spec
+        # A list of one: in rfdetr the second entry is the position encoding, which this decoder never reads.
+        self.backbone = nn.ModuleList([nn.ModuleDict({"encoder": Backbone(spec), "projector": Projector(spec)})])
+        self.transformer = Transformer(spec)
+        self.query_feat = nn.Embedding(spec.queries, width)
+        self.refpoint_embed = nn.Embedding(spec.queries, 4)
+        self.class_embed = nn.Linear(width, spec.class_logits)
+        self.bbox_embed = MLP(width, width, width, 4)
+        self.segmentation_head = MaskHead(spec) if spec.has_masks else None
+
+    def forward(self, images: Tensor) -> NetworkOutput:
+        """Run the network.
+
+        Args:
+            images: [B, 3, S, S] with S = spec.input_size, in the parameters' dtype: (RGB / 255 - mean) / std.
+
+        Returns:
+            The last decoder layer's class logits, boxes and mask logits.
+        """
+        backbone = self.backbone[0]
+        features = backbone["projector"](backbone["encoder"](images))  # type: ignore[index]
+        hidden, references = self.transformer(features, self.query_feat.weight, self.refpoint_embed.weight.float())
+        boxes = refine_boxes(references, self.bbox_embed(hidden))
+        masks = None if self.segmentation_head is None else self.segmentation_head(features, hidden)
+        return NetworkOutput(self.class_embed(hidden), boxes, masks)

@@ -1,0 +1,77 @@
+"""The projector: the backbone's feature maps to one map of hidden_dim channels, through a C2f block (YOLOv8's)."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from maskjet.spec import ModelSpec
+
+
+class ChannelNorm(nn.LayerNorm):
+    """Layer norm over the channels of an image [B, C, H, W]."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels, eps=1e-6)
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Normalise every pixel over its channels."""
+        return super().forward(image.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+class _Conv(nn.Module):
+    """Convolution, channel norm (named `bn` in the checkpoints), SiLU."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2, bias=False)
+        self.bn = ChannelNorm(outputs)
+
+    def forward(self, image: Tensor) -> Tensor:
+        return F.silu(self.bn(self.conv(image)))
+
+
+class _Bottleneck(nn.Module):
+    """Two 3×3 convolutions in a row."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.cv1 = _Conv(channels, channels, 3)
+        self.cv2 = _Conv(channels, channels, 3)
+
+    def forward(self, image: Tensor) -> Tensor:
+        output: Tensor = self.cv2(self.cv1(image))
+        return output
+
+
+class _C2f(nn.Module):
+    """Split the channels, send one half through a chain of bottlenecks, fuse every intermediate."""
+
+    def __init__(self, inputs: int, outputs: int, blocks: int = 3) -> None:
+        super().__init__()
+        half = outputs // 2
+        self.cv1 = _Conv(inputs, 2 * half, 1)
+        self.cv2 = _Conv((2 + blocks) * half, outputs, 1)
+        self.m = nn.ModuleList(_Bottleneck(half) for _ in range(blocks))
+
+    def forward(self, image: Tensor) -> Tensor:
+        parts = list(self.cv1(image).chunk(2, dim=1))
+        for block in self.m:
+            parts.append(block(parts[-1]))  # noqa: PERF401 - each block reads the part before it
+        output: Tensor = self.cv2(torch.cat(parts, dim=1))
+        return output
+
+
+class Projector(nn.Module):
+    """Feature maps [B, backbone_width, grid, grid] to one [B, hidden_dim, grid, grid]."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        fuse = _C2f(spec.backbone_width * len(spec.feature_layers), spec.hidden_dim)
+        self.stages = nn.ModuleList([nn.Sequential(fuse, ChannelNorm(spec.hidden_dim))])
+
+    def forward(self, features: list[Tensor]) -> Tensor:
+        """Fuse the feature maps into one."""
+        output: Tensor = self.stages[0](torch.cat(features, dim=1))
+        return output

@@ -1,0 +1,103 @@
+"""The record that ties an op's implementations, cases, tolerance and cost together.
+
+One generic test and one generic benchmark walk `maskjet.ops.RECORDS`; an op is not done until its record is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from maskjet.errors import InputError, UnsupportedError
+
+Implementation = Literal["auto", "reference", "triton", "cpu"]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One implementation of an op."""
+
+    run: Callable[..., Any]
+    """Takes what every other implementation of the op takes and returns what they return."""
+    refuse: Callable[[torch.Tensor], str | None]
+    """Given the op's first tensor (its device and dtype decide): None, or why this implementation can't serve it."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The implementation that serves an op, and why it was chosen."""
+
+    name: str
+    """"reference", "triton" or "cpu"."""
+    run: Callable[..., Any]
+    """The implementation itself."""
+    why: str
+    """One line for `Model.report()`: "asked for", or what kept the faster ones out."""
+
+
+@dataclass(frozen=True)
+class Op:
+    """Everything maskjet knows about one op."""
+
+    name: str
+    """Its name in `maskjet.ops`."""
+    public: Callable[..., Any]
+    """The function users call; checks its arguments and picks an implementation."""
+    variants: Mapping[str, Variant]
+    """By name, fastest first, ending with "reference", which serves every input."""
+    cases: Mapping[str, Callable[[torch.device], dict[str, Any]]]
+    """By name: builds the keyword arguments of `public` on a device; same inputs on every call."""
+    tolerance_used: Callable[[dict[str, Any], Any, Any], float]
+    """(arguments, expected, actual) to the largest share of the tolerance that any element uses; at most 1 is equal.
+    The tolerances, per dtype, and their reasons stand beside this function."""
+    bytes_moved: Callable[[dict[str, Any]], int]
+    """Bytes that any implementation has to read and write once, given the arguments: its floor is these over bandwidth."""
+
+    def choose(self, implementation: str, sample: torch.Tensor) -> Choice:
+        """Decide which implementation serves inputs like `sample`.
+
+        Args:
+            implementation: "auto" for the fastest that can, or the name of one.
+            sample: The op's first tensor argument, or an empty one of the same device and dtype.
+
+        Returns:
+            The implementation and the reason for it.
+
+        Raises:
+            InputError: The op has no implementation of that name.
+            UnsupportedError: The one asked for can't serve the input.
+        """
+        if implementation == "auto":
+            return self._fastest(sample)
+        if implementation not in self.variants:
+            known = ", ".join(repr(name) for name in ("auto", *self.variants))
+            raise InputError(f"implementation must be one of {known} for ops.{self.name}, got {implementation!r}.")
+        variant = self.variants[implementation]
+        reason = variant.refuse(sample)
+        if reason is not None:
+            raise UnsupportedError(
+                f"implementation={implementation!r} can't run ops.{self.name} here: {reason}. "
+                "Use implementation='auto' to take the fastest that can."
+            )
+        return Choice(implementation, variant.run, "asked for")
+
+    def _fastest(self, sample: torch.Tensor) -> Choice:
+        refusals = []
+        for name, variant in self.variants.items():
+            reason = variant.refuse(sample)
+            if reason is None:
+                return Choice(name, variant.run, "; ".join(refusals) or "fastest")
+            refusals.append(f"not {name}: {reason}")
+        raise UnsupportedError(f"ops.{self.name} has no implementation for this input: {'; '.join(refusals)}.")
+
+
+def serves_any(_sample: torch.Tensor) -> None:
+    """The guard of a reference: it serves every input."""
+
+
+def needs_cpu(sample: torch.Tensor) -> str | None:
+    """The guard of the implementations that read host memory."""
+    return None if sample.device.type == "cpu" else f"it needs tensors on the CPU, got {sample.device}"
