@@ -1,1 +1,2 @@
-"""Instance masks from frames as fast as the hardware allows, with proof that the answer did not change."""
+"""Instance masks."""
+__version__ = "0.1.0"

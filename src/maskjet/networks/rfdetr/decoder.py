@@ -71,9 +71,10 @@ class _SelfAttention(nn.Module):
 class _DeformableAttention(nn.Module):
     """Each head samples a few points around the query's box (Deformable DETR, one level)."""
 
-    def __init__(self, width: int, heads: int, points: int) -> None:
+    def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
-        self.heads, self.points = heads, points
+        width, heads, points = spec.hidden_dim, spec.cross_attention_heads, spec.sampling_points
+        self.heads, self.points, self.grid = heads, points, spec.grid
         self.sampling_offsets = nn.Linear(width, heads * points * 2)
         self.attention_weights = nn.Linear(width, heads * points)
         self.value_proj = nn.Linear(width, width)
@@ -81,8 +82,7 @@ class _DeformableAttention(nn.Module):
 
     def forward(self, query: Tensor, boxes: Tensor, memory: Tensor) -> Tensor:
         batch, length, width = query.shape
-        grid = math.isqrt(memory.shape[1])
-        value = self.value_proj(memory).transpose(1, 2).reshape(batch * self.heads, -1, grid, grid)
+        value = self.value_proj(memory).transpose(1, 2).reshape(batch * self.heads, -1, self.grid, self.grid)
         offsets = self.sampling_offsets(query).float().view(batch, length, self.heads, self.points, 2)
         reach = boxes[:, :, None, None, 2:] * (0.5 / self.points)  # an offset of `points` reaches the box's edge
         where = boxes[:, :, None, None, :2] + offsets * reach
@@ -103,7 +103,7 @@ class _DecoderLayer(nn.Module):
         width = spec.hidden_dim
         self.self_attn = _SelfAttention(width, spec.self_attention_heads)
         self.norm1 = nn.LayerNorm(width)
-        self.cross_attn = _DeformableAttention(width, spec.cross_attention_heads, spec.sampling_points)
+        self.cross_attn = _DeformableAttention(spec)
         self.norm2 = nn.LayerNorm(width)
         self.linear1 = nn.Linear(width, spec.feed_forward_dim)
         self.linear2 = nn.Linear(spec.feed_forward_dim, width)

@@ -1,0 +1,96 @@
+"""Every choice a user can make about how frames are turned into masks, with its default."""
+
+from __future__ import annotations
+
+import os
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+import torch
+
+from maskjet.errors import InputError, UnsupportedError
+from maskjet.ops.record import Implementation
+
+Precision = Literal["fp32", "fp16", "bf16"]
+Resample = Literal["bilinear", "cv2"]
+
+_DTYPES: Mapping[str, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+_ENVIRONMENT_PREFIX = "MASKJET_"
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """How a model runs. The field names are the CLI's flags and, in capitals behind MASKJET_, its variables."""
+
+    device: str = "auto"
+    """"cpu", "cuda" or "cuda:N"; "auto" takes the first GPU, else the CPU."""
+    precision: Precision = "fp32"
+    """Of the network's weights and activations; boxes and scores are float32 in all of them."""
+    implementation: Implementation = "auto"
+    """Of the steps around the network."""
+    resample: Resample = "bilinear"
+    """"bilinear" resizes on floats as rfdetr's predict does, "cv2" on bytes as cv2.resize does."""
+    max_detections: int = 100
+    """Most detections per image, the most confident ones."""
+    batch: int = 8
+    """Most images of one `predict` call that the network sees at once."""
+
+    def __post_init__(self) -> None:
+        hints = typing.get_type_hints(type(self))
+        for name in ("precision", "implementation", "resample"):
+            known = typing.get_args(hints[name])
+            if getattr(self, name) not in known:
+                raise InputError(f"{name} must be one of {known}, got {getattr(self, name)!r}.")
+        for name in ("max_detections", "batch"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The precision as PyTorch names it."""
+        return _DTYPES[self.precision]
+
+    def resolve_device(self) -> torch.device:
+        """The device to run on, with its index.
+
+        Raises:
+            InputError: Not the name of a device maskjet runs on.
+            UnsupportedError: No such device here, or the precision does not run on it.
+        """
+        name = self.device
+        if name == "auto":
+            name = "cuda" if torch.cuda.is_available() else "cpu"
+        try:
+            device = torch.device(name)
+        except RuntimeError as error:
+            raise InputError(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got {self.device!r}.") from error
+        if device.type not in ("cpu", "cuda"):
+            raise InputError(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got {self.device!r}.")
+        if device.type == "cpu":
+            if self.precision == "fp16":
+                raise UnsupportedError("precision='fp16' needs a GPU; on a CPU use precision='bf16' or 'fp32'.")
+            return torch.device("cpu")
+        count = torch.cuda.device_count()
+        if (device.index or 0) >= count:
+            raise UnsupportedError(f"device={self.device!r} is not here: PyTorch sees {count} GPUs. Use device='cpu'.")
+        return torch.device("cuda", device.index or 0)
+
+    @classmethod
+    def from_env(cls, **choices: Any) -> EngineConfig:
+        """A config from MASKJET_* variables, overridden by the `choices` that are not None; for the command line."""
+        found: dict[str, Any] = {}
+        for field in fields(cls):
+            text = os.environ.get(_ENVIRONMENT_PREFIX + field.name.upper())
+            if text is not None:
+                found[field.name] = _parse(field.name, text, type(field.default))
+        return cls(**{**found, **{name: value for name, value in choices.items() if value is not None}})
+
+
+def _parse(name: str, text: str, kind: type) -> Any:
+    try:
+        return kind(text)
+    except ValueError as error:
+        variable = _ENVIRONMENT_PREFIX + name.upper()
+        raise InputError(f"{variable} must be {kind.__name__}, got {text!r}.") from error

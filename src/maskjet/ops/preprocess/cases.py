@@ -1,0 +1,65 @@
+"""Inputs on which every implementation of preprocess must agree, and how closely."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from maskjet.spec import IMAGENET_MEAN, IMAGENET_STD
+
+# float32: half a ULP of the sum near 1, divided by the smallest std. Half types: one ULP at the largest magnitude, 2.64.
+_TOLERANCE = {torch.float32: 4.8e-7, torch.float16: 2.0**-9, torch.bfloat16: 2.0**-6}
+
+
+def _case(shape: tuple[int, ...], size: tuple[int, int], **options: Any) -> Callable[[torch.device], dict[str, Any]]:
+    def build(device: torch.device) -> dict[str, Any]:
+        generator = torch.Generator().manual_seed(sum(shape))
+        frames = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator).to(device)
+        return {"frames": frames, "size": size, "mean": IMAGENET_MEAN, "std": IMAGENET_STD, **options}
+
+    return build
+
+
+def _strided(device: torch.device) -> dict[str, Any]:
+    inputs = _case((9, 23, 3), (8, 8))(device)
+    return {**inputs, "frames": inputs["frames"][:, 2:19]}
+
+
+def _batch_view(device: torch.device) -> dict[str, Any]:
+    inputs = _case((5, 7, 11, 3), (6, 6))(device)
+    return {**inputs, "frames": inputs["frames"][::2]}
+
+
+CASES: Mapping[str, Callable[[torch.device], dict[str, Any]]] = {
+    "one pixel": _case((1, 1, 3), (4, 4)),
+    "to one pixel": _case((5, 3, 3), (1, 1)),
+    "same size": _case((16, 16, 3), (16, 16)),
+    "shrink": _case((54, 96, 3), (24, 24)),
+    "grow, odd": _case((7, 13, 3), (31, 29)),
+    "one row": _case((1, 40, 3), (9, 17)),
+    "batch": _case((3, 11, 8, 3), (12, 10)),
+    "bgr": _case((10, 12, 3), (8, 8), order="bgr"),
+    "strided rows": _strided,
+    "strided batch": _batch_view,
+    "float16": _case((20, 30, 3), (12, 12), dtype=torch.float16),
+    "bfloat16": _case((20, 30, 3), (12, 12), dtype=torch.bfloat16),
+    "cv2": _case((53, 37, 3), (24, 24), resample="cv2"),
+    "cv2, bgr": _case((18, 32, 3), (24, 24), resample="cv2", order="bgr"),
+}
+
+
+def tolerance_used(_inputs: dict[str, Any], expected: torch.Tensor, actual: torch.Tensor) -> float:
+    """The largest difference over the output type's tolerance; NaN where the expected is not counts as infinite."""
+    difference = (expected.float() - actual.float()).abs().nan_to_num(nan=float("inf"))
+    return float(difference.max()) / _TOLERANCE[expected.dtype]
+
+
+def bytes_moved(inputs: dict[str, Any]) -> int:
+    """Every output value once, and the source bytes it needs: at most 4 taps, at most the whole frame."""
+    frames, (height, width) = inputs["frames"], inputs["size"]
+    batch = frames.numel() // (frames.shape[-3] * frames.shape[-2] * 3)
+    outputs = 3 * height * width
+    itemsize = inputs.get("dtype", torch.float32).itemsize
+    return int(batch * (min(4 * outputs, frames.shape[-3] * frames.shape[-2] * 3) + outputs * itemsize))

@@ -1,0 +1,40 @@
+"""The definition of preprocess, in plain PyTorch."""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+
+def preprocess(
+    frames: torch.Tensor,
+    out: torch.Tensor,
+    *,
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+    order: str,
+    resample: str,
+) -> None:
+    """Write (resized / 255 - mean) / std of uint8 frames [N, H, W, 3] into out [N, 3, h, w]; see `ops.preprocess`."""
+    height, width = out.shape[-2:]
+    if order == "bgr":
+        frames = frames.flip(-1)
+    if resample == "cv2":
+        frames = _resize_bytes(frames, height, width)
+    images = frames.permute(0, 3, 1, 2).float() / 255
+    if resample == "bilinear":
+        images = F.interpolate(images, size=(height, width), mode="bilinear", align_corners=False, antialias=False)
+    per_channel = (1, 3, 1, 1)
+    images = (images - images.new_tensor(mean).view(per_channel)) / images.new_tensor(std).view(per_channel)
+    out.copy_(images)
+
+
+def _resize_bytes(frames: torch.Tensor, height: int, width: int) -> torch.Tensor:
+    """`cv2.resize(INTER_LINEAR)`, which is its own definition: uint8 [N, H, W, 3] to [N, height, width, 3]."""
+    resized = [
+        cv2.resize(np.ascontiguousarray(frame), (width, height), interpolation=cv2.INTER_LINEAR)
+        for frame in frames.cpu().numpy()
+    ]
+    return torch.from_numpy(np.stack(resized)).to(frames.device)

@@ -1,0 +1,115 @@
+"""Class logits and boxes to detections: threshold, rank, map classes, boxes to pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from maskjet.errors import InputError
+from maskjet.ops.record import Implementation, Op, Variant, needs_cpu, serves_any
+from maskjet.ops.select import cpu, reference
+from maskjet.ops.select.cases import CASES, bytes_moved, tolerance_used
+from maskjet.ops.selection import ImageSizes, Selection, check_image_sizes
+
+PerClass = torch.Tensor | Sequence[float]
+"""One value per class logit."""
+
+
+def select(
+    logits: torch.Tensor,
+    boxes: torch.Tensor,
+    image_sizes: ImageSizes,
+    *,
+    threshold: float | PerClass = 0.5,
+    class_map: PerClass | None = None,
+    max_detections: int = 100,
+    num_select: int | None = None,
+    round_boxes: bool = False,
+    implementation: Implementation = "auto",
+) -> Selection:
+    """Choose the detections of each image, exactly as rfdetr 1.11.2's PostProcess does.
+
+    Sigmoid over all query-class pairs; the `num_select` best, ties by ascending flat index (query × C + class); of
+    these, those above the threshold; their classes mapped; of what is left, the first `max_detections`. NaN logits
+    rank first, as in `torch.sort`, and never pass.
+
+    Args:
+        logits: float32, float16 or bfloat16 [B, Q, C].
+        boxes: Floating [B, Q, 4] cxcywh, 0..1 of the image.
+        image_sizes: (height, width) in pixels, one per image.
+        threshold: What a score must exceed, 0..1: one number, or one per class.
+        class_map: int, one per class: the class id to report, -1 to drop the class. None reports the index.
+        max_detections: Rows of the result, at least 1.
+        num_select: How many of the best pairs are considered, at least 1; None for all.
+        round_boxes: Round coordinates to whole pixels, halves to even.
+        implementation: "auto", "reference" or "cpu".
+
+    Returns:
+        The detections on the logits' device, most confident first, boxes clamped to the image.
+
+    Raises:
+        InputError: An argument is not as above.
+        UnsupportedError: The implementation asked for can't serve these logits.
+
+    Equal to the reference: counts, queries and classes exactly, scores and boxes within two float32 ULP.
+    """
+    _check_predictions(logits, boxes)
+    batch, queries, classes = logits.shape
+    sizes = check_image_sizes(image_sizes, batch)
+    if max_detections < 1:
+        raise InputError(f"max_detections must be at least 1, got {max_detections}.")
+    if num_select is not None and num_select < 1:
+        raise InputError(f"num_select must be at least 1 or None, got {num_select}.")
+    thresholds = _per_class("threshold", threshold, classes, torch.float32, logits.device)
+    mapping = range(classes) if class_map is None else class_map
+    selection: Selection = RECORD.choose(implementation, logits).run(
+        logits,
+        boxes,
+        sizes,
+        thresholds=thresholds,
+        class_map=_per_class("class_map", mapping, classes, torch.int32, logits.device),
+        max_detections=max_detections,
+        num_select=min(num_select or queries * classes, queries * classes),
+        round_boxes=round_boxes,
+    )
+    return selection
+
+
+def _check_predictions(logits: torch.Tensor, boxes: torch.Tensor) -> None:
+    if not isinstance(logits, torch.Tensor) or logits.ndim != 3 or not logits.is_floating_point():
+        raise InputError(f"logits must be a floating tensor [B, Q, C], got {_describe(logits)}.")
+    if not isinstance(boxes, torch.Tensor) or boxes.shape != (*logits.shape[:2], 4) or boxes.device != logits.device:
+        raise InputError(
+            f"boxes must be {[*logits.shape[:2], 4]} on {logits.device} to go with the logits, got {_describe(boxes)}."
+        )
+
+
+def _per_class(
+    name: str, value: float | PerClass | range, classes: int, dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
+    tensor = torch.as_tensor(value, dtype=dtype, device=device)
+    if tensor.ndim == 0:
+        tensor = tensor.expand(classes)
+    if tensor.shape != (classes,):
+        raise InputError(f"{name} must have one value per class, {classes}, got {list(tensor.shape)}.")
+    return tensor.contiguous()
+
+
+def _describe(value: object) -> str:
+    if not isinstance(value, torch.Tensor):
+        return type(value).__name__
+    return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)} on {value.device}"
+
+
+RECORD = Op(
+    name="select",
+    public=select,
+    variants={
+        "cpu": Variant(cpu.select, needs_cpu),
+        "reference": Variant(reference.select, serves_any),
+    },
+    cases=CASES,
+    tolerance_used=tolerance_used,
+    bytes_moved=bytes_moved,
+)

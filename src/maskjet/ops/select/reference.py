@@ -1,0 +1,59 @@
+"""The definition of select, in plain PyTorch, one image after the other."""
+
+from __future__ import annotations
+
+import torch
+
+from maskjet.ops.selection import Selection
+
+
+def select(
+    logits: torch.Tensor,
+    boxes: torch.Tensor,
+    image_sizes: list[tuple[int, int]],
+    *,
+    thresholds: torch.Tensor,
+    class_map: torch.Tensor,
+    max_detections: int,
+    num_select: int,
+    round_boxes: bool,
+) -> Selection:
+    """Choose detections from logits [B, Q, C] and boxes [B, Q, 4]; see `ops.select`."""
+    batch, queries, classes = logits.shape
+    scores = logits.float().sigmoid().view(batch, queries * classes)
+    ranked = scores.argsort(dim=1, descending=True, stable=True)[:, :num_select]
+    selection = empty_selection(batch, max_detections, logits.device)
+    for image, (height, width) in enumerate(image_sizes):
+        flat = ranked[image]
+        score, label = scores[image, flat], flat % classes
+        flat = flat[(score > thresholds[label]) & (class_map[label] >= 0)][:max_detections]
+        query, label = flat // classes, flat % classes
+        count = len(flat)
+        selection.count[image] = count
+        selection.query[image, :count] = query.int()
+        selection.class_id[image, :count] = class_map[label]
+        selection.confidence[image, :count] = scores[image, flat]
+        xyxy = to_pixels(boxes[image, query], height, width)
+        selection.xyxy[image, :count] = xyxy.round() if round_boxes else xyxy
+    return selection
+
+
+def empty_selection(batch: int, max_detections: int, device: torch.device) -> Selection:
+    """A selection of nothing, to be filled."""
+    rows = (batch, max_detections)
+    return Selection(
+        count=torch.zeros(batch, dtype=torch.int32, device=device),
+        query=torch.zeros(rows, dtype=torch.int32, device=device),
+        class_id=torch.zeros(rows, dtype=torch.int32, device=device),
+        confidence=torch.zeros(rows, dtype=torch.float32, device=device),
+        xyxy=torch.zeros((*rows, 4), dtype=torch.float32, device=device),
+    )
+
+
+def to_pixels(boxes_cxcywh: torch.Tensor, height: int, width: int) -> torch.Tensor:
+    """Boxes [n, 4] on the 0..1 scale to float32 xyxy in pixels, clamped to the image; negative sizes count as 0."""
+    centre, size = boxes_cxcywh.float().split(2, dim=-1)
+    half = 0.5 * size.clamp(min=0)
+    scale = centre.new_tensor([width, height, width, height])
+    xyxy = torch.cat((centre - half, centre + half), dim=-1) * scale
+    return xyxy.clamp(min=0).minimum(scale)

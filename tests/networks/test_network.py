@@ -1,0 +1,114 @@
+"""What a network must be able to do beside giving the right numbers."""
+
+import pytest
+import torch
+
+from maskjet.errors import InputError
+from maskjet.networks.rfdetr import RFDETR
+from maskjet.networks.rfdetr.backbone import join_windows, split_windows
+from maskjet.spec import SPECS, ModelSpec
+from tests.random_weights import randomise
+
+TINY = ModelSpec(
+    name="tiny",
+    input_size=64,
+    patch_size=8,
+    windows=2,
+    decoder_layers=2,
+    queries=10,
+    has_masks=True,
+    class_logits=4,
+    backbone_width=48,
+    backbone_depth=4,
+    backbone_heads=3,
+    feature_layers=(2, 4),
+    hidden_dim=32,
+    self_attention_heads=4,
+    cross_attention_heads=4,
+    feed_forward_dim=64,
+    class_names={0: "a", 2: "c"},
+)
+
+
+def tiny_network():
+    network = RFDETR(TINY).eval().requires_grad_(requires_grad=False)
+    randomise(network.state_dict())
+    return network
+
+
+def images(batch, seed=0):
+    return torch.randn(batch, 3, TINY.input_size, TINY.input_size, generator=torch.Generator().manual_seed(seed))
+
+
+def test_compiles_without_graph_breaks_at_any_batch():
+    torch.compiler.reset()
+    network = tiny_network()
+    compiled = torch.compile(network, fullgraph=True, dynamic=True, backend="aot_eager")
+    with torch.inference_mode():
+        for batch in (2, 3, 5):
+            for expected, actual in zip(network(images(batch)), compiled(images(batch)), strict=True):
+                torch.testing.assert_close(actual, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_images_of_a_batch_do_not_see_each_other():
+    network, batch = tiny_network(), images(3)
+    together = network(batch)
+    for image in range(3):
+        for whole, alone in zip(together, network(batch[image : image + 1]), strict=True):
+            torch.testing.assert_close(whole[image], alone[0], atol=1e-4, rtol=1e-4)
+
+
+def test_half_precision_keeps_boxes_in_float32():
+    network = tiny_network().to(torch.bfloat16)
+    output = network(images(1).bfloat16())
+    assert output.logits.dtype == output.mask_logits.dtype == torch.bfloat16
+    assert output.boxes_cxcywh.dtype == torch.float32
+    assert (output.boxes_cxcywh != output.boxes_cxcywh.bfloat16().float()).float().mean() > 0.9  # not merely widened
+
+
+def test_half_precision_features_are_close():
+    network = tiny_network()
+    backbone = network.backbone[0]
+    expected = backbone["projector"](backbone["encoder"](images(1)))
+    network.to(torch.bfloat16)
+    actual = backbone["projector"](backbone["encoder"](images(1).bfloat16())).float()
+    assert (actual - expected).abs().mean() < 0.05 * expected.std()
+
+
+def test_no_parameter_is_left_out_of_the_graph():
+    network = tiny_network().requires_grad_(requires_grad=True)
+    output = network(images(2))
+    sum(part.square().sum() for part in output).backward()
+    # Class logits pick reference boxes; picking has no gradient.
+    unused = {name for name, parameter in network.named_parameters() if parameter.grad is None}
+    assert unused == {"transformer.enc_out_class_embed.0.weight", "transformer.enc_out_class_embed.0.bias"}
+
+
+@pytest.mark.parametrize("windows", [1, 2, 4])
+def test_joining_windows_undoes_splitting(windows):
+    tokens = torch.randn(3, 8 * 8, 5)
+    image = join_windows(split_windows(tokens, 8, windows), 8, windows)
+    torch.testing.assert_close(image, tokens.transpose(1, 2).reshape(3, 5, 8, 8), atol=0, rtol=0)
+
+
+def test_first_window_is_the_top_left():
+    tokens = torch.arange(16.0).view(1, 16, 1)
+    assert split_windows(tokens, 4, 2)[0, :, 0].tolist() == [0, 1, 4, 5]
+
+
+def test_spec_survives_json():
+    for spec in (TINY, *SPECS.values()):
+        assert ModelSpec.from_dict(spec.as_dict()) == spec
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"input_size": 60}, "input_size must be a multiple of patch_size × windows = 16 for tiny, got 60"),
+        ({"queries": 65}, "queries must be at most the 64 backbone tokens, got 65"),
+        ({"feature_layers": (2, 9)}, r"feature_layers must be at most 4, got \(2, 9\)"),
+    ],
+)
+def test_impossible_specs_are_refused(change, message):
+    with pytest.raises(InputError, match=message):
+        ModelSpec(**{**vars(TINY), **change})

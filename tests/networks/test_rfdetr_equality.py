@@ -1,0 +1,143 @@
+"""Our networks against rfdetr's own module, with the same random weights."""
+
+import numpy as np
+import pytest
+import torch
+
+import maskjet
+from maskjet.networks.rfdetr import read_checkpoint
+from maskjet.networks.rfdetr.checkpoint import load_network, resolve_spec
+from maskjet.spec import SPECS
+from tests.random_weights import randomise
+
+rfdetr = pytest.importorskip("rfdetr", reason="rfdetr, the oracle, is not installed")
+
+CLASSES = {
+    "rf-detr-nano": "RFDETRNano",
+    "rf-detr-small": "RFDETRSmall",
+    "rf-detr-medium": "RFDETRMedium",
+    "rf-detr-large": "RFDETRLarge",
+    "rf-detr-seg-nano": "RFDETRSegNano",
+    "rf-detr-seg-small": "RFDETRSegSmall",
+    "rf-detr-seg-medium": "RFDETRSegMedium",
+    "rf-detr-seg-large": "RFDETRSegLarge",
+    "rf-detr-seg-xlarge": "RFDETRSegXLarge",
+    "rf-detr-seg-2xlarge": "RFDETRSeg2XLarge",
+}
+
+
+def oracle(name, *, seed=0, **options):
+    model = getattr(rfdetr, CLASSES[name])(pretrain_weights=None, device="cpu", **options)
+    randomise(model.model.model.state_dict(), seed=seed)
+    model.model.model.eval()
+    return model
+
+
+def save(model, path):
+    torch.save({"model": model.model.model.state_dict()}, path)
+    return path
+
+
+def test_every_named_size_is_compared():
+    assert CLASSES.keys() == SPECS.keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "batch"),
+    [
+        pytest.param(name, 3 if name.endswith("-nano") else 1, marks=pytest.mark.slow if name.endswith("2xlarge") else ())
+        for name in CLASSES
+    ],
+)
+def test_outputs_equal_rfdetr(name, batch, tmp_path):
+    theirs = oracle(name)
+    checkpoint = read_checkpoint(save(theirs, tmp_path / "weights.pth"))
+    spec = resolve_spec(checkpoint)
+    assert spec.name == name
+    ours = load_network(spec, checkpoint)
+    images = torch.randn(batch, 3, spec.input_size, spec.input_size, generator=torch.Generator().manual_seed(1))
+
+    with torch.inference_mode():
+        expected, actual = theirs.model.model(images), ours(images)
+
+    torch.testing.assert_close(actual.logits, expected["pred_logits"], atol=1e-4, rtol=0)
+    torch.testing.assert_close(actual.boxes_cxcywh, expected["pred_boxes"], atol=1e-4, rtol=0)
+    if spec.has_masks:
+        assert expected["pred_masks"].std() > 1
+        torch.testing.assert_close(actual.mask_logits, expected["pred_masks"], atol=1e-4, rtol=0)
+    else:
+        assert actual.mask_logits is None
+    assert expected["pred_logits"].std() > 1  # the comparison is of signals, not of constants
+
+
+def _images():
+    generator = np.random.default_rng(5)
+    for height, width in ((176, 312), (360, 640), (97, 61)):
+        coarse = generator.integers(0, 256, (height // 20 + 2, width // 20 + 2, 3), dtype=np.uint8)
+        yield np.ascontiguousarray(coarse.repeat(20, 0).repeat(20, 1)[:height, :width])
+
+
+@pytest.mark.parametrize(("name", "threshold"), [("rf-detr-seg-nano", 0.5), ("rf-detr-seg-nano", 0.9), ("rf-detr-nano", 0.5)])
+def test_predict_equals_rfdetr(name, threshold, tmp_path):
+    theirs = oracle(name, seed=3)
+    ours = maskjet.load(
+        name, weights=save(theirs, tmp_path / "weights.pth"), device="cpu", threshold=threshold, max_detections=300
+    )
+    found = 0
+    for image in _images():
+        expected = theirs.predict(image, threshold=threshold)
+        actual = ours.predict(image)
+        found += len(expected)
+        assert len(actual) == len(expected)
+        np.testing.assert_array_equal(actual.class_id, expected.class_id)
+        np.testing.assert_allclose(actual.confidence, expected.confidence, atol=1e-5)
+        np.testing.assert_allclose(actual.xyxy, expected.xyxy, atol=1e-2)
+        if expected.mask is not None:
+            _assert_masks_equal(ours, image, actual.masks(), expected.mask)
+    assert found > 10
+
+
+def _assert_masks_equal(model, image, actual, expected):
+    differing = np.argwhere(actual != expected)
+    if len(differing) == 0:
+        return
+    # Only pixels whose value lies within 1e-5 of zero may differ: recompute the values in double precision.
+    engine = model._running()
+    with torch.inference_mode():
+        output = engine.network(engine._preprocess([torch.from_numpy(image)]))
+    selection = maskjet.ops.select(
+        output.logits, output.boxes_cxcywh, [image.shape[:2]], threshold=engine.thresholds,
+        max_detections=300, num_select=model.spec.queries,
+    )
+    masks = output.mask_logits[0, selection.queries()[0].long()].double()[:, None]
+    values = torch.nn.functional.interpolate(masks, image.shape[:2], mode="bilinear", align_corners=False)[:, 0]
+    assert max(abs(float(values[tuple(place)])) for place in differing) < 1e-5
+
+
+def test_positions_of_another_resolution_are_resized_as_rfdetr_does(tmp_path):
+    theirs = oracle("rf-detr-seg-nano")
+    path = tmp_path / "weights.pth"
+    torch.save(
+        {"model": theirs.model.model.state_dict(), "model_name": "RFDETRSegNano", "model_config": {"resolution": 384}},
+        path,
+    )
+    checkpoint = read_checkpoint(path)
+    spec = resolve_spec(checkpoint)
+    assert (spec.input_size, spec.mask_size) == (384, 96)
+    images = torch.randn(1, 3, 384, 384, generator=torch.Generator().manual_seed(2))
+    with torch.inference_mode():
+        expected, actual = theirs.model.model(images), load_network(spec, checkpoint)(images)
+    torch.testing.assert_close(actual.logits, expected["pred_logits"], atol=1e-4, rtol=0)
+    torch.testing.assert_close(actual.mask_logits, expected["pred_masks"], atol=1e-4, rtol=0)
+
+
+def test_fine_tuned_classes_come_along(tmp_path):
+    theirs = oracle("rf-detr-seg-nano", num_classes=2)
+    path = tmp_path / "fine_tuned.pth"
+    torch.save({"model": theirs.model.model.state_dict(), "args": {"class_names": ["bolt", "nut"]}}, path)
+    model = maskjet.load(path, device="cpu", classes=["nut"])
+    assert model.spec.class_logits == theirs.model.model.class_embed.out_features
+    assert model.spec.class_names == {0: "bolt", 1: "nut"}
+    image = next(_images())
+    expected = theirs.predict(image, threshold=0.5)
+    np.testing.assert_array_equal(model.predict(image).class_id, expected.class_id[expected.class_id == 1])
