@@ -21,8 +21,10 @@ def randomise(state, *, seed=0, class_bias=-5.0):
             values = noise * 2.2 * tensor.shape[-1] ** -0.5
         elif "bbox_embed" in name and ".layers.2." in name:
             values = 0.3 * noise * tensor.shape[-1] ** -0.5
-        elif name.endswith(("lambda1",)):
+        elif name.endswith("lambda1"):
             values = 0.5 + 0.1 * noise
+        elif name.startswith(("transformer.decoder.layers", "segmentation_head")) and tensor.ndim > 1:
+            values = 0.5 * noise * tensor[0].numel() ** -0.5  # layer upon layer must not amplify rounding
         elif tensor.ndim == 1:  # norms and biases
             values = 0.1 * noise + (1 if name.endswith("weight") else 0)
         else:

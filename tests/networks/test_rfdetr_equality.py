@@ -10,6 +10,8 @@ from maskjet.networks.rfdetr.checkpoint import load_network, resolve_spec
 from maskjet.spec import SPECS
 from tests.random_weights import randomise
 
+# rfdetr's own warnings (no pretrained weights, its dependencies' deprecations) are not ours to fix.
+pytestmark = pytest.mark.filterwarnings("ignore")
 rfdetr = pytest.importorskip("rfdetr", reason="rfdetr, the oracle, is not installed")
 
 CLASSES = {

@@ -29,7 +29,7 @@ class _Conv(nn.Module):
         self.bn = ChannelNorm(outputs)
 
     def forward(self, image: Tensor) -> Tensor:
-        return F.silu(self.bn(self.conv(image)))
+        return F.silu(self.bn(self.conv(image.contiguous())))
 
 
 class _Bottleneck(nn.Module):
