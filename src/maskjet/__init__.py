@@ -1,2 +1,3 @@
 """Instance masks."""
+
 __version__ = "0.1.0"

@@ -224,9 +224,7 @@ def load(
     return Model(read_network(model, weights), config, threshold=threshold, classes=classes)
 
 
-def read_network(
-    model: str | os.PathLike[str], weights: str | os.PathLike[str] | None = None
-) -> RFDETR:
+def read_network(model: str | os.PathLike[str], weights: str | os.PathLike[str] | None = None) -> RFDETR:
     """Find and read the network that `load` was asked for.
 
     Args:
@@ -243,7 +241,9 @@ def read_network(
     name = os.fspath(model)
     if name in SPECS:
         if weights is None:
-            raise InputError(f"weights must be the path of a checkpoint for {name!r}, got None; maskjet downloads none.")
+            raise InputError(
+                f"weights must be the path of a checkpoint for {name!r}, got None; maskjet downloads none."
+            )
         checkpoint = read_checkpoint(Path(weights))
         return load_network(resolve_spec(checkpoint, SPECS[name]), checkpoint)
     if weights is not None:

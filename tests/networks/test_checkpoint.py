@@ -6,13 +6,13 @@ import json
 import pytest
 import safetensors.torch
 import torch
+from tests.networks.test_network import TINY, images, tiny_network
+from tests.random_weights import randomise
 
 from maskjet.errors import CheckpointError
 from maskjet.networks.rfdetr import RFDETR, read_checkpoint
 from maskjet.networks.rfdetr.checkpoint import load_network, resolve_spec
 from maskjet.spec import COCO_CLASS_NAMES, SPECS
-from tests.networks.test_network import TINY, images, tiny_network
-from tests.random_weights import randomise
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,9 @@ def test_truncated_files(suffix, nano_state, tmp_path):
         read_checkpoint(path)
 
 
-@pytest.mark.parametrize("content", [b"", b"not a checkpoint at all", b"\x80\x02K\x01."], ids=["empty", "text", "pickle"])
+@pytest.mark.parametrize(
+    "content", [b"", b"not a checkpoint at all", b"\x80\x02K\x01."], ids=["empty", "text", "pickle"]
+)
 def test_foreign_files(content, tmp_path):
     (tmp_path / "weights.pth").write_bytes(content)
     with pytest.raises(CheckpointError, match=r"weights must .*weights\.pth'"):
@@ -146,11 +148,15 @@ def test_the_first_wrong_parameter_is_named(edit, message, nano_state, tmp_path)
 def test_an_unknown_size_lists_the_known(nano_state, tmp_path):
     state = {name: tensor for name, tensor in nano_state.items() if ".decoder.layers.1." not in name}
     torch.save(state, tmp_path / "weights.pth")
-    with pytest.raises(CheckpointError, match=r"patches of 16 px, 24×24 positions, 1 decoder layers and no mask head.*rf-detr-nano"):
+    with pytest.raises(
+        CheckpointError, match=r"patches of 16 px, 24×24 positions, 1 decoder layers and no mask head.*rf-detr-nano"
+    ):
         load(tmp_path / "weights.pth")
 
 
 def test_weights_of_another_size_than_asked_for(nano_state, tmp_path):
     torch.save(nano_state, tmp_path / "weights.pth")
-    with pytest.raises(CheckpointError, match=r"does not fit rf-detr-medium: transformer\.decoder\.layers\.2\..* is missing"):
+    with pytest.raises(
+        CheckpointError, match=r"does not fit rf-detr-medium: transformer\.decoder\.layers\.2\..* is missing"
+    ):
         load(tmp_path / "weights.pth", SPECS["rf-detr-medium"])

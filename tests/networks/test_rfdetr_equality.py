@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from tests.random_weights import randomise
 
 import maskjet
 from maskjet.networks.rfdetr import read_checkpoint
 from maskjet.networks.rfdetr.checkpoint import load_network, resolve_spec
 from maskjet.spec import SPECS
-from tests.random_weights import randomise
 
 # rfdetr's own warnings (no pretrained weights, its dependencies' deprecations) are not ours to fix.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -47,7 +47,9 @@ def test_every_named_size_is_compared():
 @pytest.mark.parametrize(
     ("name", "batch"),
     [
-        pytest.param(name, 3 if name.endswith("-nano") else 1, marks=pytest.mark.slow if name.endswith("2xlarge") else ())
+        pytest.param(
+            name, 3 if name.endswith("-nano") else 1, marks=pytest.mark.slow if name.endswith("2xlarge") else ()
+        )
         for name in CLASSES
     ],
 )
@@ -79,7 +81,9 @@ def _images():
         yield np.ascontiguousarray(coarse.repeat(20, 0).repeat(20, 1)[:height, :width])
 
 
-@pytest.mark.parametrize(("name", "threshold"), [("rf-detr-seg-nano", 0.5), ("rf-detr-seg-nano", 0.9), ("rf-detr-nano", 0.5)])
+@pytest.mark.parametrize(
+    ("name", "threshold"), [("rf-detr-seg-nano", 0.5), ("rf-detr-seg-nano", 0.9), ("rf-detr-nano", 0.5)]
+)
 def test_predict_equals_rfdetr(name, threshold, tmp_path):
     theirs = oracle(name, seed=3)
     ours = maskjet.load(
@@ -108,8 +112,12 @@ def _assert_masks_equal(model, image, actual, expected):
     with torch.inference_mode():
         output = engine.network(engine._preprocess([torch.from_numpy(image)]))
     selection = maskjet.ops.select(
-        output.logits, output.boxes_cxcywh, [image.shape[:2]], threshold=engine.thresholds,
-        max_detections=300, num_select=model.spec.queries,
+        output.logits,
+        output.boxes_cxcywh,
+        [image.shape[:2]],
+        threshold=engine.thresholds,
+        max_detections=300,
+        num_select=model.spec.queries,
     )
     masks = output.mask_logits[0, selection.queries()[0].long()].double()[:, None]
     values = torch.nn.functional.interpolate(masks, image.shape[:2], mode="bilinear", align_corners=False)[:, 0]

@@ -52,7 +52,7 @@ def decode_ahead(source: Any, depth: int) -> Iterator[Frame]:
                 for frame in opened:
                     if not put(frame):
                         return
-        except BaseException as caught:  # noqa: BLE001 - carried over to the consumer, whatever it is
+        except BaseException as caught:
             error = caught
         put(_End(error))
 

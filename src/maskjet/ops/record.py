@@ -54,7 +54,7 @@ class Op:
     """(arguments, expected, actual) to the largest share of the tolerance that any element uses; at most 1 is equal.
     The tolerances, per dtype, and their reasons stand beside this function."""
     bytes_moved: Callable[[dict[str, Any]], int]
-    """Bytes that any implementation has to read and write once, given the arguments: its floor is these over bandwidth."""
+    """Bytes any implementation has to read and write once, given the arguments: over the bandwidth, its floor."""
 
     def choose(self, implementation: str, sample: torch.Tensor) -> Choice:
         """Decide which implementation serves inputs like `sample`.

@@ -53,7 +53,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     """Read a weights file.
 
     Args:
-        path: .safetensors, or what rfdetr saves: a dictionary with "model", or a Lightning checkpoint with "state_dict".
+        path: .safetensors, or what rfdetr saves: a dictionary with "model", or Lightning's with "state_dict".
 
     Returns:
         The tensors and what the file says of itself.

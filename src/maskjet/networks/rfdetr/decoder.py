@@ -7,6 +7,7 @@ pixel at 1080p is 2.6e-4, and float16 near 1 has steps of 4.9e-4.
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +21,7 @@ class MLP(nn.Module):
 
     def __init__(self, *widths: int) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in zip(widths, widths[1:], strict=False))
+        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the layers to the last dimension."""

@@ -58,7 +58,7 @@ class _C2f(nn.Module):
     def forward(self, image: Tensor) -> Tensor:
         parts = list(self.cv1(image).chunk(2, dim=1))
         for block in self.m:
-            parts.append(block(parts[-1]))  # noqa: PERF401 - each block reads the part before it
+            parts.append(block(parts[-1]))
         output: Tensor = self.cv2(torch.cat(parts, dim=1))
         return output
 

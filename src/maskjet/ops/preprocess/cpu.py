@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 from maskjet.ops.preprocess import reference
 
 _Taps = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]
+# Up to this output height + width ATen takes a kernel that rounds source positions otherwise; as small as that, the
+# reference is quick enough.
+_SMALL = 128
 _BYTE_AS_FLOAT = np.arange(256, dtype=np.float32) / np.float32(255)
 
 
@@ -29,7 +32,7 @@ def preprocess(
     resample: str,
 ) -> None:
     """Write (resized / 255 - mean) / std of uint8 frames [N, H, W, 3] into out [N, 3, h, w]; see `ops.preprocess`."""
-    if resample == "cv2":  # OpenCV's own loop is the fast one here
+    if resample == "cv2" or out.shape[2] + out.shape[3] <= _SMALL:  # OpenCV's own loop is the fast one
         reference.preprocess(frames, out, mean=mean, std=std, order=order, resample=resample)
         return
     rows, columns = _taps(frames.shape[1], out.shape[2]), _taps(frames.shape[2], out.shape[3])
@@ -52,11 +55,28 @@ def _taps(source: int, target: int) -> _Taps:
     return first, second, (position - first).astype(np.float32)
 
 
+@numba.njit(inline="always")  # type: ignore[untyped-decorator]
+def _blend(first: np.float32, second: np.float32, weight: np.float32) -> np.float32:
+    """first × (1 - weight) + second × weight as ATen's compiler contracts it: the first product is not rounded."""
+    rounded = np.float64(second * weight)
+    return np.float32(np.float64(first) * np.float64(np.float32(1) - weight) + rounded)
+
+
 @numba.njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
-def _resize(  # type: ignore[no-untyped-def] # noqa: ANN202, PLR0913 - typed by numba
-    frame, top, bottom, down, left, right, across, channels, mean, std, byte_as_float, image
-):
-    one = np.float32(1)
+def _resize(
+    frame: NDArray[np.uint8],
+    top: NDArray[np.int64],
+    bottom: NDArray[np.int64],
+    down: NDArray[np.float32],
+    left: NDArray[np.int64],
+    right: NDArray[np.int64],
+    across: NDArray[np.float32],
+    channels: tuple[int, int, int],
+    mean: NDArray[np.float32],
+    std: NDArray[np.float32],
+    byte_as_float: NDArray[np.float32],
+    image: NDArray[np.float32],
+) -> None:
     height, width = len(top), len(left)
     for y in range(height):
         upper, lower, b = frame[top[y]], frame[bottom[y]], down[y]
@@ -66,6 +86,6 @@ def _resize(  # type: ignore[no-untyped-def] # noqa: ANN202, PLR0913 - typed by 
             row = image[channel, y]
             for x in range(width):
                 i, j, a = left[x], right[x], across[x]
-                above = (one - a) * byte_as_float[upper[i, c]] + a * byte_as_float[upper[j, c]]
-                below = (one - a) * byte_as_float[lower[i, c]] + a * byte_as_float[lower[j, c]]
-                row[x] = ((one - b) * above + b * below - offset) / divisor
+                above = _blend(byte_as_float[upper[i, c]], byte_as_float[upper[j, c]], a)
+                below = _blend(byte_as_float[lower[i, c]], byte_as_float[lower[j, c]], a)
+                row[x] = (_blend(above, below, b) - offset) / divisor

@@ -19,7 +19,7 @@ def _case(
     queries: int = 20,
     classes: int = 7,
     *,
-    edit: Callable[[torch.Tensor], None] = lambda logits: None,
+    edit: Callable[[torch.Tensor], object] = torch.Tensor.size,
     dtype: torch.dtype = torch.float32,
     **options: Any,
 ) -> Callable[[torch.device], dict[str, Any]]:
@@ -55,8 +55,8 @@ CASES: Mapping[str, Callable[[torch.device], dict[str, Any]]] = {
     "ties": _case(edit=_few_values, threshold=0.3),
     "saturated ties": _case(edit=_saturated, num_select=30),
     "nan": _case(edit=_some_nan, threshold=0.2, num_select=12),
-    "all nan": _case(edit=lambda logits: logits.fill_(torch.nan)),  # type: ignore[arg-type, return-value]
-    "infinite": _case(edit=lambda logits: logits[:, ::3].fill_(torch.inf)),  # type: ignore[arg-type, return-value]
+    "all nan": _case(edit=lambda logits: logits.fill_(torch.nan)),
+    "infinite": _case(edit=lambda logits: logits[:, ::3].fill_(torch.inf)),
     "limited": _case(threshold=0.2, num_select=10),
     "threshold per class": _case(threshold=[0.9, 0.1, 0.5, 0.5, 0.2, 1.0, 0.7], num_select=25),
     "class map": _case(class_map=[5, -1, 0, 3, -1, 2, 2], max_detections=8),

@@ -1,0 +1,233 @@
+"""The command line: maskjet run | info | traffic | bench."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import rich.progress
+import torch
+import typer
+from rich.console import Console
+
+import maskjet
+from maskjet.config import EngineConfig
+from maskjet.errors import InputError, MaskjetError
+from maskjet.frames import open_source
+from maskjet.model import DEFAULT_THRESHOLD, Model, read_network
+from maskjet.sinks import open_sinks
+from maskjet.spec import SPECS
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+traffic_app = typer.Typer(no_args_is_help=True, help="Synthetic street scenes with exact masks.")
+app.add_typer(traffic_app, name="traffic")
+bench_app = typer.Typer(no_args_is_help=True, help="What it costs, after a check that it is right.")
+app.add_typer(bench_app, name="bench")
+
+_EXIT_STRICT, _EXIT_ERROR, _EXIT_INTERRUPTED = 1, 2, 130
+_SIZES = {"312": (176, 312), "720p": (720, 1280), "1080p": (1080, 1920)}
+
+ModelOption = Annotated[str, typer.Option(help=f"demo, a checkpoint's path, or a size: {', '.join(SPECS)}.")]
+WeightsOption = Annotated[Path | None, typer.Option(help="Checkpoint for a named size.")]
+DeviceOption = Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+PrecisionOption = Annotated[str | None, typer.Option(help="fp32, fp16 (GPU) or bf16.")]
+ImplementationOption = Annotated[
+    str | None, typer.Option(help="Of the steps around the network: auto, reference, cpu.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
+SizeOption = Annotated[str, typer.Option(help="312, 720p, 1080p or WIDTHxHEIGHT.")]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a run did."""
+
+    frames: int
+    """Frames detected on and written."""
+    detections: int
+    """Detections in all of them."""
+    bad_frames: list[str]
+    """One line per frame that could not be decoded."""
+    seconds: float
+    """From the first frame asked for to the last one written."""
+    fps: float
+    """Frames per second over that time, decoding and writing included."""
+    outputs: list[str]
+    """What was written."""
+    is_interrupted: bool
+    """Whether Ctrl-C ended it early."""
+
+    def __str__(self) -> str:
+        lines = [f"{self.frames} frames, {self.detections} detections in {self.seconds:.1f} s: {self.fps:.1f} frames/s"]
+        lines += [f"  bad frame: {reason}" for reason in self.bad_frames]
+        lines += [f"  wrote {output}" for output in self.outputs]
+        return "\n".join(["interrupted" if self.is_interrupted else "done", *lines])
+
+
+@app.command()
+def run(
+    source: Annotated[str, typer.Argument(help="Image, folder, glob, video, camera number or URL.")],
+    out: Annotated[list[str], typer.Option(help="Video, .jsonl, .json (COCO) or folder of images; may be repeated.")],
+    model: ModelOption = "demo",
+    weights: WeightsOption = None,
+    device: DeviceOption = None,
+    precision: PrecisionOption = None,
+    implementation: ImplementationOption = None,
+    resample: Annotated[str | None, typer.Option(help="bilinear, or cv2 for cv2.resize's pixels.")] = None,
+    threshold: Annotated[float, typer.Option(help="What a confidence must exceed, 0..1.")] = DEFAULT_THRESHOLD,
+    max_detections: Annotated[int | None, typer.Option(help="Most detections per frame.")] = None,
+    classes: Annotated[str | None, typer.Option(help="Names of the classes to report, separated by commas.")] = None,
+    depth: Annotated[int, typer.Option(help="Frames in flight, 1 to 8.")] = 2,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if a frame could not be decoded.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Detect on every frame of a source and write the results."""
+    config = EngineConfig.from_env(
+        device=device,
+        precision=precision,
+        implementation=implementation,
+        resample=resample,
+        max_detections=max_detections,
+    )
+    names = [name.strip() for name in classes.split(",")] if classes else None
+    with ExitStack() as stack:
+        opened = stack.enter_context(open_source(source))
+        runner = stack.enter_context(Model(read_network(model, weights), config, threshold=threshold, classes=names))
+        summary = _detect(runner, opened, out, depth)
+    _print(asdict(summary) if as_json else summary)
+    if summary.is_interrupted:
+        raise typer.Exit(_EXIT_INTERRUPTED)
+    if strict and summary.bad_frames:
+        raise typer.Exit(_EXIT_STRICT)
+
+
+def _detect(model: Model, source: Any, out: list[str], depth: int) -> Summary:
+    """Run a model over a source into sinks; Ctrl-C ends it early, with whole outputs."""
+    frames, is_interrupted = 0, False
+    with open_sinks(out, source) as sinks, _progress("detecting", source.length) as advance:
+        start = time.perf_counter()
+        try:
+            for frame, detections in model.stream(source, depth=depth):
+                sinks.write(frame, detections)
+                frames += 1
+                advance()
+        except KeyboardInterrupt:
+            is_interrupted = True
+    seconds = time.perf_counter() - start
+    return Summary(
+        frames=frames,
+        detections=model.report().detections,
+        bad_frames=[f"frame {index}: {reason}" for index, reason in source.bad_frames],
+        seconds=seconds,
+        fps=frames / seconds,
+        outputs=out,
+        is_interrupted=is_interrupted,
+    )
+
+
+@app.command()
+def info(
+    model: Annotated[str | None, typer.Option(help="Load this model and report what it runs on.")] = None,
+    weights: WeightsOption = None,
+    device: DeviceOption = None,
+    precision: PrecisionOption = None,
+    implementation: ImplementationOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show versions and devices, and what a model would run on."""
+    facts: dict[str, Any] = {
+        "maskjet": maskjet.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "devices": ["cpu", *(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count()))],
+        "models": ["demo", *SPECS],
+    }
+    if model is not None:
+        config = EngineConfig.from_env(device=device, precision=precision, implementation=implementation)
+        with Model(read_network(model, weights), config) as loaded:
+            report = loaded.report()
+        facts = {**facts, "report": report.as_dict()} if as_json else {**facts, "report": f"\n{report}"}
+    text = "\n".join(f"{name}: {', '.join(v) if isinstance(v, list) else v}" for name, v in facts.items())
+    _print(facts if as_json else text, to_stdout=True)
+
+
+@traffic_app.command("video")
+def traffic_video(
+    path: Annotated[Path, typer.Argument(help="The .mp4 to write.")],
+    size: SizeOption = "720p",
+    frames: Annotated[int, typer.Option(help="How many.")] = 538,
+    seed: Annotated[int, typer.Option(help="Same seed, same bytes.")] = 0,
+    density: Annotated[float, typer.Option(help="1 is a lively street, 0 an empty one.")] = 1.0,
+) -> None:
+    """Write a video of a street."""
+    with _progress("drawing", frames) as advance:
+        maskjet.traffic.write_video(
+            path, size_hw=_parse_size(size), frames=frames, seed=seed, density=density, on_progress=advance
+        )
+    _print(f"wrote {path}")
+
+
+@traffic_app.command("coco")
+def traffic_coco(
+    directory: Annotated[Path, typer.Argument(help="The folder to write; images and annotations.json go into it.")],
+    images: Annotated[int, typer.Option(help="How many.")] = 100,
+    size: SizeOption = "720p",
+    seed: Annotated[int, typer.Option(help="Same seed, same bytes.")] = 0,
+    annotations: Annotated[str, typer.Option(help="rle or polygon.")] = "rle",
+) -> None:
+    """Write a data set in COCO's format."""
+    with _progress("drawing", images) as advance:
+        maskjet.traffic.write_coco(
+            directory,
+            images=images,
+            size_hw=_parse_size(size),
+            seed=seed,
+            annotations=annotations,
+            on_progress=advance,
+        )
+    _print(f"wrote {directory / 'annotations.json'}")
+
+
+def _parse_size(text: str) -> tuple[int, int]:
+    """(height, width) in pixels."""
+    if text in _SIZES:
+        return _SIZES[text]
+    width, separator, height = text.partition("x")
+    if not (separator and width.isdecimal() and height.isdecimal()):
+        raise InputError(f"--size must be one of {', '.join(_SIZES)} or WIDTHxHEIGHT, got {text!r}.")
+    return int(height), int(width)
+
+
+@contextmanager
+def _progress(what: str, total: int | None) -> Iterator[Callable[[], None]]:
+    """A progress bar with speed and time left on stderr, when that is a terminal; yields what advances it."""
+    speed = rich.progress.TextColumn("{task.speed:.1f}/s") if total else rich.progress.TextColumn("")
+    columns = (*rich.progress.Progress.get_default_columns(), rich.progress.MofNCompleteColumn(), speed)
+    console = Console(stderr=True)
+    with rich.progress.Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda *_: bar.advance(task)
+
+
+def _print(result: Any, *, to_stdout: bool = False) -> None:
+    """JSON on stdout for programs, text on stderr for people: what is piped on holds data only."""
+    if isinstance(result, dict):
+        typer.echo(json.dumps(result, indent=2))
+    else:
+        typer.echo(str(result), err=not to_stdout)
+
+
+def main() -> None:
+    """Run the command line; an error of ours is one line and exit code 2."""
+    try:
+        app()
+    except MaskjetError as error:
+        typer.echo(f"maskjet: {error}", err=True)
+        sys.exit(_EXIT_ERROR)

@@ -1,0 +1,88 @@
+"""preprocess: against rfdetr's own steps, OpenCV, and bad input."""
+
+import cv2
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+
+from maskjet import ops
+from maskjet.errors import InputError
+from maskjet.ops import RECORDS
+from maskjet.spec import IMAGENET_MEAN, IMAGENET_STD
+
+NORMALISATION = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}
+IMPLEMENTATIONS = list(RECORDS["preprocess"].variants)
+
+
+def random_frame(height, width, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, (height, width, 3), dtype=torch.uint8, generator=generator)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("height", "width"), [(176, 312), (720, 1280), (53, 37), (312, 312)])
+def test_reference_equals_rfdetr_bit_for_bit(height, width):
+    functional = pytest.importorskip("torchvision.transforms.functional", reason="torchvision is not installed")
+    frame = random_frame(height, width)
+    image = functional.resize(functional.to_tensor(frame.numpy()), [312, 312], antialias=False)
+    expected = functional.normalize(image, IMAGENET_MEAN, IMAGENET_STD)
+    actual = ops.preprocess(frame, size=(312, 312), **NORMALISATION, implementation="reference")
+    torch.testing.assert_close(actual[0], expected, atol=0, rtol=0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    source=st.tuples(st.integers(1, 70), st.integers(1, 70)),
+    size=st.tuples(st.integers(1, 120), st.integers(1, 120)),
+    order=st.sampled_from(["rgb", "bgr"]),
+    seed=st.integers(0, 2**31),
+)
+def test_implementations_agree(source, size, order, seed):
+    inputs = {"frames": random_frame(*source, seed), "size": size, "order": order, **NORMALISATION}
+    expected = ops.preprocess(**inputs, implementation="reference")
+    for implementation in IMPLEMENTATIONS:
+        actual = ops.preprocess(**inputs, implementation=implementation)
+        assert RECORDS["preprocess"].tolerance_used(inputs, expected, actual) <= 1
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_cv2_resampling_is_opencvs(implementation):
+    frame = random_frame(77, 53)
+    resized = cv2.resize(frame.numpy(), (40, 30), interpolation=cv2.INTER_LINEAR)
+    unit = {"mean": (0, 0, 0), "std": (1, 1, 1)}
+    actual = ops.preprocess(frame, size=(30, 40), resample="cv2", **unit, implementation=implementation)
+    np.testing.assert_array_equal((actual[0] * 255).round().byte().permute(1, 2, 0).numpy(), resized)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_writes_into_the_given_buffer_and_nowhere_else(implementation):
+    margins = torch.full((3, 3, 8, 8), torch.nan)
+    out = margins[1:2]
+    returned = ops.preprocess(random_frame(20, 30), out, size=(8, 8), **NORMALISATION, implementation=implementation)
+    assert returned is out
+    assert out.isfinite().all()
+    assert margins[[0, 2]].isnan().all()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"frames": np.zeros((4, 4, 3), np.uint8)}, "frames must be a tensor, got ndarray; torch.from_numpy"),
+        ({"frames": torch.zeros(4, 4, 3)}, r"frames must be uint8 \[H, W, 3\].*got float32 \[4, 4, 3\]"),
+        ({"frames": torch.zeros(3, 4, 4, dtype=torch.uint8)}, r"frames must be uint8 .*got uint8 \[3, 4, 4\]"),
+        ({"frames": torch.zeros(0, 4, 3, dtype=torch.uint8)}, r"at least one pixel, got uint8 \[0, 4, 3\]"),
+        ({"size": (0, 4)}, r"size must be \(height, width\) of at least 1 pixel, got \(0, 4\)"),
+        ({"mean": (0, 0)}, r"mean must be 3 numbers, got \(0, 0\)"),
+        ({"std": (1, 0, 1)}, r"std must be 3 numbers above 0, got \(1, 0, 1\)"),
+        ({"order": "gbr"}, r"order must be one of \('rgb', 'bgr'\), got 'gbr'"),
+        ({"resample": "nearest"}, r"resample must be one of \('bilinear', 'cv2'\), got 'nearest'"),
+        ({"out": torch.zeros(1, 3, 4, 5)}, r"out must be .*\[1, 3, 8, 8\] on cpu, got float32 \[1, 3, 4, 5\] on cpu"),
+        ({"out": torch.zeros(1, 3, 8, 8, dtype=torch.int32)}, r"out must be float32, float16 or bfloat16 .*got int32"),
+    ],
+)
+def test_bad_input_is_named(change, message):
+    inputs = {"frames": random_frame(4, 4), "size": (8, 8), **NORMALISATION}
+    with pytest.raises(InputError, match=message):
+        ops.preprocess(**{**inputs, **change})

@@ -1,0 +1,77 @@
+"""The one test of every op: each implementation against the reference, on every named case."""
+
+import pytest
+import torch
+
+from maskjet.errors import InputError, UnsupportedError
+from maskjet.ops import RECORDS
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+PAIRS = [(name, case) for name, op in RECORDS.items() for case in op.cases]
+VARIANTS = [(name, variant, case) for name, op in RECORDS.items() for variant in op.variants for case in op.cases]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("name", "variant", "case"), VARIANTS)
+def test_equals_the_reference(name, variant, case, device):
+    op = RECORDS[name]
+    inputs = op.cases[case](torch.device(device))
+    first = next(iter(inputs.values()))
+    refusal = op.variants[variant].refuse(first)
+    if refusal is not None:
+        with pytest.raises(UnsupportedError, match="Use implementation='auto'"):
+            op.public(**inputs, implementation=variant)
+        return
+    expected = op.public(**inputs, implementation="reference")
+    actual = op.public(**inputs, implementation=variant)
+    assert op.tolerance_used(inputs, expected, actual) <= 1
+
+
+@pytest.mark.parametrize(("name", "case"), PAIRS)
+def test_cases_are_the_same_on_every_call(name, case):
+    build = RECORDS[name].cases[case]
+    op = RECORDS[name]
+    first, again = (op.public(**build(torch.device("cpu")), implementation="reference") for _ in range(2))
+    assert op.tolerance_used(build(torch.device("cpu")), first, again) == 0
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_the_comparison_can_fail(name):
+    """Some two cases of an op differ; comparing their results must say so."""
+    op = RECORDS[name]
+    results = [(case(torch.device("cpu"))) for case in op.cases.values()]
+    outputs = [op.public(**inputs, implementation="reference") for inputs in results]
+    shares = []
+    for inputs, expected, other in zip(results, outputs, outputs[1:], strict=False):
+        try:
+            shares.append(op.tolerance_used(inputs, expected, other))
+        except (RuntimeError, ValueError, IndexError):  # other shapes altogether
+            continue
+    assert max(shares) > 1
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_every_record_is_complete(name):
+    op = RECORDS[name]
+    assert op.name == name
+    assert list(op.variants)[-1] == "reference"
+    assert len(op.cases) >= 10
+    for case in op.cases.values():
+        assert op.bytes_moved(case(torch.device("cpu"))) >= 0
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_unknown_implementations_are_refused(name):
+    op = RECORDS[name]
+    inputs = next(iter(op.cases.values()))(torch.device("cpu"))
+    with pytest.raises(
+        InputError, match=rf"implementation must be one of 'auto', .*'reference' for ops\.{name}, got 'x'"
+    ):
+        op.public(**inputs, implementation="x")
+
+
+def test_auto_says_why():
+    op = RECORDS["select"]
+    assert op.choose("auto", torch.empty(0)).name == "cpu"
+    on_meta = op.choose("auto", torch.empty(0, device="meta"))
+    assert (on_meta.name, on_meta.why) == ("reference", "not cpu: it needs tensors on the CPU, got meta")

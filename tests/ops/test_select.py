@@ -1,0 +1,120 @@
+"""select: against rfdetr's PostProcess, on random inputs, and bad input."""
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+
+from maskjet import ops
+from maskjet.errors import InputError
+from maskjet.ops import RECORDS
+
+IMPLEMENTATIONS = list(RECORDS["select"].variants)
+
+
+def predictions(batch, queries, classes, seed, coarseness):
+    generator = torch.Generator().manual_seed(seed)
+    logits = 3 * torch.randn(batch, queries, classes, generator=generator)
+    boxes = torch.rand(batch, queries, 4, generator=generator) * 1.4 - 0.2
+    return (logits * coarseness).round() / coarseness, boxes  # a coarse grid makes ties
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("coarseness", [1, 1000])
+@pytest.mark.parametrize(("queries", "num_select", "threshold"), [(100, 100, 0.5), (50, 20, 0.05), (30, 30, 0.0)])
+def test_equals_rfdetrs_postprocess(queries, num_select, threshold, coarseness, implementation):
+    postprocess = pytest.importorskip("rfdetr.models.postprocess", reason="rfdetr, the oracle, is not installed")
+    logits, boxes = predictions(2, queries, 91, queries, coarseness)
+    sizes = [(720, 1280), (97, 61)]
+    expected = postprocess.PostProcess(num_select=num_select)(
+        {"pred_logits": logits, "pred_boxes": boxes}, torch.tensor(sizes)
+    )
+    actual = ops.select(
+        logits,
+        boxes,
+        sizes,
+        threshold=threshold,
+        num_select=num_select,
+        max_detections=num_select,
+        implementation=implementation,
+    )
+    for image, theirs in enumerate(expected):
+        kept = theirs["scores"] > threshold
+        count = int(actual.count[image])
+        assert count == int(kept.sum())
+        assert count > 0
+        assert actual.class_id[image, :count].tolist() == theirs["labels"][kept].tolist()
+        torch.testing.assert_close(actual.confidence[image, :count], theirs["scores"][kept], atol=0, rtol=0)
+        torch.testing.assert_close(actual.xyxy[image, :count], theirs["boxes"][kept], atol=1e-4, rtol=0)
+
+
+@settings(max_examples=80, deadline=None)
+@given(data=st.data())
+def test_implementations_agree(data):
+    batch, queries, classes = (data.draw(st.integers(1, high)) for high in (3, 30, 12))
+    logits, boxes = predictions(
+        batch, queries, classes, data.draw(st.integers(0, 2**31)), data.draw(st.sampled_from([1, 50]))
+    )
+    for _ in range(data.draw(st.integers(0, 3))):
+        logits.view(-1)[data.draw(st.integers(0, logits.numel() - 1))] = data.draw(
+            st.sampled_from([torch.nan, torch.inf, -torch.inf])
+        )
+    inputs = {
+        "logits": logits,
+        "boxes": boxes,
+        "image_sizes": [(data.draw(st.integers(1, 2000)), data.draw(st.integers(1, 2000))) for _ in range(batch)],
+        "threshold": data.draw(st.sampled_from([0.0, 0.3, 0.5, np.linspace(0, 1, classes).tolist()])),
+        "class_map": data.draw(st.none() | st.lists(st.integers(-1, 5), min_size=classes, max_size=classes)),
+        "max_detections": data.draw(st.integers(1, 400)),
+        "num_select": data.draw(st.none() | st.integers(1, 400)),
+        "round_boxes": data.draw(st.booleans()),
+    }
+    expected = ops.select(**inputs, implementation="reference")
+    for implementation in IMPLEMENTATIONS:
+        actual = ops.select(**inputs, implementation=implementation)
+        assert RECORDS["select"].tolerance_used(inputs, expected, actual) <= 1
+
+
+def test_a_query_may_appear_under_several_classes():
+    logits = torch.full((1, 2, 3), -9.0)
+    logits[0, 1] = torch.tensor([2.0, -9, 3.0])
+    selection = ops.select(logits, torch.rand(1, 2, 4), [(10, 10)])
+    assert selection.query[0, :2].tolist() == [1, 1]
+    assert selection.class_id[0, :2].tolist() == [2, 0]
+    assert [row.tolist() for row in selection.queries()] == [[1, 1]]
+
+
+def test_boxes_are_clamped_and_rounded_half_to_even():
+    boxes = torch.tensor([[[0.5, 0.5, 3.0, 0.5], [0.4, 0.35, 0.5, 0.3]]])  # the second: 1.5..6.5, 2..5 of 10
+    selection = ops.select(torch.full((1, 2, 1), 5.0), boxes, [(10, 10)], round_boxes=True)
+    assert selection.xyxy[0, :2].tolist() == [[0, 2, 10, 8], [2, 2, 6, 5]]
+
+
+GOOD = {"logits": torch.zeros(2, 5, 3), "boxes": torch.zeros(2, 5, 4), "image_sizes": [(4, 4), (5, 5)]}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"logits": torch.zeros(5, 3)}, r"logits must be a floating tensor \[B, Q, C\], got float32 \[5, 3\] on cpu"),
+        ({"logits": [1.0]}, r"logits must be a floating tensor \[B, Q, C\], got list"),
+        (
+            {"boxes": torch.zeros(2, 5, 3)},
+            r"boxes must be \[2, 5, 4\] on cpu to go with the logits, got float32 \[2, 5, 3\]",
+        ),
+        ({"image_sizes": [(4, 4)]}, r"image_sizes must have one \(height, width\) per image, 2, got 1"),
+        (
+            {"image_sizes": [(4, 4), (0, 5)]},
+            r"image_sizes\[1\] must be \(height, width\) of at least 1 pixel, got \(0, 5\)",
+        ),
+        ({"threshold": [0.5, 0.5]}, r"threshold must have one value per class, 3, got \[2\]"),
+        ({"class_map": [0, 1]}, r"class_map must have one value per class, 3, got \[2\]"),
+        ({"max_detections": 0}, "max_detections must be at least 1, got 0"),
+        ({"num_select": 0}, "num_select must be at least 1 or None, got 0"),
+    ],
+)
+def test_bad_input_is_named(change, message):
+    with pytest.raises(InputError, match=message):
+        ops.select(**{**GOOD, **change})
