@@ -6,13 +6,13 @@ import json
 import pytest
 import safetensors.torch
 import torch
-from tests.networks.test_network import TINY, images, tiny_network
-from tests.random_weights import randomise
 
 from maskjet.errors import CheckpointError
 from maskjet.networks.rfdetr import RFDETR, read_checkpoint
 from maskjet.networks.rfdetr.checkpoint import load_network, resolve_spec
 from maskjet.spec import COCO_CLASS_NAMES, SPECS
+from tests.networks.test_network import TINY, images, tiny_network
+from tests.random_weights import randomise
 
 
 @pytest.fixture(scope="module")

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from tests.random_weights import randomise
 
 from maskjet.errors import InputError
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.networks.rfdetr.backbone import join_windows, split_windows
 from maskjet.spec import SPECS, ModelSpec
+from tests.random_weights import randomise
 
 TINY = ModelSpec(
     name="tiny",

@@ -6,19 +6,14 @@ output value.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import numba
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from maskjet.ops.interpolation import SMALL, blend, taps
 from maskjet.ops.preprocess import reference
 
-_Taps = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]
-# Up to this output height + width ATen takes a kernel that rounds source positions otherwise; as small as that, the
-# reference is quick enough.
-_SMALL = 128
 _BYTE_AS_FLOAT = np.arange(256, dtype=np.float32) / np.float32(255)
 
 
@@ -32,34 +27,16 @@ def preprocess(
     resample: str,
 ) -> None:
     """Write (resized / 255 - mean) / std of uint8 frames [N, H, W, 3] into out [N, 3, h, w]; see `ops.preprocess`."""
-    if resample == "cv2" or out.shape[2] + out.shape[3] <= _SMALL:  # OpenCV's own loop is the fast one
+    if resample == "cv2" or out.shape[2] + out.shape[3] <= SMALL:  # OpenCV's own loop is the fast one
         reference.preprocess(frames, out, mean=mean, std=std, order=order, resample=resample)
         return
-    rows, columns = _taps(frames.shape[1], out.shape[2]), _taps(frames.shape[2], out.shape[3])
+    rows, columns = taps(frames.shape[1], out.shape[2]), taps(frames.shape[2], out.shape[3])
     channels = (0, 1, 2) if order == "rgb" else (2, 1, 0)
     floats = out if out.dtype == torch.float32 else torch.empty_like(out, dtype=torch.float32)
     for frame, image in zip(frames.numpy(), floats.numpy(), strict=True):
         _resize(frame, *rows, *columns, channels, np.float32(mean), np.float32(std), _BYTE_AS_FLOAT, image)
     if floats is not out:
         out.copy_(floats)
-
-
-@lru_cache(maxsize=64)
-def _taps(source: int, target: int) -> _Taps:
-    """Per output position: the two source positions and the second one's weight (half-pixel centres, clamped)."""
-    scale = np.float32(source) / np.float32(target)
-    position = scale * (np.arange(target, dtype=np.float32) + np.float32(0.5)) - np.float32(0.5)
-    position = np.maximum(position, np.float32(0))
-    first = np.minimum(position.astype(np.int64), source - 1)
-    second = np.minimum(first + 1, source - 1)
-    return first, second, (position - first).astype(np.float32)
-
-
-@numba.njit(inline="always")  # type: ignore[untyped-decorator]
-def _blend(first: np.float32, second: np.float32, weight: np.float32) -> np.float32:
-    """first × (1 - weight) + second × weight as ATen's compiler contracts it: the first product is not rounded."""
-    rounded = np.float64(second * weight)
-    return np.float32(np.float64(first) * np.float64(np.float32(1) - weight) + rounded)
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
@@ -86,6 +63,6 @@ def _resize(
             row = image[channel, y]
             for x in range(width):
                 i, j, a = left[x], right[x], across[x]
-                above = _blend(byte_as_float[upper[i, c]], byte_as_float[upper[j, c]], a)
-                below = _blend(byte_as_float[lower[i, c]], byte_as_float[lower[j, c]], a)
-                row[x] = (_blend(above, below, b) - offset) / divisor
+                above = blend(byte_as_float[upper[i, c]], byte_as_float[upper[j, c]], a)
+                below = blend(byte_as_float[lower[i, c]], byte_as_float[lower[j, c]], a)
+                row[x] = (blend(above, below, b) - offset) / divisor

@@ -1,0 +1,224 @@
+"""COCO run-length encoding on the host.
+
+An RLE is `{"size": [H, W], "counts": bytes}`, as pycocotools reads and writes it. The counts are the lengths of runs
+in column-major order, zeros first; in the string, each from the fourth on stands as its difference to the one two
+before it, in groups of five bits. Where an RLE is read, its counts may also be a `str` (as in JSON) or a list of
+integers (COCO's uncompressed form).
+
+Compiled functions are cached on disk; the first import on a machine compiles them, about a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import cv2
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from maskjet.errors import InputError
+
+RLE = Mapping[str, Any]
+Counts = NDArray[np.int64]
+
+BYTES_PER_COUNT = 7
+"""Most bytes of one count in a string: five bits each are enough for differences of counts below 2**33."""
+
+
+def encode(masks: NDArray[Any]) -> list[dict[str, Any]]:
+    """Encode dense masks.
+
+    Args:
+        masks: bool or uint8 [n, H, W] or [H, W], any strides; not zero is inside.
+
+    Returns:
+        One RLE per mask; byte for byte what pycocotools returns.
+
+    Raises:
+        InputError: Another dtype or shape.
+    """
+    array = np.asarray(masks)
+    if array.ndim not in (2, 3) or array.dtype not in (np.bool_, np.uint8):
+        raise InputError(f"masks must be bool or uint8 [n, H, W] or [H, W], got {array.dtype} {list(array.shape)}.")
+    planes = (array if array.ndim == 3 else array[None]).view(np.uint8)
+    size = [int(side) for side in planes.shape[1:]]
+    return [{"size": size, "counts": counts_to_string(_runs(plane))} for plane in planes]
+
+
+def decode(rle: RLE) -> NDArray[np.bool_]:
+    """Decode an RLE to a dense mask, bool [H, W].
+
+    Raises:
+        InputError: The RLE is malformed.
+    """
+    counts, (height, width) = _read(rle)
+    flat = np.repeat(np.arange(len(counts)) % 2 == 1, counts)
+    return np.ascontiguousarray(flat.reshape(width, height).T)
+
+
+def counts_to_string(counts: Sequence[int] | Counts) -> bytes:
+    """Compress run lengths to COCO's string."""
+    array = np.asarray(counts, dtype=np.int64)
+    if array.ndim != 1 or (len(array) and (array.min() < 0 or array.max() >= 2**32)):
+        raise InputError(f"counts must be run lengths in 0..2**32-1, got {_shorten(counts)}.")
+    buffer = np.empty(BYTES_PER_COUNT * len(array), dtype=np.uint8)
+    return buffer[: write_string(array, buffer)].tobytes()
+
+
+def string_to_counts(string: bytes | str) -> Counts:
+    """Expand COCO's string to run lengths.
+
+    Raises:
+        InputError: Not such a string: a character out of range, cut off, or a negative run.
+    """
+    data = np.frombuffer(string.encode() if isinstance(string, str) else string, dtype=np.uint8)
+    counts = np.empty(len(data), dtype=np.int64)
+    found = _read_string(data, counts)
+    if found < 0:
+        raise InputError(f"counts must be a whole COCO RLE string, got {_shorten(string)}.")
+    return counts[:found]
+
+
+def area(rle: RLE) -> int:
+    """Pixels inside."""
+    counts, _ = _read(rle)
+    return int(counts[1::2].sum())
+
+
+def to_xyxy(rle: RLE) -> tuple[int, int, int, int]:
+    """The tight box of an RLE in pixels, right and bottom exclusive; all 0 for an empty mask."""
+    counts, (height, _) = _read(rle)
+    return _box(counts, height)
+
+
+def polygons(rle: RLE) -> list[NDArray[np.float32]]:
+    """The outlines of an RLE's connected parts.
+
+    One closed outline per 8-connected part, through the centres of its border pixels, in image coordinates:
+    `cv2.fillPoly` of all of them gives the mask back, with its holes filled. Polygons can't express holes, so holes are
+    dropped, but a part that lies within a hole has its own outline. Parts of one or two pixels have outlines of one or
+    two points.
+
+    Returns:
+        float32 [k, 2] arrays of (x, y), none for an empty mask.
+    """
+    counts, (height, _) = _read(rle)
+    left, top, right, bottom = _box(counts, height)
+    if right == left:
+        return []
+    crop = np.zeros((bottom - top, right - left), dtype=np.uint8)
+    _fill_crop(counts, height, left, top, crop)
+    outlines, hierarchy = cv2.findContours(crop, cv2.RETR_CCOMP, cv2.CHAIN_APPROX_SIMPLE, offset=(left, top))
+    is_outer = hierarchy[0, :, 3] < 0
+    return [line[:, 0].astype(np.float32) for line, outer in zip(outlines, is_outer, strict=True) if outer]
+
+
+def _read(rle: RLE) -> tuple[Counts, tuple[int, int]]:
+    """Run lengths and (height, width), checked against each other."""
+    try:
+        height, width = (int(side) for side in rle["size"])
+        counts = rle["counts"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"rle must be {{'size': [H, W], 'counts': ...}}, got {_shorten(rle)}.") from error
+    runs = string_to_counts(counts) if isinstance(counts, bytes | str) else np.asarray(counts, dtype=np.int64)
+    if runs.sum() != height * width or (len(runs) and runs.min() < 0):
+        raise InputError(f"counts must sum to {height} × {width} = {height * width}, got {int(runs.sum())}.")
+    return runs, (height, width)
+
+
+def _shorten(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def write_string(counts: Counts, out: NDArray[np.uint8]) -> int:
+    """Write COCO's string of `counts` into `out`, which must hold 7 bytes per count; returns how many were written."""
+    written = 0
+    for i in range(len(counts)):
+        value = counts[i] - counts[i - 2] if i > 2 else counts[i]
+        while True:
+            bits = value & 0x1F
+            value >>= 5
+            is_last = value == (-1 if bits & 0x10 else 0)  # what is left is the sign
+            out[written] = 48 + bits + (0 if is_last else 0x20)
+            written += 1
+            if is_last:
+                break
+    return written
+
+
+@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _read_string(data: NDArray[np.uint8], counts: Counts) -> int:
+    """Fill `counts`; returns how many, or -1 if the string is malformed."""
+    found, position = 0, 0
+    while position < len(data):
+        value, shift = 0, 0
+        while True:
+            if position == len(data) or not 48 <= data[position] < 112 or shift > 30:
+                return -1
+            group = np.int64(data[position]) - 48
+            position += 1
+            value |= (group & 0x1F) << shift
+            shift += 5
+            if not group & 0x20:
+                break
+        if group & 0x10:
+            value -= np.int64(1) << shift
+        if found > 2:
+            value += counts[found - 2]
+        if value < 0:
+            return -1
+        counts[found] = value
+        found += 1
+    return found
+
+
+@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _runs(mask: NDArray[np.uint8]) -> Counts:
+    """Run lengths of a dense mask [H, W], column by column."""
+    height, width = mask.shape
+    counts = np.empty(height * width + 1, dtype=np.int64)
+    found, run, value = 0, 0, False
+    for x in range(width):
+        for y in range(height):
+            if (mask[y, x] != 0) != value:
+                counts[found] = run
+                found, run, value = found + 1, 0, not value
+            run += 1
+    counts[found] = run
+    return counts[: found + 1].copy()
+
+
+@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _box(counts: Counts, height: int) -> tuple[int, int, int, int]:
+    """(left, top, right, bottom) of the runs inside, right and bottom exclusive; zeros if there are none."""
+    left, top, right, bottom = -1, height, 0, 0
+    start = 0
+    for i in range(len(counts)):
+        end = start + counts[i]
+        if i % 2 and end > start:
+            first, last = start // height, (end - 1) // height
+            if left < 0:
+                left = first
+            right = last + 1
+            if first == last:
+                top, bottom = min(top, start % height), max(bottom, (end - 1) % height + 1)
+            else:  # the run goes on from the bottom of one column to the top of the next
+                top, bottom = 0, height
+        start = end
+    return (left, top, right, bottom) if left >= 0 else (0, 0, 0, 0)
+
+
+@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _fill_crop(counts: Counts, height: int, left: int, top: int, crop: NDArray[np.uint8]) -> None:
+    """Draw the runs inside into a zeroed crop [h, w] of the mask, whose first pixel is (left, top)."""
+    start = 0
+    for i in range(len(counts)):
+        end = start + counts[i]
+        if i % 2:
+            for pixel in range(start, end):
+                crop[pixel % height - top, pixel // height - left] = 1
+        start = end

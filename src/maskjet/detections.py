@@ -1,0 +1,186 @@
+"""Detections: what every implementation, engine and sink speaks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskjet import coco_rle
+from maskjet.errors import InputError, MissingDependencyError
+
+if TYPE_CHECKING:
+    import supervision
+
+
+@dataclass(frozen=True, eq=False)
+class Detections:
+    """The instances found on one image, most confident first."""
+
+    image_size: tuple[int, int]
+    """(height, width) of the image in pixels."""
+    xyxy: NDArray[np.float32]
+    """float32 [n, 4]: boxes in pixels, clamped to the image."""
+    confidence: NDArray[np.float32]
+    """float32 [n]: 0..1."""
+    class_id: NDArray[np.int32]
+    """int32 [n]: keys of `class_names`."""
+    rle: list[dict[str, Any]] | None = None
+    """n COCO RLEs, {"size": [H, W], "counts": bytes}; None from a detector without masks."""
+    class_names: Mapping[int, str] = field(default_factory=dict)
+    """Class id to name; an id that is not in it is named by its number."""
+
+    def __post_init__(self) -> None:
+        count = len(self.xyxy)
+        expected = {
+            "xyxy": (np.float32, (count, 4)),
+            "confidence": (np.float32, (count,)),
+            "class_id": (np.int32, (count,)),
+        }
+        for name, (dtype, shape) in expected.items():
+            value = getattr(self, name)
+            if value.dtype != dtype or value.shape != shape:
+                wanted = f"{np.dtype(dtype).name} {list(shape)}"
+                raise InputError(f"{name} must be {wanted}, got {value.dtype} {list(value.shape)}.")
+        if self.rle is not None and len(self.rle) != count:
+            raise InputError(f"rle must have one mask per box, {count}, got {len(self.rle)}.")
+
+    def __len__(self) -> int:
+        return len(self.xyxy)
+
+    def __getitem__(self, index: slice | Sequence[int] | NDArray[Any]) -> Detections:
+        """The detections that a slice, a boolean mask or an array of positions picks."""
+        picked = np.arange(len(self))[index]
+        if picked.ndim != 1:
+            raise InputError(f"index must pick a list of detections, got {index!r}; use [{index}:{index}+1] for one.")
+        return Detections(
+            image_size=self.image_size,
+            xyxy=self.xyxy[picked],
+            confidence=self.confidence[picked],
+            class_id=self.class_id[picked],
+            rle=None if self.rle is None else [self.rle[i] for i in picked],
+            class_names=self.class_names,
+        )
+
+    @property
+    def class_name(self) -> list[str]:
+        """The name of each detection's class."""
+        return [self.class_names.get(int(class_id), str(class_id)) for class_id in self.class_id]
+
+    @property
+    def area(self) -> NDArray[np.int64]:
+        """int64 [n]: pixels inside each mask; without masks, inside each box, rounded."""
+        if self.rle is not None:
+            return np.array([coco_rle.area(rle) for rle in self.rle], dtype=np.int64)
+        width, height = (self.xyxy[:, 2:] - self.xyxy[:, :2]).T
+        return np.rint(width * height).astype(np.int64)
+
+    def masks(self) -> NDArray[np.bool_]:
+        """Dense masks, bool [n, H, W].
+
+        Raises:
+            InputError: These detections have no masks.
+        """
+        dense = np.zeros((len(self), *self.image_size), dtype=np.bool_)
+        for plane, rle in zip(dense, self._masks_or_raise("masks"), strict=True):
+            plane[:] = coco_rle.decode(rle)
+        return dense
+
+    def polygons(self) -> list[list[NDArray[np.float32]]]:
+        """Per detection its outlines, float32 [k, 2] (x, y) in image coordinates; see `coco_rle.polygons` for holes.
+
+        Raises:
+            InputError: These detections have no masks.
+        """
+        return [coco_rle.polygons(rle) for rle in self._masks_or_raise("polygons")]
+
+    def _masks_or_raise(self, what: str) -> list[dict[str, Any]]:
+        if self.rle is None:
+            raise InputError(f"{what}() needs masks, and a model without a mask head made these detections.")
+        return self.rle
+
+    def to_supervision(self) -> supervision.Detections:
+        """As `supervision.Detections`, with dense masks and the class names under data["class_name"].
+
+        Raises:
+            MissingDependencyError: supervision is not installed.
+        """
+        try:
+            import supervision
+        except ImportError as error:
+            raise MissingDependencyError(
+                'to_supervision() needs supervision: pip install "maskjet[supervision]".'
+            ) from error
+        return supervision.Detections(
+            xyxy=self.xyxy.copy(),
+            mask=None if self.rle is None else self.masks(),
+            confidence=self.confidence.copy(),
+            class_id=self.class_id.astype(int),
+            data={"class_name": np.array(self.class_name, dtype=str)},
+        )
+
+    def to_coco(self, image_id: int, category_ids: Mapping[int, int] | None = None) -> list[dict[str, Any]]:
+        """As entries of a COCO results file, JSON types throughout.
+
+        Args:
+            image_id: Of the image in the data set.
+            category_ids: Class id to COCO category id; None takes the class id as it is.
+
+        Returns:
+            Per detection: image_id, category_id, bbox (x, y, width, height), score, and segmentation if there are masks.
+        """
+        entries = []
+        for i, (x1, y1, x2, y2) in enumerate(self.xyxy.tolist()):
+            class_id = int(self.class_id[i])
+            entry: dict[str, Any] = {
+                "image_id": image_id,
+                "category_id": class_id if category_ids is None else category_ids[class_id],
+                "bbox": [x1, y1, x2 - x1, y2 - y1],
+                "score": float(self.confidence[i]),
+            }
+            if self.rle is not None:
+                entry["segmentation"] = _as_json(self.rle[i])
+            entries.append(entry)
+        return entries
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON types; `from_dict` reads them back."""
+        rows = zip(self.class_id.tolist(), self.class_name, self.confidence.tolist(), self.xyxy.tolist(), strict=True)
+        found = [
+            {"class_id": class_id, "class_name": name, "confidence": confidence, "xyxy": xyxy}
+            for class_id, name, confidence, xyxy in rows
+        ]
+        for entry, rle in zip(found, self.rle or [], strict=False):
+            entry["rle"] = _as_json(rle)
+        return {"size": list(self.image_size), "has_masks": self.rle is not None, "detections": found}
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Detections:
+        """Build detections from what `as_dict` wrote, possibly through JSON.
+
+        Raises:
+            InputError: A field is missing.
+        """
+        try:
+            found = fields["detections"]
+            return cls(
+                image_size=(fields["size"][0], fields["size"][1]),
+                xyxy=np.array([entry["xyxy"] for entry in found], dtype=np.float32).reshape(-1, 4),
+                confidence=np.array([entry["confidence"] for entry in found], dtype=np.float32),
+                class_id=np.array([entry["class_id"] for entry in found], dtype=np.int32),
+                rle=[_as_bytes(entry["rle"]) for entry in found] if fields["has_masks"] else None,
+                class_names={entry["class_id"]: entry["class_name"] for entry in found},
+            )
+        except (KeyError, IndexError, TypeError) as error:
+            raise InputError(f"fields must be what Detections.as_dict returns, {error!r} is wrong.") from error
+
+
+def _as_json(rle: Mapping[str, Any]) -> dict[str, Any]:
+    return {"size": list(rle["size"]), "counts": rle["counts"].decode("ascii")}
+
+
+def _as_bytes(rle: Mapping[str, Any]) -> dict[str, Any]:
+    return {"size": list(rle["size"]), "counts": rle["counts"].encode("ascii")}

@@ -1,0 +1,70 @@
+"""Mask logits to masks of the image's size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from maskjet.errors import InputError
+from maskjet.ops.paste_masks import reference
+from maskjet.ops.paste_masks.cases import CASES, bytes_moved, tolerance_used
+from maskjet.ops.record import Implementation, Op, Variant, serves_any
+from maskjet.ops.selection import ImageSizes, Selection, check_image_sizes, queries_by_image
+
+
+def paste_masks(
+    mask_logits: torch.Tensor,
+    query: Selection | Sequence[torch.Tensor],
+    image_sizes: ImageSizes,
+    *,
+    implementation: Implementation = "auto",
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Upsample the masks of some queries to their image and threshold them.
+
+    Args:
+        mask_logits: float32, float16 or bfloat16 [B, Q, h, w]; positive is inside.
+        query: Which masks, in which order: a `Selection`, or per image an integer tensor [n].
+        image_sizes: (height, width) in pixels, one per image.
+        implementation: "auto" or "reference".
+
+    Returns:
+        Per image: uint8 [n, H, W], 1 inside, and bool [n], whether the mask has any pixel inside.
+
+    Raises:
+        InputError: An argument is not as above.
+        UnsupportedError: The implementation asked for can't serve these logits.
+
+    The reference is `F.interpolate(mask, (H, W), mode="bilinear", align_corners=False) > 0` in float32. Equal to it but
+    for pixels whose value lies within 1e-5 of zero.
+    """
+    rows, sizes = check_masks(mask_logits, query, image_sizes)
+    pasted: list[tuple[torch.Tensor, torch.Tensor]] = RECORD.choose(implementation, mask_logits).run(
+        mask_logits, rows, sizes
+    )
+    return pasted
+
+
+def check_masks(
+    mask_logits: torch.Tensor, query: Selection | Sequence[torch.Tensor], image_sizes: ImageSizes
+) -> tuple[list[torch.Tensor], list[tuple[int, int]]]:
+    """Check the arguments that the mask ops share: the queries and the size of each image.
+
+    Raises:
+        InputError: Not mask logits, or queries or sizes that don't go with them.
+    """
+    if not isinstance(mask_logits, torch.Tensor) or mask_logits.ndim != 4 or not mask_logits.is_floating_point():
+        got = f"{mask_logits.dtype} {list(mask_logits.shape)}" if isinstance(mask_logits, torch.Tensor) else mask_logits
+        raise InputError(f"mask_logits must be a floating tensor [B, Q, h, w], got {got}.")
+    batch, queries = mask_logits.shape[:2]
+    return queries_by_image(query, batch, queries), check_image_sizes(image_sizes, batch)
+
+
+RECORD = Op(
+    name="paste_masks",
+    public=paste_masks,
+    variants={"reference": Variant(reference.paste_masks, serves_any)},
+    cases=CASES,
+    tolerance_used=tolerance_used,
+    bytes_moved=bytes_moved,
+)

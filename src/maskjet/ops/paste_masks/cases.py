@@ -1,0 +1,120 @@
+"""Inputs on which every implementation of the mask ops must agree, and how closely."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from maskjet.ops.paste_masks.reference import upsample
+
+_TOLERANCE = 1e-5
+"""A pixel may differ where its value is this close to zero: float32 rounding of logits of magnitude 10."""
+
+_Edit = Callable[[torch.Tensor], object]
+
+
+def blobs(batch: int, queries: int, side: tuple[int, int], generator: torch.Generator) -> torch.Tensor:
+    """Mask logits [B, Q, h, w] as a mask head gives them: an ellipse each, with a wavy edge and some noise."""
+    height, width = side
+    y = torch.linspace(0, 1, height).view(height, 1)
+    x = torch.linspace(0, 1, width)
+    cx, cy, rx, ry, phase = torch.rand(5, batch, queries, 1, 1, generator=generator)
+    dx, dy = (x - cx) / (0.03 + 0.2 * rx), (y - cy) / (0.03 + 0.2 * ry)
+    edge = 1 + 0.2 * torch.sin(3 * torch.atan2(dy, dx) + 6 * phase)
+    noise = 0.3 * torch.randn(batch, queries, height, width, generator=generator)
+    return 4 * (edge - (dx**2 + dy**2).sqrt()).clamp(min=-4) + noise
+
+
+def _case(
+    size: tuple[int, int] = (150, 211),
+    *,
+    side: tuple[int, int] = (26, 26),
+    query: tuple[int, ...] = (3, 0, 2),
+    edit: _Edit = torch.Tensor.size,
+    dtype: torch.dtype = torch.float32,
+) -> Callable[[torch.device], dict[str, Any]]:
+    def build(device: torch.device) -> dict[str, Any]:
+        masks = blobs(1, 4, side, torch.Generator().manual_seed(sum(size)))
+        edit(masks)
+        rows = [torch.tensor(query, dtype=torch.int32, device=device)]
+        return {"mask_logits": masks.to(device, dtype), "query": rows, "image_sizes": [size]}
+
+    return build
+
+
+def _batch(device: torch.device) -> dict[str, Any]:
+    masks = blobs(3, 5, (26, 20), torch.Generator().manual_seed(3)).to(device)
+    rows = [torch.tensor(row, dtype=torch.int64, device=device) for row in ([4, 1], [], [0, 2, 2])]
+    return {"mask_logits": masks, "query": rows, "image_sizes": [(97, 131), (5, 5), (240, 135)]}
+
+
+def _strided(device: torch.device) -> dict[str, Any]:
+    inputs = _case(side=(52, 52))(device)
+    return {**inputs, "mask_logits": inputs["mask_logits"][:, :, ::2, 1::2]}
+
+
+def _some_nan(masks: torch.Tensor) -> None:
+    masks[:, :, 10:13, 4:20:3] = torch.nan
+    masks[:, 2, 20, 20] = torch.inf
+    masks[:, 2, 5, 5] = -torch.inf
+
+
+def _checkerboard(masks: torch.Tensor) -> None:
+    masks.fill_(-1)
+    masks[..., ::2, ::2] = masks[..., 1::2, 1::2] = 1
+
+
+CASES: Mapping[str, Callable[[torch.device], dict[str, Any]]] = {
+    "some": _case(),
+    "no query": _case(query=()),
+    "a query twice": _case(query=(1, 3, 1, 1)),
+    "nothing inside": _case(edit=lambda masks: masks.fill_(-3)),
+    "everything inside": _case(edit=lambda masks: masks.fill_(3)),
+    "exact zeros": _case(edit=lambda masks: masks.round_()),
+    "all zero": _case(edit=torch.Tensor.zero_),
+    "noise": _case(edit=torch.Tensor.neg_, side=(40, 33)),
+    "checkerboard": _case(edit=_checkerboard),
+    "nan and infinite": _case(edit=_some_nan),
+    "one logit": _case(side=(1, 1)),
+    "one row of logits": _case(side=(1, 30)),
+    "one pixel": _case((1, 1)),
+    "one row": _case((1, 300)),
+    "one column": _case((300, 1)),
+    "smaller than the logits": _case((17, 140), side=(40, 200)),
+    "same size": _case((90, 80), side=(90, 80)),
+    "small image": _case((31, 57)),
+    "float16": _case(dtype=torch.float16),
+    "bfloat16": _case(dtype=torch.bfloat16),
+    "batch of sizes": _batch,
+    "strided": _strided,
+}
+
+
+def tolerance_used(inputs: dict[str, Any], expected: Any, actual: Any) -> float:
+    """0 where all masks are equal, else the largest value of a differing pixel over the tolerance; infinite for flags."""
+    used = 0.0
+    for image, ((masks, is_inside), (others, others_inside)) in enumerate(zip(expected, actual, strict=True)):
+        if masks.shape != others.shape or not torch.equal(others_inside, others.flatten(1).any(dim=1)):
+            return float("inf")
+        used = max(used, differing_share(inputs, image, masks != others))
+        assert len(is_inside) == len(masks)
+    return used
+
+
+def differing_share(inputs: dict[str, Any], image: int, is_different: torch.Tensor) -> float:
+    """How far from zero, in tolerances, the values of an image's differing pixels [n, H, W] get; NaN is infinitely far."""
+    if not is_different.any():
+        return 0.0
+    rows = inputs["query"][image].long()
+    values = upsample(inputs["mask_logits"][image, rows].double(), *inputs["image_sizes"][image])
+    return float(values[is_different].abs().nan_to_num(nan=float("inf")).max()) / _TOLERANCE
+
+
+def bytes_moved(inputs: dict[str, Any]) -> int:
+    """The chosen masks' logits once, every pixel once."""
+    logits = inputs["mask_logits"]
+    per_mask = logits[0, 0].numel() * logits.itemsize
+    sizes = zip(inputs["query"], inputs["image_sizes"], strict=True)
+    return sum(len(rows) * (per_mask + height * width) for rows, (height, width) in sizes)

@@ -1,0 +1,31 @@
+"""The definition of paste_masks, in plain PyTorch."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+_FLOATS_AT_ONCE = 2**26  # of the upsampled values: 256 MB
+
+
+def paste_masks(
+    mask_logits: torch.Tensor, query: list[torch.Tensor], image_sizes: list[tuple[int, int]]
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Upsample and threshold masks of [B, Q, h, w]; see `ops.paste_masks`."""
+    pasted = []
+    for image, (rows, (height, width)) in enumerate(zip(query, image_sizes, strict=True)):
+        distinct, place = rows.unique(return_inverse=True)
+        masks = torch.empty((len(distinct), height, width), dtype=torch.uint8, device=mask_logits.device)
+        step = max(_FLOATS_AT_ONCE // (height * width), 1)
+        for start in range(0, len(distinct), step):
+            chosen = mask_logits[image, distinct[start : start + step].to(mask_logits.device)].float()
+            values = upsample(chosen, height, width)
+            masks[start : start + step] = values > 0
+        masks = masks[place.to(masks.device)]
+        pasted.append((masks, masks.flatten(1).any(dim=1)))
+    return pasted
+
+
+def upsample(masks: torch.Tensor, height: int, width: int) -> torch.Tensor:
+    """Mask logits [n, h, w] to values [n, height, width], whose sign decides."""
+    return F.interpolate(masks[:, None], size=(height, width), mode="bilinear", align_corners=False)[:, 0]

@@ -1,0 +1,58 @@
+"""Choices: defaults, checks, and where the environment comes in."""
+
+import pytest
+import torch
+
+from maskjet.config import EngineConfig
+from maskjet.errors import InputError, UnsupportedError
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        ({"precision": "fp8"}, r"precision must be one of \('fp32', 'fp16', 'bf16'\), got 'fp8'"),
+        ({"implementation": "cuda"}, r"implementation must be one of .*, got 'cuda'"),
+        ({"resample": "cubic"}, r"resample must be one of \('bilinear', 'cv2'\), got 'cubic'"),
+        ({"max_detections": 0}, "max_detections must be at least 1, got 0"),
+        ({"batch": -1}, "batch must be at least 1, got -1"),
+    ],
+)
+def test_choices_are_checked(choice, message):
+    with pytest.raises(InputError, match=message):
+        EngineConfig(**choice)
+
+
+@pytest.mark.parametrize("device", ["gpu", "meta", "cuda:x", ""])
+def test_unknown_devices_are_named(device):
+    with pytest.raises(InputError, match=f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got '{device}'"):
+        EngineConfig(device=device).resolve_device()
+
+
+def test_a_gpu_that_is_not_there():
+    with pytest.raises(
+        UnsupportedError, match=r"device='cuda:99' is not here: PyTorch sees \d+ GPUs. Use device='cpu'"
+    ):
+        EngineConfig(device="cuda:99").resolve_device()
+
+
+def test_fp16_needs_a_gpu():
+    with pytest.raises(UnsupportedError, match="precision='fp16' needs a GPU; on a CPU use precision='bf16'"):
+        EngineConfig(device="cpu", precision="fp16").resolve_device()
+
+
+def test_auto_takes_what_is_there():
+    expected = "cuda" if torch.cuda.is_available() else "cpu"
+    assert EngineConfig().resolve_device().type == expected
+
+
+def test_the_environment_is_overridden_by_what_is_given(monkeypatch):
+    monkeypatch.setenv("MASKJET_PRECISION", "bf16")
+    monkeypatch.setenv("MASKJET_MAX_DETECTIONS", "7")
+    config = EngineConfig.from_env(precision="fp32", device=None)
+    assert (config.precision, config.max_detections, config.device) == ("fp32", 7, "auto")
+
+
+def test_bad_variables_are_named(monkeypatch):
+    monkeypatch.setenv("MASKJET_BATCH", "many")
+    with pytest.raises(InputError, match="MASKJET_BATCH must be int, got 'many'"):
+        EngineConfig.from_env()

@@ -1,0 +1,157 @@
+"""Model: loading, predicting, streaming, reporting."""
+
+import json
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+import maskjet
+from maskjet.errors import InputError, SourceError, UnsupportedError
+from tests.networks.test_network import TINY, tiny_network
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """A checkpoint of a tiny network with random weights."""
+    path = tmp_path_factory.mktemp("weights") / "tiny.safetensors"
+    safetensors.torch.save_file(tiny_network().state_dict(), path, metadata={"spec": json.dumps(TINY.as_dict())})
+    return path
+
+
+def load(path, **choices):
+    return maskjet.load(path, device="cpu", **{"threshold": 0.02, **choices})
+
+
+def image(height=48, width=80, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+def assert_equal(first, second):
+    np.testing.assert_array_equal(first.class_id, second.class_id)
+    np.testing.assert_allclose(first.confidence, second.confidence, atol=1e-5)
+    np.testing.assert_allclose(first.xyxy, second.xyxy, atol=1e-3)
+    assert (first.masks() ^ second.masks()).mean() < 1e-3
+
+
+def test_implementations_detect_the_same(tiny):
+    expected = load(tiny, implementation="reference").predict(image())
+    assert len(expected) > 3
+    actual = load(tiny, implementation="cpu").predict(image())
+    assert_equal(expected, actual)
+    assert expected.rle == actual.rle
+
+
+def test_a_list_gives_a_list_in_batches_of_any_sizes(tiny):
+    model = load(tiny)
+    images = [image(48, 80, seed=i) if i % 3 else image(5, 7, seed=i) for i in range(10)]
+    together = model.predict(images)
+    assert len(together) == 10
+    for alone, found in zip(images, together, strict=True):
+        assert found.image_size == alone.shape[:2]
+        assert_equal(model.predict(alone), found)
+    assert model.predict([]) == []
+
+
+def test_every_kind_of_image_is_the_same_image(tiny, tmp_path):
+    cv2, pil = pytest.importorskip("cv2"), pytest.importorskip("PIL.Image")
+    model, array = load(tiny), image()
+    cv2.imwrite(str(tmp_path / "image.png"), array[..., ::-1])
+    padded = np.zeros((48, 100, 3), np.uint8)
+    padded[:, 10:90] = array
+    read_only = array.copy()
+    read_only.setflags(write=False)
+    for same in (
+        torch.from_numpy(array),
+        pil.fromarray(array),
+        tmp_path / "image.png",
+        str(tmp_path / "image.png"),
+        padded[:, 10:90],
+        np.ascontiguousarray(array[::-1])[::-1],
+        read_only,
+    ):
+        assert model.predict(same).rle == model.predict(array).rle
+
+
+def test_classes_and_thresholds(tiny):
+    everything = load(tiny).predict(image())
+    assert {0, 2} < set(everything.class_id.tolist())  # and classes without a name
+    assert set(load(tiny, classes=["c"]).predict(image()).class_id.tolist()) == {2}
+    per_class = load(tiny, threshold={"a": 0.0, "c": 1.0}).predict(image())
+    assert 2 not in per_class.class_id
+    assert (per_class.class_id == 0).sum() >= (everything.class_id == 0).sum()
+    assert load(tiny, threshold=1.0).predict(image()).rle == []
+    assert len(load(tiny, max_detections=2).predict(image())) == 2
+
+
+def test_bf16_sees_about_the_same(tiny):
+    model = load(tiny, precision="bf16")
+    assert model.report().precision == "bf16"
+    assert len(model.predict(image())) > 0
+
+
+def test_a_stream_gives_every_frame_once_in_order(tiny):
+    model, images = load(tiny), [image(seed=i) for i in range(7)]
+    streamed = list(model.stream(images, depth=3))
+    assert [frame.index for frame, _ in streamed] == list(range(7))
+    for (frame, found), alone in zip(streamed, images, strict=True):
+        np.testing.assert_array_equal(frame.image, alone)
+        assert found.rle == model.predict(alone).rle
+
+
+def test_report_says_what_runs_and_why(tiny):
+    model = load(tiny)
+    model.predict([image(), image()])
+    report = model.report()
+    assert (report.model, report.precision, report.images) == ("tiny", "fp32", 2)
+    assert report.steps["encode_masks"] == "cpu (fastest)"
+    assert load(tiny, implementation="reference").report().steps["select"] == "reference (asked for)"
+    assert "encode_masks" in str(report)
+    assert json.loads(json.dumps(report.as_dict()))["steps"]["preprocess"] == "cpu (fastest)"
+
+
+def test_a_closed_model_says_so(tiny):
+    with load(tiny) as model:
+        model.predict(image())
+    model.close()
+    with pytest.raises(UnsupportedError, match="The model is closed; load it again"):
+        model.predict(image())
+
+
+def test_the_demo_loads_by_name():
+    model = maskjet.load("demo", device="cpu")
+    assert model.spec.has_masks
+    assert tuple(model.spec.class_names.values()) == maskjet.traffic.CLASSES
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"model": "rf-detr-seg-nano"}, "weights must be the path of a checkpoint for 'rf-detr-seg-nano', got None"),
+        ({"model": "yolo"}, "model must be a name or a checkpoint's path, got 'yolo'; names: demo, rf-detr-nano"),
+        ({"model": "demo", "weights": "x.pt"}, "model must be a named size when weights are given, got 'demo'"),
+        ({"threshold": 1.5}, r"threshold must be 0\.\.1, got 1\.5"),
+        ({"threshold": {"b": 0.5}}, "threshold must name classes of tiny, got 'b'; known: a, c"),
+        ({"classes": ["dog"]}, "classes must name classes of tiny, got 'dog'; known: a, c"),
+        ({"classes": "a"}, "classes must be a list of names, at least one, got 'a'"),
+        ({"classes": []}, r"classes must be a list of names, at least one, got \[\]"),
+    ],
+)
+def test_bad_choices_are_named(arguments, message, tiny):
+    with pytest.raises(InputError, match=message):
+        maskjet.load(**{"model": tiny, "device": "cpu", **arguments})
+
+
+@pytest.mark.parametrize("depth", [0, 9])
+def test_depth_is_checked(depth, tiny):
+    with pytest.raises(InputError, match=rf"depth must be 1\.\.8, got {depth}"):
+        list(load(tiny).stream([image()], depth=depth))
+
+
+def test_bad_images_are_named(tiny):
+    model = load(tiny)
+    with pytest.raises(InputError, match=r"images\[1\]"):
+        model.predict([image(), np.zeros((4, 4, 3))])
+    with pytest.raises(SourceError, match="nowhere.jpg"):
+        model.predict("nowhere.jpg")
