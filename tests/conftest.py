@@ -15,5 +15,5 @@ def pytest_collection_modifyitems(items):
     if torch.cuda.is_available() or os.environ.get("MASKJET_REQUIRE_GPU"):
         return
     for item in items:
-        if "gpu" in item.keywords:
+        if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU; set MASKJET_REQUIRE_GPU=1 to fail instead"))

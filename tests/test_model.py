@@ -153,5 +153,5 @@ def test_bad_images_are_named(tiny):
     model = load(tiny)
     with pytest.raises(InputError, match=r"images\[1\]"):
         model.predict([image(), np.zeros((4, 4, 3))])
-    with pytest.raises(SourceError, match="nowhere.jpg"):
+    with pytest.raises(SourceError, match=r"nowhere\.jpg"):
         model.predict("nowhere.jpg")

@@ -111,7 +111,7 @@ def run(
 def _detect(model: Model, source: Any, out: list[str], depth: int) -> Summary:
     """Run a model over a source into sinks; Ctrl-C ends it early, with whole outputs."""
     frames, is_interrupted = 0, False
-    with open_sinks(out, source) as sinks, _progress("detecting", source.length) as advance:
+    with open_sinks(out, fps=source.fps) as sinks, _progress("detecting", source.length) as advance:
         start = time.perf_counter()
         try:
             for frame, detections in model.stream(source, depth=depth):

@@ -93,6 +93,19 @@ def to_xyxy(rle: RLE) -> tuple[int, int, int, int]:
     return _box(counts, height)
 
 
+def decode_crop(rle: RLE) -> tuple[int, int, NDArray[np.uint8]]:
+    """The part of a mask within its tight box.
+
+    Returns:
+        (left, top) of the box in pixels, and the mask in it, uint8 [h, w], 1 inside; [0, 0] for an empty mask.
+    """
+    counts, (height, _) = _read(rle)
+    left, top, right, bottom = _box(counts, height)
+    crop = np.zeros((bottom - top, right - left), dtype=np.uint8)
+    _fill_crop(counts, height, left, top, crop)
+    return left, top, crop
+
+
 def polygons(rle: RLE) -> list[NDArray[np.float32]]:
     """The outlines of an RLE's connected parts.
 
@@ -104,12 +117,9 @@ def polygons(rle: RLE) -> list[NDArray[np.float32]]:
     Returns:
         float32 [k, 2] arrays of (x, y), none for an empty mask.
     """
-    counts, (height, _) = _read(rle)
-    left, top, right, bottom = _box(counts, height)
-    if right == left:
+    left, top, crop = decode_crop(rle)
+    if crop.size == 0:
         return []
-    crop = np.zeros((bottom - top, right - left), dtype=np.uint8)
-    _fill_crop(counts, height, left, top, crop)
     outlines, hierarchy = cv2.findContours(crop, cv2.RETR_CCOMP, cv2.CHAIN_APPROX_SIMPLE, offset=(left, top))
     is_outer = hierarchy[0, :, 3] < 0
     return [line[:, 0].astype(np.float32) for line, outer in zip(outlines, is_outer, strict=True) if outer]

@@ -130,7 +130,7 @@ class Detections:
             category_ids: Class id to COCO category id; None takes the class id as it is.
 
         Returns:
-            Per detection: image_id, category_id, bbox (x, y, width, height), score, and segmentation if there are masks.
+            Per detection image_id, category_id, bbox (x, y, width, height), score, and, with masks, segmentation.
         """
         entries = []
         for i, (x1, y1, x2, y2) in enumerate(self.xyxy.tolist()):

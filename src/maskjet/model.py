@@ -301,8 +301,7 @@ def _to_tensor(image: ImageLike, name: str) -> torch.Tensor:
             raise InputError(f"{name} must be uint8 [H, W, 3] RGB, got {image.dtype} {list(image.shape)}.")
         return image
     array = to_image(image, name)
-    shareable = array.flags.writeable and all(stride >= 0 for stride in array.strides)
-    return torch.from_numpy(array if shareable else array.copy())
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
 def _device_name(device: torch.device) -> str:

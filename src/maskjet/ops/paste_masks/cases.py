@@ -93,7 +93,7 @@ CASES: Mapping[str, Callable[[torch.device], dict[str, Any]]] = {
 
 
 def tolerance_used(inputs: dict[str, Any], expected: Any, actual: Any) -> float:
-    """0 where all masks are equal, else the largest value of a differing pixel over the tolerance; infinite for flags."""
+    """0 where all masks are equal, else the largest value of a differing pixel over the tolerance."""
     used = 0.0
     for image, ((masks, is_inside), (others, others_inside)) in enumerate(zip(expected, actual, strict=True)):
         if masks.shape != others.shape or not torch.equal(others_inside, others.flatten(1).any(dim=1)):
@@ -104,7 +104,7 @@ def tolerance_used(inputs: dict[str, Any], expected: Any, actual: Any) -> float:
 
 
 def differing_share(inputs: dict[str, Any], image: int, is_different: torch.Tensor) -> float:
-    """How far from zero, in tolerances, the values of an image's differing pixels [n, H, W] get; NaN is infinitely far."""
+    """How far from zero the values of an image's differing pixels [n, H, W] get, in tolerances; NaN is far."""
     if not is_different.any():
         return 0.0
     rows = inputs["query"][image].long()

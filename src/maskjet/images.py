@@ -1,0 +1,104 @@
+"""Anything that is one image, as uint8 RGB."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from maskjet.errors import InputError, SourceError
+
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif")
+"""File names that are read as images; anything else is tried as a video."""
+
+Image = NDArray[np.uint8]
+
+
+def to_image(value: Any, name: str) -> Image:
+    """Turn one image of any accepted kind into uint8 [H, W, 3] RGB.
+
+    Grey becomes RGB; alpha is dropped, not blended, as PIL's convert("RGB") does; 16 bits are scaled to 8; an EXIF
+    rotation of a file or PIL image is applied (rfdetr's `predict` leaves it).
+
+    Args:
+        value: uint8 or uint16 array or CPU tensor [H, W], [H, W, 1], [H, W, 3] or [H, W, 4]; path; or PIL image.
+        name: How messages call it.
+
+    Returns:
+        uint8 [H, W, 3]; shares memory with an array that already is one.
+
+    Raises:
+        InputError: Not an image as above.
+        SourceError: A file that can't be read; the message names it.
+    """
+    if isinstance(value, str | os.PathLike):
+        return read_image(Path(value))
+    if isinstance(value, torch.Tensor):
+        return _from_array(value.detach().cpu().numpy(), name)
+    if hasattr(value, "getexif"):
+        return _from_pil(value, name)
+    if isinstance(value, np.ndarray):
+        return _from_array(value, name)
+    raise InputError(f"{name} must be an array, tensor, PIL image or path, got {type(value).__name__}.")
+
+
+def read_image(path: Path) -> Image:
+    """Read an image file as uint8 [H, W, 3] RGB, upright; of an animation or a multi-page file the first.
+
+    Raises:
+        SourceError: Missing, unreadable, empty, cut off or no image; the message names the file.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise SourceError(f"image must be a readable file, {str(path)!r} is not: {error.strerror}.") from error
+    if not _is_whole(data):
+        raise SourceError(f"image must be whole, {str(path)!r} is empty or cut off.")
+    pixels = cv2.imdecode(np.frombuffer(data, dtype=np.uint8), cv2.IMREAD_COLOR)
+    if pixels is None:
+        raise SourceError(f"image must be decodable, {str(path)!r} is corrupt or no image.")
+    return np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB), dtype=np.uint8)
+
+
+def _is_whole(data: bytes) -> bool:
+    """Whether a file reaches its format's end mark; OpenCV fills what is missing with grey and says nothing."""
+    if data.startswith(b"\xff\xd8"):  # JPEG: the last scan must be followed by an end of image
+        return data.rfind(b"\xff\xd9") > data.rfind(b"\xff\xda")
+    if data.startswith(b"\x89PNG"):
+        return b"IEND" in data[-64:]
+    return len(data) > 0
+
+
+def _from_pil(image: Any, name: str) -> Image:
+    from PIL import ImageOps  # installed, or there would be no such image
+
+    upright = ImageOps.exif_transpose(image)
+    if upright.mode.startswith("I;16"):
+        return _from_array(np.asarray(upright).astype(np.uint16), name)
+    if upright.mode in ("I", "F"):
+        raise InputError(f"{name} must have 8 or 16 bits per channel, got a PIL image of mode {upright.mode!r}.")
+    return np.array(upright.convert("RGB"), dtype=np.uint8)
+
+
+def _from_array(array: NDArray[Any], name: str) -> Image:
+    got = f"{array.dtype} {list(array.shape)}"
+    if array.ndim == 3 and array.shape[-1] not in (1, 3, 4) and array.shape[0] in (1, 3, 4):
+        raise InputError(f"{name} must be [H, W, 3], got {got}, which looks like [C, H, W]: move the channels last.")
+    if array.dtype == np.uint16:
+        array = ((array.astype(np.uint32) + 128) // 257).astype(np.uint8)
+    if array.dtype != np.uint8:
+        raise InputError(f"{name} must be uint8 [H, W, 3] RGB in 0..255, got {got}.")
+    if array.ndim == 2:
+        array = array[..., None]
+    if array.ndim != 3 or array.shape[-1] not in (1, 3, 4) or 0 in array.shape:
+        raise InputError(f"{name} must be uint8 [H, W, 3] RGB of at least one pixel, got {got}.")
+    if array.shape[-1] == 1:
+        array = array.repeat(3, axis=-1)
+    rgb = array[..., :3]
+    is_packed = rgb.strides[-2:] == (rgb.shape[-1], 1) and rgb.strides[0] >= 0
+    return rgb if is_packed else np.ascontiguousarray(rgb)

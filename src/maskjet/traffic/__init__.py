@@ -1,0 +1,7 @@
+"""Synthetic street scenes with exact instance masks: frames, videos and COCO data sets."""
+
+from maskjet.traffic.bodies import CLASSES
+from maskjet.traffic.dataset import write_coco, write_video
+from maskjet.traffic.street import FPS, MIN_PIXELS, Street, TrafficFrame, sample
+
+__all__ = ["CLASSES", "FPS", "MIN_PIXELS", "Street", "TrafficFrame", "sample", "write_coco", "write_video"]

@@ -1,0 +1,255 @@
+"""What moves on the street, as lit boxes: car, truck, bus, motorcycle, person.
+
+A body is a list of faces, each a quadrilateral with a colour. Details (windows, lights, wheels) are faces that lie on
+another one and are drawn right after it. Local axes: x to the right, y forward, z up; metres; the origin on the ground.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+CLASSES = ("car", "truck", "bus", "motorcycle", "person")
+"""Class names by class id."""
+
+Colour = tuple[float, float, float]
+
+_GLASS: Colour = (52, 64, 76)
+_TYRE: Colour = (30, 30, 32)
+_HEADLIGHT: Colour = (250, 244, 214)
+_TAILLIGHT: Colour = (196, 30, 34)
+_TRIM: Colour = (46, 48, 52)
+_SKIN: tuple[Colour, ...] = ((236, 188, 156), (198, 142, 104), (126, 84, 60))
+_PAINT: tuple[Colour, ...] = (
+    (206, 208, 212),
+    (236, 236, 232),
+    (44, 46, 52),
+    (118, 122, 128),
+    (168, 28, 36),
+    (30, 66, 132),
+    (24, 98, 92),
+    (206, 158, 48),
+    (92, 58, 44),
+    (60, 104, 60),
+)
+_BUS_PAINT: tuple[Colour, ...] = ((214, 170, 40), (178, 34, 44), (232, 232, 228), (36, 110, 160), (52, 134, 74))
+_CARGO: tuple[Colour, ...] = ((226, 226, 222), (188, 190, 194), (52, 92, 148), (176, 64, 44), (206, 196, 168))
+_CLOTHES: tuple[Colour, ...] = (
+    (196, 52, 60),
+    (40, 60, 110),
+    (236, 234, 228),
+    (34, 36, 40),
+    (86, 132, 92),
+    (222, 172, 70),
+    (130, 86, 140),
+    (98, 108, 120),
+)
+
+# The corners of a box's faces, in -1..1 of its half sizes, in an order such that u goes to the right and v upwards when
+# the face is looked at from outside.
+_SIDES = {
+    "front": ((1, 1, -1), (-1, 1, -1), (-1, 1, 1), (1, 1, 1)),
+    "back": ((-1, -1, -1), (1, -1, -1), (1, -1, 1), (-1, -1, 1)),
+    "left": ((-1, 1, -1), (-1, -1, -1), (-1, -1, 1), (-1, 1, 1)),
+    "right": ((1, -1, -1), (1, 1, -1), (1, 1, 1), (1, -1, 1)),
+    "top": ((-1, -1, 1), (1, -1, 1), (1, 1, 1), (-1, 1, 1)),
+}
+_CORNERS = np.array(list(_SIDES.values()), dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class Body:
+    """The faces of one thing."""
+
+    corners: NDArray[np.float64]
+    """[F, 4, 3] in metres."""
+    normals: NDArray[np.float64]
+    """[F, 3], outwards, of length 1; of a detail, its face's."""
+    colours: NDArray[np.float64]
+    """[F, 3] RGB, 0..255, before light."""
+    carrier: NDArray[np.int64]
+    """[F]: the face that a detail lies on; its own number for other faces."""
+    footprint: tuple[float, float, float]
+    """(width, length, height) in metres; what casts the shadow."""
+
+
+class _Builder:
+    """Collects faces."""
+
+    def __init__(self) -> None:
+        self._corners: list[NDArray[np.float64]] = []
+        self._colours: list[Colour] = []
+        self._carrier: list[int] = []
+
+    def box(
+        self,
+        size: tuple[float, float, float],
+        at: tuple[float, float, float],
+        colour: Colour,
+        *,
+        top_scale: tuple[float, float] = (1.0, 1.0),
+        top_shift: float = 0.0,
+        faces: dict[str, Colour] | None = None,
+    ) -> dict[str, int]:
+        """Add a box, optionally narrower and shifted along y at the top; returns its faces' numbers by side."""
+        half = np.array(size) / 2
+        corners = _CORNERS * half
+        is_top = _CORNERS[..., 2] > 0
+        corners[is_top, :2] *= top_scale
+        corners[is_top, 1] += top_shift
+        corners += np.array(at) + (0, 0, half[2])
+        return {
+            side: self._add(quad, (faces or {}).get(side, colour)) for side, quad in zip(_SIDES, corners, strict=True)
+        }
+
+    def detail(self, face: int, u: tuple[float, float], v: tuple[float, float], colour: Colour) -> None:
+        """Add a rectangle on a face; u and v are its extents in 0..1 of the face."""
+        s, t = np.array((u[0], u[1], u[1], u[0])), np.array((v[0], v[0], v[1], v[1]))
+        weights = np.stack([(1 - s) * (1 - t), s * (1 - t), s * t, (1 - s) * t], axis=1)
+        self._add(weights @ self._corners[face], colour, carrier=face)
+
+    def _add(self, corners: NDArray[np.float64], colour: Colour, carrier: int | None = None) -> int:
+        number = len(self._corners)
+        self._corners.append(corners)
+        self._colours.append(colour)
+        self._carrier.append(number if carrier is None else carrier)
+        return number
+
+    def wheels(self, side_faces: Sequence[int], places: Sequence[float], *, width: float, height: float) -> None:
+        """Dark wheels at the lower edge of the side faces, at `places` along them in 0..1."""
+        for face in side_faces:
+            for place in places:
+                self.detail(face, (place - width / 2, place + width / 2), (0.0, height), _TYRE)
+                self.detail(face, (place - width / 5, place + width / 5), (height * 0.3, height * 0.7), (128, 130, 134))
+
+    def build(self, footprint: tuple[float, float, float]) -> Body:
+        """The body as arrays."""
+        corners, carrier = np.array(self._corners), np.array(self._carrier)
+        normals = np.cross(corners[:, 1] - corners[:, 0], corners[:, 3] - corners[:, 0])
+        normals /= np.linalg.norm(normals, axis=1, keepdims=True)
+        return Body(corners, normals, np.array(self._colours, dtype=np.float64), carrier, footprint)
+
+
+def build_body(class_id: int, random: np.random.Generator) -> Body:
+    """One instance of a class, with its own size and colours."""
+    return (_car, _truck, _bus, _motorcycle, _person)[class_id](random)
+
+
+def _pick(colours: Sequence[Colour], random: np.random.Generator) -> Colour:
+    shade = 1 + 0.16 * (random.random() - 0.5)
+    red, green, blue = colours[int(random.integers(len(colours)))]
+    return red * shade, green * shade, blue * shade
+
+
+def _lights(b: _Builder, faces: dict[str, int], v: tuple[float, float]) -> None:
+    for side, colour in (("front", _HEADLIGHT), ("back", _TAILLIGHT)):
+        b.detail(faces[side], (0.04, 0.22), v, colour)
+        b.detail(faces[side], (0.78, 0.96), v, colour)
+
+
+def _car(random: np.random.Generator) -> Body:
+    b, paint = _Builder(), _pick(_PAINT, random)
+    width, length = 1.72 + 0.2 * random.random(), 3.9 + 0.9 * random.random()
+    is_estate = random.random() < 0.4
+    body = b.box((width, length, 0.62), (0, 0, 0.22), paint, top_scale=(0.94, 0.97))
+    b.wheels((body["left"], body["right"]), (0.2, 0.8), width=0.16, height=0.62)
+    _lights(b, body, (0.5, 0.82))
+    b.detail(body["front"], (0.28, 0.72), (0.12, 0.45), _TRIM)
+    b.detail(body["back"], (0.36, 0.64), (0.2, 0.42), (228, 228, 220))
+    b.detail(body["top"], (0.06, 0.94), (0.8, 0.985), tuple(0.93 * c for c in paint))  # type: ignore[arg-type]
+    cabin_length, shift = (0.62, -0.32) if is_estate else (0.5, -0.16)
+    scale = (0.78, 0.82) if is_estate else (0.78, 0.62)
+    cabin = b.box(
+        (width * 0.92, length * cabin_length, 0.56), (0, shift * length / 2.4, 0.84), paint,
+        top_scale=scale, top_shift=-0.06, faces={"front": _TRIM, "back": _TRIM},
+    )  # fmt: skip
+    for side in ("front", "back"):
+        b.detail(cabin[side], (0.07, 0.93), (0.08, 0.9), _GLASS)
+    for side in ("left", "right"):
+        b.detail(cabin[side], (0.08, 0.47), (0.1, 0.86), _GLASS)
+        b.detail(cabin[side], (0.52, 0.92), (0.1, 0.86), _GLASS)
+    return b.build((width, length, 1.4))
+
+
+def _truck(random: np.random.Generator) -> Body:
+    b, paint, cargo = _Builder(), _pick(_PAINT, random), _pick(_CARGO, random)
+    width, cargo_length = 2.35, 4.2 + 3.2 * random.random()
+    height = 2.3 + 0.5 * random.random()
+    length = cargo_length + 2.2
+    chassis = b.box((width * 0.92, length, 0.5), (0, 0, 0.4), _TRIM)
+    b.wheels((chassis["left"], chassis["right"]), (0.12, 0.2, 0.86), width=0.09, height=0.95)
+    load = b.box((width, cargo_length, height), (0, -1.1, 0.85), cargo)
+    for side in ("left", "right"):
+        b.detail(load[side], (0.0, 1.0), (0.0, 0.05), tuple(0.7 * c for c in cargo))  # type: ignore[arg-type]
+        b.detail(load[side], (0.12, 0.6), (0.35, 0.65), _pick(_CARGO, random))
+    b.detail(load["back"], (0.485, 0.515), (0.03, 0.97), _TRIM)
+    _lights(b, chassis, (0.2, 0.7))
+    cab = b.box((width * 0.96, 2.0, 1.9), (0, cargo_length / 2, 0.6), paint, top_scale=(0.94, 0.84), top_shift=-0.1)
+    b.detail(cab["front"], (0.08, 0.92), (0.5, 0.92), _GLASS)
+    b.detail(cab["front"], (0.2, 0.8), (0.08, 0.34), _TRIM)
+    for side, u in (("left", (0.14, 0.62)), ("right", (0.38, 0.86))):
+        b.detail(cab[side], u, (0.5, 0.9), _GLASS)
+    return b.build((width, length, height + 0.85))
+
+
+def _bus(random: np.random.Generator) -> Body:
+    b, paint = _Builder(), _pick(_BUS_PAINT, random)
+    width, length = 2.5, 9.5 + 2.5 * random.random()
+    body = b.box((width, length, 2.7), (0, 0, 0.3), paint, top_scale=(0.95, 0.99))
+    for side in ("left", "right"):
+        b.detail(body[side], (0.0, 1.0), (0.3, 0.36), tuple(0.6 * c for c in paint))  # type: ignore[arg-type]
+        for window in range(7):
+            b.detail(body[side], (0.03 + 0.136 * window, 0.145 + 0.136 * window), (0.5, 0.86), _GLASS)
+    b.wheels((body["left"], body["right"]), (0.2, 0.78), width=0.085, height=0.27)
+    b.detail(body["front"], (0.05, 0.95), (0.36, 0.82), _GLASS)
+    b.detail(body["front"], (0.2, 0.8), (0.86, 0.97), (240, 196, 84))
+    b.detail(body["back"], (0.12, 0.88), (0.5, 0.86), _GLASS)
+    _lights(b, body, (0.1, 0.2))
+    for hatch in (0.15, 0.45, 0.72):
+        b.detail(body["top"], (0.3, 0.7), (hatch, hatch + 0.12), tuple(0.86 * c for c in paint))  # type: ignore[arg-type]
+    return b.build((width, length, 3.0))
+
+
+def _motorcycle(random: np.random.Generator) -> Body:
+    b, paint, clothes = _Builder(), _pick(_PAINT, random), _pick(_CLOTHES, random)
+    for y in (-0.62, 0.62):
+        b.box((0.16, 0.62, 0.6), (0, y, 0), _TYRE, top_scale=(1, 0.6))
+    frame = b.box((0.3, 1.25, 0.5), (0, 0, 0.4), paint, top_scale=(0.8, 0.85))
+    b.detail(frame["front"], (0.2, 0.8), (0.4, 0.9), _HEADLIGHT)
+    b.detail(frame["back"], (0.25, 0.75), (0.5, 0.9), _TAILLIGHT)
+    b.box((0.72, 0.1, 0.08), (0, 0.5, 0.95), _TRIM)
+    b.box((0.44, 0.34, 0.62), (0, -0.12, 0.82), clothes, top_scale=(0.9, 0.8), top_shift=0.14)
+    b.box((0.27, 0.29, 0.3), (0, 0.06, 1.44), _pick(_PAINT, random), top_scale=(0.75, 0.75))
+    return b.build((0.6, 1.9, 1.6))
+
+
+def _person(random: np.random.Generator) -> Body:
+    b, top, trousers = _Builder(), _pick(_CLOTHES, random), _pick(_CLOTHES, random)
+    tall = 0.9 + 0.2 * random.random()
+    stride = 0.5 * (random.random() - 0.5)
+    for x, y in ((-0.11, stride), (0.11, -stride)):
+        b.box((0.18, 0.22, 0.82 * tall), (x, y / 2, 0), trousers, top_shift=-y / 2)
+    b.box((0.5, 0.28, 0.62 * tall), (0, 0, 0.8 * tall), top, top_scale=(0.84, 0.9))
+    head = b.box((0.22, 0.24, 0.27), (0, 0.01, 1.43 * tall), _pick(_SKIN, random), top_scale=(0.8, 0.8))
+    hair = _pick(((36, 28, 24), (92, 62, 36), (178, 150, 96), (60, 60, 64)), random)
+    b.detail(head["back"], (0, 1), (0.25, 1), hair)
+    b.detail(head["top"], (0, 1), (0, 1), hair)
+    return b.build((0.5, 0.35, 1.7 * tall))
+
+
+def build_box(
+    size: tuple[float, float, float],
+    colour: Colour,
+    details: Sequence[tuple[str, tuple[float, float], tuple[float, float], Colour]],
+    *,
+    top: Colour,
+) -> Body:
+    """A box with rectangles (side, u, v, colour) on its faces: a house."""
+    b = _Builder()
+    faces = b.box(size, (0, 0, 0), colour, faces={"top": top})
+    for side, u, v, paint in details:
+        b.detail(faces[side], u, v, paint)
+    return b.build(size)

@@ -1,0 +1,159 @@
+"""Videos and data sets of streets, as files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import av
+import av.error
+import cv2
+import numpy as np
+
+from maskjet import coco_rle
+from maskjet.errors import InputError, SourceError
+from maskjet.traffic.bodies import CLASSES
+from maskjet.traffic.street import FPS, Street, TrafficFrame, sample
+
+Annotations = Literal["rle", "polygon"]
+OnProgress = Callable[[], object]
+
+
+def write_video(
+    path: str | Path,
+    *,
+    size_hw: tuple[int, int] = (720, 1280),
+    frames: int = 538,
+    seed: int = 0,
+    density: float = 1.0,
+    on_progress: OnProgress | None = None,
+) -> None:
+    """Write an H.264 video of a street, 30 frames a second. Same arguments, same bytes.
+
+    Args:
+        path: The .mp4; its folder is made, an existing file is replaced once the new one is whole.
+        size_hw: Of the frames, in pixels, at least 16 a side, even.
+        frames: How many, at least 1.
+        seed: Decides the street.
+        density: How busy it is: 1 is lively, 0 empty.
+        on_progress: Called after every frame.
+
+    Raises:
+        InputError: An argument is not as above.
+        SourceError: The file can't be written.
+    """
+    if frames < 1:
+        raise InputError(f"frames must be at least 1, got {frames}.")
+    if any(side % 2 for side in size_hw):
+        raise InputError(f"size_hw must be even for a video, got {size_hw}.")
+    street = Street(seed, size_hw, density=density)
+    with _partial(Path(path)) as partial, av.open(str(partial), "w", format="mp4") as container:
+        # Bytes must not depend on how many cores there are.
+        stream = container.add_stream(
+            "libx264", rate=int(FPS), options={"preset": "veryfast", "crf": "18", "threads": "2"}
+        )
+        stream.height, stream.width = size_hw
+        stream.pix_fmt = "yuv420p"
+        for index in range(frames):
+            picture = av.VideoFrame.from_ndarray(street.frame(index).image, format="rgb24")
+            container.mux(stream.encode(picture))
+            if on_progress:
+                on_progress()
+        container.mux(stream.encode(None))
+
+
+def write_coco(
+    directory: str | Path,
+    *,
+    images: int,
+    size_hw: tuple[int, int] = (720, 1280),
+    seed: int = 0,
+    annotations: Annotations = "rle",
+    on_progress: OnProgress | None = None,
+) -> None:
+    """Write stills of random streets as a COCO data set. Same arguments, same bytes.
+
+    Category ids are class ids + 1, as COCO's start at 1.
+
+    Args:
+        directory: Gets images/000000.jpg and so on, and annotations.json.
+        images: How many, at least 1.
+        size_hw: Of the images, in pixels, at least 16 a side.
+        seed: Of the first image; the next one's is one more.
+        annotations: "rle" is exact; "polygon" drops holes, and parts under three corners.
+        on_progress: Called after every image.
+
+    Raises:
+        InputError: An argument is not as above.
+        SourceError: The files can't be written.
+    """
+    if images < 1:
+        raise InputError(f"images must be at least 1, got {images}.")
+    if annotations not in ("rle", "polygon"):
+        raise InputError(f"annotations must be 'rle' or 'polygon', got {annotations!r}.")
+    directory = Path(directory)
+    with _named_errors(directory):
+        (directory / "images").mkdir(parents=True, exist_ok=True)
+    listed: list[dict[str, Any]] = []
+    found: list[dict[str, Any]] = []
+    for image_id in range(images):
+        scene = sample(seed + image_id, size_hw=size_hw)
+        name = f"{image_id:06}.jpg"
+        pixels = cv2.cvtColor(scene.image, cv2.COLOR_RGB2BGR)
+        if not cv2.imwrite(str(directory / "images" / name), pixels, [cv2.IMWRITE_JPEG_QUALITY, 92]):
+            raise SourceError(f"directory must be writable, {str(directory)!r} is not.")
+        listed.append({"id": image_id, "file_name": name, "height": size_hw[0], "width": size_hw[1]})
+        found += _annotations(scene, image_id, len(found) + 1, annotations)
+        if on_progress:
+            on_progress()
+    data_set = {
+        "info": {"description": f"maskjet traffic, seeds {seed}..{seed + images - 1}"},
+        "licenses": [],
+        "images": listed,
+        "categories": [{"id": class_id + 1, "name": name} for class_id, name in enumerate(CLASSES)],
+        "annotations": found,
+    }
+    with _partial(directory / "annotations.json") as partial:
+        partial.write_text(json.dumps(data_set))
+
+
+def _annotations(scene: TrafficFrame, image_id: int, first_id: int, kind: Annotations) -> Iterator[dict[str, Any]]:
+    """COCO annotations of one image."""
+    rles = coco_rle.encode(scene.masks())
+    for number, (rle, class_id) in enumerate(zip(rles, scene.class_id.tolist(), strict=True)):
+        x1, y1, x2, y2 = coco_rle.to_xyxy(rle)
+        if kind == "rle":
+            segmentation: Any = {"size": rle["size"], "counts": rle["counts"].decode("ascii")}
+        else:
+            segmentation = [np.ravel(line).tolist() for line in coco_rle.polygons(rle) if len(line) > 2]
+        yield {
+            "id": first_id + number,
+            "image_id": image_id,
+            "category_id": class_id + 1,
+            "bbox": [x1, y1, x2 - x1, y2 - y1],
+            "area": coco_rle.area(rle),
+            "iscrowd": 0,
+            "segmentation": segmentation,
+        }
+
+
+@contextmanager
+def _named_errors(path: Path) -> Iterator[None]:
+    """Turn what the system says of a path into our error."""
+    try:
+        yield
+    except (OSError, av.error.FFmpegError) as error:
+        raise SourceError(f"{str(path)!r} must be writable: {error.strerror}.") from error
+
+
+@contextmanager
+def _partial(path: Path) -> Iterator[Path]:
+    """A path beside `path` that takes its name once it is written."""
+    partial = path.with_name(path.name + ".partial")
+    with _named_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield partial
+        partial.replace(path)

@@ -1,0 +1,245 @@
+"""What does not move: the ground, the houses, and the poles and trees that things disappear behind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from maskjet.traffic.bodies import Body, Colour, build_box
+from maskjet.traffic.camera import NEAR_M, SUBPIXEL_BITS, Camera, to_fixed_point
+
+FAR_M = 260.0
+
+
+@dataclass(frozen=True)
+class Light:
+    """Sun and sky of a time of day."""
+
+    towards_sun: NDArray[np.float64]
+    """[3], length 1."""
+    ambient: float
+    """Brightness of what the sun does not reach."""
+    diffuse: float
+    """What the sun adds where it shines straight on."""
+    tint: NDArray[np.float64]
+    """[3] RGB factors."""
+    shadow: float
+    """Brightness of the ground in shadow, 0..1."""
+    haze: Colour
+    """RGB that far things fade into."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The road's cross-section, in metres from its middle."""
+
+    lanes: int
+    """On each side."""
+    lane_width: float
+    """Of each lane."""
+    verge: float
+    """Width of the grass between kerb and pavement, 0 for none."""
+    pavement: float
+    """Width of the pavement."""
+    crossing_y: float
+    """Where the zebra crossing begins."""
+
+    @property
+    def kerb(self) -> float:
+        """Half the road's width."""
+        return self.lanes * self.lane_width + 0.4
+
+
+def draw_ground(camera: Camera, layout: Layout, light: Light, random: np.random.Generator) -> NDArray[np.uint8]:
+    """The empty street, uint8 [H, W, 3], before the lens."""
+    x, y = camera.ground()
+    far = np.clip(y / FAR_M, 0, 1) ** 1.5
+    x, y = (np.clip(np.nan_to_num(a), -400, 400).astype(np.float32) for a in (x, y))
+    side, pavement = np.abs(x), layout.kerb + layout.verge
+    grain = _grain(x, y, random)
+    colour = np.empty((*camera.size_hw, 3), dtype=np.float32)
+    colour[:] = (112, 128, 84)  # grass
+    tufts = 18 * grain + 14 * np.sin(x * 0.9 + 2 * np.sin(y * 0.3)) * np.sin(y * 0.7)
+    colour += tufts[..., None] * np.float32((0.8, 1, 0.6))
+    _paint(colour, side < pavement + layout.pavement, (164, 158, 150), grain, 9)
+    slabs = (np.mod(x, 0.9) < 0.05) | (np.mod(y, 0.9) < 0.05)
+    _paint(
+        colour, (side > pavement) & (side < pavement + layout.pavement) & slabs & (y < 35), (140, 135, 128), grain, 6
+    )
+    if layout.verge:
+        _paint(colour, (side > layout.kerb + 0.2) & (side < pavement), (96, 122, 70), grain, 16)
+    _paint(colour, side < layout.kerb + 0.22, (178, 176, 172), grain, 5)
+    patches = 5 * np.sin(0.21 * y + 1.3 * np.sin(0.5 * x)) - 4 * np.cos(2 * np.pi * x / layout.lane_width)
+    _paint(colour, side < layout.kerb, (88, 90, 94), grain + patches / 11, 11)
+    _paint_markings(colour, x, y, layout, grain)
+    colour *= (light.tint * (light.ambient + light.diffuse * light.towards_sun[2])).astype(np.float32)
+    colour += far[..., None].astype(np.float32) * (np.float32(light.haze) - colour)
+    return np.clip(colour, 0, 255).astype(np.uint8)
+
+
+def _paint(
+    colour: NDArray[np.float32], where: NDArray[np.bool_], rgb: Colour, grain: NDArray[np.float32], roughness: float
+) -> None:
+    colour[where] = np.float32(rgb) + roughness * grain[where, None]
+
+
+def _paint_markings(
+    colour: NDArray[np.float32],
+    x: NDArray[np.float32],
+    y: NDArray[np.float32],
+    layout: Layout,
+    grain: NDArray[np.float32],
+) -> None:
+    side = np.abs(x)
+    on_crossing = (y > layout.crossing_y) & (y < layout.crossing_y + 3.2)
+    dashes = np.mod(y, 9) < 4
+    between_lanes = np.mod(side + 0.07, layout.lane_width) < 0.14
+    white = between_lanes & dashes & (side > 0.5) & (side < layout.kerb - 0.6)
+    white |= np.abs(side - (layout.kerb - 0.35)) < 0.07
+    white |= np.abs(side - 0.16) < 0.06
+    white &= (y < layout.crossing_y - 1) | (y > layout.crossing_y + 4.2)
+    white |= on_crossing & (np.mod(x, 1.0) < 0.5) & (side < layout.kerb - 0.3)
+    stop = (y > layout.crossing_y - 1.6) & (y < layout.crossing_y - 1.2) & (x > 0.2) & (x < layout.kerb - 0.3)
+    _paint(colour, white | stop, (214, 212, 204), np.minimum(grain, 0.3), 24)
+
+
+def _grain(x: NDArray[np.float32], y: NDArray[np.float32], random: np.random.Generator) -> NDArray[np.float32]:
+    """Noise that sticks to the ground, about -1..1, at two scales."""
+    tile = random.standard_normal((256, 256), dtype=np.float32)
+    fine = tile[np.mod(x * 24, 256).astype(int), np.mod(y * 24, 256).astype(int)]
+    coarse = cv2.blur(tile, (9, 9)) * 6
+    rough = coarse[np.mod(x * 9, 256).astype(int), np.mod(y * 9, 256).astype(int)]
+    blend: NDArray[np.float32] = (0.45 * fine + 0.55 * rough) / (1 + y.clip(0) / 40)
+    return blend
+
+
+def houses(layout: Layout, random: np.random.Generator) -> list[tuple[Body, float, float]]:
+    """Houses on both sides: (body, x, y), far ones first."""
+    found = []
+    for side in (-1, 1):
+        y = -10.0
+        while y < 240:
+            length, height = random.uniform(9, 22), random.uniform(6, 15)
+            setback = layout.kerb + layout.verge + layout.pavement + random.uniform(0.5, 3.5)
+            if random.random() < 0.85:
+                body = _house((10, length, height), side, random)
+                found.append((body, side * (setback + 5), y + length / 2))
+            y += length + (random.uniform(2, 8) if random.random() < 0.4 else 0.0)
+    return sorted(found, key=lambda house: -house[2])
+
+
+_FACADES: tuple[Colour, ...] = (
+    (198, 176, 150),
+    (176, 106, 84),
+    (214, 206, 190),
+    (150, 152, 156),
+    (206, 170, 112),
+    (170, 186, 178),
+)
+
+
+def _house(size: tuple[float, float, float], side: int, random: np.random.Generator) -> Body:
+    facade = _FACADES[int(random.integers(len(_FACADES)))]
+    floors, bays = max(int(size[2] / 3), 2), max(int(size[1] / 2.6), 3)
+    street_face = "right" if side < 0 else "left"
+    details = []
+    for floor in range(floors):
+        v = ((floor + 0.32) / floors, (floor + 0.78) / floors)
+        for bay in range(bays):
+            shade = random.uniform(0.75, 1.2)
+            colour = (62 * shade, 76 * shade, 92 * shade)
+            for face, count in ((street_face, bays), ("back", 4)):
+                if bay < count:
+                    details.append((face, ((bay + 0.25) / count, (bay + 0.75) / count), v, colour))
+    return build_box(size, facade, details, top=(120, 96, 88))
+
+
+@dataclass(frozen=True)
+class Occluder:
+    """A pole with a sign or a lamp, or a tree: drawn among the moving things, belongs to nobody."""
+
+    x: float
+    """Metres from the road's middle."""
+    y: float
+    """Metres along the road."""
+    kind: str
+    """"lamp", "sign" or "tree"."""
+    colour: Colour
+    """Of the crown or the plate."""
+    height: float
+    """Of the top, in metres."""
+    blobs: NDArray[np.float64]
+    """[n, 4] of a tree's crown: offset x, y, z from its middle, and radius, in metres."""
+
+
+def occluders(layout: Layout, random: np.random.Generator) -> list[Occluder]:
+    """Lamps, signs and trees along both kerbs."""
+    found = []
+    for side in (-1, 1):
+        for y in np.arange(random.uniform(6, 16), 150, random.uniform(14, 24)):
+            kind = ("lamp", "sign", "tree")[int(random.choice(3, p=(0.35, 0.2, 0.45)))]
+            green = (random.uniform(54, 96), random.uniform(104, 136), random.uniform(44, 72))
+            plate = ((42, 84, 160), (196, 40, 44), (232, 196, 60))[int(random.integers(3))]
+            found.append(
+                Occluder(
+                    x=side * (layout.kerb + (layout.verge / 2 if layout.verge else 0.5)),
+                    y=float(y),
+                    kind=kind,
+                    colour=plate if kind == "sign" else green,
+                    height={"lamp": 6.5, "sign": 2.6, "tree": random.uniform(4, 6.5)}[kind],
+                    blobs=np.column_stack([random.normal(0, 0.62, (28, 3)), random.uniform(0.35, 0.75, 28)]),
+                )
+            )
+    return found
+
+
+def draw_occluder(canvas: NDArray[np.uint8], camera: Camera, light: Light, thing: Occluder) -> None:
+    """Draw onto a canvas uint8 [H, W, 4], RGB and the owner, which becomes 0."""
+    trunk = np.array([(thing.x, thing.y, 0.0), (thing.x, thing.y, thing.height)])
+    pixels, depth = camera.project(trunk)
+    if depth.min() < NEAR_M + 1 or not camera.may_see(thing.x, thing.y, thing.height + 2):
+        return
+    metre = camera.focal_px / depth[0]
+    bark = (74, 58, 46) if thing.kind == "tree" else (108, 112, 116)
+    width = {"tree": 0.32, "lamp": 0.14, "sign": 0.08}[thing.kind] * metre
+    _line(canvas, pixels, width, _lit(bark, light, 0.4))
+    if thing.kind == "lamp":
+        arm = camera.project(trunk[1] + np.array([(0, 0, 0), (-1.6 * np.sign(thing.x), 0, 0.25)]))[0]
+        _line(canvas, arm, width * 0.8, _lit(bark, light, 0.6))
+        _disc(canvas, arm[1], 0.16 * metre, _lit((240, 232, 200), light, 1.0))
+    elif thing.kind == "sign":
+        _disc(canvas, pixels[1], 0.38 * metre, _lit((236, 236, 232), light, 0.7))
+        _disc(canvas, pixels[1], 0.32 * metre, _lit(thing.colour, light, 0.7))
+    else:
+        crown = np.array([thing.x, thing.y, thing.height]) + thing.blobs[:, :3]
+        towards_sun = thing.blobs[:, :3] @ light.towards_sun
+        shades = _lit(thing.colour, light, 1 / (1 + np.exp(-2.2 * towards_sun[:, None])))
+        spots = to_fixed_point(camera.project(crown)[0]).tolist()
+        radii = to_fixed_point(thing.blobs[:, 3] * metre).tolist()
+        for i in np.argsort(towards_sun):
+            cv2.circle(canvas, spots[i], radii[i], shades[i], cv2.FILLED, shift=SUBPIXEL_BITS)
+
+
+def _lit(colour: Colour, light: Light, sunny: float | NDArray[np.float64]) -> list[Any]:
+    """RGB under the light and 0 as owner; one for each share of sun."""
+    rgb = np.array(colour) * light.tint * (light.ambient + light.diffuse * sunny)
+    owner = np.zeros((*rgb.shape[:-1], 1))
+    lit: list[Any] = np.concatenate([np.clip(rgb, 0, 255), owner], axis=-1).tolist()
+    return lit
+
+
+def _line(canvas: NDArray[np.uint8], ends: NDArray[np.float64], width: float, colour: list[float]) -> None:
+    (x1, y1), (x2, y2) = ends
+    along = np.array([x2 - x1, y2 - y1])
+    across = np.array([-along[1], along[0]]) / max(float(np.hypot(*along)), 1e-6) * max(width, 0.7) / 2
+    corners = np.array([ends[0] - across, ends[0] + across, ends[1] + across, ends[1] - across])
+    cv2.fillConvexPoly(canvas, to_fixed_point(corners), colour, shift=SUBPIXEL_BITS)
+
+
+def _disc(canvas: NDArray[np.uint8], centre: NDArray[np.float64], radius: float, colour: list[float]) -> None:
+    x, y = to_fixed_point(centre).tolist()
+    cv2.circle(canvas, (x, y), round(max(radius, 0.6) * (1 << SUBPIXEL_BITS)), colour, cv2.FILLED, shift=SUBPIXEL_BITS)

@@ -1,0 +1,297 @@
+"""A street seen from a mast: who drives and walks there, and the frames a camera takes of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from maskjet.errors import InputError
+from maskjet.traffic import scenery
+from maskjet.traffic.bodies import CLASSES, Body, build_body
+from maskjet.traffic.camera import NEAR_M, SUBPIXEL_BITS, Camera, to_fixed_point
+
+FPS = 30.0
+"""Frames per second of a street."""
+MIN_PIXELS = 16
+"""Instances of which fewer pixels are seen are drawn but not listed; their pixels then belong to nobody."""
+_MIN_SIDE = 16
+_START_M, _END_M = -14.0, 170.0  # along the street, where things come and go
+_LARGEST_M = 12.0  # reach of the largest thing and its shadow
+_MOST_THINGS = 250  # owners fit in a byte
+_VEHICLES = (0.66, 0.13, 0.09, 0.12)  # shares of car, truck, bus, motorcycle
+_PERSON = CLASSES.index("person")
+
+
+@dataclass(frozen=True, eq=False)
+class TrafficFrame:
+    """One image with the truth about it.
+
+    A pixel belongs to the thing that is drawn there in front of all others, before lens blur and noise. Shadows belong
+    to the ground.
+    """
+
+    image: NDArray[np.uint8]
+    """uint8 [H, W, 3], RGB."""
+    instance_map: NDArray[np.uint8]
+    """uint8 [H, W]: 0 is nobody's, k the k-th instance's."""
+    class_id: NDArray[np.int32]
+    """int32 [n]: indices into CLASSES."""
+    track_id: NDArray[np.int32]
+    """int32 [n]: the same for the same thing in every frame of a street."""
+
+    def masks(self) -> NDArray[np.bool_]:
+        """Bool [n, H, W]: the pixels of each instance; no two share one."""
+        return self.instance_map == np.arange(1, len(self.class_id) + 1, dtype=np.uint8)[:, None, None]
+
+    def xyxy(self) -> NDArray[np.float32]:
+        """float32 [n, 4]: the tight box of each mask in pixels, right and bottom exclusive."""
+        boxes = np.zeros((len(self.class_id), 4), dtype=np.float32)
+        for box, mask in zip(boxes, self.masks(), strict=True):
+            x, y, width, height = cv2.boundingRect(mask.view(np.uint8))
+            box[:] = x, y, x + width, y + height
+        return boxes
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """A place in a stream of things that move at one speed and start over at its end."""
+
+    track: int
+    x: float
+    y: float
+    speed: float
+    classes: tuple[float, ...]
+
+
+class Street:
+    """An endless scene; any frame can be had at any time.
+
+    The same seed shows the same scene at every size, and gives the same bytes for the same size and index.
+
+    Args:
+        seed: Decides layout, camera, light and traffic.
+        size_hw: Of the frames, in pixels, at least 16 a side.
+        density: How busy it is: 1 is lively, 0 empty.
+
+    Raises:
+        InputError: A size below 16 pixels or a negative density.
+    """
+
+    def __init__(self, seed: int = 0, size_hw: tuple[int, int] = (720, 1280), *, density: float = 1.0) -> None:
+        if len(size_hw) != 2 or min(size_hw) < _MIN_SIDE:
+            raise InputError(f"size_hw must be (height, width) of at least {_MIN_SIDE} pixels, got {size_hw}.")
+        if density < 0:
+            raise InputError(f"density must be at least 0, got {density}.")
+        random = np.random.default_rng([seed, 7])
+        self.seed = seed
+        self._layout = _random_layout(random)
+        self._light = _random_light(random)
+        self._camera = _random_camera(random, self._layout, size_hw)
+        self._slots = _random_slots(random, self._layout, density)
+        self._occluders = scenery.occluders(self._layout, random)
+        self._ground = self._draw_background(random)
+        self._body = lru_cache(maxsize=512)(self._build_body)
+        self._noise = np.clip(random.normal(0, 3.2, (size_hw[0] + 32, size_hw[1] + 32, 1)), -12, 12).astype(np.int16)
+        self._vignette = _vignette(size_hw)
+
+    def frame(self, index: int) -> TrafficFrame:
+        """The frame at `index` / 30 seconds."""
+        canvas = self._ground.copy()
+        things = self._things(index / FPS)
+        self._draw_shadows(canvas, things)
+        drawables = [(thing.y, owner, thing) for owner, thing in enumerate(things, start=1)]
+        drawables += [(thing.y, 0, thing) for thing in self._occluders]  # type: ignore[misc]
+        for _, owner, thing in sorted(drawables, key=lambda drawable: -drawable[0]):
+            if owner:
+                _draw_body(canvas, self._camera, self._light, thing, owner)
+            else:
+                scenery.draw_occluder(canvas, self._camera, self._light, thing)  # type: ignore[arg-type]
+        return self._develop(canvas, things, index)
+
+    def _draw_background(self, random: np.random.Generator) -> NDArray[np.uint8]:
+        """Ground and houses, uint8 [H, W, 4] with nobody as owner."""
+        canvas = np.zeros((*self._camera.size_hw, 4), dtype=np.uint8)
+        canvas[..., :3] = scenery.draw_ground(self._camera, self._layout, self._light, random)
+        for body, x, y in scenery.houses(self._layout, random):
+            _draw_body(canvas, self._camera, self._light, _Thing(body, 0, 0, x, y, forwards=True), 0)
+        return canvas
+
+    def _things(self, time_s: float) -> list[_Thing]:
+        """Who may be in the image, at most _MOST_THINGS."""
+        things = []
+        span = _END_M - _START_M
+        for slot in self._slots:
+            rounds, along = divmod(slot.y + slot.speed * time_s, span)
+            if not self._camera.may_see(slot.x, _START_M + along, _LARGEST_M):
+                continue
+            body, class_id, sway = self._body(slot, int(rounds))
+            things.append(
+                _Thing(
+                    body=body,
+                    class_id=class_id,
+                    track=slot.track + int(rounds) * len(self._slots),
+                    x=slot.x + sway * np.sin(0.35 * time_s + slot.track),
+                    y=_START_M + along,
+                    forwards=slot.speed >= 0,
+                )
+            )
+        return things[:_MOST_THINGS]
+
+    def _build_body(self, slot: _Slot, rounds: int) -> tuple[Body, int, float]:
+        """Body, class and sideways sway of what passes in a slot for the `rounds`-th time."""
+        random = np.random.default_rng([self.seed, 11, slot.track, rounds & 0xFFFF])
+        class_id = int(random.choice(len(slot.classes), p=slot.classes))
+        return build_body(class_id, random), class_id, 0.25 * float(random.random())
+
+    def _draw_shadows(self, canvas: NDArray[np.uint8], things: list[_Thing]) -> None:
+        """Darken the ground where things keep the sun away."""
+        shadow = np.zeros(canvas.shape[:2], dtype=np.uint8)
+        sun = self._light.towards_sun
+        cast = -sun[:2] / max(sun[2], 0.2)
+        for thing in things:
+            width, length, height = thing.body.footprint
+            foot = np.array([(sx * width / 2, sy * length / 2) for sx, sy in ((-1, -1), (1, -1), (1, 1), (-1, 1))])
+            outline = np.concatenate([foot, foot + cast * height * 0.8]) + (thing.x, thing.y)
+            pixels, depth = self._camera.project(np.column_stack([outline, np.zeros(8)]))
+            if depth.min() > NEAR_M:
+                hull = cv2.convexHull(pixels.astype(np.float32))[:, 0]
+                cv2.fillConvexPoly(shadow, to_fixed_point(hull.astype(np.float64)), 255, shift=SUBPIXEL_BITS)
+        cv2.copyTo(cv2.convertScaleAbs(canvas, alpha=self._light.shadow), shadow, canvas)
+
+    def _develop(self, canvas: NDArray[np.uint8], things: list[_Thing], index: int) -> TrafficFrame:
+        """Lens, exposure and noise; and who is seen well enough to be listed."""
+        image, owner = np.ascontiguousarray(canvas[..., :3]), canvas[..., 3]
+        exposure = 1 + 0.03 * np.sin(index / 47 + self.seed)
+        image = cv2.GaussianBlur(image, (3, 3), 0.6 * max(canvas.shape[0] / 720, 0.7))
+        image = cv2.multiply(image, self._vignette, scale=exposure / 255)
+        shift = np.random.default_rng([self.seed, 13, index & 0xFFFFFFFF]).integers(0, 32, 2)
+        noise = self._noise[shift[0] :, shift[1] :][: canvas.shape[0], : canvas.shape[1]]
+        image = cv2.add(image, cv2.merge([noise] * 3), dtype=cv2.CV_8U)
+        seen = np.bincount(owner.ravel(), minlength=len(things) + 1)[1:]
+        listed = np.flatnonzero(seen >= MIN_PIXELS)
+        renumber = np.zeros(256, dtype=np.uint8)
+        renumber[listed + 1] = np.arange(1, len(listed) + 1)
+        return TrafficFrame(
+            image=np.asarray(image, dtype=np.uint8),
+            instance_map=np.asarray(cv2.LUT(np.ascontiguousarray(owner), renumber), dtype=np.uint8),
+            class_id=np.array([things[i].class_id for i in listed], dtype=np.int32),
+            track_id=np.array([things[i].track for i in listed], dtype=np.int32),
+        )
+
+
+def sample(seed: int, *, size_hw: tuple[int, int] = (720, 1280)) -> TrafficFrame:
+    """One still of a random street; stills of different seeds have nothing in common.
+
+    Args:
+        seed: Decides everything.
+        size_hw: (height, width) in pixels, at least 16 a side.
+    """
+    random = np.random.default_rng([seed, 5])
+    street = Street(seed, size_hw, density=float(random.uniform(0.35, 1.4)))
+    return street.frame(int(random.integers(0, 100_000)))
+
+
+@dataclass(frozen=True)
+class _Thing:
+    """Something on the street at one moment."""
+
+    body: Body
+    class_id: int
+    track: int
+    x: float
+    y: float
+    forwards: bool
+
+
+def _draw_body(canvas: NDArray[np.uint8], camera: Camera, light: scenery.Light, thing: _Thing, owner: int) -> None:
+    """Draw the faces that look at the camera, back to front; the owner goes into the fourth channel."""
+    body, turn = thing.body, 1.0 if thing.forwards else -1.0
+    heading = np.array([turn, turn, 1.0])
+    corners = body.corners * heading + (thing.x, thing.y, 0)
+    normals = body.normals * heading
+    pixels, depth = camera.project(corners)
+    middle = corners.mean(axis=1)
+    is_seen = (np.einsum("fk,fk->f", normals, camera.position - middle) > 0) & (depth.min(axis=1) > NEAR_M)
+    if not is_seen.any():
+        return
+    distance = np.linalg.norm(middle - camera.position, axis=1)
+    order = np.lexsort((np.arange(len(distance)), -distance[body.carrier]))
+    sunny = np.clip(normals @ light.towards_sun, 0, None)
+    rgb = body.colours * light.tint * (light.ambient + light.diffuse * sunny)[:, None]
+    haze = np.clip(thing.y / scenery.FAR_M, 0, 1) ** 1.5
+    rgb = np.clip(rgb + haze * (np.array(light.haze) - rgb), 0, 255)
+    fixed = to_fixed_point(pixels)
+    for face in order[is_seen[order]]:
+        cv2.fillConvexPoly(canvas, fixed[face], (*rgb[face].tolist(), owner), shift=SUBPIXEL_BITS)
+
+
+def _random_layout(random: np.random.Generator) -> scenery.Layout:
+    return scenery.Layout(
+        lanes=int(random.integers(1, 3)),
+        lane_width=random.uniform(3.2, 3.7),
+        verge=random.uniform(1.2, 2.2) if random.random() < 0.5 else 0.0,
+        pavement=random.uniform(2.6, 4.2),
+        crossing_y=random.uniform(16, 34),
+    )
+
+
+def _random_light(random: np.random.Generator) -> scenery.Light:
+    direction = np.array([random.uniform(-0.8, 0.8), random.uniform(-0.7, 0.4), random.uniform(0.45, 0.9)])
+    sun = direction / np.linalg.norm(direction)
+    day = scenery.Light(sun, 0.66, 0.58, np.array([1.0, 0.985, 0.95]), 0.54, (190, 204, 220))
+    kinds = (
+        day,
+        replace(day, ambient=0.92, diffuse=0.12, tint=np.array([0.95, 0.98, 1.02]), shadow=0.78, haze=(178, 184, 190)),
+        replace(day, ambient=0.54, diffuse=0.5, tint=np.array([1.1, 0.92, 0.8]), shadow=0.56, haze=(206, 168, 140)),
+    )
+    return kinds[int(random.choice(3, p=(0.5, 0.3, 0.2)))]
+
+
+def _random_camera(random: np.random.Generator, layout: scenery.Layout, size_hw: tuple[int, int]) -> Camera:
+    x = random.uniform(-1, 1) * (layout.kerb + 1.5)
+    return Camera(
+        size_hw=size_hw,
+        height_m=random.uniform(6.0, 9.5),
+        x_m=x,
+        pitch=np.radians(random.uniform(21, 33)),
+        yaw=-np.radians(random.uniform(0, 16)) * np.sign(x),
+        field_of_view=np.radians(random.uniform(36, 46)),
+    )
+
+
+def _random_slots(random: np.random.Generator, layout: scenery.Layout, density: float) -> list[_Slot]:
+    """Vehicles in lanes (right-hand traffic) and persons on pavements; a stream's members keep their distances."""
+    slots: list[_Slot] = []
+
+    def fill(x: float, speed: float, *, gap: tuple[float, float], share: float, classes: tuple[float, ...]) -> None:
+        y, end = random.uniform(0, gap[1]), _END_M - _START_M - gap[0]
+        while y < end:
+            wobble, is_taken = random.normal(), random.random() < share
+            if is_taken:
+                slots.append(_Slot(len(slots), x + 0.12 * wobble, y, speed, classes))
+            y += random.uniform(*gap)
+
+    for lane in range(layout.lanes):
+        for direction in (-1, 1):
+            x = direction * (lane + 0.5) * layout.lane_width
+            fill(x, direction * random.uniform(6, 13), gap=(15, 30), share=min(0.75 * density, 1), classes=_VEHICLES)
+    person = tuple(float(class_id == _PERSON) for class_id in range(len(CLASSES)))
+    pavement = layout.kerb + layout.verge
+    for side in (-1, 1):
+        for part in (0.2, 0.45, 0.7, 0.9):
+            speed = random.choice((-1, 1)) * random.uniform(0.8, 1.6)
+            x = side * (pavement + part * layout.pavement)
+            fill(x, speed, gap=(3, 26), share=min(0.55 * density, 1), classes=person)
+    return slots
+
+
+def _vignette(size_hw: tuple[int, int]) -> NDArray[np.uint8]:
+    """uint8 [H, W, 3]: 255 in the middle, darker towards the corners."""
+    height, width = size_hw
+    y, x = np.mgrid[-1 : 1 : height * 1j, -1 : 1 : width * 1j]
+    shade = 255 * (1 - 0.1 * (x**2 + y**2))
+    return np.repeat(shade[..., None], 3, axis=-1).astype(np.uint8)
