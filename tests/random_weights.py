@@ -23,6 +23,8 @@ def randomise(state, *, seed=0, class_bias=-5.0):
             values = 0.3 * noise * tensor.shape[-1] ** -0.5
         elif name.endswith("lambda1"):
             values = 0.5 + 0.1 * noise
+        elif name == "segmentation_head.query_features_proj.weight":
+            values = 0.15 * noise * tensor.shape[-1] ** -0.5  # mask logits of a few units
         elif name.startswith(("transformer.decoder.layers", "segmentation_head")) and tensor.ndim > 1:
             values = 0.5 * noise * tensor[0].numel() ** -0.5  # layer upon layer must not amplify rounding
         elif tensor.ndim == 1:  # norms and biases

@@ -189,7 +189,7 @@ def traffic_coco(
             images=images,
             size_hw=_parse_size(size),
             seed=seed,
-            annotations=annotations,
+            annotations=annotations,  # type: ignore[arg-type] # checked there
             on_progress=advance,
         )
     _print(f"wrote {directory / 'annotations.json'}")

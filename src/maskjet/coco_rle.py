@@ -5,20 +5,21 @@ in column-major order, zeros first; in the string, each from the fourth on stand
 before it, in groups of five bits. Where an RLE is read, its counts may also be a `str` (as in JSON) or a list of
 integers (COCO's uncompressed form).
 
-Compiled functions are cached on disk; the first import on a machine compiles them, about a second.
+The first import on a machine compiles the loops; see `jit.compiled`.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import cv2
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from maskjet.errors import InputError
+from maskjet.jit import compiled
 
 RLE = Mapping[str, Any]
 Counts = NDArray[np.int64]
@@ -54,15 +55,18 @@ def decode(rle: RLE) -> NDArray[np.bool_]:
         InputError: The RLE is malformed.
     """
     counts, (height, width) = _read(rle)
-    flat = np.repeat(np.arange(len(counts)) % 2 == 1, counts)
-    return np.ascontiguousarray(flat.reshape(width, height).T)
+    mask = np.zeros((height, width), dtype=np.bool_)
+    _fill(counts, height, 0, 0, mask.view(np.uint8))
+    return mask
 
 
 def counts_to_string(counts: Sequence[int] | Counts) -> bytes:
-    """Compress run lengths to COCO's string."""
-    array = np.asarray(counts, dtype=np.int64)
-    if array.ndim != 1 or (len(array) and (array.min() < 0 or array.max() >= 2**32)):
-        raise InputError(f"counts must be run lengths in 0..2**32-1, got {_shorten(counts)}.")
+    """Compress run lengths to COCO's string.
+
+    Raises:
+        InputError: Not integers, or one out of range.
+    """
+    array = _run_lengths(counts)
     buffer = np.empty(BYTES_PER_COUNT * len(array), dtype=np.uint8)
     return buffer[: write_string(array, buffer)].tobytes()
 
@@ -73,6 +77,8 @@ def string_to_counts(string: bytes | str) -> Counts:
     Raises:
         InputError: Not such a string: a character out of range, cut off, or a negative run.
     """
+    if not isinstance(string, bytes | str):
+        raise InputError(f"counts must be a COCO RLE string, got {_shorten(string)}.")
     data = np.frombuffer(string.encode() if isinstance(string, str) else string, dtype=np.uint8)
     counts = np.empty(len(data), dtype=np.int64)
     found = _read_string(data, counts)
@@ -102,17 +108,17 @@ def decode_crop(rle: RLE) -> tuple[int, int, NDArray[np.uint8]]:
     counts, (height, _) = _read(rle)
     left, top, right, bottom = _box(counts, height)
     crop = np.zeros((bottom - top, right - left), dtype=np.uint8)
-    _fill_crop(counts, height, left, top, crop)
+    _fill(counts, height, left, top, crop)
     return left, top, crop
 
 
 def polygons(rle: RLE) -> list[NDArray[np.float32]]:
     """The outlines of an RLE's connected parts.
 
-    One closed outline per 8-connected part, through the centres of its border pixels, in image coordinates:
-    `cv2.fillPoly` of all of them gives the mask back, with its holes filled. Polygons can't express holes, so holes are
-    dropped, but a part that lies within a hole has its own outline. Parts of one or two pixels have outlines of one or
-    two points.
+    One closed outline per 8-connected part, through the centres of its border pixels, in image coordinates. Polygons
+    can't express holes, so holes are dropped, but a part that lies within a hole has its own outline: drawn one after
+    the other with `cv2.fillPoly`, the outlines give the mask back with its holes filled. (All in one call, OpenCV
+    leaves out what two of them cover.) Parts of one or two pixels have outlines of one or two points.
 
     Returns:
         float32 [k, 2] arrays of (x, y), none for an empty mask.
@@ -128,14 +134,28 @@ def polygons(rle: RLE) -> list[NDArray[np.float32]]:
 def _read(rle: RLE) -> tuple[Counts, tuple[int, int]]:
     """Run lengths and (height, width), checked against each other."""
     try:
-        height, width = (int(side) for side in rle["size"])
+        height, width = (operator.index(side) for side in rle["size"])
         counts = rle["counts"]
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"rle must be {{'size': [H, W], 'counts': ...}}, got {_shorten(rle)}.") from error
-    runs = string_to_counts(counts) if isinstance(counts, bytes | str) else np.asarray(counts, dtype=np.int64)
-    if runs.sum() != height * width or (len(runs) and runs.min() < 0):
+    if min(height, width) < 0:
+        raise InputError(f"size must be [H, W] in pixels, got {[height, width]}.")
+    runs = string_to_counts(counts) if isinstance(counts, bytes | str) else _run_lengths(counts)
+    if runs.sum() != height * width:
         raise InputError(f"counts must sum to {height} × {width} = {height * width}, got {int(runs.sum())}.")
     return runs, (height, width)
+
+
+def _run_lengths(counts: Sequence[int] | Counts) -> Counts:
+    """Run lengths as an array, checked."""
+    try:
+        array = np.asarray(counts)
+    except ValueError:  # lists of different lengths
+        array = np.empty((0, 0))
+    is_integer = np.issubdtype(array.dtype, np.integer) or array.size == 0
+    if array.ndim != 1 or not is_integer or (array.size and (array.min() < 0 or array.max() >= 2**32)):
+        raise InputError(f"counts must be run lengths in 0..2**32-1, got {_shorten(counts)}.")
+    return np.ascontiguousarray(array, dtype=np.int64)
 
 
 def _shorten(value: object) -> str:
@@ -143,7 +163,7 @@ def _shorten(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled("int64(Array(int64, 1, 'C', True), uint8[::1])")
 def write_string(counts: Counts, out: NDArray[np.uint8]) -> int:
     """Write COCO's string of `counts` into `out`, which must hold 7 bytes per count; returns how many were written."""
     written = 0
@@ -160,12 +180,12 @@ def write_string(counts: Counts, out: NDArray[np.uint8]) -> int:
     return written
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled("int64(Array(uint8, 1, 'C', True), int64[::1])")
 def _read_string(data: NDArray[np.uint8], counts: Counts) -> int:
     """Fill `counts`; returns how many, or -1 if the string is malformed."""
     found, position = 0, 0
     while position < len(data):
-        value, shift = 0, 0
+        value, shift = np.int64(0), 0
         while True:
             if position == len(data) or not 48 <= data[position] < 112 or shift > 30:
                 return -1
@@ -186,7 +206,7 @@ def _read_string(data: NDArray[np.uint8], counts: Counts) -> int:
     return found
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled("int64[::1](Array(uint8, 2, 'A', True))")
 def _runs(mask: NDArray[np.uint8]) -> Counts:
     """Run lengths of a dense mask [H, W], column by column."""
     height, width = mask.shape
@@ -202,7 +222,7 @@ def _runs(mask: NDArray[np.uint8]) -> Counts:
     return counts[: found + 1].copy()
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled("UniTuple(int64, 4)(Array(int64, 1, 'C', True), int64)")
 def _box(counts: Counts, height: int) -> tuple[int, int, int, int]:
     """(left, top, right, bottom) of the runs inside, right and bottom exclusive; zeros if there are none."""
     left, top, right, bottom = -1, height, 0, 0
@@ -222,13 +242,17 @@ def _box(counts: Counts, height: int) -> tuple[int, int, int, int]:
     return (left, top, right, bottom) if left >= 0 else (0, 0, 0, 0)
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _fill_crop(counts: Counts, height: int, left: int, top: int, crop: NDArray[np.uint8]) -> None:
-    """Draw the runs inside into a zeroed crop [h, w] of the mask, whose first pixel is (left, top)."""
+@compiled("void(Array(int64, 1, 'C', True), int64, int64, int64, uint8[:, ::1])")
+def _fill(counts: Counts, height: int, left: int, top: int, out: NDArray[np.uint8]) -> None:
+    """Draw the runs inside into `out` [h, w], zeroed: the part of the mask whose first pixel is (left, top)."""
     start = 0
     for i in range(len(counts)):
         end = start + counts[i]
         if i % 2:
-            for pixel in range(start, end):
-                crop[pixel % height - top, pixel // height - left] = 1
+            while start < end:  # one column at a time
+                x = start // height
+                below = min(end, (x + 1) * height)
+                for pixel in range(start, below):
+                    out[pixel - x * height - top, x - left] = 1
+                start = below
         start = end

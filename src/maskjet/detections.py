@@ -76,7 +76,7 @@ class Detections:
         if self.rle is not None:
             return np.array([coco_rle.area(rle) for rle in self.rle], dtype=np.int64)
         width, height = (self.xyxy[:, 2:] - self.xyxy[:, :2]).T
-        return np.rint(width * height).astype(np.int64)
+        return np.asarray(np.rint(width * height), dtype=np.int64)
 
     def masks(self) -> NDArray[np.bool_]:
         """Dense masks, bool [n, H, W].

@@ -7,6 +7,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -76,8 +77,8 @@ def open_source(source: Any) -> Source:
 
     Args:
         source: The path of an image or a video; a folder, whose images are taken in natural order (2 before 10) and
-            whose videos are not; a glob; a camera, by its number or device file; an RTSP or HTTP URL; an image as array,
-            PIL image or tensor; an iterable of these; or a `Source`, which is returned as it is.
+            whose videos are not; a glob; a camera, by its number or device file; an RTSP or HTTP URL; an image as an
+            array, PIL image or tensor; an iterable of these; or a `Source`, which is returned as it is.
 
     Returns:
         The source, opened. What can't be read at all is an error here; one bad frame among others is not.
@@ -146,7 +147,7 @@ class ListSource(Source):
         index = 0
         for position, item in enumerate(self._items):
             if isinstance(item, str | os.PathLike) and _is_video(item):
-                with VideoSource(os.fspath(item)) as video:
+                with closing(VideoSource(os.fspath(item))) as video:
                     for frame in video:
                         yield Frame(index + frame.index, frame.time_s, frame.image, self.name, frame.name)
                     self.bad_frames += [(index + bad, reason) for bad, reason in video.bad_frames]
@@ -230,13 +231,14 @@ class VideoSource(Source):
                     continue
                 index = self.frames_seen
                 self.frames_seen += 1
-                image = np.rot90(picture.to_ndarray(format="rgb24"), round(picture.rotation / 90) % 4)
+                pixels = np.asarray(picture.to_ndarray(format="rgb24"), dtype=np.uint8)
+                image = np.rot90(pixels, round(picture.rotation / 90) % 4)
                 yield Frame(index, picture.time, image, self.name, f"{self.name}#{index}")
         announced = self._stream.frames
         if self.frames_seen < announced:
             self._skip(f"the video ends after {self.frames_seen} of {announced} frames")
 
-    def _packets(self) -> Iterator[av.Packet]:
+    def _packets(self) -> Iterator[av.Packet[Any]]:
         """The packets up to the end, or to where the file breaks off."""
         packets = self._container.demux(self._stream)
         while True:

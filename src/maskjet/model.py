@@ -18,7 +18,8 @@ from maskjet.detections import Detections
 from maskjet.engine.decoding import decode_ahead
 from maskjet.engine.eager import EagerEngine, Postprocessing
 from maskjet.errors import InputError, UnsupportedError
-from maskjet.frames import Frame, to_image
+from maskjet.frames import Frame
+from maskjet.images import to_image
 from maskjet.networks.rfdetr.checkpoint import Checkpoint, load_network, read_checkpoint, resolve_spec
 from maskjet.networks.rfdetr.network import RFDETR
 from maskjet.ops.record import Implementation
@@ -99,7 +100,7 @@ class Model:
         )
 
     @overload
-    def predict(self, images: ImageLike) -> Detections: ...
+    def predict(self, images: ImageLike) -> Detections: ...  # type: ignore[overload-overlap] # a str is a sequence
     @overload
     def predict(self, images: Sequence[ImageLike]) -> list[Detections]: ...
 

@@ -131,7 +131,8 @@ class AnnotatedVideo(Sink):
         drawn = draw(frame.image, detections)
         stream = self._stream or self._start(self._container, drawn.shape)
         self._stream = stream
-        picture = av.VideoFrame.from_ndarray(_fit(drawn, stream.height, stream.width), format="rgb24")
+        pixels = av.VideoFrame.from_ndarray(_fit(drawn, stream.height, stream.width), format="rgb24")
+        picture = pixels.reformat(format="yuv420p")
         time_s = frame.index / self._fps if frame.time_s is None else frame.time_s
         self._last_tick = max(round(time_s * _CLOCK_HZ), self._last_tick + 1)
         picture.pts, picture.time_base = self._last_tick, Fraction(1, _CLOCK_HZ)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ class _End:
     error: BaseException | None
 
 
-def decode_ahead(source: Any, depth: int) -> Iterator[Frame]:
+def decode_ahead(source: Any, depth: int) -> Generator[Frame]:
     """Iterate over a source's frames, at most `depth` of them decoded ahead.
 
     Args:

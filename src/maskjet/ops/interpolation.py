@@ -32,6 +32,9 @@ class Taps(NamedTuple):
 @lru_cache(maxsize=64)
 def taps(source: int, target: int) -> Taps:
     """The taps that resize `source` values to `target`: half-pixel centres, clamped at the borders."""
+    if source == target:  # ATen reads the same value twice, which shows where it is infinite: infinity × 0 is NaN
+        same = np.arange(source)
+        return Taps(same, same, np.zeros(source, dtype=np.float32))
     scale = np.float32(source) / np.float32(target)
     position = scale * (np.arange(target, dtype=np.float32) + np.float32(0.5)) - np.float32(0.5)
     position = np.maximum(position, np.float32(0))
@@ -39,7 +42,7 @@ def taps(source: int, target: int) -> Taps:
     return Taps(first, np.minimum(first + 1, source - 1), (position - first).astype(np.float32))
 
 
-@numba.njit(inline="always")  # type: ignore[untyped-decorator]
+@numba.njit(inline="always")
 def blend(first: np.float32, second: np.float32, weight: np.float32) -> np.float32:
     """First × (1 - weight) + second × weight, the first product exact, the second rounded."""
     rounded = np.float64(second * weight)

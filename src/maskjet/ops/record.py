@@ -85,7 +85,7 @@ class Op:
         return Choice(implementation, variant.run, "asked for")
 
     def _fastest(self, sample: torch.Tensor) -> Choice:
-        refusals = []
+        refusals: list[str] = []
         for name, variant in self.variants.items():
             reason = variant.refuse(sample)
             if reason is None:

@@ -100,7 +100,7 @@ class _Builder:
         is_top = _CORNERS[..., 2] > 0
         corners[is_top, :2] *= top_scale
         corners[is_top, 1] += top_shift
-        corners += np.array(at) + (0, 0, half[2])
+        corners += np.array([at[0], at[1], at[2] + half[2]])
         return {
             side: self._add(quad, (faces or {}).get(side, colour)) for side, quad in zip(_SIDES, corners, strict=True)
         }

@@ -56,15 +56,15 @@ class Layout:
 
 def draw_ground(camera: Camera, layout: Layout, light: Light, random: np.random.Generator) -> NDArray[np.uint8]:
     """The empty street, uint8 [H, W, 3], before the lens."""
-    x, y = camera.ground()
-    far = np.clip(y / FAR_M, 0, 1) ** 1.5
-    x, y = (np.clip(np.nan_to_num(a), -400, 400).astype(np.float32) for a in (x, y))
+    across, along = camera.ground()
+    far = (np.clip(along / FAR_M, 0, 1) ** 1.5).astype(np.float32)
+    x, y = (np.clip(np.nan_to_num(metres), -400, 400).astype(np.float32) for metres in (across, along))
     side, pavement = np.abs(x), layout.kerb + layout.verge
     grain = _grain(x, y, random)
     colour = np.empty((*camera.size_hw, 3), dtype=np.float32)
     colour[:] = (112, 128, 84)  # grass
     tufts = 18 * grain + 14 * np.sin(x * 0.9 + 2 * np.sin(y * 0.3)) * np.sin(y * 0.7)
-    colour += tufts[..., None] * np.float32((0.8, 1, 0.6))
+    colour += tufts[..., None] * np.array((0.8, 1, 0.6), dtype=np.float32)
     _paint(colour, side < pavement + layout.pavement, (164, 158, 150), grain, 9)
     slabs = (np.mod(x, 0.9) < 0.05) | (np.mod(y, 0.9) < 0.05)
     _paint(
@@ -77,14 +77,14 @@ def draw_ground(camera: Camera, layout: Layout, light: Light, random: np.random.
     _paint(colour, side < layout.kerb, (88, 90, 94), grain + patches / 11, 11)
     _paint_markings(colour, x, y, layout, grain)
     colour *= (light.tint * (light.ambient + light.diffuse * light.towards_sun[2])).astype(np.float32)
-    colour += far[..., None].astype(np.float32) * (np.float32(light.haze) - colour)
+    colour += far[..., None] * (np.array(light.haze, dtype=np.float32) - colour)
     return np.clip(colour, 0, 255).astype(np.uint8)
 
 
 def _paint(
     colour: NDArray[np.float32], where: NDArray[np.bool_], rgb: Colour, grain: NDArray[np.float32], roughness: float
 ) -> None:
-    colour[where] = np.float32(rgb) + roughness * grain[where, None]
+    colour[where] = np.array(rgb, dtype=np.float32) + roughness * grain[where, None]
 
 
 def _paint_markings(
@@ -110,11 +110,15 @@ def _paint_markings(
 def _grain(x: NDArray[np.float32], y: NDArray[np.float32], random: np.random.Generator) -> NDArray[np.float32]:
     """Noise that sticks to the ground, about -1..1, at two scales."""
     tile = random.standard_normal((256, 256), dtype=np.float32)
-    fine = tile[np.mod(x * 24, 256).astype(int), np.mod(y * 24, 256).astype(int)]
+    fine = tile[_cell(x * 24), _cell(y * 24)]
     coarse = cv2.blur(tile, (9, 9)) * 6
-    rough = coarse[np.mod(x * 9, 256).astype(int), np.mod(y * 9, 256).astype(int)]
-    blend: NDArray[np.float32] = (0.45 * fine + 0.55 * rough) / (1 + y.clip(0) / 40)
-    return blend
+    rough = coarse[_cell(x * 9), _cell(y * 9)]
+    return np.asarray((0.45 * fine + 0.55 * rough) / (1 + y.clip(0) / 40), dtype=np.float32)
+
+
+def _cell(position: NDArray[np.float32]) -> NDArray[np.int64]:
+    """Index into a tile of 256 that repeats."""
+    return np.floor(position).astype(np.int64) & 255
 
 
 def houses(layout: Layout, random: np.random.Generator) -> list[tuple[Body, float, float]]:

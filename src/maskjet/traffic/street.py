@@ -45,7 +45,8 @@ class TrafficFrame:
 
     def masks(self) -> NDArray[np.bool_]:
         """Bool [n, H, W]: the pixels of each instance; no two share one."""
-        return self.instance_map == np.arange(1, len(self.class_id) + 1, dtype=np.uint8)[:, None, None]
+        numbers = np.arange(1, len(self.class_id) + 1, dtype=np.uint8)
+        return np.asarray(self.instance_map == numbers[:, None, None])
 
     def xyxy(self) -> NDArray[np.float32]:
         """float32 [n, 4]: the tight box of each mask in pixels, right and bottom exclusive."""
@@ -155,7 +156,7 @@ class Street:
         for thing in things:
             width, length, height = thing.body.footprint
             foot = np.array([(sx * width / 2, sy * length / 2) for sx, sy in ((-1, -1), (1, -1), (1, 1), (-1, 1))])
-            outline = np.concatenate([foot, foot + cast * height * 0.8]) + (thing.x, thing.y)
+            outline = np.concatenate([foot, foot + cast * height * 0.8]) + np.array([thing.x, thing.y])
             pixels, depth = self._camera.project(np.column_stack([outline, np.zeros(8)]))
             if depth.min() > NEAR_M:
                 hull = cv2.convexHull(pixels.astype(np.float32))[:, 0]
@@ -164,13 +165,13 @@ class Street:
 
     def _develop(self, canvas: NDArray[np.uint8], things: list[_Thing], index: int) -> TrafficFrame:
         """Lens, exposure and noise; and who is seen well enough to be listed."""
-        image, owner = np.ascontiguousarray(canvas[..., :3]), canvas[..., 3]
+        owner = canvas[..., 3]
         exposure = 1 + 0.03 * np.sin(index / 47 + self.seed)
-        image = cv2.GaussianBlur(image, (3, 3), 0.6 * max(canvas.shape[0] / 720, 0.7))
-        image = cv2.multiply(image, self._vignette, scale=exposure / 255)
+        blurred = cv2.GaussianBlur(np.ascontiguousarray(canvas[..., :3]), (3, 3), 0.6 * max(canvas.shape[0] / 720, 0.7))
+        exposed = cv2.multiply(blurred, self._vignette, scale=exposure / 255)
         shift = np.random.default_rng([self.seed, 13, index & 0xFFFFFFFF]).integers(0, 32, 2)
         noise = self._noise[shift[0] :, shift[1] :][: canvas.shape[0], : canvas.shape[1]]
-        image = cv2.add(image, cv2.merge([noise] * 3), dtype=cv2.CV_8U)
+        image = cv2.add(exposed, cv2.merge([noise] * 3), dtype=cv2.CV_8U)
         seen = np.bincount(owner.ravel(), minlength=len(things) + 1)[1:]
         listed = np.flatnonzero(seen >= MIN_PIXELS)
         renumber = np.zeros(256, dtype=np.uint8)

@@ -5,6 +5,8 @@ Parameter names follow rfdetr's checkpoints, hence the nesting.
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -135,7 +137,8 @@ class _Transformer(nn.Module):
     def forward(self, images: Tensor) -> list[Tensor]:
         tokens = self.embeddings(images)
         features = []
-        for done, layer in enumerate(self.encoder["layer"], start=1):  # type: ignore[arg-type]
+        layers = cast(nn.ModuleList, self.encoder["layer"])
+        for done, layer in enumerate(layers, start=1):
             tokens = layer(tokens)
             if done in self.feature_layers:
                 patches = self.layernorm(tokens)[:, 1:]

@@ -234,6 +234,6 @@ def _resize_positions(positions: Tensor, grid: int) -> Tensor:
     old = math.isqrt(positions.shape[1] - 1)
     if old in (0, grid) or old**2 != positions.shape[1] - 1:
         return positions
-    image = positions[:, 1:].unflatten(1, (old, old)).permute(0, 3, 1, 2)
+    image = positions[:, 1:].view(1, old, old, -1).permute(0, 3, 1, 2)
     image = F.interpolate(image, size=(grid, grid), mode="bicubic", align_corners=False, antialias=True)
     return torch.cat((positions[:, :1], image.flatten(2).transpose(1, 2)), dim=1)

@@ -66,4 +66,5 @@ class MaskHead(nn.Module):
             image = block(image)
         image = self.spatial_features_proj(image).flatten(2)
         queries = self.query_features_proj(self.query_features_block(queries))
-        return (queries @ image + self.bias).unflatten(-1, size)
+        masks: Tensor = queries @ image + self.bias
+        return masks.view(*queries.shape[:2], *size)

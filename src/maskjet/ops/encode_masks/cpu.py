@@ -2,20 +2,20 @@
 
 Bilinear upsampling is separable. A column of the image is the blend of two columns of logits; along it, between two
 neighbouring rows of logits, the value is linear. So a column costs one blend per row of logits, not one per pixel:
-where both ends of a stretch have the same sign the whole stretch is one run, and only where the sign changes are its
-few pixels looked at. Columns between two columns of logits without a positive value are empty at once.
+where both ends of a stretch have the same sign the whole stretch is one run, and where the sign changes it does so
+once, at a pixel that bisection finds. Columns between two columns of logits without a positive value are empty at once.
 
 The arithmetic is that of ATen's kernel, operation by operation, so that the strings are equal byte for byte.
 """
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from maskjet.coco_rle import BYTES_PER_COUNT, write_string
+from maskjet.jit import compiled
 from maskjet.ops.encode_masks import reference
 from maskjet.ops.interpolation import SMALL, blend, taps
 
@@ -26,11 +26,11 @@ def encode_masks(
     """Encode masks of [B, Q, h, w]; see `ops.encode_masks`."""
     encoded = []
     for image, (rows, (height, width)) in enumerate(zip(query, image_sizes, strict=True)):
-        distinct, place = rows.unique(return_inverse=True)
+        distinct, place = torch.unique(rows, return_inverse=True)
         if height + width <= SMALL:
             strings = reference.encode_masks(mask_logits[image : image + 1], [distinct], [(height, width)])[0]
         else:
-            masks = mask_logits[image, distinct].float().contiguous().numpy()
+            masks = mask_logits.detach()[image, distinct].float().contiguous().numpy()
             strings = _encode(masks, height, width)
         encoded.append([strings[i] for i in place.tolist()])
     return encoded
@@ -39,18 +39,58 @@ def encode_masks(
 def _encode(masks: NDArray[np.float32], height: int, width: int) -> list[bytes]:
     """Counts strings of masks [n, h, w]."""
     top, bottom, down = taps(masks.shape[1], height)
-    left, right, across = taps(masks.shape[2], width)
     starts = np.append(np.flatnonzero(np.diff(top, prepend=-1)), height)  # of the stretches with the same two rows
+    columns = taps(masks.shape[2], width)
     strings = []
     for mask in masks:
-        runs = _runs(mask, top, bottom, down, starts, left, right, across)
+        runs = _find_runs(mask, top, bottom, down, starts, *columns)
         buffer = np.empty(BYTES_PER_COUNT * len(runs), dtype=np.uint8)
         strings.append(buffer[: write_string(runs, buffer)].tobytes())
     return strings
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _runs(
+@compiled("Tuple((boolean[::1], int64, int64))(float32[:, ::1])")
+def _extent(mask: NDArray[np.float32]) -> tuple[NDArray[np.bool_], int, int]:
+    """Where a mask [h, w] has positive logits: in which columns, and from which row to which (inclusive)."""
+    height, width = mask.shape
+    has_inside = np.zeros(width, dtype=np.bool_)
+    low, high = height, -1
+    for row in range(height):
+        for column in range(width):
+            if mask[row, column] > 0:
+                has_inside[column] = True
+                low, high = min(low, row), row
+    return has_inside, low, high
+
+
+@compiled("int64(float32, float32, float32[::1], int64, int64)")
+def _find_turn(upper: np.float32, lower: np.float32, down: NDArray[np.float32], first: int, last: int) -> int:
+    """The first of the pixels from `first` to before `last` that lies on the side of `lower`; `last` if none does.
+
+    For finite values on different sides. Both terms of the blend then move the same way as the weight grows, in
+    floating point too, so the side changes at most once.
+    """
+    is_upper_inside = upper > 0
+    while first < last:
+        middle = (first + last) // 2
+        if (blend(upper, lower, down[middle]) > 0) == is_upper_inside:
+            first = middle + 1
+        else:
+            last = middle
+    return first
+
+
+@compiled("int64(int64[::1], int64, int64, boolean)")
+def _mark(edges: NDArray[np.int64], found: int, pixel: int, is_inside: bool) -> int:
+    """Say that a pixel is inside or not; it is an edge if the one before it, after `found` edges, is otherwise."""
+    edges[found] = pixel
+    return found + ((found % 2 == 1) != is_inside)
+
+
+@compiled(
+    "int64[::1](float32[:, ::1], int64[::1], int64[::1], float32[::1], int64[::1], int64[::1], int64[::1], float32[::1])"
+)
+def _find_runs(
     mask: NDArray[np.float32],
     top: NDArray[np.int64],
     bottom: NDArray[np.int64],
@@ -69,30 +109,33 @@ def _runs(
     while end > begin and top[starts[end - 1]] > high:
         end -= 1
     column = np.empty(mask.shape[0], dtype=np.float32)
-    edges = np.empty(4 * (height + 2), dtype=np.int64)  # where a pixel differs from the one before it
-    found, is_inside = 0, False
-    for x in range(width):
+    edges = np.empty(4 * (height + 2), dtype=np.int64)  # pixels that differ from the one before them
+    found = 0
+    for x in range(width if begin < end else 0):
         if found + height + 2 > len(edges):
             edges = np.append(edges, np.empty_like(edges))
         i, j, pixel = left[x], right[x], x * height
         is_empty = not (has_inside[i] or has_inside[j])
-        if is_inside and (is_empty or starts[begin] > 0):
-            edges[found], found, is_inside = pixel, found + 1, False
+        if is_empty or starts[begin] > 0:
+            found = _mark(edges, found, pixel, False)
         if is_empty:
             continue
-        for row in range(top[starts[begin]], bottom[starts[end] - 1] + 1):
+        for row in range(top[starts[begin]], bottom[starts[end - 1]] + 1):
             column[row] = blend(mask[row, i], mask[row, j], across[x])
         for stretch in range(begin, end):
-            upper, lower = column[top[starts[stretch]]], column[bottom[starts[stretch]]]
-            # One sign at both ends holds in between; infinities are looked at pixel by pixel, as 0 × infinity is NaN.
-            is_uniform = (upper <= 0 and lower <= 0) or (upper > 0 and lower > 0 and upper + lower < np.inf)
-            step = starts[stretch + 1] - starts[stretch] if is_uniform else 1
-            for y in range(starts[stretch], starts[stretch + 1], step):
-                inside = upper > 0 if is_uniform else blend(upper, lower, down[y]) > 0
-                if inside != is_inside:
-                    edges[found], found, is_inside = pixel + y, found + 1, inside
-        if is_inside and starts[end] < height:
-            edges[found], found, is_inside = pixel + starts[end], found + 1, False
+            first, last = starts[stretch], starts[stretch + 1]
+            upper, lower = column[top[first]], column[bottom[first]]
+            if abs(upper - lower) < np.inf:
+                turn = last if (upper > 0) == (lower > 0) else _find_turn(upper, lower, down, first, last)
+                if turn > first:
+                    found = _mark(edges, found, pixel + first, upper > 0)
+                if turn < last:
+                    found = _mark(edges, found, pixel + turn, lower > 0)
+            else:  # 0 × infinity is NaN, which is not inside: look at each pixel
+                for y in range(first, last):
+                    found = _mark(edges, found, pixel + y, blend(upper, lower, down[y]) > 0)
+        if starts[end] < height:
+            found = _mark(edges, found, pixel + starts[end], False)
     runs = np.empty(found + 1, dtype=np.int64)
     before = 0
     for edge in range(found):
@@ -100,17 +143,3 @@ def _runs(
         before = edges[edge]
     runs[found] = height * width - before
     return runs
-
-
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _extent(mask: NDArray[np.float32]) -> tuple[NDArray[np.bool_], int, int]:
-    """Where a mask [h, w] has positive logits: in which columns, and from which row to which (inclusive)."""
-    height, width = mask.shape
-    has_inside = np.zeros(width, dtype=np.bool_)
-    low, high = height, -1
-    for row in range(height):
-        for column in range(width):
-            if mask[row, column] > 0:
-                has_inside[column] = True
-                low, high = min(low, row), row
-    return has_inside, low, high

@@ -14,7 +14,7 @@ def encode_masks(
     """Encode masks of [B, Q, h, w]; see `ops.encode_masks`."""
     encoded = []
     for image, (rows, size) in enumerate(zip(query, image_sizes, strict=True)):
-        distinct, place = rows.unique(return_inverse=True)
+        distinct, place = torch.unique(rows, return_inverse=True)
         ((masks, _),) = paste_masks(mask_logits[image : image + 1], [distinct], [size])
         strings = [rle["counts"] for rle in coco_rle.encode(masks.cpu().numpy())]
         encoded.append([strings[i] for i in place.tolist()])

@@ -24,7 +24,8 @@ def blobs(batch: int, queries: int, side: tuple[int, int], generator: torch.Gene
     dx, dy = (x - cx) / (0.03 + 0.2 * rx), (y - cy) / (0.03 + 0.2 * ry)
     edge = 1 + 0.2 * torch.sin(3 * torch.atan2(dy, dx) + 6 * phase)
     noise = 0.3 * torch.randn(batch, queries, height, width, generator=generator)
-    return 4 * (edge - (dx**2 + dy**2).sqrt()).clamp(min=-4) + noise
+    distance = (dx**2 + dy**2).sqrt()
+    return torch.add(noise, (edge - distance).clamp(min=-4), alpha=4)
 
 
 def _case(

@@ -14,7 +14,7 @@ def paste_masks(
     """Upsample and threshold masks of [B, Q, h, w]; see `ops.paste_masks`."""
     pasted = []
     for image, (rows, (height, width)) in enumerate(zip(query, image_sizes, strict=True)):
-        distinct, place = rows.unique(return_inverse=True)
+        distinct, place = torch.unique(rows, return_inverse=True)
         masks = torch.empty((len(distinct), height, width), dtype=torch.uint8, device=mask_logits.device)
         step = max(_FLOATS_AT_ONCE // (height * width), 1)
         for start in range(0, len(distinct), step):

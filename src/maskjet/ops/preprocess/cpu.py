@@ -32,14 +32,15 @@ def preprocess(
         return
     rows, columns = taps(frames.shape[1], out.shape[2]), taps(frames.shape[2], out.shape[3])
     channels = (0, 1, 2) if order == "rgb" else (2, 1, 0)
+    offsets, divisors = np.array(mean, dtype=np.float32), np.array(std, dtype=np.float32)
     floats = out if out.dtype == torch.float32 else torch.empty_like(out, dtype=torch.float32)
     for frame, image in zip(frames.numpy(), floats.numpy(), strict=True):
-        _resize(frame, *rows, *columns, channels, np.float32(mean), np.float32(std), _BYTE_AS_FLOAT, image)
+        _resize(frame, *rows, *columns, channels, offsets, divisors, _BYTE_AS_FLOAT, image)
     if floats is not out:
         out.copy_(floats)
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, nogil=True, error_model="numpy")
 def _resize(
     frame: NDArray[np.uint8],
     top: NDArray[np.int64],

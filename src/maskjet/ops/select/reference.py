@@ -52,7 +52,7 @@ def empty_selection(batch: int, max_detections: int, device: torch.device) -> Se
 
 def to_pixels(boxes_cxcywh: torch.Tensor, height: int, width: int) -> torch.Tensor:
     """Boxes [n, 4] on the 0..1 scale to float32 xyxy in pixels, clamped to the image; negative sizes count as 0."""
-    centre, size = boxes_cxcywh.float().split(2, dim=-1)
+    centre, size = boxes_cxcywh.float().chunk(2, dim=-1)
     half = 0.5 * size.clamp(min=0)
     scale = centre.new_tensor([width, height, width, height])
     xyxy = torch.cat((centre - half, centre + half), dim=-1) * scale

@@ -1,0 +1,1 @@
+"""What each step costs, after a check that it is right."""

@@ -1,0 +1,36 @@
+"""Functions compiled to machine code by numba."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numba
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def compiled(signature: str) -> Callable[[_Function], _Function]:
+    """Compile a function when its module is imported, so that no frame waits for it.
+
+    It runs without the GIL. The machine code is cached next to the module or, where that can't be written, in the
+    user's cache directory; where neither can be, as in a read-only container, every process compiles anew. numba does
+    not notice changes of what a cached function calls in other files: after one, delete `__pycache__`.
+
+    Args:
+        signature: Types of the result and the arguments as numba writes them. `Array(uint8, 2, 'A', True)` takes arrays
+            of any layout and does not write to them; with 'C' it takes contiguous ones.
+
+    Returns:
+        A decorator.
+    """
+
+    def decorate(function: _Function) -> _Function:
+        try:
+            return cast(_Function, numba.njit(signature, cache=True, nogil=True, error_model="numpy")(function))
+        except RuntimeError as error:
+            if "no locator available" not in str(error):  # numba has no class of its own for it
+                raise
+        return cast(_Function, numba.njit(signature, nogil=True, error_model="numpy")(function))
+
+    return decorate

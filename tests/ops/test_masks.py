@@ -1,0 +1,110 @@
+"""paste_masks and encode_masks: against F.interpolate and pycocotools, on random inputs, and bad input."""
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from pycocotools import mask as pycoco_mask
+
+from maskjet import ops
+from maskjet.errors import InputError
+from maskjet.ops import RECORDS, Selection
+from maskjet.ops.paste_masks.cases import blobs
+
+
+def interpolated(masks, size):
+    return torch.nn.functional.interpolate(masks[None], size, mode="bilinear", align_corners=False)[0]
+
+
+@pytest.mark.parametrize("implementation", RECORDS["paste_masks"].variants)
+def test_paste_is_interpolate_and_a_sign(implementation):
+    masks = blobs(2, 6, (40, 40), torch.Generator().manual_seed(0))
+    masks[1, 3] = -1
+    rows = [torch.tensor([5, 0]), torch.tensor([3, 3, 2])]
+    sizes = [(200, 311), (97, 140)]
+    pasted = ops.paste_masks(masks, rows, sizes, implementation=implementation)
+    for image, (dense, is_inside) in enumerate(pasted):
+        expected = interpolated(masks[image], sizes[image])[rows[image]] > 0
+        assert dense.dtype == torch.uint8
+        assert torch.equal(dense.bool(), expected)
+        assert is_inside.tolist() == expected.flatten(1).any(1).tolist()
+    assert pasted[1][1].tolist() == [False, False, True]
+
+
+@pytest.mark.parametrize("implementation", RECORDS["encode_masks"].variants)
+@pytest.mark.parametrize("size", [(176, 312), (720, 1280), (64, 64), (1, 1)])
+def test_encode_is_pycocotools_of_paste(size, implementation):
+    masks = blobs(1, 8, (78, 78), torch.Generator().manual_seed(1))
+    rows = [torch.arange(8)]
+    dense = ops.paste_masks(masks, rows, [size])[0][0].numpy()
+    expected = [pycoco_mask.encode(np.asfortranarray(plane))["counts"] for plane in dense]
+    assert ops.encode_masks(masks, rows, [size], implementation=implementation) == [expected]
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_encode_implementations_agree(data):
+    side = data.draw(st.tuples(st.integers(1, 30), st.integers(1, 30)))
+    size = data.draw(st.tuples(st.integers(1, 200), st.integers(1, 200)))
+    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 2**31)))
+    masks = torch.randn(1, 3, *side, generator=generator) * data.draw(st.sampled_from([0.01, 1, 5])) + data.draw(
+        st.sampled_from([-3, 0, 3])
+    )
+    for _ in range(data.draw(st.integers(0, 3))):
+        masks.view(-1)[data.draw(st.integers(0, masks.numel() - 1))] = data.draw(
+            st.sampled_from([torch.nan, torch.inf, -torch.inf, 0.0])
+        )
+    inputs = {"mask_logits": masks, "query": [torch.tensor([2, 0, 2])], "image_sizes": [size]}
+    expected = ops.encode_masks(**inputs, implementation="reference")
+    for implementation in RECORDS["encode_masks"].variants:
+        actual = ops.encode_masks(**inputs, implementation=implementation)
+        assert RECORDS["encode_masks"].tolerance_used(inputs, expected, actual) <= 1
+
+
+def test_no_full_size_mask_is_made():
+    """A mask of 2**20 × 2**20 pixels would take a terabyte."""
+    masks = torch.full((1, 1, 8, 8), -1.0)
+    masks[0, 0, 3:5, 3:5] = 1
+    masks[0, 0, :, :3] = masks[0, 0, :, 5:] = -1
+    (counts,) = ops.encode_masks(masks[..., :1].expand(1, 1, 8, 1) * 0 - 1, [torch.tensor([0])], [(2**15, 2**15)])[0]
+    assert pycoco_mask.area({"size": [2**15, 2**15], "counts": counts}) == 0
+
+
+def test_a_selection_is_taken_as_it_is():
+    masks = blobs(2, 4, (20, 20), torch.Generator().manual_seed(2))
+    selection = Selection(
+        count=torch.tensor([2, 0], dtype=torch.int32),
+        query=torch.tensor([[3, 1, 99], [99, 99, 99]], dtype=torch.int32),
+        class_id=torch.zeros(2, 3, dtype=torch.int32),
+        confidence=torch.zeros(2, 3),
+        xyxy=torch.zeros(2, 3, 4),
+    )
+    sizes = [(100, 90), (30, 200)]
+    rows = [torch.tensor([3, 1]), torch.tensor([], dtype=torch.int64)]
+    assert ops.encode_masks(masks, selection, sizes) == ops.encode_masks(masks, rows, sizes)
+    assert [len(counts) for counts in ops.encode_masks(masks, selection, sizes)] == [2, 0]
+
+
+@pytest.mark.parametrize("op", [ops.paste_masks, ops.encode_masks])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"mask_logits": torch.zeros(4, 5, 5)},
+            r"mask_logits must be a floating tensor \[B, Q, h, w\], got torch.float32 \[4, 5, 5\]",
+        ),
+        ({"mask_logits": torch.zeros(1, 4, 5, 5, dtype=torch.int32)}, "mask_logits must be a floating tensor"),
+        ({"query": []}, "query must have one entry per image, 1, got 0"),
+        ({"query": [[0, 1]]}, r"query\[0\] must be an integer tensor \[n\], got list"),
+        ({"query": [torch.zeros(2)]}, r"query\[0\] must be an integer tensor \[n\], got torch.float32 \[2\]"),
+        ({"query": [torch.tensor([4])]}, r"query\[0\] must hold indices in 0\.\.3, got 4\.\.4"),
+        ({"query": [torch.tensor([-1])]}, r"query\[0\] must hold indices in 0\.\.3, got -1\.\.-1"),
+        ({"image_sizes": [(5, 5, 3)]}, r"image_sizes\[0\] must be \(height, width\)"),
+        ({"image_sizes": [(5.0, 5)]}, r"image_sizes\[0\] must be \(height, width\)"),
+    ],
+)
+def test_bad_input_is_named(op, change, message):
+    inputs = {"mask_logits": torch.zeros(1, 4, 5, 5), "query": [torch.tensor([0])], "image_sizes": [(5, 5)]}
+    with pytest.raises(InputError, match=message):
+        op(**{**inputs, **change})

@@ -1,0 +1,143 @@
+"""The command line, in a process of its own and within this one."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from maskjet import cli, traffic
+from maskjet.frames import open_source
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory):
+    path = tmp_path_factory.mktemp("clip") / "street.mp4"
+    traffic.write_video(path, size_hw=(96, 160), frames=6, seed=2)
+    return path
+
+
+def run(*arguments, capsys=None):
+    """Exit code, stdout, stderr of the command line within this process."""
+    sys.argv = ["maskjet", *map(str, arguments)]
+    with pytest.raises(SystemExit) as exit_info:
+        cli.main()
+    out, err = capsys.readouterr()
+    return exit_info.value.code, out, err
+
+
+def test_run_writes_every_output_and_says_so(clip, tmp_path, capsys):
+    outs = [tmp_path / name for name in ("a.mp4", "a.jsonl", "a.json", "shown")]
+    flags = [flag for out in outs for flag in ("--out", out)]
+    code, out, err = run("run", clip, *flags, "--threshold", "0.01", capsys=capsys)
+    assert (code, out) == (0, "")
+    assert "6 frames" in err
+    assert all(f"wrote {path}" in err for path in outs)
+    assert len(list(open_source(outs[0]))) == 6
+    assert len(outs[1].read_text().splitlines()) == 6
+    assert len(json.loads(outs[2].read_text())["images"]) == 6
+    assert len(list(outs[3].iterdir())) == 6
+
+
+def test_json_summary_on_stdout(clip, tmp_path, capsys):
+    code, out, err = run("run", clip, "--out", tmp_path / "a.jsonl", "--json", capsys=capsys)
+    summary = json.loads(out)
+    assert (code, err, summary["frames"], summary["bad_frames"]) == (0, "", 6, [])
+    assert summary["fps"] > 0
+
+
+def test_a_folder_of_images(tmp_path, capsys):
+    traffic.write_coco(tmp_path / "set", images=3, size_hw=(96, 160))
+    code, out, _ = run("run", tmp_path / "set" / "images", "--out", "-", capsys=capsys)
+    assert code == 0
+    assert [json.loads(line)["index"] for line in out.splitlines()] == [0, 1, 2]
+
+
+def test_bad_frames_count_only_when_strict(tmp_path, capsys):
+    traffic.write_coco(tmp_path / "set", images=3, size_hw=(96, 160))
+    (tmp_path / "set" / "images" / "000001.jpg").write_bytes(b"\xff\xd8")
+    arguments = ("run", tmp_path / "set" / "images", "--out", tmp_path / "a.jsonl")
+    code, _, err = run(*arguments, capsys=capsys)
+    assert code == 0
+    assert "bad frame: frame 1: image must be whole" in err
+    assert run(*arguments, "--strict", capsys=capsys)[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("run", "nothing.mp4", "--out", "a.jsonl"), "maskjet: source must exist, 'nothing.mp4' does not."),
+        (("run", "CLIP", "--out", "a.txt"), "maskjet: out must end in one of .mp4"),
+        (
+            ("run", "CLIP", "--out", "a.jsonl", "--model", "no"),
+            "maskjet: model must be a name or a checkpoint's path, got 'no'",
+        ),
+        (("run", "CLIP", "--out", "a.jsonl", "--precision", "fp8"), "maskjet: precision must be one of"),
+        (
+            ("run", "CLIP", "--out", "a.jsonl", "--classes", "cow"),
+            "maskjet: classes must name classes of demo, got 'cow'",
+        ),
+        (("run", "CLIP", "--out", "a.jsonl", "--device", "cuda:77"), "maskjet: device='cuda:77' is not here"),
+        (
+            ("traffic", "video", "a.mp4", "--size", "big"),
+            "maskjet: --size must be one of 312, 720p, 1080p or WIDTHxHEIGHT, got 'big'",
+        ),
+    ],
+)
+def test_errors_are_one_line_and_exit_code_2(arguments, message, clip, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(*(clip if argument == "CLIP" else argument for argument in arguments), capsys=capsys)
+    assert (code, out) == (2, "")
+    assert err.startswith(message)
+    assert err.count("\n") == 1
+
+
+def test_info(capsys):
+    code, out, _ = run("info", "--json", "--model", "demo", capsys=capsys)
+    facts = json.loads(out)
+    assert code == 0
+    assert facts["report"]["model"] == "demo"
+    assert set(facts["report"]["steps"]) == {"preprocess", "select", "encode_masks"}
+    assert "demo" in run("info", capsys=capsys)[1]
+
+
+def test_traffic(tmp_path, capsys):
+    assert run("traffic", "video", tmp_path / "v.mp4", "--size", "160x96", "--frames", "3", capsys=capsys)[0] == 0
+    assert [frame.image.shape for frame in open_source(tmp_path / "v.mp4")] == [(96, 160, 3)] * 3
+    assert run("traffic", "coco", tmp_path / "set", "--size", "160x96", "--images", "2", capsys=capsys)[0] == 0
+    assert len(json.loads((tmp_path / "set" / "annotations.json").read_text())["images"]) == 2
+
+
+def test_ctrl_c_leaves_whole_outputs(tmp_path):
+    source = tmp_path / "long.mp4"
+    traffic.write_video(source, size_hw=(96, 160), frames=900)
+    outs = [tmp_path / "a.mp4", tmp_path / "a.jsonl", tmp_path / "a.json"]
+    command = [sys.executable, "-m", "maskjet", "run", source, *(flag for out in outs for flag in ("--out", out))]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    deadline = time.monotonic() + 120
+    while not (outs[1].exists() and outs[1].stat().st_size > 1000):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted" in err
+    written = len(outs[1].read_text().splitlines())
+    assert 0 < written < 900
+    assert len(list(open_source(outs[0]))) == written
+    assert len(json.loads(outs[2].read_text())["images"]) == written
+
+
+def test_importing_changes_nothing():
+    program = (
+        "import torch; before = (torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads())\n"
+        "import maskjet, sys\n"
+        "assert before == (torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads())\n"
+        "assert not torch.cuda.is_initialized()\n"
+        "assert not {'PIL', 'supervision', 'pycocotools', 'rfdetr', 'transformers'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)

@@ -1,0 +1,132 @@
+"""COCO RLE against pycocotools, byte for byte."""
+
+import cv2
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis.extra import numpy as hypothesis_numpy
+from pycocotools import mask as pycoco_mask
+
+from maskjet import coco_rle
+from maskjet.errors import InputError
+
+
+def checkerboard(height, width):
+    return (np.indices((height, width)).sum(0) % 2).astype(np.uint8)
+
+
+def single_pixels(height, width):
+    masks = np.zeros((4, height, width), np.uint8)
+    masks[[0, 1, 2, 3], [0, 0, -1, -1], [0, -1, 0, -1]] = 1
+    return masks
+
+
+AWKWARD = [
+    np.zeros((7, 5), np.uint8),
+    np.ones((7, 5), np.uint8),
+    np.ones((1, 1), bool),
+    np.zeros((1, 9), bool),
+    checkerboard(6, 7),
+    1 - checkerboard(301, 200),
+    single_pixels(9, 4),
+    np.ones((3, 2, 2), bool),
+    np.full((4, 4), 255, np.uint8),
+    np.zeros((0, 5, 5), bool),
+    np.tri(30, 40, dtype=np.uint8)[::-2, ::3],
+    np.ones((1100, 2000), np.uint8),
+]
+
+
+def theirs(masks):
+    planes = masks if masks.ndim == 3 else masks[None]
+    return [pycoco_mask.encode(np.asfortranarray((plane != 0).astype(np.uint8))) for plane in planes]
+
+
+@pytest.mark.parametrize("masks", AWKWARD, ids=lambda masks: f"{masks.dtype}-{masks.shape}")
+def test_awkward_masks_encode_as_pycocotools_does(masks):
+    assert coco_rle.encode(masks) == theirs(masks)
+
+
+@settings(max_examples=150, deadline=None)
+@given(hypothesis_numpy.arrays(np.bool_, st.tuples(st.integers(1, 40), st.integers(1, 40))))
+def test_everything_agrees_with_pycocotools(mask):
+    (rle,) = coco_rle.encode(mask)
+    assert [rle] == theirs(mask)
+    np.testing.assert_array_equal(coco_rle.decode(rle), mask)
+    assert coco_rle.area(rle) == pycoco_mask.area(rle) == mask.sum()
+    x, y, width, height = pycoco_mask.toBbox(rle)
+    if mask.any():
+        assert coco_rle.to_xyxy(rle) == (x, y, x + width, y + height)
+        left, top, crop = coco_rle.decode_crop(rle)
+        np.testing.assert_array_equal(crop, mask[top : top + crop.shape[0], left : left + crop.shape[1]])
+        assert crop.sum() == mask.sum()
+    else:
+        assert coco_rle.to_xyxy(rle) == (0, 0, 0, 0)
+        assert coco_rle.polygons(rle) == []
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(0, 2**32 - 1), max_size=30))
+def test_strings_round_trip_any_counts(counts):
+    assert coco_rle.string_to_counts(coco_rle.counts_to_string(counts)).tolist() == counts
+
+
+@settings(max_examples=100, deadline=None)
+@given(hypothesis_numpy.arrays(np.bool_, st.tuples(st.integers(1, 30), st.integers(1, 30))))
+def test_polygons_filled_give_the_mask_without_its_holes(mask):
+    (rle,) = coco_rle.encode(mask)
+    filled = np.zeros(mask.shape, np.uint8)
+    outlines = coco_rle.polygons(rle)
+    for outline in outlines:
+        assert outline.dtype == np.float32
+        cv2.fillPoly(filled, [outline.astype(np.int32)], 1)
+    outside = 1 - np.pad(mask, 1).astype(np.uint8)
+    _, regions = cv2.connectedComponents(outside, connectivity=4)
+    holes = (regions != regions[0, 0])[1:-1, 1:-1] & ~mask
+    np.testing.assert_array_equal(filled > 0, mask | holes)
+
+
+def test_a_part_within_a_hole_has_its_own_outline():
+    mask = np.zeros((20, 20), np.uint8)
+    cv2.rectangle(mask, (2, 2), (17, 17), 1, 2)
+    mask[9:11, 9:11] = 1
+    assert len(coco_rle.polygons(coco_rle.encode(mask)[0])) == 2
+
+
+def test_single_pixels_are_not_lost():
+    mask = np.zeros((5, 6), bool)
+    mask[1, 4] = mask[4, 0] = True
+    outlines = coco_rle.polygons(coco_rle.encode(mask)[0])
+    assert sorted(outline.tolist() for outline in outlines) == [[[0, 4]], [[4, 1]]]
+
+
+def test_json_and_uncompressed_forms_are_read():
+    (rle,) = coco_rle.encode(checkerboard(5, 4))
+    counts = coco_rle.string_to_counts(rle["counts"]).tolist()
+    for form in ({"size": (5, 4), "counts": rle["counts"].decode()}, {"size": [5, 4], "counts": counts}):
+        np.testing.assert_array_equal(coco_rle.decode(form), checkerboard(5, 4))
+        assert coco_rle.area(form) == 10
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: coco_rle.encode(np.zeros((4, 4))), r"masks must be bool or uint8 .*, got float64 \[4, 4\]"),
+        (lambda: coco_rle.encode(np.zeros(4, bool)), r"masks must be .* got bool \[4\]"),
+        (lambda: coco_rle.decode({"size": [4, 4]}), r"rle must be \{'size': \[H, W\], 'counts': \.\.\.\}, got"),
+        (lambda: coco_rle.decode({"size": [4], "counts": b""}), "rle must be"),
+        (lambda: coco_rle.area({"size": [4, 4], "counts": b"11"}), r"counts must sum to 4 × 4 = 16, got 2"),
+        (
+            lambda: coco_rle.area({"size": [2, 2], "counts": [-1, 5]}),
+            r"counts must be run lengths in 0..2\*\*32-1, got \[-1, 5\]",
+        ),
+        (lambda: coco_rle.string_to_counts(b"o"), "counts must be a whole COCO RLE string, got b'o'"),
+        (lambda: coco_rle.string_to_counts(b"1\x001"), "counts must be a whole COCO RLE string"),
+        (lambda: coco_rle.string_to_counts("oooooooooo"), "counts must be a whole COCO RLE string"),
+        (lambda: coco_rle.counts_to_string([3, -1]), r"counts must be run lengths in 0\.\.2\*\*32-1, got \[3, -1\]"),
+    ],
+)
+def test_malformed_input_is_named(call, message):
+    with pytest.raises(InputError, match=message):
+        call()

@@ -1,0 +1,95 @@
+"""Videos and data sets of streets."""
+
+import json
+
+import numpy as np
+import pytest
+from pycocotools.coco import COCO
+
+from maskjet import traffic
+from maskjet.errors import InputError, SourceError
+from maskjet.frames import open_source
+from maskjet.traffic import Street, sample, write_coco, write_video
+
+SIZE = (96, 160)
+
+
+def test_a_video_shows_the_street(tmp_path):
+    calls = []
+    write_video(tmp_path / "new" / "v.mp4", size_hw=SIZE, frames=12, seed=4, on_progress=lambda: calls.append(1))
+    with open_source(tmp_path / "new" / "v.mp4") as source:
+        frames = list(source)
+    assert (len(frames), source.fps, len(calls)) == (12, traffic.FPS, 12)
+    difference = np.abs(frames[7].image.astype(int) - Street(4, SIZE).frame(7).image.astype(int))
+    assert difference.mean() < 8
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["v.mp4"]
+
+
+def test_the_same_seed_writes_the_same_bytes(tmp_path):
+    for name in ("a", "b"):
+        write_video(tmp_path / f"{name}.mp4", size_hw=SIZE, frames=5, seed=1)
+        write_coco(tmp_path / name, images=3, size_hw=SIZE, seed=1)
+    assert (tmp_path / "a.mp4").read_bytes() == (tmp_path / "b.mp4").read_bytes()
+    for path in sorted((tmp_path / "a").rglob("*.*")):
+        assert path.read_bytes() == (tmp_path / "b" / path.relative_to(tmp_path / "a")).read_bytes()
+
+
+@pytest.mark.parametrize("annotations", ["rle", "polygon"])
+def test_a_data_set_holds_the_truth(annotations, tmp_path, capsys):
+    write_coco(tmp_path, images=3, size_hw=SIZE, seed=20, annotations=annotations)
+    data_set = COCO(tmp_path / "annotations.json")
+    assert len(data_set.imgs) == 3
+    assert [category["name"] for category in data_set.dataset["categories"]] == list(traffic.CLASSES)
+    assert [category["id"] for category in data_set.dataset["categories"]] == [1, 2, 3, 4, 5]
+    for image_id in range(3):
+        truth = sample(20 + image_id, size_hw=SIZE)
+        entries = data_set.imgToAnns[image_id]
+        assert [entry["category_id"] - 1 for entry in entries] == truth.class_id.tolist()
+        for entry, mask in zip(entries, truth.masks(), strict=True):
+            assert entry["area"] == mask.sum()
+            if annotations == "rle":
+                np.testing.assert_array_equal(data_set.annToMask(entry), mask)
+            elif mask.sum() > 200:
+                drawn = data_set.annToMask(entry).astype(bool)
+                assert (drawn & mask).sum() / (drawn | mask).sum() > 0.7
+        (frame,) = open_source(tmp_path / "images" / f"{image_id:06}.jpg")
+        assert np.abs(frame.image.astype(int) - truth.image.astype(int)).mean() < 6
+    assert len({entry["id"] for entry in data_set.dataset["annotations"]}) == len(data_set.dataset["annotations"])
+    capsys.readouterr()
+    assert (
+        json.loads((tmp_path / "annotations.json").read_text())["info"]["description"]
+        == "maskjet traffic, seeds 20..22"
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda path: write_video(path / "v.mp4", frames=0), "frames must be at least 1, got 0"),
+        (
+            lambda path: write_video(path / "v.mp4", size_hw=(97, 160)),
+            r"size_hw must be even for a video, got \(97, 160\)",
+        ),
+        (lambda path: write_coco(path, images=0), "images must be at least 1, got 0"),
+        (
+            lambda path: write_coco(path, images=1, annotations="box"),
+            "annotations must be 'rle' or 'polygon', got 'box'",
+        ),
+    ],
+)
+def test_bad_arguments_are_named(call, message, tmp_path):
+    with pytest.raises(InputError, match=message):
+        call(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda path: write_video(path / "v.mp4", size_hw=SIZE, frames=1),
+        lambda path: write_coco(path / "set", images=1, size_hw=SIZE),
+    ],
+)
+def test_unwritable_paths_are_named(call, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(SourceError, match=r"file.* must be writable"):
+        call(tmp_path / "file")
