@@ -94,6 +94,13 @@ def test_a_part_within_a_hole_has_its_own_outline():
     assert len(coco_rle.polygons(coco_rle.encode(mask)[0])) == 2
 
 
+@pytest.mark.parametrize("mask", [np.ones((301, 7), bool), np.eye(40, 30, dtype=bool)[::-1]])
+def test_runs_over_many_columns_and_views_are_decoded(mask):
+    mask.flags.writeable = False
+    (rle,) = coco_rle.encode(mask)
+    np.testing.assert_array_equal(coco_rle.decode(rle), mask)
+
+
 def test_single_pixels_are_not_lost():
     mask = np.zeros((5, 6), bool)
     mask[1, 4] = mask[4, 0] = True
@@ -119,8 +126,18 @@ def test_json_and_uncompressed_forms_are_read():
         (lambda: coco_rle.area({"size": [4, 4], "counts": b"11"}), r"counts must sum to 4 × 4 = 16, got 2"),
         (
             lambda: coco_rle.area({"size": [2, 2], "counts": [-1, 5]}),
-            r"counts must be run lengths in 0..2\*\*32-1, got \[-1, 5\]",
+            r"counts must be run lengths .* got \[-1, 5\]",
         ),
+        (lambda: coco_rle.area({"size": [3, 4], "counts": [11.7]}), r"counts must be run lengths .* got \[11.7\]"),
+        (
+            lambda: coco_rle.area({"size": [3, 4], "counts": [[1, 2], [9]]}),
+            r"counts must be run lengths .* got \[\[1",
+        ),
+        (lambda: coco_rle.area({"size": [3, 4], "counts": None}), "counts must be run lengths .* got None"),
+        (lambda: coco_rle.decode({"size": [-3, -4], "counts": [12]}), r"size must be \[H, W\] .* got \[-3, -4\]"),
+        (lambda: coco_rle.decode({"size": [3.7, 4], "counts": [12]}), "rle must be"),
+        (lambda: coco_rle.decode([[1.0, 2.0, 3.0, 4.0]]), "rle must be"),
+        (lambda: coco_rle.string_to_counts(5), "counts must be a COCO RLE string, got 5"),
         (lambda: coco_rle.string_to_counts(b"o"), "counts must be a whole COCO RLE string, got b'o'"),
         (lambda: coco_rle.string_to_counts(b"1\x001"), "counts must be a whole COCO RLE string"),
         (lambda: coco_rle.string_to_counts("oooooooooo"), "counts must be a whole COCO RLE string"),

@@ -102,6 +102,8 @@ def test_to_coco():
     assert first["score"] == pytest.approx(0.9)
     np.testing.assert_array_equal(pycoco_mask.decode(second["segmentation"]), found.masks()[1])
     assert found.to_coco(12)[1]["category_id"] == 2
+    with pytest.raises(InputError, match=r"category_ids must have every class that was found, got none for \[2\]"):
+        found.to_coco(12, category_ids={0: 3})
 
 
 def test_to_supervision():
@@ -128,6 +130,8 @@ def test_a_missing_package_is_one_clear_sentence(monkeypatch):
         ({"confidence": np.zeros(2)}, r"confidence must be float32 \[2\], got float64 \[2\]"),
         ({"class_id": np.zeros(3, np.int32)}, r"class_id must be int32 \[2\], got int32 \[3\]"),
         ({"rle": []}, "rle must have one mask per box, 2, got 0"),
+        ({"image_size": (64, 48)}, r"rle\[0\] must have the image's size \(64, 48\), got \[48, 64\]"),
+        ({"confidence": [0.5, 0.4]}, r"confidence must be float32 \[2\], got list"),
     ],
 )
 def test_wrong_arrays_are_named(change, message):

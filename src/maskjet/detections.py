@@ -42,11 +42,16 @@ class Detections:
         }
         for name, (dtype, shape) in expected.items():
             value = getattr(self, name)
-            if value.dtype != dtype or value.shape != shape:
-                wanted = f"{np.dtype(dtype).name} {list(shape)}"
-                raise InputError(f"{name} must be {wanted}, got {value.dtype} {list(value.shape)}.")
-        if self.rle is not None and len(self.rle) != count:
+            if not isinstance(value, np.ndarray) or value.dtype != dtype or value.shape != shape:
+                got = f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
+                raise InputError(f"{name} must be {np.dtype(dtype).name} {list(shape)}, got {got}.")
+        if self.rle is None:
+            return
+        if len(self.rle) != count:
             raise InputError(f"rle must have one mask per box, {count}, got {len(self.rle)}.")
+        for index, rle in enumerate(self.rle):
+            if tuple(rle["size"]) != tuple(self.image_size):
+                raise InputError(f"rle[{index}] must have the image's size {self.image_size}, got {rle['size']}.")
 
     def __len__(self) -> int:
         return len(self.xyxy)
@@ -131,13 +136,19 @@ class Detections:
 
         Returns:
             Per detection image_id, category_id, bbox (x, y, width, height), score, and, with masks, segmentation.
+
+        Raises:
+            InputError: category_ids lacks a class that was found.
         """
+        found = self.class_id.tolist()
+        missing = [] if category_ids is None else sorted(set(found) - set(category_ids))
+        if missing:
+            raise InputError(f"category_ids must have every class that was found, got none for {missing}.")
         entries = []
         for i, (x1, y1, x2, y2) in enumerate(self.xyxy.tolist()):
-            class_id = int(self.class_id[i])
             entry: dict[str, Any] = {
                 "image_id": image_id,
-                "category_id": class_id if category_ids is None else category_ids[class_id],
+                "category_id": found[i] if category_ids is None else category_ids[found[i]],
                 "bbox": [x1, y1, x2 - x1, y2 - y1],
                 "score": float(self.confidence[i]),
             }

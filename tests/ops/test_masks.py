@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from pycocotools import mask as pycoco_mask
 
-from maskjet import ops
+from maskjet import coco_rle, ops
 from maskjet.errors import InputError
 from maskjet.ops import RECORDS, Selection
 from maskjet.ops.paste_masks.cases import blobs
@@ -63,12 +63,24 @@ def test_encode_implementations_agree(data):
 
 
 def test_no_full_size_mask_is_made():
-    """A mask of 2**20 × 2**20 pixels would take a terabyte."""
+    """One mask of 65,536 × 65,536 pixels would take 4 GB, and its values 17."""
     masks = torch.full((1, 1, 8, 8), -1.0)
     masks[0, 0, 3:5, 3:5] = 1
-    masks[0, 0, :, :3] = masks[0, 0, :, 5:] = -1
-    (counts,) = ops.encode_masks(masks[..., :1].expand(1, 1, 8, 1) * 0 - 1, [torch.tensor([0])], [(2**15, 2**15)])[0]
-    assert pycoco_mask.area({"size": [2**15, 2**15], "counts": counts}) == 0
+    size, rows = (2**16, 2**16), [torch.tensor([0])]
+    ((counts,),) = ops.encode_masks(masks, rows, [size])
+    (small, _) = ops.paste_masks(masks, rows, [(2**9, 2**9)])[0]
+    rle = {"size": size, "counts": counts}
+    assert coco_rle.area(rle) / 2**32 == pytest.approx(small.sum().item() / 2**18, rel=0.01)
+    left, top, right, bottom = coco_rle.to_xyxy(rle)
+    assert (left + right, top + bottom) == size
+
+
+def test_logits_that_need_a_gradient_are_taken():
+    masks = blobs(1, 2, (20, 20), torch.Generator().manual_seed(4))
+    rows, sizes = [torch.tensor([1])], [(100, 90)]
+    expected = ops.encode_masks(masks, rows, sizes)
+    for implementation in RECORDS["encode_masks"].variants:
+        assert ops.encode_masks(masks.requires_grad_(), rows, sizes, implementation=implementation) == expected
 
 
 def test_a_selection_is_taken_as_it_is():
@@ -92,9 +104,12 @@ def test_a_selection_is_taken_as_it_is():
     [
         (
             {"mask_logits": torch.zeros(4, 5, 5)},
-            r"mask_logits must be a floating tensor \[B, Q, h, w\], got torch.float32 \[4, 5, 5\]",
+            r"mask_logits must be float32, float16 or bfloat16 \[B, Q, h, w\] .*, got float32 \[4, 5, 5\]",
         ),
-        ({"mask_logits": torch.zeros(1, 4, 5, 5, dtype=torch.int32)}, "mask_logits must be a floating tensor"),
+        ({"mask_logits": torch.zeros(1, 4, 5, 5, dtype=torch.int32)}, r"mask_logits must be float32, .* got int32"),
+        ({"mask_logits": torch.zeros(1, 4, 5, 5, dtype=torch.float64)}, r"mask_logits must be float32, .* got float64"),
+        ({"mask_logits": torch.zeros(1, 4, 0, 5)}, r"of at least one logit per mask, got float32 \[1, 4, 0, 5\]"),
+        ({"mask_logits": np.zeros((1, 4, 5, 5))}, "mask_logits must be a tensor, got ndarray"),
         ({"query": []}, "query must have one entry per image, 1, got 0"),
         ({"query": [[0, 1]]}, r"query\[0\] must be an integer tensor \[n\], got list"),
         ({"query": [torch.zeros(2)]}, r"query\[0\] must be an integer tensor \[n\], got torch.float32 \[2\]"),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-_PACKAGES = ("maskjet", "torch", "numpy", "numba", "opencv-python-headless", "pycocotools")
+_PACKAGES = ("maskjet", "numpy", "numba", "opencv-python-headless", "pycocotools")
 _COPIED_BYTES = 2**27  # four times the largest cache that we have seen
 
 
@@ -49,7 +49,7 @@ def describe_machine() -> Machine:
         load=round(os.getloadavg()[0], 2),
         copy_gb_per_s=round(_copy_bytes_per_s() / 1e9, 1),
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
-        versions={"python": platform.python_version(), **_installed_versions()},
+        versions={"python": platform.python_version(), "torch": torch.__version__, **_installed_versions()},
         commit=_commit(),
         measured_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ Colour = tuple[float, float, float]
 
 _GLASS: Colour = (52, 64, 76)
 _TYRE: Colour = (30, 30, 32)
+_HUB: Colour = (128, 130, 134)
 _HEADLIGHT: Colour = (250, 244, 214)
 _TAILLIGHT: Colour = (196, 30, 34)
 _TRIM: Colour = (46, 48, 52)
@@ -58,6 +60,8 @@ _SIDES = {
     "top": ((-1, -1, 1), (1, -1, 1), (1, 1, 1), (-1, 1, 1)),
 }
 _CORNERS = np.array(list(_SIDES.values()), dtype=np.float64)
+_IS_TOP = _CORNERS[..., 2] > 0
+_OCTAGON = ((-1.0, 0.42), (-0.42, 1.0), (0.42, 1.0), (1.0, 0.42))  # heights and half widths
 
 
 @dataclass(frozen=True)
@@ -77,12 +81,13 @@ class Body:
 
 
 class _Builder:
-    """Collects faces."""
+    """Collects boxes and details; their geometry is worked out for all at once, in `build`."""
 
     def __init__(self) -> None:
-        self._corners: list[NDArray[np.float64]] = []
-        self._colours: list[Colour] = []
-        self._carrier: list[int] = []
+        self._boxes: list[tuple[float, ...]] = []
+        self._details: list[tuple[float, ...]] = []
+        self._box_colours: list[Colour] = []
+        self._detail_colours: list[Colour] = []
 
     def box(
         self,
@@ -95,47 +100,68 @@ class _Builder:
         faces: dict[str, Colour] | None = None,
     ) -> dict[str, int]:
         """Add a box, optionally narrower and shifted along y at the top; returns its faces' numbers by side."""
-        half = np.array(size) / 2
-        corners = _CORNERS * half
-        is_top = _CORNERS[..., 2] > 0
-        corners[is_top, :2] *= top_scale
-        corners[is_top, 1] += top_shift
-        corners += np.array([at[0], at[1], at[2] + half[2]])
-        return {
-            side: self._add(quad, (faces or {}).get(side, colour)) for side, quad in zip(_SIDES, corners, strict=True)
-        }
+        first = len(self._box_colours)
+        self._boxes.append((*size, *at, *top_scale, top_shift))
+        self._box_colours += [(faces or {}).get(side, colour) for side in _SIDES]
+        return {side: first + number for number, side in enumerate(_SIDES)}
 
     def detail(self, face: int, u: tuple[float, float], v: tuple[float, float], colour: Colour) -> None:
-        """Add a rectangle on a face; u and v are its extents in 0..1 of the face."""
-        s, t = np.array((u[0], u[1], u[1], u[0])), np.array((v[0], v[0], v[1], v[1]))
-        weights = np.stack([(1 - s) * (1 - t), s * (1 - t), s * t, (1 - s) * t], axis=1)
-        self._add(weights @ self._corners[face], colour, carrier=face)
+        """Add a rectangle on a box's face; u and v are its extents in 0..1 of the face."""
+        self._add_detail(face, (u[0], u[1], u[1], u[0]), (v[0], v[0], v[1], v[1]), colour)
 
-    def _add(self, corners: NDArray[np.float64], colour: Colour, carrier: int | None = None) -> int:
-        number = len(self._corners)
-        self._corners.append(corners)
-        self._colours.append(colour)
-        self._carrier.append(number if carrier is None else carrier)
-        return number
-
-    def wheels(self, side_faces: Sequence[int], places: Sequence[float], *, width: float, height: float) -> None:
-        """Dark wheels at the lower edge of the side faces, at `places` along them in 0..1."""
-        for face in side_faces:
+    def wheels(self, faces: dict[str, int], places: Sequence[float], *, width: float, v: tuple[float, float]) -> None:
+        """Round wheels on both sides of a box, at `places` along it; a v below 0 reaches under the box."""
+        for side in ("left", "right"):
             for place in places:
-                self.detail(face, (place - width / 2, place + width / 2), (0.0, height), _TYRE)
-                self.detail(face, (place - width / 5, place + width / 5), (height * 0.3, height * 0.7), (128, 130, 134))
+                centre = place if side == "right" else 1 - place, (v[0] + v[1]) / 2
+                self._disc(faces[side], centre, (width / 2, (v[1] - v[0]) / 2), _TYRE)
+                self._disc(faces[side], centre, (width / 4, (v[1] - v[0]) / 4), _HUB)
+
+    def _disc(self, face: int, centre: tuple[float, float], radius: tuple[float, float], colour: Colour) -> None:
+        """An octagon, as three trapezia."""
+        (u, v), (a, b) = centre, radius
+        for (low, low_width), (high, high_width) in pairwise(_OCTAGON):
+            us = u - a * low_width, u + a * low_width, u + a * high_width, u - a * high_width
+            self._add_detail(face, us, (v + b * low, v + b * low, v + b * high, v + b * high), colour)
+
+    def _add_detail(self, face: int, us: Sequence[float], vs: Sequence[float], colour: Colour) -> None:
+        self._details.append((face, *us, *vs))
+        self._detail_colours.append(colour)
 
     def build(self, footprint: tuple[float, float, float]) -> Body:
-        """The body as arrays."""
-        corners, carrier = np.array(self._corners), np.array(self._carrier)
-        normals = np.cross(corners[:, 1] - corners[:, 0], corners[:, 3] - corners[:, 0])
+        """The body as arrays: the boxes' faces, then the details."""
+        corners = _box_corners(np.array(self._boxes))
+        details = np.array(self._details).reshape(-1, 9)
+        carrier = details[:, 0].astype(np.int64)
+        s, t = details[:, 1:5], details[:, 5:]
+        weights = np.stack([(1 - s) * (1 - t), s * (1 - t), s * t, (1 - s) * t], axis=-1)
+        right, up = corners[:, 1] - corners[:, 0], corners[:, 3] - corners[:, 0]
+        normals = right[:, (1, 2, 0)] * up[:, (2, 0, 1)] - right[:, (2, 0, 1)] * up[:, (1, 2, 0)]
         normals /= np.linalg.norm(normals, axis=1, keepdims=True)
-        return Body(corners, normals, np.array(self._colours, dtype=np.float64), carrier, footprint)
+        return Body(
+            corners=np.concatenate([corners, weights @ corners[carrier]]),
+            normals=np.concatenate([normals, normals[carrier]]),
+            colours=np.array(self._box_colours + self._detail_colours, dtype=np.float64),
+            carrier=np.concatenate([np.arange(len(corners)), carrier]),
+            footprint=footprint,
+        )
 
 
-def build_body(class_id: int, random: np.random.Generator) -> Body:
-    """One instance of a class, with its own size and colours."""
-    return (_car, _truck, _bus, _motorcycle, _person)[class_id](random)
+def _box_corners(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """[5n, 4, 3] of n boxes, each given by size, place, scale of its top and shift of its top."""
+    size, at, scale, shift = boxes[:, :3], boxes[:, 3:6], boxes[:, 6:8], boxes[:, 8]
+    corners = _CORNERS * (size / 2)[:, None, None]
+    corners[..., :2] *= np.where(_IS_TOP[..., None], scale[:, None, None], 1.0)
+    corners[..., 1] += _IS_TOP * shift[:, None, None]
+    corners[..., 2] += size[:, None, None, 2] / 2
+    return (corners + at[:, None, None]).reshape(-1, 4, 3)
+
+
+def build_body(class_id: int, random: np.random.Generator, *, stride: float) -> Body:
+    """One instance of a class, with its own size and colours; a person's legs are apart by `stride`, -1..1."""
+    if CLASSES[class_id] == "person":
+        return _person(random, stride)
+    return (_car, _truck, _bus, _motorcycle)[class_id](random)
 
 
 def _pick(colours: Sequence[Colour], random: np.random.Generator) -> Colour:
@@ -155,7 +181,7 @@ def _car(random: np.random.Generator) -> Body:
     width, length = 1.72 + 0.2 * random.random(), 3.9 + 0.9 * random.random()
     is_estate = random.random() < 0.4
     body = b.box((width, length, 0.62), (0, 0, 0.22), paint, top_scale=(0.94, 0.97))
-    b.wheels((body["left"], body["right"]), (0.2, 0.8), width=0.16, height=0.62)
+    b.wheels(body, (0.2, 0.8), width=0.66 / length, v=(-0.35, 0.7))
     _lights(b, body, (0.5, 0.82))
     b.detail(body["front"], (0.28, 0.72), (0.12, 0.45), _TRIM)
     b.detail(body["back"], (0.36, 0.64), (0.2, 0.42), (228, 228, 220))
@@ -180,7 +206,7 @@ def _truck(random: np.random.Generator) -> Body:
     height = 2.3 + 0.5 * random.random()
     length = cargo_length + 2.2
     chassis = b.box((width * 0.92, length, 0.5), (0, 0, 0.4), _TRIM)
-    b.wheels((chassis["left"], chassis["right"]), (0.12, 0.2, 0.86), width=0.09, height=0.95)
+    b.wheels(chassis, (0.1, 0.1 + 1.1 / length, 0.86), width=1.0 / length, v=(-0.8, 1.2))
     load = b.box((width, cargo_length, height), (0, -1.1, 0.85), cargo)
     for side in ("left", "right"):
         b.detail(load[side], (0.0, 1.0), (0.0, 0.05), tuple(0.7 * c for c in cargo))  # type: ignore[arg-type]
@@ -203,7 +229,7 @@ def _bus(random: np.random.Generator) -> Body:
         b.detail(body[side], (0.0, 1.0), (0.3, 0.36), tuple(0.6 * c for c in paint))  # type: ignore[arg-type]
         for window in range(7):
             b.detail(body[side], (0.03 + 0.136 * window, 0.145 + 0.136 * window), (0.5, 0.86), _GLASS)
-    b.wheels((body["left"], body["right"]), (0.2, 0.78), width=0.085, height=0.27)
+    b.wheels(body, (0.2, 0.78), width=1.0 / length, v=(-0.11, 0.26))
     b.detail(body["front"], (0.05, 0.95), (0.36, 0.82), _GLASS)
     b.detail(body["front"], (0.2, 0.8), (0.86, 0.97), (240, 196, 84))
     b.detail(body["back"], (0.12, 0.88), (0.5, 0.86), _GLASS)
@@ -226,12 +252,11 @@ def _motorcycle(random: np.random.Generator) -> Body:
     return b.build((0.6, 1.9, 1.6))
 
 
-def _person(random: np.random.Generator) -> Body:
+def _person(random: np.random.Generator, stride: float) -> Body:
     b, top, trousers = _Builder(), _pick(_CLOTHES, random), _pick(_CLOTHES, random)
     tall = 0.9 + 0.2 * random.random()
-    stride = 0.5 * (random.random() - 0.5)
-    for x, y in ((-0.11, stride), (0.11, -stride)):
-        b.box((0.18, 0.22, 0.82 * tall), (x, y / 2, 0), trousers, top_shift=-y / 2)
+    for x, y in ((-0.11, 0.2 * stride), (0.11, -0.2 * stride)):
+        b.box((0.18, 0.22, 0.82 * tall), (x, y, 0), trousers, top_shift=-y)
     b.box((0.5, 0.28, 0.62 * tall), (0, 0, 0.8 * tall), top, top_scale=(0.84, 0.9))
     head = b.box((0.22, 0.24, 0.27), (0, 0.01, 1.43 * tall), _pick(_SKIN, random), top_scale=(0.8, 0.8))
     hair = _pick(((36, 28, 24), (92, 62, 36), (178, 150, 96), (60, 60, 64)), random)

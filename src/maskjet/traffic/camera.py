@@ -71,10 +71,17 @@ class Camera:
             Pixel coordinates [..., 2] (x, y; the first pixel's centre is 0, 0), and depth along the view [...] in
             metres; a depth below NEAR_M is behind the image.
         """
-        view = (points - self.position) @ self.axes.T
-        depth = view[..., 2]
+        view = self.to_view(points)
+        return self.to_pixels(view), view[..., 2]
+
+    def to_view(self, points: Points) -> Points:
+        """Metres [..., 3] to the right of, below and in front of the camera."""
+        return (points - self.position) @ self.axes.T
+
+    def to_pixels(self, view: Points) -> Points:
+        """Pixel coordinates [..., 2] of what `to_view` returns; what is nearer than NEAR_M is taken to be that far."""
         centre = (np.array(self.size_hw[::-1]) - 1) / 2
-        return view[..., :2] / np.maximum(depth, NEAR_M)[..., None] * self.focal_px + centre, depth
+        return view[..., :2] / np.maximum(view[..., 2:], NEAR_M) * self.focal_px + centre
 
     def ground(self) -> tuple[Points, Points]:
         """Where each pixel's ray meets the road: x and y in metres, [H, W]; infinite above the horizon."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any
 
 import cv2
@@ -13,6 +14,7 @@ from maskjet.traffic.bodies import Body, Colour, build_box
 from maskjet.traffic.camera import NEAR_M, SUBPIXEL_BITS, Camera, to_fixed_point
 
 FAR_M = 260.0
+_COVERED = 255  # in a canvas' fourth channel, of occluders while they are cut out
 
 
 @dataclass(frozen=True)
@@ -54,46 +56,62 @@ class Layout:
         return self.lanes * self.lane_width + 0.4
 
 
+class _Paint(IntEnum):
+    """What the ground is made of: a row of _PAINTS."""
+
+    GRASS = 0
+    SLAB = 1
+    JOINT = 2
+    VERGE = 3
+    KERB = 4
+    ASPHALT = 5
+    MARKING = 6
+
+
+_PAINTS = np.array(
+    [
+        (112, 128, 84, 18),
+        (164, 158, 150, 9),
+        (140, 135, 128, 6),
+        (96, 122, 70, 16),
+        (178, 176, 172, 5),
+        (88, 90, 94, 11),
+        (214, 212, 204, 20),
+    ],
+    dtype=np.float32,
+)  # RGB and roughness
+
+
 def draw_ground(camera: Camera, layout: Layout, light: Light, random: np.random.Generator) -> NDArray[np.uint8]:
     """The empty street, uint8 [H, W, 3], before the lens."""
     across, along = camera.ground()
     far = (np.clip(along / FAR_M, 0, 1) ** 1.5).astype(np.float32)
     x, y = (np.clip(np.nan_to_num(metres), -400, 400).astype(np.float32) for metres in (across, along))
-    side, pavement = np.abs(x), layout.kerb + layout.verge
-    grain = _grain(x, y, random)
-    colour = np.empty((*camera.size_hw, 3), dtype=np.float32)
-    colour[:] = (112, 128, 84)  # grass
-    tufts = 18 * grain + 14 * np.sin(x * 0.9 + 2 * np.sin(y * 0.3)) * np.sin(y * 0.7)
-    colour += tufts[..., None] * np.array((0.8, 1, 0.6), dtype=np.float32)
-    _paint(colour, side < pavement + layout.pavement, (164, 158, 150), grain, 9)
-    slabs = (np.mod(x, 0.9) < 0.05) | (np.mod(y, 0.9) < 0.05)
-    _paint(
-        colour, (side > pavement) & (side < pavement + layout.pavement) & slabs & (y < 35), (140, 135, 128), grain, 6
-    )
-    if layout.verge:
-        _paint(colour, (side > layout.kerb + 0.2) & (side < pavement), (96, 122, 70), grain, 16)
-    _paint(colour, side < layout.kerb + 0.22, (178, 176, 172), grain, 5)
-    patches = 5 * np.sin(0.21 * y + 1.3 * np.sin(0.5 * x)) - 4 * np.cos(2 * np.pi * x / layout.lane_width)
-    _paint(colour, side < layout.kerb, (88, 90, 94), grain + patches / 11, 11)
-    _paint_markings(colour, x, y, layout, grain)
+    paint = _choose_paint(x, y, layout)
+    patches = 5 * np.sin(0.21 * y + 1.3 * np.sin(0.5 * x)) - 4 * np.cos(2 * np.pi / layout.lane_width * x)
+    tufts = 14 * np.sin(x * 0.9 + 2 * np.sin(y * 0.3)) * np.sin(y * 0.7)
+    rough = _grain(x, y, random) * np.take(_PAINTS[:, 3], paint)
+    rough += np.where(paint == _Paint.ASPHALT, patches, np.where(paint == _Paint.GRASS, tufts, 0))
+    colour = np.take(_PAINTS[:, :3], paint, axis=0) + rough[..., None]
     colour *= (light.tint * (light.ambient + light.diffuse * light.towards_sun[2])).astype(np.float32)
     colour += far[..., None] * (np.array(light.haze, dtype=np.float32) - colour)
-    return np.clip(colour, 0, 255).astype(np.uint8)
+    return np.asarray(np.clip(colour, 0, 255), dtype=np.uint8)
 
 
-def _paint(
-    colour: NDArray[np.float32], where: NDArray[np.bool_], rgb: Colour, grain: NDArray[np.float32], roughness: float
-) -> None:
-    colour[where] = np.array(rgb, dtype=np.float32) + roughness * grain[where, None]
+def _choose_paint(x: NDArray[np.float32], y: NDArray[np.float32], layout: Layout) -> NDArray[np.uint8]:
+    """A _Paint for every point of the ground."""
+    side, pavement = np.abs(x), layout.kerb + layout.verge
+    edges = np.array([layout.kerb, layout.kerb + 0.22, pavement, pavement + layout.pavement])
+    edges[2] = max(edges[1:3])  # without a verge the pavement begins at the kerb
+    zones = np.array([_Paint.ASPHALT, _Paint.KERB, _Paint.VERGE, _Paint.SLAB, _Paint.GRASS], dtype=np.uint8)
+    paint = zones[np.searchsorted(edges, side)]
+    paint[(paint == _Paint.SLAB) & (y < 35) & ((np.mod(x, 0.9) < 0.05) | (np.mod(y, 0.9) < 0.05))] = _Paint.JOINT
+    paint[_is_marked(x, y, layout)] = _Paint.MARKING
+    return paint
 
 
-def _paint_markings(
-    colour: NDArray[np.float32],
-    x: NDArray[np.float32],
-    y: NDArray[np.float32],
-    layout: Layout,
-    grain: NDArray[np.float32],
-) -> None:
+def _is_marked(x: NDArray[np.float32], y: NDArray[np.float32], layout: Layout) -> NDArray[np.bool_]:
+    """Where the road is painted white: lanes, edges, the crossing and the line to stop at."""
     side = np.abs(x)
     on_crossing = (y > layout.crossing_y) & (y < layout.crossing_y + 3.2)
     dashes = np.mod(y, 9) < 4
@@ -103,8 +121,8 @@ def _paint_markings(
     white |= np.abs(side - 0.16) < 0.06
     white &= (y < layout.crossing_y - 1) | (y > layout.crossing_y + 4.2)
     white |= on_crossing & (np.mod(x, 1.0) < 0.5) & (side < layout.kerb - 0.3)
-    stop = (y > layout.crossing_y - 1.6) & (y < layout.crossing_y - 1.2) & (x > 0.2) & (x < layout.kerb - 0.3)
-    _paint(colour, white | stop, (214, 212, 204), np.minimum(grain, 0.3), 24)
+    white |= (y > layout.crossing_y - 1.6) & (y < layout.crossing_y - 1.2) & (x > 0.2) & (x < layout.kerb - 0.3)
+    return white
 
 
 def _grain(x: NDArray[np.float32], y: NDArray[np.float32], random: np.random.Generator) -> NDArray[np.float32]:
@@ -150,11 +168,12 @@ def _house(size: tuple[float, float, float], side: int, random: np.random.Genera
     facade = _FACADES[int(random.integers(len(_FACADES)))]
     floors, bays = max(int(size[2] / 3), 2), max(int(size[1] / 2.6), 3)
     street_face = "right" if side < 0 else "left"
+    shades = random.uniform(0.75, 1.2, (floors, bays)).tolist()
     details = []
     for floor in range(floors):
         v = ((floor + 0.32) / floors, (floor + 0.78) / floors)
         for bay in range(bays):
-            shade = random.uniform(0.75, 1.2)
+            shade = shades[floor][bay]
             colour = (62 * shade, 76 * shade, 92 * shade)
             for face, count in ((street_face, bays), ("back", 4)):
                 if bay < count:
@@ -202,7 +221,7 @@ def occluders(layout: Layout, random: np.random.Generator) -> list[Occluder]:
 
 
 def draw_occluder(canvas: NDArray[np.uint8], camera: Camera, light: Light, thing: Occluder) -> None:
-    """Draw onto a canvas uint8 [H, W, 4], RGB and the owner, which becomes 0."""
+    """Draw onto a canvas uint8 [H, W, 4], RGB and _COVERED."""
     trunk = np.array([(thing.x, thing.y, 0.0), (thing.x, thing.y, thing.height)])
     pixels, depth = camera.project(trunk)
     if depth.min() < NEAR_M + 1 or not camera.may_see(thing.x, thing.y, thing.height + 2):
@@ -221,18 +240,19 @@ def draw_occluder(canvas: NDArray[np.uint8], camera: Camera, light: Light, thing
     else:
         crown = np.array([thing.x, thing.y, thing.height]) + thing.blobs[:, :3]
         towards_sun = thing.blobs[:, :3] @ light.towards_sun
-        shades = _lit(thing.colour, light, 1 / (1 + np.exp(-2.2 * towards_sun[:, None])))
+        sunny = 1 / (1 + np.exp(-2.2 * towards_sun[:, None]))
+        shades = _lit(np.array(thing.colour) * (0.72 + 0.42 * sunny), light, sunny)  # round even without a sun
         spots = to_fixed_point(camera.project(crown)[0]).tolist()
         radii = to_fixed_point(thing.blobs[:, 3] * metre).tolist()
         for i in np.argsort(towards_sun):
             cv2.circle(canvas, spots[i], radii[i], shades[i], cv2.FILLED, shift=SUBPIXEL_BITS)
 
 
-def _lit(colour: Colour, light: Light, sunny: float | NDArray[np.float64]) -> list[Any]:
-    """RGB under the light and 0 as owner; one for each share of sun."""
+def _lit(colour: Colour | NDArray[np.float64], light: Light, sunny: float | NDArray[np.float64]) -> list[Any]:
+    """RGB under the light and _COVERED; one for each share of sun."""
     rgb = np.array(colour) * light.tint * (light.ambient + light.diffuse * sunny)
-    owner = np.zeros((*rgb.shape[:-1], 1))
-    lit: list[Any] = np.concatenate([np.clip(rgb, 0, 255), owner], axis=-1).tolist()
+    covered = np.full((*rgb.shape[:-1], 1), _COVERED)
+    lit: list[Any] = np.concatenate([np.clip(rgb, 0, 255), covered], axis=-1).tolist()
     return lit
 
 

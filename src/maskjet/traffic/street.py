@@ -13,6 +13,7 @@ from maskjet.errors import InputError
 from maskjet.traffic import scenery
 from maskjet.traffic.bodies import CLASSES, Body, build_body
 from maskjet.traffic.camera import NEAR_M, SUBPIXEL_BITS, Camera, to_fixed_point
+from maskjet.traffic.painter import Canvas, Sprite, Thing, cut_sprite, draw_bodies
 
 FPS = 30.0
 """Frames per second of a street."""
@@ -22,7 +23,9 @@ _MIN_SIDE = 16
 _START_M, _END_M = -14.0, 170.0  # along the street, where things come and go
 _LARGEST_M = 12.0  # reach of the largest thing and its shadow
 _MOST_THINGS = 250  # owners fit in a byte
-_VEHICLES = (0.66, 0.13, 0.09, 0.12)  # shares of car, truck, bus, motorcycle
+_VEHICLES = (0.66, 0.13, 0.09, 0.12, 0.0)  # shares of the classes on the road
+_SHADOW_REACH = 0.8  # of a box's height: bodies taper
+_POSES, _STEPS_HZ = 8, 0.9  # of a walking person, and how often they come round
 _PERSON = CLASSES.index("person")
 
 
@@ -93,9 +96,9 @@ class Street:
         self._light = _random_light(random)
         self._camera = _random_camera(random, self._layout, size_hw)
         self._slots = _random_slots(random, self._layout, density)
-        self._occluders = scenery.occluders(self._layout, random)
+        self._occluders = self._draw_occluders(random)
         self._ground = self._draw_background(random)
-        self._body = lru_cache(maxsize=512)(self._build_body)
+        self._body = lru_cache(maxsize=2048)(self._build_body)
         self._noise = np.clip(random.normal(0, 3.2, (size_hw[0] + 32, size_hw[1] + 32, 1)), -12, 12).astype(np.int16)
         self._vignette = _vignette(size_hw)
 
@@ -104,24 +107,28 @@ class Street:
         canvas = self._ground.copy()
         things = self._things(index / FPS)
         self._draw_shadows(canvas, things)
-        drawables = [(thing.y, owner, thing) for owner, thing in enumerate(things, start=1)]
-        drawables += [(thing.y, 0, thing) for thing in self._occluders]  # type: ignore[misc]
-        for _, owner, thing in sorted(drawables, key=lambda drawable: -drawable[0]):
-            if owner:
-                _draw_body(canvas, self._camera, self._light, thing, owner)
-            else:
-                scenery.draw_occluder(canvas, self._camera, self._light, thing)  # type: ignore[arg-type]
+        draw_bodies(canvas, self._camera, light=self._light, things=things, sprites=self._occluders)
         return self._develop(canvas, things, index)
 
-    def _draw_background(self, random: np.random.Generator) -> NDArray[np.uint8]:
+    def _draw_background(self, random: np.random.Generator) -> Canvas:
         """Ground and houses, uint8 [H, W, 4] with nobody as owner."""
-        canvas = np.zeros((*self._camera.size_hw, 4), dtype=np.uint8)
-        canvas[..., :3] = scenery.draw_ground(self._camera, self._layout, self._light, random)
-        for body, x, y in scenery.houses(self._layout, random):
-            _draw_body(canvas, self._camera, self._light, _Thing(body, 0, 0, x, y, forwards=True), 0)
+        ground = scenery.draw_ground(self._camera, self._layout, self._light, random)
+        canvas = np.dstack([ground, np.zeros(ground.shape[:2], dtype=np.uint8)])
+        houses = [Thing(body, x, y) for body, x, y in scenery.houses(self._layout, random)]
+        draw_bodies(canvas, self._camera, light=self._light, things=houses)
+        canvas[..., 3] = 0
         return canvas
 
-    def _things(self, time_s: float) -> list[_Thing]:
+    def _draw_occluders(self, random: np.random.Generator) -> list[Sprite]:
+        """What stands at the kerbs, drawn once."""
+        canvas = np.zeros((*self._camera.size_hw, 4), dtype=np.uint8)
+        sprites = []
+        for thing in scenery.occluders(self._layout, random):
+            scenery.draw_occluder(canvas, self._camera, self._light, thing)
+            sprites.append(cut_sprite(canvas, (thing.x - 0.1, thing.y - 0.1, thing.x + 0.1, thing.y + 0.1)))
+        return [sprite for sprite in sprites if sprite]
+
+    def _things(self, time_s: float) -> list[Thing]:
         """Who may be in the image, at most _MOST_THINGS."""
         things = []
         span = _END_M - _START_M
@@ -129,41 +136,45 @@ class Street:
             rounds, along = divmod(slot.y + slot.speed * time_s, span)
             if not self._camera.may_see(slot.x, _START_M + along, _LARGEST_M):
                 continue
-            body, class_id, sway = self._body(slot, int(rounds))
+            pose = int(_STEPS_HZ * _POSES * time_s + slot.track) % _POSES if slot.classes[_PERSON] else 0
+            body, class_id, sway = self._body(slot, int(rounds), pose)
             things.append(
-                _Thing(
+                Thing(
                     body=body,
                     class_id=class_id,
                     track=slot.track + int(rounds) * len(self._slots),
                     x=slot.x + sway * np.sin(0.35 * time_s + slot.track),
                     y=_START_M + along,
-                    forwards=slot.speed >= 0,
+                    turn=1.0 if slot.speed >= 0 else -1.0,
                 )
             )
         return things[:_MOST_THINGS]
 
-    def _build_body(self, slot: _Slot, rounds: int) -> tuple[Body, int, float]:
-        """Body, class and sideways sway of what passes in a slot for the `rounds`-th time."""
+    def _build_body(self, slot: _Slot, rounds: int, pose: int) -> tuple[Body, int, float]:
+        """Body in a pose, class and sideways sway of what passes in a slot for the `rounds`-th time."""
         random = np.random.default_rng([self.seed, 11, slot.track, rounds & 0xFFFF])
         class_id = int(random.choice(len(slot.classes), p=slot.classes))
-        return build_body(class_id, random), class_id, 0.25 * float(random.random())
+        sway = 0.25 * float(random.random())
+        return build_body(class_id, random, stride=float(np.sin(2 * np.pi * pose / _POSES))), class_id, sway
 
-    def _draw_shadows(self, canvas: NDArray[np.uint8], things: list[_Thing]) -> None:
-        """Darken the ground where things keep the sun away."""
-        shadow = np.zeros(canvas.shape[:2], dtype=np.uint8)
+    def _draw_shadows(self, canvas: Canvas, things: list[Thing]) -> None:
+        """Darken the ground where things keep the sun away: under them, and where their tops' shadows reach."""
+        if not things:
+            return
         sun = self._light.towards_sun
         cast = -sun[:2] / max(sun[2], 0.2)
-        for thing in things:
-            width, length, height = thing.body.footprint
-            foot = np.array([(sx * width / 2, sy * length / 2) for sx, sy in ((-1, -1), (1, -1), (1, 1), (-1, 1))])
-            outline = np.concatenate([foot, foot + cast * height * 0.8]) + np.array([thing.x, thing.y])
-            pixels, depth = self._camera.project(np.column_stack([outline, np.zeros(8)]))
-            if depth.min() > NEAR_M:
-                hull = cv2.convexHull(pixels.astype(np.float32))[:, 0]
-                cv2.fillConvexPoly(shadow, to_fixed_point(hull.astype(np.float64)), 255, shift=SUBPIXEL_BITS)
+        x_sign, y_sign = np.where(cast < 0, -1, 1)
+        hull = np.array([(-1, -1, 0), (1, -1, 0), (1, -1, 1), (1, 1, 1), (-1, 1, 1), (-1, 1, 0)]) * (x_sign, y_sign, 1)
+        size = np.array([thing.body.footprint for thing in things])[:, None]
+        place = np.array([(thing.x, thing.y) for thing in things])[:, None]
+        outline = place + hull[:, :2] * size[..., :2] / 2 + hull[:, 2:] * cast * size[..., 2:] * _SHADOW_REACH
+        pixels, depth = self._camera.project(np.dstack([outline, np.zeros(outline.shape[:2])]))
+        shadow = np.zeros(canvas.shape[:2], dtype=np.uint8)
+        for polygon in to_fixed_point(pixels[depth.min(axis=1) > NEAR_M]):
+            cv2.fillConvexPoly(shadow, polygon, 255, shift=SUBPIXEL_BITS)
         cv2.copyTo(cv2.convertScaleAbs(canvas, alpha=self._light.shadow), shadow, canvas)
 
-    def _develop(self, canvas: NDArray[np.uint8], things: list[_Thing], index: int) -> TrafficFrame:
+    def _develop(self, canvas: NDArray[np.uint8], things: list[Thing], index: int) -> TrafficFrame:
         """Lens, exposure and noise; and who is seen well enough to be listed."""
         owner = canvas[..., 3]
         exposure = 1 + 0.03 * np.sin(index / 47 + self.seed)
@@ -194,40 +205,6 @@ def sample(seed: int, *, size_hw: tuple[int, int] = (720, 1280)) -> TrafficFrame
     random = np.random.default_rng([seed, 5])
     street = Street(seed, size_hw, density=float(random.uniform(0.35, 1.4)))
     return street.frame(int(random.integers(0, 100_000)))
-
-
-@dataclass(frozen=True)
-class _Thing:
-    """Something on the street at one moment."""
-
-    body: Body
-    class_id: int
-    track: int
-    x: float
-    y: float
-    forwards: bool
-
-
-def _draw_body(canvas: NDArray[np.uint8], camera: Camera, light: scenery.Light, thing: _Thing, owner: int) -> None:
-    """Draw the faces that look at the camera, back to front; the owner goes into the fourth channel."""
-    body, turn = thing.body, 1.0 if thing.forwards else -1.0
-    heading = np.array([turn, turn, 1.0])
-    corners = body.corners * heading + (thing.x, thing.y, 0)
-    normals = body.normals * heading
-    pixels, depth = camera.project(corners)
-    middle = corners.mean(axis=1)
-    is_seen = (np.einsum("fk,fk->f", normals, camera.position - middle) > 0) & (depth.min(axis=1) > NEAR_M)
-    if not is_seen.any():
-        return
-    distance = np.linalg.norm(middle - camera.position, axis=1)
-    order = np.lexsort((np.arange(len(distance)), -distance[body.carrier]))
-    sunny = np.clip(normals @ light.towards_sun, 0, None)
-    rgb = body.colours * light.tint * (light.ambient + light.diffuse * sunny)[:, None]
-    haze = np.clip(thing.y / scenery.FAR_M, 0, 1) ** 1.5
-    rgb = np.clip(rgb + haze * (np.array(light.haze) - rgb), 0, 255)
-    fixed = to_fixed_point(pixels)
-    for face in order[is_seen[order]]:
-        cv2.fillConvexPoly(canvas, fixed[face], (*rgb[face].tolist(), owner), shift=SUBPIXEL_BITS)
 
 
 def _random_layout(random: np.random.Generator) -> scenery.Layout:
@@ -286,7 +263,7 @@ def _random_slots(random: np.random.Generator, layout: scenery.Layout, density: 
         for part in (0.2, 0.45, 0.7, 0.9):
             speed = random.choice((-1, 1)) * random.uniform(0.8, 1.6)
             x = side * (pavement + part * layout.pavement)
-            fill(x, speed, gap=(3, 26), share=min(0.55 * density, 1), classes=person)
+            fill(x, speed, gap=(3, 26), share=min(0.45 * density, 1), classes=person)
     return slots
 
 

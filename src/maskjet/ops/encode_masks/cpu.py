@@ -3,7 +3,7 @@
 Bilinear upsampling is separable. A column of the image is the blend of two columns of logits; along it, between two
 neighbouring rows of logits, the value is linear. So a column costs one blend per row of logits, not one per pixel:
 where both ends of a stretch have the same sign the whole stretch is one run, and where the sign changes it does so
-once, at a pixel that bisection finds. Columns between two columns of logits without a positive value are empty at once.
+once, near where a line is zero. Columns between two columns of logits without a positive value are empty at once.
 
 The arithmetic is that of ATen's kernel, operation by operation, so that the strings are equal byte for byte.
 """
@@ -68,27 +68,30 @@ def _find_turn(upper: np.float32, lower: np.float32, down: NDArray[np.float32], 
     """The first of the pixels from `first` to before `last` that lies on the side of `lower`; `last` if none does.
 
     For finite values on different sides. Both terms of the blend then move the same way as the weight grows, in
-    floating point too, so the side changes at most once.
+    floating point too, so the side changes at most once: near where the line through the two values is zero.
     """
-    is_upper_inside = upper > 0
-    while first < last:
-        middle = (first + last) // 2
-        if (blend(upper, lower, down[middle]) > 0) == is_upper_inside:
-            first = middle + 1
-        else:
-            last = middle
-    return first
+    is_lower_inside = lower > 0
+    zero, step = upper / (upper - lower), down[last - 1] - down[first]
+    turn = first
+    if step > 0:
+        turn = min(max(first + int((zero - down[first]) / step * (last - 1 - first)), first), last)
+    while turn > first and (blend(upper, lower, down[turn - 1]) > 0) == is_lower_inside:
+        turn -= 1
+    while turn < last and (blend(upper, lower, down[turn]) > 0) != is_lower_inside:
+        turn += 1
+    return turn
 
 
 @compiled("int64(int64[::1], int64, int64, boolean)")
-def _mark(edges: NDArray[np.int64], found: int, pixel: int, is_inside: bool) -> int:
+def _mark(edges: NDArray[np.int64], found: int, pixel: int, is_inside: bool | np.bool_) -> int:
     """Say that a pixel is inside or not; it is an edge if the one before it, after `found` edges, is otherwise."""
     edges[found] = pixel
     return found + ((found % 2 == 1) != is_inside)
 
 
 @compiled(
-    "int64[::1](float32[:, ::1], int64[::1], int64[::1], float32[::1], int64[::1], int64[::1], int64[::1], float32[::1])"
+    "int64[::1](float32[:, ::1], int64[::1], int64[::1], float32[::1], int64[::1], "
+    "int64[::1], int64[::1], float32[::1])"
 )
 def _find_runs(
     mask: NDArray[np.float32],

@@ -12,6 +12,8 @@ from maskjet.ops.paste_masks.cases import CASES, bytes_moved, tolerance_used
 from maskjet.ops.record import Implementation, Op, Variant, serves_any
 from maskjet.ops.selection import ImageSizes, Selection, check_image_sizes, queries_by_image
 
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
 
 def paste_masks(
     mask_logits: torch.Tensor,
@@ -53,11 +55,16 @@ def check_masks(
     Raises:
         InputError: Not mask logits, or queries or sizes that don't go with them.
     """
-    if not isinstance(mask_logits, torch.Tensor) or mask_logits.ndim != 4 or not mask_logits.is_floating_point():
-        got = f"{mask_logits.dtype} {list(mask_logits.shape)}" if isinstance(mask_logits, torch.Tensor) else mask_logits
-        raise InputError(f"mask_logits must be a floating tensor [B, Q, h, w], got {got}.")
+    if not isinstance(mask_logits, torch.Tensor):
+        raise InputError(f"mask_logits must be a tensor, got {type(mask_logits).__name__}.")
+    if mask_logits.dtype not in _DTYPES or mask_logits.ndim != 4 or 0 in mask_logits.shape[2:]:
+        raise InputError(
+            "mask_logits must be float32, float16 or bfloat16 [B, Q, h, w] of at least one logit per mask, "
+            f"got {str(mask_logits.dtype).removeprefix('torch.')} {list(mask_logits.shape)}."
+        )
     batch, queries = mask_logits.shape[:2]
-    return queries_by_image(query, batch, queries), check_image_sizes(image_sizes, batch)
+    rows = [row.to(mask_logits.device) for row in queries_by_image(query, batch, queries)]
+    return rows, check_image_sizes(image_sizes, batch)
 
 
 RECORD = Op(

@@ -67,6 +67,11 @@ def _checkerboard(masks: torch.Tensor) -> None:
     masks[..., ::2, ::2] = masks[..., 1::2, 1::2] = 1
 
 
+def _last_row_only(masks: torch.Tensor) -> None:
+    masks.fill_(-1)
+    masks[:, :, -1] = 1
+
+
 CASES: Mapping[str, Callable[[torch.device], dict[str, Any]]] = {
     "some": _case(),
     "no query": _case(query=()),
@@ -84,6 +89,7 @@ CASES: Mapping[str, Callable[[torch.device], dict[str, Any]]] = {
     "one row": _case((1, 300)),
     "one column": _case((300, 1)),
     "smaller than the logits": _case((17, 140), side=(40, 200)),
+    "between the pixels": _case((1, 300), edit=_last_row_only),  # no pixel lies near a positive logit
     "same size": _case((90, 80), side=(90, 80)),
     "small image": _case((31, 57)),
     "float16": _case(dtype=torch.float16),

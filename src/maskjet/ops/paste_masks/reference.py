@@ -18,10 +18,10 @@ def paste_masks(
         masks = torch.empty((len(distinct), height, width), dtype=torch.uint8, device=mask_logits.device)
         step = max(_FLOATS_AT_ONCE // (height * width), 1)
         for start in range(0, len(distinct), step):
-            chosen = mask_logits[image, distinct[start : start + step].to(mask_logits.device)].float()
+            chosen = mask_logits[image, distinct[start : start + step]].float()
             values = upsample(chosen, height, width)
             masks[start : start + step] = values > 0
-        masks = masks[place.to(masks.device)]
+        masks = masks[place]
         pasted.append((masks, masks.flatten(1).any(dim=1)))
     return pasted
 

@@ -6,11 +6,11 @@ output value.
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from maskjet.jit import compiled
 from maskjet.ops.interpolation import SMALL, blend, taps
 from maskjet.ops.preprocess import reference
 
@@ -40,7 +40,10 @@ def preprocess(
         out.copy_(floats)
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@compiled(
+    "void(Array(uint8, 3, 'A', True), int64[::1], int64[::1], float32[::1], int64[::1], int64[::1], float32[::1], "
+    "UniTuple(int64, 3), float32[::1], float32[::1], float32[::1], float32[:, :, ::1])"
+)
 def _resize(
     frame: NDArray[np.uint8],
     top: NDArray[np.int64],

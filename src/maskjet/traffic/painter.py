@@ -1,0 +1,188 @@
+"""Painting a frame: all bodies are projected and lit at once, then filled from the farthest face to the nearest.
+
+A canvas is uint8 [H, W, 4]: RGB and the owner. One fill writes both, without antialiasing, so who is seen at a pixel
+and who owns it are the same thing by construction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from maskjet.traffic.bodies import Body
+from maskjet.traffic.camera import NEAR_M, SUBPIXEL_BITS, Camera, to_fixed_point
+from maskjet.traffic.scenery import FAR_M, Light
+
+Canvas = NDArray[np.uint8]
+_SMALL_PX = 2.0  # details with a shorter diagonal are left out: without antialiasing they would be too fat
+
+
+@dataclass(frozen=True)
+class Thing:
+    """Something on the street at one moment."""
+
+    body: Body
+    """What it looks like."""
+    x: float
+    """Of its middle, in metres from the road's middle."""
+    y: float
+    """Of its middle, in metres along the road."""
+    turn: float = 1.0
+    """1 when it heads away from the camera, -1 when it comes towards it."""
+    class_id: int = 0
+    """Index into CLASSES."""
+    track: int = 0
+    """The same for the same thing at every moment."""
+
+    @property
+    def footprint(self) -> tuple[float, float, float, float]:
+        """What it covers of the ground, in metres: x1, y1, x2, y2."""
+        width, length, _ = self.body.footprint
+        return self.x - width / 2, self.y - length / 2, self.x + width / 2, self.y + length / 2
+
+
+@dataclass(frozen=True)
+class Sprite:
+    """What was drawn once of something that does not move."""
+
+    left: int
+    """In pixels."""
+    top: int
+    """In pixels."""
+    picture: Canvas
+    """uint8 [h, w, 4], owner 0."""
+    cover: NDArray[np.uint8]
+    """uint8 [h, w]: not 0 where it is drawn."""
+    footprint: tuple[float, float, float, float]
+    """What it covers of the ground, in metres: x1, y1, x2, y2."""
+
+    def draw(self, canvas: Canvas) -> None:
+        """Draw it again."""
+        height, width = self.cover.shape
+        part = canvas[self.top : self.top + height, self.left : self.left + width]
+        cv2.copyTo(self.picture, self.cover, part)
+
+
+def cut_sprite(canvas: Canvas, footprint: tuple[float, float, float, float]) -> Sprite | None:
+    """Cut out what was drawn, with any owner but 0, on an empty canvas, and empty it again; None if that is nothing."""
+    left, top, width, height = cv2.boundingRect(canvas[..., 3])
+    if width == 0:
+        return None
+    part = canvas[top : top + height, left : left + width]
+    picture, cover = part.copy(), part[..., 3].copy()
+    picture[..., 3] = 0
+    part[:] = 0
+    return Sprite(left, top, picture, cover, footprint)
+
+
+def draw_bodies(
+    canvas: Canvas, camera: Camera, *, light: Light, things: Sequence[Thing], sprites: Sequence[Sprite] = ()
+) -> None:
+    """Draw things and sprites so that nearer ones hide farther ones; the owners are the things' numbers from 1."""
+    footprints = [thing.footprint for thing in things] + [sprite.footprint for sprite in sprites]
+    order = order_by_depth(np.array(footprints), camera.position[:2])
+    polygons, colours, ends = _prepare_faces(camera, light, {i + 1: things[i] for i in order if i < len(things)})
+    start = 0
+    faces_until = iter(ends)
+    for i in order:
+        if i >= len(things):
+            sprites[i - len(things)].draw(canvas)
+            continue
+        end = next(faces_until)
+        for polygon, colour in zip(polygons[start:end], colours[start:end], strict=True):
+            cv2.fillConvexPoly(canvas, polygon, colour, shift=SUBPIXEL_BITS)
+        start = end
+
+
+def order_by_depth(footprints: NDArray[np.float64], eye: NDArray[np.float64]) -> list[int]:
+    """Order upright things such that each comes before all that can hide it.
+
+    Of two that a line along or across the road keeps apart, the one on the eye's side can hide the other. That settles
+    a long bus beside short cars, where middles do not. Where footprints overlap, the farther middle comes first.
+
+    Args:
+        footprints: [n, 4] of x1, y1, x2, y2.
+        eye: x, y.
+
+    Returns:
+        Indices, the farthest first.
+    """
+    low, high = footprints.reshape(-1, 2, 2).swapaxes(0, 1)
+    below = high[:, None] <= low[None]  # [i, j, axis]: i ends before j begins
+    on_eye_side = (below & (eye <= low[None])) | (below.swapaxes(0, 1) & (eye >= high[None]))
+    can_hide = np.any(on_eye_side, axis=2)
+    hides = can_hide & ~can_hide.T
+    distance = np.hypot(*((low + high) / 2 - eye).T)
+    hidden_waiting = hides.sum(axis=1)
+    order: list[int] = []
+    for _ in range(len(footprints)):
+        nearest_free = int(np.argmax(np.where(hidden_waiting == 0, distance, distance - 1e6)))
+        order.append(nearest_free)
+        hidden_waiting -= hides[:, nearest_free]
+        distance[nearest_free] = -np.inf
+    return order
+
+
+def _prepare_faces(
+    camera: Camera, light: Light, owned: dict[int, Thing]
+) -> tuple[list[NDArray[np.int32]], list[list[float]], list[int]]:
+    """Polygons and colours with owner of what faces the camera, in drawing order; and where each thing's faces end."""
+    if not owned:
+        return [], [], []
+    owners, things = np.array(list(owned)), list(owned.values())
+    counts = [len(thing.body.colours) for thing in things]
+    number = np.repeat(np.arange(len(things)), counts)
+    places = np.array([(thing.x, thing.y, 0.0) for thing in things])[number]
+    heading = np.array([(thing.turn, thing.turn, 1.0) for thing in things])[number]
+    normals = np.concatenate([thing.body.normals for thing in things]) * heading
+    corners = np.concatenate([thing.body.corners for thing in things]) * heading[:, None] + places[:, None]
+    first = np.repeat(np.cumsum([0, *counts[:-1]]), counts)
+    carrier = np.concatenate([thing.body.carrier for thing in things]) + first
+
+    to_face = corners.mean(axis=1) - camera.position
+    distance = np.einsum("fk,fk->f", to_face, to_face)
+    diagonal = corners[:, 2] - corners[:, 0]
+    is_large = np.einsum("fk,fk->f", diagonal, diagonal) * (camera.focal_px / _SMALL_PX) ** 2 > distance
+    is_seen = (np.einsum("fk,fk->f", normals, to_face) < 0) & (is_large | (carrier == np.arange(len(carrier))))
+    is_seen[is_seen] = camera.to_view(corners[is_seen])[..., 2].max(axis=1) > NEAR_M
+    seen = np.flatnonzero(is_seen)
+    order = seen[np.lexsort((seen, -distance[carrier[seen]], number[seen]))]
+
+    colours = np.concatenate([thing.body.colours for thing in things])[order]
+    rgb = _light_up(colours, normals[order], places[order, 1], light)
+    ends = np.searchsorted(number[order], np.arange(len(things)), side="right").tolist()
+    view = camera.to_view(corners[order])
+    return _to_polygons(camera, view), np.column_stack([rgb, owners[number[order]]]).tolist(), ends
+
+
+def _light_up(
+    colours: NDArray[np.float64], normals: NDArray[np.float64], y: NDArray[np.float64], light: Light
+) -> NDArray[np.float64]:
+    """[F, 3] RGB of faces in the sun and the haze."""
+    sunny = np.clip(normals @ light.towards_sun, 0, None)
+    rgb = colours * light.tint * (light.ambient + light.diffuse * sunny)[:, None]
+    haze = np.clip(y / FAR_M, 0, 1)[:, None] ** 1.5
+    return np.clip(rgb + haze * (np.array(light.haze) - rgb), 0, 255)
+
+
+def _to_polygons(camera: Camera, view: NDArray[np.float64]) -> list[NDArray[np.int32]]:
+    """Faces [F, 4, 3] seen from the camera as polygons in OpenCV's integers, cut where they come too near."""
+    polygons = list(to_fixed_point(camera.to_pixels(view)))
+    for face in np.flatnonzero(view[..., 2].min(axis=1) < NEAR_M):
+        polygons[face] = to_fixed_point(camera.to_pixels(_cut_near(view[face])))
+    return polygons
+
+
+def _cut_near(corners: NDArray[np.float64]) -> NDArray[np.float64]:
+    """What of a convex polygon [k, 3] lies at least NEAR_M from the camera."""
+    kept = []
+    for here, there in zip(corners, np.roll(corners, -1, axis=0), strict=True):
+        if here[2] >= NEAR_M:
+            kept.append(here)
+        if (here[2] >= NEAR_M) != (there[2] >= NEAR_M):
+            kept.append(here + (NEAR_M - here[2]) / (there[2] - here[2]) * (there - here))
+    return np.array(kept)
