@@ -13,6 +13,7 @@ import pytest
 import torch
 from PIL import Image as PILImage
 
+from maskjet import frames as frames_module
 from maskjet.errors import InputError, SourceError
 from maskjet.frames import ListSource, VideoSource, open_source
 from maskjet.images import read_image, to_image
@@ -115,9 +116,28 @@ class TestImages:
         with pytest.raises(SourceError, match=rf"image must be whole, '.*cut\{suffix}' is empty or cut off"):
             list(open_source(path))
 
+    def test_a_jpeg_may_hold_a_thumbnail_and_be_followed_by_a_film(self, tmp_path):
+        whole = cv2.imencode(".jpg", picture(60, 80))[1].tobytes()
+        thumbnail = cv2.imencode(".jpg", picture(6, 8))[1].tobytes()
+        exif = b"\xff\xe1" + (len(thumbnail) + 8).to_bytes(2, "big") + b"Exif\0\0" + thumbnail
+        film = b"ftyp" + bytes(range(256)) * 9 + b"\xff\xda\xff\xd8 and no end"
+        path = tmp_path / "motion.jpg"
+        path.write_bytes(whole[:2] + exif + whole[2:] + film)
+        np.testing.assert_array_equal(read_image(path), cv2.imdecode(np.frombuffer(whole, np.uint8), 1)[..., ::-1])
+        path.write_bytes(whole[:2] + exif + whole[2:-40])
+        with pytest.raises(SourceError, match=r"motion\.jpg' is empty or cut off"):
+            read_image(path)
+
+    def test_a_header_that_asks_for_too_much(self, tmp_path):
+        data = bytearray(cv2.imencode(".bmp", picture(8, 8))[1].tobytes())
+        data[18:26] = (60_000).to_bytes(4, "little") * 2
+        (tmp_path / "huge.bmp").write_bytes(data)
+        with pytest.raises(SourceError, match=r"huge\.bmp' is corrupt, too large or no image"):
+            read_image(tmp_path / "huge.bmp")
+
     def test_corrupt_and_empty_files(self, tmp_path):
         (tmp_path / "noise.webp").write_bytes(os.urandom(500))
-        with pytest.raises(SourceError, match=r"image must be decodable, '.*noise\.webp' is corrupt or no image"):
+        with pytest.raises(SourceError, match=r"image must be decodable, '.*noise\.webp' is corrupt"):
             list(open_source(tmp_path / "noise.webp"))
         (tmp_path / "empty.jpg").touch()
         with pytest.raises(SourceError, match=r"image must be whole, '.*empty\.jpg'"):
@@ -192,7 +212,7 @@ class TestLists:
         ("make", "message"),
         [
             (lambda folder: folder, "source must be a folder with images, .* has none"),
-            (lambda folder: folder / "*.png", "source must be a glob that matches files, .* matches none"),
+            (lambda folder: folder / "*.png", "source must be a glob that matches files, .* has none"),
             (lambda folder: folder / "nothing.mp4", r"source must exist, .*nothing\.mp4' does not"),
         ],
     )
@@ -249,7 +269,7 @@ class TestVideos:
             packets = [(packet.pos, packet.size) for packet in container.demux(video=0) if packet.size]
         data = bytearray(path.read_bytes())
         position, size = packets[17]
-        data[position + 4 : position + size] = os.urandom(size - 4)
+        data[position + 5 : position + size] = np.random.default_rng(0).bytes(size - 5)
         path.write_bytes(data)
         with open_source(path) as source:
             frames = list(source)
@@ -258,6 +278,32 @@ class TestVideos:
         assert frames[-1].index == 39
         assert close_to(frames[-1].image, picture(96, 128, seed=39))
         assert "v.mp4" in source.bad_frames[0][1]
+
+    @pytest.mark.parametrize("threads", [1, 16])
+    @pytest.mark.parametrize("damaged", [[37], [20], [4, 39], [35, 36]])
+    def test_every_frame_is_shown_or_counted_at_its_own_index(self, threads, damaged, tmp_path, monkeypatch):
+        path = write_video(tmp_path / "v.mp4", frames=40, size=(96, 128))
+        with av.open(str(path)) as container:
+            packets = [(packet.pos, packet.size) for packet in container.demux(video=0) if packet.size]
+        data = bytearray(path.read_bytes())
+        for position, size in (packets[index] for index in damaged):
+            data[position + 5 : position + size] = np.random.default_rng(0).bytes(size - 5)
+        path.write_bytes(data)
+        opened = frames_module._open_container
+
+        def with_threads(name):
+            container = opened(name)
+            container.streams.video[0].codec_context.thread_count = threads
+            return container
+
+        monkeypatch.setattr(frames_module, "_open_container", with_threads)
+        with open_source(path) as source:
+            frames = list(source)
+        shown, bad = [frame.index for frame in frames], [index for index, _ in source.bad_frames]
+        assert sorted(shown + bad) == list(range(40))
+        assert bad
+        for frame in frames:
+            assert close_to(frame.image, picture(96, 128, seed=frame.index))
 
     def test_a_truncated_file_gives_what_it_has(self, tmp_path):
         path = write_video(tmp_path / "v.mkv", frames=40, size=(96, 128))
@@ -278,7 +324,7 @@ class TestVideos:
         with open_source(path) as source:
             frames = list(source)
         assert 0 < len(frames) < 40
-        assert "ends after" in source.bad_frames[-1][1]
+        assert "breaks off at" in source.bad_frames[-1][1]
 
     def test_not_a_video(self, tmp_path):
         for name, data in (("noise.mp4", os.urandom(2000)), ("empty.mp4", b""), ("text.txt", b"hello\n" * 50)):

@@ -139,9 +139,46 @@ def test_images_keep_their_names_and_none_is_lost(tmp_path):
         for index, (frame, name) in enumerate(zip(frames(3), names, strict=True))
     ]
     write([tmp_path / "shown"], items)
-    assert sorted(path.name for path in (tmp_path / "shown").iterdir()) == ["clip_7.jpg", "one.jpg", "one_1.jpg"]
-    shown = cv2.imread(str(tmp_path / "shown" / "one.jpg"))
+    written = sorted(path.name for path in (tmp_path / "shown").iterdir())
+    assert written == ["clip_000007.jpg", "one.png", "one_1.png"]
+    shown = cv2.imread(str(tmp_path / "shown" / "one.png"))
     assert shown.shape == (48, 64, 3)
+
+
+def test_one_image_under_the_name_asked_for(tmp_path):
+    write([tmp_path / "new" / "x.jpg"], frames(1))
+    assert cv2.imread(str(tmp_path / "new" / "x.jpg")).shape == (48, 64, 3)
+
+
+def test_a_picture_is_not_drawn_over_its_source(tmp_path):
+    path = tmp_path / "a.png"
+    assert cv2.imwrite(str(path), np.zeros((48, 64, 3), np.uint8))
+    before = path.read_bytes()
+    with pytest.raises(SourceError, match=r"out must not be where the source is, '.*a\.png' would be overwritten"):
+        write([tmp_path], [Frame(0, None, np.zeros((48, 64, 3), np.uint8), "s", str(path))])
+    assert path.read_bytes() == before
+
+
+def test_the_source_is_no_output(tmp_path):
+    (tmp_path / "v.mp4").write_bytes(b"video")
+    with pytest.raises(InputError, match=r"out must not be the source, got '.*v\.mp4' for both"):
+        open_sinks([str(tmp_path / "v.mp4")], source=str(tmp_path / "v.mp4"))
+    assert (tmp_path / "v.mp4").read_bytes() == b"video"
+
+
+def test_an_output_named_twice(tmp_path):
+    with pytest.raises(InputError, match="out must name each output once"):
+        open_sinks([str(tmp_path / "a.mp4")] * 2)
+
+
+def test_several_videos_follow_each_other(tmp_path):
+    items = [
+        Frame(i, time_s, frame.image, "s", "n")
+        for i, (frame, time_s) in enumerate(zip(frames(4), [5.0, 5.1, 0.0, 0.1], strict=True))
+    ]
+    write([tmp_path / "out.mp4"], items)
+    times = [frame.time_s for frame in open_source(tmp_path / "out.mp4")]
+    np.testing.assert_allclose(times, [0, 0.1, 0.2, 0.3], atol=2e-3)
 
 
 def test_several_outputs_at_once(tmp_path):
@@ -150,10 +187,10 @@ def test_several_outputs_at_once(tmp_path):
     assert all(path.exists() for path in outs)
 
 
-@pytest.mark.parametrize("out", ["out.txt", "out.avi", "x.jpg"])
+@pytest.mark.parametrize("out", ["out.txt", "out.avi", "x.gif"])
 def test_unknown_outputs_list_the_known(out, tmp_path):
     with pytest.raises(
-        InputError, match=r"out must end in one of \.mp4, \.mkv, \.mov, \.jsonl, \.json, or be a folder"
+        InputError, match=r"out must end in one of \.mp4, \.mkv, \.mov, \.jsonl, \.json, .*, or be a folder"
     ):
         open_sinks([str(tmp_path / "fine.jsonl"), str(tmp_path / out)])
 

@@ -18,6 +18,7 @@ import typer
 from rich.console import Console
 
 import maskjet
+from maskjet.bench import ops as ops_benchmark
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError, MaskjetError
 from maskjet.frames import open_source
@@ -111,7 +112,7 @@ def run(
 def _detect(model: Model, source: Any, out: list[str], depth: int) -> Summary:
     """Run a model over a source into sinks; Ctrl-C ends it early, with whole outputs."""
     frames, is_interrupted = 0, False
-    with open_sinks(out, fps=source.fps) as sinks, _progress("detecting", source.length) as advance:
+    with open_sinks(out, fps=source.fps, source=source.name) as sinks, _progress("detecting", source.length) as advance:
         start = time.perf_counter()
         try:
             for frame, detections in model.stream(source, depth=depth):
@@ -193,6 +194,16 @@ def traffic_coco(
             on_progress=advance,
         )
     _print(f"wrote {directory / 'annotations.json'}")
+
+
+@bench_app.command("ops")
+def bench_ops(
+    out: Annotated[Path | None, typer.Option(help="A JSON file for the report.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="An op's name; may be repeated.")] = None,
+    runs: Annotated[int, typer.Option(help="Timed calls per implementation and workload.")] = 30,
+) -> None:
+    """Compare, then time every implementation of every op, beside pycocotools where it is installed."""
+    _print(ops_benchmark.run(out, runs=runs, only=only or ()), to_stdout=True)
 
 
 def _parse_size(text: str) -> tuple[int, int]:

@@ -7,21 +7,23 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from heapq import heappop, heappush
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import av
 import av.error
+import av.video.reformatter
 import numpy as np
 from numpy.typing import NDArray
 
-from maskjet.errors import FrameError, InputError, MaskjetError, SourceError
-from maskjet.images import IMAGE_SUFFIXES, to_image
+from maskjet.errors import FrameError, InputError, SourceError
+from maskjet.images import IMAGE_SUFFIXES, explain, to_image
 
 _OPEN_TIMEOUT_S, _READ_TIMEOUT_S = 10.0, 10.0
+_DAMAGED = "its data are damaged"
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,22 +43,31 @@ class Frame:
 
 
 class Source(ABC):
-    """An iterable of frames that can be iterated over once; also a context manager.
+    """Frames in order, to be iterated over once; a context manager.
+
+    Args:
+        name: What it was opened with.
 
     Attributes:
+        kind: What frames are read from.
         name: What it was opened with.
         length: How many frames it should have; None if that can't be known.
         fps: Frames per second; None where there is no clock.
-        is_live: Whether frames come as they happen, from a camera or a network stream.
+        size_hw: (height, width) of the first frame; None where that is not known before it is read.
+        is_live: Whether frames come as they happen, from a camera or a stream without an end.
+        frames_seen: How many frames went by, those in `bad_frames` included: the next one's index.
         bad_frames: (index, reason) of the frames left out because they could not be decoded.
     """
 
-    name: str
+    kind: ClassVar[Literal["image", "list", "video"]]
     length: int | None = None
     fps: float | None = None
+    size_hw: tuple[int, int] | None = None
     is_live: bool = False
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.frames_seen = 0
         self.bad_frames: list[tuple[int, str]] = []
 
     @abstractmethod
@@ -70,6 +81,11 @@ class Source(ABC):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _skip(self, reason: str) -> None:
+        """Count a frame that is left out."""
+        self.bad_frames.append((self.frames_seen, reason))
+        self.frames_seen += 1
 
 
 def open_source(source: Any) -> Source:
@@ -87,6 +103,11 @@ def open_source(source: Any) -> Source:
         SourceError: Nothing can be read from it; the message names it.
         InputError: It is of no type above.
     """
+    return _open(source, "image")
+
+
+def _open(source: Any, name: str) -> Source:
+    """Open a source; `name` is for what has none of its own."""
     if isinstance(source, Source):
         return source
     if isinstance(source, int) or (isinstance(source, str) and source.isdecimal()):
@@ -94,31 +115,33 @@ def open_source(source: Any) -> Source:
     if isinstance(source, str | os.PathLike):
         return _open_path(os.fspath(source))
     if hasattr(source, "shape") or hasattr(source, "getexif"):
-        return ListSource([to_image(source, "image")], name="image", is_strict=True)
-    if isinstance(source, Iterable):
-        return ListSource(source, name=type(source).__name__)
+        return ImageSource(source, name)
+    if isinstance(source, Iterable) and not isinstance(source, bytes):
+        return ListSource(source, type(source).__name__)
     raise InputError(f"source must be a path, URL, camera, image or an iterable of these, got {type(source).__name__}.")
 
 
 def _open_path(text: str) -> Source:
-    path = Path(text)
     if "://" in text or text.startswith("/dev/video"):
         return VideoSource(text)
-    if path.is_dir():
-        found = sorted((file for file in path.iterdir() if file.suffix.lower() in IMAGE_SUFFIXES), key=_natural)
-        if not found:
-            raise SourceError(f"source must be a folder with images, {text!r} has none.")
-        return ListSource(found, name=text)
-    if not path.exists() and glob.has_magic(text):
-        found = sorted((Path(file) for file in glob.glob(text, recursive=True)), key=_natural)  # noqa: PTH207 - absolute
-        if not found:
-            raise SourceError(f"source must be a glob that matches files, {text!r} matches none.")
-        return ListSource(found, name=text)
-    if not path.exists():
-        raise SourceError(f"source must exist, {text!r} does not.")
-    if path.suffix.lower() in IMAGE_SUFFIXES:
-        return ListSource([path], name=text, is_strict=True)
-    return VideoSource(text)
+    path = Path(text)
+    try:
+        if path.is_dir():
+            return _open_files(text, "folder with images", filter(_is_image, path.iterdir()))
+        if path.exists():
+            return ImageSource(path, text) if _is_image(path) else VideoSource(text)
+    except OSError as error:
+        raise SourceError(f"source must be readable, {text!r} is not: {explain(error)}.") from error
+    if glob.has_magic(text):
+        return _open_files(text, "glob that matches files", map(Path, glob.glob(text, recursive=True)))  # noqa: PTH207
+    raise SourceError(f"source must exist, {text!r} does not.")
+
+
+def _open_files(text: str, what: str, paths: Iterable[Path]) -> Source:
+    found = sorted(paths, key=_natural)
+    if not found:
+        raise SourceError(f"source must be a {what}, {text!r} has none.")
+    return ListSource(found, text)
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
@@ -126,90 +149,114 @@ def _natural(path: Path) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", str(path)) if part]
 
 
-class ListSource(Source):
-    """Images and videos one after the other, numbered through.
+def _is_image(item: Any) -> bool:
+    """Whether an item is one image: in memory, or a file that is named like one."""
+    if isinstance(item, str | os.PathLike):
+        return Path(item).suffix.lower() in IMAGE_SUFFIXES
+    return hasattr(item, "shape") or hasattr(item, "getexif")
+
+
+class ImageSource(Source):
+    """One image, read when it is opened.
 
     Args:
-        items: Images, paths of images and paths of videos.
-        name: Of the whole.
-        is_strict: Whether a bad item is an error rather than a bad frame.
+        image: What `to_image` takes.
+        name: Its path, or what to call it.
+
+    Raises:
+        SourceError: The file can't be read.
+        InputError: It is no image.
     """
 
-    def __init__(self, items: Iterable[Any], *, name: str, is_strict: bool = False) -> None:
-        super().__init__()
-        self.name = name
+    kind = "image"
+    length = 1
+
+    def __init__(self, image: Any, name: str) -> None:
+        super().__init__(name)
+        self._image = to_image(image, name)
+        self.size_hw = (self._image.shape[0], self._image.shape[1])
+
+    def __iter__(self) -> Iterator[Frame]:
+        self.frames_seen = 1
+        yield Frame(0, None, self._image, self.name, self.name)
+
+
+class ListSource(Source):
+    """Sources one after the other, each opened when its turn comes, their frames numbered through.
+
+    An item that can't be opened is one bad frame.
+
+    Args:
+        items: What `open_source` takes.
+        name: Of the whole.
+    """
+
+    kind = "list"
+
+    def __init__(self, items: Iterable[Any], name: str) -> None:
+        super().__init__(name)
         self._items = items
-        self._is_strict = is_strict
-        if isinstance(items, list | tuple) and not any(map(_is_video, items)):
+        if isinstance(items, list | tuple) and all(map(_is_image, items)):
             self.length = len(items)
 
     def __iter__(self) -> Iterator[Frame]:
-        index = 0
         for position, item in enumerate(self._items):
-            if isinstance(item, str | os.PathLike) and _is_video(item):
-                with closing(VideoSource(os.fspath(item))) as video:
-                    for frame in video:
-                        yield Frame(index + frame.index, frame.time_s, frame.image, self.name, frame.name)
-                    self.bad_frames += [(index + bad, reason) for bad, reason in video.bad_frames]
-                    index += video.frames_seen
-                continue
-            name = os.fspath(item) if isinstance(item, str | os.PathLike) else f"{self.name}[{position}]"
             try:
-                image = to_image(item, name)
-            except MaskjetError as error:
-                if self._is_strict:
-                    raise
-                self.bad_frames.append((index, str(error)))
-            else:
-                yield Frame(index, None, image, self.name, name)
-            index += 1
+                source = _open(item, f"{self.name}[{position}]")
+            except SourceError as error:
+                self._skip(str(error))
+                continue
+            with source:
+                yield from self._number(source)
 
-
-def _is_video(item: Any) -> bool:
-    """Whether an item of a list is to be opened as a video."""
-    if not isinstance(item, str | os.PathLike):
-        return False
-    text = os.fspath(item)
-    return "://" in text or Path(text).suffix.lower() not in IMAGE_SUFFIXES
+    def _number(self, source: Source) -> Iterator[Frame]:
+        """The frames of one of the sources, counted from where the last one ended."""
+        first = self.frames_seen
+        try:
+            for frame in source:
+                yield replace(frame, index=first + frame.index, source=self.name)
+        finally:
+            self.bad_frames += [(first + index, reason) for index, reason in source.bad_frames]
+            self.frames_seen = first + source.frames_seen
 
 
 class VideoSource(Source):
-    """A video file, camera or network stream, decoded by FFmpeg.
+    """A video file, camera or network stream, decoded by FFmpeg, upright.
 
-    A packet that can't be decoded costs the frame it would have given; so does one FFmpeg marks as damaged. A file
-    that ends before the number of frames it announces gets one more entry in `bad_frames`, for its end.
+    A damaged frame costs itself, and those that can't be shown without it; they are counted where the container gives
+    times to its packets, as all but raw streams do. So each frame has the index it has in the whole file. A file that
+    ends before the time it announces gets one more entry in `bad_frames`, for its end.
 
     Args:
         name: Path, device file or URL.
 
     Raises:
-        SourceError: It can't be opened or has no video.
+        SourceError: It can't be opened, has no video, or not one frame of it can be decoded.
     """
 
+    kind = "video"
+
     def __init__(self, name: str) -> None:
-        super().__init__()
-        self.name = name
-        self.is_live = name.startswith(("/dev/video", "rtsp:", "rtmp:", "udp:"))
-        self.frames_seen = 0
-        try:
-            self._container = av.open(
-                name,
-                format="v4l2" if name.startswith("/dev/video") else None,
-                options={"rtsp_transport": "tcp"} if name.startswith("rtsp:") else {},
-                timeout=(_OPEN_TIMEOUT_S, _READ_TIMEOUT_S),
-            )
-        except (av.error.FFmpegError, OSError) as error:
-            raise SourceError(
-                f"source must be an image, video or stream, {name!r} can't be read: {_why(error)}."
-            ) from error
-        if not self._container.streams.video:
-            self.close()
-            raise SourceError(f"source must contain video, {name!r} contains none.")
+        super().__init__(name)
+        self._container = _open_container(name)
         self._stream = self._container.streams.video[0]
-        self._stream.thread_type = "AUTO"
+        is_device = name.startswith("/dev/video")
+        self.is_live = is_device or ("://" in name and self._container.duration is None)
+        self._stream.thread_type = "SLICE" if self.is_live else "AUTO"  # a thread per frame is faster, and later
         rate = self._stream.average_rate
         self.fps = float(rate) if rate else None
         self.length = None if self.is_live else self._announced_length(rate)
+        self._to_rgb = av.video.reformatter.VideoReformatter()
+        self._due: list[int] = []  # a heap: presentation times of packets that gave no frame yet
+        # What the decoder last said of damage; FFmpeg's HEVC decoder says nothing.
+        self._damage = _DAMAGED if self._stream.codec_context.name == "hevc" else None
+        self._end_s = 0.0
+        self._frames = self._read()
+        self._first = next(self._frames, None)
+        if self._first is None:
+            self.close()
+            raise SourceError(f"source must have a frame that can be decoded, {name!r} has none.")
+        self.size_hw = (self._first.image.shape[0], self._first.image.shape[1])
 
     def _announced_length(self, rate: Fraction | None) -> int | None:
         if self._stream.frames:
@@ -219,49 +266,105 @@ class VideoSource(Source):
         return None
 
     def __iter__(self) -> Iterator[Frame]:
-        for packet in self._packets():
-            try:
-                decoded = packet.decode()
-            except av.error.FFmpegError as error:
-                self._skip(_why(error))
-                continue
-            for picture in decoded:
-                if picture.is_corrupt:
-                    self._skip("its data are damaged")
-                    continue
-                index = self.frames_seen
-                self.frames_seen += 1
-                pixels = np.asarray(picture.to_ndarray(format="rgb24"), dtype=np.uint8)
-                image = np.rot90(pixels, round(picture.rotation / 90) % 4)
-                yield Frame(index, picture.time, image, self.name, f"{self.name}#{index}")
-        announced = self._stream.frames
-        if self.frames_seen < announced:
-            self._skip(f"the video ends after {self.frames_seen} of {announced} frames")
-
-    def _packets(self) -> Iterator[av.Packet[Any]]:
-        """The packets up to the end, or to where the file breaks off."""
-        packets = self._container.demux(self._stream)
-        while True:
-            try:
-                packet = next(packets, None)
-            except av.error.FFmpegError as error:
-                if self.is_live:
-                    raise FrameError(f"{self.name!r} broke off: {_why(error)}.", index=self.frames_seen) from error
-                self._skip(_why(error))
-                return
-            if packet is None:
-                return
-            yield packet
-
-    def _skip(self, reason: str) -> None:
-        self.bad_frames.append((self.frames_seen, f"{self.name}: {reason}"))
-        self.frames_seen += 1
+        if self._first is not None:
+            first, self._first = self._first, None
+            yield first
+            yield from self._frames
 
     def close(self) -> None:
         """Close the file or device; may be called twice."""
         self._container.close()
 
+    def _read(self) -> Iterator[Frame]:
+        for packet in self._packets(self._container, self._stream):
+            if packet.size and packet.pts is not None and not packet.is_discard:
+                heappush(self._due, packet.pts)
+                self._end_s = max(self._end_s, float((packet.pts + (packet.duration or 0)) * packet.time_base))
+            for picture in self._decode(packet):
+                yield from self._show(picture)
+        if self._due and not self.is_live:
+            yield from self._read_end()
+        self._miss_before(None)
+        announced_s = _announced_end_s(self._stream)
+        if self.fps and announced_s - self._end_s > 1.5 / self.fps:
+            self._skip(f"{self.name}: the video breaks off at {self._end_s:.2f} of {announced_s:.2f} s")
 
-def _why(error: Exception) -> str:
-    """FFmpeg's reason, without its error number."""
-    return getattr(error, "strerror", None) or str(error)
+    def _read_end(self) -> Iterator[Frame]:
+        """The frames still due, decoded again one by one: damage ends PyAV's draining of the decoder's threads."""
+        with _open_container(self.name) as container:
+            stream = container.streams.video[0]
+            stream.thread_type = "SLICE"
+            container.seek(self._due[0], stream=stream)
+            for packet in self._packets(container, stream):
+                for picture in self._decode(packet):
+                    if self._due and picture.pts is not None and picture.pts >= self._due[0]:
+                        yield from self._show(picture)
+
+    def _packets(self, container: av.container.InputContainer, stream: av.VideoStream) -> Iterator[av.Packet[Any]]:
+        """The packets up to the end, or to where the file breaks off, and an empty one that drains the decoder."""
+        try:
+            yield from container.demux(stream)
+        except av.error.FFmpegError as error:
+            if self.is_live:
+                raise FrameError(f"{self.name!r} broke off: {explain(error)}.", index=self.frames_seen) from error
+            self._damage = explain(error)
+            drain: av.Packet[Any] = av.Packet()
+            drain.stream = stream
+            yield drain
+
+    def _decode(self, packet: av.Packet[Any]) -> list[av.VideoFrame]:
+        """The pictures that come out of the decoder after this packet; none if it finds damage."""
+        try:
+            return packet.decode()
+        except av.error.FFmpegError as error:
+            self._damage = explain(error)
+            if packet.size and packet.pts is None:  # it will not be missed
+                self._skip(f"{self.name}: {self._damage}")
+            return []
+
+    def _show(self, picture: av.VideoFrame) -> Iterator[Frame]:
+        """The frame of a picture, unless it is damaged."""
+        self._miss_before(picture.pts)
+        if picture.is_corrupt:
+            self._skip(f"{self.name}: {_DAMAGED}")
+            return
+        pixels = np.asarray(self._to_rgb.reformat(picture, format="rgb24").to_ndarray(), dtype=np.uint8)
+        image = np.ascontiguousarray(np.rot90(pixels, round(picture.rotation / 90)))
+        index = self.frames_seen
+        self.frames_seen += 1
+        yield Frame(index, picture.time, image, self.name, f"{self.name}#{index}")
+
+    def _miss_before(self, pts: int | None) -> None:
+        """Count the frames due before `pts`, None being the end, as lost if the stream is damaged.
+
+        If it is not, they are no frames: second fields, or pictures that are never to be shown.
+        """
+        while self._due and (pts is None or self._due[0] <= pts):
+            if heappop(self._due) != pts and self._damage is not None:
+                self._skip(f"{self.name}: {self._damage}")
+
+
+def _open_container(name: str) -> av.container.InputContainer:
+    try:
+        container = av.open(
+            name,
+            format="v4l2" if name.startswith("/dev/video") else None,
+            options={"rtsp_transport": "tcp"} if name.startswith("rtsp:") else {},
+            timeout=(_OPEN_TIMEOUT_S, _READ_TIMEOUT_S),
+        )
+    except (av.error.FFmpegError, OSError) as error:
+        raise SourceError(
+            f"source must be an image, video or stream, {name!r} can't be read: {explain(error)}."
+        ) from error
+    if not container.streams.video:
+        container.close()
+        raise SourceError(f"source must contain video, {name!r} contains none.")
+    return container
+
+
+def _announced_end_s(stream: av.VideoStream) -> float:
+    """When the last frame ends, as the file's head says; 0 if it does not say."""
+    if stream.duration is not None and stream.time_base is not None:
+        return float((stream.duration + (stream.start_time or 0)) * stream.time_base)
+    hours, minutes, seconds = (stream.metadata.get("DURATION") or "0:0:0").split(":")  # Matroska
+    return int(hours) * 3600 + int(minutes) * 60 + float(seconds)

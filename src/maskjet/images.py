@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,8 @@ Image = NDArray[np.uint8]
 def to_image(value: Any, name: str) -> Image:
     """Turn one image of any accepted kind into uint8 [H, W, 3] RGB.
 
-    Grey becomes RGB; alpha is dropped, not blended, as PIL's convert("RGB") does; 16 bits are scaled to 8; an EXIF
-    rotation of a file or PIL image is applied (rfdetr's `predict` leaves it).
+    Grey becomes RGB; alpha is dropped, not blended, as PIL's convert("RGB") does; of 16 bits the upper 8 are kept; an
+    EXIF rotation of a file or PIL image is applied (rfdetr's `predict` leaves it).
 
     Args:
         value: uint8 or uint16 array or CPU tensor [H, W], [H, W, 1], [H, W, 3] or [H, W, 4]; path; or PIL image.
@@ -56,28 +57,52 @@ def read_image(path: Path) -> Image:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise SourceError(f"image must be a readable file, {str(path)!r} is not: {error.strerror}.") from error
+        raise SourceError(f"image must be a readable file, {str(path)!r} is not: {explain(error)}.") from error
     if not _is_whole(data):
         raise SourceError(f"image must be whole, {str(path)!r} is empty or cut off.")
-    pixels = cv2.imdecode(np.frombuffer(data, dtype=np.uint8), cv2.IMREAD_COLOR)
+    try:
+        pixels = cv2.imdecode(np.frombuffer(data, dtype=np.uint8), cv2.IMREAD_COLOR)
+    except cv2.error:  # more pixels than OpenCV allows
+        pixels = None
     if pixels is None:
-        raise SourceError(f"image must be decodable, {str(path)!r} is corrupt or no image.")
+        raise SourceError(f"image must be decodable, {str(path)!r} is corrupt, too large or no image.")
     return np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB), dtype=np.uint8)
 
 
+def explain(error: Exception) -> str:
+    """The reason an operating system's or FFmpeg's error gives, without its number."""
+    return getattr(error, "strerror", None) or str(error)
+
+
 def _is_whole(data: bytes) -> bool:
-    """Whether a file reaches its format's end mark; OpenCV fills what is missing with grey and says nothing."""
-    if data.startswith(b"\xff\xd8"):  # JPEG: the last scan must be followed by an end of image
-        return data.rfind(b"\xff\xd9") > data.rfind(b"\xff\xda")
+    """Whether a file reaches its format's end mark; OpenCV fills what a JPEG lacks with grey and says nothing."""
+    if data.startswith(b"\xff\xd8"):
+        return _is_whole_jpeg(data)
     if data.startswith(b"\x89PNG"):
-        return b"IEND" in data[-64:]
+        return b"IEND\xaeB`\x82" in data
     return len(data) > 0
+
+
+_JPEG_MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")  # not a stuffed zero, not a restart within a scan
+
+
+def _is_whole_jpeg(data: bytes) -> bool:
+    """Whether the end of the image is reached from segment to segment: thumbnails in and films after it don't count."""
+    position = 2
+    while marker := _JPEG_MARKER.search(data, position):
+        if marker[0] == b"\xff\xd9":
+            return True
+        position = marker.end() + int.from_bytes(data[marker.end() : marker.end() + 2], "big")
+    return False
 
 
 def _from_pil(image: Any, name: str) -> Image:
     from PIL import ImageOps  # installed, or there would be no such image
 
-    upright = ImageOps.exif_transpose(image)
+    try:
+        upright = ImageOps.exif_transpose(image)
+    except OSError as error:  # PIL reads the pixels only now
+        raise SourceError(f"{name} must be whole, the PIL image can't be read: {error}.") from error
     if upright.mode.startswith("I;16"):
         return _from_array(np.asarray(upright).astype(np.uint16), name)
     if upright.mode in ("I", "F"):
@@ -90,7 +115,7 @@ def _from_array(array: NDArray[Any], name: str) -> Image:
     if array.ndim == 3 and array.shape[-1] not in (1, 3, 4) and array.shape[0] in (1, 3, 4):
         raise InputError(f"{name} must be [H, W, 3], got {got}, which looks like [C, H, W]: move the channels last.")
     if array.dtype == np.uint16:
-        array = ((array.astype(np.uint32) + 128) // 257).astype(np.uint8)
+        array = (array >> 8).astype(np.uint8)
     if array.dtype != np.uint8:
         raise InputError(f"{name} must be uint8 [H, W, 3] RGB in 0..255, got {got}.")
     if array.ndim == 2:

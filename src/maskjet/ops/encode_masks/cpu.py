@@ -3,7 +3,8 @@
 Bilinear upsampling is separable. A column of the image is the blend of two columns of logits; along it, between two
 neighbouring rows of logits, the value is linear. So a column costs one blend per row of logits, not one per pixel:
 where both ends of a stretch have the same sign the whole stretch is one run, and where the sign changes it does so
-once, near where a line is zero. Columns between two columns of logits without a positive value are empty at once.
+once, near where the line through them is zero. Columns between two columns of logits without a positive value are
+empty at once.
 
 The arithmetic is that of ATen's kernel, operation by operation, so that the strings are equal byte for byte.
 """
@@ -30,19 +31,20 @@ def encode_masks(
         if height + width <= SMALL:
             strings = reference.encode_masks(mask_logits[image : image + 1], [distinct], [(height, width)])[0]
         else:
-            masks = mask_logits.detach()[image, distinct].float().contiguous().numpy()
-            strings = _encode(masks, height, width)
+            strings = _encode(mask_logits[image].detach(), distinct, height, width)
         encoded.append([strings[i] for i in place.tolist()])
     return encoded
 
 
-def _encode(masks: NDArray[np.float32], height: int, width: int) -> list[bytes]:
-    """Counts strings of masks [n, h, w]."""
-    top, bottom, down = taps(masks.shape[1], height)
+def _encode(mask_logits: torch.Tensor, rows: torch.Tensor, height: int, width: int) -> list[bytes]:
+    """Counts strings of some masks of [Q, h, w]."""
+    top, bottom, down = taps(mask_logits.shape[1], height)
     starts = np.append(np.flatnonzero(np.diff(top, prepend=-1)), height)  # of the stretches with the same two rows
-    columns = taps(masks.shape[2], width)
+    columns = taps(mask_logits.shape[2], width)
     strings = []
-    for mask in masks:
+    for row in rows.tolist():
+        # One at a time: for all at once torch wakes its threads, and on a busy machine waits 5 ms for them.
+        mask = mask_logits[row].float().contiguous().numpy()
         runs = _find_runs(mask, top, bottom, down, starts, *columns)
         buffer = np.empty(BYTES_PER_COUNT * len(runs), dtype=np.uint8)
         strings.append(buffer[: write_string(runs, buffer)].tobytes())
