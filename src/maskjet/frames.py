@@ -224,8 +224,9 @@ class VideoSource(Source):
     """A video file, camera or network stream, decoded by FFmpeg, upright.
 
     A damaged frame costs itself, and those that can't be shown without it; they are counted where the container gives
-    times to its packets, as all but raw streams do. So each frame has the index it has in the whole file. A file that
-    ends before the time it announces gets one more entry in `bad_frames`, for its end.
+    times to its packets, as all but raw streams do. So each frame has the index it has in the whole file. Frames that
+    are predicted from a damaged one are shown as FFmpeg decodes them, up to the next key frame with traces of it. A
+    file that ends before the time it announces gets one more entry in `bad_frames`, for its end.
 
     Args:
         name: Path, device file or URL.
