@@ -327,7 +327,8 @@ class VideoSource(Source):
         """The frame of a picture, unless it is damaged."""
         self._miss_before(picture.pts)
         if picture.is_corrupt:
-            self._skip(f"{self.name}: {_DAMAGED}")
+            self._damage = _DAMAGED
+            self._skip(f"{self.name}: {self._damage}")
             return
         pixels = np.asarray(self._to_rgb.reformat(picture, format="rgb24").to_ndarray(), dtype=np.uint8)
         image = np.ascontiguousarray(np.rot90(pixels, round(picture.rotation / 90)))
