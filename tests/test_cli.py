@@ -115,8 +115,15 @@ def test_ctrl_c_leaves_whole_outputs(tmp_path):
     source = tmp_path / "long.mp4"
     traffic.write_video(source, size_hw=(96, 160), frames=900)
     outs = [tmp_path / "a.mp4", tmp_path / "a.jsonl", tmp_path / "a.json"]
-    command = [sys.executable, "-m", "maskjet", "run", source, *(flag for out in outs for flag in ("--out", out))]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    # A background job ignores SIGINT, and so would what it starts.
+    program = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import maskjet.__main__"
+    command = [sys.executable, "-c", program, "run", source, *(flag for out in outs for flag in ("--out", out))]
+    process = subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
     deadline = time.monotonic() + 120
     while not (outs[1].exists() and outs[1].stat().st_size > 1000):
         assert process.poll() is None

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import platform
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any
 
 import rich.progress
@@ -111,16 +114,19 @@ def run(
 
 def _detect(model: Model, source: Any, out: list[str], depth: int) -> Summary:
     """Run a model over a source into sinks; Ctrl-C ends it early, with whole outputs."""
-    frames, is_interrupted = 0, False
-    with open_sinks(out, fps=source.fps, source=source.name) as sinks, _progress("detecting", source.length) as advance:
+    frames = 0
+    with ExitStack() as stack:
+        is_interrupted = stack.enter_context(_interrupt_flag())
+        sinks = stack.enter_context(open_sinks(out, fps=source.fps, source=source.name))
+        advance = stack.enter_context(_progress("detecting", source.length))
         start = time.perf_counter()
-        try:
-            for frame, detections in model.stream(source, depth=depth):
-                sinks.write(frame, detections)
-                frames += 1
-                advance()
-        except KeyboardInterrupt:
-            is_interrupted = True
+        results = stack.enter_context(closing(model.stream(source, depth=depth)))
+        for frame, detections in results:
+            sinks.write(frame, detections)
+            frames += 1
+            advance()
+            if is_interrupted.is_set():
+                break
     seconds = time.perf_counter() - start
     return Summary(
         frames=frames,
@@ -129,8 +135,29 @@ def _detect(model: Model, source: Any, out: list[str], depth: int) -> Summary:
         seconds=seconds,
         fps=frames / seconds,
         outputs=out,
-        is_interrupted=is_interrupted,
+        is_interrupted=is_interrupted.is_set(),
     )
+
+
+@contextmanager
+def _interrupt_flag() -> Iterator[threading.Event]:
+    """Let the first Ctrl-C set a flag, so that no output misses a frame another has; the second raises as ever."""
+    flag = threading.Event()
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
+        yield flag  # someone else decides, or started us in the background
+        return
+
+    def interrupt(number: int, at: FrameType | None) -> None:
+        if flag.is_set():
+            signal.default_int_handler(number, at)
+        flag.set()
+
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield flag
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @app.command()

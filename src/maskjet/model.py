@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from importlib.resources import as_file, files
@@ -126,7 +126,7 @@ class Model:
             found += self._running().run([_to_tensor(image, f"images[{start + i}]") for i, image in enumerate(batch)])
         return found
 
-    def stream(self, source: Any, *, depth: int = 2) -> Iterator[tuple[Frame, Detections]]:
+    def stream(self, source: Any, *, depth: int = 2) -> Generator[tuple[Frame, Detections]]:
         """Detect instances frame by frame.
 
         Frames are decoded ahead in a thread of their own, at most `depth` of them, so that decoding and detecting
