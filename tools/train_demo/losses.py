@@ -9,6 +9,8 @@ from scipy.optimize import linear_sum_assignment
 
 from maskjet.networks.rfdetr.decoder import refine_boxes
 
+SIDE = 40  # points across an instance at which its mask is compared
+
 
 def training_outputs(network, images, groups):
     """Every decoder layer's (logits, boxes, masks), and the encoder's; the queries of all groups side by side.
@@ -52,8 +54,9 @@ class Groups(torch.nn.Module):
             )
             for _ in range(extra)
         )
-        self.query_feat = torch.nn.Parameter(torch.randn(extra * network.spec.queries, network.spec.hidden_dim))
-        self.refpoint_embed = torch.nn.Parameter(torch.zeros(extra * network.spec.queries, 4))
+        content = network.query_feat.weight.detach().repeat(extra, 1)
+        self.query_feat = torch.nn.Parameter(content + content.std() * torch.randn_like(content))
+        self.refpoint_embed = torch.nn.Parameter(network.refpoint_embed.weight.detach().repeat(extra, 1))
 
     def head(self, network, group):
         """(output, norm, class, box) of one group."""
@@ -103,6 +106,7 @@ def loss(outputs, batch, groups):
     The encoder's proposals are matched on their own, all decoder layers by what the last one says.
     """
     outputs = [tuple(part.float() for part in output) for output in outputs]
+    points, is_inside = _sample_truth(batch)
     encoder_match, decoder_match = _match(*outputs[0], batch, groups), _match(*outputs[-1], batch, groups)
     count = max(len(batch.classes), 1) * groups
     total = 0.0
@@ -112,7 +116,10 @@ def loss(outputs, batch, groups):
         overlap = _overlap(mine, theirs, giou=False)
         total = total + _classification(logits, query, image, batch.classes[target], overlap.detach())
         total = total + 5 * (mine - theirs).abs().sum() + 2 * (1 - _overlap(mine, theirs, giou=True)).sum()
-        total = total + 5 * _mask_loss(masks[image, query], batch.masks[target]).sum()
+        drawn = F.grid_sample(
+            masks[image, query][:, None], 2 * points[target] - 1, padding_mode="border", align_corners=False
+        )
+        total = total + 5 * _mask_loss(drawn[:, 0], is_inside[target]).sum()
     return total / count
 
 
@@ -127,12 +134,30 @@ def _classification(logits, query, image, classes, overlap):
     return (F.binary_cross_entropy_with_logits(logits, target, reduction="none") * weight).sum()
 
 
+@torch.no_grad()
+def _sample_truth(batch):
+    """Points (x, y) [n, SIDE + 16, SIDE, 2] in 0..1 at which masks are compared, and whether they are inside [n, ...].
+
+    A mask is what its upsampled logits draw. Things are narrower than a logit's cell, so the comparison is made at the
+    resolution of the input: SIDE × SIDE points over each box and its surroundings, the rest all over the image.
+    """
+    count, side = len(batch.boxes), batch.maps.shape[1]
+    step = (torch.arange(SIDE, device=batch.boxes.device) + 0.5) / SIDE - 0.5
+    around = torch.stack(torch.meshgrid(step, step, indexing="xy"), dim=-1)
+    reach = batch.boxes[:, 2:] * 1.25 + 10 / side
+    near = batch.boxes[:, None, None, :2] + around * reach[:, None, None]
+    anywhere = torch.rand(count, 16, SIDE, 2, device=near.device)
+    points = torch.cat([near, anywhere], dim=1).clamp(0, 1 - 1e-6)
+    x, y = (points * side).long().unbind(-1)
+    return points, (batch.maps[batch.image[:, None, None], y, x] == batch.number[:, None, None]).float()
+
+
 def _mask_loss(logits, target):
-    """Per mask: cross-entropy + 1 - dice."""
-    logits, target = logits.flatten(1), target.flatten(1)
-    entropy = F.binary_cross_entropy_with_logits(logits, target, reduction="none").mean(1)
-    probability = logits.sigmoid()
-    dice = (2 * (probability * target).sum(1) + 1) / (probability.sum(1) + target.sum(1) + 1)
+    """Per mask: cross-entropy near the instance and elsewhere + 1 - dice near it."""
+    entropy = F.binary_cross_entropy_with_logits(logits, target, reduction="none")
+    entropy = entropy[:, :SIDE].mean((1, 2)) + entropy[:, SIDE:].mean((1, 2))
+    near, target = logits[:, :SIDE].sigmoid(), target[:, :SIDE]
+    dice = (2 * (near * target).sum((1, 2)) + 1) / (near.sum((1, 2)) + target.sum((1, 2)) + 1)
     return entropy + 1 - dice
 
 

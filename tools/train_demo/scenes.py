@@ -72,7 +72,9 @@ class Batch:
     """What one training step sees."""
 
     inputs: torch.Tensor  # [B, 3, S, S], normalised
-    masks: torch.Tensor  # [n, m, m]: share of each mask cell that is inside
+    maps: torch.Tensor  # [B, S, S]: 0 ground, else an instance's number
+    number: torch.Tensor  # [n]: in the map of its image
+    masks: torch.Tensor  # [n, m, m]: share of each mask cell that is inside; for the matching
     classes: torch.Tensor  # [n]
     boxes: torch.Tensor  # [n, 4] cxcywh, 0..1
     image: torch.Tensor  # [n]: which image of the batch
@@ -146,4 +148,4 @@ def _targets(maps, classes, boxes, inputs, spec, *, least_pixels=9):
     xyxy = torch.where(is_inside, exact, seen)
     cxcywh = torch.cat([(xyxy[:, :2] + xyxy[:, 2:]) / 2, xyxy[:, 2:] - xyxy[:, :2]], dim=1)
     masks = F.avg_pool2d(inside[:, None].float(), stride)[:, 0]
-    return Batch(inputs, masks, classes[image, number], cxcywh, image)
+    return Batch(inputs, maps, number + 1, masks, classes[image, number], cxcywh, image)

@@ -24,7 +24,7 @@ SPEC = ModelSpec(
     name="demo",
     input_size=240,
     patch_size=10,
-    windows=1,
+    windows=2,
     decoder_layers=3,
     queries=60,
     has_masks=True,
@@ -36,7 +36,7 @@ SPEC = ModelSpec(
     hidden_dim=128,
     cross_attention_heads=8,
     feed_forward_dim=512,
-    mask_stride=4,
+    mask_stride=3,
     class_names=dict(enumerate(CLASSES)),
 )
 
@@ -81,7 +81,10 @@ class Run:
         torch.manual_seed(0)
         self.args, self.device = args, device
         self.network = RFDETR(SPEC)
-        initialise(self.network)
+        if args.start:
+            self.network.load_state_dict(safetensors.torch.load_file(args.start))
+        else:
+            initialise(self.network)
         self.groups = Groups(self.network, args.groups)
         self.network.to(device)
         self.groups.to(device)
@@ -157,6 +160,8 @@ def main():
     parser.add_argument("--steps", type=int, default=8000, help="of the whole schedule")
     parser.add_argument("--minutes", type=float, default=9.0, help="until this piece stops")
     parser.add_argument("--streets", type=int, default=6500, help="to draw scenes of")
+    parser.add_argument("--first-seed", type=int, default=1_000_000, help="of the streets")
+    parser.add_argument("--start", type=Path, help="weights.safetensors of an earlier run to start from")
     parser.add_argument("--workers", type=int, default=16)
     parser.add_argument("--batch", type=int, default=96)
     parser.add_argument("--groups", type=int, default=3)
@@ -194,7 +199,9 @@ def _scenes(args, device):
     path = args.run / "scenes.pt"
     if path.exists():
         return Scenes(**{name: tensor.to(device) for name, tensor in torch.load(path, weights_only=True).items()})
-    scenes = draw_scenes(args.streets, first_seed=1_000_000, side=SPEC.input_size, device=device, workers=args.workers)
+    scenes = draw_scenes(
+        args.streets, first_seed=args.first_seed, side=SPEC.input_size, device=device, workers=args.workers
+    )
     torch.save({name: tensor.cpu() for name, tensor in vars(scenes).items()}, path)
     return scenes
 
