@@ -1,7 +1,10 @@
 """The command line, in a process of its own and within this one."""
 
+import contextlib
 import json
 import os
+import pty
+import re
 import signal
 import subprocess
 import sys
@@ -109,6 +112,23 @@ def test_traffic(tmp_path, capsys):
     assert [frame.image.shape for frame in open_source(tmp_path / "v.mp4")] == [(96, 160, 3)] * 3
     assert run("traffic", "coco", tmp_path / "set", "--size", "160x96", "--images", "2", capsys=capsys)[0] == 0
     assert len(json.loads((tmp_path / "set" / "annotations.json").read_text())["images"]) == 2
+
+
+def test_a_terminal_sees_progress_with_speed_and_time_left(tmp_path):
+    traffic.write_video(tmp_path / "v.mp4", size_hw=(96, 160), frames=40)
+    terminal, ours = pty.openpty()
+    command = [sys.executable, "-m", "maskjet", "run", tmp_path / "v.mp4", "--out", tmp_path / "v.jsonl"]
+    process = subprocess.Popen(command, stderr=ours, env={**os.environ, "TERM": "xterm", "COLUMNS": "120"})
+    os.close(ours)
+    shown = b""
+    with contextlib.suppress(OSError):  # how a terminal's end is told
+        while part := os.read(terminal, 4096):
+            shown += part
+    os.close(terminal)
+    assert process.wait(timeout=60) == 0, shown.decode()
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
+    assert re.search(r"detecting .* 0:00:0\d +\d+/40 +\d+\.\d/s", plain)
+    assert "done" in plain
 
 
 def test_ctrl_c_leaves_whole_outputs(tmp_path):

@@ -19,6 +19,7 @@ import rich.progress
 import torch
 import typer
 from rich.console import Console
+from rich.text import Text
 
 import maskjet
 from maskjet.bench import ops as ops_benchmark
@@ -243,11 +244,17 @@ def _parse_size(text: str) -> tuple[int, int]:
     return int(height), int(width)
 
 
+class _SpeedColumn(rich.progress.ProgressColumn):
+    """Steps per second, once there are some."""
+
+    def render(self, task: rich.progress.Task) -> Text:
+        return Text("" if task.speed is None else f"{task.speed:.1f}/s", style="progress.data.speed")
+
+
 @contextmanager
 def _progress(what: str, total: int | None) -> Iterator[Callable[[], None]]:
     """A progress bar with speed and time left on stderr, when that is a terminal; yields what advances it."""
-    speed = rich.progress.TextColumn("{task.speed:.1f}/s") if total else rich.progress.TextColumn("")
-    columns = (*rich.progress.Progress.get_default_columns(), rich.progress.MofNCompleteColumn(), speed)
+    columns = (*rich.progress.Progress.get_default_columns(), rich.progress.MofNCompleteColumn(), _SpeedColumn())
     console = Console(stderr=True)
     with rich.progress.Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
         task = bar.add_task(what, total=total)
