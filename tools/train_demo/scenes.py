@@ -33,11 +33,11 @@ class Scenes:
     boxes: torch.Tensor  # float32 [N, MOST, 4] xyxy, 0..1
 
 
-def _draw(seed, side):
+def _draw(seed, side, empty):
     cv2.setNumThreads(1)
     random = np.random.default_rng([seed, 17])
     size_hw = list(SOURCES)[random.choice(len(SOURCES), p=list(SOURCES.values()))]
-    density = 0.0 if random.random() < 0.03 else float(random.uniform(0.3, 1.6))
+    density = 0.0 if random.random() < empty else float(random.uniform(0.3, 1.6))
     street = Street(seed, size_hw, density=density)
     return [_pack(street.frame(int(index)), side) for index in random.integers(0, 100_000, FRAMES_PER_STREET)]
 
@@ -58,11 +58,11 @@ def _pack(frame, side):
     return image, instances, classes, boxes
 
 
-def draw_scenes(streets, *, first_seed, side, device, workers):
-    """Draw FRAMES_PER_STREET scenes of each street, in processes."""
+def draw_scenes(streets, *, first_seed, side, empty, device, workers):
+    """Draw FRAMES_PER_STREET scenes of each street, in processes; `empty` is the share of streets without anything."""
     seeds = range(first_seed, first_seed + streets)
     with ProcessPoolExecutor(workers) as pool:
-        packed = [one for many in pool.map(partial(_draw, side=side), seeds, chunksize=8) for one in many]
+        packed = [one for many in pool.map(partial(_draw, side=side, empty=empty), seeds, chunksize=8) for one in many]
     images, maps, classes, boxes = (torch.from_numpy(np.stack(part)) for part in zip(*packed, strict=True))
     return Scenes(images.to(device), maps.to(device), classes.long().to(device), boxes.to(device))
 
@@ -80,8 +80,11 @@ class Batch:
     image: torch.Tensor  # [n]: which image of the batch
 
 
-def make_batch(scenes, picks, spec, generator):
-    """Crop, mirror, recolour, blur and normalise scenes; targets follow, and are dropped where little is left."""
+def make_batch(scenes, picks, spec, generator, *, nothing):
+    """Crop, mirror, recolour, blur and normalise scenes; targets follow, and are dropped where little is left.
+
+    A share of `nothing` becomes noise without targets.
+    """
     device, count = scenes.images.device, len(picks)
     random = partial(torch.rand, generator=generator, device=device)
     # One affine map per image, from output to scene, both in -1..1: half see all of the scene, half a part of it.
@@ -97,7 +100,7 @@ def make_batch(scenes, picks, spec, generator):
     images = F.grid_sample(images, grid, mode="bilinear", padding_mode="border", align_corners=False)
     maps = F.grid_sample(scenes.maps[picks][:, None].float(), grid, mode="nearest", align_corners=False)
     classes = scenes.classes[picks]
-    is_noise = random(count) < 0.02
+    is_noise = random(count) < nothing
     images = torch.where(is_noise.view(-1, 1, 1, 1), _noise(images.shape, random), images)
     classes = torch.where(is_noise[:, None], -1, classes)
     images = _recolour(images, random)
@@ -108,9 +111,14 @@ def make_batch(scenes, picks, spec, generator):
 
 
 def _noise(shape, random):
-    """Images of nothing: noise, from single pixels to patches as large as a car."""
-    coarse = F.interpolate(random(shape[0], 3, 12, 12), size=shape[2:], mode="bilinear")
-    return torch.lerp(coarse, random(*shape), random(shape[0], 1, 1, 1))
+    """Images of nothing: single colours, patches as large as a car or as a person, and noise on them or alone."""
+    count, _, *size = shape
+    patches = torch.stack(
+        [F.interpolate(random(count, 3, n, n), size=size, mode="bilinear") for n in (1, 3, 6, 12, 24)]
+    )
+    coarse = patches[(random(count) * len(patches)).long(), torch.arange(count, device=patches.device)]
+    share = (2 * random(count, 1, 1, 1) - 1).clamp(min=0)
+    return torch.lerp(coarse, random(*shape), share)
 
 
 def _recolour(images, random):

@@ -106,7 +106,7 @@ class Run:
         for part in self.optimizer.param_groups:
             part["lr"] = args.rate * warm * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * progress)))
         picks = torch.randint(len(scenes.images), (args.batch,), generator=self.generator, device=self.device)
-        batch = make_batch(scenes, picks, SPEC, self.generator)
+        batch = make_batch(scenes, picks, SPEC, self.generator, nothing=args.nothing)
         with torch.autocast(self.device.type, dtype=torch.bfloat16):
             outputs = training_outputs(self.network, batch.inputs, self.groups)
         value = loss(outputs, batch, self.groups.count)
@@ -162,6 +162,8 @@ def main():
     parser.add_argument("--streets", type=int, default=6500, help="to draw scenes of")
     parser.add_argument("--first-seed", type=int, default=1_000_000, help="of the streets")
     parser.add_argument("--start", type=Path, help="weights.safetensors of an earlier run to start from")
+    parser.add_argument("--empty", type=float, default=0.03, help="share of streets with nothing on them")
+    parser.add_argument("--nothing", type=float, default=0.02, help="share of a batch that is noise")
     parser.add_argument("--workers", type=int, default=16)
     parser.add_argument("--batch", type=int, default=96)
     parser.add_argument("--groups", type=int, default=3)
@@ -200,7 +202,12 @@ def _scenes(args, device):
     if path.exists():
         return Scenes(**{name: tensor.to(device) for name, tensor in torch.load(path, weights_only=True).items()})
     scenes = draw_scenes(
-        args.streets, first_seed=args.first_seed, side=SPEC.input_size, device=device, workers=args.workers
+        args.streets,
+        first_seed=args.first_seed,
+        side=SPEC.input_size,
+        empty=args.empty,
+        device=device,
+        workers=args.workers,
     )
     torch.save({name: tensor.cpu() for name, tensor in vars(scenes).items()}, path)
     return scenes
