@@ -23,6 +23,7 @@ from rich.text import Text
 
 import maskjet
 from maskjet.bench import ops as ops_benchmark
+from maskjet.bench import video as video_benchmark
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError, MaskjetError
 from maskjet.frames import open_source
@@ -232,6 +233,29 @@ def bench_ops(
 ) -> None:
     """Compare, then time every implementation of every op, beside pycocotools where it is installed."""
     _print(ops_benchmark.run(out, runs=runs, only=only or ()), to_stdout=True)
+
+
+@bench_app.command("video")
+def bench_video(
+    out: Annotated[Path | None, typer.Option(help="A JSON file for the report.")] = None,
+    model: ModelOption = "demo",
+    weights: WeightsOption = None,
+    size: Annotated[list[str] | None, typer.Option(help="As for traffic video; may be repeated.")] = None,
+    precision: Annotated[list[str] | None, typer.Option(help="fp32, fp16 (GPU) or bf16; may be repeated.")] = None,
+    frames: Annotated[int, typer.Option(help="Of each video.")] = 150,
+    runs: Annotated[int, typer.Option(help="Of each video; the median counts.")] = 3,
+) -> None:
+    """Run street videos through a model, decoding and writing included."""
+    report = video_benchmark.run(
+        out,
+        model=model,
+        weights=weights,
+        sizes_hw=[_parse_size(text) for text in size or ("720p",)],
+        precisions=precision or ("fp32",),  # type: ignore[arg-type] # EngineConfig checks them
+        frames=frames,
+        runs=runs,
+    )
+    _print(report, to_stdout=True)
 
 
 def _parse_size(text: str) -> tuple[int, int]:

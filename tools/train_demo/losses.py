@@ -54,8 +54,9 @@ class Groups(torch.nn.Module):
             )
             for _ in range(extra)
         )
-        content = network.query_feat.weight.detach().repeat(extra, 1)
-        self.query_feat = torch.nn.Parameter(content + content.std() * torch.randn_like(content))
+        content = network.query_feat.weight.detach()
+        noise = content.std() * torch.randn(extra * len(content), content.shape[1])
+        self.query_feat = torch.nn.Parameter(content.repeat(extra, 1) + noise)
         self.refpoint_embed = torch.nn.Parameter(network.refpoint_embed.weight.detach().repeat(extra, 1))
 
     def head(self, network, group):

@@ -39,6 +39,9 @@ class Machine:
     measured_at: str
     """Date and time, UTC."""
 
+    def __str__(self) -> str:
+        return f"{self.cpu}, {self.cores} cores, load {self.load}"
+
 
 def describe_machine() -> Machine:
     """Look at the machine; takes a fraction of a second to measure its memory."""

@@ -20,6 +20,7 @@ import torch
 
 from maskjet import ops
 from maskjet.bench.machine import Machine, describe_machine
+from maskjet.bench.table import as_table
 from maskjet.errors import InputError, MaskjetError
 from maskjet.ops.paste_masks.cases import blobs
 from maskjet.ops.record import Op
@@ -76,10 +77,7 @@ class Report:
         for m in self.measurements:
             times = (f"{m.p50_ms:.3f}", f"{m.p95_ms:.3f}", f"{m.floor_ms:.4f}", f"{m.speedup:.1f}")
             rows.append((m.op, m.workload, m.variant, *times, f"{m.tolerance_used:.2g}"))
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-        where = f"{self.machine.cpu}, {self.machine.cores} cores, load {self.machine.load}"
-        return "\n".join([*(line.rstrip() for line in lines), where, *self.notes])
+        return "\n".join([as_table(rows), str(self.machine), *self.notes])
 
 
 def run(path: Path | None = None, *, runs: int = 30, only: Sequence[str] = ()) -> Report:

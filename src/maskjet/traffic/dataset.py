@@ -19,6 +19,8 @@ from maskjet.traffic.bodies import CLASSES
 from maskjet.traffic.street import FPS, Street, TrafficFrame, sample
 
 Annotations = Literal["rle", "polygon"]
+CATEGORIES = [{"id": class_id + 1, "name": name} for class_id, name in enumerate(CLASSES)]
+"""Of COCO data sets of streets."""
 OnProgress = Callable[[], object]
 
 # x264's AVX-512 code depends on stray memory: with noise on the heap 24 of 70 runs wrote the same bytes, with nothing
@@ -112,22 +114,22 @@ def write_coco(
         if not cv2.imwrite(str(directory / "images" / name), pixels, [cv2.IMWRITE_JPEG_QUALITY, 92]):
             raise SourceError(f"directory must be writable, {str(directory)!r} is not.")
         listed.append({"id": image_id, "file_name": name, "height": size_hw[0], "width": size_hw[1]})
-        found += _annotations(scene, image_id, len(found) + 1, annotations)
+        found += annotate(scene, image_id, len(found) + 1, annotations)
         if on_progress:
             on_progress()
     data_set = {
         "info": {"description": f"maskjet traffic, seeds {seed}..{seed + images - 1}"},
         "licenses": [],
         "images": listed,
-        "categories": [{"id": class_id + 1, "name": name} for class_id, name in enumerate(CLASSES)],
+        "categories": CATEGORIES,
         "annotations": found,
     }
     with _partial(directory / "annotations.json") as partial:
         partial.write_text(json.dumps(data_set))
 
 
-def _annotations(scene: TrafficFrame, image_id: int, first_id: int, kind: Annotations) -> Iterator[dict[str, Any]]:
-    """COCO annotations of one image."""
+def annotate(scene: TrafficFrame, image_id: int, first_id: int, kind: Annotations = "rle") -> Iterator[dict[str, Any]]:
+    """The truth about one image as COCO annotations, `first_id` being the first one's id."""
     rles = coco_rle.encode(scene.masks())
     for number, (rle, class_id) in enumerate(zip(rles, scene.class_id.tolist(), strict=True)):
         x1, y1, x2, y2 = coco_rle.to_xyxy(rle)

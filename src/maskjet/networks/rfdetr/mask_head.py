@@ -61,10 +61,12 @@ class MaskHead(nn.Module):
             [B, Q, mask_size, mask_size]; positive is inside.
         """
         size = (self.mask_size, self.mask_size)
+        # Channels last, in which the blocks' norms and pointwise convolutions work, so that nothing is transposed.
+        features = features.contiguous(memory_format=torch.channels_last)
         image = F.interpolate(features, size=size, mode="bilinear", align_corners=False)
         for block in self.blocks:
             image = block(image)
-        image = self.spatial_features_proj(image).flatten(2)
+        pixels = self.spatial_features_proj(image).permute(0, 2, 3, 1).flatten(1, 2)
         queries = self.query_features_proj(self.query_features_block(queries))
-        masks: Tensor = queries @ image + self.bias
+        masks: Tensor = queries @ pixels.transpose(1, 2) + self.bias
         return masks.view(*queries.shape[:2], *size)

@@ -1,0 +1,68 @@
+"""Evaluating the demo model: the truth scores full marks, and the tables name every row."""
+
+from dataclasses import asdict
+
+import numpy as np
+
+from maskjet import coco_rle
+from maskjet.bench.machine import describe_machine
+from maskjet.detections import Detections
+from maskjet.traffic import sample
+from tools.train_demo import evaluate
+
+
+class Oracle:
+    """A model that knows the answer."""
+
+    def __init__(self):
+        self.asked = 0
+
+    def predict(self, image):
+        scene = sample(evaluate.FIRST_SEED + self.asked, size_hw=image.shape[:2])
+        self.asked += 1
+        certain = np.ones(len(scene.class_id), np.float32)
+        return Detections(image.shape[:2], scene.xyxy(), certain, scene.class_id, coco_rle.encode(scene.masks()))
+
+
+class Blind:
+    """A model that finds one thing everywhere, and wrongly."""
+
+    def predict(self, image):
+        mask = np.ones((1, *image.shape[:2]), bool)
+        return Detections(
+            image.shape[:2], np.float32([[0, 0, 9, 9]]), np.ones(1, np.float32), np.int32([2]), coco_rle.encode(mask)
+        )
+
+
+def test_the_truth_gets_full_marks_and_a_wrong_answer_none():
+    scenes = evaluate.Scenes(6, (96, 160))
+    perfect, wrong = evaluate.evaluate(Oracle(), scenes), evaluate.evaluate(Blind(), scenes)
+    for kind in evaluate.KINDS:
+        assert perfect[kind]["AP"] == 1
+        assert wrong[kind]["AP"] < 0.1
+        assert set(perfect[kind]) >= {"AP50", "car", "person"}
+
+
+def test_changes_keep_an_image_an_image():
+    image = sample(1, size_hw=(48, 64)).image
+    for name, change in evaluate.changes(np.random.default_rng(0)).items():
+        changed = change(image)
+        assert (changed.shape, changed.dtype) == (image.shape, image.dtype), name
+        assert (name == "unchanged") == np.array_equal(changed, image), name
+
+
+def test_every_row_is_in_the_tables():
+    numbers = evaluate.evaluate(Oracle(), evaluate.Scenes(2, (48, 64)))
+    report = {
+        "machine": asdict(describe_machine()),
+        "scenes": 2,
+        "first_seed": evaluate.FIRST_SEED,
+        "size_hw": (48, 64),
+        "fp32": numbers,
+        "bf16": numbers,
+        "robustness": {"unchanged": numbers},
+        "ghosts": {"one colour": (3, 0)},
+    }
+    text = evaluate.as_markdown(report)
+    for row in ("| segm, fp32 |", "| bbox, bf16 |", "| unchanged |", "| one colour | 3 | 0 |"):
+        assert row in text
