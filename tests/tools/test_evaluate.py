@@ -1,14 +1,16 @@
 """Evaluating the demo model: the truth scores full marks, and the tables name every row."""
 
 from dataclasses import asdict
+from importlib.resources import files
 
 import numpy as np
 
+import maskjet
 from maskjet import coco_rle
 from maskjet.bench.machine import describe_machine
 from maskjet.detections import Detections
 from maskjet.traffic import sample
-from tools.train_demo import evaluate
+from tools.train_demo import calibrate, evaluate
 
 
 class Oracle:
@@ -66,3 +68,15 @@ def test_every_row_is_in_the_tables():
     text = evaluate.as_markdown(report)
     for row in ("| segm, fp32 |", "| bbox, bf16 |", "| unchanged |", "| one colour | 3 | 0 |"):
         assert row in text
+
+
+def test_calibration_puts_a_score_just_below_the_threshold_and_keeps_the_order(tmp_path):
+    image = sample(evaluate.FIRST_SEED + 8, size_hw=(96, 160)).image
+    with maskjet.load("demo", threshold=0.05) as model:
+        before = model.predict(image)
+    score = float(before.confidence[1])
+    calibrate.shift_scores(files("maskjet.networks.demo") / "weights.safetensors", tmp_path / "new.safetensors", score)
+    with maskjet.load(tmp_path / "new.safetensors", threshold=0.01) as model:
+        after = model.predict(image)
+    assert 0.48 < after.confidence[1] < 0.5
+    np.testing.assert_array_equal(after.xyxy[:4], before.xyxy[:4])

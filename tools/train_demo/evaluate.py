@@ -96,12 +96,12 @@ def _summarise(evaluation):
     return numbers
 
 
-def count_ghosts(model):
-    """Detections at the default threshold where there is nothing: {what: (images, detections)}."""
-    random = np.random.default_rng(3)
+def images_of_nothing(first_seed):
+    """Images without any thing on them, by kind."""
+    random = np.random.default_rng(first_seed)
     height, width = SIZE_HW
-    images = {
-        "empty street": [Street(FIRST_SEED + seed, SIZE_HW, density=0).frame(0).image for seed in range(200)],
+    return {
+        "empty street": [Street(first_seed + number, SIZE_HW, density=0).frame(0).image for number in range(200)],
         "uniform noise": [random.integers(0, 256, (height, width, 3), np.uint8) for _ in range(100)],
         "normal noise": [_clip(random.normal(128, 40, (height, width, 3))) for _ in range(100)],
         "noise in patches": [
@@ -109,7 +109,12 @@ def count_ghosts(model):
         ],
         "one colour": [np.full((height, width, 3), random.integers(0, 256, 3), np.uint8) for _ in range(100)],
     }
-    return {what: (len(some), sum(len(model.predict(image)) for image in some)) for what, some in images.items()}
+
+
+def count_ghosts(model):
+    """Detections at the default threshold where there is nothing: {kind: (images, detections)}."""
+    kinds = images_of_nothing(FIRST_SEED)
+    return {kind: (len(images), sum(len(model.predict(image)) for image in images)) for kind, images in kinds.items()}
 
 
 def draw_pairs(model, path):
