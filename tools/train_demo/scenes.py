@@ -1,5 +1,6 @@
 """Training scenes: drawn by all cores, kept on the GPU, varied there."""
 
+import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -61,7 +62,8 @@ def _pack(frame, side):
 def draw_scenes(streets, *, first_seed, side, empty, device, workers):
     """Draw FRAMES_PER_STREET scenes of each street, in processes; `empty` is the share of streets without anything."""
     seeds = range(first_seed, first_seed + streets)
-    with ProcessPoolExecutor(workers) as pool:
+    # Not forked: a child of a process that has torch's threads may wait for them for ever.
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
         packed = [one for many in pool.map(partial(_draw, side=side, empty=empty), seeds, chunksize=8) for one in many]
     images, maps, classes, boxes = (torch.from_numpy(np.stack(part)) for part in zip(*packed, strict=True))
     return Scenes(images.to(device), maps.to(device), classes.long().to(device), boxes.to(device))
