@@ -30,6 +30,7 @@ from maskjet.frames import open_source
 from maskjet.model import DEFAULT_THRESHOLD, Model, read_network
 from maskjet.sinks import open_sinks
 from maskjet.spec import SPECS
+from maskjet.traffic import SIZES_HW
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 traffic_app = typer.Typer(no_args_is_help=True, help="Synthetic street scenes with exact masks.")
@@ -38,7 +39,6 @@ bench_app = typer.Typer(no_args_is_help=True, help="What it costs, after a check
 app.add_typer(bench_app, name="bench")
 
 _EXIT_STRICT, _EXIT_ERROR, _EXIT_INTERRUPTED = 1, 2, 130
-_SIZES = {"312": (176, 312), "720p": (720, 1280), "1080p": (1080, 1920)}
 
 ModelOption = Annotated[str, typer.Option(help=f"demo, a checkpoint's path, or a size: {', '.join(SPECS)}.")]
 WeightsOption = Annotated[Path | None, typer.Option(help="Checkpoint for a named size.")]
@@ -260,11 +260,11 @@ def bench_video(
 
 def _parse_size(text: str) -> tuple[int, int]:
     """(height, width) in pixels."""
-    if text in _SIZES:
-        return _SIZES[text]
+    if text in SIZES_HW:
+        return SIZES_HW[text]
     width, separator, height = text.partition("x")
     if not (separator and width.isdecimal() and height.isdecimal()):
-        raise InputError(f"--size must be one of {', '.join(_SIZES)} or WIDTHxHEIGHT, got {text!r}.")
+        raise InputError(f"--size must be one of {', '.join(SIZES_HW)} or WIDTHxHEIGHT, got {text!r}.")
     return int(height), int(width)
 
 

@@ -87,6 +87,11 @@ def string_to_counts(string: bytes | str) -> Counts:
     return counts[:found]
 
 
+def to_json(rle: RLE) -> dict[str, Any]:
+    """An RLE that `encode` returned, in JSON types: the counts become a `str`."""
+    return {"size": list(rle["size"]), "counts": rle["counts"].decode("ascii")}
+
+
 def area(rle: RLE) -> int:
     """Pixels inside."""
     counts, _ = _read(rle)

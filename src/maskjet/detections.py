@@ -153,7 +153,7 @@ class Detections:
                 "score": float(self.confidence[i]),
             }
             if self.rle is not None:
-                entry["segmentation"] = _as_json(self.rle[i])
+                entry["segmentation"] = coco_rle.to_json(self.rle[i])
             entries.append(entry)
         return entries
 
@@ -165,7 +165,7 @@ class Detections:
             for class_id, name, confidence, xyxy in rows
         ]
         for entry, rle in zip(found, self.rle or [], strict=False):
-            entry["rle"] = _as_json(rle)
+            entry["rle"] = coco_rle.to_json(rle)
         return {"size": list(self.image_size), "has_masks": self.rle is not None, "detections": found}
 
     @classmethod
@@ -187,10 +187,6 @@ class Detections:
             )
         except (KeyError, IndexError, TypeError) as error:
             raise InputError(f"fields must be what Detections.as_dict returns, {error!r} is wrong.") from error
-
-
-def _as_json(rle: Mapping[str, Any]) -> dict[str, Any]:
-    return {"size": list(rle["size"]), "counts": rle["counts"].decode("ascii")}
 
 
 def _as_bytes(rle: Mapping[str, Any]) -> dict[str, Any]:

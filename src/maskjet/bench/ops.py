@@ -24,11 +24,11 @@ from maskjet.bench.table import as_table
 from maskjet.errors import InputError, MaskjetError
 from maskjet.ops.paste_masks.cases import blobs
 from maskjet.ops.record import Op
+from maskjet.traffic import SIZES_HW
 
 Inputs = dict[str, Any]
 Call = Callable[..., Any]
 
-_SIZES_HW = {"312": (176, 312), "720p": (720, 1280), "1080p": (1080, 1920)}
 _INPUTS = 4  # that a workload rotates through
 
 
@@ -173,21 +173,21 @@ def _peers() -> tuple[dict[str, dict[str, Call]], list[str]]:
 
 
 def _frame(generator: torch.Generator) -> Inputs:
-    frame = torch.randint(0, 256, (*_SIZES_HW["1080p"], 3), dtype=torch.uint8, generator=generator)
+    frame = torch.randint(0, 256, (*SIZES_HW["1080p"], 3), dtype=torch.uint8, generator=generator)
     return {"frames": frame, "size": (312, 312), "mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 
 
 def _predictions(generator: torch.Generator) -> Inputs:
     logits = 1.5 * torch.randn(1, 100, 91, generator=generator) - 6
     logits[0, :25, 3] = 1 + torch.rand(25, generator=generator)
-    return {"logits": logits, "boxes": torch.rand(1, 100, 4, generator=generator), "image_sizes": [_SIZES_HW["1080p"]]}
+    return {"logits": logits, "boxes": torch.rand(1, 100, 4, generator=generator), "image_sizes": [SIZES_HW["1080p"]]}
 
 
 def _masks(size: str, *, is_noise: bool = False) -> Callable[[torch.Generator], Inputs]:
     def build(generator: torch.Generator) -> Inputs:
         logits = torch.randn(1, 100, 78, 78, generator=generator) if is_noise else blobs(1, 100, (78, 78), generator)
         query = [torch.randperm(100, generator=generator)[:25]]
-        return {"mask_logits": logits, "query": query, "image_sizes": [_SIZES_HW[size]]}
+        return {"mask_logits": logits, "query": query, "image_sizes": [SIZES_HW[size]]}
 
     return build
 
@@ -196,7 +196,7 @@ WORKLOADS: Mapping[str, Mapping[str, Callable[[torch.Generator], Inputs]]] = {
     "preprocess": {"1080p to 312 × 312": _frame},
     "select": {"100 queries, 91 classes, 25 found": _predictions},
     "encode_masks": {
-        **{f"{size}, 25 masks": _masks(size) for size in _SIZES_HW},
+        **{f"{size}, 25 masks": _masks(size) for size in SIZES_HW},
         "1080p, 25 masks of noise": _masks("1080p", is_noise=True),
     },
     "paste_masks": {"1080p, 25 masks": _masks("1080p")},

@@ -2,6 +2,6 @@
 
 from maskjet.traffic.bodies import CLASSES
 from maskjet.traffic.dataset import write_coco, write_video
-from maskjet.traffic.street import FPS, MIN_PIXELS, Street, TrafficFrame, sample
+from maskjet.traffic.street import FPS, MIN_PIXELS, SIZES_HW, Street, TrafficFrame, sample
 
-__all__ = ["CLASSES", "FPS", "MIN_PIXELS", "Street", "TrafficFrame", "sample", "write_coco", "write_video"]
+__all__ = ["CLASSES", "FPS", "MIN_PIXELS", "SIZES_HW", "Street", "TrafficFrame", "sample", "write_coco", "write_video"]

@@ -134,7 +134,7 @@ def annotate(scene: TrafficFrame, image_id: int, first_id: int, kind: Annotation
     for number, (rle, class_id) in enumerate(zip(rles, scene.class_id.tolist(), strict=True)):
         x1, y1, x2, y2 = coco_rle.to_xyxy(rle)
         if kind == "rle":
-            segmentation: Any = {"size": rle["size"], "counts": rle["counts"].decode("ascii")}
+            segmentation: Any = coco_rle.to_json(rle)
         else:
             segmentation = [np.ravel(line).tolist() for line in coco_rle.polygons(rle) if len(line) > 2]
         yield {

@@ -17,6 +17,8 @@ from maskjet.traffic.painter import Canvas, Sprite, Thing, cut_sprite, draw_bodi
 
 FPS = 30.0
 """Frames per second of a street."""
+SIZES_HW = {"312": (176, 312), "720p": (720, 1280), "1080p": (1080, 1920)}
+"""(height, width) in pixels by name: the sizes of the published videos."""
 MIN_PIXELS = 16
 """Instances of which fewer pixels are seen are drawn but not listed; their pixels then belong to nobody."""
 _MIN_SIDE = 16
