@@ -5,6 +5,9 @@ import os
 import pytest
 import torch
 
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # read where kernels are defined, so before maskjet's are
+
 
 def pytest_configure(config):
     if hasattr(config, "workerinput"):  # several workers share the cores

@@ -22,6 +22,8 @@ from rich.console import Console
 from rich.text import Text
 
 import maskjet
+from maskjet.bench import ablation as ablation_benchmark
+from maskjet.bench import capture, replay
 from maskjet.bench import ops as ops_benchmark
 from maskjet.bench import video as video_benchmark
 from maskjet.config import EngineConfig
@@ -38,15 +40,18 @@ app.add_typer(traffic_app, name="traffic")
 bench_app = typer.Typer(no_args_is_help=True, help="What it costs, after a check that it is right.")
 app.add_typer(bench_app, name="bench")
 
-_EXIT_STRICT, _EXIT_ERROR, _EXIT_INTERRUPTED = 1, 2, 130
+_EXIT_STRICT = _EXIT_DIFFERENT = 1
+_EXIT_ERROR, _EXIT_INTERRUPTED = 2, 130
 
 ModelOption = Annotated[str, typer.Option(help=f"demo, a checkpoint's path, or a size: {', '.join(SPECS)}.")]
 WeightsOption = Annotated[Path | None, typer.Option(help="Checkpoint for a named size.")]
 DeviceOption = Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+BenchDeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 PrecisionOption = Annotated[str | None, typer.Option(help="fp32, fp16 (GPU) or bf16.")]
 ImplementationOption = Annotated[
     str | None, typer.Option(help="Of the steps around the network: auto, reference, cpu.")
 ]
+ReportOption = Annotated[Path | None, typer.Option(help="A JSON file for the report.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
 SizeOption = Annotated[str, typer.Option(help="312, 720p, 1080p or WIDTHxHEIGHT.")]
 
@@ -227,17 +232,79 @@ def traffic_coco(
 
 @bench_app.command("ops")
 def bench_ops(
-    out: Annotated[Path | None, typer.Option(help="A JSON file for the report.")] = None,
+    out: ReportOption = None,
     only: Annotated[list[str] | None, typer.Option(help="An op's name; may be repeated.")] = None,
     runs: Annotated[int, typer.Option(help="Timed calls per implementation and workload.")] = 30,
+    device: BenchDeviceOption = "auto",
 ) -> None:
     """Compare, then time every implementation of every op, beside pycocotools where it is installed."""
-    _print(ops_benchmark.run(out, runs=runs, only=only or ()), to_stdout=True)
+    _print(ops_benchmark.run(out, runs=runs, only=only or (), device=device), to_stdout=True)
+
+
+@bench_app.command("ablation")
+def bench_ablation(
+    out: Annotated[Path | None, typer.Option(help="A folder for the CSV, the JSON and the chart.")] = None,
+    size: Annotated[list[str] | None, typer.Option(help="As for traffic video; may be repeated.")] = None,
+    survivors: Annotated[list[int] | None, typer.Option(help="Detections, 0 to 100; may be repeated.")] = None,
+    runs: Annotated[int, typer.Option(help="Timed calls per rung and case; slow rungs get fewer.")] = 50,
+    only: Annotated[list[str] | None, typer.Option(help="A rung's or peer's name; may be repeated.")] = None,
+    nvtx: Annotated[bool, typer.Option("--nvtx", help="Put NVTX ranges around the timed calls (GPU).")] = False,
+    device: BenchDeviceOption = "auto",
+) -> None:
+    """Can torch.compile match the kernels? Compare, then time one postprocess rung by rung, beside its peers."""
+    sizes_hw = [_parse_size(text) for text in size or SIZES_HW]
+    counts = survivors or ablation_benchmark.SURVIVORS
+    cases = len(set(sizes_hw)) * len(set(counts)) * ablation_benchmark.passes(device)
+    with _progress("measuring", cases) as advance:
+        report = ablation_benchmark.run(
+            out,
+            sizes_hw=sizes_hw,
+            survivors=counts,
+            runs=runs,
+            only=only or (),
+            device=device,
+            marks_ranges=nvtx,
+            on_progress=advance,
+        )
+    _print(report, to_stdout=True)
+
+
+@bench_app.command("capture")
+def bench_capture(
+    source: Annotated[str, typer.Argument(help="Image, folder, glob, video, camera number or URL.")],
+    out: Annotated[Path, typer.Option(help="The folder to write.")],
+    model: ModelOption = "demo",
+    frames: Annotated[int, typer.Option(help="How many to save, fewer if the source ends.")] = 100,
+    device: BenchDeviceOption = "auto",
+) -> None:
+    """Save the ops' calls of a run, with the references' results, for maskjet bench replay."""
+    with _progress("capturing", frames) as advance:
+        saved = capture.write(source, out, model=model, frames=frames, device=device, on_progress=advance)
+    _print(f"wrote {saved} frames to {out}")
+
+
+@bench_app.command("replay")
+def bench_replay(
+    captures: Annotated[list[Path], typer.Argument(help="Folders that maskjet bench capture wrote.")],
+    out: ReportOption = None,
+    implementation: Annotated[
+        str | None, typer.Option(help="auto, reference, triton or cpu; all that can, if not given.")
+    ] = None,
+    runs: Annotated[int, typer.Option(help="Timed repeats of each call.")] = 5,
+    device: BenchDeviceOption = "auto",
+) -> None:
+    """Make captured calls again, check each result against the saved one, and time them; exit with 1 if one differs."""
+    frames = sum(capture.read_manifest(folder)["frames"] for folder in captures)
+    with _progress("replaying", frames) as advance:
+        report = replay.run(captures, out, implementation=implementation, runs=runs, device=device, on_progress=advance)
+    _print(report, to_stdout=True)
+    if not report.is_equal:
+        raise typer.Exit(_EXIT_DIFFERENT)
 
 
 @bench_app.command("video")
 def bench_video(
-    out: Annotated[Path | None, typer.Option(help="A JSON file for the report.")] = None,
+    out: ReportOption = None,
     model: ModelOption = "demo",
     weights: WeightsOption = None,
     size: Annotated[list[str] | None, typer.Option(help="As for traffic video; may be repeated.")] = None,

@@ -1,7 +1,13 @@
-"""Ops are compared with PyTorch on two threads."""
+"""Ops are compared with PyTorch on two threads, on a CPU and a GPU."""
 
 import pytest
 import torch
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request):
+    """Each place an op may run: on a CPU the kernels are interpreted."""
+    return torch.device(request.param)
 
 
 @pytest.fixture(autouse=True)

@@ -6,16 +6,14 @@ import torch
 from maskjet.errors import InputError, UnsupportedError
 from maskjet.ops import RECORDS
 
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 PAIRS = [(name, case) for name, op in RECORDS.items() for case in op.cases]
 VARIANTS = [(name, variant, case) for name, op in RECORDS.items() for variant in op.variants for case in op.cases]
 
 
-@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("name", "variant", "case"), VARIANTS)
 def test_equals_the_reference(name, variant, case, device):
     op = RECORDS[name]
-    inputs = op.cases[case](torch.device(device))
+    inputs = op.cases[case](device)
     first = next(iter(inputs.values()))
     refusal = op.variants[variant].refuse(first)
     if refusal is not None:
@@ -50,6 +48,15 @@ def test_the_comparison_can_fail(name):
     assert max(shares) > 1
 
 
+@pytest.mark.parametrize("name", ["preprocess", "select"])
+def test_nan_is_no_match(name):
+    op = RECORDS[name]
+    inputs = next(iter(op.cases.values()))(torch.device("cpu"))
+    expected, actual = (op.public(**inputs, implementation="reference") for _ in range(2))
+    (actual if name == "preprocess" else actual.confidence).fill_(torch.nan)
+    assert op.tolerance_used(inputs, expected, actual) == torch.inf
+
+
 @pytest.mark.parametrize("name", RECORDS)
 def test_every_record_is_complete(name):
     op = RECORDS[name]
@@ -74,4 +81,15 @@ def test_auto_says_why():
     op = RECORDS["select"]
     assert op.choose("auto", torch.empty(0)).name == "cpu"
     on_meta = op.choose("auto", torch.empty(0, device="meta"))
-    assert (on_meta.name, on_meta.why) == ("reference", "not cpu: it needs tensors on the CPU, got meta")
+    assert (on_meta.name, on_meta.why) == (
+        "reference",
+        "not cpu: it needs tensors on the CPU, got meta; not triton: it needs tensors on an NVIDIA GPU, got meta",
+    )
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", RECORDS)
+def test_auto_takes_the_kernels_on_a_gpu(name):
+    op = RECORDS[name]
+    sample = next(iter(next(iter(op.cases.values()))(torch.device("cuda")).values()))
+    assert op.choose("auto", sample).name == "triton"

@@ -10,3 +10,8 @@ def as_table(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
     return "\n".join(line.rstrip() for line in lines)
+
+
+def shown(value: float | None, digits: int) -> str:
+    """A number with so many decimals, or a dash where there is none."""
+    return "-" if value is None else f"{value:.{digits}f}"

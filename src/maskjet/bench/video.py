@@ -7,25 +7,23 @@ runs it frame by frame, as it is, could take.
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from maskjet import traffic
-from maskjet.bench.machine import Machine, describe_machine
-from maskjet.bench.table import as_table
+from maskjet.bench import report
+from maskjet.bench.machine import describe_machine
+from maskjet.bench.timing import synchronize
 from maskjet.config import EngineConfig, Precision
-from maskjet.errors import InputError
 from maskjet.frames import open_source
 from maskjet.model import Model, read_network
 from maskjet.networks.rfdetr import RFDETR
@@ -64,25 +62,20 @@ class Measurement:
 
 
 @dataclass(frozen=True)
-class Report:
+class Report(report.Report):
     """All measurements of a run."""
 
-    machine: Machine
-    """Where they hold."""
     measurements: Sequence[Measurement]
     """By size, precision and output."""
 
-    def as_dict(self) -> dict[str, Any]:
-        """The fields as JSON types."""
-        return asdict(self)
-
-    def __str__(self) -> str:
+    def rows(self) -> list[tuple[str, ...]]:
+        """The table: its header, then one row per measurement."""
         rows = [("model", "frames", "precision", "output", "frames/s", "ms/frame", "network alone, ms")]
         for m in self.measurements:
             frames = f"{m.frames} × {m.size_hw[1]} × {m.size_hw[0]}"
             times = (f"{m.fps:.1f}", f"{m.ms_per_frame:.1f}", f"{m.network_ms:.1f}")
             rows.append((m.model, frames, m.precision, m.output, *times))
-        return "\n".join([as_table(rows), str(self.machine)])
+        return list(rows)
 
 
 def run(
@@ -113,8 +106,7 @@ def run(
         InputError: An argument is not as above, or as `maskjet.load` says.
         UnsupportedError: A precision is not to be had here.
     """
-    if runs < 1:
-        raise InputError(f"runs must be at least 1, got {runs}.")
+    report.check_runs(runs)
     machine = describe_machine()
     measurements: list[Measurement] = []
     with ExitStack() as stack:
@@ -135,10 +127,9 @@ def run(
                 for contender in contenders:
                     contender.run_once(video, folder)
             measurements += [contender.finish(size_hw) for contender in contenders]
-    report = Report(machine, measurements)
-    if path is not None:
-        path.write_text(json.dumps(report.as_dict(), indent=2) + "\n")
-    return report
+    found = Report(machine, measurements)
+    found.write(path)
+    return found
 
 
 class _Contender:
@@ -181,8 +172,7 @@ class _Contender:
         for image in images:
             start = time.perf_counter()
             self.network(image)
-            if weight.is_cuda:
-                torch.cuda.synchronize()
+            synchronize(weight.device)
             self.network_ms.append(1000 * (time.perf_counter() - start))
 
     def finish(self, size_hw: tuple[int, int]) -> Measurement:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from maskjet.errors import InputError
 
@@ -31,37 +32,86 @@ class Selection:
     xyxy: torch.Tensor
     """float32 [B, K, 4]: pixels of the image, clamped to it."""
 
+    @staticmethod
+    def empty(batch: int, max_detections: int, device: torch.device) -> Selection:
+        """A selection to be filled, its fields contiguous parts of one allocation, not initialised."""
+        rows = batch * max_detections
+        parts = torch.empty(batch + 7 * rows, dtype=torch.int32, device=device)
+        count, query, class_id, confidence, xyxy = torch.split(parts, [batch, rows, rows, rows, 4 * rows])
+        shape = (batch, max_detections)
+        return Selection(
+            count=count,
+            query=query.view(shape),
+            class_id=class_id.view(shape),
+            confidence=confidence.view(torch.float32).view(shape),
+            xyxy=xyxy.view(torch.float32).view(*shape, 4),
+        )
+
     def queries(self) -> list[torch.Tensor]:
         """The queries of each image as int32 [count] tensors; waits for the device to read the counts."""
         return [row[:count] for row, count in zip(self.query, self.count.tolist(), strict=True)]
 
 
-def queries_by_image(query: Selection | Sequence[torch.Tensor], batch: int, queries: int) -> list[torch.Tensor]:
-    """Check the `query` argument of a mask op and return it as one index tensor per image.
+@dataclass(frozen=True)
+class MaskQueries:
+    """Which masks of each image a mask op takes, in which order; B images, K rows each."""
+
+    count: torch.Tensor
+    """int32 [B]: masks per image, at most K."""
+    query: torch.Tensor
+    """int32 [B, K], contiguous: indices into the image's masks; rows at and past `count` are undefined."""
+    limit: int
+    """Masks of each image that there are; every index must be below it."""
+
+    def rows(self) -> list[torch.Tensor]:
+        """The indices of each image as int64 [count] tensors; waits for the device to read the counts.
+
+        Raises:
+            InputError: An index is out of range.
+        """
+        rows = [row[:count].long() for row, count in zip(self.query, self.count.tolist(), strict=True)]
+        _check_range(rows, self.limit)
+        return rows
+
+
+def mask_queries(
+    query: Selection | Sequence[torch.Tensor], batch: int, limit: int, device: torch.device
+) -> MaskQueries:
+    """Check the `query` argument of a mask op.
 
     Args:
-        query: A `Selection`, or per image an integer [n] tensor of indices into the image's masks.
+        query: A `Selection`, which is taken as it is, without waiting for the device, or per image an integer [n]
+            tensor of indices into the image's masks.
         batch: Images in the batch.
-        queries: Masks per image; every index must be below it.
-
-    Returns:
-        Per image an int64 [n] tensor, on the device it came on.
+        limit: Masks per image; every index must be below it.
+        device: Where the result shall be.
 
     Raises:
         InputError: Wrong number of images, not a vector of integers, or an index out of range.
     """
-    rows = query.queries() if isinstance(query, Selection) else list(query)
+    if isinstance(query, Selection):
+        if len(query.count) != batch:
+            raise InputError(f"query must have one entry per image, {batch}, got {len(query.count)}.")
+        return MaskQueries(query.count.to(device), query.query.to(device).contiguous(), limit)
+    rows = list(query)
     if len(rows) != batch:
         raise InputError(f"query must have one entry per image, {batch}, got {len(rows)}.")
     for image, row in enumerate(rows):
         if not isinstance(row, torch.Tensor) or row.ndim != 1 or row.is_floating_point() or row.is_complex():
             got = f"{row.dtype} {list(row.shape)}" if isinstance(row, torch.Tensor) else type(row).__name__
             raise InputError(f"query[{image}] must be an integer tensor [n], got {got}.")
-        if row.numel() and not 0 <= int(row.min()) <= int(row.max()) < queries:
+    _check_range(rows, limit)
+    padded = pad_sequence(rows, batch_first=True) if rows else torch.empty(0, 0)
+    count = torch.tensor([len(row) for row in rows], dtype=torch.int32, device=device)
+    return MaskQueries(count, padded.to(device, torch.int32), limit)
+
+
+def _check_range(rows: Sequence[torch.Tensor], limit: int) -> None:
+    for image, row in enumerate(rows):
+        if row.numel() and not 0 <= int(row.min()) <= int(row.max()) < limit:
             raise InputError(
-                f"query[{image}] must hold indices in 0..{queries - 1}, got {int(row.min())}..{int(row.max())}."
+                f"query[{image}] must hold indices in 0..{limit - 1}, got {int(row.min())}..{int(row.max())}."
             )
-    return [row.long() for row in rows]
 
 
 def check_image_sizes(image_sizes: ImageSizes, batch: int) -> list[tuple[int, int]]:

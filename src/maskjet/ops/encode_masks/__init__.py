@@ -10,7 +10,8 @@ import torch
 
 from maskjet import coco_rle
 from maskjet.ops.encode_masks import cpu, reference
-from maskjet.ops.paste_masks import cases, check_masks
+from maskjet.ops.gpu import triton_variant
+from maskjet.ops.paste_masks import DTYPES, cases, check_masks
 from maskjet.ops.record import Implementation, Op, Variant, needs_cpu, serves_any
 from maskjet.ops.selection import ImageSizes, Selection
 
@@ -30,7 +31,7 @@ def encode_masks(
         mask_logits: float32, float16 or bfloat16 [B, Q, h, w]; positive is inside.
         query: Which masks, in which order: a `Selection`, or per image an integer tensor [n].
         image_sizes: (height, width) in pixels, one per image.
-        implementation: "auto", "reference" or "cpu".
+        implementation: "auto", "reference", "triton" or "cpu".
 
     Returns:
         Per image the "counts" string of each mask.
@@ -46,8 +47,8 @@ def encode_masks(
         >>> encode_masks(torch.ones(1, 1, 2, 2), [torch.tensor([0])], [(3, 4)])
         [[b'0<']]
     """
-    rows, sizes = check_masks(mask_logits, query, image_sizes)
-    counts: list[list[bytes]] = RECORD.choose(implementation, mask_logits).run(mask_logits, rows, sizes)
+    queries, sizes = check_masks(mask_logits, query, image_sizes)
+    counts: list[list[bytes]] = RECORD.choose(implementation, mask_logits).run(mask_logits, queries, sizes)
     return counts
 
 
@@ -79,6 +80,7 @@ RECORD = Op(
     public=encode_masks,
     variants={
         "cpu": Variant(cpu.encode_masks, needs_cpu),
+        "triton": triton_variant("maskjet.ops.encode_masks.triton", "encode_masks", DTYPES),
         "reference": Variant(reference.encode_masks, serves_any),
     },
     cases=cases.CASES,

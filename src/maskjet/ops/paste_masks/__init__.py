@@ -7,12 +7,13 @@ from collections.abc import Sequence
 import torch
 
 from maskjet.errors import InputError
+from maskjet.ops.gpu import triton_variant
 from maskjet.ops.paste_masks import reference
 from maskjet.ops.paste_masks.cases import CASES, bytes_moved, tolerance_used
 from maskjet.ops.record import Implementation, Op, Variant, serves_any
-from maskjet.ops.selection import ImageSizes, Selection, check_image_sizes, queries_by_image
+from maskjet.ops.selection import ImageSizes, MaskQueries, Selection, check_image_sizes, mask_queries
 
-_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def paste_masks(
@@ -28,7 +29,7 @@ def paste_masks(
         mask_logits: float32, float16 or bfloat16 [B, Q, h, w]; positive is inside.
         query: Which masks, in which order: a `Selection`, or per image an integer tensor [n].
         image_sizes: (height, width) in pixels, one per image.
-        implementation: "auto" or "reference".
+        implementation: "auto", "reference" or "triton".
 
     Returns:
         Per image: uint8 [n, H, W], 1 inside, and bool [n], whether the mask has any pixel inside.
@@ -40,16 +41,16 @@ def paste_masks(
     The reference is `F.interpolate(mask, (H, W), mode="bilinear", align_corners=False) > 0` in float32. Equal to it but
     for pixels whose value lies within 1e-5 of zero.
     """
-    rows, sizes = check_masks(mask_logits, query, image_sizes)
+    queries, sizes = check_masks(mask_logits, query, image_sizes)
     pasted: list[tuple[torch.Tensor, torch.Tensor]] = RECORD.choose(implementation, mask_logits).run(
-        mask_logits, rows, sizes
+        mask_logits, queries, sizes
     )
     return pasted
 
 
 def check_masks(
     mask_logits: torch.Tensor, query: Selection | Sequence[torch.Tensor], image_sizes: ImageSizes
-) -> tuple[list[torch.Tensor], list[tuple[int, int]]]:
+) -> tuple[MaskQueries, list[tuple[int, int]]]:
     """Check the arguments that the mask ops share: the queries and the size of each image.
 
     Raises:
@@ -57,20 +58,22 @@ def check_masks(
     """
     if not isinstance(mask_logits, torch.Tensor):
         raise InputError(f"mask_logits must be a tensor, got {type(mask_logits).__name__}.")
-    if mask_logits.dtype not in _DTYPES or mask_logits.ndim != 4 or 0 in mask_logits.shape[2:]:
+    if mask_logits.dtype not in DTYPES or mask_logits.ndim != 4 or 0 in mask_logits.shape[2:]:
         raise InputError(
             "mask_logits must be float32, float16 or bfloat16 [B, Q, h, w] of at least one logit per mask, "
             f"got {str(mask_logits.dtype).removeprefix('torch.')} {list(mask_logits.shape)}."
         )
-    batch, queries = mask_logits.shape[:2]
-    rows = [row.to(mask_logits.device) for row in queries_by_image(query, batch, queries)]
-    return rows, check_image_sizes(image_sizes, batch)
+    batch, masks = mask_logits.shape[:2]
+    return mask_queries(query, batch, masks, mask_logits.device), check_image_sizes(image_sizes, batch)
 
 
 RECORD = Op(
     name="paste_masks",
     public=paste_masks,
-    variants={"reference": Variant(reference.paste_masks, serves_any)},
+    variants={
+        "triton": triton_variant("maskjet.ops.paste_masks.triton", "paste_masks", DTYPES),
+        "reference": Variant(reference.paste_masks, serves_any),
+    },
     cases=CASES,
     tolerance_used=tolerance_used,
     bytes_moved=bytes_moved,

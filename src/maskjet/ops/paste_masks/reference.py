@@ -5,15 +5,17 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from maskjet.ops.selection import MaskQueries
+
 _FLOATS_AT_ONCE = 2**26  # of the upsampled values: 256 MB
 
 
 def paste_masks(
-    mask_logits: torch.Tensor, query: list[torch.Tensor], image_sizes: list[tuple[int, int]]
+    mask_logits: torch.Tensor, queries: MaskQueries, image_sizes: list[tuple[int, int]]
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Upsample and threshold masks of [B, Q, h, w]; see `ops.paste_masks`."""
     pasted = []
-    for image, (rows, (height, width)) in enumerate(zip(query, image_sizes, strict=True)):
+    for image, (rows, (height, width)) in enumerate(zip(queries.rows(), image_sizes, strict=True)):
         distinct, place = torch.unique(rows, return_inverse=True)
         masks = torch.empty((len(distinct), height, width), dtype=torch.uint8, device=mask_logits.device)
         step = max(_FLOATS_AT_ONCE // (height * width), 1)

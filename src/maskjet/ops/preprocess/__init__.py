@@ -1,4 +1,4 @@
-"""Frames to network input: resize by stretching, reorder channels, scale and normalise."""
+"""Frames to network input: resize, reorder channels, scale and normalise."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from typing import Literal
 import torch
 
 from maskjet.errors import InputError
+from maskjet.ops.gpu import triton_variant
 from maskjet.ops.preprocess import cpu, reference
 from maskjet.ops.preprocess.cases import CASES, bytes_moved, tolerance_used
+from maskjet.ops.preprocess.region import letterbox as place_letterbox
+from maskjet.ops.preprocess.region import stretch
 from maskjet.ops.record import Implementation, Op, Variant, needs_cpu, serves_any
 
 Order = Literal["rgb", "bgr"]
@@ -27,13 +30,15 @@ def preprocess(
     order: Order = "rgb",
     dtype: torch.dtype = torch.float32,
     resample: Resample = "bilinear",
+    letterbox: int | None = None,
     implementation: Implementation = "auto",
 ) -> torch.Tensor:
     """Resize frames to the network's input size and normalise them.
 
     Filter: bilinear, half-pixel centres, no antialias, as rfdetr 1.11 `predict`. `resample="cv2"` resizes the uint8
     frame as `cv2.resize(INTER_LINEAR)` instead, rounding to uint8 before it normalises. With `out` given, nothing of
-    the output's size is allocated.
+    the output's size is allocated. On a GPU one launch on the current stream, which never waits and can be captured in
+    a CUDA graph.
 
     Args:
         frames: uint8 [H, W, 3] or [N, H, W, 3]; rows may be strided, pixels contiguous.
@@ -44,7 +49,9 @@ def preprocess(
         order: Channel order of the frames; the output is RGB.
         dtype: Of the output, when `out` is None.
         resample: "bilinear" on floats, or "cv2" on bytes.
-        implementation: "auto", "reference" or "cpu".
+        letterbox: None stretches the frame to the input. A byte value, 0..255, keeps the frame's aspect ratio, centres
+            it and fills the rest with that value; `preprocess.region.letterbox` says where the frame then lies.
+        implementation: "auto", "reference", "triton" or "cpu".
 
     Returns:
         `out` [N, 3, h, w]: (resized / 255 - mean) / std.
@@ -54,8 +61,9 @@ def preprocess(
         UnsupportedError: The implementation asked for can't serve these frames.
 
     Equal to the reference within 4.8e-7 in float32 and one ULP in the half types. The reference equals rfdetr 1.11.2's
-    preprocessing bit for bit. (PyTorch's own result depends on its thread count: with a single CPU thread it rounds
-    source positions otherwise, 3e-5 away at 1080p. The bound holds for two threads and more.)
+    preprocessing bit for bit; with "cv2", `cv2.resize`. (PyTorch's own result depends on where it runs: a GPU fuses
+    the product and sum of source positions, and a single CPU thread rounds them otherwise than two, either 3e-5 away
+    at 1080p. The bound holds on the frames' own device, for two threads and more.)
 
     Example:
         >>> frame = torch.full((4, 6, 3), 255, dtype=torch.uint8)
@@ -74,8 +82,15 @@ def preprocess(
     for name, value, known in (("order", order, ("rgb", "bgr")), ("resample", resample, ("bilinear", "cv2"))):
         if value not in known:
             raise InputError(f"{name} must be one of {known}, got {value!r}.")
+    if letterbox is None:
+        region = stretch(size)
+    elif 0 <= letterbox <= 255:
+        height, width = frames.shape[1:3]
+        region = place_letterbox((height, width), size, letterbox)
+    else:
+        raise InputError(f"letterbox must be a byte value, 0..255, or None to stretch, got {letterbox}.")
     run = RECORD.choose(implementation, frames).run
-    run(frames, out, mean=tuple(mean), std=tuple(std), order=order, resample=resample)
+    run(frames, out, region=region, mean=tuple(mean), std=tuple(std), order=order, resample=resample)
     return out
 
 
@@ -110,6 +125,7 @@ RECORD = Op(
     public=preprocess,
     variants={
         "cpu": Variant(cpu.preprocess, needs_cpu),
+        "triton": triton_variant("maskjet.ops.preprocess.triton", "preprocess", (torch.uint8,)),
         "reference": Variant(reference.preprocess, serves_any),
     },
     cases=CASES,

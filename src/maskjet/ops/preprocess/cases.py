@@ -46,7 +46,14 @@ CASES: Mapping[str, Callable[[torch.device], dict[str, Any]]] = {
     "strided batch": _batch_view,
     "float16": _case((20, 30, 3), (72, 62), dtype=torch.float16),
     "bfloat16": _case((20, 30, 3), (72, 62), dtype=torch.bfloat16),
+    "letterbox, wide": _case((54, 96, 3), (72, 110), letterbox=114),
+    "letterbox, tall": _case((90, 31, 3), (120, 91), letterbox=0, dtype=torch.float16),
+    "letterbox, batch, bgr": _case((2, 61, 20, 3), (100, 150), letterbox=255, order="bgr"),
     "cv2": _case((53, 37, 3), (24, 24), resample="cv2"),
+    "cv2, grow": _case((7, 13, 3), (30, 41), resample="cv2"),
+    "cv2, one row": _case((1, 5, 3), (20, 33), resample="cv2"),
+    "cv2, half": _case((40, 48, 3), (20, 24), resample="cv2"),
+    "cv2, letterbox": _case((20, 31, 3), (24, 24), resample="cv2", letterbox=114),
     "cv2, bgr": _case((18, 32, 3), (24, 24), resample="cv2", order="bgr"),
 }
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from maskjet.jit import compiled
 from maskjet.ops.interpolation import SMALL, blend, taps
 from maskjet.ops.preprocess import reference
+from maskjet.ops.preprocess.region import Region
 
 _BYTE_AS_FLOAT = np.arange(256, dtype=np.float32) / np.float32(255)
 
@@ -21,23 +22,30 @@ def preprocess(
     frames: torch.Tensor,
     out: torch.Tensor,
     *,
+    region: Region,
     mean: tuple[float, ...],
     std: tuple[float, ...],
     order: str,
     resample: str,
 ) -> None:
     """Write (resized / 255 - mean) / std of uint8 frames [N, H, W, 3] into out [N, 3, h, w]; see `ops.preprocess`."""
-    if resample == "cv2" or out.shape[2] + out.shape[3] <= SMALL:  # OpenCV's own loop is the fast one
-        reference.preprocess(frames, out, mean=mean, std=std, order=order, resample=resample)
+    if resample == "cv2" or region.height + region.width <= SMALL:  # OpenCV's own loop is the fast one
+        reference.preprocess(frames, out, region=region, mean=mean, std=std, order=order, resample=resample)
         return
-    rows, columns = taps(frames.shape[1], out.shape[2]), taps(frames.shape[2], out.shape[3])
+    top, left, height, width = region.box
+    rows, columns = taps(frames.shape[1], height), taps(frames.shape[2], width)
     channels = (0, 1, 2) if order == "rgb" else (2, 1, 0)
     offsets, divisors = np.array(mean, dtype=np.float32), np.array(std, dtype=np.float32)
-    floats = out if out.dtype == torch.float32 else torch.empty_like(out, dtype=torch.float32)
+    inner = out[:, :, top : top + height, left : left + width]
+    is_direct = out.dtype == torch.float32 and inner.is_contiguous()
+    floats = inner if is_direct else torch.empty(inner.shape)
     for frame, image in zip(frames.numpy(), floats.numpy(), strict=True):
         _resize(frame, *rows, *columns, channels, offsets, divisors, _BYTE_AS_FLOAT, image)
-    if floats is not out:
-        out.copy_(floats)
+    if inner.shape != out.shape:
+        border = (np.float32(region.padding) - offsets) / divisors
+        out.copy_(torch.from_numpy(border).view(1, 3, 1, 1).expand(out.shape))
+    if not is_direct:
+        inner.copy_(floats)
 
 
 @compiled(

@@ -7,28 +7,33 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from maskjet.ops.preprocess.region import Region
+
 
 def preprocess(
     frames: torch.Tensor,
     out: torch.Tensor,
     *,
+    region: Region,
     mean: tuple[float, ...],
     std: tuple[float, ...],
     order: str,
     resample: str,
 ) -> None:
     """Write (resized / 255 - mean) / std of uint8 frames [N, H, W, 3] into out [N, 3, h, w]; see `ops.preprocess`."""
-    height, width = out.shape[-2:]
+    top, left, height, width = region.box
     if order == "bgr":
         frames = frames.flip(-1)
     if resample == "cv2":
         frames = _resize_bytes(frames, height, width)
-    images = frames.permute(0, 3, 1, 2).float() / 255
+    images = frames.permute(0, 3, 1, 2).float()
+    images = images / images.new_tensor(255)  # by a Python number CUDA would multiply with the reciprocal
     if resample == "bilinear":
         images = F.interpolate(images, size=(height, width), mode="bilinear", align_corners=False, antialias=False)
+    inputs = images.new_full((len(frames), 3, *out.shape[2:]), region.padding)
+    inputs[:, :, top : top + height, left : left + width] = images
     per_channel = (1, 3, 1, 1)
-    images = (images - images.new_tensor(mean).view(per_channel)) / images.new_tensor(std).view(per_channel)
-    out.copy_(images)
+    out.copy_((inputs - images.new_tensor(mean).view(per_channel)) / images.new_tensor(std).view(per_channel))
 
 
 def _resize_bytes(frames: torch.Tensor, height: int, width: int) -> torch.Tensor:

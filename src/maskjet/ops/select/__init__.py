@@ -7,11 +7,13 @@ from collections.abc import Sequence
 import torch
 
 from maskjet.errors import InputError
+from maskjet.ops.gpu import table, triton_variant
 from maskjet.ops.record import Implementation, Op, Variant, needs_cpu, serves_any
 from maskjet.ops.select import cpu, reference
 from maskjet.ops.select.cases import CASES, bytes_moved, tolerance_used
 from maskjet.ops.selection import ImageSizes, Selection, check_image_sizes
 
+_KERNEL_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 PerClass = torch.Tensor | Sequence[float]
 """One value per class logit."""
 
@@ -43,7 +45,7 @@ def select(
         max_detections: Rows of the result, at least 1.
         num_select: How many of the best pairs are considered, at least 1; None for all.
         round_boxes: Round coordinates to whole pixels, halves to even.
-        implementation: "auto", "reference" or "cpu".
+        implementation: "auto", "reference", "triton" or "cpu".
 
     Returns:
         The detections on the logits' device, most confident first, boxes clamped to the image.
@@ -88,12 +90,14 @@ def _check_predictions(logits: torch.Tensor, boxes: torch.Tensor) -> None:
 def _per_class(
     name: str, value: float | PerClass | range, classes: int, dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
-    tensor = torch.as_tensor(value, dtype=dtype, device=device)
-    if tensor.ndim == 0:
-        tensor = tensor.expand(classes)
-    if tensor.shape != (classes,):
-        raise InputError(f"{name} must have one value per class, {classes}, got {list(tensor.shape)}.")
-    return tensor.contiguous()
+    if isinstance(value, torch.Tensor) and value.ndim:
+        if value.shape != (classes,):
+            raise InputError(f"{name} must have one value per class, {classes}, got {list(value.shape)}.")
+        return value.to(device, dtype).contiguous()
+    values = (float(value),) * classes if isinstance(value, int | float | torch.Tensor) else tuple(value)
+    if len(values) != classes:
+        raise InputError(f"{name} must have one value per class, {classes}, got [{len(values)}].")
+    return table(values, dtype, device)
 
 
 def _describe(value: object) -> str:
@@ -107,6 +111,7 @@ RECORD = Op(
     public=select,
     variants={
         "cpu": Variant(cpu.select, needs_cpu),
+        "triton": triton_variant("maskjet.ops.select.triton", "select", _KERNEL_DTYPES),
         "reference": Variant(reference.select, serves_any),
     },
     cases=CASES,

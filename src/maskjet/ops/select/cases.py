@@ -78,9 +78,9 @@ def tolerance_used(inputs: dict[str, Any], expected: Selection, actual: Selectio
             if not torch.equal(getattr(expected, name)[image, :count], getattr(actual, name)[image, :count]):
                 return float("inf")
         if count:
-            scores = (expected.confidence - actual.confidence)[image, :count].abs().max()
-            boxes = (expected.xyxy - actual.xyxy)[image, :count].abs().max() / max(height, width)
-            used = max(used, float(scores) / _TOLERANCE_CONFIDENCE, float(boxes) / _TOLERANCE_BOX)
+            scores = (expected.confidence - actual.confidence)[image, :count].abs() / _TOLERANCE_CONFIDENCE
+            boxes = (expected.xyxy - actual.xyxy)[image, :count].abs() / (_TOLERANCE_BOX * max(height, width))
+            used = max(used, *(float(part.nan_to_num(nan=torch.inf).max()) for part in (scores, boxes)))
     return used
 
 

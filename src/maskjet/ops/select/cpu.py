@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from maskjet.ops.select.reference import empty_selection, to_pixels
+from maskjet.ops.select.reference import to_pixels
 from maskjet.ops.selection import Selection
 
 
@@ -28,7 +28,7 @@ def select(
     scores = logits.float().sigmoid().view(batch, queries * classes).numpy()
     lowest, per_class = float(thresholds.min()), thresholds.numpy()
     mapping = class_map.numpy()
-    selection = empty_selection(batch, max_detections, logits.device)
+    selection = Selection.empty(batch, max_detections, logits.device)
     for image, (height, width) in enumerate(image_sizes):
         # Above the lowest threshold lie the head of the ranking, but for the NaNs, which rank before everything.
         flat = np.flatnonzero(scores[image] > lowest)

@@ -22,7 +22,7 @@ def select(
     batch, queries, classes = logits.shape
     scores = logits.float().sigmoid().view(batch, queries * classes)
     ranked = scores.argsort(dim=1, descending=True, stable=True)[:, :num_select]
-    selection = empty_selection(batch, max_detections, logits.device)
+    selection = Selection.empty(batch, max_detections, logits.device)
     for image, (height, width) in enumerate(image_sizes):
         flat = ranked[image]
         score, label = scores[image, flat], flat % classes
@@ -36,18 +36,6 @@ def select(
         xyxy = to_pixels(boxes[image, query], height, width)
         selection.xyxy[image, :count] = xyxy.round() if round_boxes else xyxy
     return selection
-
-
-def empty_selection(batch: int, max_detections: int, device: torch.device) -> Selection:
-    """A selection of nothing, to be filled."""
-    rows = (batch, max_detections)
-    return Selection(
-        count=torch.zeros(batch, dtype=torch.int32, device=device),
-        query=torch.zeros(rows, dtype=torch.int32, device=device),
-        class_id=torch.zeros(rows, dtype=torch.int32, device=device),
-        confidence=torch.zeros(rows, dtype=torch.float32, device=device),
-        xyxy=torch.zeros((*rows, 4), dtype=torch.float32, device=device),
-    )
 
 
 def to_pixels(boxes_cxcywh: torch.Tensor, height: int, width: int) -> torch.Tensor:

@@ -1,0 +1,80 @@
+"""What a call makes a GPU do, counted by PyTorch's profiler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.autograd import DeviceType  # type: ignore[attr-defined] # public, but for its stub
+
+from maskjet.bench.timing import synchronize
+
+_CALLS = 3
+_COPIES = ("Memcpy", "Memset")
+"""How the profiler's names of copies and fills begin; other names are kernels'."""
+_NO_WORK = (
+    *("Activity Buffer", "Command Buffer", "Lazy Function", "Runtime Triggered"),
+    *("Context Sync", "Event Sync", "Stream Sync", "Stream Wait"),
+)
+"""How its names of waits and of its own overhead begin, which some versions put on the device."""
+
+
+@dataclass(frozen=True)
+class GpuWork:
+    """What one call makes a GPU do, on average."""
+
+    launches: float
+    """Kernels."""
+    copies: float
+    """Copies and fills of memory, on the GPU, to it and from it."""
+    gpu_us: float
+    """Microseconds that its kernels take, without copies and gaps."""
+
+
+def profile_gpu(call: Callable[[], object], device: torch.device) -> GpuWork | None:
+    """Count what a call does on a GPU.
+
+    The profiler slows every launch that follows, in the whole process: take times before.
+
+    Args:
+        call: The same work on every call.
+        device: The one it works on.
+
+    Returns:
+        Means over three calls; None where the device is no GPU.
+    """
+    if device.type != "cuda":
+        return None
+    call()  # warm-up
+    synchronize(device)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        for _ in range(_CALLS):
+            call()
+        synchronize(device)
+    return sum_up(profiler.events() or (), calls=_CALLS)
+
+
+def sum_up(events: Iterable[Any], *, calls: int) -> GpuWork:
+    """Sum the device's events of a profile up.
+
+    Args:
+        events: `torch.autograd.profiler_util.FunctionEvent`s, the host's among them.
+        calls: How many calls they come from.
+
+    Returns:
+        Means per call.
+    """
+    on_device = [event for event in events if event.device_type == DeviceType.CUDA and _is_work(event)]
+    kernels = [event for event in on_device if not event.name.startswith(_COPIES)]
+    return GpuWork(
+        launches=round(len(kernels) / calls, 2),
+        copies=round((len(on_device) - len(kernels)) / calls, 2),
+        gpu_us=round(sum(event.time_range.elapsed_us() for event in kernels) / calls, 2),
+    )
+
+
+def _is_work(event: Any) -> bool:
+    # torch.compile marks its regions on the GPU's time line too
+    return not (getattr(event, "is_user_annotation", False) or event.name.startswith(_NO_WORK))

@@ -1,0 +1,52 @@
+"""What every benchmark returns: measurements with the machine they hold for, printed as a table, written as JSON."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from maskjet.bench.machine import Machine
+from maskjet.bench.table import as_table
+from maskjet.errors import InputError
+
+
+@dataclass(frozen=True)
+class Report(ABC):
+    """All measurements of a run."""
+
+    machine: Machine
+    """Where they hold."""
+    measurements: Sequence[Any]
+    """In the order they were asked for."""
+    notes: Sequence[str] = ()
+    """What was left out, and why."""
+
+    @abstractmethod
+    def rows(self) -> list[tuple[str, ...]]:
+        """The table: its header, then one row per measurement."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields as JSON types."""
+        return asdict(self)
+
+    def write(self, path: Path | None) -> None:
+        """Write the fields to a JSON file; to none for None."""
+        if path is not None:
+            path.write_text(json.dumps(self.as_dict(), indent=2) + "\n")
+
+    def __str__(self) -> str:
+        return "\n".join([as_table(self.rows()), str(self.machine), *self.notes])
+
+
+def check_runs(runs: int) -> None:
+    """Check how often to run something.
+
+    Raises:
+        InputError: Not at all.
+    """
+    if runs < 1:
+        raise InputError(f"runs must be at least 1, got {runs}.")

@@ -1,0 +1,100 @@
+"""What the benchmark of the ops gives them: the sizes a camera has, and shapes RF-DETR-Seg Nano's output has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from maskjet.ops import Selection
+from maskjet.ops.paste_masks.cases import blobs
+from maskjet.spec import IMAGENET_MEAN, IMAGENET_STD
+from maskjet.traffic import SIZES_HW
+
+Inputs = dict[str, Any]
+"""The keyword arguments of an op's public function."""
+Workload = Callable[[torch.Generator], Inputs]
+"""Builds inputs on the CPU; same seed, same inputs."""
+
+QUERIES, CLASSES, MASK_SIDE = 100, 91, 78
+"""RF-DETR-Seg Nano's."""
+
+
+def _frames(size: str, *, batch: int = 1, **options: Any) -> Workload:
+    def build(generator: torch.Generator) -> Inputs:
+        frames = torch.randint(0, 256, (batch, *SIZES_HW[size], 3), dtype=torch.uint8, generator=generator)
+        return {"frames": frames, "size": (312, 312), "mean": IMAGENET_MEAN, "std": IMAGENET_STD, **options}
+
+    return build
+
+
+def _predictions(queries: int, *, found: int = 25, **options: Any) -> Workload:
+    def build(generator: torch.Generator) -> Inputs:
+        logits = (1.5 * torch.randn(1, queries, CLASSES, generator=generator) - 6).clamp(max=-1)  # none by chance
+        logits[0, :found, 3] = 1 + torch.rand(found, generator=generator)
+        boxes = torch.rand(1, queries, 4, generator=generator)
+        return {"logits": logits, "boxes": boxes, "image_sizes": [SIZES_HW["1080p"]], **options}
+
+    return build
+
+
+def _masks(size: str, masks: int = 25, *, is_noise: bool = False) -> Workload:
+    def build(generator: torch.Generator) -> Inputs:
+        side = (MASK_SIDE, MASK_SIDE)
+        logits = torch.randn(1, QUERIES, *side, generator=generator) if is_noise else blobs(1, QUERIES, side, generator)
+        order = torch.randperm(QUERIES, generator=generator, dtype=torch.int32)
+        query = Selection(  # what the engine passes on, without waiting for the count
+            count=torch.tensor([masks], dtype=torch.int32),
+            query=order[None],
+            class_id=torch.zeros(1, QUERIES, dtype=torch.int32),
+            confidence=torch.zeros(1, QUERIES),
+            xyxy=torch.zeros(1, QUERIES, 4),
+        )
+        return {"mask_logits": logits, "query": query, "image_sizes": [SIZES_HW[size]]}
+
+    return build
+
+
+WORKLOADS: Mapping[str, Mapping[str, Workload]] = {
+    "preprocess": {"1080p to 312 × 312": _frames("1080p")},
+    "select": {"100 queries, 91 classes, 25 found": _predictions(QUERIES)},
+    "encode_masks": {
+        **{f"{size}, 25 masks": _masks(size) for size in SIZES_HW},
+        "1080p, 25 masks of noise": _masks("1080p", is_noise=True),
+    },
+    "paste_masks": {"1080p, 25 masks": _masks("1080p")},
+}
+"""By op and name."""
+
+GPU_WORKLOADS: Mapping[str, Mapping[str, Workload]] = {
+    "preprocess": {
+        "312 × 176 to 312 × 312": _frames("312"),
+        "720p to 312 × 312": _frames("720p"),
+        "1080p, as cv2 resizes": _frames("1080p", resample="cv2"),
+        "8 × 720p, float16 out": _frames("720p", batch=8, dtype=torch.float16),
+    },
+    "select": {
+        "300 queries, 91 classes, all pass": _predictions(300, threshold=0.0, max_detections=300, num_select=300)
+    },
+    "encode_masks": {f"1080p, {masks} masks": _masks("1080p", masks) for masks in (5, 100)},
+    "paste_masks": {f"{size}, 25 masks": _masks(size) for size in ("312", "720p")},
+}
+"""More of them, where a GPU makes them quick."""
+
+
+def to_device(value: Any, device: torch.device) -> Any:
+    """Inputs, or one of them, with their tensors on a device."""
+    if isinstance(value, torch.Tensor):
+        return value.to(device)
+    if isinstance(value, Selection):
+        return Selection(**to_device(vars(value), device))
+    if isinstance(value, dict):
+        return {name: to_device(item, device) for name, item in value.items()}
+    return value
+
+
+def as_listed(inputs: Inputs) -> Inputs:
+    """The same inputs with the queries of a `Selection` as a list, as an op's record reads them."""
+    query = inputs.get("query")
+    return {**inputs, "query": query.queries()} if isinstance(query, Selection) else inputs

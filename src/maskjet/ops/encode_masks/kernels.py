@@ -1,0 +1,325 @@
+"""The device code of encode_masks; see `encode_masks/triton.py`."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from maskjet.ops.triton_language import blend, following, position, scale_of, taps
+
+
+@triton.jit
+def _made_at(query_row_ptr, slot, SLOTS: tl.constexpr):
+    """The first slot of an image that holds the same query as this one."""
+    earlier = tl.arange(0, SLOTS)
+    query = tl.load(query_row_ptr + slot)
+    queries = tl.load(query_row_ptr + earlier, mask=earlier <= slot, other=-1)
+    return tl.min(tl.where((queries == query) & (earlier <= slot), earlier, SLOTS))
+
+
+@triton.jit(do_not_specialize=range(16))
+def find_edges_kernel(
+    masks_ptr,
+    count_ptr,
+    query_ptr,
+    sizes_ptr,
+    edges_ptr,
+    segments_ptr,
+    header_ptr,
+    queries,
+    mask_height,
+    mask_width,
+    slots,
+    room,
+    stride_image,
+    stride_query,
+    stride_y,
+    stride_x,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    SLOTS: tl.constexpr,
+):
+    block = tl.program_id(0)
+    slot = tl.program_id(1)
+    image = tl.program_id(2)
+    if (block == 0) & (slot == 0) & (image == 0):
+        tl.store(header_ptr, 0)  # the counters of the other kernel
+        tl.store(header_ptr + 1, 0)
+    height = tl.load(sizes_ptr + 2 * image)
+    width = tl.load(sizes_ptr + 2 * image + 1)
+    if (slot >= tl.load(count_ptr + image)) | (block * COLUMNS >= width):
+        return
+    query = tl.load(query_ptr + image * slots + slot)
+    if (query < 0) | (query >= queries):
+        return
+    if _made_at(query_ptr + image * slots, slot, SLOTS) < slot:
+        return
+    mask_ptr = masks_ptr + image.to(tl.int64) * stride_image + query.to(tl.int64) * stride_query
+    mask = (mask_ptr, mask_height, mask_width, stride_y, stride_x)
+    across_scale = scale_of(mask_width, width)
+    target = (height, scale_of(mask_height, height))
+
+    x = (block * COLUMNS + tl.arange(0, COLUMNS))[None, :]
+    columns = taps(x, across_scale, mask_width)
+    columns_before = taps(tl.maximum(x - 1, 0), across_scale, mask_width)
+    is_foot_inside = _is_foot_inside(mask, target, columns_before, (x > 0) & (x < width))
+    has_foot = tl.max(is_foot_inside.to(tl.int32)) > 0
+    low, high = _find_rows(mask, columns, x < width, ROWS)
+    segment_ptr = segments_ptr + 2 * ((image.to(tl.int64) * slots + slot) * tl.num_programs(0) + block)
+    tl.store(segment_ptr + 1, 0)
+    if (high < 0) & (not has_foot):
+        return
+    # Rows whose stretches can have edges: up to the one that holds the pixel after the last inside.
+    begin = tl.where(has_foot, 0, tl.maximum(low - 1, 0))
+    end = tl.minimum(tl.maximum(high, 0) + 2 + target[1].to(tl.int32), mask_height)
+    counts = tl.zeros([1, COLUMNS], tl.int32)
+    for start in range(begin, end, ROWS):
+        row = (start + tl.arange(0, ROWS))[:, None]
+        _, is_edge, has_turn = _compare(mask, target, row, columns, (row < end) & (x < width), is_foot_inside)
+        counts += tl.sum(is_edge + has_turn, axis=0)[None, :]
+    total = tl.sum(counts)
+    if total == 0:
+        return
+    begins = tl.atomic_add(header_ptr + 2, total, sem="relaxed")
+    tl.store(segment_ptr, tl.where(begins + total > room, -1, begins))
+    tl.store(segment_ptr + 1, total)
+    if begins + total > room:
+        return
+    edge_ptr = edges_ptr + begins + tl.cumsum(counts, axis=1) - counts
+    for start in range(begin, end, ROWS):
+        row = (start + tl.arange(0, ROWS))[:, None]
+        stretch, is_edge, has_turn = _compare(mask, target, row, columns, (row < end) & (x < width), is_foot_inside)
+        edges = is_edge + has_turn
+        place_ptr = edge_ptr + tl.cumsum(edges, axis=0) - edges
+        tl.store(place_ptr, x * height + stretch[0], mask=is_edge != 0)
+        tl.store(place_ptr + is_edge, x * height + _find_turn(stretch, row, target), mask=has_turn != 0)
+        edge_ptr += tl.sum(edges, axis=0)[None, :]
+
+
+@triton.jit
+def _is_foot_inside(mask, target, columns, is_read):
+    """Whether the last pixels of columns are inside."""
+    height, scale = target
+    above, below, share = taps(height - 1, scale, mask[1])
+    return blend(_blend_along(mask, above, columns, is_read), _blend_along(mask, below, columns, is_read), share) > 0
+
+
+@triton.jit
+def _find_rows(mask, columns, is_read, ROWS: tl.constexpr):
+    """The first and last row with a positive logit in the columns of logits that some columns lie between."""
+    mask_ptr, mask_height, _, stride_y, stride_x = mask
+    before, after, _ = columns
+    low = mask_height
+    high = -1
+    for start in range(0, mask_height, ROWS):
+        row = (start + tl.arange(0, ROWS))[:, None]
+        is_logit = (row < mask_height) & is_read
+        first = tl.load(mask_ptr + (row * stride_y + before * stride_x), mask=is_logit, other=0)
+        second = tl.load(mask_ptr + (row * stride_y + after * stride_x), mask=is_logit, other=0)
+        is_positive = (first > 0) | (second > 0)
+        low = tl.minimum(low, tl.min(tl.where(is_positive, row, mask_height)))
+        high = tl.maximum(high, tl.max(tl.where(is_positive, row, -1)))
+    return low, high
+
+
+@triton.jit
+def _compare(mask, target, row, columns, is_read, is_foot_inside):
+    """Stretches of some columns, and whether they begin with an edge and turn inside.
+
+    The stretch of a row of logits holds the pixels y, first <= y <= last, between this row and the next. It is returned
+    as these two, the values of the two rows, and whether it ends inside.
+    """
+    height, scale = target
+    mask_height = mask[1]
+    first = _first_pixel(row, scale, mask_height, height)
+    last = _first_pixel(row + 1, scale, mask_height, height) - 1
+    exists = is_read & (first <= last)
+    upper = _blend_along(mask, row, columns, exists)
+    lower = _blend_along(mask, following(row, scale, mask_height), columns, exists)
+    begins_inside = _is_inside(upper, lower, first, row, scale)
+    ends_inside = _is_inside(upper, lower, last, row, scale)
+    # The pixel before lies above, or at the foot of the column before.
+    above, below, share = taps(tl.maximum(first - 1, 0), scale, mask_height)
+    before = blend(_blend_along(mask, above, columns, exists), _blend_along(mask, below, columns, exists), share)
+    was_inside = tl.where(first == 0, is_foot_inside, before > 0)
+    is_edge = (exists & (begins_inside != was_inside)).to(tl.int32)
+    has_turn = (exists & (begins_inside != ends_inside)).to(tl.int32)
+    return (first, last, upper, lower, ends_inside), is_edge, has_turn
+
+
+@triton.jit
+def _first_pixel(row, scale, rows, height):
+    """The first pixel that lies at or after a row of logits; `height` where none does."""
+    guess = tl.ceil((row.to(tl.float32) + 0.5) / scale - 0.5).to(tl.int32)
+    earlier = position(guess - 1, scale).to(tl.int32) < row
+    pixel = guess - 1 + earlier.to(tl.int32) + (earlier & (position(guess, scale).to(tl.int32) < row)).to(tl.int32)
+    pixel = tl.where(row == 0, 0, tl.where(row >= rows, height, pixel))
+    return tl.minimum(pixel, height)
+
+
+@triton.jit
+def _blend_along(mask, row, columns, is_read):
+    """Values of rows of logits at columns of the image, given as taps."""
+    mask_ptr, _, _, stride_y, stride_x = mask
+    before, after, across = columns
+    first = tl.load(mask_ptr + (row * stride_y + before * stride_x), mask=is_read, other=0).to(tl.float32)
+    second = tl.load(mask_ptr + (row * stride_y + after * stride_x), mask=is_read, other=0).to(tl.float32)
+    return blend(first, second, across)
+
+
+@triton.jit
+def _is_inside(upper, lower, y, row, scale):
+    """Whether a pixel of a stretch is inside."""
+    return blend(upper, lower, position(y, scale) - row.to(tl.float32)) > 0
+
+
+@triton.jit
+def _find_turn(stretch, row, target):
+    """The first pixel on the side on which a stretch ends, where it begins on the other.
+
+    Near where the line through the two values is zero; with a value that is not finite, where the weights begin to
+    change. Rounding moves it by less than a pixel, so the three around are looked at.
+    """
+    first, last, upper, lower, ends_inside = stretch
+    scale = target[1]
+    zero = upper / (upper - lower)
+    zero = tl.where(tl.abs(upper - lower) < float("inf"), zero, 0.0)
+    guess = tl.ceil((row.to(tl.float32) + zero + 0.5) / scale - 0.5).to(tl.int32)
+    turn = last
+    for step in tl.static_range(3):
+        y = tl.minimum(tl.maximum(guess + 1 - step, first + 1), last)
+        turn = tl.where(_is_inside(upper, lower, y, row, scale) == ends_inside, y, turn)
+    return turn
+
+
+@triton.jit(do_not_specialize=range(13))
+def write_strings_kernel(
+    count_ptr,
+    query_ptr,
+    sizes_ptr,
+    edges_ptr,
+    segments_ptr,
+    ordered_ptr,
+    header_ptr,
+    strings_ptr,
+    queries,
+    slots,
+    blocks,
+    room,
+    capacity,
+    COLUMNS: tl.constexpr,
+    SLOTS: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    slot = tl.program_id(0)
+    image = tl.program_id(1)
+    count = tl.load(count_ptr + image)
+    if slot == 0:
+        tl.store(header_ptr + 3 + image, count)
+        if image == 0:
+            tl.store(header_ptr + 2, 0)  # the counter of the other kernel, for the next time
+    if slot >= count:
+        return
+    mask = image.to(tl.int64) * slots + slot
+    row_ptr = header_ptr + 3 + tl.num_programs(1) + 4 * mask
+    query = tl.load(query_ptr + mask)
+    if (query < 0) | (query >= queries):
+        tl.store(row_ptr + 1, -3)
+        tl.store(row_ptr + 3, slot)
+        return
+    made_at = _made_at(query_ptr + image * slots, slot, SLOTS)
+    tl.store(row_ptr + 3, made_at)
+    if made_at < slot:
+        return
+    height = tl.load(sizes_ptr + 2 * image)
+    width = tl.load(sizes_ptr + 2 * image + 1)
+    used = tl.cdiv(width, COLUMNS)
+    segments_ptr += 2 * mask * blocks
+    edges, has_all = _count_edges(segments_ptr, used, BLOCKS)
+    tl.store(row_ptr + 2, edges)
+    begins = 0
+    if has_all:
+        begins = tl.atomic_add(header_ptr + 1, edges, sem="relaxed")
+    if (not has_all) | (begins + edges > room):
+        tl.store(row_ptr + 1, -1)
+        return
+    ordered_ptr += begins
+    _put_in_order(edges_ptr, segments_ptr, ordered_ptr, used, BLOCKS, TILE // BLOCKS)
+    length = 0
+    for start in range(0, edges + 1, TILE):
+        number = start + tl.arange(0, TILE)
+        length += tl.sum(_characters(_difference(ordered_ptr, number, edges, height * width), number <= edges))
+    offset = tl.atomic_add(header_ptr, length, sem="relaxed")
+    if offset + length > capacity:
+        tl.store(row_ptr + 1, -2)
+        return
+    tl.store(row_ptr, offset)
+    tl.store(row_ptr + 1, length)
+    string_ptr = strings_ptr + offset
+    for start in range(0, edges + 1, TILE):
+        number = start + tl.arange(0, TILE)
+        value = _difference(ordered_ptr, number, edges, height * width)
+        characters = _characters(value, number <= edges)
+        place = tl.cumsum(characters) - characters
+        for group in tl.static_range(7):
+            more = tl.where(group + 1 < characters, 32, 0)
+            character = 48 + ((value >> (5 * group)) & 31) + more
+            tl.store(string_ptr + place + group, character.to(tl.uint8), mask=group < characters)
+        string_ptr += tl.sum(characters)
+
+
+@triton.jit
+def _count_edges(segments_ptr, used, BLOCKS: tl.constexpr):
+    """How many edges a mask's segments hold, and whether all of them fitted."""
+    edges = 0
+    lowest = 0
+    for start in range(0, used, BLOCKS):
+        block = start + tl.arange(0, BLOCKS)
+        found = tl.load(segments_ptr + 2 * block + 1, mask=block < used, other=0)
+        begins = tl.load(segments_ptr + 2 * block, mask=found > 0, other=0)
+        edges += tl.sum(found)
+        lowest = tl.minimum(lowest, tl.min(begins))
+    return edges, lowest >= 0
+
+
+@triton.jit
+def _put_in_order(edges_ptr, segments_ptr, ordered_ptr, used, BLOCKS: tl.constexpr, EDGES: tl.constexpr):
+    """Copy the edges of a mask's segments one behind the other."""
+    for start in range(0, used, BLOCKS):
+        block = start + tl.arange(0, BLOCKS)
+        found = tl.load(segments_ptr + 2 * block + 1, mask=block < used, other=0)
+        begins = tl.load(segments_ptr + 2 * block, mask=found > 0, other=0)[:, None]
+        place = (tl.cumsum(found) - found)[:, None]
+        for first in range(0, tl.max(found), EDGES):
+            number = (first + tl.arange(0, EDGES))[None, :]
+            is_edge = number < found[:, None]
+            edge = tl.load(edges_ptr + begins + number, mask=is_edge, other=0)
+            tl.store(ordered_ptr + place + number, edge, mask=is_edge)
+        ordered_ptr += tl.sum(found)
+    tl.debug_barrier()
+
+
+@triton.jit
+def _difference(edges_ptr, number, edges, pixels):
+    """What COCO writes of a run: its length, from the fourth on less the length of the one two before it."""
+    run = _edge(edges_ptr, number, edges, pixels) - _edge(edges_ptr, number - 1, edges, pixels)
+    earlier = _edge(edges_ptr, number - 2, edges, pixels) - _edge(edges_ptr, number - 3, edges, pixels)
+    return tl.where(number > 2, run - earlier, run)
+
+
+@triton.jit
+def _edge(edges_ptr, number, edges, pixels):
+    """Where a run ends: at its edge, the last at the end of the image, and those before the first at its start."""
+    edge = tl.load(edges_ptr + number, mask=(number >= 0) & (number < edges), other=0)
+    return tl.where(number >= edges, pixels, edge)
+
+
+@triton.jit
+def _characters(value, is_run):
+    """How many groups of five bits, the topmost the sign, a number takes; 0 where there is no run."""
+    magnitude = value ^ (value >> 31)
+    characters = tl.full(value.shape, 1, tl.int32)
+    for group in tl.static_range(1, 7):
+        characters += (magnitude >= (1 << (5 * group - 1))).to(tl.int32)
+    return tl.where(is_run, characters, 0)

@@ -1,0 +1,250 @@
+"""encode_masks on an NVIDIA GPU: from mask logits to finished COCO strings in two launches, without a full-size mask.
+
+Bilinear upsampling is separable: along a column of the image the value is linear between two neighbouring rows of
+logits, so within such a stretch the side changes at most once. Work per column goes with the rows of logits, 78, not
+with the image's.
+
+1. `find_edges_kernel`, one program per block of columns of each mask: the pixels, in column-major order, that lie on
+   another side than the one before them. A stretch has an edge at its first pixel, if that differs from the last pixel
+   of the stretch before (or of the column before), and one inside, if its first and last pixel differ. Each is decided
+   by evaluating those pixels, so that the sides can never get out of step. A block's edges lie in order in a segment of
+   its own, taken from a pool.
+2. `write_strings_kernel`, one program per mask: puts the segments in order, takes differences to run lengths, these to
+   COCO's string, and places it behind the strings written so far. Where a segment or string lies depends on which
+   program comes first; what is in it does not.
+
+A mask that appears several times is made once. The pools are bounded; what does not fit is counted and left out, and
+`encode_masks` makes those masks again with as much room as they need.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import triton
+from numpy.typing import NDArray
+
+from maskjet.coco_rle import BYTES_PER_COUNT
+from maskjet.ops.encode_masks import cpu
+from maskjet.ops.encode_masks.kernels import find_edges_kernel, write_strings_kernel
+from maskjet.ops.gpu import on_device_of, sizes_table
+from maskjet.ops.selection import MaskQueries
+
+_COLUMNS = 16  # of the image, per program
+_ROWS = 16  # of logits, at once
+_FIND_WARPS = 4
+_WRITE_WARPS = 16
+_BLOCKS = 64  # of columns, at once
+_TILE = 1024  # counts at once
+_EDGES = 8192  # of a mask on average; a smooth blob 300 pixels wide has 600, noise 100,000
+_BYTES = 4096  # of a mask's string on average; that blob's has 800
+_LEAST_ROOM = 16  # masks of that average, if there are fewer
+_BYTES_AT_ONCE = 2**16  # copied to the host with the first copy
+_COUNTERS = 3  # at the head of the header: bytes written, edges put in order, edges found
+_FIELDS = 4  # of a mask's row of the header: offset, length or one of these, edges, made at
+_NO_EDGES = -1  # its edges did not fit
+_NO_BYTES = -2  # its string did not fit
+_NO_MASK = -3  # its index is out of range
+
+fallbacks: Counter[str] = Counter()
+"""How often a slower path served, by which and why."""
+
+
+@dataclass(frozen=True)
+class Buffers:
+    """Device memory that one call of `launch` writes: for B images of K masks each."""
+
+    edges: torch.Tensor
+    """int32 [edges]: pixels that differ from the one before them, column-major, in segments."""
+    segments: torch.Tensor
+    """int32 [B, K, blocks, 2]: where the segment of each block of columns lies, -1 if it did not fit; its length."""
+    ordered: torch.Tensor
+    """int32 [edges]: the edges of each mask, one behind the other."""
+    packed: torch.Tensor
+    """uint8: int32 [3 + B + 4 B K], namely three counters, the masks of each image, and offset, length, edges and slot
+    of the string of each mask; then the strings."""
+
+    @staticmethod
+    def allocate(
+        batch: int, masks: int, width: int, device: torch.device, *, edges: int | None = None, size: int | None = None
+    ) -> Buffers:
+        """Buffers for images up to a width.
+
+        Args:
+            batch: Images.
+            masks: Most masks of an image.
+            width: Of the widest image, in pixels.
+            device: Where.
+            edges: That fit, of all masks together; None for what is usual.
+            size: Of all strings together, in bytes; None for what is usual.
+        """
+        room = max(batch * masks, _LEAST_ROOM)
+        header = 4 * _header_fields(batch, masks)
+        packed = torch.empty(header + (size or room * _BYTES), dtype=torch.uint8, device=device)
+        packed[: 4 * _COUNTERS].zero_()
+        return Buffers(
+            edges=torch.empty(edges or room * _EDGES, dtype=torch.int32, device=device),
+            segments=torch.empty((batch, masks, triton.cdiv(width, _COLUMNS), 2), dtype=torch.int32, device=device),
+            ordered=torch.empty(edges or room * _EDGES, dtype=torch.int32, device=device),
+            packed=packed,
+        )
+
+
+def encode_masks(
+    mask_logits: torch.Tensor, queries: MaskQueries, image_sizes: list[tuple[int, int]]
+) -> list[list[bytes]]:
+    """Encode masks of [B, Q, h, w]; see `ops.encode_masks`."""
+    batch, masks = queries.query.shape
+    if not batch or not masks:
+        return [[] for _ in image_sizes]
+    if max(height * width for height, width in image_sizes) >= 2**31:  # pixels are counted in 32 bits
+        on_host = MaskQueries(queries.count.cpu(), queries.query.cpu(), queries.limit)
+        return cpu.encode_masks(mask_logits.cpu(), on_host, image_sizes)
+    width = max(width for _, width in image_sizes)
+    buffers = Buffers.allocate(batch, masks, width, mask_logits.device)
+    launch(mask_logits, queries, image_sizes, buffers)
+    strings = Strings(download(buffers.packed, batch, masks), batch, masks)
+    if strings.has_invalid:
+        queries.rows()  # names the index
+    return strings.by_image(_encode_again(mask_logits, queries, image_sizes, strings.missing))
+
+
+def launch(
+    mask_logits: torch.Tensor, queries: MaskQueries, image_sizes: list[tuple[int, int]], buffers: Buffers
+) -> None:
+    """Encode into given buffers: two launches, no allocation; never waits, and can be captured in a CUDA graph.
+
+    Args:
+        mask_logits: float32, float16 or bfloat16 [B, Q, h, w].
+        queries: Which masks; the counts and indices are read on the device.
+        image_sizes: (height, width) per image, less than 2**31 pixels.
+        buffers: Allocated for at least this batch, as many masks and this width; overwritten.
+    """
+    batch, masks, blocks, _ = buffers.segments.shape
+    sizes = sizes_table(image_sizes, mask_logits.device)
+    fields = _header_fields(batch, masks)
+    header, strings = buffers.packed[: 4 * fields].view(torch.int32), buffers.packed[4 * fields :]
+    slots = triton.next_power_of_2(masks)
+    with on_device_of(mask_logits):
+        find_edges_kernel[(blocks, masks, batch)](
+            mask_logits,
+            queries.count,
+            queries.query,
+            sizes,
+            buffers.edges,
+            buffers.segments,
+            header,
+            *mask_logits.shape[1:],
+            masks,
+            len(buffers.edges),
+            *mask_logits.stride(),
+            ROWS=_ROWS,
+            COLUMNS=_COLUMNS,
+            SLOTS=slots,
+            num_warps=_FIND_WARPS,
+            enable_fp_fusion=True,
+        )
+        write_strings_kernel[(masks, batch)](
+            queries.count,
+            queries.query,
+            sizes,
+            buffers.edges,
+            buffers.segments,
+            buffers.ordered,
+            header,
+            strings,
+            queries.limit,
+            masks,
+            blocks,
+            len(buffers.ordered),
+            len(strings),
+            COLUMNS=_COLUMNS,
+            SLOTS=slots,
+            BLOCKS=_BLOCKS,
+            TILE=_TILE,
+            num_warps=_WRITE_WARPS,
+            enable_fp_fusion=True,
+        )
+
+
+def download(packed: torch.Tensor, batch: int, masks: int) -> NDArray[np.uint8]:
+    """Copy a header and its strings to the host: in one go, if they are no larger than is usual."""
+    header = 4 * _header_fields(batch, masks)
+    copied = _to_host(packed[: header + _BYTES_AT_ONCE])
+    used = header + int(copied[:4].view(np.int32)[0])
+    return copied if used <= len(copied) else np.append(copied, _to_host(packed[len(copied) : used]))
+
+
+def _to_host(data: torch.Tensor) -> NDArray[np.uint8]:
+    if not data.is_cuda:
+        return data.numpy()
+    host = torch.empty(data.shape, dtype=data.dtype, pin_memory=True)
+    host.copy_(data, non_blocking=True)
+    torch.cuda.current_stream(data.device).synchronize()
+    return host.numpy()
+
+
+def _header_fields(batch: int, masks: int) -> int:
+    return _COUNTERS + batch + _FIELDS * batch * masks
+
+
+class Strings:
+    """What `launch` packed, on the host.
+
+    Args:
+        packed: uint8, as in `Buffers.packed`; at least up to the last string.
+        batch: Images the buffers were allocated for.
+        masks: Masks per image they were allocated for.
+    """
+
+    def __init__(self, packed: NDArray[np.uint8], batch: int, masks: int) -> None:
+        fields = _header_fields(batch, masks)
+        header = packed[: 4 * fields].view(np.int32)
+        self._data = packed[4 * fields :]
+        self._count = header[_COUNTERS : _COUNTERS + batch].tolist()
+        self._rows = header[_COUNTERS + batch :].reshape(batch, masks, _FIELDS).tolist()
+        failures = [
+            (length, (image, slot), edges)
+            for image, count in enumerate(self._count)
+            for slot, (_, length, edges, made_at) in enumerate(self._rows[image][:count])
+            if made_at == slot and length < 0
+        ]
+        self.missing = {where: edges for length, where, edges in failures if length != _NO_MASK}
+        """(image, slot) of the masks that did not fit, and how many edges each has."""
+        self.has_invalid = any(length == _NO_MASK for length, _, _ in failures)
+        """Whether an index was out of range."""
+
+    def by_image(self, remade: Mapping[tuple[int, int], bytes]) -> list[list[bytes]]:
+        """The strings of each image, in the order of its queries; those that are missing from `remade`."""
+        return [
+            [
+                self._read(*rows[made_at][:2]) if rows[made_at][1] >= 0 else remade[image, made_at]
+                for _, _, _, made_at in rows[:count]
+            ]
+            for image, (count, rows) in enumerate(zip(self._count, self._rows, strict=True))
+        ]
+
+    def _read(self, offset: int, length: int) -> bytes:
+        return self._data[offset : offset + length].tobytes()
+
+
+def _encode_again(
+    mask_logits: torch.Tensor,
+    queries: MaskQueries,
+    image_sizes: list[tuple[int, int]],
+    missing: Mapping[tuple[int, int], int],
+) -> dict[tuple[int, int], bytes]:
+    """Encode masks that did not fit, given with their edges, one after the other, with as much room as each needs."""
+    remade = {}
+    for (image, slot), edges in missing.items():
+        fallbacks["encode_masks: buffers too small"] += 1
+        size = image_sizes[image]
+        buffers = Buffers.allocate(1, 1, size[1], mask_logits.device, edges=edges, size=BYTES_PER_COUNT * (edges + 1))
+        one = MaskQueries(torch.ones_like(queries.count[:1]), queries.query[image, slot].view(1, 1), queries.limit)
+        launch(mask_logits[image : image + 1], one, [size], buffers)
+        ((remade[image, slot],),) = Strings(download(buffers.packed, 1, 1), 1, 1).by_image({})
+    return remade

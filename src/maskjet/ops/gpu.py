@@ -1,0 +1,97 @@
+"""What the Triton implementations need around their kernels: a guard, a launch context, tables on the device.
+
+Triton is imported when a kernel is first asked for, not with maskjet.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from maskjet.ops.record import Variant
+
+_OLDEST = (7, 5)  # T4; Triton's own limit
+_OLDEST_WITH_BFLOAT16 = (8, 0)
+
+
+def triton_variant(module: str, function: str, dtypes: tuple[torch.dtype, ...]) -> Variant:
+    """A variant whose module, and with it Triton, is imported on the first call.
+
+    Args:
+        module: The module's full name.
+        function: The implementation in it.
+        dtypes: Of the op's first tensor that it takes.
+    """
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return getattr(importlib.import_module(module), function)(*args, **kwargs)
+
+    def refuse(sample: torch.Tensor) -> str | None:
+        if sample.dtype not in dtypes:
+            known = ", ".join(_name(dtype) for dtype in dtypes)
+            return f"it takes {known}, got {_name(sample.dtype)}"
+        return why_not(sample.device, sample.dtype)
+
+    return Variant(run, refuse)
+
+
+@lru_cache
+def why_not(device: torch.device, dtype: torch.dtype) -> str | None:
+    """Why Triton can't serve tensors of this kind, or None."""
+    if importlib.util.find_spec("triton") is None:
+        return "Triton is not installed; PyTorch's CUDA build for Linux brings it"
+    if device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1":
+        return None
+    if device.type != "cuda" or torch.version.cuda is None:
+        return f"it needs tensors on an NVIDIA GPU, got {device}"
+    capability = torch.cuda.get_device_capability(device)
+    oldest = _OLDEST_WITH_BFLOAT16 if dtype == torch.bfloat16 else _OLDEST
+    if capability < oldest:
+        return "{} needs compute capability {}.{}, got {}.{}".format(_name(dtype), *oldest, *capability)
+    return _try_to_compile(device)
+
+
+def _try_to_compile(device: torch.device) -> str | None:
+    """Compile and run a kernel of one line: a missing C compiler or an old driver shows here, not in a frame."""
+    from maskjet.ops.triton_language import fill_kernel
+
+    try:
+        with torch.cuda.device(device):
+            value = torch.zeros(1, dtype=torch.int32, device=device)
+            fill_kernel[(1,)](value, 7)
+            works = int(value) == 7
+    except Exception as error:  # whatever Triton, ptxas, the C compiler and the driver raise
+        return f"Triton can't compile here: {type(error).__name__}: {str(error).strip().splitlines()[0]}"
+    return None if works else "a kernel compiled by Triton gave a wrong result here"
+
+
+def on_device_of(tensor: torch.Tensor) -> AbstractContextManager[Any]:
+    """The context in which kernels are launched on a tensor's device."""
+    return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
+
+
+@lru_cache(maxsize=256)
+def table(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Numbers as a tensor on a device, copied there once; shared, so never to be written to.
+
+    Args:
+        values: A flat tuple.
+        dtype: Of the result.
+        device: Of the result.
+    """
+    return torch.tensor(values, dtype=dtype, device=device)
+
+
+def sizes_table(sizes: list[tuple[int, int]], device: torch.device) -> torch.Tensor:
+    """(height, width) of the images as int32 [2 B]; shared, so never to be written to."""
+    return table(tuple(side for size in sizes for side in size), torch.int32, device)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

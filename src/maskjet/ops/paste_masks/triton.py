@@ -1,0 +1,71 @@
+"""paste_masks on an NVIDIA GPU: one launch per image, each pixel straight from its four logits.
+
+Most of an image lies outside of a mask, or well inside. A tile whose logits, a handful, all have one sign is filled
+without a look at its pixels; the others cost four reads a pixel.
+
+The grid is made for as many masks as may be; programs past the image's count end at once, so that the host needn't
+know it.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+
+from maskjet.ops.gpu import on_device_of
+from maskjet.ops.paste_masks.kernels import paste_kernel
+from maskjet.ops.selection import MaskQueries
+
+_TILE_HW = (8, 128)
+_LOGITS_HW = (8, 16)  # of a tile, looked at together; with more the tile is not skipped
+_WARPS = 4
+
+
+def paste_masks(
+    mask_logits: torch.Tensor, queries: MaskQueries, image_sizes: list[tuple[int, int]]
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Upsample and threshold masks of [B, Q, h, w]; see `ops.paste_masks`."""
+    pasted = []
+    for image, (rows, size) in enumerate(zip(queries.rows(), image_sizes, strict=True)):
+        masks = torch.empty((len(rows), *size), dtype=torch.uint8, device=mask_logits.device)
+        is_inside = torch.empty(len(rows), dtype=torch.bool, device=mask_logits.device)
+        launch(mask_logits[image], queries.count[image:], queries.query[image], masks, is_inside)
+        pasted.append((masks, is_inside))
+    return pasted
+
+
+def launch(
+    mask_logits: torch.Tensor, count: torch.Tensor, query: torch.Tensor, masks: torch.Tensor, is_inside: torch.Tensor
+) -> None:
+    """Write one image's masks into given buffers; never waits, and can be captured in a CUDA graph.
+
+    Args:
+        mask_logits: float32, float16 or bfloat16 [Q, h, w].
+        count: int32 [1 or more], on the device: how many masks to write.
+        query: int32 [n or more], contiguous: which masks; an index out of range is an empty mask.
+        masks: uint8 [n, H, W], contiguous; the first `count` are overwritten.
+        is_inside: bool [n]; overwritten, False past `count`.
+    """
+    is_inside.zero_()
+    limit, height, width = masks.shape
+    if not limit:
+        return
+    tiles = triton.cdiv(height, _TILE_HW[0]) * triton.cdiv(width, _TILE_HW[1])
+    with on_device_of(masks):
+        paste_kernel[(tiles, limit)](
+            mask_logits,
+            count,
+            query,
+            masks,
+            is_inside.view(torch.uint8),
+            *mask_logits.shape,
+            height,
+            width,
+            *mask_logits.stride(),
+            TILE_HEIGHT=_TILE_HW[0],
+            TILE_WIDTH=_TILE_HW[1],
+            LOGITS_HEIGHT=_LOGITS_HW[0],
+            LOGITS_WIDTH=_LOGITS_HW[1],
+            num_warps=_WARPS,
+            enable_fp_fusion=True,
+        )

@@ -1,0 +1,58 @@
+"""Which part of the network's input a frame fills: all of it, or a letterbox."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Region:
+    """A rectangle of the network's input, in its pixels."""
+
+    top: int
+    """Rows above it."""
+    left: int
+    """Columns before it."""
+    height: int
+    """Rows of it, at least 1."""
+    width: int
+    """Columns of it, at least 1."""
+    padding: float = 0.0
+    """What lies around it, on the 0..1 scale, before normalisation."""
+
+    @property
+    def box(self) -> tuple[int, int, int, int]:
+        """(top, left, height, width)."""
+        return self.top, self.left, self.height, self.width
+
+
+def stretch(size_hw: tuple[int, int]) -> Region:
+    """All of an input of this size."""
+    return Region(0, 0, *size_hw)
+
+
+def letterbox(source_hw: tuple[int, int], size_hw: tuple[int, int], padding: int = 114) -> Region:
+    """The centred part of an input that a frame fills when it keeps its aspect ratio.
+
+    Sides are rounded to the nearest pixel, at least 1; of an odd number of rows or columns left over, the larger part
+    lies below or behind.
+
+    Args:
+        source_hw: (height, width) of the frame, in pixels.
+        size_hw: (h, w) of the input, in pixels.
+        padding: Byte value of the rest.
+
+    Returns:
+        The region; a point (x, y) of the frame lies at (left + x × width / W, top + y × height / H) of the input.
+    """
+    ratio = min(size_hw[0] / source_hw[0], size_hw[1] / source_hw[1])
+    height, width = (max(round(side * ratio), 1) for side in source_hw)
+    return Region(
+        (size_hw[0] - height) // 2,
+        (size_hw[1] - width) // 2,
+        height,
+        width,
+        float(np.float32(padding) / np.float32(255)),
+    )

@@ -1,0 +1,54 @@
+"""preprocess on an NVIDIA GPU: one launch from the frame's bytes to the network's input buffer.
+
+Each program makes a tile of output pixels, all three channels of each, from four source pixels. Sizes, strides and
+normalisation are run-time arguments: another frame size compiles nothing.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+
+from maskjet.ops.gpu import on_device_of
+from maskjet.ops.preprocess.kernels import preprocess_kernel
+from maskjet.ops.preprocess.region import Region
+
+_TILE_HW = (4, 32)
+_WARPS = 4
+
+
+def preprocess(
+    frames: torch.Tensor,
+    out: torch.Tensor,
+    *,
+    region: Region,
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+    order: str,
+    resample: str,
+) -> None:
+    """Write (resized / 255 - mean) / std of uint8 frames [N, H, W, 3] into out [N, 3, h, w]; see `ops.preprocess`."""
+    if frames.stride(3) != 1 or frames.stride(2) != 3:
+        frames = frames.contiguous()
+    height, width = out.shape[2:]
+    grid = (triton.cdiv(width, _TILE_HW[1]), triton.cdiv(height, _TILE_HW[0]), len(out))
+    with on_device_of(out):
+        preprocess_kernel[grid](
+            frames,
+            out,
+            *frames.shape[1:3],
+            height,
+            width,
+            *region.box,
+            *frames.stride()[:2],
+            *out.stride(),
+            mean,
+            std,
+            region.padding,
+            IS_BGR=order == "bgr",
+            IS_CV2=resample == "cv2",
+            TILE_HEIGHT=_TILE_HW[0],
+            TILE_WIDTH=_TILE_HW[1],
+            num_warps=_WARPS,
+            enable_fp_fusion=resample == "bilinear",  # OpenCV rounds the product before it subtracts
+        )

@@ -1,0 +1,59 @@
+"""What the Triton kernels share: sigmoid and bilinear interpolation as ATen's CUDA kernels compute them.
+
+The kernels also run in Triton's interpreter (`TRITON_INTERPRET=1`), without a GPU. A multiplication followed by an
+addition is one rounding on a GPU, where the compiler fuses it, and two in the interpreter; so is it in ATen's CUDA and
+CPU kernels, which is why source positions are written unfused and the blends with an explicit `fma`.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+
+_IS_INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
+
+
+@triton.jit
+def fill_kernel(out_ptr, value):
+    """Write one number: the smallest kernel there is."""
+    tl.store(out_ptr, value)
+
+
+@triton.jit
+def sigmoid(x):
+    """1 / (1 + exp(-x)) of float32, with the exponential and the division of CUDA's math library."""
+    exponential = tl.exp(-x) if _IS_INTERPRETED else libdevice.exp(-x)
+    return tl.div_rn(tl.full(x.shape, 1.0, tl.float32), 1.0 + exponential)
+
+
+@triton.jit
+def scale_of(source, target):
+    """Source positions per target position, in float32 as ATen divides them."""
+    return tl.div_rn(source.to(tl.float32), target.to(tl.float32))
+
+
+@triton.jit
+def position(index, scale):
+    """Where an output index lies among the source values: half-pixel centres, not before the first."""
+    return tl.maximum(scale * (index.to(tl.float32) + 0.5) - 0.5, 0.0)
+
+
+@triton.jit
+def following(index, scale, source):
+    """The source index after one; at the far border, and where nothing is resized, the same again."""
+    return tl.minimum(index + tl.where(scale == 1.0, 0, 1), source - 1)
+
+
+@triton.jit
+def taps(index, scale, source):
+    """The two source indices that an output index is blended from, and the share of the second."""
+    where = position(index, scale)
+    first = tl.minimum(where.to(tl.int32), source - 1)
+    return first, following(first, scale, source), where - first.to(tl.float32)
+
+
+@triton.jit
+def blend(first, second, share):
+    """First × (1 - share) + second × share, rounding the second product and the sum."""
+    return tl.fma(first, 1.0 - share, second * share)

@@ -1,0 +1,85 @@
+"""Compile every kernel for a GPU that needn't be there: python compile_kernels.py 75 80 ...
+
+A program of its own, because a process that interprets kernels can't compile them.
+"""
+
+import itertools
+import sys
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from maskjet.ops.encode_masks.kernels import find_edges_kernel, write_strings_kernel
+from maskjet.ops.paste_masks.kernels import paste_kernel
+from maskjet.ops.preprocess.kernels import preprocess_kernel
+from maskjet.ops.select.kernels import select_kernel
+
+TYPES = {  # of what is not int32
+    "frames_ptr": "*u8",
+    "strings_ptr": "*u8",
+    "is_inside_ptr": "*u8",
+    "keys_ptr": "*i64",
+    "thresholds_ptr": "*fp32",
+    "confidence_ptr": "*fp32",
+    "xyxy_ptr": "*fp32",
+    "boxes_ptr": "*fp32",
+    "mean": ("fp32",) * 3,
+    "std": ("fp32",) * 3,
+    "padding": "fp32",
+}
+
+
+def constants(**values):
+    return [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())]
+
+
+KERNELS = [
+    (
+        preprocess_kernel,
+        {"out_ptr": ["*fp32", "*fp16", "*bf16"]},
+        constants(IS_BGR=[True], IS_CV2=[False, True], TILE_HEIGHT=[4], TILE_WIDTH=[32]),
+    ),
+    (
+        select_kernel,
+        {"logits_ptr": ["*fp32", "*fp16", "*bf16"]},
+        constants(IS_ROUNDED=[True], TILE=[2048], RANKED=[64]),
+    ),
+    (
+        find_edges_kernel,
+        {"masks_ptr": ["*fp32", "*fp16", "*bf16"]},
+        constants(ROWS=[16], COLUMNS=[16], SLOTS=[128]),
+    ),
+    (
+        write_strings_kernel,
+        {"strings_ptr": ["*u8"]},
+        constants(COLUMNS=[16], SLOTS=[128], BLOCKS=[64], TILE=[1024]),
+    ),
+    (
+        paste_kernel,
+        {"masks_ptr": ["*fp32", "*fp16", "*bf16"], "out_ptr": ["*u8"]},
+        constants(TILE_HEIGHT=[8], TILE_WIDTH=[128], LOGITS_HEIGHT=[8], LOGITS_WIDTH=[16]),
+    ),
+]
+
+
+def compile_all(capability):
+    has_bfloat16 = capability >= 80
+    for kernel, types, choices in KERNELS:
+        for dtypes, values in itertools.product(itertools.product(*types.values()), choices):
+            if "*bf16" in dtypes and not has_bfloat16 and kernel is not preprocess_kernel:
+                continue
+            chosen = {**TYPES, **dict(zip(types, dtypes, strict=True)), **dict.fromkeys(values, "constexpr")}
+            signature = {
+                name: chosen.get(name, "*i32" if name.endswith("_ptr") else "i32") for name in kernel.arg_names
+            }
+            constexprs = {(kernel.arg_names.index(name),): value for name, value in values.items()}
+            source = ASTSource(fn=kernel, signature=signature, constexprs=constexprs)
+            options = {"num_warps": 8, "enable_fp_fusion": not values.get("IS_CV2")}
+            compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+            assert compiled.asm["cubin"]
+
+
+if __name__ == "__main__":
+    for each in sys.argv[1:]:
+        compile_all(int(each))

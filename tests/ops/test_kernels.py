@@ -1,0 +1,297 @@
+"""The Triton kernels as kernels: buffers, margins, graphs, compilation, overflow. Their results: test_records.py."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from maskjet import ops
+from maskjet.errors import InputError, UnsupportedError
+from maskjet.ops import RECORDS, Selection, gpu
+from maskjet.ops.encode_masks import triton as encode
+from maskjet.ops.paste_masks import triton as paste
+from maskjet.ops.paste_masks.cases import blobs
+from maskjet.ops.select import triton as select
+from maskjet.ops.selection import mask_queries
+from maskjet.spec import IMAGENET_MEAN, IMAGENET_STD
+
+NORMALISATION = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}
+
+
+def queries(device, *rows, limit):
+    return mask_queries([torch.tensor(row, device=device) for row in rows], len(rows), limit, device)
+
+
+def predictions(device, found, seed=0, count=100):
+    """Logits [1, count, 91] of which exactly `found` queries pass at 0.5, and boxes."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = 1.5 * torch.randn(1, count, 91, generator=generator) - 7.5
+    logits.clamp_(max=-0.5)
+    logits[0, torch.randperm(count, generator=generator)[:found], 3] = 1 + torch.rand(found, generator=generator)
+    return logits.to(device), torch.rand(1, count, 4, generator=generator).to(device)
+
+
+@pytest.mark.parametrize("capability", ["75", "87", "90", "120"])
+def test_kernels_compile_for(capability):
+    """T4, Jetson Orin, H200 and the consumer Blackwell, none of which has to be there."""
+    program = Path(__file__).with_name("compile_kernels.py")
+    environment = {**os.environ, "TRITON_INTERPRET": "0"}
+    done = subprocess.run(
+        [sys.executable, program, capability], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_encode_stays_within_its_buffers(device):
+    masks = blobs(1, 4, (26, 26), torch.Generator().manual_seed(0)).to(device)
+    given = queries(device, [2, 0, 2, 3], limit=4)
+    size = (60, 90)
+    plain = encode.Buffers.allocate(1, 4, size[1], device)
+    margins = {
+        name: torch.full((2 * part.numel() + 64,), 77, dtype=part.dtype, device=device)
+        for name, part in vars(plain).items()
+    }
+    inner = {name: margins[name][32 : 32 + part.numel()].view(part.shape) for name, part in vars(plain).items()}
+    buffers = encode.Buffers(**inner)
+    buffers.packed[:12] = 0
+    encode.launch(masks, given, [size], buffers)
+    for name, whole in margins.items():
+        assert (whole[:32] == 77).all(), name
+        assert (whole[32 + inner[name].numel() :] == 77).all(), name
+    strings = encode.Strings(encode.download(buffers.packed, 1, 4), 1, 4)
+    assert strings.by_image({}) == ops.encode_masks(masks, [given.query[0]], [size], implementation="reference")
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason"), [({"_EDGES": 4, "_LEAST_ROOM": 1}, "edges"), ({"_BYTES": 8, "_LEAST_ROOM": 1}, "bytes")]
+)
+def test_masks_that_do_not_fit_are_made_again_and_counted(monkeypatch, device, limits, reason):
+    for name, value in limits.items():
+        monkeypatch.setattr(encode, name, value)
+    monkeypatch.setattr(encode, "fallbacks", type(encode.fallbacks)())
+    masks = blobs(2, 5, (26, 26), torch.Generator().manual_seed(5)).to(device)
+    inputs = {
+        "mask_logits": masks,
+        "query": [torch.tensor([4, 1, 4], device=device), torch.tensor([0, 2], device=device)],
+        "image_sizes": [(60, 95), (80, 41)],
+    }
+    expected = ops.encode_masks(**inputs, implementation="reference")
+    actual = ops.encode_masks(**inputs, implementation="triton")
+    assert RECORDS["encode_masks"].tolerance_used(inputs, expected, actual) <= 1
+    assert 1 <= encode.fallbacks["encode_masks: buffers too small"] <= 4, reason
+
+
+def test_a_long_answer_takes_a_second_copy(monkeypatch, device):
+    monkeypatch.setattr(encode, "_BYTES_AT_ONCE", 16)
+    masks = blobs(1, 4, (26, 26), torch.Generator().manual_seed(6)).to(device)
+    inputs = {"mask_logits": masks, "query": [torch.tensor([3, 1, 0], device=device)], "image_sizes": [(60, 95)]}
+    expected = ops.encode_masks(**inputs, implementation="reference")
+    assert ops.encode_masks(**inputs, implementation="triton") == expected
+
+
+def test_buffers_can_be_used_again(device):
+    size = (50, 70)
+    buffers = encode.Buffers.allocate(1, 3, size[1], device)
+    for seed, row in enumerate(([0, 1, 2], [2], [], [1, 1, 0])):
+        masks = blobs(1, 3, (20, 20), torch.Generator().manual_seed(seed)).to(device)
+        padded = torch.zeros(1, 3, dtype=torch.int32, device=device)
+        padded[0, : len(row)] = torch.tensor(row, device=device)
+        given = type(queries(device, [0], limit=3))(
+            torch.tensor([len(row)], dtype=torch.int32, device=device), padded, 3
+        )
+        encode.launch(masks, given, [size], buffers)
+        strings = encode.Strings(encode.download(buffers.packed, 1, 3), 1, 3)
+        rows = [torch.tensor(row, dtype=torch.int64, device=device)]
+        assert strings.by_image({}) == ops.encode_masks(masks, rows, [size], implementation="reference")
+
+
+def test_paste_stays_within_its_buffers_and_stops_at_the_count(device):
+    masks = blobs(1, 4, (20, 20), torch.Generator().manual_seed(1)).to(device)[0]
+    for height, width in ((37, 70), (33, 64)):
+        whole = torch.full((5, height, width), 9, dtype=torch.uint8, device=device)
+        is_inside = torch.ones(3, dtype=torch.bool, device=device)
+        count = torch.tensor([2], dtype=torch.int32, device=device)
+        query = torch.tensor([3, 1, 0], dtype=torch.int32, device=device)
+        paste.launch(masks, count, query, whole[1:4], is_inside)
+        ((expected, inside),) = ops.paste_masks(masks[None], [query[:2]], [(height, width)], implementation="reference")
+        assert torch.equal(whole[1:3], expected)
+        assert (whole[[0, 3, 4]] == 9).all()
+        assert is_inside.tolist() == [*inside.tolist(), False]
+
+
+def test_paste_of_no_such_mask_is_empty(device):
+    masks = torch.ones(2, 5, 5, device=device)
+    out = torch.full((2, 9, 9), 9, dtype=torch.uint8, device=device)
+    is_inside = torch.ones(2, dtype=torch.bool, device=device)
+    given = torch.tensor([2, -1], dtype=torch.int32, device=device)
+    paste.launch(masks, torch.tensor([2], dtype=torch.int32, device=device), given, out, is_inside)
+    assert not out.any()
+    assert not is_inside.any()
+
+
+@pytest.mark.parametrize("op", [ops.paste_masks, ops.encode_masks])
+def test_a_selection_of_other_masks_is_named(op, device):
+    selection = Selection.empty(1, 3, device)
+    selection.count.fill_(2)
+    selection.query.copy_(torch.tensor([[0, 7, 99]]))
+    with pytest.raises(InputError, match=r"query\[0\] must hold indices in 0\.\.3, got 0\.\.7"):
+        op(torch.zeros(1, 4, 5, 5, device=device), selection, [(9, 9)], implementation="triton")
+
+
+def test_select_uses_few_keys_when_everything_passes(device, monkeypatch):
+    """More pairs than a tile holds, all of them above the threshold, most of them tied."""
+    monkeypatch.setattr(select, "_TILE", 64)
+    monkeypatch.setattr(select, "_RANKED", 16)
+    generator = torch.Generator().manual_seed(3)
+    logits = torch.randint(-2, 3, (2, 30, 7), generator=generator).float().to(device)
+    inputs = {
+        "logits": logits,
+        "boxes": torch.rand(2, 30, 4, generator=generator).to(device),
+        "image_sizes": [(40, 50), (60, 30)],
+        "threshold": 0.0,
+    }
+    for limits in ({"max_detections": 300}, {"max_detections": 45}, {"max_detections": 300, "num_select": 50}):
+        expected = ops.select(**inputs, **limits, implementation="reference")
+        actual = ops.select(**inputs, **limits, implementation="triton")
+        assert RECORDS["select"].tolerance_used({**inputs, **limits}, expected, actual) <= 1
+
+
+def test_what_triton_refuses(monkeypatch):
+    refuse = RECORDS["select"].variants["triton"].refuse
+    assert refuse(torch.empty(0, dtype=torch.float64)) == "it takes float32, float16, bfloat16, got float64"
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    gpu.why_not.cache_clear()
+    assert refuse(torch.empty(0)) == "it needs tensors on an NVIDIA GPU, got cpu"
+    with pytest.raises(UnsupportedError, match=r"can't run ops.select here: it needs tensors on an NVIDIA GPU"):
+        ops.select(torch.zeros(1, 2, 3), torch.zeros(1, 2, 4), [(4, 4)], implementation="triton")
+    gpu.why_not.cache_clear()
+    monkeypatch.setattr(gpu.importlib.util, "find_spec", lambda _: None)
+    assert refuse(torch.empty(0)).startswith("Triton is not installed; ")
+    gpu.why_not.cache_clear()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("size", [(1080, 1920), (720, 1280), (176, 312), (2160, 3840), (40, 50)])
+def test_strings_and_masks_at_real_sizes(size, dtype):
+    masks = blobs(1, 100, (78, 78), torch.Generator().manual_seed(size[0])).to("cuda", dtype)
+    rows = [torch.arange(0, 100, 3 if size[0] < 2000 else 20, device="cuda")]
+    expected = ops.encode_masks(masks, rows, [size], implementation="reference")
+    assert ops.encode_masks(masks, rows, [size], implementation="triton") == expected
+    ((dense, inside),) = ops.paste_masks(masks, rows, [size], implementation="reference")
+    ((ours, is_inside),) = ops.paste_masks(masks, rows, [size], implementation="triton")
+    assert torch.equal(ours, dense)
+    assert torch.equal(is_inside, inside)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("side", [(78, 78), (192, 192), (1, 1), (7, 300), (200, 3)])
+def test_noise_at_real_sizes(side):
+    masks = torch.randn(1, 6, *side, generator=torch.Generator().manual_seed(8)).cuda()
+    rows = [torch.arange(6, device="cuda")]
+    for size in ((720, 1280), (1, 999), (999, 1), (100, 100), side):
+        expected = ops.encode_masks(masks, rows, [size], implementation="reference")
+        assert ops.encode_masks(masks, rows, [size], implementation="triton") == expected
+
+
+@pytest.mark.gpu
+def test_scores_are_torchs_bit_for_bit():
+    generator = torch.Generator().manual_seed(4)
+    logits = (8 * torch.randn(1, 300, 91, generator=generator)).cuda()
+    boxes = torch.rand(1, 300, 4, generator=generator).cuda()
+    for threshold, limit in ((0.0, 300), (0.5, 300), (0.0, None)):
+        given = {"threshold": threshold, "num_select": limit, "max_detections": 300}
+        expected = ops.select(logits, boxes, [(1080, 1920)], **given, implementation="reference")
+        actual = ops.select(logits, boxes, [(1080, 1920)], **given, implementation="triton")
+        assert actual.count.tolist() == [300]
+        for name, part in vars(expected).items():
+            assert torch.equal(getattr(actual, name), part), name
+
+
+@pytest.mark.gpu
+def test_the_whole_path_is_captured_and_waits_for_nothing():
+    size = (720, 1280)
+    frames = torch.empty(1, *size, 3, dtype=torch.uint8, device="cuda")
+    inputs = torch.empty(1, 3, 312, 312, dtype=torch.float16, device="cuda")
+    logits, boxes = predictions("cuda", 20)
+    masks = blobs(1, 100, (78, 78), torch.Generator().manual_seed(0)).cuda()
+    buffers = encode.Buffers.allocate(1, 100, size[1], torch.device("cuda"))
+    dense = torch.empty(100, 100, 150, dtype=torch.uint8, device="cuda")
+    is_inside = torch.empty(100, dtype=torch.bool, device="cuda")
+
+    def run():
+        ops.preprocess(frames, inputs, size=(312, 312), **NORMALISATION, implementation="triton")
+        selection = ops.select(logits, boxes, [size], num_select=100, implementation="triton")
+        given = mask_queries(selection, 1, 100, masks.device)
+        encode.launch(masks, given, [size], buffers)
+        paste.launch(masks[0], given.count, given.query[0], dense, is_inside)
+        return selection
+
+    run()  # compiles, fills the tables
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        run()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            selection = run()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    for seed, found in ((1, 25), (2, 0), (3, 100)):
+        frames.random_(0, 256)
+        fresh = predictions("cuda", found, seed)
+        logits.copy_(fresh[0])
+        boxes.copy_(fresh[1])
+        masks.copy_(blobs(1, 100, (78, 78), torch.Generator().manual_seed(seed)))
+        dense.fill_(9)
+        graph.replay()
+        assert selection.count.tolist() == [found]
+        expected = ops.preprocess(frames, size=(312, 312), dtype=torch.float16, **NORMALISATION)
+        assert torch.equal(inputs, expected)
+        strings = encode.Strings(encode.download(buffers.packed, 1, 100), 1, 100)
+        assert strings.by_image({}) == ops.encode_masks(masks, selection, [size], implementation="reference")
+        ((small, inside),) = ops.paste_masks(masks, selection, [(100, 150)], implementation="reference")
+        assert torch.equal(dense[:found], small)
+        assert (dense[found:] == 9).all()
+        assert torch.equal(is_inside[:found], inside)
+
+
+@pytest.mark.gpu
+def test_fifty_sizes_compile_nothing():
+    from triton import knobs
+
+    compiled = []
+    generator = torch.Generator().manual_seed(7)
+    masks = blobs(1, 10, (78, 78), generator).cuda()
+    logits, boxes = predictions("cuda", 5, count=10)
+
+    def run(height, width, threshold):
+        frame = torch.zeros(height, width, 3, dtype=torch.uint8, device="cuda")
+        for options in ({}, {"letterbox": 114}, {"resample": "cv2"}):
+            ops.preprocess(frame, size=(312, 312), **NORMALISATION, **options)
+        selection = ops.select(logits, boxes, [(height, width)], threshold=threshold)
+        ops.encode_masks(masks, selection, [(height, width)])
+        ops.paste_masks(masks, selection, [(height, width)])
+
+    run(176, 312, 0.5)
+    before = knobs.runtime.jit_post_compile_hook
+    knobs.runtime.jit_post_compile_hook = lambda **kwargs: compiled.append(kwargs["repr"])
+    try:
+        for step in range(50):
+            height, width = (1, 1) if step == 0 else torch.randint(1, 1500, (2,), generator=generator).tolist()
+            run(height, width - width % 16 + 16 if step % 3 == 0 else width, 0.3 + step / 200)
+    finally:
+        knobs.runtime.jit_post_compile_hook = before
+    assert compiled == []
+
+
+@pytest.mark.gpu
+def test_images_of_more_than_2_31_pixels_are_encoded_on_the_host():
+    masks = torch.full((1, 1, 8, 8), -1.0, device="cuda")
+    masks[0, 0, 3:5, 3:5] = 1
+    rows, size = [torch.tensor([0], device="cuda")], (2**16, 2**16)
+    expected = ops.encode_masks(masks.cpu(), [rows[0].cpu()], [size])
+    assert ops.encode_masks(masks, rows, [size], implementation="triton") == expected
