@@ -8,6 +8,28 @@ import torch
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read where kernels are defined, so before maskjet's are
 
+from maskjet.ops import gpu
+
+
+@pytest.fixture(autouse=True)
+def _kernels_on_a_cpu(monkeypatch):
+    """Interpreted kernels take seconds where the others take milliseconds: only the tests of the ops use them."""
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    gpu.why_not.cache_clear()
+    yield
+    gpu.why_not.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def two_threads():
+    """For comparisons with PyTorch's bilinear resize on a CPU."""
+    # With a single thread F.interpolate takes another kernel, which rounds source positions otherwise: at 1080p its
+    # result differs from its own on two threads by up to 3e-5 (torch 2.15). The references are the latter.
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
 
 def pytest_configure(config):
     if hasattr(config, "workerinput"):  # several workers share the cores

@@ -108,6 +108,7 @@ def test_report_says_what_runs_and_why(tiny):
     assert report.steps["encode_masks"] == "cpu (fastest)"
     assert load(tiny, implementation="reference").report().steps["select"] == "reference (asked for)"
     assert "encode_masks" in str(report)
+    assert "fallbacks" in str(report)
     assert json.loads(json.dumps(report.as_dict()))["steps"]["preprocess"] == "cpu (fastest)"
 
 

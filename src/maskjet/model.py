@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Union, overload
 
 import torch
 
+from maskjet import ops
 from maskjet.config import EngineConfig, Precision
 from maskjet.detections import Detections
 from maskjet.engine.decoding import decode_ahead
@@ -57,6 +58,8 @@ class Report:
     """Images processed so far."""
     detections: int
     """Detections returned so far."""
+    fallbacks: Mapping[str, int]
+    """What took a slower path in this process so far, by op and reason."""
 
     def as_dict(self) -> dict[str, Any]:
         """The fields as JSON types."""
@@ -70,6 +73,7 @@ class Report:
             "engine": self.engine,
             **self.steps,
             "so far": f"{self.images} images, {self.detections} detections",
+            "fallbacks": ", ".join(f"{why}: {times}" for why, times in self.fallbacks.items()) or "none",
         }
         width = max(map(len, rows))
         return "\n".join(f"{name:{width}}  {value}" for name, value in rows.items())
@@ -162,6 +166,7 @@ class Model:
             steps={name: f"{choice.name} ({choice.why})" for name, choice in engine.choices.items()},
             images=engine.done["images"],
             detections=engine.done["detections"],
+            fallbacks=dict(ops.FALLBACKS),
         )
 
     def close(self) -> None:

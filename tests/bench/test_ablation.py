@@ -169,6 +169,7 @@ def test_rfdetr_is_compared_too():
     assert {(m.speedup, m.tolerance_used) for m in report.measurements} == {(None, 0)}
 
 
+@pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")  # of torch.compile, in torch 2.11
 @pytest.mark.gpu
 @pytest.mark.slow
 def test_every_rung_runs_on_a_gpu(tmp_path):

@@ -15,6 +15,7 @@ from maskjet.frames import open_source
 from maskjet.model import read_network
 
 OPS = ["preprocess", "select", "encode_masks"]
+pytestmark = pytest.mark.usefixtures("two_threads")
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +26,7 @@ def source(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def captured(source, tmp_path_factory):
+def captured(two_threads, source, tmp_path_factory):
     folder = tmp_path_factory.mktemp("captured") / "street"
     assert capture.write(source, folder, frames=2, device="cpu") == 2
     return folder

@@ -11,10 +11,12 @@ def device(request):
 
 
 @pytest.fixture(autouse=True)
-def _two_threads():
-    # With a single thread F.interpolate takes another kernel, which rounds source positions otherwise: at 1080p its
-    # result differs from its own on two threads by up to 3e-5 (torch 2.15). The references are the latter.
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
+def _kernels_on_a_cpu(monkeypatch):
+    """They are interpreted."""
+    if not torch.cuda.is_available():
+        monkeypatch.setenv("TRITON_INTERPRET", "1")
+
+
+@pytest.fixture(autouse=True)
+def _compared_with_pytorch(two_threads):
+    """Every test here does."""

@@ -49,7 +49,7 @@ def profile_gpu(call: Callable[[], object], device: torch.device) -> GpuWork | N
         return None
     call()  # warm-up
     synchronize(device)
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as profiler:
         for _ in range(_CALLS):
             call()
         synchronize(device)

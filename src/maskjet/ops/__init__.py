@@ -6,7 +6,7 @@ from maskjet.ops import encode_masks as _encode_masks
 from maskjet.ops import paste_masks as _paste_masks
 from maskjet.ops import preprocess as _preprocess
 from maskjet.ops import select as _select
-from maskjet.ops.record import Choice, Implementation, Op
+from maskjet.ops.record import FALLBACKS, Choice, Implementation, Op
 from maskjet.ops.selection import Selection
 
 RECORDS: Mapping[str, Op] = {
@@ -18,6 +18,7 @@ encode_masks = _encode_masks.encode_masks
 paste_masks = _paste_masks.paste_masks
 
 __all__ = [
+    "FALLBACKS",
     "RECORDS",
     "Choice",
     "Implementation",

@@ -8,8 +8,9 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, nullcontext
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
@@ -29,8 +30,13 @@ def triton_variant(module: str, function: str, dtypes: tuple[torch.dtype, ...]) 
         dtypes: Of the op's first tensor that it takes.
     """
 
+    @cache
+    def load() -> Callable[..., Any]:
+        loaded: Callable[..., Any] = getattr(importlib.import_module(module), function)
+        return loaded
+
     def run(*args: Any, **kwargs: Any) -> Any:
-        return getattr(importlib.import_module(module), function)(*args, **kwargs)
+        return load()(*args, **kwargs)
 
     def refuse(sample: torch.Tensor) -> str | None:
         if sample.dtype not in dtypes:
@@ -73,7 +79,47 @@ def _try_to_compile(device: torch.device) -> str | None:
 
 def on_device_of(tensor: torch.Tensor) -> AbstractContextManager[Any]:
     """The context in which kernels are launched on a tensor's device."""
-    return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
+    if not tensor.is_cuda or torch.cuda.current_device() == tensor.device.index:
+        return nullcontext()
+    return torch.cuda.device(tensor.device)
+
+
+class Launcher:
+    """Launches a kernel that is specialised on nothing but its argument types and constants.
+
+    Triton looks at every argument of every launch for what the code could be specialised on, and at the environment.
+    Here that is done once per set of types: XX µs a launch less (H200's host, 20 arguments).
+
+    Args:
+        kernel: Made by `triton.jit` with `do_not_specialize` for all its arguments.
+        options: Triton's, such as `num_warps`.
+    """
+
+    def __init__(self, kernel: Any, **options: Any) -> None:
+        import triton
+
+        self._kernel, self._options = kernel, options
+        self._is_interpreted = not isinstance(kernel, triton.JITFunction)
+        self._compiled: dict[Hashable, Any] = {}
+
+    def __call__(self, grid: tuple[int, int, int], types: Hashable, *args: Any, **constants: Any) -> None:
+        """Launch on the current device and stream.
+
+        Args:
+            grid: Programs along each axis.
+            types: What tells sets of argument types and devices apart.
+            *args: All but the constants.
+            **constants: In the kernel's order.
+        """
+        if self._is_interpreted:
+            self._kernel[grid](*args, **constants, **self._options)
+            return
+        key = (types, *constants.values())
+        compiled = self._compiled.get(key)
+        if compiled is None:
+            compiled = self._kernel.warmup(*args, grid=grid, **constants, **self._options)
+            self._compiled[key] = compiled
+        compiled[grid](*args, *constants.values())
 
 
 @lru_cache(maxsize=256)

@@ -5,6 +5,7 @@ One generic test and one generic benchmark walk `maskjet.ops.RECORDS`; an op is 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -14,6 +15,9 @@ import torch
 from maskjet.errors import InputError, UnsupportedError
 
 Implementation = Literal["auto", "reference", "triton", "cpu"]
+
+FALLBACKS: Counter[str] = Counter()
+"""What took a slower path in this process, by op and reason: masks that did not fit into bounded buffers, say."""
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,10 @@ A mask that appears several times is made once. The pools are bounded; what does
 
 from __future__ import annotations
 
-from collections import Counter
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -31,13 +32,12 @@ from numpy.typing import NDArray
 from maskjet.coco_rle import BYTES_PER_COUNT
 from maskjet.ops.encode_masks import cpu
 from maskjet.ops.encode_masks.kernels import find_edges_kernel, write_strings_kernel
-from maskjet.ops.gpu import on_device_of, sizes_table
+from maskjet.ops.gpu import Launcher, on_device_of, sizes_table
+from maskjet.ops.record import FALLBACKS
 from maskjet.ops.selection import MaskQueries
 
 _COLUMNS = 16  # of the image, per program
 _ROWS = 16  # of logits, at once
-_FIND_WARPS = 4
-_WRITE_WARPS = 16
 _BLOCKS = 64  # of columns, at once
 _TILE = 1024  # counts at once
 _EDGES = 8192  # of a mask on average; a smooth blob 300 pixels wide has 600, noise 100,000
@@ -50,8 +50,8 @@ _NO_EDGES = -1  # its edges did not fit
 _NO_BYTES = -2  # its string did not fit
 _NO_MASK = -3  # its index is out of range
 
-fallbacks: Counter[str] = Counter()
-"""How often a slower path served, by which and why."""
+_find_edges = Launcher(find_edges_kernel, num_warps=4, enable_fp_fusion=True)
+_write_strings = Launcher(write_strings_kernel, num_warps=16, enable_fp_fusion=True)
 
 
 @dataclass(frozen=True)
@@ -102,15 +102,22 @@ def encode_masks(
     if not batch or not masks:
         return [[] for _ in image_sizes]
     if max(height * width for height, width in image_sizes) >= 2**31:  # pixels are counted in 32 bits
+        FALLBACKS["encode_masks: images of 2**31 pixels and more"] += batch
         on_host = MaskQueries(queries.count.cpu(), queries.query.cpu(), queries.limit)
         return cpu.encode_masks(mask_logits.cpu(), on_host, image_sizes)
-    width = max(width for _, width in image_sizes)
-    buffers = Buffers.allocate(batch, masks, width, mask_logits.device)
+    blocks = triton.cdiv(max(width for _, width in image_sizes), _COLUMNS)
+    buffers = _own_buffers(threading.get_ident(), batch, masks, blocks * _COLUMNS, mask_logits.device)
     launch(mask_logits, queries, image_sizes, buffers)
     strings = Strings(download(buffers.packed, batch, masks), batch, masks)
     if strings.has_invalid:
         queries.rows()  # names the index
     return strings.by_image(_encode_again(mask_logits, queries, image_sizes, strings.missing))
+
+
+@lru_cache(maxsize=8)
+def _own_buffers(_thread: int, batch: int, masks: int, width: int, device: torch.device) -> Buffers:
+    """A thread's buffers: its calls wait for their strings, so none finds them in use."""
+    return Buffers.allocate(batch, masks, width, device)
 
 
 def launch(
@@ -130,7 +137,9 @@ def launch(
     header, strings = buffers.packed[: 4 * fields].view(torch.int32), buffers.packed[4 * fields :]
     slots = triton.next_power_of_2(masks)
     with on_device_of(mask_logits):
-        find_edges_kernel[(blocks, masks, batch)](
+        _find_edges(
+            (blocks, masks, batch),
+            (mask_logits.device, mask_logits.dtype),
             mask_logits,
             queries.count,
             queries.query,
@@ -145,10 +154,10 @@ def launch(
             ROWS=_ROWS,
             COLUMNS=_COLUMNS,
             SLOTS=slots,
-            num_warps=_FIND_WARPS,
-            enable_fp_fusion=True,
         )
-        write_strings_kernel[(masks, batch)](
+        _write_strings(
+            (masks, batch, 1),
+            mask_logits.device,
             queries.count,
             queries.query,
             sizes,
@@ -166,8 +175,6 @@ def launch(
             SLOTS=slots,
             BLOCKS=_BLOCKS,
             TILE=_TILE,
-            num_warps=_WRITE_WARPS,
-            enable_fp_fusion=True,
         )
 
 
@@ -204,7 +211,7 @@ class Strings:
     def __init__(self, packed: NDArray[np.uint8], batch: int, masks: int) -> None:
         fields = _header_fields(batch, masks)
         header = packed[: 4 * fields].view(np.int32)
-        self._data = packed[4 * fields :]
+        self._data = packed[4 * fields : 4 * fields + int(header[0])].tobytes()
         self._count = header[_COUNTERS : _COUNTERS + batch].tolist()
         self._rows = header[_COUNTERS + batch :].reshape(batch, masks, _FIELDS).tolist()
         failures = [
@@ -222,14 +229,12 @@ class Strings:
         """The strings of each image, in the order of its queries; those that are missing from `remade`."""
         return [
             [
-                self._read(*rows[made_at][:2]) if rows[made_at][1] >= 0 else remade[image, made_at]
+                self._data[offset : offset + length] if length >= 0 else remade[image, made_at]
                 for _, _, _, made_at in rows[:count]
+                for offset, length, _, _ in (rows[made_at],)
             ]
             for image, (count, rows) in enumerate(zip(self._count, self._rows, strict=True))
         ]
-
-    def _read(self, offset: int, length: int) -> bytes:
-        return self._data[offset : offset + length].tobytes()
 
 
 def _encode_again(
@@ -241,7 +246,7 @@ def _encode_again(
     """Encode masks that did not fit, given with their edges, one after the other, with as much room as each needs."""
     remade = {}
     for (image, slot), edges in missing.items():
-        fallbacks["encode_masks: buffers too small"] += 1
+        FALLBACKS["encode_masks: a mask with too many edges"] += 1
         size = image_sizes[image]
         buffers = Buffers.allocate(1, 1, size[1], mask_logits.device, edges=edges, size=BYTES_PER_COUNT * (edges + 1))
         one = MaskQueries(torch.ones_like(queries.count[:1]), queries.query[image, slot].view(1, 1), queries.limit)

@@ -18,7 +18,7 @@ from maskjet.ops.selection import MaskQueries
 
 _TILE_HW = (8, 128)
 _LOGITS_HW = (8, 16)  # of a tile, looked at together; with more the tile is not skipped
-_WARPS = 4
+_WARPS = 2
 
 
 def paste_masks(

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import torch
 
-from maskjet.ops.gpu import on_device_of, sizes_table
+from maskjet.ops.gpu import Launcher, on_device_of, sizes_table
 from maskjet.ops.select.kernels import select_kernel
 from maskjet.ops.selection import Selection
 
 _TILE = 2048
 _RANKED = 64
-_WARPS = 8
+
+_launch = Launcher(select_kernel, num_warps=8, enable_fp_fusion=True)
 
 
 def select(
@@ -36,7 +37,9 @@ def select(
     selection = Selection.empty(batch, max_detections, device)
     keys = torch.empty((batch, queries * classes), dtype=torch.int64, device=device)
     with on_device_of(logits):
-        select_kernel[(batch,)](
+        _launch(
+            (batch, 1, 1),
+            (device, logits.dtype, boxes.dtype),
             logits.contiguous(),
             boxes.contiguous(),
             sizes_table(image_sizes, device),
@@ -55,7 +58,5 @@ def select(
             IS_ROUNDED=round_boxes,
             TILE=_TILE,
             RANKED=_RANKED,
-            num_warps=_WARPS,
-            enable_fp_fusion=True,
         )
     return selection
