@@ -128,7 +128,8 @@ def test_bench_ablation(tmp_path, capsys):
     assert {path.name for path in tmp_path.iterdir()} == {"ablation.csv", "ablation.json", "ablation.png"}
 
 
-def test_bench_capture_and_replay(two_threads, clip, tmp_path, capsys):
+@pytest.mark.usefixtures("two_threads")
+def test_bench_capture_and_replay(clip, tmp_path, capsys):
     folder = tmp_path / "captured"
     code, _, err = run("bench", "capture", clip, "--out", folder, "--frames", "2", "--device", "cpu", capsys=capsys)
     assert (code, err) == (0, f"wrote 2 frames to {folder}\n")

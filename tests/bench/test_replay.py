@@ -26,7 +26,7 @@ def source(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def captured(two_threads, source, tmp_path_factory):
+def captured(source, tmp_path_factory):
     folder = tmp_path_factory.mktemp("captured") / "street"
     assert capture.write(source, folder, frames=2, device="cpu") == 2
     return folder
