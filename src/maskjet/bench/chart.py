@@ -64,6 +64,8 @@ def _chosen(measurements: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _draw_bars(axes: Any, bars: Sequence[dict[str, Any]]) -> None:
+    from matplotlib.ticker import NullFormatter
+
     colours = [_COLOURS.get(bar["rung"].partition("_")[0], _PEER_COLOUR) for bar in bars]
     times = [bar["p50_ms"] for bar in bars]
     drawn = axes.barh([bar["rung"] for bar in bars], times, color=colours)
@@ -74,6 +76,7 @@ def _draw_bars(axes: Any, bars: Sequence[dict[str, Any]]) -> None:
     axes.bar_label(drawn, labels, padding=3, fontsize=8)
     axes.invert_yaxis()
     axes.set_xscale("log")
+    axes.xaxis.set_minor_formatter(NullFormatter())
     if times:
         room = 5 * (max(times) / min(times)) ** 0.6  # for the labels
         axes.set_xlim(min(times) / 2, max(times) * room)

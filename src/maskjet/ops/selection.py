@@ -64,12 +64,14 @@ class MaskQueries:
     """Masks of each image that there are; every index must be below it."""
 
     def rows(self) -> list[torch.Tensor]:
-        """The indices of each image as int64 [count] tensors; waits for the device to read the counts.
+        """The indices of each image as int64 [count] tensors on the host; waits for the device, once.
 
         Raises:
             InputError: An index is out of range.
         """
-        rows = [row[:count].long() for row, count in zip(self.query, self.count.tolist(), strict=True)]
+        batch, most = self.query.shape
+        count, query = torch.cat((self.count, self.query.flatten())).cpu().split_with_sizes((batch, batch * most))
+        rows = [row[:n].long() for row, n in zip(query.view(batch, most), count.tolist(), strict=True)]
         _check_range(rows, self.limit)
         return rows
 

@@ -12,13 +12,14 @@ from __future__ import annotations
 import torch
 import triton
 
-from maskjet.ops.gpu import on_device_of
+from maskjet.ops.gpu import Launcher, on_device_of
 from maskjet.ops.paste_masks.kernels import paste_kernel
 from maskjet.ops.selection import MaskQueries
 
 _TILE_HW = (8, 128)
 _LOGITS_HW = (8, 16)  # of a tile, looked at together; with more the tile is not skipped
-_WARPS = 2
+
+_launch = Launcher(paste_kernel, num_warps=2, enable_fp_fusion=True)
 
 
 def paste_masks(
@@ -52,7 +53,9 @@ def launch(
         return
     tiles = triton.cdiv(height, _TILE_HW[0]) * triton.cdiv(width, _TILE_HW[1])
     with on_device_of(masks):
-        paste_kernel[(tiles, limit)](
+        _launch(
+            (tiles, limit, 1),
+            (masks.device, mask_logits.dtype, masks.data_ptr() % 16),
             mask_logits,
             count,
             query,
@@ -66,6 +69,4 @@ def launch(
             TILE_WIDTH=_TILE_HW[1],
             LOGITS_HEIGHT=_LOGITS_HW[0],
             LOGITS_WIDTH=_LOGITS_HW[1],
-            num_warps=_WARPS,
-            enable_fp_fusion=True,
         )

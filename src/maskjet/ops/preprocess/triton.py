@@ -9,12 +9,16 @@ from __future__ import annotations
 import torch
 import triton
 
-from maskjet.ops.gpu import on_device_of
+from maskjet.ops.gpu import Launcher, on_device_of
 from maskjet.ops.preprocess.kernels import preprocess_kernel
 from maskjet.ops.preprocess.region import Region
 
 _TILE_HW = (4, 32)
-_WARPS = 4
+
+# OpenCV rounds the product of a position before it subtracts, ATen's kernels do not.
+_launch = {
+    name: Launcher(preprocess_kernel, num_warps=4, enable_fp_fusion=name == "bilinear") for name in ("bilinear", "cv2")
+}
 
 
 def preprocess(
@@ -33,7 +37,9 @@ def preprocess(
     height, width = out.shape[2:]
     grid = (triton.cdiv(width, _TILE_HW[1]), triton.cdiv(height, _TILE_HW[0]), len(out))
     with on_device_of(out):
-        preprocess_kernel[grid](
+        _launch[resample](
+            grid,
+            (out.device, out.dtype),
             frames,
             out,
             *frames.shape[1:3],
@@ -49,6 +55,4 @@ def preprocess(
             IS_CV2=resample == "cv2",
             TILE_HEIGHT=_TILE_HW[0],
             TILE_WIDTH=_TILE_HW[1],
-            num_warps=_WARPS,
-            enable_fp_fusion=resample == "bilinear",  # OpenCV rounds the product before it subtracts
         )

@@ -1,0 +1,238 @@
+"""How the kernels' tile shapes were chosen: each kernel with several, GPU time per launch.
+
+    python -m tools.tune_kernels out.json
+
+Launches are captured in one CUDA graph, each with inputs of its own, and replayed: the time between its ends over the
+number of launches, median of 20 replays. Gaps between the kernels of a graph, about 1 µs each, are in it. The first
+shape of each list is the one in use; all results are compared with those of that one.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from unittest.mock import patch
+
+import torch
+
+from maskjet.bench.machine import describe_machine
+from maskjet.bench.workloads import WORKLOADS, to_device
+from maskjet.ops.encode_masks import triton as encode
+from maskjet.ops.gpu import Launcher, table
+from maskjet.ops.paste_masks import triton as paste
+from maskjet.ops.preprocess import triton as preprocess
+from maskjet.ops.preprocess.region import stretch
+from maskjet.ops.select import triton as select
+from maskjet.ops.selection import mask_queries
+from maskjet.spec import IMAGENET_MEAN, IMAGENET_STD
+
+DEVICE = torch.device("cuda")
+INPUTS = 16
+REPLAYS = 20
+
+
+def launcher(module, name, warps):
+    """A launcher like the module's own, but with another number of warps."""
+    own = getattr(module, name)
+    return Launcher(own._kernel, **{**own._options, "num_warps": warps})
+
+
+def time_us(calls):
+    """GPU time of one of the calls, in a graph of all."""
+    for call in calls:
+        call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for call in calls:
+            call()
+    times = []
+    for _ in range(REPLAYS):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(1000 * begin.elapsed_time(end) / len(calls))
+    return statistics.median(times)
+
+
+def inputs_of(op, workload):
+    """As many different inputs as a graph has launches."""
+    build = WORKLOADS[op][workload]
+    return [to_device(build(torch.Generator().manual_seed(seed)), DEVICE) for seed in range(INPUTS)]
+
+
+def tune_preprocess():
+    inputs = inputs_of("preprocess", "1080p to 312 × 312")
+    outs = [torch.empty(1, 3, 312, 312, device=DEVICE) for _ in inputs]
+    fixed = {"region": stretch((312, 312)), "mean": IMAGENET_MEAN, "std": IMAGENET_STD, "order": "rgb"}
+    for tile, warps in [
+        ((4, 32), 4),
+        ((2, 32), 2),
+        ((8, 32), 4),
+        ((2, 64), 4),
+        ((4, 64), 4),
+        ((1, 128), 4),
+        ((1, 256), 4),
+    ]:
+        with (
+            patch.object(preprocess, "_TILE_HW", tile),
+            patch.object(
+                preprocess,
+                "_launch",
+                {"bilinear": Launcher(preprocess.preprocess_kernel, num_warps=warps, enable_fp_fusion=True)},
+            ),
+        ):
+            calls = [
+                lambda frame=given["frames"][None], out=out: preprocess.preprocess(
+                    frame, out, resample="bilinear", **fixed
+                )
+                for given, out in zip(inputs, outs, strict=True)
+            ]
+            yield f"tile {tile}, {warps} warps", time_us(calls), outs[0].clone()
+
+
+def tune_select():
+    inputs = inputs_of("select", "100 queries, 91 classes, 25 found")
+    fixed = {
+        "thresholds": table((0.5,) * 91, torch.float32, DEVICE),
+        "class_map": table(tuple(range(91)), torch.int32, DEVICE),
+        "max_detections": 100,
+        "num_select": 100,
+        "round_boxes": False,
+    }
+    for tile, ranked, warps in [
+        (2048, 64, 8),
+        (1024, 64, 8),
+        (2048, 32, 8),
+        (2048, 128, 8),
+        (2048, 64, 16),
+        (4096, 64, 16),
+    ]:
+        with (
+            patch.object(select, "_TILE", tile),
+            patch.object(select, "_RANKED", ranked),
+            patch.object(select, "_launch", launcher(select, "_launch", warps)),
+        ):
+            calls = [
+                lambda given=given: select.select(given["logits"], given["boxes"], given["image_sizes"], **fixed)
+                for given in inputs
+            ]
+            yield f"tile {tile}, {ranked} ranked, {warps} warps", time_us(calls), calls[0]().query[0, :25].clone()
+
+
+def tune_encode(size):
+    inputs = inputs_of("encode_masks", f"{size}, 25 masks")
+    width = inputs[0]["image_sizes"][0][1]
+    queries = [mask_queries(given["query"], 1, 100, DEVICE) for given in inputs]
+    for columns, rows, find, tile, write in [
+        (16, 16, 4, 1024, 16), (16, 32, 4, 1024, 16), (32, 16, 4, 1024, 16), (16, 8, 2, 1024, 16),
+        (16, 16, 2, 1024, 16), (16, 16, 4, 1024, 8), (16, 16, 4, 512, 8), (16, 16, 4, 2048, 16),
+    ]:  # fmt: skip
+        with (
+            patch.object(encode, "_COLUMNS", columns),
+            patch.object(encode, "_ROWS", rows),
+            patch.object(encode, "_TILE", tile),
+            patch.object(encode, "_find_edges", launcher(encode, "_find_edges", find)),
+            patch.object(encode, "_write_strings", launcher(encode, "_write_strings", write)),
+        ):
+            buffers = [encode.Buffers.allocate(1, query.query.shape[1], width, DEVICE) for query in queries]
+            calls = [
+                lambda given=given, query=query, buffer=buffer: encode.launch(
+                    given["mask_logits"], query, given["image_sizes"], buffer
+                )
+                for given, query, buffer in zip(inputs, queries, buffers, strict=True)
+            ]
+            spent = time_us(calls)
+            strings = encode.Strings(
+                encode.download(buffers[0].packed, *queries[0].query.shape), *queries[0].query.shape
+            )
+            yield (
+                f"{columns} columns × {rows} rows, {find} warps; {tile} counts, {write} warps",
+                spent,
+                strings.by_image({}),
+            )
+
+
+def tune_paste(size):
+    inputs = inputs_of("encode_masks", f"{size}, 25 masks")
+    queries = [mask_queries(given["query"], 1, 100, DEVICE) for given in inputs]
+    outs = [torch.empty(25, *inputs[0]["image_sizes"][0], dtype=torch.uint8, device=DEVICE) for _ in inputs]
+    flags = torch.empty(25, dtype=torch.bool, device=DEVICE)
+    for tile, warps in [
+        ((8, 128), 2),
+        ((8, 128), 4),
+        ((16, 128), 4),
+        ((4, 128), 2),
+        ((4, 256), 4),
+        ((8, 256), 8),
+        ((8, 64), 2),
+        ((16, 64), 4),
+    ]:
+        with patch.object(paste, "_TILE_HW", tile), patch.object(paste, "_launch", launcher(paste, "_launch", warps)):
+            calls = [
+                lambda given=given, query=query, out=out: paste.launch(
+                    given["mask_logits"][0], query.count, query.query[0], out, flags
+                )
+                for given, query, out in zip(inputs, queries, outs, strict=True)
+            ]
+            yield f"tile {tile}, {warps} warps", time_us(calls), outs[0].clone()
+
+
+def compare_launches():
+    """Host time of a launch with twenty arguments, through Triton and through a `Launcher`."""
+    import time
+
+    given = inputs_of("encode_masks", "312, 25 masks")[0]
+    query = mask_queries(given["query"], 1, 100, DEVICE)
+    buffers = encode.Buffers.allocate(1, 25, 312, DEVICE)
+
+    class Direct:
+        def __init__(self, own):
+            self.own = own
+
+        def __call__(self, grid, _types, *args, **constants):
+            self.own._kernel[grid](*args, **constants, **self.own._options)
+
+    for name, wrap in (("Launcher", lambda own: own), ("Triton", Direct)):
+        with (
+            patch.object(encode, "_find_edges", wrap(encode._find_edges)),
+            patch.object(encode, "_write_strings", wrap(encode._write_strings)),
+        ):
+            times = []
+            for _ in range(200):
+                torch.cuda.synchronize()
+                begin = time.perf_counter()
+                encode.launch(given["mask_logits"], query, given["image_sizes"], buffers)
+                times.append(1e6 * (time.perf_counter() - begin) / 2)
+            yield f"host, per launch, through {name}", statistics.median(times), 0
+
+
+def main(path):
+    tuned = {
+        "preprocess 1080p": tune_preprocess(),
+        "select 100 × 91": tune_select(),
+        **{f"encode_masks {size}, 25 masks": tune_encode(size) for size in ("312", "1080p")},
+        **{f"paste_masks {size}, 25 masks": tune_paste(size) for size in ("312", "1080p")},
+        "launch": compare_launches(),
+    }
+    results = {}
+    for name, shapes in tuned.items():
+        results[name] = {}
+        first = None
+        for shape, spent_us, result in shapes:
+            first = result if first is None else first
+            equal = torch.equal(result, first) if isinstance(result, torch.Tensor) else result == first
+            assert equal, f"{name}: {shape} gives another result"
+            results[name][shape] = round(spent_us, 2)
+            print(f"{name:32}{shape:56}{spent_us:8.2f} µs", flush=True)
+    machine = asdict(describe_machine())
+    path.write_text(json.dumps({"machine": machine, "gpu_us": results}, indent=2, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
