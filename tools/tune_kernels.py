@@ -148,9 +148,7 @@ def tune_encode(size):
                 for given, query, buffer in zip(inputs, queries, buffers, strict=True)
             ]
             spent = time_us(calls)
-            strings = encode.Strings(
-                encode.download(buffers[0].packed, *queries[0].query.shape), *queries[0].query.shape
-            )
+            strings = encode.download(buffers[0])
             yield (
                 f"{columns} columns × {rows} rows, {find} warps; {tile} counts, {write} warps",
                 spent,

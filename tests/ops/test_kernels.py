@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -57,18 +59,18 @@ def test_encode_stays_within_its_buffers(device):
     given = queries(device, [2, 0, 2, 3], limit=4)
     size = (60, 90)
     plain = encode.Buffers.allocate(1, 4, size[1], device)
+    parts = {each.name: getattr(plain, each.name) for each in fields(plain) if each.init}
     margins = {
-        name: torch.full((2 * part.numel() + 64,), 77, dtype=part.dtype, device=device)
-        for name, part in vars(plain).items()
+        name: torch.full((2 * part.numel() + 64,), 77, dtype=part.dtype, device=device) for name, part in parts.items()
     }
-    inner = {name: margins[name][32 : 32 + part.numel()].view(part.shape) for name, part in vars(plain).items()}
+    inner = {name: margins[name][32 : 32 + part.numel()].view(part.shape) for name, part in parts.items()}
     buffers = encode.Buffers(**inner)
     buffers.packed[:12] = 0
     encode.launch(masks, given, [size], buffers)
     for name, whole in margins.items():
         assert (whole[:32] == 77).all(), name
         assert (whole[32 + inner[name].numel() :] == 77).all(), name
-    strings = encode.Strings(encode.download(buffers.packed, 1, 4), 1, 4)
+    strings = encode.download(buffers)
     assert strings.by_image({}) == ops.encode_masks(masks, [given.query[0]], [size], implementation="reference")
 
 
@@ -99,6 +101,24 @@ def test_a_long_answer_takes_a_second_copy(monkeypatch, device):
     assert ops.encode_masks(**inputs, implementation="triton") == expected
 
 
+def test_inference_mode_may_be_left(device):
+    masks = blobs(1, 2, (9, 9), torch.Generator().manual_seed(2)).to(device)
+    rows, sizes = [torch.tensor([1, 0], device=device)], [(20, 30)]
+    with torch.inference_mode():
+        inside = ops.encode_masks(masks, rows, sizes, implementation="triton")
+    assert ops.encode_masks(masks, rows, sizes, implementation="triton") == inside
+
+
+@pytest.mark.gpu
+def test_threads_have_buffers_of_their_own():
+    masks = blobs(1, 4, (20, 20), torch.Generator().manual_seed(9)).cuda()
+    jobs = [([torch.tensor(row, device="cuda")], [(40, 50)]) for row in ([0, 1], [2, 3], [3, 0], [1, 1])] * 3
+    expected = [ops.encode_masks(masks, *job, implementation="reference") for job in jobs]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda job: ops.encode_masks(masks, *job, implementation="triton"), jobs))
+    assert found == expected
+
+
 def test_buffers_can_be_used_again(device):
     size = (50, 70)
     buffers = encode.Buffers.allocate(1, 3, size[1], device)
@@ -110,7 +130,7 @@ def test_buffers_can_be_used_again(device):
             torch.tensor([len(row)], dtype=torch.int32, device=device), padded, 3
         )
         encode.launch(masks, given, [size], buffers)
-        strings = encode.Strings(encode.download(buffers.packed, 1, 3), 1, 3)
+        strings = encode.download(buffers)
         rows = [torch.tensor(row, dtype=torch.int64, device=device)]
         assert strings.by_image({}) == ops.encode_masks(masks, rows, [size], implementation="reference")
 
@@ -259,7 +279,7 @@ def test_the_whole_path_is_captured_and_waits_for_nothing():
         assert selection.count.tolist() == [found]
         expected = ops.preprocess(frames, size=(312, 312), dtype=torch.float16, **NORMALISATION)
         assert torch.equal(inputs, expected)
-        strings = encode.Strings(encode.download(buffers.packed, 1, 100), 1, 100)
+        strings = encode.download(buffers)
         assert strings.by_image({}) == ops.encode_masks(masks, selection, [size], implementation="reference")
         ((small, inside),) = ops.paste_masks(masks, selection, [(100, 150)], implementation="reference")
         assert torch.equal(dense[:found], small)

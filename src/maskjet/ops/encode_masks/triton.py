@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -54,7 +54,7 @@ _find_edges = Launcher(find_edges_kernel, num_warps=4, enable_fp_fusion=True)
 _write_strings = Launcher(write_strings_kernel, num_warps=16, enable_fp_fusion=True)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Buffers:
     """Device memory that one call of `launch` writes: for B images of K masks each."""
 
@@ -65,8 +65,22 @@ class Buffers:
     ordered: torch.Tensor
     """int32 [edges]: the edges of each mask, one behind the other."""
     packed: torch.Tensor
-    """uint8: int32 [3 + B + 4 B K], namely three counters, the masks of each image, and offset, length, edges and slot
-    of the string of each mask; then the strings."""
+    """uint8: the header, then the strings."""
+
+    header: torch.Tensor = field(init=False)
+    """int32 [3 + B + 4 B K]: counters, the masks per image; of each mask offset, length, edges and slot; of packed."""
+    strings: torch.Tensor = field(init=False)
+    """uint8: the strings, one behind the other; of packed."""
+    head: torch.Tensor = field(init=False)
+    """uint8: the header and as many bytes of strings as are usual; of packed."""
+    host: torch.Tensor = field(init=False)
+    """uint8: host memory that the head is copied to; pinned, if the rest is on a GPU."""
+
+    def __post_init__(self) -> None:
+        size = 4 * _header_fields(*self.segments.shape[:2])
+        self.header, self.strings = self.packed[:size].view(torch.int32), self.packed[size:]
+        self.head = self.packed[: size + _BYTES_AT_ONCE]
+        self.host = torch.empty_like(self.head, device="cpu", pin_memory=self.head.is_cuda)
 
     @staticmethod
     def allocate(
@@ -108,7 +122,7 @@ def encode_masks(
     blocks = triton.cdiv(max(width for _, width in image_sizes), _COLUMNS)
     buffers = _own_buffers(threading.get_ident(), batch, masks, blocks * _COLUMNS, mask_logits.device)
     launch(mask_logits, queries, image_sizes, buffers)
-    strings = Strings(download(buffers.packed, batch, masks), batch, masks)
+    strings = download(buffers)
     if strings.has_invalid:
         queries.rows()  # names the index
     return strings.by_image(_encode_again(mask_logits, queries, image_sizes, strings.missing))
@@ -117,7 +131,8 @@ def encode_masks(
 @lru_cache(maxsize=8)
 def _own_buffers(_thread: int, batch: int, masks: int, width: int, device: torch.device) -> Buffers:
     """A thread's buffers: its calls wait for their strings, so none finds them in use."""
-    return Buffers.allocate(batch, masks, width, device)
+    with torch.inference_mode(False):  # what is made in that mode can't be written to outside of it
+        return Buffers.allocate(batch, masks, width, device)
 
 
 def launch(
@@ -133,8 +148,6 @@ def launch(
     """
     batch, masks, blocks, _ = buffers.segments.shape
     sizes = sizes_table(image_sizes, mask_logits.device)
-    fields = _header_fields(batch, masks)
-    header, strings = buffers.packed[: 4 * fields].view(torch.int32), buffers.packed[4 * fields :]
     slots = triton.next_power_of_2(masks)
     with on_device_of(mask_logits):
         _find_edges(
@@ -146,7 +159,7 @@ def launch(
             sizes,
             buffers.edges,
             buffers.segments,
-            header,
+            buffers.header,
             *mask_logits.shape[1:],
             masks,
             len(buffers.edges),
@@ -164,13 +177,13 @@ def launch(
             buffers.edges,
             buffers.segments,
             buffers.ordered,
-            header,
-            strings,
+            buffers.header,
+            buffers.strings,
             queries.limit,
             masks,
             blocks,
             len(buffers.ordered),
-            len(strings),
+            len(buffers.strings),
             COLUMNS=_COLUMNS,
             SLOTS=slots,
             BLOCKS=_BLOCKS,
@@ -178,20 +191,20 @@ def launch(
         )
 
 
-def download(packed: torch.Tensor, batch: int, masks: int) -> NDArray[np.uint8]:
-    """Copy a header and its strings to the host: in one go, if they are no larger than is usual."""
-    header = 4 * _header_fields(batch, masks)
-    copied = _to_host(packed[: header + _BYTES_AT_ONCE])
-    used = header + int(copied[:4].view(np.int32)[0])
-    return copied if used <= len(copied) else np.append(copied, _to_host(packed[len(copied) : used]))
+def download(buffers: Buffers) -> Strings:
+    """Bring the strings to the host: in one copy, if they take no more than is usual; waits for the device."""
+    packed = _to_host(buffers.head, buffers.host)
+    used = buffers.header.nbytes + int(packed[:4].view(np.int32)[0])
+    if used > len(packed):
+        rest = buffers.packed[len(packed) : used]
+        packed = np.append(packed, _to_host(rest, torch.empty_like(rest, device="cpu", pin_memory=rest.is_cuda)))
+    return Strings(packed, *buffers.segments.shape[:2])
 
 
-def _to_host(data: torch.Tensor) -> NDArray[np.uint8]:
-    if not data.is_cuda:
-        return data.numpy()
-    host = torch.empty(data.shape, dtype=data.dtype, pin_memory=True)
+def _to_host(data: torch.Tensor, host: torch.Tensor) -> NDArray[np.uint8]:
     host.copy_(data, non_blocking=True)
-    torch.cuda.current_stream(data.device).synchronize()
+    if data.is_cuda:
+        torch.cuda.current_stream(data.device).synchronize()
     return host.numpy()
 
 
@@ -203,7 +216,7 @@ class Strings:
     """What `launch` packed, on the host.
 
     Args:
-        packed: uint8, as in `Buffers.packed`; at least up to the last string.
+        packed: uint8, as in `Buffers.packed`, at least up to the last string; copied.
         batch: Images the buffers were allocated for.
         masks: Masks per image they were allocated for.
     """
@@ -251,5 +264,5 @@ def _encode_again(
         buffers = Buffers.allocate(1, 1, size[1], mask_logits.device, edges=edges, size=BYTES_PER_COUNT * (edges + 1))
         one = MaskQueries(torch.ones_like(queries.count[:1]), queries.query[image, slot].view(1, 1), queries.limit)
         launch(mask_logits[image : image + 1], one, [size], buffers)
-        ((remade[image, slot],),) = Strings(download(buffers.packed, 1, 1), 1, 1).by_image({})
+        ((remade[image, slot],),) = download(buffers).by_image({})
     return remade
