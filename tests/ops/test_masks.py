@@ -86,15 +86,17 @@ def test_logits_that_need_a_gradient_are_taken():
 def test_a_selection_is_taken_as_it_is():
     masks = blobs(2, 4, (20, 20), torch.Generator().manual_seed(2))
     selection = Selection(
-        count=torch.tensor([2, 0], dtype=torch.int32),
-        query=torch.tensor([[3, 1, 99], [99, 99, 99]], dtype=torch.int32),
+        count=torch.tensor([2, 0]),  # int64, as somebody else may have made it
+        query=torch.tensor([[3, 1, 99], [99, 99, 99]]),
         class_id=torch.zeros(2, 3, dtype=torch.int32),
         confidence=torch.zeros(2, 3),
         xyxy=torch.zeros(2, 3, 4),
     )
     sizes = [(100, 90), (30, 200)]
     rows = [torch.tensor([3, 1]), torch.tensor([], dtype=torch.int64)]
-    assert ops.encode_masks(masks, selection, sizes) == ops.encode_masks(masks, rows, sizes)
+    for implementation in RECORDS["encode_masks"].variants:
+        given = {"image_sizes": sizes, "implementation": implementation}
+        assert ops.encode_masks(masks, selection, **given) == ops.encode_masks(masks, rows, **given)
     assert [len(counts) for counts in ops.encode_masks(masks, selection, sizes)] == [2, 0]
 
 

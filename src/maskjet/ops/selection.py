@@ -94,7 +94,7 @@ def mask_queries(
     if isinstance(query, Selection):
         if len(query.count) != batch:
             raise InputError(f"query must have one entry per image, {batch}, got {len(query.count)}.")
-        return MaskQueries(query.count.to(device), query.query.to(device).contiguous(), limit)
+        return MaskQueries(query.count.to(device, torch.int32), query.query.to(device, torch.int32).contiguous(), limit)
     rows = list(query)
     if len(rows) != batch:
         raise InputError(f"query must have one entry per image, {batch}, got {len(rows)}.")
