@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-_MIN_TURNS = 5
+_TIMED = 3  # calls of a turn
+_AT_LEAST = 5  # calls of each, however long they take
 
 
 def take_turns(
@@ -16,31 +17,33 @@ def take_turns(
 ) -> dict[str, list[float]]:
     """Time some calls, one after the other, again and again.
 
-    A turn is two calls, of which the second is timed: the first finds the host's caches as another left them, while on
-    a video each call finds them as the one before it did.
+    A turn is four calls in a row, of which the first is not timed: it finds the host's caches as another left them,
+    while on a video each call finds them as the one before it did.
 
     Args:
         calls: By name; each is given the number of the call, from 0, to choose its inputs by. They must be warm.
-        runs: Turns for each, at least 1.
+        runs: Timed calls of each, at least 1.
         device: The one they work on.
-        budget_s: A call that took this long in all, and had five turns, gets no more.
+        budget_s: A call that took this long in all, and was timed five times, gets no more turns.
 
     Returns:
-        Milliseconds by name, one per turn.
+        Milliseconds by name, one per timed call.
     """
     times_ms: dict[str, list[float]] = {name: [] for name in calls}
-    for turn in range(runs):
+    for turn, done in enumerate(range(0, runs, _TIMED)):
         for name, call in calls.items():
-            if turn < _MIN_TURNS or sum(times_ms[name]) < 1000 * budget_s:
-                call(2 * turn)
-                times_ms[name].append(_time_ms(call, 2 * turn + 1, device))
+            if done < _AT_LEAST or sum(times_ms[name]) < 1000 * budget_s:
+                first = (1 + _TIMED) * turn
+                call(first)
+                timed = range(first + 1, first + 1 + min(_TIMED, runs - done))
+                times_ms[name] += [_time_ms(call, number, device) for number in timed]
     return times_ms
 
 
-def _time_ms(call: Callable[[int], object], turn: int, device: torch.device) -> float:
+def _time_ms(call: Callable[[int], object], number: int, device: torch.device) -> float:
     synchronize(device)
     start = time.perf_counter()
-    result = call(turn)
+    result = call(number)
     synchronize(device)
     seconds = time.perf_counter() - start
     del result  # freeing it is not part of the work

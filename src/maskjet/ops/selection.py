@@ -34,17 +34,14 @@ class Selection:
 
     @staticmethod
     def empty(batch: int, max_detections: int, device: torch.device) -> Selection:
-        """A selection to be filled, its fields contiguous parts of one allocation, not initialised."""
-        rows = batch * max_detections
-        parts = torch.empty(batch + 7 * rows, dtype=torch.int32, device=device)
-        count, query, class_id, confidence, xyxy = torch.split(parts, [batch, rows, rows, rows, 4 * rows])
-        shape = (batch, max_detections)
+        """A selection to be filled."""
+        rows = (batch, max_detections)
         return Selection(
-            count=count,
-            query=query.view(shape),
-            class_id=class_id.view(shape),
-            confidence=confidence.view(torch.float32).view(shape),
-            xyxy=xyxy.view(torch.float32).view(*shape, 4),
+            count=torch.empty(batch, dtype=torch.int32, device=device),
+            query=torch.empty(rows, dtype=torch.int32, device=device),
+            class_id=torch.empty(rows, dtype=torch.int32, device=device),
+            confidence=torch.empty(rows, dtype=torch.float32, device=device),
+            xyxy=torch.empty((*rows, 4), dtype=torch.float32, device=device),
         )
 
     def queries(self) -> list[torch.Tensor]:

@@ -226,7 +226,8 @@ class Strings:
         header = packed[: 4 * fields].view(np.int32)
         self._data = packed[4 * fields : 4 * fields + int(header[0])].tobytes()
         self._count = header[_COUNTERS : _COUNTERS + batch].tolist()
-        self._rows = header[_COUNTERS + batch :].reshape(batch, masks, _FIELDS).tolist()
+        rows = header[_COUNTERS + batch :].reshape(batch, masks, _FIELDS)
+        self._rows = rows[:, : max(self._count)].tolist()
         failures = [
             (length, (image, slot), edges)
             for image, count in enumerate(self._count)
