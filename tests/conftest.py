@@ -1,14 +1,18 @@
 """What every test shares: which machine it may need, and how many threads it may take."""
 
+import importlib
 import os
 
 import pytest
 import torch
 
 if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")  # read where kernels are defined, so before maskjet's are
+    os.environ["TRITON_INTERPRET"] = "1"  # read where kernels are defined
 
-from maskjet.ops import gpu
+from maskjet.ops import RECORDS, gpu
+
+for name in RECORDS:
+    importlib.import_module(f"maskjet.ops.{name}.kernels")
 
 
 @pytest.fixture(autouse=True)
