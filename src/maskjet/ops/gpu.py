@@ -88,7 +88,7 @@ class Launcher:
     """Launches a kernel that is specialised on nothing but its argument types and constants.
 
     Triton looks at every argument of every launch for what the code could be specialised on, and at the environment.
-    Here that is done once per set of types: XX µs a launch less (H200's host, 20 arguments).
+    Here that is done once per set of types: a launch costs the host 13.8 µs instead of 22.6 (benchmarks/tuning_h200.json).
 
     Args:
         kernel: Made by `triton.jit` with `do_not_specialize` for all its arguments.
