@@ -7,6 +7,16 @@ import triton.language as tl
 
 from maskjet.ops.triton_language import blend, following, position, scale_of, taps
 
+# The header, int32: these counters, the masks of each image, then of each mask these fields.
+COUNTERS = tl.constexpr(3)
+BYTES, ORDERED, FOUND = (tl.constexpr(counter) for counter in range(3))  # of strings; edges in order; edges in segments
+FIELDS = tl.constexpr(4)
+OFFSET, LENGTH, EDGES, MADE_AT = (tl.constexpr(field) for field in range(4))
+# What stands in place of a length:
+NO_EDGES = tl.constexpr(-1)  # the mask's edges did not fit
+NO_BYTES = tl.constexpr(-2)  # its string did not fit
+NO_MASK = tl.constexpr(-3)  # its index is out of range
+
 
 @triton.jit
 def _made_at(query_row_ptr, slot, SLOTS: tl.constexpr):
@@ -43,8 +53,8 @@ def find_edges_kernel(
     slot = tl.program_id(1)
     image = tl.program_id(2)
     if (block == 0) & (slot == 0) & (image == 0):
-        tl.store(header_ptr, 0)  # the counters of the other kernel
-        tl.store(header_ptr + 1, 0)
+        tl.store(header_ptr + BYTES, 0)  # the counters of the other kernel
+        tl.store(header_ptr + ORDERED, 0)
     height = tl.load(sizes_ptr + 2 * image)
     width = tl.load(sizes_ptr + 2 * image + 1)
     if (slot >= tl.load(count_ptr + image)) | (block * COLUMNS >= width):
@@ -80,7 +90,7 @@ def find_edges_kernel(
     total = tl.sum(counts)
     if total == 0:
         return
-    begins = tl.atomic_add(header_ptr + 2, total, sem="relaxed")
+    begins = tl.atomic_add(header_ptr + FOUND, total, sem="relaxed")
     tl.store(segment_ptr, tl.where(begins + total > room, -1, begins))
     tl.store(segment_ptr + 1, total)
     if begins + total > room:
@@ -216,20 +226,20 @@ def write_strings_kernel(
     image = tl.program_id(1)
     count = tl.load(count_ptr + image)
     if slot == 0:
-        tl.store(header_ptr + 3 + image, count)
+        tl.store(header_ptr + COUNTERS + image, count)
         if image == 0:
-            tl.store(header_ptr + 2, 0)  # the counter of the other kernel, for the next time
+            tl.store(header_ptr + FOUND, 0)  # the counter of the other kernel, for the next time
     if slot >= count:
         return
     mask = image.to(tl.int64) * slots + slot
-    row_ptr = header_ptr + 3 + tl.num_programs(1) + 4 * mask
+    row_ptr = header_ptr + COUNTERS + tl.num_programs(1) + FIELDS * mask
     query = tl.load(query_ptr + mask)
     if (query < 0) | (query >= queries):
-        tl.store(row_ptr + 1, -3)
-        tl.store(row_ptr + 3, slot)
+        tl.store(row_ptr + LENGTH, NO_MASK)
+        tl.store(row_ptr + MADE_AT, slot)
         return
     made_at = _made_at(query_ptr + image * slots, slot, SLOTS)
-    tl.store(row_ptr + 3, made_at)
+    tl.store(row_ptr + MADE_AT, made_at)
     if made_at < slot:
         return
     height = tl.load(sizes_ptr + 2 * image)
@@ -237,12 +247,12 @@ def write_strings_kernel(
     used = tl.cdiv(width, COLUMNS)
     segments_ptr += 2 * mask * blocks
     edges, has_all = _count_edges(segments_ptr, used, BLOCKS)
-    tl.store(row_ptr + 2, edges)
+    tl.store(row_ptr + EDGES, edges)
     begins = 0
     if has_all:
-        begins = tl.atomic_add(header_ptr + 1, edges, sem="relaxed")
+        begins = tl.atomic_add(header_ptr + ORDERED, edges, sem="relaxed")
     if (not has_all) | (begins + edges > room):
-        tl.store(row_ptr + 1, -1)
+        tl.store(row_ptr + LENGTH, NO_EDGES)
         return
     ordered_ptr += begins
     _put_in_order(edges_ptr, segments_ptr, ordered_ptr, used, BLOCKS, TILE // BLOCKS)
@@ -250,12 +260,12 @@ def write_strings_kernel(
     for start in range(0, edges + 1, TILE):
         number = start + tl.arange(0, TILE)
         length += tl.sum(_characters(_difference(ordered_ptr, number, edges, height * width), number <= edges))
-    offset = tl.atomic_add(header_ptr, length, sem="relaxed")
+    offset = tl.atomic_add(header_ptr + BYTES, length, sem="relaxed")
     if offset + length > capacity:
-        tl.store(row_ptr + 1, -2)
+        tl.store(row_ptr + LENGTH, NO_BYTES)
         return
-    tl.store(row_ptr, offset)
-    tl.store(row_ptr + 1, length)
+    tl.store(row_ptr + OFFSET, offset)
+    tl.store(row_ptr + LENGTH, length)
     string_ptr = strings_ptr + offset
     for start in range(0, edges + 1, TILE):
         number = start + tl.arange(0, TILE)
@@ -284,15 +294,15 @@ def _count_edges(segments_ptr, used, BLOCKS: tl.constexpr):
 
 
 @triton.jit
-def _put_in_order(edges_ptr, segments_ptr, ordered_ptr, used, BLOCKS: tl.constexpr, EDGES: tl.constexpr):
+def _put_in_order(edges_ptr, segments_ptr, ordered_ptr, used, BLOCKS: tl.constexpr, WIDTH: tl.constexpr):
     """Copy the edges of a mask's segments one behind the other."""
     for start in range(0, used, BLOCKS):
         block = start + tl.arange(0, BLOCKS)
         found = tl.load(segments_ptr + 2 * block + 1, mask=block < used, other=0)
         begins = tl.load(segments_ptr + 2 * block, mask=found > 0, other=0)[:, None]
         place = (tl.cumsum(found) - found)[:, None]
-        for first in range(0, tl.max(found), EDGES):
-            number = (first + tl.arange(0, EDGES))[None, :]
+        for first in range(0, tl.max(found), WIDTH):
+            number = (first + tl.arange(0, WIDTH))[None, :]
             is_edge = number < found[:, None]
             edge = tl.load(edges_ptr + begins + number, mask=is_edge, other=0)
             tl.store(ordered_ptr + place + number, edge, mask=is_edge)

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from maskjet.coco_rle import BYTES_PER_COUNT
 from maskjet.ops.encode_masks import cpu
-from maskjet.ops.encode_masks.kernels import find_edges_kernel, write_strings_kernel
+from maskjet.ops.encode_masks.kernels import COUNTERS, FIELDS, NO_MASK, find_edges_kernel, write_strings_kernel
 from maskjet.ops.gpu import Launcher, on_device_of, sizes_table
 from maskjet.ops.record import FALLBACKS
 from maskjet.ops.selection import MaskQueries
@@ -44,12 +44,7 @@ _EDGES = 8192  # of a mask on average; at 1080p a ragged blob 560 pixels wide ha
 _BYTES = 4096  # of a mask's string on average; that blob's has 2,300
 _LEAST_ROOM = 16  # masks of that average, if there are fewer
 _BYTES_AT_ONCE = 2**16  # copied to the host with the first copy
-_COUNTERS = 3  # at the head of the header: bytes written, edges put in order, edges found
-_FIELDS = 4  # of a mask's row of the header: offset, length or one of these, edges, made at
-_NO_EDGES = -1  # its edges did not fit
-_NO_BYTES = -2  # its string did not fit
-_NO_MASK = -3  # its index is out of range
-
+_COUNTERS, _FIELDS, _NO_MASK = (int(constant.value) for constant in (COUNTERS, FIELDS, NO_MASK))
 _find_edges = Launcher(find_edges_kernel, num_warps=4, enable_fp_fusion=True)
 _write_strings = Launcher(write_strings_kernel, num_warps=16, enable_fp_fusion=True)
 
@@ -77,7 +72,7 @@ class Buffers:
     """uint8: host memory that the head is copied to; pinned, if the rest is on a GPU."""
 
     def __post_init__(self) -> None:
-        size = 4 * _header_fields(*self.segments.shape[:2])
+        size = 4 * _header_length(*self.segments.shape[:2])
         self.header, self.strings = self.packed[:size].view(torch.int32), self.packed[size:]
         self.head = self.packed[: size + _BYTES_AT_ONCE]
         self.host = torch.empty_like(self.head, device="cpu", pin_memory=self.head.is_cuda)
@@ -97,7 +92,7 @@ class Buffers:
             size: Of all strings together, in bytes; None for what is usual.
         """
         room = max(batch * masks, _LEAST_ROOM)
-        header = 4 * _header_fields(batch, masks)
+        header = 4 * _header_length(batch, masks)
         packed = torch.empty(header + (size or room * _BYTES), dtype=torch.uint8, device=device)
         packed[: 4 * _COUNTERS].zero_()
         return Buffers(
@@ -208,7 +203,7 @@ def _to_host(data: torch.Tensor, host: torch.Tensor) -> NDArray[np.uint8]:
     return host.numpy()
 
 
-def _header_fields(batch: int, masks: int) -> int:
+def _header_length(batch: int, masks: int) -> int:
     return _COUNTERS + batch + _FIELDS * batch * masks
 
 
@@ -222,7 +217,7 @@ class Strings:
     """
 
     def __init__(self, packed: NDArray[np.uint8], batch: int, masks: int) -> None:
-        fields = _header_fields(batch, masks)
+        fields = _header_length(batch, masks)
         header = packed[: 4 * fields].view(np.int32)
         self._data = packed[4 * fields : 4 * fields + int(header[0])].tobytes()
         self._count = header[_COUNTERS : _COUNTERS + batch].tolist()
