@@ -49,7 +49,7 @@ DeviceOption = Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:
 BenchDeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 PrecisionOption = Annotated[str | None, typer.Option(help="fp32, fp16 (GPU) or bf16.")]
 ImplementationOption = Annotated[
-    str | None, typer.Option(help="Of the steps around the network: auto, reference, cpu.")
+    str | None, typer.Option(help="Of the steps around the network: auto, reference, triton, cpu.")
 ]
 ReportOption = Annotated[Path | None, typer.Option(help="A JSON file for the report.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
