@@ -213,8 +213,7 @@ def _with_kernels(run: Postprocess, *names: str) -> Callable[[torch.device], Pos
 
     def build(device: torch.device) -> Postprocess:
         for name in names:
-            variant = ops.RECORDS[name].variants.get("triton")
-            reason = "there is none" if variant is None else variant.refuse(torch.empty(0, device=device))
+            reason = ops.RECORDS[name].variants["triton"].refuse(torch.empty(0, device=device))
             if reason is not None:
                 raise UnsupportedError(f"no Triton for ops.{name}: {reason}")
         return run
