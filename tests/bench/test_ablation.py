@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from maskjet import ops
 from maskjet.bench import ablation, chart
 from maskjet.bench.agreement import compare
 from maskjet.bench.peers import PEERS
