@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from maskjet.ops import gpu
+
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request):
@@ -15,6 +17,9 @@ def _kernels_on_a_cpu(monkeypatch):
     """They are interpreted."""
     if not torch.cuda.is_available():
         monkeypatch.setenv("TRITON_INTERPRET", "1")
+    gpu.why_not.cache_clear()
+    yield
+    gpu.why_not.cache_clear()
 
 
 @pytest.fixture(autouse=True)

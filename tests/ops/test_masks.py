@@ -11,13 +11,14 @@ from maskjet import coco_rle, ops
 from maskjet.errors import InputError
 from maskjet.ops import RECORDS, Selection
 from maskjet.ops.paste_masks.cases import blobs
+from tests.ops.serving import on_cpu
 
 
 def interpolated(masks, size):
     return torch.nn.functional.interpolate(masks[None], size, mode="bilinear", align_corners=False)[0]
 
 
-@pytest.mark.parametrize("implementation", RECORDS["paste_masks"].variants)
+@pytest.mark.parametrize("implementation", on_cpu("paste_masks"))
 def test_paste_is_interpolate_and_a_sign(implementation):
     masks = blobs(2, 6, (40, 40), torch.Generator().manual_seed(0))
     masks[1, 3] = -1
@@ -32,7 +33,7 @@ def test_paste_is_interpolate_and_a_sign(implementation):
     assert pasted[1][1].tolist() == [False, False, True]
 
 
-@pytest.mark.parametrize("implementation", RECORDS["encode_masks"].variants)
+@pytest.mark.parametrize("implementation", on_cpu("encode_masks"))
 @pytest.mark.parametrize("size", [(176, 312), (720, 1280), (64, 64), (1, 1)])
 def test_encode_is_pycocotools_of_paste(size, implementation):
     masks = blobs(1, 8, (78, 78), torch.Generator().manual_seed(1))
@@ -57,7 +58,7 @@ def test_encode_implementations_agree(data):
         )
     inputs = {"mask_logits": masks, "query": [torch.tensor([2, 0, 2])], "image_sizes": [size]}
     expected = ops.encode_masks(**inputs, implementation="reference")
-    for implementation in RECORDS["encode_masks"].variants:
+    for implementation in on_cpu("encode_masks"):
         actual = ops.encode_masks(**inputs, implementation=implementation)
         assert RECORDS["encode_masks"].tolerance_used(inputs, expected, actual) <= 1
 
@@ -67,7 +68,7 @@ def test_no_full_size_mask_is_made():
     masks = torch.full((1, 1, 8, 8), -1.0)
     masks[0, 0, 3:5, 3:5] = 1
     size, rows = (2**16, 2**16), [torch.tensor([0])]
-    ((counts,),) = ops.encode_masks(masks, rows, [size])
+    ((counts,),) = ops.encode_masks(masks, rows, [size], implementation="cpu")
     (small, _) = ops.paste_masks(masks, rows, [(2**9, 2**9)], implementation="reference")[0]
     rle = {"size": size, "counts": counts}
     assert coco_rle.area(rle) / 2**32 == pytest.approx(small.sum().item() / 2**18, rel=0.01)
@@ -79,7 +80,7 @@ def test_logits_that_need_a_gradient_are_taken():
     masks = blobs(1, 2, (20, 20), torch.Generator().manual_seed(4))
     rows, sizes = [torch.tensor([1])], [(100, 90)]
     expected = ops.encode_masks(masks, rows, sizes)
-    for implementation in RECORDS["encode_masks"].variants:
+    for implementation in on_cpu("encode_masks"):
         assert ops.encode_masks(masks.requires_grad_(), rows, sizes, implementation=implementation) == expected
 
 
@@ -94,7 +95,7 @@ def test_a_selection_is_taken_as_it_is():
     )
     sizes = [(100, 90), (30, 200)]
     rows = [torch.tensor([3, 1]), torch.tensor([], dtype=torch.int64)]
-    for implementation in RECORDS["encode_masks"].variants:
+    for implementation in on_cpu("encode_masks"):
         given = {"image_sizes": sizes, "implementation": implementation}
         assert ops.encode_masks(masks, selection, **given) == ops.encode_masks(masks, rows, **given)
     assert [len(counts) for counts in ops.encode_masks(masks, selection, sizes)] == [2, 0]

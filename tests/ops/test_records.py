@@ -5,6 +5,7 @@ import torch
 
 from maskjet.errors import InputError, UnsupportedError
 from maskjet.ops import RECORDS
+from tests.ops.serving import on_cpu
 
 PAIRS = [(name, case) for name, op in RECORDS.items() for case in op.cases]
 VARIANTS = [(name, variant, case) for name, op in RECORDS.items() for variant in op.variants for case in op.cases]
@@ -17,6 +18,7 @@ def test_equals_the_reference(name, variant, case, device):
     first = next(iter(inputs.values()))
     refusal = op.variants[variant].refuse(first)
     if refusal is not None:
+        assert variant not in (on_cpu(name) if device.type == "cpu" else ["triton", "reference"])
         with pytest.raises(UnsupportedError, match="Use implementation='auto'"):
             op.public(**inputs, implementation=variant)
         return
@@ -77,13 +79,14 @@ def test_unknown_implementations_are_refused(name):
         op.public(**inputs, implementation="x")
 
 
-def test_auto_says_why():
+def test_auto_says_why(monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     op = RECORDS["select"]
-    assert op.choose("auto", torch.empty(0)).name == "cpu"
-    on_meta = op.choose("auto", torch.empty(0, device="meta"))
+    on_cpu, on_meta = (op.choose("auto", torch.empty(0, device=device)) for device in ("cpu", "meta"))
+    assert (on_cpu.name, on_cpu.why) == ("cpu", "not triton: it needs tensors on an NVIDIA GPU, got cpu")
     assert (on_meta.name, on_meta.why) == (
         "reference",
-        "not cpu: it needs tensors on the CPU, got meta; not triton: it needs tensors on an NVIDIA GPU, got meta",
+        "not triton: it needs tensors on an NVIDIA GPU, got meta; not cpu: it needs tensors on the CPU, got meta",
     )
 
 
@@ -92,4 +95,4 @@ def test_auto_says_why():
 def test_auto_takes_the_kernels_on_a_gpu(name):
     op = RECORDS[name]
     sample = next(iter(next(iter(op.cases.values()))(torch.device("cuda")).values()))
-    assert op.choose("auto", sample).name == "triton"
+    assert (op.choose("auto", sample).name, op.choose("auto", sample).why) == ("triton", "fastest")

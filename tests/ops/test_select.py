@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from maskjet import ops
 from maskjet.errors import InputError
 from maskjet.ops import RECORDS
+from tests.ops.serving import on_cpu
 
-IMPLEMENTATIONS = list(RECORDS["select"].variants)
+IMPLEMENTATIONS = on_cpu("select")
 
 
 def predictions(batch, queries, classes, seed, coarseness):

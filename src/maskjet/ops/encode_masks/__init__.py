@@ -79,8 +79,8 @@ RECORD = Op(
     name="encode_masks",
     public=encode_masks,
     variants={
-        "cpu": Variant(cpu.encode_masks, needs_cpu),
         "triton": triton_variant("maskjet.ops.encode_masks.triton", "encode_masks", DTYPES),
+        "cpu": Variant(cpu.encode_masks, needs_cpu),
         "reference": Variant(reference.encode_masks, serves_any),
     },
     cases=cases.CASES,

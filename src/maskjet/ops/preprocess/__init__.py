@@ -124,8 +124,8 @@ RECORD = Op(
     name="preprocess",
     public=preprocess,
     variants={
-        "cpu": Variant(cpu.preprocess, needs_cpu),
         "triton": triton_variant("maskjet.ops.preprocess.triton", "preprocess", (torch.uint8,)),
+        "cpu": Variant(cpu.preprocess, needs_cpu),
         "reference": Variant(reference.preprocess, serves_any),
     },
     cases=CASES,

@@ -110,8 +110,8 @@ RECORD = Op(
     name="select",
     public=select,
     variants={
-        "cpu": Variant(cpu.select, needs_cpu),
         "triton": triton_variant("maskjet.ops.select.triton", "select", _KERNEL_DTYPES),
+        "cpu": Variant(cpu.select, needs_cpu),
         "reference": Variant(reference.select, serves_any),
     },
     cases=CASES,
