@@ -6,22 +6,15 @@ import os
 import pytest
 import torch
 
+from maskjet.ops import RECORDS
+
+# Without a GPU kernels are interpreted, which is decided where they are defined. It takes seconds where the others take
+# milliseconds, so that only the tests of the ops ask for it.
 if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # read where kernels are defined
-
-from maskjet.ops import RECORDS, gpu
-
+    os.environ["TRITON_INTERPRET"] = "1"
 for name in RECORDS:
     importlib.import_module(f"maskjet.ops.{name}.kernels")
-
-
-@pytest.fixture(autouse=True)
-def _kernels_on_a_cpu(monkeypatch):
-    """Interpreted kernels take seconds where the others take milliseconds: only the tests of the ops use them."""
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    gpu.why_not.cache_clear()
-    yield
-    gpu.why_not.cache_clear()
+os.environ.pop("TRITON_INTERPRET", None)
 
 
 @pytest.fixture(scope="module")

@@ -1,17 +1,20 @@
 """Bilinear interpolation as ATen does it on a CPU, operation by operation; shared by the CPU implementations.
 
-Seen with torch 2.11 to 2.15 on x86, bit for bit: source positions are rounded twice, and of each blend the first
-product is not rounded (the compiler contracts it to a fused multiply-add). Up to an output height + width of 128, and
-with a single thread, ATen takes kernels that round otherwise.
+Seen with torch 2.11 to 2.15 on x86, bit for bit: of each blend the first product is not rounded (the compiler contracts
+it to a fused multiply-add). Source positions are rounded once or twice, which depends on the build of PyTorch, on the
+channels and on whether there is a single thread; it is found out. Up to an output height + width of 128 ATen takes
+kernels that round otherwise.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 import numba
 import numpy as np
+import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 
 SMALL = 128
@@ -29,14 +32,43 @@ class Taps(NamedTuple):
     """Share of the second, 0..1."""
 
 
+def taps(source: int, target: int, channels: int) -> Taps:
+    """The taps that resize `source` values to `target`: half-pixel centres, clamped at the borders.
+
+    Args:
+        source: How many values there are.
+        target: How many there shall be.
+        channels: Of the images; ATen has kernels for one channel and for several, the last being the channel.
+    """
+    return _taps(source, target, _rounds_positions_once(channels, torch.get_num_threads() == 1))
+
+
+@cache
+def _rounds_positions_once(channels: int, _has_one_thread: bool) -> bool:
+    """Whether PyTorch, with as many threads as it has now, computes a source position as one operation."""
+    values = np.random.default_rng(0).random(1080, dtype=np.float32)
+    images = torch.from_numpy(values).expand(1, channels, 2, -1).contiguous(memory_format=torch.channels_last)
+    resized = F.interpolate(images, size=(2, 700), mode="bilinear", align_corners=False)[0, 0, 0].numpy()
+    misses = []
+    for is_rounded_once in (False, True):
+        first, second, weight = _taps(len(values), len(resized), is_rounded_once)
+        rounded = np.float64(values[second] * weight)
+        expected = np.float32(np.float64(values[first]) * np.float64(np.float32(1) - weight) + rounded)
+        misses.append(np.count_nonzero(expected != resized))
+    return bool(misses[1] < misses[0])
+
+
 @lru_cache(maxsize=64)
-def taps(source: int, target: int) -> Taps:
-    """The taps that resize `source` values to `target`: half-pixel centres, clamped at the borders."""
+def _taps(source: int, target: int, is_rounded_once: bool) -> Taps:
     if source == target:  # ATen reads the same value twice, which shows where it is infinite: infinity × 0 is NaN
         same = np.arange(source)
         return Taps(same, same, np.zeros(source, dtype=np.float32))
     scale = np.float32(source) / np.float32(target)
-    position = scale * (np.arange(target, dtype=np.float32) + np.float32(0.5)) - np.float32(0.5)
+    centre = np.arange(target, dtype=np.float32) + np.float32(0.5)
+    if is_rounded_once:  # the product of two float32 is exact in float64
+        position = (np.float64(scale) * centre.astype(np.float64) - 0.5).astype(np.float32)
+    else:
+        position = scale * centre - np.float32(0.5)
     position = np.maximum(position, np.float32(0))
     first = np.minimum(position.astype(np.int64), source - 1)
     return Taps(first, np.minimum(first + 1, source - 1), (position - first).astype(np.float32))

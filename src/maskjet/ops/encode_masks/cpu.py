@@ -46,9 +46,9 @@ def _encode_dense(masks: torch.Tensor, height: int, width: int) -> list[bytes]:
 
 def _encode(mask_logits: torch.Tensor, rows: torch.Tensor, height: int, width: int) -> list[bytes]:
     """Counts strings of some masks of [Q, h, w]."""
-    top, bottom, down = taps(mask_logits.shape[1], height)
+    top, bottom, down = taps(mask_logits.shape[1], height, 1)
     starts = np.append(np.flatnonzero(np.diff(top, prepend=-1)), height)  # of the stretches with the same two rows
-    columns = taps(mask_logits.shape[2], width)
+    columns = taps(mask_logits.shape[2], width, 1)
     strings = []
     for row in rows.tolist():
         # One at a time: for all at once torch wakes its threads, and on a busy machine waits 5 ms for them.

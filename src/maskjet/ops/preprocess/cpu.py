@@ -33,7 +33,7 @@ def preprocess(
         reference.preprocess(frames, out, region=region, mean=mean, std=std, order=order, resample=resample)
         return
     top, left, height, width = region.box
-    rows, columns = taps(frames.shape[1], height), taps(frames.shape[2], width)
+    rows, columns = taps(frames.shape[1], height, 3), taps(frames.shape[2], width, 3)
     channels = (0, 1, 2) if order == "rgb" else (2, 1, 0)
     offsets, divisors = np.array(mean, dtype=np.float32), np.array(std, dtype=np.float32)
     inner = out[:, :, top : top + height, left : left + width]
