@@ -17,7 +17,7 @@ from maskjet.ops.encode_masks import triton as encode
 from maskjet.ops.paste_masks import triton as paste
 from maskjet.ops.paste_masks.cases import blobs
 from maskjet.ops.select import triton as select
-from maskjet.ops.selection import mask_queries
+from maskjet.ops.selection import MaskQueries, mask_queries
 from maskjet.spec import IMAGENET_MEAN, IMAGENET_STD
 
 NORMALISATION = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}
@@ -134,9 +134,7 @@ def test_buffers_can_be_used_again(device):
         masks = blobs(1, 3, (20, 20), torch.Generator().manual_seed(seed)).to(device)
         padded = torch.zeros(1, 3, dtype=torch.int32, device=device)
         padded[0, : len(row)] = torch.tensor(row, device=device)
-        given = type(queries(device, [0], limit=3))(
-            torch.tensor([len(row)], dtype=torch.int32, device=device), padded, 3
-        )
+        given = MaskQueries(torch.tensor([len(row)], dtype=torch.int32, device=device), padded, 3)
         encode.launch(masks, given, [size], buffers)
         strings = encode.download(buffers)
         rows = [torch.tensor(row, dtype=torch.int64, device=device)]

@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
-from maskjet import coco_rle, ops
+from maskjet import ops
 from maskjet.bench.rungs import Found, Postprocess, Request, Rung, as_found
 from maskjet.bench.workloads import QUERIES
+from maskjet.ops.encode_masks.reference import encode_dense
 
 _ROUNDING = 0.5 + 1e-3  # pixels that a rounded box may be off
 
@@ -46,7 +47,7 @@ def _expect(request: Request) -> tuple[Found, list[bytes]]:
         implementation="reference",
     )
     masks = ops.paste_masks(request.mask_logits, selection, [request.size_hw], implementation="reference")[0][0]
-    return as_found(selection, masks), [rle["counts"] for rle in coco_rle.encode(masks.cpu().numpy())]
+    return as_found(selection, masks), encode_dense(masks)
 
 
 def _share(request: Request, expected: Found, strings: list[bytes], actual: Found, rung: Rung) -> float:

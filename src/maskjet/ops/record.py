@@ -16,6 +16,9 @@ from maskjet.errors import InputError, UnsupportedError
 
 Implementation = Literal["auto", "reference", "triton", "cpu"]
 
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+"""What networks return and take, and with it the ops."""
+
 FALLBACKS: Counter[str] = Counter()
 """What took a slower path in this process, by op and reason: masks that did not fit into bounded buffers, say."""
 

@@ -11,8 +11,8 @@ import torch
 from maskjet import coco_rle
 from maskjet.ops.encode_masks import cpu, reference
 from maskjet.ops.gpu import triton_variant
-from maskjet.ops.paste_masks import DTYPES, cases, check_masks
-from maskjet.ops.record import Implementation, Op, Variant, needs_cpu, serves_any
+from maskjet.ops.paste_masks import cases, check_masks
+from maskjet.ops.record import FLOATS, Implementation, Op, Variant, needs_cpu, serves_any
 from maskjet.ops.selection import ImageSizes, Selection
 
 
@@ -79,7 +79,7 @@ RECORD = Op(
     name="encode_masks",
     public=encode_masks,
     variants={
-        "triton": triton_variant("maskjet.ops.encode_masks.triton", "encode_masks", DTYPES),
+        "triton": triton_variant("maskjet.ops.encode_masks.triton", "encode_masks", FLOATS),
         "cpu": Variant(cpu.encode_masks, needs_cpu),
         "reference": Variant(reference.encode_masks, serves_any),
     },

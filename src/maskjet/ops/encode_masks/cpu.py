@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from maskjet import coco_rle
 from maskjet.coco_rle import BYTES_PER_COUNT, write_string
 from maskjet.jit import compiled
+from maskjet.ops.encode_masks.reference import encode_dense
 from maskjet.ops.interpolation import SMALL, blend, taps
 from maskjet.ops.paste_masks.reference import upsample
 from maskjet.ops.selection import MaskQueries
@@ -31,17 +31,11 @@ def encode_masks(
     for image, (rows, (height, width)) in enumerate(zip(queries.rows(), image_sizes, strict=True)):
         distinct, place = torch.unique(rows, return_inverse=True)
         if height + width <= SMALL:
-            strings = _encode_dense(mask_logits[image, distinct].float(), height, width)
+            strings = encode_dense(upsample(mask_logits[image, distinct].float(), height, width) > 0)
         else:
             strings = _encode(mask_logits[image].detach(), distinct, height, width)
         encoded.append([strings[i] for i in place.tolist()])
     return encoded
-
-
-def _encode_dense(masks: torch.Tensor, height: int, width: int) -> list[bytes]:
-    """Counts strings of masks [n, h, w] by way of the full-size masks, as the reference does."""
-    pasted = (upsample(masks, height, width) > 0).numpy()
-    return [rle["counts"] for rle in coco_rle.encode(pasted)]
 
 
 def _encode(mask_logits: torch.Tensor, rows: torch.Tensor, height: int, width: int) -> list[bytes]:

@@ -13,5 +13,9 @@ def encode_masks(
     mask_logits: torch.Tensor, queries: MaskQueries, image_sizes: list[tuple[int, int]]
 ) -> list[list[bytes]]:
     """Encode masks of [B, Q, h, w]; see `ops.encode_masks`."""
-    pasted = paste_masks(mask_logits, queries, image_sizes)
-    return [[rle["counts"] for rle in coco_rle.encode(masks.cpu().numpy())] for masks, _ in pasted]
+    return [encode_dense(masks) for masks, _ in paste_masks(mask_logits, queries, image_sizes)]
+
+
+def encode_dense(masks: torch.Tensor) -> list[bytes]:
+    """Counts strings of full-size masks, bool or uint8 [n, H, W]."""
+    return [rle["counts"] for rle in coco_rle.encode(masks.cpu().numpy())]

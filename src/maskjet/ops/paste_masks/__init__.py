@@ -10,10 +10,8 @@ from maskjet.errors import InputError
 from maskjet.ops.gpu import triton_variant
 from maskjet.ops.paste_masks import reference
 from maskjet.ops.paste_masks.cases import CASES, bytes_moved, tolerance_used
-from maskjet.ops.record import Implementation, Op, Variant, serves_any
+from maskjet.ops.record import FLOATS, Implementation, Op, Variant, serves_any
 from maskjet.ops.selection import ImageSizes, MaskQueries, Selection, check_image_sizes, mask_queries
-
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def paste_masks(
@@ -58,7 +56,7 @@ def check_masks(
     """
     if not isinstance(mask_logits, torch.Tensor):
         raise InputError(f"mask_logits must be a tensor, got {type(mask_logits).__name__}.")
-    if mask_logits.dtype not in DTYPES or mask_logits.ndim != 4 or 0 in mask_logits.shape[2:]:
+    if mask_logits.dtype not in FLOATS or mask_logits.ndim != 4 or 0 in mask_logits.shape[2:]:
         raise InputError(
             "mask_logits must be float32, float16 or bfloat16 [B, Q, h, w] of at least one logit per mask, "
             f"got {str(mask_logits.dtype).removeprefix('torch.')} {list(mask_logits.shape)}."
@@ -71,7 +69,7 @@ RECORD = Op(
     name="paste_masks",
     public=paste_masks,
     variants={
-        "triton": triton_variant("maskjet.ops.paste_masks.triton", "paste_masks", DTYPES),
+        "triton": triton_variant("maskjet.ops.paste_masks.triton", "paste_masks", FLOATS),
         "reference": Variant(reference.paste_masks, serves_any),
     },
     cases=CASES,

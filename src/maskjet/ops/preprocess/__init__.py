@@ -13,11 +13,10 @@ from maskjet.ops.preprocess import cpu, reference
 from maskjet.ops.preprocess.cases import CASES, bytes_moved, tolerance_used
 from maskjet.ops.preprocess.region import letterbox as place_letterbox
 from maskjet.ops.preprocess.region import stretch
-from maskjet.ops.record import Implementation, Op, Variant, needs_cpu, serves_any
+from maskjet.ops.record import FLOATS, Implementation, Op, Variant, needs_cpu, serves_any
 
 Order = Literal["rgb", "bgr"]
 Resample = Literal["bilinear", "cv2"]
-_OUTPUT_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def preprocess(
@@ -113,7 +112,7 @@ def _check_size(size: tuple[int, int]) -> tuple[int, int]:
 
 
 def _check_out(out: torch.Tensor, shape: tuple[int, ...], device: torch.device) -> None:
-    if tuple(out.shape) != shape or out.dtype not in _OUTPUT_DTYPES or out.device != device:
+    if tuple(out.shape) != shape or out.dtype not in FLOATS or out.device != device:
         raise InputError(
             f"out must be float32, float16 or bfloat16 {list(shape)} on {device}, "
             f"got {str(out.dtype).removeprefix('torch.')} {list(out.shape)} on {out.device}."

@@ -8,12 +8,11 @@ import torch
 
 from maskjet.errors import InputError
 from maskjet.ops.gpu import table, triton_variant
-from maskjet.ops.record import Implementation, Op, Variant, needs_cpu, serves_any
+from maskjet.ops.record import FLOATS, Implementation, Op, Variant, needs_cpu, serves_any
 from maskjet.ops.select import cpu, reference
 from maskjet.ops.select.cases import CASES, bytes_moved, tolerance_used
 from maskjet.ops.selection import ImageSizes, Selection, check_image_sizes
 
-_KERNEL_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 PerClass = torch.Tensor | Sequence[float]
 """One value per class logit."""
 
@@ -110,7 +109,7 @@ RECORD = Op(
     name="select",
     public=select,
     variants={
-        "triton": triton_variant("maskjet.ops.select.triton", "select", _KERNEL_DTYPES),
+        "triton": triton_variant("maskjet.ops.select.triton", "select", FLOATS),
         "cpu": Variant(cpu.select, needs_cpu),
         "reference": Variant(reference.select, serves_any),
     },
