@@ -10,7 +10,7 @@ from maskjet.errors import InputError, UnsupportedError
 @pytest.mark.parametrize(
     ("choice", "message"),
     [
-        ({"precision": "fp8"}, r"precision must be one of \('fp32', 'fp16', 'bf16'\), got 'fp8'"),
+        ({"precision": "fp8"}, r"precision must be one of \('auto', 'fp32', 'fp16', 'bf16'\), got 'fp8'"),
         ({"implementation": "cuda"}, r"implementation must be one of .*, got 'cuda'"),
         ({"resample": "cubic"}, r"resample must be one of \('bilinear', 'cv2'\), got 'cubic'"),
         ({"max_detections": 0}, "max_detections must be at least 1, got 0"),

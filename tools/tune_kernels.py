@@ -21,7 +21,7 @@ import torch
 from maskjet.bench.machine import describe_machine
 from maskjet.bench.workloads import WORKLOADS, to_device
 from maskjet.ops.encode_masks import triton as encode
-from maskjet.ops.gpu import Launcher, table
+from maskjet.ops.gpu import Launcher, sizes_table, table
 from maskjet.ops.paste_masks import triton as paste
 from maskjet.ops.preprocess import triton as preprocess
 from maskjet.ops.preprocess.region import stretch
@@ -143,12 +143,12 @@ def tune_encode(size):
             buffers = [encode.Buffers.allocate(1, query.query.shape[1], width, DEVICE) for query in queries]
             calls = [
                 lambda given=given, query=query, buffer=buffer: encode.launch(
-                    given["mask_logits"], query, given["image_sizes"], buffer
+                    given["mask_logits"], query, sizes_table(given["image_sizes"], DEVICE), buffer
                 )
                 for given, query, buffer in zip(inputs, queries, buffers, strict=True)
             ]
             spent = time_us(calls)
-            strings = encode.download(buffers[0])
+            strings = encode.read(buffers[0].head.cpu().numpy(), buffers[0], 1)
             yield (
                 f"{columns} columns × {rows} rows, {find} warps; {tile} counts, {write} warps",
                 spent,
@@ -188,6 +188,7 @@ def compare_launches():
     given = inputs_of("encode_masks", "312, 25 masks")[0]
     query = mask_queries(given["query"], 1, 100, DEVICE)
     buffers = encode.Buffers.allocate(1, 25, 312, DEVICE)
+    sizes = sizes_table(given["image_sizes"], DEVICE)
 
     class Direct:
         def __init__(self, own):
@@ -205,7 +206,7 @@ def compare_launches():
             for _ in range(200):
                 torch.cuda.synchronize()
                 begin = time.perf_counter()
-                encode.launch(given["mask_logits"], query, given["image_sizes"], buffers)
+                encode.launch(given["mask_logits"], query, sizes, buffers)
                 times.append(1e6 * (time.perf_counter() - begin) / 2)
             yield f"host, per launch, through {name}", statistics.median(times), 0
 

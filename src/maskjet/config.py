@@ -13,11 +13,13 @@ import torch
 from maskjet.errors import InputError, UnsupportedError
 from maskjet.ops.record import Implementation
 
-Precision = Literal["fp32", "fp16", "bf16"]
+Precision = Literal["auto", "fp32", "fp16", "bf16"]
+Driver = Literal["auto", "graph", "eager"]
 Resample = Literal["bilinear", "cv2"]
 
 _DTYPES: Mapping[str, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 _ENVIRONMENT_PREFIX = "MASKJET_"
+_SWITCHES = {"1": True, "true": True, "0": False, "false": False}
 
 
 @dataclass(frozen=True)
@@ -26,8 +28,15 @@ class EngineConfig:
 
     device: str = "auto"
     """"cpu", "cuda" or "cuda:N"; "auto" takes the first GPU, else the CPU."""
-    precision: Precision = "fp32"
-    """Of the network's weights and activations; boxes and scores are float32 in all of them."""
+    precision: Precision = "auto"
+    """Of the network's weights and activations; boxes and scores are float32 in all of them. "auto" is fp16 on a GPU,
+    fp32 on a CPU."""
+    engine: Driver = "auto"
+    """"graph" runs all steps of a frame as one CUDA graph, "eager" one after the other; "auto" takes graphs where all
+    steps can be captured."""
+    compile: bool | None = None
+    """Whether `torch.compile` makes the network faster before the first frame: 20 s for each batch size, the first time
+    on a machine. None does it on a GPU."""
     implementation: Implementation = "auto"
     """Of the steps around the network."""
     resample: Resample = "bilinear"
@@ -35,22 +44,26 @@ class EngineConfig:
     max_detections: int = 100
     """Most detections per image, the most confident ones."""
     batch: int = 8
-    """Most images of one `predict` call that the network sees at once."""
+    """Most images of one `predict` call, or frames of several sources, that the network sees at once."""
+    graphs: int = 8
+    """Most CUDA graphs of a slot: one for each frame size and batch; the one not used for longest makes room."""
 
     def __post_init__(self) -> None:
         hints = typing.get_type_hints(type(self))
-        for name in ("precision", "implementation", "resample"):
+        for name in ("precision", "engine", "implementation", "resample"):
             known = typing.get_args(hints[name])
             if getattr(self, name) not in known:
                 raise InputError(f"{name} must be one of {known}, got {getattr(self, name)!r}.")
-        for name in ("max_detections", "batch"):
+        for name in ("max_detections", "batch", "graphs"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """The precision as PyTorch names it."""
-        return _DTYPES[self.precision]
+    def resolve_precision(self, device: torch.device) -> tuple[str, torch.dtype]:
+        """The precision to run a network in on a device: its name and PyTorch's type."""
+        name = self.precision
+        if name == "auto":
+            name = "fp16" if device.type == "cuda" else "fp32"
+        return name, _DTYPES[name]
 
     def resolve_device(self) -> torch.device:
         """The device to run on, with its index.
@@ -84,13 +97,13 @@ class EngineConfig:
         for field in fields(cls):
             text = os.environ.get(_ENVIRONMENT_PREFIX + field.name.upper())
             if text is not None:
-                found[field.name] = _parse(field.name, text, type(field.default))
+                found[field.name] = _parse(field.name, text, bool if field.name == "compile" else type(field.default))
         return cls(**{**found, **{name: value for name, value in choices.items() if value is not None}})
 
 
 def _parse(name: str, text: str, kind: type) -> Any:
     try:
-        return kind(text)
-    except ValueError as error:
+        return _SWITCHES[text.lower()] if kind is bool else kind(text)
+    except (ValueError, KeyError) as error:
         variable = _ENVIRONMENT_PREFIX + name.upper()
         raise InputError(f"{variable} must be {kind.__name__}, got {text!r}.") from error

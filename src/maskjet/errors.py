@@ -6,6 +6,7 @@ MaskjetError
 │   └── FrameError                     one frame can't be decoded or processed; carries its index
 ├── CheckpointError (ValueError)       a weights file is missing, truncated, foreign or of another size
 ├── UnsupportedError (RuntimeError)    what was asked for can't run on this machine or this input
+├── DeviceError (RuntimeError)         the device failed on a frame or did not answer; carries the frame's index
 └── MissingDependencyError (ImportError)   an optional package is not installed; names the pip command
 """
 
@@ -42,6 +43,18 @@ class CheckpointError(MaskjetError, ValueError):
 
 class UnsupportedError(MaskjetError, RuntimeError):
     """What was asked for can't run on this machine or this input."""
+
+
+class DeviceError(MaskjetError, RuntimeError):
+    """The device failed on a frame, or did not answer.
+
+    Attributes:
+        index: The frame's position in its source, or the image's in a list, from 0.
+    """
+
+    def __init__(self, message: str, *, index: int) -> None:
+        super().__init__(message)
+        self.index = index
 
 
 class MissingDependencyError(MaskjetError, ImportError):

@@ -40,6 +40,8 @@ class Frame:
     """What the source was opened with."""
     name: str
     """The file it comes from; for a video its name and the index."""
+    stream: int = 0
+    """Position of its source among those that run side by side, from 0."""
 
 
 class Source(ABC):
@@ -57,6 +59,7 @@ class Source(ABC):
         is_live: Whether frames come as they happen, from a camera or a stream without an end.
         frames_seen: How many frames went by, those in `bad_frames` included: the next one's index.
         bad_frames: (index, reason) of the frames left out because they could not be decoded.
+        frames_dropped: How many frames were left out because newer ones had come.
     """
 
     kind: ClassVar[Literal["image", "list", "video"]]
@@ -69,6 +72,7 @@ class Source(ABC):
         self.name = name
         self.frames_seen = 0
         self.bad_frames: list[tuple[int, str]] = []
+        self.frames_dropped = 0
 
     @abstractmethod
     def __iter__(self) -> Iterator[Frame]: ...
@@ -104,6 +108,13 @@ def open_source(source: Any) -> Source:
         InputError: It is of no type above.
     """
     return _open(source, "image")
+
+
+def split_sources(source: Any) -> list[Any]:
+    """What runs side by side: the items of a list or tuple, unless all are images; else the source alone."""
+    if isinstance(source, list | tuple) and not all(map(_is_image, source)):
+        return list(source)
+    return [source]
 
 
 def _open(source: Any, name: str) -> Source:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import asdict, dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -16,10 +15,11 @@ import torch
 from maskjet import ops
 from maskjet.config import EngineConfig, Precision
 from maskjet.detections import Detections
-from maskjet.engine.decoding import decode_ahead
-from maskjet.engine.eager import EagerEngine, Postprocessing
-from maskjet.errors import InputError, UnsupportedError
-from maskjet.frames import Frame
+from maskjet.engine import pipeline
+from maskjet.engine.engine import Engine
+from maskjet.engine.steps import Postprocessing
+from maskjet.errors import InputError
+from maskjet.frames import Frame, split_sources
 from maskjet.images import to_image
 from maskjet.networks.rfdetr.checkpoint import Checkpoint, load_network, read_checkpoint, resolve_spec
 from maskjet.networks.rfdetr.network import RFDETR
@@ -51,13 +51,19 @@ class Report:
     precision: str
     """Of the network."""
     engine: str
-    """What drives the steps."""
+    """What drives the steps, and why."""
+    network: str
+    """Whether it is compiled, for which batches and how long that took, or why not."""
     steps: Mapping[str, str]
     """Step to the implementation that serves it and why it was chosen."""
+    graphs: Mapping[str, str]
+    """Batch and frame size to what was captured for it: launches by the host, and what the GPU runs in each."""
     images: int
     """Images processed so far."""
     detections: int
     """Detections returned so far."""
+    dropped: int
+    """Frames dropped so far because newer ones had come."""
     fallbacks: Mapping[str, int]
     """What took a slower path in this process so far, by op and reason."""
 
@@ -71,8 +77,10 @@ class Report:
             "device": self.device,
             "precision": self.precision,
             "engine": self.engine,
+            "network": self.network,
             **self.steps,
-            "so far": f"{self.images} images, {self.detections} detections",
+            **{f"graph {kind}": what for kind, what in self.graphs.items()},
+            "so far": f"{self.images} images, {self.detections} detections, {self.dropped} frames dropped",
             "fallbacks": ", ".join(f"{why}: {times}" for why, times in self.fallbacks.items()) or "none",
         }
         width = max(map(len, rows))
@@ -99,7 +107,7 @@ class Model:
     ) -> None:
         self.spec = network.spec
         self.config = config
-        self._engine: EagerEngine | None = EagerEngine(
+        self._engine = Engine(
             network, config, Postprocessing(_thresholds(self.spec, threshold), _class_map(self.spec, classes))
         )
 
@@ -120,58 +128,79 @@ class Model:
         Raises:
             InputError: An image is not as above.
             SourceError: A file can't be read.
-            UnsupportedError: The model is closed.
+            UnsupportedError: The model is closed, or belongs to another process.
+            DeviceError: The device failed.
         """
         if not isinstance(images, list | tuple):
-            return self._running().run([_to_tensor(images, "image")])[0]  # type: ignore[arg-type]
-        found: list[Detections] = []
-        for start in range(0, len(images), self.config.batch):
-            batch = images[start : start + self.config.batch]
-            found += self._running().run([_to_tensor(image, f"images[{start + i}]") for i, image in enumerate(batch)])
-        return found
+            return self._engine.run([_to_tensor(images, "image")])[0]  # type: ignore[arg-type]
+        return self._engine.run([_to_tensor(image, f"images[{number}]") for number, image in enumerate(images)])
 
-    def stream(self, source: Any, *, depth: int = 2) -> Generator[tuple[Frame, Detections]]:
+    def stream(
+        self, source: Any, *, depth: int = 2, batch: int | None = None, drop_late: bool = False
+    ) -> Generator[tuple[Frame, Detections]]:
         """Detect instances frame by frame.
 
-        Frames are decoded ahead in a thread of their own, at most `depth` of them, so that decoding and detecting
-        overlap and a slow consumer holds decoding back.
+        Each source is decoded in a thread of its own, a bounded number of frames ahead, so that decoding and detecting
+        overlap and a slow consumer holds decoding back. On a GPU up to `depth` batches are in flight, and while the
+        consumer works on results the next ones are made; on a CPU frames are decoded that far ahead.
 
         Args:
             source: Whatever `maskjet.frames.open_source` takes, or a source it returned: an image, folder, glob, video,
-                camera, URL, array, or a list of these.
-            depth: Frames in flight, 1 to 8.
+                camera, URL, array, or a list of images. A list of other things (videos, cameras, URLs, folders,
+                sources) runs side by side; `Frame.stream` is the position in the list.
+            depth: Batches in flight, 1 to 8.
+            batch: Most frames that the network sees at once. They are of one size, of all sources in turn, and none is
+                waited for to fill a batch. None is 1 for one source, and for several their number, up to
+                `EngineConfig.batch`.
+            drop_late: For cameras and other live sources: where frames come faster than they are detected on, the
+                newest one waits and those before it are dropped (`Source.frames_dropped`, `report()`). Else they all
+                wait in line.
 
         Yields:
-            Each frame with its detections, in order. A frame that can't be decoded is left out and recorded in the
-            source's `bad_frames`.
+            Each frame with its detections, those of a source in order. A frame that can't be decoded is left out and
+            recorded in the source's `bad_frames`.
 
         Raises:
-            SourceError: The source can't be opened.
-            InputError: depth is out of range.
+            InputError: An argument is not as above.
+            UnsupportedError: The model is closed, or belongs to another process.
+            SourceError: A source can't be opened or breaks. Of several the others go on, and it is raised at the end.
+            DeviceError: The device failed on a frame; the frames before it were handed over.
         """
+        sources = split_sources(source)
+        if batch is None:
+            batch = min(len(sources), self.config.batch)
         if not 1 <= depth <= 8:
             raise InputError(f"depth must be 1..8, got {depth}.")
-        with closing(decode_ahead(source, depth)) as frames:
-            for frame in frames:
-                yield frame, self.predict(frame.image)
+        if batch < 1:
+            raise InputError(f"batch must be at least 1, got {batch}.")
+        self._engine.check()
+        self._engine.steps.compiler.for_batch(batch)  # now: with the first frame it would be late
+        return pipeline.run(self._engine, sources, depth=depth, batch=batch, drops_late=drop_late)
 
     def report(self) -> Report:
         """What each step runs on and why, and what was done so far."""
-        engine = self._running()
+        engine = self._engine
+        steps, why_no_graph = engine.steps, engine.why_no_graph
         return Report(
             model=self.spec.name,
-            device=_device_name(engine.device),
-            precision=self.config.precision,
-            engine="eager, step by step",
-            steps={name: f"{choice.name} ({choice.why})" for name, choice in engine.choices.items()},
+            device=_device_name(steps.device),
+            precision=steps.precision,
+            engine="one CUDA graph per batch" if why_no_graph is None else f"step by step (no graph: {why_no_graph})",
+            network=str(steps.compiler),
+            steps={name: f"{choice.name} ({choice.why})" for name, choice in steps.choices.items()},
+            graphs=engine.graphs(),
             images=engine.done["images"],
             detections=engine.done["detections"],
+            dropped=engine.done["dropped"],
             fallbacks=dict(ops.FALLBACKS),
         )
 
     def close(self) -> None:
-        """Free the network; may be called twice."""
-        self._engine = None
+        """Take no more work, wait until the device has done what it was given, and free it; may be called twice.
+
+        What a stream has in flight is still delivered, if it is asked for; then the stream raises UnsupportedError.
+        """
+        self._engine.close()
 
     def __enter__(self) -> Model:
         return self
@@ -179,22 +208,18 @@ class Model:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _running(self) -> EagerEngine:
-        if self._engine is None:
-            raise UnsupportedError("The model is closed; load it again.")
-        return self._engine
-
 
 def load(
     model: str | os.PathLike[str],
     *,
     weights: str | os.PathLike[str] | None = None,
     device: str = "auto",
-    precision: Precision = "fp32",
+    precision: Precision = "auto",
     threshold: Threshold = DEFAULT_THRESHOLD,
     max_detections: int = 100,
     classes: Sequence[str] | None = None,
     implementation: Implementation = "auto",
+    compile: bool | None = None,  # noqa: A002 - PyTorch's word
 ) -> Model:
     """Load a model.
 
@@ -204,11 +229,13 @@ def load(
         weights: Path of the named size's checkpoint: rfdetr's .pt or .pth, or safetensors; fine-tuned ones bring their
             classes along.
         device: "auto", "cpu", "cuda" or "cuda:N".
-        precision: "fp32", "fp16" (GPU only) or "bf16".
+        precision: "fp32", "fp16" (GPU only) or "bf16"; "auto" is fp16 on a GPU and fp32 on a CPU.
         threshold: What a confidence must exceed, 0..1; or one by class name.
         max_detections: Most detections per image, the most confident ones.
         classes: Names of the classes to report; None for all.
-        implementation: Of the steps around the network: "auto", "reference" or "cpu".
+        implementation: Of the steps around the network: "auto", "reference", "triton" or "cpu".
+        compile: Whether `torch.compile` makes the network faster before the first frame, which takes 20 s for each
+            batch size, the first time on a machine. None does it on a GPU.
 
     Returns:
         The model, ready to run.
@@ -225,7 +252,11 @@ def load(
         True
     """
     config = EngineConfig(
-        device=device, precision=precision, max_detections=max_detections, implementation=implementation
+        device=device,
+        precision=precision,
+        max_detections=max_detections,
+        implementation=implementation,
+        compile=compile,
     )
     return Model(read_network(model, weights), config, threshold=threshold, classes=classes)
 
@@ -306,8 +337,7 @@ def _to_tensor(image: ImageLike, name: str) -> torch.Tensor:
         if image.dtype != torch.uint8 or image.ndim != 3 or image.shape[-1] != 3:
             raise InputError(f"{name} must be uint8 [H, W, 3] RGB, got {image.dtype} {list(image.shape)}.")
         return image
-    array = to_image(image, name)
-    return torch.from_numpy(array if array.flags.writeable else array.copy())
+    return pipeline.to_tensor(to_image(image, name))
 
 
 def _device_name(device: torch.device) -> str:

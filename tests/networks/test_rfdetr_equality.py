@@ -59,7 +59,8 @@ def test_outputs_equal_rfdetr(name, batch, tmp_path):
     spec = resolve_spec(checkpoint)
     assert spec.name == name
     ours = load_network(spec, checkpoint)
-    images = torch.randn(batch, 3, spec.input_size, spec.input_size, generator=torch.Generator().manual_seed(1))
+    # With seed 1 the 88th and 89th token of one image are 1e-6 apart, within rounding, and may change places.
+    images = torch.randn(batch, 3, spec.input_size, spec.input_size, generator=torch.Generator().manual_seed(2))
 
     with torch.inference_mode():
         expected, actual = theirs.model.model(images), ours(images)

@@ -181,7 +181,7 @@ class _Contender:
         measurement = Measurement(
             model=self.name,
             size_hw=size_hw,
-            precision=self.model.config.precision,
+            precision=self.model.report().precision,
             output=self.output,
             frames=len(self.counts),
             detections=sum(self.counts),

@@ -1,71 +1,148 @@
-"""Decoding ahead: a source is read in its own thread, a bounded number of frames before they are needed."""
+"""Decoding ahead: each source is read in a thread of its own, a bounded number of frames before they are needed."""
 
 from __future__ import annotations
 
-import queue
+import logging
 import threading
-from collections.abc import Generator
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from maskjet.frames import Frame, open_source
+from maskjet.errors import InputError
+from maskjet.frames import Frame, Source, open_source
 
-_POLL_S = 0.1  # how soon a reader that waits for room notices that nobody listens any more
-
-
-@dataclass(frozen=True)
-class _End:
-    """The source is exhausted, or failed with `error`."""
-
-    error: BaseException | None
+_PATIENCE_S = 15.0  # for a thread that is reading; FFmpeg gives up on a silent camera after 10
+_log = logging.getLogger("maskjet")
 
 
-def decode_ahead(source: Any, depth: int) -> Generator[Frame]:
-    """Iterate over a source's frames, at most `depth` of them decoded ahead.
+class Readers:
+    """Reads sources side by side; `take` what they have, in order for each.
+
+    A source that can't be opened or breaks ends there, and the others go on; `check` says what was wrong.
 
     Args:
-        source: Whatever `open_source` takes; a source it returned is left open.
-        depth: Frames held at most, at least 1.
-
-    Yields:
-        The frames in order. Closing the iterator stops the thread.
-
-    Raises:
-        SourceError: The source can't be opened or breaks; raised where the frame would have come.
+        sources: Whatever `open_source` takes, at least one; each is closed at its end.
+        room: Frames of each that wait to be taken, at least 1; at that many reading pauses.
+        drops_late: A frame that finds no room takes the place of all that wait, which are counted as dropped.
     """
-    frames: queue.Queue[Frame | _End] = queue.Queue(maxsize=depth)
-    is_abandoned = threading.Event()
 
-    def put(item: Frame | _End) -> bool:
-        while not is_abandoned.is_set():
-            try:
-                frames.put(item, timeout=_POLL_S)
-            except queue.Full:
-                continue
-            return True
-        return False
+    def __init__(self, sources: Sequence[Any], room: int, *, drops_late: bool = False) -> None:
+        self._lock = threading.Lock()
+        self._arrived = threading.Condition(self._lock)
+        self._is_closed = False
+        self._first = 0  # the lane whose turn it is
+        self._lanes = [_Lane(number, self._lock) for number in range(len(sources))]
+        for lane, source in zip(self._lanes, sources, strict=True):
+            work = (lane, source, room, drops_late)
+            lane.thread = threading.Thread(target=self._read, args=work, name="maskjet-decode", daemon=True)
+            lane.thread.start()
 
-    def read() -> None:
+    def take(self, most: int, *, waits: bool) -> list[Frame]:
+        """Take frames of one size, from each source in turn.
+
+        Args:
+            most: How many at most.
+            waits: Whether to wait for one where there is none.
+
+        Returns:
+            The frames; none where none is there, or all sources have ended.
+        """
+        with self._lock:
+            while waits and not any(lane.frames for lane in self._lanes) and any(lane.runs for lane in self._lanes):
+                self._arrived.wait()
+            return self._pick(most)
+
+    def check(self) -> None:
+        """Whether all sources that have ended did so as they should.
+
+        Raises:
+            Exception: Whatever broke one of them; what broke others is in its notes.
+        """
+        errors = [lane.error for lane in self._lanes if lane.error is not None]
+        for error in errors[1:]:
+            errors[0].add_note(f"and another source: {error}")
+        if errors:
+            raise errors[0]
+
+    def _pick(self, most: int) -> list[Frame]:
+        taken: list[Frame] = []
+        others = []  # lanes whose next frame has another size
+        number, idle = self._first, 0
+        while len(taken) < most and idle < len(self._lanes):
+            lane = self._lanes[number]
+            number = (number + 1) % len(self._lanes)
+            idle += 1
+            if lane.frames and (not taken or lane.frames[0].image.shape == taken[0].image.shape):
+                taken.append(lane.frames.popleft())
+                lane.has_room.notify()
+                idle = 0
+            elif lane.frames:
+                others.append(lane.number)
+        self._first = others[0] if others else number
+        return taken
+
+    @property
+    def dropped(self) -> int:
+        """Frames dropped so far."""
+        return sum(lane.dropped for lane in self._lanes)
+
+    def close(self) -> None:
+        """Stop reading and wait, a bounded time, until the threads have ended; may be called twice."""
+        with self._lock:
+            self._is_closed = True
+            for lane in self._lanes:
+                lane.has_room.notify()
+        for lane in self._lanes:
+            lane.thread.join(_PATIENCE_S)
+
+    def _read(self, lane: _Lane, source: Any, room: int, drops_late: bool) -> None:
         error = None
         try:
             with open_source(source) as opened:
+                if drops_late:
+                    _check_is_live(opened)
                 for frame in opened:
-                    if not put(frame):
+                    if not self._put(lane, frame, room, opened if drops_late else None):
                         return
         except BaseException as caught:
             error = caught
-        put(_End(error))
+            if len(self._lanes) > 1:
+                _log.warning("source %d broke off, the others go on: %s", lane.number, caught)
+        finally:
+            with self._lock:
+                lane.error, lane.runs = error, False
+                self._arrived.notify_all()
 
-    reader = threading.Thread(target=read, name="maskjet-decode", daemon=True)
-    reader.start()
-    try:
-        while True:
-            item = frames.get()
-            if isinstance(item, _End):
-                if item.error is not None:
-                    raise item.error
-                return
-            yield item
-    finally:
-        is_abandoned.set()
-        reader.join()
+    def _put(self, lane: _Lane, frame: Frame, room: int, dropping: Source | None) -> bool:
+        """Add a frame; False if nobody wants any more."""
+        if lane.number:
+            frame = replace(frame, stream=lane.number)
+        with self._lock:
+            if dropping is not None and len(lane.frames) >= room:
+                dropping.frames_dropped += len(lane.frames)
+                lane.dropped += len(lane.frames)
+                lane.frames.clear()
+            while len(lane.frames) >= room and not self._is_closed:
+                lane.has_room.wait()
+            lane.frames.append(frame)
+            self._arrived.notify_all()
+            return not self._is_closed
+
+
+class _Lane:
+    """One source's frames."""
+
+    def __init__(self, number: int, lock: threading.Lock) -> None:
+        self.number = number
+        self.has_room = threading.Condition(lock)
+        self.frames: deque[Frame] = deque()
+        self.error: BaseException | None = None
+        self.runs = True
+        self.dropped = 0
+        self.thread = threading.current_thread()  # until its own is made
+
+
+def _check_is_live(source: Source) -> None:
+    if source.kind == "image" or (source.kind == "video" and not source.is_live):
+        raise InputError(f"drop_late must be False for {source.name!r}: it is a file, whose frames wait.")

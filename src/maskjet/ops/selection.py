@@ -14,6 +14,9 @@ ImageSizes = Sequence[tuple[int, int]]
 """(height, width) in pixels, one per image of the batch."""
 
 
+_WORDS = 7  # of 32 bits per detection: query, class, confidence, four coordinates
+
+
 @dataclass(frozen=True)
 class Selection:
     """Which queries of a batch became detections, most confident first; B images, K = max_detections rows each.
@@ -35,14 +38,35 @@ class Selection:
     @staticmethod
     def empty(batch: int, max_detections: int, device: torch.device) -> Selection:
         """A selection to be filled."""
-        rows = (batch, max_detections)
+        size = Selection.length(batch, max_detections)
+        return Selection.within(torch.empty(size, dtype=torch.int32, device=device), batch, max_detections)
+
+    @staticmethod
+    def length(batch: int, max_detections: int) -> int:
+        """32-bit words that all fields together take."""
+        return batch * (1 + _WORDS * max_detections)
+
+    @staticmethod
+    def within(memory: torch.Tensor, batch: int, max_detections: int) -> Selection:
+        """A selection whose fields lie one behind the other in memory of int32 [length]."""
+        rows = batch * max_detections
+        count, query, class_id, confidence, xyxy = memory.split_with_sizes((batch, rows, rows, rows, 4 * rows))
+        shape = (batch, max_detections)
         return Selection(
-            count=torch.empty(batch, dtype=torch.int32, device=device),
-            query=torch.empty(rows, dtype=torch.int32, device=device),
-            class_id=torch.empty(rows, dtype=torch.int32, device=device),
-            confidence=torch.empty(rows, dtype=torch.float32, device=device),
-            xyxy=torch.empty((*rows, 4), dtype=torch.float32, device=device),
+            count=count,
+            query=query.view(shape),
+            class_id=class_id.view(shape),
+            confidence=confidence.view(torch.float32).view(shape),
+            xyxy=xyxy.view(torch.float32).view(*shape, 4),
         )
+
+    def cpu(self) -> Selection:
+        """The same on the host, with one copy; waits for the device."""
+        if self.count.device.type == "cpu":
+            return self
+        fields = (self.count, self.query, self.class_id, self.confidence, self.xyxy)
+        memory = torch.cat([field.flatten().view(torch.int32) for field in fields]).cpu()
+        return Selection.within(memory, *self.query.shape)
 
     def queries(self) -> list[torch.Tensor]:
         """The queries of each image as int32 [count] tensors; waits for the device to read the counts."""

@@ -1,7 +1,7 @@
 """Query selection and the decoder: the feature map to one hidden vector and one reference box per query.
 
-Boxes are cxcywh on the 0..1 scale. They and what is computed from them stay in float32 at any precision: half a
-pixel at 1080p is 2.6e-4, and float16 near 1 has steps of 4.9e-4.
+Boxes are cxcywh on the 0..1 scale. They, the anchors and what is computed from them stay in float32 at any precision
+(`RFDETR.cast`): half a pixel at 1080p is 2.6e-4, and float16 near 1 has steps of 4.9e-4.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from maskjet.spec import ModelSpec
 
 
 class MLP(nn.Module):
-    """Linear layers with ReLU between them."""
+    """Linear layers with ReLU between them; the last one computes in the precision of its weights."""
 
     def __init__(self, *widths: int) -> None:
         super().__init__()
@@ -27,8 +27,13 @@ class MLP(nn.Module):
         """Apply the layers to the last dimension."""
         for layer in self.layers[:-1]:
             x = F.relu(layer(x))
-        output: Tensor = self.layers[-1](x)
-        return output
+        return exact_linear(self.layers[-1], x)
+
+
+def exact_linear(layer: nn.Module, x: Tensor) -> Tensor:
+    """A linear layer that computes in the precision of its weights, which may be higher than the input's."""
+    output: Tensor = layer(x.to(layer.weight.dtype))  # type: ignore[arg-type]
+    return output
 
 
 def refine_boxes(boxes: Tensor, delta: Tensor) -> Tensor:
@@ -140,7 +145,8 @@ class _Decoder(nn.Module):
 
     def _sine_embedding(self, boxes: Tensor) -> Tensor:
         """Sines and cosines of cy, cx, w, h at width/4 wavelengths each: [B, Q, 2 × width] (DAB-DETR)."""
-        angles = boxes[..., [1, 0, 2, 3], None] * (2 * math.pi) / self.wavelengths
+        yxwh = torch.cat((boxes[..., 1:2], boxes[..., :1], boxes[..., 2:]), dim=-1)  # by a list would copy it each time
+        angles = yxwh[..., None] * (2 * math.pi) / self.wavelengths
         pairs = torch.stack((angles[..., 0::2].sin(), angles[..., 1::2].cos()), dim=-1)
         return pairs.flatten(2)
 
@@ -192,7 +198,7 @@ class Transformer(nn.Module):
     def _pick_boxes(self, memory: Tensor) -> Tensor:
         """The boxes of the tokens with the highest class logit, float32 [B, queries, 4]."""
         tokens = self.enc_output_norm[0](self.enc_output[0](memory * self.is_inside))
-        best_logit = self.enc_out_class_embed[0](tokens).max(dim=-1).values
+        best_logit = exact_linear(self.enc_out_class_embed[0], tokens).max(dim=-1).values
         picked = best_logit.topk(self.queries, dim=1).indices[..., None]
         chosen = tokens.gather(1, picked.expand(-1, -1, tokens.shape[-1]))
         anchors = self.anchors.expand(memory.shape[0], -1, -1).gather(1, picked.expand(-1, -1, 4))

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from maskjet.networks.rfdetr.backbone import Backbone
-from maskjet.networks.rfdetr.decoder import MLP, Transformer, refine_boxes
+from maskjet.networks.rfdetr.decoder import MLP, Transformer, exact_linear, refine_boxes
 from maskjet.networks.rfdetr.mask_head import MaskHead
 from maskjet.networks.rfdetr.projector import Projector
 from maskjet.spec import ModelSpec
+
+# Parameters that `RFDETR.cast` leaves alone: float16 would move boxes by parts of a pixel, and make scores equal that
+# are not, which then rank as the kernel happens to find them.
+_EXACT = (
+    *("refpoint_embed.", "class_embed.", "bbox_embed.layers.2."),
+    *("transformer.enc_out_class_embed.", "transformer.enc_out_bbox_embed.0.layers.2."),
+)
 
 
 class NetworkOutput(NamedTuple):
     """What a network returns for a batch of B images, with Q queries and C class logits."""
 
     logits: Tensor
-    """[B, Q, C] class logits."""
+    """[B, Q, C] class logits, in the precision of the class head's weights."""
     boxes_cxcywh: Tensor
     """float32 [B, Q, 4], 0..1 of the input."""
     mask_logits: Tensor | None
@@ -51,7 +59,7 @@ class RFDETR(nn.Module):
         """Run the network.
 
         Args:
-            images: [B, 3, S, S] with S = spec.input_size, in the parameters' dtype: (RGB / 255 - mean) / std.
+            images: [B, 3, S, S] with S = spec.input_size, in the precision of `cast`: (RGB / 255 - mean) / std.
 
         Returns:
             The last decoder layer's class logits, boxes and mask logits.
@@ -61,4 +69,21 @@ class RFDETR(nn.Module):
         hidden, references = self.transformer(features, self.query_feat.weight, self.refpoint_embed.weight.float())
         boxes = refine_boxes(references, self.bbox_embed(hidden))
         masks = None if self.segmentation_head is None else self.segmentation_head(features, hidden)
-        return NetworkOutput(self.class_embed(hidden), boxes, masks)
+        return NetworkOutput(exact_linear(self.class_embed, hidden), boxes, masks)
+
+    def cast(self, dtype: torch.dtype) -> RFDETR:
+        """Convert the weights to a precision, in place, but for those that scores and boxes come from.
+
+        Softmax, the norms' statistics and sums over channels are float32 in PyTorch's kernels at any precision; box
+        arithmetic is here. Buffers stay as they are.
+
+        Args:
+            dtype: float32, float16 or bfloat16.
+
+        Returns:
+            This network.
+        """
+        for name, parameter in self.named_parameters():
+            if not name.startswith(_EXACT):
+                parameter.data = parameter.data.to(dtype)
+        return self

@@ -43,7 +43,7 @@ _TILE = 1024  # counts at once
 _EDGES = 8192  # of a mask on average; at 1080p a ragged blob 560 pixels wide has 1,500, noise 74,000
 _BYTES = 4096  # of a mask's string on average; that blob's has 2,300
 _LEAST_ROOM = 16  # masks of that average, if there are fewer
-_BYTES_AT_ONCE = 2**16  # copied to the host with the first copy
+_BYTES_AT_ONCE = 2**16  # of an image's strings on average, copied to the host with the first copy
 _COUNTERS, _FIELDS, _NO_MASK = (int(constant.value) for constant in (COUNTERS, FIELDS, NO_MASK))
 _find_edges = Launcher(find_edges_kernel, num_warps=4, enable_fp_fusion=True)
 _write_strings = Launcher(write_strings_kernel, num_warps=16, enable_fp_fusion=True)
@@ -68,18 +68,28 @@ class Buffers:
     """uint8: the strings, one behind the other; of packed."""
     head: torch.Tensor = field(init=False)
     """uint8: the header and as many bytes of strings as are usual; of packed."""
-    host: torch.Tensor = field(init=False)
-    """uint8: host memory that the head is copied to; pinned, if the rest is on a GPU."""
 
     def __post_init__(self) -> None:
-        size = 4 * _header_length(*self.segments.shape[:2])
+        batch, masks = self.segments.shape[:2]
+        size = 4 * _header_length(batch, masks)
         self.header, self.strings = self.packed[:size].view(torch.int32), self.packed[size:]
-        self.head = self.packed[: size + _BYTES_AT_ONCE]
-        self.host = torch.empty_like(self.head, device="cpu", pin_memory=self.head.is_cuda)
+        self.head = self.packed[: size + batch * _BYTES_AT_ONCE]
+        self.packed[: 4 * _COUNTERS].zero_()
+
+    @staticmethod
+    def size_of_packed(batch: int, masks: int) -> int:
+        """Bytes of `packed` that are usual for a batch of so many images and most masks of each."""
+        return 4 * _header_length(batch, masks) + max(batch * masks, _LEAST_ROOM) * _BYTES
 
     @staticmethod
     def allocate(
-        batch: int, masks: int, width: int, device: torch.device, *, edges: int | None = None, size: int | None = None
+        batch: int,
+        masks: int,
+        width: int,
+        device: torch.device,
+        *,
+        edges: int | None = None,
+        packed: torch.Tensor | None = None,
     ) -> Buffers:
         """Buffers for images up to a width.
 
@@ -89,16 +99,15 @@ class Buffers:
             width: Of the widest image, in pixels.
             device: Where.
             edges: That fit, of all masks together; None for what is usual.
-            size: Of all strings together, in bytes; None for what is usual.
+            packed: uint8, contiguous, at a multiple of 4 bytes; None to allocate what is usual.
         """
-        room = max(batch * masks, _LEAST_ROOM)
-        header = 4 * _header_length(batch, masks)
-        packed = torch.empty(header + (size or room * _BYTES), dtype=torch.uint8, device=device)
-        packed[: 4 * _COUNTERS].zero_()
+        if packed is None:
+            packed = torch.empty(Buffers.size_of_packed(batch, masks), dtype=torch.uint8, device=device)
+        edges = edges or max(batch * masks, _LEAST_ROOM) * _EDGES
         return Buffers(
-            edges=torch.empty(edges or room * _EDGES, dtype=torch.int32, device=device),
+            edges=torch.empty(edges, dtype=torch.int32, device=device),
             segments=torch.empty((batch, masks, triton.cdiv(width, _COLUMNS), 2), dtype=torch.int32, device=device),
-            ordered=torch.empty(edges or room * _EDGES, dtype=torch.int32, device=device),
+            ordered=torch.empty(edges, dtype=torch.int32, device=device),
             packed=packed,
         )
 
@@ -115,34 +124,36 @@ def encode_masks(
         on_host = MaskQueries(queries.count.cpu(), queries.query.cpu(), queries.limit)
         return cpu.encode_masks(mask_logits.cpu(), on_host, image_sizes)
     blocks = triton.cdiv(max(width for _, width in image_sizes), _COLUMNS)
-    buffers = _own_buffers(threading.get_ident(), batch, masks, blocks * _COLUMNS, mask_logits.device)
-    launch(mask_logits, queries, image_sizes, buffers)
-    strings = download(buffers)
+    buffers, host = _own_buffers(threading.get_ident(), batch, masks, blocks * _COLUMNS, mask_logits.device)
+    launch(mask_logits, queries, sizes_table(image_sizes, mask_logits.device), buffers)
+    host.copy_(buffers.head, non_blocking=True)
+    _wait_for(mask_logits.device)
+    strings = read(host.numpy(), buffers, batch)
     if strings.has_invalid:
         queries.rows()  # names the index
-    return strings.by_image(_encode_again(mask_logits, queries, image_sizes, strings.missing))
+    return strings.by_image(encode_missing(mask_logits, queries, image_sizes, strings))
 
 
 @lru_cache(maxsize=8)
-def _own_buffers(_thread: int, batch: int, masks: int, width: int, device: torch.device) -> Buffers:
-    """A thread's buffers: its calls wait for their strings, so none finds them in use."""
+def _own_buffers(
+    _thread: int, batch: int, masks: int, width: int, device: torch.device
+) -> tuple[Buffers, torch.Tensor]:
+    """A thread's buffers, and host memory for their head: its calls wait for their strings, none finds them in use."""
     with torch.inference_mode(False):  # what is made in that mode can't be written to outside of it
-        return Buffers.allocate(batch, masks, width, device)
+        buffers = Buffers.allocate(batch, masks, width, device)
+        return buffers, torch.empty_like(buffers.head, device="cpu", pin_memory=buffers.head.is_cuda)
 
 
-def launch(
-    mask_logits: torch.Tensor, queries: MaskQueries, image_sizes: list[tuple[int, int]], buffers: Buffers
-) -> None:
+def launch(mask_logits: torch.Tensor, queries: MaskQueries, sizes: torch.Tensor, buffers: Buffers) -> None:
     """Encode into given buffers: two launches, no allocation; never waits, and can be captured in a CUDA graph.
 
     Args:
         mask_logits: float32, float16 or bfloat16 [B, Q, h, w].
         queries: Which masks; the counts and indices are read on the device.
-        image_sizes: (height, width) per image, less than 2**31 pixels.
-        buffers: Allocated for at least this batch, as many masks and this width; overwritten.
+        sizes: int32 [2 B], on the device: (height, width) per image, less than 2**31 pixels.
+        buffers: Allocated for this batch, as many masks and at least this width; overwritten.
     """
     batch, masks, blocks, _ = buffers.segments.shape
-    sizes = sizes_table(image_sizes, mask_logits.device)
     slots = triton.next_power_of_2(masks)
     with on_device_of(mask_logits):
         _find_edges(
@@ -186,21 +197,25 @@ def launch(
         )
 
 
-def download(buffers: Buffers) -> Strings:
-    """Bring the strings to the host: in one copy, if they take no more than is usual; waits for the device."""
-    packed = _to_host(buffers.head, buffers.host)
-    used = buffers.header.nbytes + int(packed[:4].view(np.int32)[0])
-    if used > len(packed):
-        rest = buffers.packed[len(packed) : used]
-        packed = np.append(packed, _to_host(rest, torch.empty_like(rest, device="cpu", pin_memory=rest.is_cuda)))
-    return Strings(packed, *buffers.segments.shape[:2])
+def read(head: NDArray[np.uint8], buffers: Buffers, images: int) -> Strings:
+    """Read what `launch` wrote; strings that were not all in the head are fetched, which waits for the device.
+
+    Args:
+        head: What was in `buffers.head`, on the host; copied.
+        buffers: Not written to since.
+        images: The first of the batch that are asked for.
+    """
+    batch, masks = buffers.segments.shape[:2]
+    used = min(buffers.header.nbytes + int(head[:4].view(np.int32)[0]), len(buffers.packed))
+    if used > len(head):
+        FALLBACKS["encode_masks: strings that needed a second copy"] += 1
+        head = np.append(head, buffers.packed[len(head) : used].cpu().numpy())
+    return Strings(head, batch, masks, images)
 
 
-def _to_host(data: torch.Tensor, host: torch.Tensor) -> NDArray[np.uint8]:
-    host.copy_(data, non_blocking=True)
-    if data.is_cuda:
-        torch.cuda.current_stream(data.device).synchronize()
-    return host.numpy()
+def _wait_for(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
 
 
 def _header_length(batch: int, masks: int) -> int:
@@ -214,15 +229,16 @@ class Strings:
         packed: uint8, as in `Buffers.packed`, at least up to the last string; copied.
         batch: Images the buffers were allocated for.
         masks: Masks per image they were allocated for.
+        images: The first of the batch that are asked for.
     """
 
-    def __init__(self, packed: NDArray[np.uint8], batch: int, masks: int) -> None:
+    def __init__(self, packed: NDArray[np.uint8], batch: int, masks: int, images: int) -> None:
         fields = _header_length(batch, masks)
         header = packed[: 4 * fields].view(np.int32)
         self._data = packed[4 * fields : 4 * fields + int(header[0])].tobytes()
-        self._count = header[_COUNTERS : _COUNTERS + batch].tolist()
+        self._count = header[_COUNTERS : _COUNTERS + images].tolist()
         rows = header[_COUNTERS + batch :].reshape(batch, masks, _FIELDS)
-        self._rows = rows[:, : max(self._count)].tolist()
+        self._rows = rows[:images, : max(self._count)].tolist()
         failures = [
             (length, (image, slot), edges)
             for image, count in enumerate(self._count)
@@ -246,19 +262,25 @@ class Strings:
         ]
 
 
-def _encode_again(
-    mask_logits: torch.Tensor,
-    queries: MaskQueries,
-    image_sizes: list[tuple[int, int]],
-    missing: Mapping[tuple[int, int], int],
+def encode_missing(
+    mask_logits: torch.Tensor, queries: MaskQueries, image_sizes: list[tuple[int, int]], strings: Strings
 ) -> dict[tuple[int, int], bytes]:
-    """Encode masks that did not fit, given with their edges, one after the other, with as much room as each needs."""
+    """Encode the masks that did not fit, one after the other, with as much room as each needs.
+
+    Args:
+        mask_logits: What `launch` was given.
+        queries: What it was given.
+        image_sizes: (height, width) per image.
+        strings: What it wrote.
+    """
     remade = {}
-    for (image, slot), edges in missing.items():
+    for (image, slot), edges in strings.missing.items():
         FALLBACKS["encode_masks: a mask with too many edges"] += 1
-        size = image_sizes[image]
-        buffers = Buffers.allocate(1, 1, size[1], mask_logits.device, edges=edges, size=BYTES_PER_COUNT * (edges + 1))
+        size, device = image_sizes[image], mask_logits.device
+        room = 4 * _header_length(1, 1) + BYTES_PER_COUNT * (edges + 1)
+        packed = torch.empty(room, dtype=torch.uint8, device=device)
+        buffers = Buffers.allocate(1, 1, size[1], device, edges=edges, packed=packed)
         one = MaskQueries(torch.ones_like(queries.count[:1]), queries.query[image, slot].view(1, 1), queries.limit)
-        launch(mask_logits[image : image + 1], one, [size], buffers)
-        ((remade[image, slot],),) = download(buffers).by_image({})
+        launch(mask_logits[image : image + 1], one, sizes_table([size], device), buffers)
+        ((remade[image, slot],),) = Strings(packed.cpu().numpy(), 1, 1, 1).by_image({})
     return remade

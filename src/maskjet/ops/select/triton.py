@@ -32,17 +32,52 @@ def select(
     round_boxes: bool,
 ) -> Selection:
     """Choose detections from logits [B, Q, C] and boxes [B, Q, 4]; see `ops.select`."""
+    selection = Selection.empty(len(logits), max_detections, logits.device)
+    launch(
+        logits,
+        boxes,
+        sizes_table(image_sizes, logits.device),
+        selection,
+        thresholds=thresholds,
+        class_map=class_map,
+        num_select=num_select,
+        round_boxes=round_boxes,
+    )
+    return selection
+
+
+def launch(
+    logits: torch.Tensor,
+    boxes: torch.Tensor,
+    sizes: torch.Tensor,
+    selection: Selection,
+    *,
+    thresholds: torch.Tensor,
+    class_map: torch.Tensor,
+    num_select: int,
+    round_boxes: bool = False,
+) -> None:
+    """Choose into a given selection; never waits, and can be captured in a CUDA graph.
+
+    Args:
+        logits: float32, float16 or bfloat16 [B, Q, C].
+        boxes: Floating [B, Q, 4] cxcywh.
+        sizes: int32 [2 B], on the device: (height, width) per image.
+        selection: Of this batch; overwritten.
+        thresholds: float32 [C], on the device.
+        class_map: int32 [C], on the device.
+        num_select: As for `ops.select`, at most Q × C.
+        round_boxes: As for `ops.select`.
+    """
     batch, queries, classes = logits.shape
-    device = logits.device
-    selection = Selection.empty(batch, max_detections, device)
-    keys = torch.empty((batch, queries * classes), dtype=torch.int64, device=device)
+    keys = torch.empty((batch, queries * classes), dtype=torch.int64, device=logits.device)
     with on_device_of(logits):
         _launch(
             (batch, 1, 1),
-            (device, logits.dtype, boxes.dtype),
+            (logits.device, logits.dtype, boxes.dtype),
             logits.contiguous(),
             boxes.contiguous(),
-            sizes_table(image_sizes, device),
+            sizes,
             thresholds,
             class_map,
             keys,
@@ -54,9 +89,8 @@ def select(
             queries,
             classes,
             num_select,
-            max_detections,
+            selection.query.shape[1],
             IS_ROUNDED=round_boxes,
             TILE=_TILE,
             RANKED=_RANKED,
         )
-    return selection

@@ -1,0 +1,110 @@
+"""The pipeline: frames of one source or several through the slots, as many at once as there are slots.
+
+All of it happens in the thread that iterates, but for decoding: it submits what has been decoded until every slot is
+busy, waits for the batch submitted first, submits again and hands the results over. While the caller works on them,
+the device works on the next ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Generator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from maskjet.detections import Detections
+from maskjet.engine.decoding import Readers
+from maskjet.engine.engine import Engine, reporting_failures
+from maskjet.engine.steps import Slot
+from maskjet.frames import Frame
+
+
+@dataclass
+class _Flight:
+    """A batch on its way."""
+
+    slot: Slot
+    """Where it is."""
+    frames: Sequence[Frame]
+    """What it is of; its results go with them."""
+    error: Exception | None = None
+    """What kept it from starting; raised in its turn."""
+
+
+def run(
+    engine: Engine, sources: Sequence[Any], *, depth: int, batch: int, drops_late: bool = False
+) -> Generator[tuple[Frame, Detections]]:
+    """Detect on the frames of sources, side by side.
+
+    Args:
+        engine: What to run them on.
+        sources: Whatever `open_source` takes.
+        depth: Batches in flight, at least 1.
+        batch: Most frames of a batch, which are all of one size.
+        drops_late: As for `Readers`.
+
+    Yields:
+        Each frame with its detections; those of a source in their order.
+
+    Raises:
+        DeviceError: The device failed on a frame; those before it were handed over.
+        Exception: Whatever broke a source, when all have ended.
+    """
+    flying: deque[_Flight] = deque()
+    room = 1 if drops_late else math.ceil(depth * batch / len(sources))
+    with (
+        engine.lease(depth) as slots,
+        closing(Readers(sources, room, drops_late=drops_late)) as readers,
+    ):
+        idle = list(slots)
+        try:
+            while True:
+                _submit(engine, readers, idle, flying, batch)
+                if not flying:
+                    readers.check()
+                    return
+                flight = flying.popleft()
+                found = _finish(flight)
+                engine.count(found)
+                idle.append(flight.slot)
+                _submit(engine, readers, idle, flying, batch)
+                yield from zip(flight.frames, found, strict=True)
+        finally:
+            engine.count((), dropped=readers.dropped)
+
+
+def _submit(engine: Engine, readers: Readers, idle: list[Slot], flying: deque[_Flight], batch: int) -> None:
+    """Start batches while there are slots and frames; wait for a frame only if nothing is in flight."""
+    while idle and not (flying and flying[-1].error):
+        frames = readers.take(batch, waits=not flying)
+        if not frames:
+            return
+        flight = _Flight(idle.pop(), frames)
+        flying.append(flight)
+        try:
+            engine.check()
+            with reporting_failures(_name(frames), frames[0].index):
+                flight.slot.submit([to_tensor(frame.image) for frame in frames], batch)
+        except Exception as error:  # raised when those before it have been handed over
+            flight.error = error
+
+
+def _finish(flight: _Flight) -> list[Detections]:
+    if flight.error is not None:
+        raise flight.error
+    with reporting_failures(_name(flight.frames), flight.frames[0].index):
+        return flight.slot.result()
+
+
+def _name(frames: Sequence[Frame]) -> str:
+    others = f" or the {len(frames) - 1} frames with it" if len(frames) > 1 else ""
+    return f"frame {frames[0].index} of {frames[0].source!r}{others}"
+
+
+def to_tensor(image: Any) -> torch.Tensor:
+    """An array as a tensor; shares its memory where that can be written to."""
+    return torch.from_numpy(image if image.flags.writeable else image.copy())

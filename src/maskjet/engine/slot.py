@@ -1,0 +1,236 @@
+"""A slot: everything between a raw frame in pinned memory and its COCO RLE in pinned memory as one CUDA graph.
+
+Per batch the host copies the frames into pinned memory, launches one graph, records one event and waits for it, and
+reads the result. It allocates nothing, on the device or off it, but for what it returns.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from maskjet.detections import Detections
+from maskjet.engine.steps import Steps
+from maskjet.ops.encode_masks import triton as encode_masks
+from maskjet.ops.gpu import sizes_table
+from maskjet.ops.select import triton as select
+from maskjet.ops.selection import MaskQueries, Selection
+
+_PATIENCE_S = 30.0  # a batch takes milliseconds
+_POLL_S = 20e-6  # with the kernel's own delay 80 µs: a wait ends 25 µs late on average
+_capturing = threading.Lock()  # PyTorch captures one graph at a time
+
+
+@dataclass(frozen=True)
+class FrameKind:
+    """What a graph is captured for."""
+
+    batch: int
+    """Frames that the network sees at once."""
+    size_hw: tuple[int, int]
+    """Of each frame."""
+    is_on_device: bool
+    """Whether they come in the GPU's memory, and nothing is uploaded."""
+
+    def __str__(self) -> str:
+        where = ", from GPU memory" if self.is_on_device else ""
+        return f"{self.batch} × {self.size_hw[1]} × {self.size_hw[0]}{where}"
+
+
+class FrameGraph:
+    """The buffers of one kind of batch, and the graph that works on them.
+
+    The first batch runs step by step, which warms everything up; with the second one the steps are captured. So sizes
+    that are seen once cost no capture.
+
+    Args:
+        steps: What to run.
+        kind: Of the batches.
+    """
+
+    def __init__(self, steps: Steps, kind: FrameKind) -> None:
+        self.kind = kind
+        self._steps = steps
+        self._sizes = [kind.size_hw] * kind.batch
+        self._sizes_table = sizes_table(self._sizes, steps.device)  # kept: what a graph reads must not move
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._runs = 0
+        batch, rows, device = kind.batch, steps.config.max_detections, steps.device
+        height, width = kind.size_hw
+        self._frames = torch.empty(batch, height, width, 3, dtype=torch.uint8, device=device)
+        pinned = torch.empty(0 if kind.is_on_device else self._frames.shape, dtype=torch.uint8, pin_memory=True)
+        self._uploaded = pinned  # what is uploaded
+        self._inputs = torch.empty(
+            batch, 3, steps.spec.input_size, steps.spec.input_size, dtype=steps.dtype, device=device
+        )
+        # Detections and strings lie in one piece of memory, so that one copy brings both.
+        words = Selection.length(batch, rows)
+        strings = encode_masks.Buffers.size_of_packed(batch, rows) if steps.spec.has_masks else 0
+        results = torch.empty(4 * words + strings, dtype=torch.uint8, device=device)
+        self._selection = Selection.within(results[: 4 * words].view(torch.int32), batch, rows)
+        self._queries = MaskQueries(self._selection.count, self._selection.query, steps.spec.queries)
+        self._strings: encode_masks.Buffers | None = None
+        self._mask_logits: torch.Tensor | None = None
+        self._results = results[: 4 * words]
+        if steps.spec.has_masks:
+            packed = results[4 * words :]
+            self._strings = encode_masks.Buffers.allocate(batch, rows, width, device, packed=packed)
+            self._results = results[: 4 * words + len(self._strings.head)]
+        self._downloaded = torch.empty_like(self._results, device="cpu", pin_memory=True)
+        self._found = self._downloaded[: 4 * words].view(torch.int32)
+        self._head = self._downloaded[4 * words :].numpy()
+
+    @property
+    def is_captured(self) -> bool:
+        """Whether the next batch is a replay."""
+        return self._graph is not None
+
+    def fill(self, images: Sequence[torch.Tensor]) -> None:
+        """Copy frames to where the steps read them; those on a GPU on the current stream."""
+        target = self._frames if self.kind.is_on_device else self._uploaded
+        for row, image in zip(target, images, strict=False):
+            row.copy_(image, non_blocking=True)
+
+    def launch(self, pool: Any) -> None:
+        """Work on what is there, on the current stream.
+
+        Args:
+            pool: Of memory (`torch.cuda.graph_pool_handle`), shared with graphs that never run at the same time.
+        """
+        self._runs += 1
+        if self._runs == 2:
+            self._capture(pool)
+        if self._graph is None:
+            self._run()
+        else:
+            self._graph.replay()
+
+    def _capture(self, pool: Any) -> None:
+        torch.cuda.current_stream().synchronize()
+        graph = torch.cuda.CUDAGraph(keep_graph=True)
+        with _capturing:
+            # Other threads may go on using the GPU meanwhile.
+            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            try:
+                self._run()
+            finally:
+                graph.capture_end()
+        graph.instantiate()
+        self._graph = graph
+
+    def _run(self) -> None:
+        steps = self._steps
+        if not self.kind.is_on_device:
+            self._frames.copy_(self._uploaded, non_blocking=True)
+        steps.preprocess(self._frames, self._inputs)
+        output = steps.compiler.for_batch(self.kind.batch)(self._inputs)
+        select.launch(
+            output.logits,
+            output.boxes_cxcywh,
+            self._sizes_table,
+            self._selection,
+            thresholds=steps.thresholds,
+            class_map=steps.class_map,
+            num_select=min(steps.spec.queries, output.logits[0].numel()),
+        )
+        if self._strings is not None:
+            assert output.mask_logits is not None
+            self._mask_logits = output.mask_logits  # for masks that don't fit
+            encode_masks.launch(output.mask_logits, self._queries, self._sizes_table, self._strings)
+        self._downloaded.copy_(self._results, non_blocking=True)
+
+    def read(self, images: int) -> list[Detections]:
+        """The detections of the first images of the batch, which must be done; copied."""
+        strings = None
+        if self._strings is not None:
+            assert self._mask_logits is not None
+            written = encode_masks.read(self._head, self._strings, images)
+            remade = encode_masks.encode_missing(self._mask_logits, self._queries, self._sizes, written)
+            strings = written.by_image(remade)
+        found = Selection.within(self._found.clone(), *self._selection.query.shape)
+        return self._steps.detections(found, strings, self._sizes[:images])
+
+    def count_nodes(self) -> str | None:
+        """What is in the graph, for people to read; None before it is captured."""
+        if self._graph is None:
+            return None
+        try:
+            from cuda.bindings import runtime
+        except ImportError:
+            return "its nodes are not counted: no cuda-bindings"
+        _, nodes, count = runtime.cudaGraphGetNodes(self._graph.raw_cuda_graph())
+        _, nodes, count = runtime.cudaGraphGetNodes(self._graph.raw_cuda_graph(), count)
+        kinds = [runtime.cudaGraphNodeGetType(node)[1] for node in nodes[:count]]
+        kernels = sum(kind == runtime.cudaGraphNodeType.cudaGraphNodeTypeKernel for kind in kinds)
+        return f"{kernels} kernels, {count - kernels} copies and fills"
+
+
+class GraphSlot:
+    """Runs batches on a stream of its own, one at a time; graphs are kept for the kinds of batches seen last.
+
+    Args:
+        steps: What to run; all of it on the GPU, by Triton.
+    """
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self._stream = torch.cuda.Stream(steps.device)  # type: ignore[no-untyped-call]
+        self._downloaded = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._pool = torch.cuda.graph_pool_handle()
+        self._graphs: OrderedDict[FrameKind, FrameGraph] = OrderedDict()
+        self._running: tuple[FrameGraph, int] | None = None
+
+    @property
+    def graphs(self) -> Sequence[FrameGraph]:
+        """Those kept, the one used last at the end."""
+        return tuple(self._graphs.values())
+
+    @torch.inference_mode()
+    def submit(self, images: Sequence[torch.Tensor], batch: int) -> None:
+        """Copy a batch and launch its graph; see `Slot`."""
+        self.drain()
+        first = images[0]
+        kind = FrameKind(batch, (first.shape[0], first.shape[1]), first.is_cuda)
+        if first.is_cuda:
+            self._stream.wait_stream(torch.cuda.current_stream(first.device))
+        with torch.cuda.stream(self._stream):
+            graph = self._graph_for(kind)
+            graph.fill(images)
+            graph.launch(self._pool)
+            self._downloaded.record()
+        self._running = (graph, len(images))
+
+    def _graph_for(self, kind: FrameKind) -> FrameGraph:
+        graph = self._graphs.pop(kind, None)
+        if graph is None:
+            if len(self._graphs) >= self._steps.config.graphs:
+                self._graphs.popitem(last=False)
+            graph = FrameGraph(self._steps, kind)
+        self._graphs[kind] = graph
+        return graph
+
+    @torch.inference_mode()
+    def result(self) -> list[Detections]:
+        """Wait for the batch and read it; see `Slot`."""
+        assert self._running is not None
+        graph, images = self._running
+        self.drain()
+        self._running = None
+        with torch.cuda.stream(self._stream):  # for what did not fit
+            return graph.read(images)
+
+    def drain(self) -> None:
+        """Wait for the event of the last batch; see `Slot`."""
+        if self._running is None:
+            return
+        deadline = time.monotonic() + _PATIENCE_S
+        while not self._downloaded.query():  # type: ignore[no-untyped-call]
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"the GPU did not answer within {_PATIENCE_S:.0f} s")
+            time.sleep(_POLL_S)
