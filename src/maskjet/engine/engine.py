@@ -139,7 +139,7 @@ class Engine:
         with self.lease(1) as (slot,):
             for numbers in self._batches(images):
                 self.check()
-                with reporting_failures(f"images[{numbers[0]}]", numbers[0]):
+                with reporting_failures(f"images{numbers}", numbers[0]):
                     slot.submit([images[number] for number in numbers], self._padded(len(numbers)))
                     found.update(zip(numbers, slot.result(), strict=True))
         self.count(found.values())

@@ -63,7 +63,7 @@ def run(
         idle = list(slots)
         try:
             while True:
-                _submit(engine, readers, idle, flying, batch)
+                _submit(engine, readers, idle, flying, batch, waits=not flying)
                 if not flying:
                     readers.check()
                     return
@@ -71,16 +71,19 @@ def run(
                 found = _finish(flight)
                 engine.count(found)
                 idle.append(flight.slot)
-                _submit(engine, readers, idle, flying, batch)
+                _submit(engine, readers, idle, flying, batch, waits=False)
                 yield from zip(flight.frames, found, strict=True)
         finally:
             engine.count((), dropped=readers.dropped)
 
 
-def _submit(engine: Engine, readers: Readers, idle: list[Slot], flying: deque[_Flight], batch: int) -> None:
-    """Start batches while there are slots and frames; wait for a frame only if nothing is in flight."""
+def _submit(
+    engine: Engine, readers: Readers, idle: list[Slot], flying: deque[_Flight], batch: int, *, waits: bool
+) -> None:
+    """Start batches while there are slots and frames; wait for the first frame if nothing else is to be done."""
     while idle and not (flying and flying[-1].error):
-        frames = readers.take(batch, waits=not flying)
+        frames = readers.take(batch, waits=waits)
+        waits = False
         if not frames:
             return
         flight = _Flight(idle.pop(), frames)

@@ -1,0 +1,470 @@
+"""The engine and its pipeline: every frame answered once, whatever happens. The same holds on a GPU (tests/gpu)."""
+
+import logging
+import os
+import random
+import signal
+import threading
+import time
+import tracemalloc
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+
+from maskjet.config import EngineConfig
+from maskjet.engine import engine as engines
+from maskjet.engine import pipeline
+from maskjet.engine.engine import Engine
+from maskjet.errors import DeviceError, InputError, SourceError, UnsupportedError
+from maskjet.model import Model
+from tests.networks.test_network import TINY, tiny_network
+
+
+class FakeSlot:
+    """Answers each image with one box whose x is the image's first byte; fails on images of 255."""
+
+    graphs = ()
+    made = 0
+    frames = Counter()
+
+    def __init__(self, steps):
+        FakeSlot.made += 1
+        self.steps, self.pending = steps, None
+
+    def submit(self, images, batch):
+        FakeSlot.frames["abandoned"] += len(self.pending or ())
+        assert 1 <= len(images) <= batch
+        assert len({image.shape for image in images}) == 1
+        self.pending = [image.clone() for image in images]
+        FakeSlot.frames["submitted"] += len(images)
+
+    def result(self):
+        images, self.pending = self.pending, None
+        if any(int(image[0, 0, 0]) == 255 for image in images):
+            raise RuntimeError("CUDA error: an illegal memory access was encountered\nand more lines")
+        FakeSlot.frames["answered"] += len(images)
+        return [answer(image) for image in images]
+
+    def drain(self):
+        """Nothing is ever being done."""
+
+
+def answer(image):
+    from maskjet.detections import Detections
+
+    x = float(image[0, 0, 0])
+    return Detections(
+        image_size=tuple(image.shape[:2]),
+        xyxy=np.array([[x, float(image[0, 0, 1]), x, x]], np.float32),
+        confidence=np.ones(1, np.float32),
+        class_id=np.zeros(1, np.int32),
+        rle=[{"size": list(image.shape[:2]), "counts": b"0"}],
+    )
+
+
+@pytest.fixture(scope="module")
+def network():
+    return tiny_network()
+
+
+@pytest.fixture
+def model(network):
+    """A model on the CPU."""
+    with Model(network, EngineConfig(device="cpu"), threshold=0.02) as model:
+        yield model
+
+
+@pytest.fixture
+def fake(model, monkeypatch):
+    """A model whose slots only say which image they saw, as many of them as are asked for."""
+    monkeypatch.setattr(Engine, "_new_slot", lambda self: FakeSlot(self.steps))
+    monkeypatch.setattr(model._engine, "why_no_graph", None)
+    return model
+
+
+def frames(count, stream=0, size=(2, 2)):
+    """Images that carry their number, below 250, and their stream."""
+    for number in range(count):
+        image = np.zeros((*size, 3), np.uint8)
+        image[0, 0] = number % 250, stream, 0
+        yield image
+
+
+def assert_own(frame, found):
+    """These are the detections of this frame."""
+    assert found.xyxy[0, 0] == frame.index % 250
+    assert found.xyxy[0, 1] == frame.stream
+    assert found.image_size == frame.image.shape[:2]
+
+
+def consume(stream):
+    """The frames' indices, as long as there are some, and what ended them."""
+    indices = []
+    try:
+        for frame, found in stream:
+            assert_own(frame, found)
+            indices.append(frame.index)
+    except Exception as error:
+        return indices, error
+    return indices, None
+
+
+def no_reader_is_left():
+    return not any(thread.name == "maskjet-decode" for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 8])
+@pytest.mark.parametrize("batch", [1, 3, 8])
+def test_every_frame_is_answered_once_in_order(fake, depth, batch):
+    FakeSlot.made = 0
+    indices = []
+    for frame, found in fake.stream(frames(200), depth=depth, batch=batch):
+        assert_own(frame, found)
+        indices.append(frame.index)
+    assert indices == list(range(200))
+    assert FakeSlot.made == depth
+    assert no_reader_is_left()
+    assert fake.report().images == 200
+
+
+def test_several_sources_and_sizes_side_by_side(fake):
+    sources = [frames(90, 0), frames(40, 1, size=(3, 5)), frames(7, 2), frames(90, 3, size=(3, 5))]
+    seen = {stream: [] for stream in range(4)}
+    for frame, found in fake.stream(sources, depth=3):
+        assert_own(frame, found)
+        seen[frame.stream].append(frame.index)
+    assert seen == {0: list(range(90)), 1: list(range(40)), 2: list(range(7)), 3: list(range(90))}
+
+
+def test_batches_are_made_across_sources(fake, monkeypatch):
+    sizes = []
+    submit = FakeSlot.submit
+    monkeypatch.setattr(FakeSlot, "submit", lambda *args: sizes.append(len(args[1])) or submit(*args))
+    for _ in fake.stream([frames(50, stream) for stream in range(6)], depth=2):
+        time.sleep(0.001)  # so that the readers keep up
+    assert max(sizes) == 6
+    assert sum(sizes) == 300
+
+
+def test_a_slow_consumer_holds_decoding_back(fake):
+    produced = []
+
+    def count():
+        for image in frames(500):
+            produced.append(1)
+            yield image
+
+    for number, _ in enumerate(fake.stream(count(), depth=4), start=1):
+        assert len(produced) - number <= 4 + 4 + 1  # in flight, waiting, in the reader's hand
+        if number == 20:
+            time.sleep(0.05)
+        if number == 100:
+            break
+
+
+def test_a_live_source_is_not_held_up_by_frames_to_come(fake):
+    """With room in flight, a finished frame is handed over before the next one comes."""
+    gate = threading.Semaphore(1)
+
+    def camera():
+        for image in frames(5):
+            assert gate.acquire(timeout=10)
+            yield image
+
+    stream = fake.stream(camera(), depth=4)
+    for number in range(5):
+        frame, _ = next(stream)
+        assert frame.index == number
+        gate.release()
+
+
+def test_late_frames_are_dropped_and_reported(fake):
+    indices = []
+    for frame, found in fake.stream(frames(200), depth=1, drop_late=True):
+        assert_own(frame, found)
+        indices.append(frame.index)
+        time.sleep(0.002)
+    assert indices == sorted(set(indices))
+    assert indices[-1] == 199
+    assert fake.report().dropped == 200 - len(indices) > 0
+
+
+def test_a_consumer_that_raises(fake):
+    def consumer():
+        for frame, _ in fake.stream(frames(100), depth=4):
+            if frame.index == 5:
+                raise KeyError
+
+    with pytest.raises(KeyError):
+        consumer()
+    assert no_reader_is_left()
+    assert fake._engine._out == []
+    assert [frame.index for frame, _ in fake.stream(frames(9), depth=4)] == list(range(9))  # and it goes on
+
+
+def test_ctrl_c_in_a_wait(fake):
+    """The signal comes while the stream waits for a frame that never comes."""
+
+    def silent():
+        yield from frames(1)
+        gone.wait(10)
+
+    gone = threading.Event()
+    stream = fake.stream(silent())
+    next(stream)
+    timer = threading.Timer(0.1, signal.pthread_kill, [threading.main_thread().ident, signal.SIGINT])
+    release = threading.Timer(0.3, gone.set)  # the source's own time-out
+    timer.start()
+    release.start()
+    with pytest.raises(KeyboardInterrupt):
+        next(stream)
+    assert no_reader_is_left()
+    assert fake._engine._out == []
+
+
+def test_a_source_that_breaks_ends_after_its_frames(fake):
+    def breaks():
+        yield from frames(5)
+        raise OSError("the cable was pulled")
+
+    indices, error = consume(fake.stream(breaks(), depth=4))
+    assert indices == list(range(5))
+    assert str(error) == "the cable was pulled"
+
+
+def test_the_others_go_on_when_one_of_them_breaks(fake, caplog):
+    caplog.set_level(logging.CRITICAL)
+    indices, error = consume(fake.stream([frames(30), "nowhere.mp4"]))
+    assert indices == list(range(30))
+    assert isinstance(error, SourceError)
+
+
+@pytest.mark.parametrize("depth", [1, 4])
+def test_a_device_error_names_its_frame_and_loses_none_before_it(fake, depth):
+    def with_a_bad_one():
+        yield from frames(7)
+        yield np.full((2, 2, 3), 255, np.uint8)
+        yield from frames(7)
+
+    indices, error = consume(fake.stream(with_a_bad_one(), depth=depth))
+    assert indices == list(range(7))
+    assert isinstance(error, DeviceError)
+    assert error.index == 7
+    assert str(error) == (
+        "The device failed on frame 7 of 'generator': CUDA error: an illegal memory access was encountered"
+    )
+    assert no_reader_is_left()
+
+
+def test_a_device_error_in_a_list_names_the_image(fake):
+    images = [*frames(3), np.full((2, 2, 3), 255, np.uint8)]
+    with pytest.raises(DeviceError, match=r"The device failed on images\[1, 2, 3\]: CUDA error") as caught:
+        fake.predict([images[0][:1, :1], *images[1:]])
+    assert caught.value.index == 1
+
+
+def test_a_failure_to_submit_comes_in_its_turn(fake, monkeypatch):
+    submit = FakeSlot.submit
+
+    def fails(self, images, batch):
+        if int(images[0][0, 0, 0]) == 3:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        submit(self, images, batch)
+
+    monkeypatch.setattr(FakeSlot, "submit", fails)
+    indices, error = consume(fake.stream(frames(10), depth=4))
+    assert indices == [0, 1, 2]
+    assert isinstance(error, DeviceError)
+    assert str(error) == "The device failed on frame 3 of 'generator': CUDA out of memory"
+
+
+def test_close_during_a_stream_delivers_what_is_in_flight(fake):
+    stream = fake.stream(frames(50), depth=4)
+    assert [next(stream)[0].index for _ in range(10)] == list(range(10))
+    fake.close()
+    indices, error = consume(stream)
+    assert indices == list(range(10, 10 + len(indices)))
+    assert 1 <= len(indices) <= 4
+    assert str(error) == "The model is closed; load it again."
+    fake.close()
+    assert no_reader_is_left()
+
+
+def test_close_waits_for_another_thread(model, monkeypatch):
+    """A frame that is being worked on is finished, and its result is right."""
+    image = next(frames(1, size=(48, 80)))
+    expected = model.predict(image).rle
+    started, found = threading.Event(), []
+    for_batch = model._engine.steps.compiler.for_batch
+
+    def slow(batch):
+        started.set()
+        time.sleep(0.2)
+        return for_batch(batch)
+
+    monkeypatch.setattr(model._engine.steps.compiler, "for_batch", slow)
+    thread = threading.Thread(target=lambda: found.append(model.predict(image)))
+    thread.start()
+    assert started.wait(10)
+    before = time.monotonic()
+    model.close()
+    assert time.monotonic() - before > 0.1
+    thread.join(10)
+    assert found[0].rle == expected
+
+
+def test_use_after_close(model):
+    stream = model.stream(frames(3))
+    model.close()
+    with pytest.raises(UnsupportedError, match="The model is closed"):
+        model.predict(next(frames(1)))
+    with pytest.raises(UnsupportedError, match="The model is closed"):
+        model.stream(frames(3))
+    with pytest.raises(UnsupportedError, match="The model is closed"):
+        next(stream)
+    assert no_reader_is_left()
+
+
+def test_threads_share_a_model(model):
+    images = [image + np.uint8(20) * stream for stream in range(4) for image in frames(3, stream, size=(40, 56))]
+    expected = [model.predict(image).rle for image in images]
+    wrong = []
+
+    def work(seed):
+        order = random.Random(seed).sample(range(len(images)), len(images))
+        for number in order:
+            if model.predict(images[number]).rle != expected[number]:
+                wrong.append(number)
+        for frame, found in model.stream([images[number] for number in order]):
+            if found.rle != expected[order[frame.index]]:
+                wrong.append(order[frame.index])
+
+    threads = [threading.Thread(target=work, args=[seed]) for seed in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert wrong == []
+
+
+def test_slots_are_bounded_and_waited_for_a_bounded_time(fake, monkeypatch):
+    monkeypatch.setattr(engines, "_PATIENCE_S", 0.05)
+    streams = [fake.stream(frames(100), depth=8) for _ in range(2)]
+    for stream in streams:
+        next(stream)
+    with pytest.raises(UnsupportedError, match=r"All 16 slots have been in use for 0 s: close a stream"):
+        fake.predict(next(frames(1)))
+    streams[0].close()
+    assert len(fake.predict(next(frames(1)))) == 1
+    streams[1].close()
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # that is what is tested
+def test_a_forked_process_is_told(fake):
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            fake.predict(next(frames(1)))
+        except UnsupportedError as error:
+            os.write(write, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    os.waitpid(child, 0)
+    assert os.read(read, 1000).decode().startswith("The model belongs to the process that this one was forked from")
+    os.close(read)
+
+
+def test_ten_thousand_frames_with_random_stops(fake):
+    """Streams that are broken off anywhere: every frame submitted is answered once, and nothing piles up."""
+    generator = random.Random(0)
+    FakeSlot.frames.clear()
+    FakeSlot.made, handed_over, memory = 0, 0, []
+    tracemalloc.start()
+    try:
+        while handed_over < 10_000:
+            stop = generator.choice([1, 3, 50, 400, 10**6])
+            sources = [frames(generator.randrange(1, 300), stream) for stream in range(generator.choice([1, 2, 5]))]
+            wanted = [0] * len(sources)
+            stream = fake.stream(sources if len(sources) > 1 else sources[0], depth=generator.randrange(1, 9))
+            for taken, (frame, found) in enumerate(stream, start=1):
+                assert_own(frame, found)
+                assert frame.index == wanted[frame.stream]
+                wanted[frame.stream] += 1
+                handed_over += 1
+                if taken == stop:
+                    break
+            stream.close()
+            assert no_reader_is_left()
+            assert fake._engine._out == []
+            memory.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert FakeSlot.made <= 8  # slots are used again
+    counted = FakeSlot.frames
+    left = sum(len(slot.pending or ()) for slot in fake._engine._idle)
+    assert counted["submitted"] == counted["answered"] + counted["abandoned"] + left
+    assert handed_over <= counted["answered"] == fake.report().images
+    assert counted["abandoned"] > 0
+    half = len(memory) // 2
+    assert max(memory[half:]) - max(memory[:half]) < 200_000
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_a_stream_equals_predict(model, batch):
+    images = [image + np.uint8(9) * number for number, image in enumerate(frames(7, size=(48, 80)))]
+    expected = [model.predict(image) for image in images]
+    for frame, found in model.stream([images[:4], images[4:]], depth=3, batch=batch):
+        alone = expected[4 * frame.stream + frame.index]
+        np.testing.assert_array_equal(found.class_id, alone.class_id)
+        np.testing.assert_allclose(found.confidence, alone.confidence, atol=1e-5)
+        assert found.rle == alone.rle
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"depth": 0}, r"depth must be 1\.\.8, got 0"), ({"batch": 0}, "batch must be at least 1, got 0")],
+)
+def test_bad_options_are_named_at_the_call(model, options, message):
+    with pytest.raises(InputError, match=message):
+        model.stream(frames(1), **options)
+
+
+def test_graphs_that_cannot_be_had_are_named(network):
+    with pytest.raises(UnsupportedError, match=r"engine='graph' can't be had here: it needs an NVIDIA GPU"):
+        Model(network, EngineConfig(device="cpu", engine="graph"))
+
+
+def test_a_network_that_cannot_be_compiled(network, monkeypatch, capsys):
+    def fails(*_args, **_options):
+        def call(_images):
+            raise RuntimeError("no C compiler\nsecond line")
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", fails)
+    demanding = Model(network, EngineConfig(device="cpu", compile=True))
+    with pytest.raises(UnsupportedError, match="compile=True can't be had here, RuntimeError: no C compiler"):
+        demanding.predict(next(frames(1)))
+    content = Model(network, EngineConfig(device="cpu"))
+    monkeypatch.setattr(content._engine.steps.compiler, "_why_not", None)  # as on a GPU
+    assert content.predict(next(frames(1))).image_size == (2, 2)
+    assert content.report().network == "not compiled: torch.compile failed here, RuntimeError: no C compiler"
+    assert "the network runs uncompiled" in capsys.readouterr().err
+
+
+def test_the_report_says_what_was_not_done_and_why(model):
+    report = model.report()
+    assert report.engine == "step by step (no graph: it needs an NVIDIA GPU, the device is cpu)"
+    assert report.network == "not compiled: on a CPU it gains nothing"
+    assert report.graphs == {}
+    assert TINY.name == report.model
+
+
+def test_pipeline_takes_no_copy_of_what_can_be_shared():
+    image = np.zeros((2, 2, 3), np.uint8)
+    assert pipeline.to_tensor(image).data_ptr() == image.ctypes.data
