@@ -14,13 +14,23 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from maskjet import cli, traffic
-from maskjet.frames import open_source
+from maskjet.errors import InputError
+from maskjet.frames import ListSource, open_source
+from maskjet.model import Model
 
 
 @pytest.fixture(scope="module")
 def clip(tmp_path_factory):
     path = tmp_path_factory.mktemp("clip") / "street.mp4"
     traffic.write_video(path, size_hw=(96, 160), frames=6, seed=2)
+    return path
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory):
+    """A clip of another length, whose file has the same name."""
+    path = tmp_path_factory.mktemp("other") / "street.mp4"
+    traffic.write_video(path, size_hw=(96, 160), frames=3, seed=4)
     return path
 
 
@@ -39,6 +49,7 @@ def test_run_writes_every_output_and_says_so(clip, tmp_path, capsys):
     code, out, err = run("run", clip, *flags, "--threshold", "0.01", capsys=capsys)
     assert (code, out) == (0, "")
     assert "6 frames" in err
+    assert "dropped" not in err
     assert all(f"wrote {path}" in err for path in outs)
     assert len(list(open_source(outs[0]))) == 6
     assert len(outs[1].read_text().splitlines()) == 6
@@ -51,6 +62,7 @@ def test_json_summary_on_stdout(clip, tmp_path, capsys):
     summary = json.loads(out)
     assert (code, err, summary["frames"], summary["bad_frames"]) == (0, "", 6, [])
     assert summary["fps"] > 0
+    assert summary["dropped"] == 0
 
 
 def test_a_folder_of_images(tmp_path, capsys):
@@ -70,6 +82,84 @@ def test_bad_frames_count_only_when_strict(tmp_path, capsys):
     assert run(*arguments, "--strict", capsys=capsys)[0] == 1
 
 
+def test_sources_side_by_side_share_json_lines(clip, other, tmp_path, capsys):
+    code, out, _ = run("run", clip, other, "--out", tmp_path / "all.jsonl", "--json", capsys=capsys)
+    summary = json.loads(out)
+    assert (code, summary["frames"], summary["outputs"]) == (0, 9, [str(tmp_path / "all.jsonl")])
+    lines = [json.loads(line) for line in (tmp_path / "all.jsonl").read_text().splitlines()]
+    assert [line["index"] for line in lines if line["source"] == str(clip)] == [0, 1, 2, 3, 4, 5]
+    assert [line["index"] for line in lines if line["source"] == str(other)] == [0, 1, 2]
+    assert len(lines) == 9
+    assert "stream" not in lines[0]
+
+
+def test_sources_side_by_side_have_outputs_of_their_own(clip, other, tmp_path, capsys):
+    outs = ("--out", tmp_path / "{}.mp4", "--out", tmp_path / "{}.json")
+    code, _, err = run("run", clip, other, *outs, "--batch", "2", capsys=capsys)
+    assert code == 0
+    assert "9 frames" in err
+    for source, stem, frames in ((clip, "street", 6), (other, "street_2", 3)):
+        assert len(list(open_source(tmp_path / f"{stem}.mp4"))) == frames
+        images = json.loads((tmp_path / f"{stem}.json").read_text())["images"]
+        assert [image["file_name"] for image in images] == [f"{source}#{index}" for index in range(frames)]
+        assert f"wrote {tmp_path / stem}.mp4" in err
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_bad_frames_name_their_source_where_there_are_several(clip, tmp_path, capsys):
+    traffic.write_coco(tmp_path / "set", images=2, size_hw=(96, 160))
+    images = tmp_path / "set" / "images"
+    (images / "000001.jpg").write_bytes(b"\xff\xd8")
+    code, _, err = run("run", clip, images, "--out", tmp_path / "a.jsonl", capsys=capsys)
+    assert code == 0
+    assert "7 frames" in err
+    assert f"bad frame: {images}: frame 1: image must be whole" in err
+
+
+class Camera(ListSource):
+    """A live source that is faster than any network."""
+
+    kind = "video"
+    is_live = True
+
+    def __init__(self, path):
+        super().__init__([path] * 4, "camera")
+
+
+def test_late_frames_are_dropped_and_counted(clip, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(cli, "open_source", Camera)
+    arguments = ("run", clip, "--out", tmp_path / "a.jsonl", "--drop-late")
+    code, out, _ = run(*arguments, "--json", capsys=capsys)
+    summary = json.loads(out)
+    assert code == 0
+    assert summary["dropped"] > 0
+    assert summary["frames"] + summary["dropped"] == 24
+    assert summary["frames"] == len((tmp_path / "a.jsonl").read_text().splitlines())
+    assert re.search(r"\n  \d+ frames dropped, newer ones had come\n", run(*arguments, capsys=capsys)[2])
+
+
+def test_the_network_is_compiled_before_the_progress_bar_opens(clip, other, tmp_path, monkeypatch, capsys):
+    calls = []
+    stream, progress = Model.stream, cli._progress
+
+    def recording_stream(self, *arguments, **options):
+        calls.append("stream")
+        return stream(self, *arguments, **options)
+
+    def recording_progress(what, total):
+        calls.append((what, total))
+        return progress(what, total)
+
+    monkeypatch.setattr(Model, "stream", recording_stream)
+    monkeypatch.setattr(cli, "_progress", recording_progress)
+    assert run("run", clip, other, "--out", tmp_path / "a.jsonl", capsys=capsys)[0] == 0
+    assert calls == ["stream", ("detecting", 9)]
+
+
+def test_no_total_where_a_length_is_not_known(clip):
+    assert cli._total_length([open_source(clip), Camera(clip)]) is None
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -85,6 +175,23 @@ def test_bad_frames_count_only_when_strict(tmp_path, capsys):
             "maskjet: classes must name classes of demo, got 'cow'",
         ),
         (("run", "CLIP", "--out", "a.jsonl", "--device", "cuda:77"), "maskjet: device='cuda:77' is not here"),
+        (
+            ("run", "CLIP", "CLIP", "--out", "a.jsonl", "--out", "a.mp4"),
+            "maskjet: out must contain {} for several sources, got 'a.mp4'; write for example 'out/{}.mp4': {} becomes "
+            "each source's name.",
+        ),
+        (
+            ("run", "CLIP", "CLIP", "--out", "shown"),
+            "maskjet: out must contain {} for several sources, got 'shown'; write for example 'out/{}': ",
+        ),
+        (("run", "CLIP", "CLIP", "--out", "a.txt"), "maskjet: out must end in one of .mp4"),
+        (("run", "CLIP", "--out", "a.jsonl", "--drop-late"), "maskjet: drop_late must be False for '"),
+        (("run", "CLIP", "--out", "a.jsonl", "--batch", "0"), "maskjet: batch must be at least 1, got 0."),
+        (("run", "CLIP", "--out", "a.jsonl", "--engine", "fast"), "maskjet: engine must be one of ('auto', 'graph'"),
+        (
+            ("run", "CLIP", "--out", "a.jsonl", "--engine", "graph", "--device", "cpu"),
+            "maskjet: engine='graph'",
+        ),
         (("bench", "ops", "--only", "blur"), "maskjet: only must name ops, preprocess, "),
         (("bench", "ablation", "--size", "big"), "maskjet: --size must be one of 312"),
         (("bench", "ablation", "--nvtx", "--device", "cpu"), "maskjet: --nvtx needs a GPU, got cpu"),
@@ -111,6 +218,28 @@ def test_info(capsys):
     assert facts["report"]["model"] == "demo"
     assert set(facts["report"]["steps"]) == {"preprocess", "select", "encode_masks"}
     assert "demo" in run("info", capsys=capsys)[1]
+
+
+@pytest.mark.parametrize("command", [("info",), ("run", "CLIP", "--out", "a.jsonl")])
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ((), ("auto", None)),
+        (("--engine", "eager", "--compile"), ("eager", True)),
+        (("--no-compile",), ("auto", False)),
+    ],
+)
+def test_engine_and_compile_reach_the_model(command, flags, expected, clip, tmp_path, monkeypatch, capsys):
+    def record(_, config, **__):
+        configs.append(config)
+        raise InputError("This is enough.")
+
+    configs = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli, "Model", record)
+    words = (clip if word == "CLIP" else word for word in command)
+    assert run(*words, "--model", "demo", *flags, capsys=capsys) == (2, "", "maskjet: This is enough.\n")
+    assert [(config.engine, config.compile) for config in configs] == [expected]
 
 
 def test_traffic(tmp_path, capsys):

@@ -1,6 +1,7 @@
 """Sinks: what they write, and that it is whole whatever happens."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import av
@@ -13,8 +14,8 @@ from pycocotools.coco import COCO
 from maskjet.detections import Detections
 from maskjet.drawing import class_colour, draw
 from maskjet.errors import InputError, SourceError
-from maskjet.frames import Frame, open_source
-from maskjet.sinks import AnnotatedVideo, open_sinks
+from maskjet.frames import Frame, ListSource, open_source
+from maskjet.sinks import AnnotatedVideo, open_sinks, open_sinks_by_source
 from tests.test_detections import some_detections
 
 
@@ -28,6 +29,14 @@ def write(out, items, *, fps=10.0):
     with open_sinks([str(path) for path in out], fps=fps) as sinks:
         for frame in items:
             sinks.write(frame, some_detections(2, size=frame.image.shape[:2]))
+
+
+def sources(*names):
+    return [ListSource([], str(name)) for name in names]
+
+
+def indices(path):
+    return [json.loads(line)["index"] for line in path.read_text().splitlines()]
 
 
 def test_json_lines_are_whole_at_any_moment_and_read_back(tmp_path):
@@ -162,8 +171,67 @@ def test_a_picture_is_not_drawn_over_its_source(tmp_path):
 def test_the_source_is_no_output(tmp_path):
     (tmp_path / "v.mp4").write_bytes(b"video")
     with pytest.raises(InputError, match=r"out must not be the source, got '.*v\.mp4' for both"):
-        open_sinks([str(tmp_path / "v.mp4")], source=str(tmp_path / "v.mp4"))
+        open_sinks_by_source([str(tmp_path / "v.mp4")], sources(tmp_path / "v.mp4"))
     assert (tmp_path / "v.mp4").read_bytes() == b"video"
+
+
+def test_no_source_is_an_output_of_another(tmp_path):
+    (tmp_path / "b.mp4").write_bytes(b"video")
+    with pytest.raises(InputError, match=r"out must not be the source, got '.*b\.mp4' for both"):
+        open_sinks_by_source([f"{tmp_path}/all.jsonl", f"{tmp_path}/{{}}.mp4"], sources("a.mp4", tmp_path / "b.mp4"))
+    assert [path.name for path in tmp_path.iterdir()] == ["b.mp4"]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("videos/a b-c.mp4", "a b-c"),
+        ("v.1.mp4", "v_1"),
+        ("street/", "street"),
+        ("street_*.jpg", "street__"),
+        ("images/*.jpg", "source"),
+        ("..", "source"),
+        ("/dev/video3", "video3"),
+        ("rtsp://me:secret@10.0.0.5:554/live.sdp?key=secret", "10_0_0_5_live"),
+        ("http://cam", "cam"),
+        ("Straße.mp4", "Straße"),
+    ],
+)
+def test_a_source_gives_its_outputs_their_name(name, expected, tmp_path):
+    with open_sinks_by_source([f"{tmp_path}/{{}}.jsonl", f"{tmp_path}/{{}}"], sources(name)) as sinks:
+        assert sinks.outputs == [f"{tmp_path}/{expected}.jsonl", f"{tmp_path}/{expected}"]
+    assert {path.name for path in tmp_path.iterdir()} == {expected, f"{expected}.jsonl"}
+
+
+def test_sources_of_one_name_get_numbers_and_none_gets_anothers(tmp_path):
+    names = ("a.mp4", "x/a.mp4", "a_2.mp4", "y/a.mkv")
+    with open_sinks_by_source([f"{tmp_path}/{{}}.jsonl"], sources(*names)):
+        assert sorted(path.stem for path in tmp_path.iterdir()) == ["a", "a_2", "a_2_2", "a_3"]
+
+
+def test_each_frame_goes_to_the_sinks_of_its_source(tmp_path):
+    outs = [f"{tmp_path}/all.jsonl", f"{tmp_path}/{{}}/out.jsonl"]
+    with open_sinks_by_source(outs, sources("a.mp4", "b.mp4")) as sinks:
+        for stream, frame in zip((0, 1, 1, 0), frames(4), strict=True):
+            sinks.write(replace(frame, stream=stream), some_detections(1))
+    written = {path: indices(tmp_path / path) for path in ("all.jsonl", "a/out.jsonl", "b/out.jsonl")}
+    assert written == {"all.jsonl": [0, 1, 2, 3], "a/out.jsonl": [0, 3], "b/out.jsonl": [1, 2]}
+
+
+@pytest.mark.parametrize(("names", "expected"), [(["a.mp4", "b.mp4"], [None, None]), (["a.mp4", "a.mp4"], [0, 1])])
+def test_lines_tell_the_stream_only_where_the_name_does_not(names, expected, tmp_path):
+    with open_sinks_by_source([f"{tmp_path}/all.jsonl"], sources(*names)) as sinks:
+        for stream, frame in enumerate(frames(2)):
+            sinks.write(replace(frame, stream=stream), some_detections(1))
+    lines = [json.loads(line) for line in (tmp_path / "all.jsonl").read_text().splitlines()]
+    assert [line.get("stream") for line in lines] == expected
+
+
+def test_an_output_for_all_is_none_of_those_for_each(tmp_path):
+    outs = [f"{tmp_path}/a.jsonl", f"{tmp_path}/{{}}.jsonl"]
+    with pytest.raises(InputError, match="out must name each output once"):
+        open_sinks_by_source(outs, sources("a.mp4", "b.mp4"))
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_output_named_twice(tmp_path):

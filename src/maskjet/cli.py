@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -28,9 +28,9 @@ from maskjet.bench import ops as ops_benchmark
 from maskjet.bench import video as video_benchmark
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError, MaskjetError
-from maskjet.frames import open_source
+from maskjet.frames import Source, open_source, split_sources
 from maskjet.model import DEFAULT_THRESHOLD, Model, read_network
-from maskjet.sinks import open_sinks
+from maskjet.sinks import open_sinks_by_source
 from maskjet.spec import SPECS
 from maskjet.traffic import SIZES_HW
 
@@ -47,7 +47,16 @@ ModelOption = Annotated[str, typer.Option(help=f"demo, a checkpoint's path, or a
 WeightsOption = Annotated[Path | None, typer.Option(help="Checkpoint for a named size.")]
 DeviceOption = Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 BenchDeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
-PrecisionOption = Annotated[str | None, typer.Option(help="fp32, fp16 (GPU) or bf16.")]
+PrecisionOption = Annotated[str | None, typer.Option(help="auto, fp32, fp16 (GPU) or bf16.")]
+EngineOption = Annotated[str | None, typer.Option(help="What drives the steps: auto, graph (GPU), eager.")]
+CompileOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--compile/--no-compile",
+        help="torch.compile the network first: 20 s per batch size, the first time on a machine. "
+        "If not given, on a GPU only.",
+    ),
+]
 ImplementationOption = Annotated[
     str | None, typer.Option(help="Of the steps around the network: auto, reference, triton, cpu.")
 ]
@@ -66,6 +75,8 @@ class Summary:
     """Detections in all of them."""
     bad_frames: list[str]
     """One line per frame that could not be decoded."""
+    dropped: int
+    """Frames left out because newer ones had come."""
     seconds: float
     """From the first frame asked for to the last one written."""
     fps: float
@@ -77,6 +88,7 @@ class Summary:
 
     def __str__(self) -> str:
         lines = [f"{self.frames} frames, {self.detections} detections in {self.seconds:.1f} s: {self.fps:.1f} frames/s"]
+        lines += [f"  {self.dropped} frames dropped, newer ones had come"] if self.dropped else []
         lines += [f"  bad frame: {reason}" for reason in self.bad_frames]
         lines += [f"  wrote {output}" for output in self.outputs]
         return "\n".join(["interrupted" if self.is_interrupted else "done", *lines])
@@ -84,34 +96,56 @@ class Summary:
 
 @app.command()
 def run(
-    source: Annotated[str, typer.Argument(help="Image, folder, glob, video, camera number or URL.")],
-    out: Annotated[list[str], typer.Option(help="Video, .jsonl, .json (COCO) or folder of images; may be repeated.")],
+    source: Annotated[
+        list[str], typer.Argument(help="Image, folder, glob, video, camera number or URL; several run side by side.")
+    ],
+    out: Annotated[
+        list[str],
+        typer.Option(
+            help="Video, .jsonl, .json (COCO) or folder of images; may be repeated. {} becomes the source's name; with "
+            "several sources all but .jsonl need it."
+        ),
+    ],
     model: ModelOption = "demo",
     weights: WeightsOption = None,
     device: DeviceOption = None,
     precision: PrecisionOption = None,
+    engine: EngineOption = None,
+    compile: CompileOption = None,  # noqa: A002 - PyTorch's word
     implementation: ImplementationOption = None,
     resample: Annotated[str | None, typer.Option(help="bilinear, or cv2 for cv2.resize's pixels.")] = None,
     threshold: Annotated[float, typer.Option(help="What a confidence must exceed, 0..1.")] = DEFAULT_THRESHOLD,
     max_detections: Annotated[int | None, typer.Option(help="Most detections per frame.")] = None,
     classes: Annotated[str | None, typer.Option(help="Names of the classes to report, separated by commas.")] = None,
-    depth: Annotated[int, typer.Option(help="Frames in flight, 1 to 8.")] = 2,
+    depth: Annotated[int, typer.Option(help="Batches in flight, 1 to 8.")] = 2,
+    batch: Annotated[
+        int | None, typer.Option(help="Most frames the network sees at once; by default one of each source, up to 8.")
+    ] = None,
+    drop_late: Annotated[
+        bool,
+        typer.Option(
+            "--drop-late", help="For live sources: the newest frame wins, older ones are dropped and counted."
+        ),
+    ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if a frame could not be decoded.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Detect on every frame of a source and write the results."""
+    """Detect on every frame of one source or several and write the results."""
     config = EngineConfig.from_env(
         device=device,
         precision=precision,
+        engine=engine,
+        compile=compile,
         implementation=implementation,
         resample=resample,
         max_detections=max_detections,
     )
     names = [name.strip() for name in classes.split(",")] if classes else None
     with ExitStack() as stack:
-        opened = stack.enter_context(open_source(source))
+        given = source if len(source) == 1 else split_sources(source)  # images are one source, however many
+        sources = [stack.enter_context(open_source(one)) for one in given]
         runner = stack.enter_context(Model(read_network(model, weights), config, threshold=threshold, classes=names))
-        summary = _detect(runner, opened, out, depth)
+        summary = _detect(runner, sources, out, depth=depth, batch=batch, drop_late=drop_late)
     _print(asdict(summary) if as_json else summary)
     if summary.is_interrupted:
         raise typer.Exit(_EXIT_INTERRUPTED)
@@ -119,15 +153,19 @@ def run(
         raise typer.Exit(_EXIT_STRICT)
 
 
-def _detect(model: Model, source: Any, out: list[str], depth: int) -> Summary:
-    """Run a model over a source into sinks; Ctrl-C ends it early, with whole outputs."""
+def _detect(
+    model: Model, sources: Sequence[Source], out: list[str], *, depth: int, batch: int | None, drop_late: bool
+) -> Summary:
+    """Run a model over sources into sinks; Ctrl-C ends it early, with whole outputs."""
     frames = 0
+    source = sources[0] if len(sources) == 1 else list(sources)
     with ExitStack() as stack:
         is_interrupted = stack.enter_context(_interrupt_flag())
-        sinks = stack.enter_context(open_sinks(out, fps=source.fps, source=source.name))
-        advance = stack.enter_context(_progress("detecting", source.length))
+        sinks = stack.enter_context(open_sinks_by_source(out, sources))
+        stream = model.stream(source, depth=depth, batch=batch, drop_late=drop_late)  # may compile, and says so
+        results = stack.enter_context(closing(stream))
+        advance = stack.enter_context(_progress("detecting", _total_length(sources)))
         start = time.perf_counter()
-        results = stack.enter_context(closing(model.stream(source, depth=depth)))
         for frame, detections in results:
             sinks.write(frame, detections)
             frames += 1
@@ -138,12 +176,28 @@ def _detect(model: Model, source: Any, out: list[str], depth: int) -> Summary:
     return Summary(
         frames=frames,
         detections=model.report().detections,
-        bad_frames=[f"frame {index}: {reason}" for index, reason in source.bad_frames],
+        bad_frames=_bad_frames(sources),
+        dropped=sum(source.frames_dropped for source in sources),
         seconds=seconds,
         fps=frames / seconds,
-        outputs=out,
+        outputs=list(sinks.outputs),
         is_interrupted=is_interrupted.is_set(),
     )
+
+
+def _total_length(sources: Sequence[Source]) -> int | None:
+    """Frames of all sources; None if that can't be known of one."""
+    lengths = [source.length for source in sources if source.length is not None]
+    return sum(lengths) if len(lengths) == len(sources) else None
+
+
+def _bad_frames(sources: Sequence[Source]) -> list[str]:
+    """A line per bad frame, with the source's name if there are several."""
+    return [
+        f"{source.name}: frame {index}: {reason}" if len(sources) > 1 else f"frame {index}: {reason}"
+        for source in sources
+        for index, reason in source.bad_frames
+    ]
 
 
 @contextmanager
@@ -173,6 +227,8 @@ def info(
     weights: WeightsOption = None,
     device: DeviceOption = None,
     precision: PrecisionOption = None,
+    engine: EngineOption = None,
+    compile: CompileOption = None,  # noqa: A002 - PyTorch's word
     implementation: ImplementationOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -185,7 +241,9 @@ def info(
         "models": ["demo", *SPECS],
     }
     if model is not None:
-        config = EngineConfig.from_env(device=device, precision=precision, implementation=implementation)
+        config = EngineConfig.from_env(
+            device=device, precision=precision, engine=engine, compile=compile, implementation=implementation
+        )
         with Model(read_network(model, weights), config) as loaded:
             report = loaded.report()
         facts = {**facts, "report": report.as_dict()} if as_json else {**facts, "report": f"\n{report}"}

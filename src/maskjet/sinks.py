@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import tempfile
 from abc import ABC, abstractmethod
@@ -11,7 +12,8 @@ from contextlib import ExitStack, contextmanager
 from fractions import Fraction
 from itertools import chain, count
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal, Self
+from urllib.parse import urlsplit
 
 import av
 import av.error
@@ -23,11 +25,12 @@ from numpy.typing import NDArray
 from maskjet.detections import Detections
 from maskjet.drawing import draw
 from maskjet.errors import InputError, SourceError
-from maskjet.frames import Frame
+from maskjet.frames import Frame, Source
 from maskjet.images import IMAGE_SUFFIXES, explain
 
 VIDEO_SUFFIXES = (".mp4", ".mkv", ".mov")
 _PICTURE_SUFFIXES = (".jpg", ".jpeg", ".png")
+_PLACEHOLDER = "{}"  # in an output's path: the name of its source
 _DEFAULT_FPS = 30.0
 _CLOCK_HZ = 90_000  # ticks of a video's timestamps, as in MPEG
 # 10 ms of CPU per noisy 720p frame; veryfast at the same PSNR takes 20 ms and saves a fifth of the size.
@@ -45,7 +48,7 @@ class Sink(ABC):
     def close(self) -> None:
         """Finish the output; may be called twice."""
 
-    def __enter__(self) -> Sink:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -59,15 +62,19 @@ class JsonLines(Sink):
 
     Args:
         path: The file, or "-" for stdout.
+        tells_streams: Whether each line also has the frame's stream, which its source's name does not tell.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, tells_streams: bool = False) -> None:
         self._path = path
+        self._tells_streams = tells_streams
         self._file: IO[str] = sys.stdout if path == "-" else _open_to_write(Path(path))
 
     def write(self, frame: Frame, detections: Detections) -> None:
         """Write one line."""
         about = {"index": frame.index, "time_s": frame.time_s, "source": frame.source, "name": frame.name}
+        if self._tells_streams:
+            about["stream"] = frame.stream
         with _naming(self._path):
             self._file.write(json.dumps(about | detections.as_dict()) + "\n")
             self._file.flush()
@@ -244,7 +251,24 @@ class Sinks(Sink):
                 stack.callback(sink.close)
 
 
-def open_sinks(outs: Sequence[str], *, fps: float | None = None, source: str | None = None) -> Sinks:
+class SinksBySource(Sinks):
+    """Sinks of which each takes the frames of one source.
+
+    Args:
+        sinks: One per source, in the order of `Frame.stream`.
+        outputs: What all of them write, each path once.
+    """
+
+    def __init__(self, sinks: Sequence[Sink], outputs: Sequence[str]) -> None:
+        super().__init__(sinks)
+        self.outputs = outputs
+
+    def write(self, frame: Frame, detections: Detections) -> None:
+        """Write one frame to the sink of its source."""
+        self._sinks[frame.stream].write(frame, detections)
+
+
+def open_sinks(outs: Sequence[str], *, fps: float | None = None) -> Sinks:
     """Open the sinks that output paths ask for by their suffix.
 
     Args:
@@ -252,41 +276,120 @@ def open_sinks(outs: Sequence[str], *, fps: float | None = None, source: str | N
             for one annotated image, a folder (no suffix, or a slash at its end) for many. Missing folders are made,
             existing files overwritten.
         fps: Of videos whose frames bring no times.
-        source: The name of the source, which is not to be overwritten.
 
     Returns:
         The sinks as one.
 
     Raises:
-        InputError: A suffix that is not known, an output given twice or the source itself, or no output at all.
+        InputError: A suffix that is not known, an output given twice, or no output at all.
         SourceError: An output that can't be written.
     """
+    _check_outputs(outs)
+    with ExitStack() as undo:
+        sinks = Sinks([undo.enter_context(_open_sink(out, fps)) for out in outs])
+        undo.pop_all()
+    return sinks
+
+
+def open_sinks_by_source(outs: Sequence[str], sources: Sequence[Source]) -> SinksBySource:
+    """Open the sinks of sources that run side by side: for each its own, and JSON lines for all where a path says so.
+
+    Args:
+        outs: As for `open_sinks`. Each `{}` becomes the name of the source: a file's without folder and suffix, a URL's
+            host and file, "video0" for a camera; "_" stands for what is neither letter, digit, space nor hyphen, and a
+            number is added where sources have the same. Without `{}` JSON lines take the frames of all sources; their
+            lines have the frame's "stream" only if sources were opened with the same name.
+        sources: In the order of `Frame.stream`, at least one. None is to be overwritten.
+
+    Returns:
+        The sinks as one.
+
+    Raises:
+        InputError: As for `open_sinks`, also if an output is one of the sources; or `{}` is missing where there are
+            several sources.
+        SourceError: An output that can't be written.
+    """
+    names = [source.name for source in sources]
+    shared = [out for out in outs if _PLACEHOLDER not in out]
+    for out in shared:
+        if len(sources) > 1 and _kind(out) != "lines":
+            example = f"out/{_PLACEHOLDER}{Path(out).suffix}"
+            raise InputError(
+                f"out must contain {_PLACEHOLDER} for several sources, got {out!r}; write for example {example!r}: "
+                f"{_PLACEHOLDER} becomes each source's name."
+            )
+    templates = [out for out in outs if _PLACEHOLDER in out]
+    owned = [[template.replace(_PLACEHOLDER, stem) for template in templates] for stem in _unique_stems(names)]
+    outputs = [*shared, *chain.from_iterable(owned)]
+    _check_outputs(outputs, names)
+    tells_streams = len(set(names)) < len(names)
+    with ExitStack() as undo:
+        common = [undo.enter_context(_open_sink(out, sources[0].fps, tells_streams=tells_streams)) for out in shared]
+        sinks = [
+            Sinks([*common, *(undo.enter_context(_open_sink(out, source.fps)) for out in own)])
+            for source, own in zip(sources, owned, strict=True)
+        ]
+        undo.pop_all()
+    return SinksBySource(sinks, outputs)
+
+
+def _unique_stems(names: Sequence[str]) -> list[str]:
+    """What `{}` becomes for each of the sources of these names; no two are the same."""
+    stems: list[str] = []
+    for name in names:
+        stem = _stem(name)
+        numbered = (f"{stem}_{number}" for number in count(2))
+        stems.append(next(free for free in chain((stem,), numbered) if free not in stems))
+    return stems
+
+
+def _stem(name: str) -> str:
+    """A source's name as part of a file name: no folder, no suffix, and of a URL no password or query."""
+    stem = Path(name).stem
+    if "://" in name:
+        url = urlsplit(name)
+        stem = "_".join(filter(None, (url.hostname, Path(url.path).stem)))
+    safe = re.sub(r"[^\w -]", "_", stem)
+    return safe if safe.strip("_ -") else "source"
+
+
+def _check_outputs(outs: Sequence[str], sources: Sequence[str] = ()) -> None:
+    """Check, before anything is overwritten, that outputs are of kinds we know, and none is another or a source."""
     if not outs:
         raise InputError("out must name at least one output, got none.")
     if len(set(outs)) < len(outs):
         raise InputError(f"out must name each output once, got {', '.join(outs)}.")
-    sinks: list[Sink] = []
-    with ExitStack() as undo:
-        for out in outs:
-            if source and Path(out).is_file() and Path(source).is_file() and Path(out).samefile(source):
-                raise InputError(f"out must not be the source, got {out!r} for both.")
-            sinks.append(undo.enter_context(_open_sink(out, fps)))
-        undo.pop_all()
-    return Sinks(sinks)
+    files = [source for source in sources if Path(source).is_file()]
+    for out in outs:
+        _kind(out)
+        if Path(out).is_file() and any(Path(out).samefile(file) for file in files):
+            raise InputError(f"out must not be the source, got {out!r} for both.")
 
 
-def _open_sink(out: str, fps: float | None) -> Sink:
+def _kind(out: str) -> Literal["images", "video", "lines", "data set"]:
+    """What an output's path asks for."""
     suffix = Path(out).suffix.lower()
     if (suffix == "" and out != "-") or out.endswith("/") or Path(out).is_dir() or _is_picture(out):
-        return AnnotatedImages(out)
+        return "images"
     if suffix in VIDEO_SUFFIXES:
-        return AnnotatedVideo(out, fps)
+        return "video"
     if out == "-" or suffix == ".jsonl":
-        return JsonLines(out)
+        return "lines"
     if suffix == ".json":
-        return CocoJson(out)
+        return "data set"
     known = ", ".join((*VIDEO_SUFFIXES, ".jsonl", ".json", *_PICTURE_SUFFIXES))
     raise InputError(f"out must end in one of {known}, or be a folder or '-', got {out!r}.")
+
+
+def _open_sink(out: str, fps: float | None, *, tells_streams: bool = False) -> Sink:
+    kind = _kind(out)
+    if kind == "images":
+        return AnnotatedImages(out)
+    if kind == "video":
+        return AnnotatedVideo(out, fps)
+    if kind == "lines":
+        return JsonLines(out, tells_streams=tells_streams)
+    return CocoJson(out)
 
 
 def _is_picture(path: str | Path) -> bool:

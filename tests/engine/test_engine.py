@@ -8,6 +8,7 @@ import threading
 import time
 import tracemalloc
 from collections import Counter
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ class FakeSlot:
 
     graphs = ()
     made = 0
-    frames = Counter()
+    frames: ClassVar = Counter()
 
     def __init__(self, steps):
         FakeSlot.made += 1

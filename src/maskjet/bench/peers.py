@@ -21,7 +21,19 @@ _TOLERANCE = 100.0
 _INFERENCE = "inference_models.models.rfdetr"
 
 
-def _load(module: str, package: str) -> ModuleType:
+def load_module(module: str, package: str) -> ModuleType:
+    """Import a peer's module.
+
+    Args:
+        module: Its dotted name.
+        package: What to install to have it.
+
+    Returns:
+        The module.
+
+    Raises:
+        UnsupportedError: It can't be imported; says why.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # not ours to heed
@@ -31,7 +43,7 @@ def _load(module: str, package: str) -> ModuleType:
 
 
 def _build_rfdetr(_device: torch.device) -> Postprocess:
-    postprocess = _load("rfdetr.models.postprocess", "rfdetr").PostProcess(num_select=QUERIES)
+    postprocess = load_module("rfdetr.models.postprocess", "rfdetr").PostProcess(num_select=QUERIES)
 
     def run(request: Request) -> Found:
         outputs = {"pred_logits": request.logits, "pred_boxes": request.boxes, "pred_masks": request.mask_logits}
@@ -44,7 +56,7 @@ def _build_rfdetr(_device: torch.device) -> Postprocess:
 
 
 def _build_inference_torch(device: torch.device) -> Postprocess:
-    post_process = _load(
+    post_process = load_module(
         f"{_INFERENCE}.common", "inference-models"
     ).post_process_instance_segmentation_results_to_rle_masks
     classes = _identity(device)
@@ -68,7 +80,7 @@ def _build_inference_torch(device: torch.device) -> Postprocess:
 def _build_inference_triton(device: torch.device) -> Postprocess:
     if device.type != "cuda":
         raise UnsupportedError("its Triton kernels need a GPU")
-    module = _load(f"{_INFERENCE}.triton_postprocess", "inference-models")
+    module = load_module(f"{_INFERENCE}.triton_postprocess", "inference-models")
     post_process = module.post_process_single_instance_segmentation_result_to_rle_masks_triton
     classes = _identity(device)
     fallback = _build_inference_torch(device)
@@ -90,7 +102,7 @@ def _build_inference_triton(device: torch.device) -> Postprocess:
 
 def _identity(device: torch.device) -> object:
     """The peer's class mapping that maps every class to itself; its Triton kernels demand one."""
-    mapping = _load(f"{_INFERENCE}.class_remapping", "inference-models").ClassesReMapping
+    mapping = load_module(f"{_INFERENCE}.class_remapping", "inference-models").ClassesReMapping
     classes = torch.arange(CLASSES, device=device)
     return mapping(remaining_class_ids=classes, class_mapping=classes)
 

@@ -42,11 +42,11 @@ class Report(ABC):
         return "\n".join([as_table(self.rows()), str(self.machine), *self.notes])
 
 
-def check_runs(runs: int) -> None:
-    """Check how often to run something.
+def check_runs(runs: int, name: str = "runs") -> None:
+    """Check how often to run something, or on how many.
 
     Raises:
         InputError: Not at all.
     """
     if runs < 1:
-        raise InputError(f"runs must be at least 1, got {runs}.")
+        raise InputError(f"{name} must be at least 1, got {runs}.")

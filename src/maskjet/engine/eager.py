@@ -67,4 +67,4 @@ class EagerSlot:
                 sizes,
                 implementation=steps.choices["encode_masks"].name,  # type: ignore[arg-type]
             )
-        return steps.detections(selection.cpu(), strings, sizes)
+        return steps.detections(selection.rows(), strings, sizes)

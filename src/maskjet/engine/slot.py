@@ -6,13 +6,17 @@ reads the result. It allocates nothing, on the device or off it, but for what it
 
 from __future__ import annotations
 
+import math
+import mmap
 import threading
 import time
+import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from maskjet.detections import Detections
@@ -43,6 +47,22 @@ class FrameKind:
         return f"{self.batch} × {self.size_hw[1]} × {self.size_hw[0]}{where}"
 
 
+def pin(shape: Sequence[int]) -> torch.Tensor:
+    """Page-locked host memory, uint8, that is freed with the tensor.
+
+    PyTorch's own can't be freed when the GPU has failed: it records events then, and ends the process.
+    """
+    size = math.prod(shape)
+    memory = mmap.mmap(-1, max(size, 1))
+    values = np.frombuffer(memory, dtype=np.uint8, count=size)
+    address, runtime = values.ctypes.data, torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    error = int(runtime.cudaHostRegister(address, len(memory), 0))
+    if error:
+        raise RuntimeError(f"{len(memory)} bytes can't be page-locked: CUDA error {error}")
+    weakref.finalize(memory, runtime.cudaHostUnregister, address)
+    return torch.from_numpy(values).view(*shape)
+
+
 class FrameGraph:
     """The buffers of one kind of batch, and the graph that works on them.
 
@@ -64,8 +84,8 @@ class FrameGraph:
         batch, rows, device = kind.batch, steps.config.max_detections, steps.device
         height, width = kind.size_hw
         self._frames = torch.empty(batch, height, width, 3, dtype=torch.uint8, device=device)
-        pinned = torch.empty(0 if kind.is_on_device else self._frames.shape, dtype=torch.uint8, pin_memory=True)
-        self._uploaded = pinned  # what is uploaded
+        self._uploaded = None if kind.is_on_device else pin(self._frames.shape)
+        self._rows = (self._frames if self._uploaded is None else self._uploaded).unbind()
         self._inputs = torch.empty(
             batch, 3, steps.spec.input_size, steps.spec.input_size, dtype=steps.dtype, device=device
         )
@@ -82,9 +102,9 @@ class FrameGraph:
             packed = results[4 * words :]
             self._strings = encode_masks.Buffers.allocate(batch, rows, width, device, packed=packed)
             self._results = results[: 4 * words + len(self._strings.head)]
-        self._downloaded = torch.empty_like(self._results, device="cpu", pin_memory=True)
-        self._found = self._downloaded[: 4 * words].view(torch.int32)
-        self._head = self._downloaded[4 * words :].numpy()
+        self._downloaded = pin(self._results.shape)
+        self._found = self._downloaded.numpy()[: 4 * words].view(np.int32)
+        self._head = self._downloaded.numpy()[4 * words :]
 
     @property
     def is_captured(self) -> bool:
@@ -93,8 +113,7 @@ class FrameGraph:
 
     def fill(self, images: Sequence[torch.Tensor]) -> None:
         """Copy frames to where the steps read them; those on a GPU on the current stream."""
-        target = self._frames if self.kind.is_on_device else self._uploaded
-        for row, image in zip(target, images, strict=False):
+        for row, image in zip(self._rows, images, strict=False):
             row.copy_(image, non_blocking=True)
 
     def launch(self, pool: Any) -> None:
@@ -126,7 +145,7 @@ class FrameGraph:
 
     def _run(self) -> None:
         steps = self._steps
-        if not self.kind.is_on_device:
+        if self._uploaded is not None:
             self._frames.copy_(self._uploaded, non_blocking=True)
         steps.preprocess(self._frames, self._inputs)
         output = steps.compiler.for_batch(self.kind.batch)(self._inputs)
@@ -153,7 +172,7 @@ class FrameGraph:
             written = encode_masks.read(self._head, self._strings, images)
             remade = encode_masks.encode_missing(self._mask_logits, self._queries, self._sizes, written)
             strings = written.by_image(remade)
-        found = Selection.within(self._found.clone(), *self._selection.query.shape)
+        found = Selection.rows_within(self._found, *self._selection.query.shape)
         return self._steps.detections(found, strings, self._sizes[:images])
 
     def count_nodes(self) -> str | None:

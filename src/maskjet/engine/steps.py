@@ -13,7 +13,7 @@ from maskjet.config import EngineConfig
 from maskjet.detections import Detections
 from maskjet.engine.compilation import Compiler
 from maskjet.networks.rfdetr import RFDETR
-from maskjet.ops import Selection
+from maskjet.ops.selection import FoundRows
 
 
 @dataclass(frozen=True)
@@ -86,25 +86,23 @@ class Steps:
         )
 
     def detections(
-        self, selection: Selection, strings: list[list[bytes]] | None, sizes: Sequence[tuple[int, int]]
+        self, found: FoundRows, strings: list[list[bytes]] | None, sizes: Sequence[tuple[int, int]]
     ) -> list[Detections]:
         """What is returned for images of these sizes.
 
         Args:
-            selection: On the host; its memory is shared.
+            found: Copied.
             strings: Per image the masks; None from a network without them.
-            sizes: (height, width) per image; the selection may have more of them.
+            sizes: (height, width) per image; more may have been looked at.
         """
-        class_id, confidence = selection.class_id.numpy(), selection.confidence.numpy()
-        xyxy, found = selection.xyxy.numpy(), selection.count.tolist()
         return [
             Detections(
                 image_size=size,
-                xyxy=xyxy[image, :count],
-                confidence=confidence[image, :count],
-                class_id=class_id[image, :count],
-                rle=None if strings is None else [{"size": list(size), "counts": text} for text in strings[image]],
+                xyxy=found.xyxy[image, :count].copy(),
+                confidence=found.confidence[image, :count].copy(),
+                class_id=found.class_id[image, :count].copy(),
+                rle=None if strings is None else [{"size": [*size], "counts": text} for text in strings[image]],
                 class_names=self.spec.class_names,
             )
-            for image, (size, count) in enumerate(zip(sizes, found[: len(sizes)], strict=True))
+            for image, (size, count) in enumerate(zip(sizes, found.counts, strict=False))
         ]

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.nn.utils.rnn import pad_sequence
 
 from maskjet.errors import InputError
@@ -15,6 +18,19 @@ ImageSizes = Sequence[tuple[int, int]]
 
 
 _WORDS = 7  # of 32 bits per detection: query, class, confidence, four coordinates
+
+
+class FoundRows(NamedTuple):
+    """A selection on the host, as arrays."""
+
+    counts: list[int]
+    """Per image."""
+    class_id: NDArray[np.int32]
+    """int32 [B, K]."""
+    confidence: NDArray[np.float32]
+    """float32 [B, K]."""
+    xyxy: NDArray[np.float32]
+    """float32 [B, K, 4]."""
 
 
 @dataclass(frozen=True)
@@ -60,13 +76,23 @@ class Selection:
             xyxy=xyxy.view(torch.float32).view(*shape, 4),
         )
 
-    def cpu(self) -> Selection:
-        """The same on the host, with one copy; waits for the device."""
-        if self.count.device.type == "cpu":
-            return self
+    def rows(self) -> FoundRows:
+        """What was found, with one copy to the host; waits for the device."""
         fields = (self.count, self.query, self.class_id, self.confidence, self.xyxy)
         memory = torch.cat([field.flatten().view(torch.int32) for field in fields]).cpu()
-        return Selection.within(memory, *self.query.shape)
+        return Selection.rows_within(memory.numpy(), *self.query.shape)
+
+    @staticmethod
+    def rows_within(memory: NDArray[np.int32], batch: int, max_detections: int) -> FoundRows:
+        """What lies in memory as `within` lays it out, on the host; shares it."""
+        rows = batch * max_detections
+        floats = memory[batch + 2 * rows :].view(np.float32)
+        return FoundRows(
+            counts=memory[:batch].tolist(),
+            class_id=memory[batch + rows : batch + 2 * rows].reshape(batch, max_detections),
+            confidence=floats[:rows].reshape(batch, max_detections),
+            xyxy=floats[rows:].reshape(batch, max_detections, 4),
+        )
 
     def queries(self) -> list[torch.Tensor]:
         """The queries of each image as int32 [count] tensors; waits for the device to read the counts."""

@@ -1,0 +1,278 @@
+"""Slots on a GPU: a graph gives the eager engine's result, waits for nothing but its event and allocates nothing."""
+
+import copy
+import random
+import subprocess
+import sys
+import threading
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from maskjet import ops
+from maskjet.config import EngineConfig
+from maskjet.model import Model
+from maskjet.networks.rfdetr import RFDETR
+from tests.networks.test_network import TINY, tiny_network
+from tests.random_weights import randomise
+
+pytestmark = pytest.mark.gpu
+
+
+def model(network=None, *, threshold=0.02, **choices):
+    config = EngineConfig(**{"device": "cuda", "compile": False, **choices})
+    return Model(network or tiny_network(), config, threshold=threshold)
+
+
+def image(height, width, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+def assert_same(actual, expected):
+    """Bit for bit."""
+    assert actual.image_size == expected.image_size
+    for name in ("class_id", "confidence", "xyxy"):
+        np.testing.assert_array_equal(getattr(actual, name), getattr(expected, name), name)
+    assert actual.rle == expected.rle
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("resample", ["bilinear", "cv2"])
+def test_a_graph_equals_the_eager_engine_bit_for_bit(precision, resample):
+    eager = model(engine="eager", precision=precision, resample=resample)
+    graph = model(engine="graph", precision=precision, resample=resample)
+    found = 0
+    for size in ((176, 312), (720, 1280), (1, 1), (3, 700), (517, 313)):
+        for seed in range(4):  # the first runs step by step, the second is captured, the others are replays
+            expected = eager.predict(image(*size, seed))
+            assert_same(graph.predict(image(*size, seed)), expected)
+            found += len(expected)
+    assert found > 50
+    assert all("1 launch per batch" in what for what in graph.report().graphs.values())
+
+
+@pytest.mark.parametrize("batch", [1, 2, 4, 8])
+def test_batches_equal_the_eager_engine_bit_for_bit(batch):
+    eager, graph = model(engine="eager"), model(engine="graph")
+    for seed in range(4):
+        images = [image(90, 120, 10 * seed + number) for number in range(batch)]
+        for expected, actual in zip(eager.predict(images), graph.predict(images), strict=True):
+            assert_same(actual, expected)
+
+
+def test_padding_changes_nothing():
+    graph = model()
+    images = [image(90, 120, seed) for seed in range(8)]
+    full = graph.predict(images)
+    for count in (5, 6, 7, 8):
+        for actual, expected in zip(graph.predict(images[:count]), full, strict=False):
+            assert_same(actual, expected)
+    assert list(graph.report().graphs) == ["8 × 120 × 90"]
+
+
+def test_a_tensor_on_the_gpu_is_the_same_image():
+    graph = model()
+    for seed in range(4):
+        array = image(120, 90, seed)
+        expected = graph.predict(array)
+        assert_same(graph.predict(torch.from_numpy(array).cuda()), expected)
+        strided = torch.from_numpy(np.ascontiguousarray(array.transpose(2, 0, 1))).cuda().permute(1, 2, 0)
+        assert_same(graph.predict(strided), expected)
+    assert sorted(graph.report().graphs) == ["1 × 90 × 120", "1 × 90 × 120, from GPU memory"]
+
+
+def test_nothing_and_everything_is_found():
+    images = [image(176, 312, seed) for seed in range(4)]
+    for threshold in (1.0, 0.0):
+        eager, graph = model(engine="eager", threshold=threshold), model(threshold=threshold)
+        for one in images:
+            expected = eager.predict(one)
+            assert_same(graph.predict(one), expected)
+            assert len(expected) == (10 if threshold == 0 else 0)
+
+
+def test_a_network_without_masks():
+    from dataclasses import replace
+
+    network = RFDETR(replace(TINY, has_masks=False)).eval().requires_grad_(requires_grad=False)
+    randomise(network.state_dict())
+    graph = model(network)
+    for seed in range(3):
+        found = graph.predict(image(50, 60, seed))
+        assert found.rle is None
+        assert len(found) > 0
+
+
+@pytest.mark.parametrize(
+    "limits", [{"_EDGES": 1, "_LEAST_ROOM": 1}, {"_BYTES": 1, "_LEAST_ROOM": 1}, {"_BYTES_AT_ONCE": 16}]
+)
+def test_what_does_not_fit_is_right_and_counted(monkeypatch, limits):
+    from maskjet.ops.encode_masks import triton as encode
+
+    expected = [model(engine="eager").predict(image(200, 300, seed)) for seed in range(4)]
+    for name, value in limits.items():
+        monkeypatch.setattr(encode, name, value)
+    graph = model()
+    for seed, one in enumerate(expected):
+        before = ops.FALLBACKS.total()
+        assert_same(graph.predict(image(200, 300, seed)), one)
+        assert ops.FALLBACKS.total() > before
+    assert graph.report().fallbacks
+
+
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning")
+def test_a_replay_waits_for_nothing_and_allocates_nothing():
+    graph = model()
+    frames = [torch.from_numpy(image(176, 312, seed)) for seed in range(5)]
+    with graph._engine.lease(1) as (slot,):
+        for frame in frames[:3]:
+            slot.submit([frame], 1)
+            slot.result()
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_stats()["allocation.all.allocated"]
+        try:
+            torch.cuda.set_sync_debug_mode("error")
+            for frame in frames:
+                slot.submit([frame], 1)
+                slot.result()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
+
+
+def test_graphs_are_kept_up_to_their_bound():
+    graph = model(graphs=3)
+    sizes = [(40, 50), (60, 70), (80, 90)]
+    for seed in range(3):
+        for size in sizes:
+            graph.predict(image(*size, seed))
+    assert all("1 launch" in what for what in graph.report().graphs.values())
+    assert len(graph.report().graphs) == 3
+    eager = model(engine="eager")
+    for seed in range(12):  # more sizes than graphs, again and again
+        size = (40 + 8 * (seed % 4), 50)
+        assert_same(graph.predict(image(*size, seed)), eager.predict(image(*size, seed)))
+    assert len(graph.report().graphs) == 3
+
+
+def test_two_cameras_do_not_evict_each_other():
+    graph = model()
+    cameras = [[image(40, 50, seed) for seed in range(40)], [image(72, 90, seed) for seed in range(40)]]
+    expected = [[graph.predict(frame) for frame in camera] for camera in cameras]
+    captured = []
+    for frame, found in graph.stream([iter(camera) for camera in cameras], depth=2, batch=1):
+        assert_same(found, expected[frame.stream][frame.index])
+        slots = graph._engine._out
+        captured.append({id(one) for slot in slots for one in slot.graphs if one.is_captured})
+    assert set.union(*captured) == captured[-1]
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4, 8])
+def test_slots_that_overlap_swap_nothing(depth):
+    graph = model()
+    images = [image(176, 312, seed) for seed in range(12)]
+    expected = [graph.predict(one) for one in images]
+    for frame, found in graph.stream((images[number % 12] for number in range(300)), depth=depth):
+        assert_same(found, expected[frame.index % 12])
+
+
+def test_threads_capture_and_replay_at_the_same_time():
+    graph = model()
+    jobs = [image(40 + 4 * number, 60, number) for number in range(6)]
+    expected = [graph.predict(one) for one in jobs]
+    wrong = []
+
+    def work(seed):
+        for number in random.Random(seed).choices(range(len(jobs)), k=60):
+            try:
+                assert_same(graph.predict(jobs[number]), expected[number])
+            except BaseException as error:
+                wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=[seed]) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+        assert not thread.is_alive()
+    assert wrong == []
+
+
+def test_ten_thousand_frames_with_random_stops():
+    graph = model()
+    generator = random.Random(1)
+    sizes = [(40, 50), (72, 90)]
+    images = {(stream, number): image(*sizes[stream], number) for stream in range(2) for number in range(8)}
+    expected = {key: graph.predict(one) for key, one in images.items()}
+
+    def frames(stream, count):
+        return (images[stream, number % 8] for number in range(count))
+
+    for _ in range(3):  # all slots have seen all sizes
+        list(graph.stream([frames(0, 60), frames(1, 60)], depth=8, batch=1))
+    done, device, host = 0, [], []
+    tracemalloc.start()
+    while done < 10_000:
+        stop = generator.choice([1, 7, 100, 10**6])
+        stream = graph.stream(
+            [frames(0, generator.randrange(1, 400)), frames(1, generator.randrange(1, 400))],
+            depth=generator.randrange(1, 9),
+            batch=1,
+        )
+        for taken, (frame, found) in enumerate(stream, start=1):
+            assert_same(found, expected[frame.stream, frame.index % 8])
+            done += 1
+            if taken == stop:
+                break
+        stream.close()
+        device.append(torch.cuda.memory_allocated())
+        host.append(tracemalloc.get_traced_memory()[0])
+    tracemalloc.stop()
+    assert device[0] == device[-1]
+    assert max(host[len(host) // 2 :]) - max(host[: len(host) // 2]) < 500_000
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")  # of PyTorch's compiler
+def test_a_compiled_network_sees_the_same():
+    torch.compiler.reset()
+    plain, compiled = model(precision="fp32"), model(precision="fp32", compile=True)
+    for seed in range(3):
+        expected, actual = plain.predict(image(176, 312, seed)), compiled.predict(image(176, 312, seed))
+        np.testing.assert_array_equal(actual.class_id, expected.class_id)
+        np.testing.assert_allclose(actual.confidence, expected.confidence, atol=1e-3)
+        np.testing.assert_allclose(actual.xyxy, expected.xyxy, atol=0.3)
+        assert (actual.masks() ^ expected.masks()).mean() < 1e-3
+    assert compiled.report().network.startswith("compiled: batches of 1 in ")
+
+
+def test_half_precision_does_not_overflow_in_the_norms():
+    """Activations of some thousands, whose squares float16 can't hold."""
+    network = tiny_network()
+    with torch.no_grad():
+        network.backbone[0]["encoder"].encoder.embeddings.position_embeddings.mul_(3000)
+    exact = model(copy.deepcopy(network), precision="fp32").predict(image(90, 120))
+    half = model(copy.deepcopy(network), precision="fp16").predict(image(90, 120))
+    assert len(exact) == len(half) > 3
+    np.testing.assert_allclose(half.confidence, exact.confidence, atol=0.02)
+
+
+def test_reference_steps_run_without_a_graph():
+    plain = model(implementation="reference")
+    report = plain.report()
+    assert report.engine.startswith("step by step (no graph: preprocess runs as 'reference', which can't be captured")
+    graph = model()
+    for seed in range(3):
+        assert_same(graph.predict(image(90, 120, seed)), plain.predict(image(90, 120, seed)))
+
+
+def test_a_failing_device_is_reported_not_waited_for():
+    """In a process of its own, whose GPU context is lost by it."""
+    program = Path(__file__).with_name("failing_device.py")
+    done = subprocess.run(
+        [sys.executable, program], capture_output=True, text=True, check=False, timeout=240, cwd=Path.cwd()
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.splitlines()[-2:] == ["stream: DeviceError at frame 5 after 5", "again: DeviceError"]
