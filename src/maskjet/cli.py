@@ -25,7 +25,9 @@ import maskjet
 from maskjet.bench import ablation as ablation_benchmark
 from maskjet.bench import capture, replay
 from maskjet.bench import ops as ops_benchmark
+from maskjet.bench import precision as precision_benchmark
 from maskjet.bench import video as video_benchmark
+from maskjet.bench.chart import draw_videos
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError, MaskjetError
 from maskjet.frames import Source, open_source, split_sources
@@ -366,20 +368,43 @@ def bench_video(
     model: ModelOption = "demo",
     weights: WeightsOption = None,
     size: Annotated[list[str] | None, typer.Option(help="As for traffic video; may be repeated.")] = None,
-    precision: Annotated[list[str] | None, typer.Option(help="fp32, fp16 (GPU) or bf16; may be repeated.")] = None,
-    frames: Annotated[int, typer.Option(help="Of each video.")] = 150,
+    device: DeviceOption = None,
+    precision: PrecisionOption = None,
+    frames: Annotated[int, typer.Option(help="Of each video.")] = 538,
     runs: Annotated[int, typer.Option(help="Of each video; the median counts.")] = 3,
+    only: Annotated[list[str] | None, typer.Option(help="A rung's or peer's name; may be repeated.")] = None,
+    videos: Annotated[Path | None, typer.Option(help="A folder to keep the videos in, and find them again.")] = None,
+    chart: Annotated[Path | None, typer.Option(help="A .png or .svg of the frames per second.")] = None,
 ) -> None:
-    """Run street videos through a model, decoding and writing included."""
-    report = video_benchmark.run(
-        out,
-        model=model,
-        weights=weights,
-        sizes_hw=[_parse_size(text) for text in size or ("720p",)],
-        precisions=precision or ("fp32",),  # type: ignore[arg-type] # EngineConfig checks them
-        frames=frames,
-        runs=runs,
-    )
+    """Run street videos through every rung of the engine and its peers, decoding to RLE."""
+    sizes_hw = [_parse_size(text) for text in size or ("720p",)]
+    with _progress("measuring", len(sizes_hw)) as advance:
+        report = video_benchmark.run(
+            out,
+            model=model,
+            weights=weights,
+            sizes_hw=sizes_hw,
+            config=EngineConfig.from_env(device=device, precision=precision),
+            frames=frames,
+            runs=runs,
+            only=only or (),
+            videos=videos,
+            on_progress=advance,
+        )
+    if chart is not None:
+        draw_videos(report.as_dict(), chart)
+    _print(report, to_stdout=True)
+
+
+@bench_app.command("precision")
+def bench_precision(
+    out: ReportOption = None,
+    images: Annotated[int, typer.Option(help="Scenes to compare on.")] = 500,
+    size: SizeOption = "312",
+) -> None:
+    """Compare the demo model's detections in every precision that can be had here with those in float32."""
+    with _progress("detecting", 1 + len(precision_benchmark.VARIANTS)) as advance:
+        report = precision_benchmark.run(out, images=images, size_hw=_parse_size(size), on_progress=advance)
     _print(report, to_stdout=True)
 
 

@@ -1,4 +1,4 @@
-"""The ablation as bars."""
+"""The ablation, and the videos, as bars."""
 
 from __future__ import annotations
 
@@ -82,3 +82,54 @@ def _draw_bars(axes: Any, bars: Sequence[dict[str, Any]]) -> None:
         axes.set_xlim(min(times) / 2, max(times) * room)
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=9)
+
+
+def draw_videos(found: Mapping[str, Any], path: Path) -> None:
+    """Draw frames per second: a chart per size, a pair of bars per contender, from the file and from memory.
+
+    Args:
+        found: The report's `as_dict`.
+        path: The image to write, .png or .svg.
+
+    Raises:
+        MissingDependencyError: matplotlib is not installed.
+    """
+    if not is_available():
+        raise MissingDependencyError(MISSING)
+    from matplotlib.figure import Figure
+
+    measurements = found["measurements"]
+    sizes = list(dict.fromkeys(tuple(m["size_hw"]) for m in measurements))
+    figure = Figure(figsize=(4.6 * len(sizes) + 1.2, 5.6), layout="constrained")
+    for axes, size_hw in zip(figure.subplots(1, len(sizes), squeeze=False)[0], sizes, strict=True):
+        _draw_rates(axes, [m for m in measurements if tuple(m["size_hw"]) == size_hw])
+        axes.set_title(f"{size_hw[1]} × {size_hw[0]}", fontsize=10)
+    machine = found["machine"]
+    where, versions = machine["gpu"]["name"] if machine["gpu"] else machine["cpu"], machine["versions"]
+    figure.suptitle(
+        f"Video to COCO RLE, {found['model']}, {where}, torch {versions['torch']}, commit {machine['commit']}",
+        fontsize=11,
+    )
+    figure.savefig(path, dpi=120)
+
+
+def _draw_rates(axes: Any, bars: Sequence[dict[str, Any]]) -> None:
+    from matplotlib.ticker import NullFormatter
+
+    for offset, field, colour, label in (
+        (-0.2, "memory_fps", "#8fb8de", "frames in memory"),
+        (0.2, "fps", "#1f77b4", "video file"),
+    ):
+        places = [place + offset for place, bar in enumerate(bars) if bar[field] is not None]
+        values = [bar[field] for bar in bars if bar[field] is not None]
+        drawn = axes.barh(places, values, height=0.38, color=colour, label=label)
+        axes.bar_label(drawn, [f"{value:,.0f}" for value in values], padding=3, fontsize=8)
+    axes.set_yticks(range(len(bars)), [bar["name"] for bar in bars])
+    axes.invert_yaxis()
+    axes.set_xscale("log")
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.margins(x=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(labelsize=9)
+    axes.set_xlabel("frames/s, median, log scale")
+    axes.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, -0.25), ncols=2)

@@ -56,6 +56,72 @@ def profile_gpu(call: Callable[[], object], device: torch.device) -> GpuWork | N
     return sum_up(profiler.events() or (), calls=_CALLS)
 
 
+_LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "cudaGraphLaunch")
+_HOST_COPIES = ("cudaMemcpy", "cudaMemset")
+_WAITS = ("cudaStreamSynchronize", "cudaEventSynchronize", "cudaDeviceSynchronize", "cuStreamSynchronize")
+"""How the driver's calls begin."""
+
+
+@dataclass(frozen=True)
+class HostWork:
+    """What the host asks of a GPU for one item of work, on average, and how busy that keeps it."""
+
+    launches: float
+    """Kernels and graphs, each one call."""
+    copies: float
+    """Copies and fills of memory, those within graphs not counted."""
+    waits: float
+    """Calls that block until the GPU has done something."""
+    busy: float
+    """Share of the time, from the first work to the last, in which the GPU does something, 0..1."""
+
+
+def profile_host(call: Callable[[], object], device: torch.device, *, times: int) -> HostWork | None:
+    """Count what the host does for a GPU; see `profile_gpu` for what profiling costs.
+
+    Args:
+        call: Does the work.
+        device: The one it works on.
+        times: Items of work in a call.
+
+    Returns:
+        Means per item; None where the device is no GPU.
+    """
+    if device.type != "cuda":
+        return None
+    synchronize(device)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as profiler:
+        call()
+        synchronize(device)
+    return sum_up_host(profiler.events() or (), times=times)
+
+
+def sum_up_host(events: Iterable[Any], *, times: int) -> HostWork:
+    """Sum a profile up that ends with a call that waits for the device.
+
+    Args:
+        events: `torch.autograd.profiler_util.FunctionEvent`s, the host's and the device's.
+        times: Items of work they come from.
+    """
+    events = list(events)
+    calls = [event.name for event in events if event.device_type == DeviceType.CPU]
+    spans = sorted(
+        (event.time_range.start, event.time_range.end)
+        for event in events
+        if event.device_type == DeviceType.CUDA and _is_work(event)
+    )
+    busy_us = end = 0.0
+    for start, stop in spans:
+        busy_us += max(stop - max(start, end), 0)
+        end = max(end, stop)
+    return HostWork(
+        launches=round(sum(name.startswith(_LAUNCHES) for name in calls) / times, 2),
+        copies=round(sum(name.startswith(_HOST_COPIES) for name in calls) / times, 2),
+        waits=round((sum(name.startswith(_WAITS) for name in calls) - 1) / times, 2),
+        busy=round(busy_us / (end - spans[0][0]), 3) if spans else 0.0,
+    )
+
+
 def sum_up(events: Iterable[Any], *, calls: int) -> GpuWork:
     """Sum the device's events of a profile up.
 

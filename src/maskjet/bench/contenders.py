@@ -1,0 +1,194 @@
+"""What the benchmark of videos compares: our engine rung by rung, and other projects' whole pipelines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from maskjet.bench.video_peers import PEERS, Detect
+from maskjet.config import EngineConfig
+from maskjet.detections import Detections
+from maskjet.errors import InputError, UnsupportedError
+from maskjet.frames import open_source
+from maskjet.model import DEFAULT_THRESHOLD, Model
+from maskjet.networks.rfdetr import RFDETR
+
+Image = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One way to run the engine."""
+
+    name: str
+    """Its name in tables and on the command line."""
+    what: str
+    """One line on what it changes."""
+    choices: Mapping[str, Any]
+    """Fields of `EngineConfig`."""
+    depth: int = 1
+    """Batches in flight."""
+    sources: int = 1
+    """Videos side by side; a batch has one frame of each."""
+
+
+_GRAPH = {"engine": "graph", "compile": True}
+RUNGS: Mapping[str, Rung] = {
+    rung.name: rung
+    for rung in (
+        Rung(
+            "eager",
+            "PyTorch, step by step: the ops' references",
+            {"engine": "eager", "implementation": "reference", "compile": False},
+        ),
+        Rung("kernels", "the ops' fast implementations", {"engine": "eager", "compile": False}),
+        Rung("graph", "all of a frame as one CUDA graph", {"engine": "graph", "compile": False}),
+        Rung("compile", "the network through torch.compile", _GRAPH),
+        Rung("depth 2", "two frames in flight", _GRAPH, depth=2),
+        Rung("depth 4", "four frames in flight", _GRAPH, depth=4),
+        Rung("depth 6", "six frames in flight", _GRAPH, depth=6),
+        Rung("16 sources", "sixteen videos, a frame of each at once, three such batches in flight", _GRAPH, 3, 16),
+    )
+}
+"""In the order of the ladder; by name."""
+
+
+class Contender:
+    """Something that detects on videos.
+
+    Args:
+        name: Of a rung or a peer.
+        what: One line.
+    """
+
+    def __init__(self, name: str, what: str) -> None:
+        self.name, self.what = name, what
+        self.sources = 1
+        self.is_serial = True
+        """Whether it takes a frame only when it has answered the one before."""
+
+    def detect(self, image: Image) -> Detections:
+        """Detect on one frame."""
+        raise NotImplementedError
+
+    def play(self, source: Any) -> Iterator[Detections]:
+        """Detect on all frames of what `open_source` takes."""
+        raise NotImplementedError
+
+    def loop(self, images: Sequence[Image], count: int) -> Iterator[Detections]:
+        """Detect on frames in memory, over and over, so many in all."""
+        return self.play(_cycle(images, count))
+
+
+def _cycle(images: Sequence[Image], count: int, start: int = 0) -> Iterator[Image]:
+    return (images[(start + number) % len(images)] for number in range(count))
+
+
+class Ours(Contender):
+    """A rung.
+
+    Args:
+        rung: Which.
+        model: Configured for it.
+    """
+
+    def __init__(self, rung: Rung, model: Model) -> None:
+        super().__init__(rung.name, rung.what)
+        self.rung, self.model = rung, model
+        self.sources, self.is_serial = rung.sources, rung.depth == 1
+
+    def detect(self, image: Image) -> Detections:
+        """Detect on one frame."""
+        return self.model.predict(image)
+
+    def play(self, source: Any) -> Iterator[Detections]:
+        """Detect on all frames."""
+        return (found for _, found in self.model.stream(source, depth=self.rung.depth, batch=self.rung.sources))
+
+    def loop(self, images: Sequence[Image], count: int) -> Iterator[Detections]:
+        """Detect on frames in memory, each source starting elsewhere."""
+        if self.sources == 1:
+            return super().loop(images, count)
+        return self.play([_cycle(images, count // self.sources, start) for start in range(self.sources)])
+
+
+class Theirs(Contender):
+    """A peer, called as its users call it: frame after frame.
+
+    Args:
+        name: The peer's.
+        what: One line.
+        detect: The peer.
+    """
+
+    def __init__(self, name: str, what: str, detect: Detect) -> None:
+        super().__init__(name, what)
+        self._detect = detect
+
+    def detect(self, image: Image) -> Detections:
+        """Detect on one frame."""
+        return self._detect(image)
+
+    def play(self, source: Any) -> Iterator[Detections]:
+        """Detect on all frames."""
+        with open_source(source) as opened:
+            for frame in opened:
+                yield self._detect(frame.image)
+
+
+def build(
+    network: RFDETR, config: EngineConfig, only: Iterable[str]
+) -> tuple[list[Contender], list[str], Sequence[Model]]:
+    """Build the contenders that can be had here.
+
+    Args:
+        network: In eval mode, float32, on the CPU; not changed.
+        config: What the rungs share.
+        only: Names of rungs and peers; none for all.
+
+    Returns:
+        The contenders, why others are missing, and the models to be closed.
+
+    Raises:
+        InputError: A name is not known.
+    """
+    known = [*RUNGS, *PEERS]
+    for name in only:
+        if name not in known:
+            raise InputError(f"only must be one of {', '.join(map(repr, known))}, got {name!r}.")
+    wanted = set(only) or set(known)
+    contenders: list[Contender] = []
+    notes: list[str] = []
+    models: dict[EngineConfig, Model] = {}
+    batch = max(config.batch, *(rung.sources for rung in RUNGS.values()))
+    for rung in RUNGS.values():
+        if rung.name in wanted:
+            choices = replace(config, batch=batch, **rung.choices)
+            try:
+                if choices not in models:
+                    models[choices] = Model(_copy(network), choices)
+                contenders.append(Ours(rung, models[choices]))
+            except UnsupportedError as error:
+                notes.append(f"{rung.name} left out: {error}")
+    device, state = config.resolve_device(), network.state_dict()
+    for peer in PEERS.values():
+        if peer.name in wanted:
+            try:
+                detect = peer.build(state, network.spec, device, DEFAULT_THRESHOLD)
+                contenders.append(Theirs(peer.name, peer.what, detect))
+            except UnsupportedError as error:
+                notes.append(f"{peer.name} left out: {error}")
+    return contenders, notes, list(models.values())
+
+
+def _copy(network: RFDETR) -> RFDETR:
+    """A network of its own: a model moves and converts what it is given."""
+    fresh = RFDETR(network.spec)
+    with torch.no_grad():
+        fresh.load_state_dict(network.state_dict())
+    return fresh.eval().requires_grad_(requires_grad=False)
