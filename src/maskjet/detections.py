@@ -49,8 +49,9 @@ class Detections:
             return
         if len(self.rle) != count:
             raise InputError(f"rle must have one mask per box, {count}, got {len(self.rle)}.")
+        size = list(self.image_size)
         for index, rle in enumerate(self.rle):
-            if tuple(rle["size"]) != tuple(self.image_size):
+            if list(rle["size"]) != size:
                 raise InputError(f"rle[{index}] must have the image's size {self.image_size}, got {rle['size']}.")
 
     def __len__(self) -> int:

@@ -259,6 +259,29 @@ def test_half_precision_does_not_overflow_in_the_norms():
     np.testing.assert_allclose(half.confidence, exact.confidence, atol=0.02)
 
 
+def test_steps_that_cannot_be_captured_run_one_by_one():
+    network = tiny_network()
+    forward = network.forward
+
+    def waits(images):
+        assert images.isfinite().all()  # asks the host
+        return forward(images)
+
+    network.forward = waits
+    ops.FALLBACKS.clear()
+    plain, graph = model(engine="eager"), model(network)
+    for seed in range(5):
+        assert_same(graph.predict(image(90, 120, seed)), plain.predict(image(90, 120, seed)))
+    (said,) = graph.report().graphs.values()
+    assert said.startswith("step by step: it can't be captured, ")
+    assert "captur" in said.removeprefix("step by step: it can't be captured, ")
+    assert graph.report().fallbacks == {"engine: steps that can't be captured": 1}
+    other = model()  # and others still are
+    for seed in range(3):
+        assert_same(other.predict(image(90, 120, seed)), plain.predict(image(90, 120, seed)))
+    assert "1 launch" in str(other.report())
+
+
 def test_reference_steps_run_without_a_graph():
     plain = model(implementation="reference")
     report = plain.report()

@@ -6,7 +6,6 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from maskjet.errors import InputError
@@ -117,7 +116,8 @@ class Readers:
     def _put(self, lane: _Lane, frame: Frame, room: int, dropping: Source | None) -> bool:
         """Add a frame; False if nobody wants any more."""
         if lane.number:
-            frame = replace(frame, stream=lane.number)
+            # As dataclasses.replace would in three times the time, which counts at thousands of frames per second.
+            frame = Frame(frame.index, frame.time_s, frame.image, frame.source, frame.name, lane.number)
         with self._lock:
             if dropping is not None and len(lane.frames) >= room:
                 dropping.frames_dropped += len(lane.frames)

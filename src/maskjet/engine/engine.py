@@ -171,11 +171,10 @@ class Engine:
         found: dict[str, str] = {}
         for slot in slots:
             for graph in slot.graphs:
-                nodes = graph.count_nodes()
-                if nodes is not None:
-                    found[str(graph.kind)] = f"1 launch per batch: {nodes}"
+                if graph.is_captured:
+                    found[str(graph.kind)] = str(graph)
                 else:
-                    found.setdefault(str(graph.kind), "step by step so far; captured with the second batch")
+                    found.setdefault(str(graph.kind), str(graph))
         return found
 
     def close(self) -> None:

@@ -23,6 +23,7 @@ from maskjet.detections import Detections
 from maskjet.engine.steps import Steps
 from maskjet.ops.encode_masks import triton as encode_masks
 from maskjet.ops.gpu import sizes_table
+from maskjet.ops.record import FALLBACKS
 from maskjet.ops.select import triton as select
 from maskjet.ops.selection import MaskQueries, Selection
 
@@ -66,8 +67,8 @@ def pin(shape: Sequence[int]) -> torch.Tensor:
 class FrameGraph:
     """The buffers of one kind of batch, and the graph that works on them.
 
-    The first batch runs step by step, which warms everything up; with the second one the steps are captured. So sizes
-    that are seen once cost no capture.
+    The first batch runs step by step; with the second one the steps are captured. So sizes that are seen once cost no
+    capture. Steps that can't be captured go on one by one, and the report says why.
 
     Args:
         steps: What to run.
@@ -80,12 +81,13 @@ class FrameGraph:
         self._sizes = [kind.size_hw] * kind.batch
         self._sizes_table = sizes_table(self._sizes, steps.device)  # kept: what a graph reads must not move
         self._graph: torch.cuda.CUDAGraph | None = None
+        self._why_not_captured: str | None = None
         self._runs = 0
         batch, rows, device = kind.batch, steps.config.max_detections, steps.device
         height, width = kind.size_hw
         self._frames = torch.empty(batch, height, width, 3, dtype=torch.uint8, device=device)
         self._uploaded = None if kind.is_on_device else pin(self._frames.shape)
-        self._rows = (self._frames if self._uploaded is None else self._uploaded).unbind()
+        self._rows = self._frames if self._uploaded is None else self._uploaded
         self._inputs = torch.empty(
             batch, 3, steps.spec.input_size, steps.spec.input_size, dtype=steps.dtype, device=device
         )
@@ -113,8 +115,10 @@ class FrameGraph:
 
     def fill(self, images: Sequence[torch.Tensor]) -> None:
         """Copy frames to where the steps read them; those on a GPU on the current stream."""
-        for row, image in zip(self._rows, images, strict=False):
-            row.copy_(image, non_blocking=True)
+        if len(images) == 1:
+            self._rows[0].copy_(images[0], non_blocking=True)
+        else:
+            torch.stack(list(images), out=self._rows[: len(images)])
 
     def launch(self, pool: Any) -> None:
         """Work on what is there, on the current stream.
@@ -124,14 +128,19 @@ class FrameGraph:
         """
         self._runs += 1
         if self._runs == 2:
-            self._capture(pool)
+            self._run()  # in the thread that captures, which needs cuBLAS handles of its own beforehand
+            torch.cuda.current_stream().synchronize()
+            try:
+                self._graph = self._capture(pool)
+            except RuntimeError as error:
+                self._why_not_captured = (str(error.__context__ or error).strip().splitlines() or [repr(error)])[0]
+                FALLBACKS["engine: steps that can't be captured"] += 1
         if self._graph is None:
             self._run()
         else:
             self._graph.replay()
 
-    def _capture(self, pool: Any) -> None:
-        torch.cuda.current_stream().synchronize()
+    def _capture(self, pool: Any) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph(keep_graph=True)
         with _capturing:
             # Other threads may go on using the GPU meanwhile.
@@ -141,7 +150,7 @@ class FrameGraph:
             finally:
                 graph.capture_end()
         graph.instantiate()
-        self._graph = graph
+        return graph
 
     def _run(self) -> None:
         steps = self._steps
@@ -175,19 +184,24 @@ class FrameGraph:
         found = Selection.rows_within(self._found, *self._selection.query.shape)
         return self._steps.detections(found, strings, self._sizes[:images])
 
-    def count_nodes(self) -> str | None:
-        """What is in the graph, for people to read; None before it is captured."""
+    def __str__(self) -> str:
+        if self._why_not_captured is not None:
+            return f"step by step: it can't be captured, {self._why_not_captured}"
         if self._graph is None:
-            return None
-        try:
-            from cuda.bindings import runtime
-        except ImportError:
-            return "its nodes are not counted: no cuda-bindings"
-        _, nodes, count = runtime.cudaGraphGetNodes(self._graph.raw_cuda_graph())
-        _, nodes, count = runtime.cudaGraphGetNodes(self._graph.raw_cuda_graph(), count)
-        kinds = [runtime.cudaGraphNodeGetType(node)[1] for node in nodes[:count]]
-        kernels = sum(kind == runtime.cudaGraphNodeType.cudaGraphNodeTypeKernel for kind in kinds)
-        return f"{kernels} kernels, {count - kernels} copies and fills"
+            return "step by step so far; captured with the second batch"
+        return f"1 launch per batch: {_count_nodes(self._graph)}"
+
+
+def _count_nodes(graph: torch.cuda.CUDAGraph) -> str:
+    try:
+        from cuda.bindings import runtime
+    except ImportError:
+        return "a graph, whose nodes are not counted: no cuda-bindings"
+    _, _, count = runtime.cudaGraphGetNodes(graph.raw_cuda_graph())
+    _, nodes, _ = runtime.cudaGraphGetNodes(graph.raw_cuda_graph(), count)
+    kinds = [runtime.cudaGraphNodeGetType(node)[1] for node in nodes[:count]]
+    kernels = sum(kind == runtime.cudaGraphNodeType.cudaGraphNodeTypeKernel for kind in kinds)
+    return f"{kernels} kernels, {count - kernels} copies and fills"
 
 
 class GraphSlot:
