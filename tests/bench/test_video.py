@@ -108,8 +108,9 @@ def test_host_work_is_counted():
         event("cudaLaunchKernelExC", 5, 6, DeviceType.CPU),
         event("cudaMemcpyAsync", 6, 7, DeviceType.CPU),
         event("cudaEventQuery", 7, 8, DeviceType.CPU),
-        event("cudaStreamSynchronize", 7, 8, DeviceType.CPU),
-        event("cudaDeviceSynchronize", 8, 9, DeviceType.CPU),  # the profile's own
+        event("cudaDeviceSynchronize", 8, 9, DeviceType.CPU),  # the profiler's
+        event("cudaStreamSynchronize", 20, 30, DeviceType.CPU),
+        event("cudaDeviceSynchronize", 60, 61, DeviceType.CPU),  # the profile's own
         event("kernel", 10, 20, DeviceType.CUDA),
         event("kernel", 15, 30, DeviceType.CUDA),  # at the same time
         event("Memcpy HtoD", 40, 50, DeviceType.CUDA),

@@ -231,8 +231,9 @@ def test_ten_thousand_frames_with_random_stops():
         device.append(torch.cuda.memory_allocated())
         host.append(tracemalloc.get_traced_memory()[0])
     tracemalloc.stop()
-    assert device[0] == device[-1]
-    assert max(host[len(host) // 2 :]) - max(host[: len(host) // 2]) < 500_000
+    half = len(device) // 2  # by then every slot has every graph
+    assert max(device[half:]) == device[half]
+    assert max(host[half:]) - max(host[:half]) < 500_000
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")  # of PyTorch's compiler

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -69,8 +69,9 @@ class Contender:
     def __init__(self, name: str, what: str) -> None:
         self.name, self.what = name, what
         self.sources = 1
-        self.is_serial = True
-        """Whether it takes a frame only when it has answered the one before."""
+        """Videos side by side."""
+        self.in_flight = 1
+        """Frames that it works on at once."""
 
     def detect(self, image: Image) -> Detections:
         """Detect on one frame."""
@@ -100,11 +101,19 @@ class Ours(Contender):
     def __init__(self, rung: Rung, model: Model) -> None:
         super().__init__(rung.name, rung.what)
         self.rung, self.model = rung, model
-        self.sources, self.is_serial = rung.sources, rung.depth == 1
+        self.sources, self.in_flight = rung.sources, rung.sources * rung.depth
 
     def detect(self, image: Image) -> Detections:
         """Detect on one frame."""
         return self.model.predict(image)
+
+    def replay(self) -> Callable[[], None] | None:
+        """What launches the graph of the frame seen last, and waits for it; None without graphs."""
+        engine = self.model._engine
+        if engine.why_no_graph is not None:
+            return None
+        with engine.lease(1) as (slot,):
+            return slot.replay  # type: ignore[attr-defined]
 
     def play(self, source: Any) -> Iterator[Detections]:
         """Detect on all frames."""
@@ -180,9 +189,12 @@ def build(
         if peer.name in wanted:
             try:
                 detect = peer.build(state, network.spec, device, DEFAULT_THRESHOLD)
+                detect(np.zeros((64, 64, 3), np.uint8))
+            except Exception as error:  # whatever they raise
+                reason = (str(error).strip().splitlines() or [""])[0]
+                notes.append(f"{peer.name} left out: {type(error).__name__}: {reason}")
+            else:
                 contenders.append(Theirs(peer.name, peer.what, detect))
-            except UnsupportedError as error:
-                notes.append(f"{peer.name} left out: {error}")
     return contenders, notes, list(models.values())
 
 

@@ -32,6 +32,10 @@ def plant(spec: ModelSpec, frames: Sequence[NDArray[np.uint8]], *, survivors: in
     """
     network = RFDETR(spec).eval().requires_grad_(requires_grad=False)
     randomise(network.state_dict(), seed=seed)
+    for learned in (network.query_feat.weight, network.refpoint_embed.weight):
+        # All alike: otherwise what is found hangs on the order of tokens that score almost the same, which in a network
+        # without training changes with the last bit.
+        learned.copy_(learned[:1].clone().expand_as(learned))
     side = spec.input_size
     inputs = [
         ops.preprocess(torch.from_numpy(frame), size=(side, side), mean=spec.mean, std=spec.std) for frame in frames

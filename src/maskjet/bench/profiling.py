@@ -71,7 +71,7 @@ class HostWork:
     copies: float
     """Copies and fills of memory, those within graphs not counted."""
     waits: float
-    """Calls that block until the GPU has done something."""
+    """Calls that block until the GPU has done something, between its first work and its last."""
     busy: float
     """Share of the time, from the first work to the last, in which the GPU does something, 0..1."""
 
@@ -97,14 +97,14 @@ def profile_host(call: Callable[[], object], device: torch.device, *, times: int
 
 
 def sum_up_host(events: Iterable[Any], *, times: int) -> HostWork:
-    """Sum a profile up that ends with a call that waits for the device.
+    """Sum a profile up.
 
     Args:
         events: `torch.autograd.profiler_util.FunctionEvent`s, the host's and the device's.
         times: Items of work they come from.
     """
     events = list(events)
-    calls = [event.name for event in events if event.device_type == DeviceType.CPU]
+    calls = [event for event in events if event.device_type == DeviceType.CPU]
     spans = sorted(
         (event.time_range.start, event.time_range.end)
         for event in events
@@ -114,11 +114,13 @@ def sum_up_host(events: Iterable[Any], *, times: int) -> HostWork:
     for start, stop in spans:
         busy_us += max(stop - max(start, end), 0)
         end = max(end, stop)
+    begin = spans[0][0] if spans else 0.0
+    waits = [call for call in calls if call.name.startswith(_WAITS) and begin <= call.time_range.start < end]
     return HostWork(
-        launches=round(sum(name.startswith(_LAUNCHES) for name in calls) / times, 2),
-        copies=round(sum(name.startswith(_HOST_COPIES) for name in calls) / times, 2),
-        waits=round((sum(name.startswith(_WAITS) for name in calls) - 1) / times, 2),
-        busy=round(busy_us / (end - spans[0][0]), 3) if spans else 0.0,
+        launches=round(sum(call.name.startswith(_LAUNCHES) for call in calls) / times, 2),
+        copies=round(sum(call.name.startswith(_HOST_COPIES) for call in calls) / times, 2),
+        waits=round(len(waits) / times, 2),
+        busy=round(busy_us / (end - begin), 3) if spans else 0.0,
     )
 
 

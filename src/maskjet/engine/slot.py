@@ -29,6 +29,7 @@ from maskjet.ops.selection import MaskQueries, Selection
 
 _PATIENCE_S = 30.0  # a batch takes milliseconds
 _POLL_S = 20e-6  # with the kernel's own delay 80 µs: a wait ends 25 µs late on average
+_MOST_BY_ONE_CORE = 2**20  # bytes: waking others takes as long, and a busy decoder keeps them from answering (-12 %)
 _capturing = threading.Lock()  # PyTorch captures one graph at a time
 
 
@@ -87,7 +88,7 @@ class FrameGraph:
         height, width = kind.size_hw
         self._frames = torch.empty(batch, height, width, 3, dtype=torch.uint8, device=device)
         self._uploaded = None if kind.is_on_device else pin(self._frames.shape)
-        self._rows = self._frames if self._uploaded is None else self._uploaded
+        self._rows = (self._frames if self._uploaded is None else self._uploaded).unbind()
         self._inputs = torch.empty(
             batch, 3, steps.spec.input_size, steps.spec.input_size, dtype=steps.dtype, device=device
         )
@@ -115,10 +116,11 @@ class FrameGraph:
 
     def fill(self, images: Sequence[torch.Tensor]) -> None:
         """Copy frames to where the steps read them; those on a GPU on the current stream."""
-        if len(images) == 1:
-            self._rows[0].copy_(images[0], non_blocking=True)
-        else:
-            torch.stack(list(images), out=self._rows[: len(images)])
+        for row, image in zip(self._rows, images, strict=False):
+            if image.is_cuda or image.nbytes > _MOST_BY_ONE_CORE:
+                row.copy_(image, non_blocking=True)
+            else:
+                np.copyto(row.numpy(), image.numpy())
 
     def launch(self, pool: Any) -> None:
         """Work on what is there, on the current stream.
@@ -257,6 +259,13 @@ class GraphSlot:
         self._running = None
         with torch.cuda.stream(self._stream):  # for what did not fit
             return graph.read(images)
+
+    def replay(self) -> None:
+        """Launch the graph used last on what it has, and wait for it: what the GPU and one launch take by themselves."""
+        graph = self.graphs[-1]
+        with torch.inference_mode(), torch.cuda.stream(self._stream):
+            graph.launch(self._pool)
+        self._stream.synchronize()
 
     def drain(self) -> None:
         """Wait for the event of the last batch; see `Slot`."""
