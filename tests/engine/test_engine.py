@@ -34,7 +34,7 @@ class FakeSlot:
         FakeSlot.made += 1
         self.steps, self.pending = steps, None
 
-    def submit(self, images, batch):
+    def submit(self, images, batch, **_):
         FakeSlot.frames["abandoned"] += len(self.pending or ())
         assert 1 <= len(images) <= batch
         assert len({image.shape for image in images}) == 1
@@ -142,7 +142,9 @@ def test_several_sources_and_sizes_side_by_side(fake):
 def test_batches_are_made_across_sources(fake, monkeypatch):
     sizes = []
     submit = FakeSlot.submit
-    monkeypatch.setattr(FakeSlot, "submit", lambda *args: sizes.append(len(args[1])) or submit(*args))
+    monkeypatch.setattr(
+        FakeSlot, "submit", lambda *args, **options: sizes.append(len(args[1])) or submit(*args, **options)
+    )
     for _ in fake.stream([frames(50, stream) for stream in range(6)], depth=2):
         time.sleep(0.001)  # so that the readers keep up
     assert max(sizes) == 6

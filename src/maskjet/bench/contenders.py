@@ -113,7 +113,8 @@ class Ours(Contender):
         if engine.why_no_graph is not None:
             return None
         with engine.lease(1) as (slot,):
-            return slot.replay  # type: ignore[attr-defined]
+            replay: Callable[[], None] = slot.replay  # type: ignore[attr-defined]
+            return replay
 
     def play(self, source: Any) -> Iterator[Detections]:
         """Detect on all frames."""

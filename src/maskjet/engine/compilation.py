@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable
 
 import torch
@@ -66,7 +67,8 @@ class Compiler:
             # Its own lines, not a live display: the caller may have one.
             if console.is_terminal:
                 console.print(f"{text} (compile=False, --no-compile leaves it out) ...", highlight=False)
-            with torch._dynamo.config.patch(recompile_limit=_MOST_VERSIONS):
+            with torch._dynamo.config.patch(recompile_limit=_MOST_VERSIONS), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the compiler's remarks on its own choices
                 compiled(images)
         except Exception as error:  # whatever dynamo, inductor, Triton and the C compiler raise
             return self._do_without(error)

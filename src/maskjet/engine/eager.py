@@ -26,8 +26,8 @@ class EagerSlot:
         self._images: Sequence[torch.Tensor] = ()
         self._is_working = threading.Lock()
 
-    def submit(self, images: Sequence[torch.Tensor], batch: int) -> None:  # noqa: ARG002 - nothing is padded here
-        """Take a batch; see `Slot`."""
+    def submit(self, images: Sequence[torch.Tensor], batch: int, *, all_cores: bool = False) -> None:  # noqa: ARG002
+        """Take a batch, which is neither padded nor copied; see `Slot`."""
         self._images = images
 
     def result(self) -> list[Detections]:

@@ -140,7 +140,8 @@ class Engine:
             for numbers in self._batches(images):
                 self.check()
                 with reporting_failures(f"images{numbers}", numbers[0]):
-                    slot.submit([images[number] for number in numbers], self._padded(len(numbers)))
+                    batch = [images[number] for number in numbers]
+                    slot.submit(batch, self._padded(len(batch)), all_cores=True)  # nobody decodes meanwhile
                     found.update(zip(numbers, slot.result(), strict=True))
         self.count(found.values())
         return [found[number] for number in range(len(images))]

@@ -29,7 +29,7 @@ from maskjet.ops.selection import MaskQueries, Selection
 
 _PATIENCE_S = 30.0  # a batch takes milliseconds
 _POLL_S = 20e-6  # with the kernel's own delay 80 µs: a wait ends 25 µs late on average
-_MOST_BY_ONE_CORE = 2**20  # bytes: waking others takes as long, and a busy decoder keeps them from answering (-12 %)
+_MOST_BY_ONE_CORE = 2**20  # bytes, which waking other cores would not make faster
 _capturing = threading.Lock()  # PyTorch captures one graph at a time
 
 
@@ -114,10 +114,10 @@ class FrameGraph:
         """Whether the next batch is a replay."""
         return self._graph is not None
 
-    def fill(self, images: Sequence[torch.Tensor]) -> None:
+    def fill(self, images: Sequence[torch.Tensor], *, all_cores: bool) -> None:
         """Copy frames to where the steps read them; those on a GPU on the current stream."""
         for row, image in zip(self._rows, images, strict=False):
-            if image.is_cuda or image.nbytes > _MOST_BY_ONE_CORE:
+            if image.is_cuda or (all_cores and image.nbytes > _MOST_BY_ONE_CORE):
                 row.copy_(image, non_blocking=True)
             else:
                 np.copyto(row.numpy(), image.numpy())
@@ -227,7 +227,7 @@ class GraphSlot:
         return tuple(self._graphs.values())
 
     @torch.inference_mode()
-    def submit(self, images: Sequence[torch.Tensor], batch: int) -> None:
+    def submit(self, images: Sequence[torch.Tensor], batch: int, *, all_cores: bool = False) -> None:
         """Copy a batch and launch its graph; see `Slot`."""
         self.drain()
         first = images[0]
@@ -236,7 +236,7 @@ class GraphSlot:
             self._stream.wait_stream(torch.cuda.current_stream(first.device))
         with torch.cuda.stream(self._stream):
             graph = self._graph_for(kind)
-            graph.fill(images)
+            graph.fill(images, all_cores=all_cores)
             graph.launch(self._pool)
             self._downloaded.record()
         self._running = (graph, len(images))
@@ -261,7 +261,7 @@ class GraphSlot:
             return graph.read(images)
 
     def replay(self) -> None:
-        """Launch the graph used last on what it has, and wait for it: what the GPU and one launch take by themselves."""
+        """Launch the graph used last on what it has, and wait for it: what the GPU takes, and one launch."""
         graph = self.graphs[-1]
         with torch.inference_mode(), torch.cuda.stream(self._stream):
             graph.launch(self._pool)
