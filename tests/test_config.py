@@ -56,3 +56,25 @@ def test_bad_variables_are_named(monkeypatch):
     monkeypatch.setenv("MASKJET_BATCH", "many")
     with pytest.raises(InputError, match="MASKJET_BATCH must be int, got 'many'"):
         EngineConfig.from_env()
+
+
+def test_switches_come_from_the_environment(monkeypatch):
+    monkeypatch.setenv("MASKJET_COMPILE", "false")
+    monkeypatch.setenv("MASKJET_NVTX", "1")
+    config = EngineConfig.from_env()
+    assert config.compile is False
+    assert config.nvtx is True
+    monkeypatch.setenv("MASKJET_COMPILE", "perhaps")
+    with pytest.raises(InputError, match="MASKJET_COMPILE must be bool, got 'perhaps'"):
+        EngineConfig.from_env()
+
+
+def test_ranges_need_a_gpu():
+    with pytest.raises(UnsupportedError, match="nvtx=True needs a GPU"):
+        EngineConfig(device="cpu", nvtx=True).resolve_device()
+
+
+def test_precision_follows_the_device():
+    assert EngineConfig().resolve_precision(torch.device("cpu")) == ("fp32", torch.float32)
+    assert EngineConfig().resolve_precision(torch.device("cuda", 0)) == ("fp16", torch.float16)
+    assert EngineConfig(precision="bf16").resolve_precision(torch.device("cuda", 0)) == ("bf16", torch.bfloat16)

@@ -62,6 +62,7 @@ CompileOption = Annotated[
 ImplementationOption = Annotated[
     str | None, typer.Option(help="Of the steps around the network: auto, reference, triton, cpu.")
 ]
+NvtxOption = Annotated[bool, typer.Option("--nvtx", help="Mark the host's work with NVTX ranges, for Nsight (GPU).")]
 ReportOption = Annotated[Path | None, typer.Option(help="A JSON file for the report.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
 SizeOption = Annotated[str, typer.Option(help="312, 720p, 1080p or WIDTHxHEIGHT.")]
@@ -129,6 +130,7 @@ def run(
             "--drop-late", help="For live sources: the newest frame wins, older ones are dropped and counted."
         ),
     ] = False,
+    nvtx: NvtxOption = False,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if a frame could not be decoded.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -141,6 +143,7 @@ def run(
         implementation=implementation,
         resample=resample,
         max_detections=max_detections,
+        nvtx=nvtx or None,
     )
     names = [name.strip() for name in classes.split(",")] if classes else None
     with ExitStack() as stack:
@@ -308,7 +311,7 @@ def bench_ablation(
     survivors: Annotated[list[int] | None, typer.Option(help="Detections, 0 to 100; may be repeated.")] = None,
     runs: Annotated[int, typer.Option(help="Timed calls per rung and case; slow rungs get fewer.")] = 50,
     only: Annotated[list[str] | None, typer.Option(help="A rung's or peer's name; may be repeated.")] = None,
-    nvtx: Annotated[bool, typer.Option("--nvtx", help="Put NVTX ranges around the timed calls (GPU).")] = False,
+    nvtx: NvtxOption = False,
     device: BenchDeviceOption = "auto",
 ) -> None:
     """Can torch.compile match the kernels? Compare, then time one postprocess rung by rung, beside its peers."""

@@ -47,6 +47,8 @@ class EngineConfig:
     """Most images of one `predict` call, or frames of several sources, that the network sees at once."""
     graphs: int = 8
     """Most CUDA graphs of a slot: one for each frame size and batch; the one not used for longest makes room."""
+    nvtx: bool = False
+    """Whether NVTX ranges mark what the host does for each batch, for Nsight Systems; needs a GPU."""
 
     def __post_init__(self) -> None:
         hints = typing.get_type_hints(type(self))
@@ -70,7 +72,7 @@ class EngineConfig:
 
         Raises:
             InputError: Not the name of a device maskjet runs on.
-            UnsupportedError: No such device here, or the precision does not run on it.
+            UnsupportedError: No such device here, or the precision or NVTX ranges can't be had on it.
         """
         name = self.device
         if name == "auto":
@@ -82,6 +84,8 @@ class EngineConfig:
         if device.type not in ("cpu", "cuda"):
             raise InputError(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got {self.device!r}.")
         if device.type == "cpu":
+            if self.nvtx:
+                raise UnsupportedError("nvtx=True needs a GPU; leave it out on a CPU.")
             if self.precision == "fp16":
                 raise UnsupportedError("precision='fp16' needs a GPU; on a CPU use precision='bf16' or 'fp32'.")
             return torch.device("cpu")
@@ -97,7 +101,9 @@ class EngineConfig:
         for field in fields(cls):
             text = os.environ.get(_ENVIRONMENT_PREFIX + field.name.upper())
             if text is not None:
-                found[field.name] = _parse(field.name, text, bool if field.name == "compile" else type(field.default))
+                found[field.name] = _parse(
+                    field.name, text, bool if field.default in (None, False) else type(field.default)
+                )
         return cls(**{**found, **{name: value for name, value in choices.items() if value is not None}})
 
 

@@ -8,6 +8,7 @@ import threading
 import time
 import tracemalloc
 from collections import Counter
+from contextlib import contextmanager
 from typing import ClassVar
 
 import numpy as np
@@ -458,6 +459,20 @@ def test_a_network_that_cannot_be_compiled(network, monkeypatch, capsys):
     assert content.predict(next(frames(1))).image_size == (2, 2)
     assert content.report().network == "not compiled: torch.compile failed here, RuntimeError: no C compiler"
     assert "the network runs uncompiled" in capsys.readouterr().err
+
+
+def test_every_part_of_a_frame_can_be_marked(model, monkeypatch):
+    marks = []
+
+    @contextmanager
+    def mark(what):
+        marks.append(what)
+        yield
+
+    monkeypatch.setattr(model._engine.steps, "mark", mark)
+    list(model.stream(frames(1, size=(40, 50))))
+    inside = ["preprocess", "network", "select", "encode_masks"]
+    assert marks == ["submit frame 0 of 'generator'", "result frame 0 of 'generator'", *inside]
 
 
 def test_the_report_says_what_was_not_done_and_why(model):

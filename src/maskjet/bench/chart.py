@@ -104,6 +104,7 @@ def draw_videos(found: Mapping[str, Any], path: Path) -> None:
     for axes, size_hw in zip(figure.subplots(1, len(sizes), squeeze=False)[0], sizes, strict=True):
         _draw_rates(axes, [m for m in measurements if tuple(m["size_hw"]) == size_hw])
         axes.set_title(f"{size_hw[1]} × {size_hw[0]}", fontsize=10)
+    figure.legend(*axes.get_legend_handles_labels(), frameon=False, fontsize=9, loc="outside lower center", ncols=2)
     machine = found["machine"]
     where, versions = machine["gpu"]["name"] if machine["gpu"] else machine["cpu"], machine["versions"]
     figure.suptitle(
@@ -132,4 +133,3 @@ def _draw_rates(axes: Any, bars: Sequence[dict[str, Any]]) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=9)
     axes.set_xlabel("frames/s, median, log scale")
-    axes.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, -0.25), ncols=2)

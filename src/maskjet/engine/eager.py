@@ -45,26 +45,30 @@ class EagerSlot:
         steps = self._steps
         side = steps.spec.input_size
         inputs = torch.empty(len(images), 3, side, side, dtype=steps.dtype, device=steps.device)
-        for image, one in zip(images, inputs, strict=True):
-            steps.preprocess(image.to(steps.device, non_blocking=True)[None], one[None])
-        output = steps.compiler.for_batch(len(images))(inputs)
         sizes = [(image.shape[0], image.shape[1]) for image in images]
-        selection = ops.select(
-            output.logits,
-            output.boxes_cxcywh,
-            sizes,
-            threshold=steps.thresholds,
-            class_map=steps.class_map,
-            max_detections=steps.config.max_detections,
-            num_select=steps.spec.queries,
-            implementation=steps.choices["select"].name,  # type: ignore[arg-type]
-        )
+        with steps.mark("preprocess"):
+            for image, one in zip(images, inputs, strict=True):
+                steps.preprocess(image.to(steps.device, non_blocking=True)[None], one[None])
+        with steps.mark("network"):
+            output = steps.compiler.for_batch(len(images))(inputs)
+        with steps.mark("select"):
+            selection = ops.select(
+                output.logits,
+                output.boxes_cxcywh,
+                sizes,
+                threshold=steps.thresholds,
+                class_map=steps.class_map,
+                max_detections=steps.config.max_detections,
+                num_select=steps.spec.queries,
+                implementation=steps.choices["select"].name,  # type: ignore[arg-type]
+            )
         strings = None
         if output.mask_logits is not None:
-            strings = ops.encode_masks(
-                output.mask_logits,
-                selection,
-                sizes,
-                implementation=steps.choices["encode_masks"].name,  # type: ignore[arg-type]
-            )
+            with steps.mark("encode_masks"):
+                strings = ops.encode_masks(
+                    output.mask_logits,
+                    selection,
+                    sizes,
+                    implementation=steps.choices["encode_masks"].name,  # type: ignore[arg-type]
+                )
         return steps.detections(selection.rows(), strings, sizes)

@@ -68,7 +68,7 @@ def run(
                     readers.check()
                     return
                 flight = flying.popleft()
-                found = _finish(flight)
+                found = _finish(engine, flight)
                 engine.count(found)
                 idle.append(flight.slot)
                 _submit(engine, readers, idle, flying, batch, waits=False)
@@ -90,16 +90,17 @@ def _submit(
         flying.append(flight)
         try:
             engine.check()
-            with reporting_failures(_name(frames), frames[0].index):
+            with reporting_failures(_name(frames), frames[0].index), engine.steps.mark(f"submit {_name(frames)}"):
                 flight.slot.submit([to_tensor(frame.image) for frame in frames], batch)
         except Exception as error:  # raised when those before it have been handed over
             flight.error = error
 
 
-def _finish(flight: _Flight) -> list[Detections]:
+def _finish(engine: Engine, flight: _Flight) -> list[Detections]:
     if flight.error is not None:
         raise flight.error
-    with reporting_failures(_name(flight.frames), flight.frames[0].index):
+    name = _name(flight.frames)
+    with reporting_failures(name, flight.frames[0].index), engine.steps.mark(f"result {name}"):
         return flight.slot.result()
 
 

@@ -255,7 +255,8 @@ class GraphSlot:
         """Wait for the batch and read it; see `Slot`."""
         assert self._running is not None
         graph, images = self._running
-        self.drain()
+        with self._steps.mark("wait"):
+            self.drain()
         self._running = None
         with torch.cuda.stream(self._stream):  # for what did not fit
             return graph.read(images)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -74,6 +75,10 @@ class Steps:
         if self.spec.has_masks:
             samples["encode_masks"] = floats
         return {name: ops.RECORDS[name].choose(self.config.implementation, sample) for name, sample in samples.items()}
+
+    def mark(self, what: str) -> AbstractContextManager[Any]:
+        """A context that is an NVTX range, where those were asked for."""
+        return torch.cuda.nvtx.range(what) if self.config.nvtx else nullcontext()
 
     def preprocess(self, frames: torch.Tensor, inputs: torch.Tensor) -> None:
         """Frames uint8 [B, H, W, 3] to the network's inputs [B, 3, S, S], on one device."""
