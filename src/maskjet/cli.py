@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
 
+import numpy as np
 import rich.progress
 import torch
 import typer
@@ -44,6 +45,7 @@ app.add_typer(bench_app, name="bench")
 
 _EXIT_STRICT = _EXIT_DIFFERENT = 1
 _EXIT_ERROR, _EXIT_INTERRUPTED = 2, 130
+_INFO_SIZE_HW = SIZES_HW["720p"]
 
 ModelOption = Annotated[str, typer.Option(help=f"demo, a checkpoint's path, or a size: {', '.join(SPECS)}.")]
 WeightsOption = Annotated[Path | None, typer.Option(help="Checkpoint for a named size.")]
@@ -237,7 +239,7 @@ def info(
     implementation: ImplementationOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show versions and devices, and what a model would run on."""
+    """Show versions and devices; load a model, detect on two black frames and show what that ran on, and why."""
     facts: dict[str, Any] = {
         "maskjet": maskjet.__version__,
         "python": platform.python_version(),
@@ -250,6 +252,8 @@ def info(
             device=device, precision=precision, engine=engine, compile=compile, implementation=implementation
         )
         with Model(read_network(model, weights), config) as loaded:
+            for _ in range(2):  # with the second one the steps are captured
+                loaded.predict(np.zeros((*_INFO_SIZE_HW, 3), np.uint8))
             report = loaded.report()
         facts = {**facts, "report": report.as_dict()} if as_json else {**facts, "report": f"\n{report}"}
     text = "\n".join(f"{name}: {', '.join(v) if isinstance(v, list) else v}" for name, v in facts.items())

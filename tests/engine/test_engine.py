@@ -319,6 +319,17 @@ def test_close_waits_for_another_thread(model, monkeypatch):
     assert found[0].rle == expected
 
 
+def test_the_network_leaves_when_the_last_slot_is_back(fake, monkeypatch):
+    released = []
+    monkeypatch.setattr(fake._engine.steps.compiler, "release", lambda: released.append(1))
+    stream = fake.stream(frames(50), depth=3)
+    next(stream)
+    fake.close()
+    assert released == []  # graphs in flight read its weights
+    stream.close()
+    assert released == [1]
+
+
 def test_use_after_close(model):
     stream = model.stream(frames(3))
     model.close()

@@ -283,6 +283,16 @@ def test_steps_that_cannot_be_captured_run_one_by_one():
     assert "1 launch" in str(other.report())
 
 
+def test_closing_takes_the_network_off_the_gpu():
+    network = tiny_network()
+    with model(network) as graph:
+        stream = graph.stream((image(90, 120, seed) for seed in range(9)), depth=2)
+        next(stream)
+    assert {weight.device.type for weight in network.parameters()} == {"cuda"}  # graphs in flight read them
+    stream.close()
+    assert {weight.device.type for weight in network.parameters()} == {"cpu"}
+
+
 def test_reference_steps_run_without_a_graph():
     plain = model(implementation="reference")
     report = plain.report()

@@ -7,6 +7,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 
 import torch
 from rich.console import Console
@@ -55,6 +56,12 @@ class Compiler:
             if batch not in self._ready:
                 self._ready[batch] = self._network if self._why_not else self._compile(batch)
             return self._ready[batch]
+
+    def release(self) -> None:
+        """Take the network, which is not asked for any more, off the GPU; may be called twice."""
+        self._ready.clear()
+        with suppress(RuntimeError):  # the GPU has failed
+            self._network.cpu()
 
     def _compile(self, batch: int) -> Network:
         side = self._network.spec.input_size

@@ -95,8 +95,8 @@ class Engine:
                     "smaller depth."
                 )
             self.check()
-            kept = [self._idle.pop() for _ in range(min(count, len(self._idle)))]
-            slots = kept + [self._new_slot() for _ in range(count - len(kept))]
+            fresh = [self._new_slot() for _ in range(count - len(self._idle))]
+            slots = [self._idle.pop() for _ in range(count - len(fresh))] + fresh
             self._out += slots
             return slots
 
@@ -112,7 +112,13 @@ class Engine:
             self._out = [slot for slot in self._out if all(slot is not other for other in slots)]
             if not self._is_closed:
                 self._idle += reversed(healthy)  # the warmest first
+            self._free_if_done()
             self._changed.notify_all()
+
+    def _free_if_done(self) -> None:
+        """Take the network off the GPU: not before the last slot is back, whose graphs know weights by address only."""
+        if self._is_closed and not self._out:
+            self.steps.compiler.release()
 
     def _new_slot(self) -> Slot:
         if self.why_no_graph is not None:
@@ -186,6 +192,7 @@ class Engine:
         with self._changed:
             self._is_closed = True
             self._idle.clear()
+            self._free_if_done()
             out = list(self._out)
             self._changed.notify_all()
         for slot in out:

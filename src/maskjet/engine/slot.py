@@ -230,6 +230,7 @@ class GraphSlot:
     def submit(self, images: Sequence[torch.Tensor], batch: int, *, all_cores: bool = False) -> None:
         """Copy a batch and launch its graph; see `Slot`."""
         self.drain()
+        self._running = None
         first = images[0]
         kind = FrameKind(batch, (first.shape[0], first.shape[1]), first.is_cuda)
         if first.is_cuda:
