@@ -208,6 +208,15 @@ def test_a_consumer_that_raises(fake):
     assert [frame.index for frame, _ in fake.stream(frames(9), depth=4)] == list(range(9))  # and it goes on
 
 
+@pytest.fixture
+def interruptible():
+    """Ctrl-C as in a terminal: what was started in the background ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_in_a_wait(fake):
     """The signal comes while the stream waits for a frame that never comes."""
 
