@@ -23,7 +23,7 @@ class Compiler:
     """Gives the network for a batch size, compiled when it is first asked for.
 
     PyTorch caches the compiled code on disk (`TORCHINDUCTOR_CACHE_DIR`, else a folder of the user's in the temporary
-    directory), so that the next process takes a few seconds.
+    directory), so that the next process traces the network and compiles nothing.
 
     Args:
         network: In eval mode, on its device, in its precision.
