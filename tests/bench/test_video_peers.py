@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
+from maskjet.bench.planted import randomise
 from maskjet.bench.video_peers import PEERS
 from maskjet.config import EngineConfig
 from maskjet.errors import UnsupportedError
 from maskjet.model import Model
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.spec import SPECS
-from tests.random_weights import randomise
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the peers' own
 

@@ -463,7 +463,7 @@ def test_graphs_that_cannot_be_had_are_named(network):
         Model(network, EngineConfig(device="cpu", engine="graph"))
 
 
-def test_a_network_that_cannot_be_compiled(network, monkeypatch, capsys):
+def test_a_network_that_cannot_be_compiled(network, monkeypatch, caplog):
     def fails(*_args, **_options):
         def call(_images):
             raise RuntimeError("no C compiler\nsecond line")
@@ -478,7 +478,7 @@ def test_a_network_that_cannot_be_compiled(network, monkeypatch, capsys):
     monkeypatch.setattr(content._engine.steps.compiler, "_why_not", None)  # as on a GPU
     assert content.predict(next(frames(1))).image_size == (2, 2)
     assert content.report().network == "not compiled: torch.compile failed here, RuntimeError: no C compiler"
-    assert "the network runs uncompiled" in capsys.readouterr().err
+    assert "the network runs uncompiled" in caplog.text
 
 
 def test_every_part_of_a_frame_can_be_marked(model, monkeypatch):

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from maskjet import ops
+from maskjet.bench.planted import randomise
 from maskjet.config import EngineConfig
 from maskjet.model import Model
 from maskjet.networks.rfdetr import RFDETR
 from tests.networks.test_network import TINY, tiny_network
-from tests.random_weights import randomise
 
 pytestmark = pytest.mark.gpu
 

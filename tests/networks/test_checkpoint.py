@@ -7,12 +7,12 @@ import pytest
 import safetensors.torch
 import torch
 
+from maskjet.bench.planted import randomise
 from maskjet.errors import CheckpointError
 from maskjet.networks.rfdetr import RFDETR, read_checkpoint
 from maskjet.networks.rfdetr.checkpoint import load_network, resolve_spec
 from maskjet.spec import COCO_CLASS_NAMES, SPECS
 from tests.networks.test_network import TINY, images, tiny_network
-from tests.random_weights import randomise
 
 
 @pytest.fixture(scope="module")

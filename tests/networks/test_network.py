@@ -3,11 +3,11 @@
 import pytest
 import torch
 
+from maskjet.bench.planted import randomise
 from maskjet.errors import InputError
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.networks.rfdetr.backbone import join_windows, split_windows
 from maskjet.spec import SPECS, ModelSpec
-from tests.random_weights import randomise
 
 TINY = ModelSpec(
     name="tiny",
@@ -112,3 +112,25 @@ def test_spec_survives_json():
 def test_impossible_specs_are_refused(change, message):
     with pytest.raises(InputError, match=message):
         ModelSpec(**{**vars(TINY), **change})
+
+
+def test_state_dicts_have_the_checkpoints_names():
+    network = tiny_network()
+    state = network.state_dict()
+    prefix = "backbone.0.encoder.encoder.encoder.layer.0.attention."
+    assert {f"{prefix}attention.{name}.weight" for name in ("query", "key", "value")} <= state.keys()
+    assert not any("projections" in name for name in state)
+    fresh = RFDETR(TINY)
+    fresh.load_state_dict(state)
+    for name, tensor in fresh.state_dict().items():
+        assert torch.equal(tensor, state[name]), name
+
+
+def test_boxes_and_scores_stay_in_float32_at_any_precision():
+    network = tiny_network().cast(torch.bfloat16)
+    with torch.inference_mode():
+        output = network(images(1).bfloat16())
+    assert (output.logits.dtype, output.boxes_cxcywh.dtype) == (torch.float32, torch.float32)
+    assert output.mask_logits.dtype == torch.bfloat16
+    assert len(output.logits.unique()) > 0.99 * output.logits.numel()  # bfloat16 would make many of them equal
+    assert {buffer.dtype for buffer in network.buffers()} <= {torch.float32, torch.bool}

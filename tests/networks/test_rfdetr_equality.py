@@ -5,10 +5,10 @@ import pytest
 import torch
 
 import maskjet
+from maskjet.bench.planted import randomise
 from maskjet.networks.rfdetr import read_checkpoint
 from maskjet.networks.rfdetr.checkpoint import load_network, resolve_spec
 from maskjet.spec import SPECS
-from tests.random_weights import randomise
 
 # rfdetr's own warnings (no pretrained weights, its dependencies' deprecations) are not ours to fix.
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -58,7 +59,7 @@ RUNGS: Mapping[str, Rung] = {
 """In the order of the ladder; by name."""
 
 
-class Contender:
+class Contender(ABC):
     """Something that detects on videos.
 
     Args:
@@ -73,13 +74,13 @@ class Contender:
         self.in_flight = 1
         """Frames that it works on at once."""
 
+    @abstractmethod
     def detect(self, image: Image) -> Detections:
         """Detect on one frame."""
-        raise NotImplementedError
 
+    @abstractmethod
     def play(self, source: Any) -> Iterator[Detections]:
         """Detect on all frames of what `open_source` takes."""
-        raise NotImplementedError
 
     def loop(self, images: Sequence[Image], count: int) -> Iterator[Detections]:
         """Detect on frames in memory, over and over, so many in all."""

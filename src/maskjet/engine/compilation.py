@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import logging
 import threading
 import time
 import warnings
@@ -16,6 +16,7 @@ from maskjet.errors import UnsupportedError
 from maskjet.networks.rfdetr import RFDETR, NetworkOutput
 
 Network = Callable[[torch.Tensor], NetworkOutput]
+_log = logging.getLogger("maskjet")
 _MOST_VERSIONS = 64  # of one code object, which all models of a process share: batch sizes times models
 
 
@@ -91,7 +92,7 @@ class Compiler:
                 f"compile=True can't be had here, {reason}. Use compile=None to take what works."
             ) from error
         self._why_not = f"torch.compile failed here, {reason}"
-        print(f"maskjet: the network runs uncompiled: {self._why_not}", file=sys.stderr)  # noqa: T201
+        _log.warning("the network runs uncompiled: %s", self._why_not)
         return self._network
 
     def __str__(self) -> str:
