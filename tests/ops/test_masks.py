@@ -56,9 +56,12 @@ def test_encode_implementations_agree(data):
         masks.view(-1)[data.draw(st.integers(0, masks.numel() - 1))] = data.draw(
             st.sampled_from([torch.nan, torch.inf, -torch.inf, 0.0])
         )
-    inputs = {"mask_logits": masks, "query": [torch.tensor([2, 0, 2])], "image_sizes": [size]}
-    expected = ops.encode_masks(**inputs, implementation="reference")
     for implementation in on_cpu("encode_masks"):
+        # Interpreted kernels round positions as no CPU kernel of PyTorch does: a share is 0 here and 6e-8 there, which
+        # times infinity is NaN here and infinity there.
+        logits = masks.nan_to_num(nan=torch.nan, posinf=3, neginf=-3) if implementation == "triton" else masks
+        inputs = {"mask_logits": logits, "query": [torch.tensor([2, 0, 2])], "image_sizes": [size]}
+        expected = ops.encode_masks(**inputs, implementation="reference")
         actual = ops.encode_masks(**inputs, implementation=implementation)
         assert RECORDS["encode_masks"].tolerance_used(inputs, expected, actual) <= 1
 
