@@ -29,7 +29,6 @@ from maskjet.ops.selection import MaskQueries, Selection
 
 _PATIENCE_S = 30.0  # a batch takes milliseconds
 _POLL_S = 20e-6  # with the kernel's own delay 80 µs: a wait ends 25 µs late on average
-_MOST_BY_ONE_CORE = 2**20  # bytes, which waking other cores would not make faster
 _capturing = threading.Lock()  # PyTorch captures one graph at a time
 
 
@@ -117,7 +116,7 @@ class FrameGraph:
     def fill(self, images: Sequence[torch.Tensor], *, all_cores: bool) -> None:
         """Copy frames to where the steps read them; those on a GPU on the current stream."""
         for row, image in zip(self._rows, images, strict=False):
-            if image.is_cuda or (all_cores and image.nbytes > _MOST_BY_ONE_CORE):
+            if image.is_cuda or all_cores:
                 row.copy_(image, non_blocking=True)
             else:
                 np.copyto(row.numpy(), image.numpy())

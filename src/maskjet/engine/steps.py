@@ -39,7 +39,7 @@ class Slot(Protocol):
             batch: How many the network is to see at once, at least as many.
             all_cores: Whether all cores may copy the images. That takes 0.02 ms instead of 0.4 at 1080p, but OpenMP's
                 threads then spin for a while, and a decoder that needs the cores gives a fifth of its frames (H200's
-                host, 720p) until they sleep.
+                host, 720p).
         """
 
     def result(self) -> list[Detections]:
