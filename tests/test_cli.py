@@ -140,7 +140,7 @@ def test_late_frames_are_dropped_and_counted(clip, tmp_path, monkeypatch, capsys
 
 def test_the_network_is_compiled_before_the_progress_bar_opens(clip, other, tmp_path, monkeypatch, capsys):
     calls = []
-    stream, progress = Model.stream, cli._progress
+    stream, progress = Model.stream, cli.progress
 
     def recording_stream(self, *arguments, **options):
         calls.append("stream")
@@ -151,7 +151,7 @@ def test_the_network_is_compiled_before_the_progress_bar_opens(clip, other, tmp_
         return progress(what, total)
 
     monkeypatch.setattr(Model, "stream", recording_stream)
-    monkeypatch.setattr(cli, "_progress", recording_progress)
+    monkeypatch.setattr(cli, "progress", recording_progress)
     assert run("run", clip, other, "--out", tmp_path / "a.jsonl", capsys=capsys)[0] == 0
     assert calls == ["stream", ("detecting", 9)]
 

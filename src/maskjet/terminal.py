@@ -1,0 +1,75 @@
+"""What the commands share: their options, progress bars, and where results are printed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import rich.progress
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from maskjet.errors import InputError
+from maskjet.spec import SPECS
+from maskjet.traffic import SIZES_HW
+
+ModelOption = Annotated[str, typer.Option(help=f"demo, a checkpoint's path, or a size: {', '.join(SPECS)}.")]
+WeightsOption = Annotated[Path | None, typer.Option(help="Checkpoint for a named size.")]
+DeviceOption = Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+BenchDeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+PrecisionOption = Annotated[str | None, typer.Option(help="auto, fp32, fp16 (GPU) or bf16.")]
+EngineOption = Annotated[str | None, typer.Option(help="What drives the steps: auto, graph (GPU), eager.")]
+CompileOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--compile/--no-compile",
+        help="torch.compile the network first: 20 s per batch size, the first time on a machine. "
+        "If not given, on a GPU only.",
+    ),
+]
+ImplementationOption = Annotated[
+    str | None, typer.Option(help="Of the steps around the network: auto, reference, triton, cpu.")
+]
+NvtxOption = Annotated[bool, typer.Option("--nvtx", help="Mark the host's work with NVTX ranges, for Nsight (GPU).")]
+ReportOption = Annotated[Path | None, typer.Option(help="A JSON file for the report.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
+SizeOption = Annotated[str, typer.Option(help="312, 720p, 1080p or WIDTHxHEIGHT.")]
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """(height, width) in pixels."""
+    if text in SIZES_HW:
+        return SIZES_HW[text]
+    width, separator, height = text.partition("x")
+    if not (separator and width.isdecimal() and height.isdecimal()):
+        raise InputError(f"--size must be one of {', '.join(SIZES_HW)} or WIDTHxHEIGHT, got {text!r}.")
+    return int(height), int(width)
+
+
+class _SpeedColumn(rich.progress.ProgressColumn):
+    """Steps per second, once there are some."""
+
+    def render(self, task: rich.progress.Task) -> Text:
+        return Text("" if task.speed is None else f"{task.speed:.1f}/s", style="progress.data.speed")
+
+
+@contextmanager
+def progress(what: str, total: int | None) -> Iterator[Callable[[], None]]:
+    """A progress bar with speed and time left on stderr, when that is a terminal; yields what advances it."""
+    columns = (*rich.progress.Progress.get_default_columns(), rich.progress.MofNCompleteColumn(), _SpeedColumn())
+    console = Console(stderr=True)
+    with rich.progress.Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda *_: bar.advance(task)
+
+
+def print_result(result: Any, *, to_stdout: bool = False) -> None:
+    """JSON on stdout for programs, text on stderr for people: what is piped on holds data only."""
+    if isinstance(result, dict):
+        typer.echo(json.dumps(result, indent=2))
+    else:
+        typer.echo(str(result), err=not to_stdout)
