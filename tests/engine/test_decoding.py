@@ -7,6 +7,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 
+from maskjet.engine import decoding
 from maskjet.engine.decoding import Readers
 from maskjet.errors import InputError
 from maskjet.frames import ListSource
@@ -61,6 +62,22 @@ def test_closing_stops_the_readers():
     readers.close()
     assert decoders() == []
     assert len(produced) < 20
+
+
+def test_closing_waits_a_bounded_time_for_all_together(monkeypatch):
+    monkeypatch.setattr(decoding, "_PATIENCE_S", 0.1)
+    gate = threading.Event()
+
+    def silent():
+        gate.wait(20)
+        yield from count_up(1)
+
+    readers = Readers([silent() for _ in range(5)], room=1)
+    before = time.monotonic()
+    readers.close()
+    assert time.monotonic() - before < 0.4
+    gate.set()
+    wait_until(lambda: decoders() == [])
 
 
 def test_each_source_in_its_order_and_all_in_turn():

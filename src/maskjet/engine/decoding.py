@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from maskjet.errors import InputError
 from maskjet.frames import Frame, Source, open_source
 
-_PATIENCE_S = 15.0  # for a thread that is reading; FFmpeg gives up on a silent camera after 10
+_PATIENCE_S = 15.0  # for threads that are reading; FFmpeg gives up on a silent camera after 10
 _log = logging.getLogger("maskjet")
 
 
@@ -92,8 +93,9 @@ class Readers:
             self._is_closed = True
             for lane in self._lanes:
                 lane.has_room.notify()
+        deadline = time.monotonic() + _PATIENCE_S
         for lane in self._lanes:
-            lane.thread.join(_PATIENCE_S)
+            lane.thread.join(max(deadline - time.monotonic(), 0))
 
     def _read(self, lane: _Lane, source: Any, room: int, drops_late: bool) -> None:
         error = None
