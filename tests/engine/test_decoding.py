@@ -65,7 +65,7 @@ def test_closing_stops_the_readers():
 
 
 def test_closing_waits_a_bounded_time_for_all_together(monkeypatch):
-    monkeypatch.setattr(decoding, "_PATIENCE_S", 0.1)
+    monkeypatch.setattr(decoding, "_PATIENCE_S", 1.0)
     gate = threading.Event()
 
     def silent():
@@ -75,7 +75,7 @@ def test_closing_waits_a_bounded_time_for_all_together(monkeypatch):
     readers = Readers([silent() for _ in range(5)], room=1)
     before = time.monotonic()
     readers.close()
-    assert time.monotonic() - before < 0.4
+    assert time.monotonic() - before < 4  # five, one after the other
     gate.set()
     wait_until(lambda: decoders() == [])
 
