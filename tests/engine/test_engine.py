@@ -227,8 +227,8 @@ def test_ctrl_c_in_a_wait(fake):
     gone = threading.Event()
     stream = fake.stream(silent())
     next(stream)
-    timer = threading.Timer(0.1, signal.pthread_kill, [threading.main_thread().ident, signal.SIGINT])
-    release = threading.Timer(0.3, gone.set)  # the source's own time-out
+    timer = threading.Timer(0.5, signal.pthread_kill, [threading.main_thread().ident, signal.SIGINT])
+    release = threading.Timer(1.5, gone.set)  # the source's own time-out
     timer.start()
     release.start()
     with pytest.raises(KeyboardInterrupt):
