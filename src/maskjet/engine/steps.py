@@ -38,8 +38,8 @@ class Slot(Protocol):
                 for those on a GPU.
             batch: How many the network is to see at once, at least as many.
             all_cores: Whether all cores may copy the images. That takes 0.02 ms instead of 0.4 at 1080p, but OpenMP's
-                threads then spin for a while, and a decoder that needs the cores gives a fifth of its frames (H200's
-                host, 720p).
+                threads then spin for a while, and a decoder that needs the cores gave a fifth of its frames beside it
+                (H200's host, 720p).
         """
 
     def result(self) -> list[Detections]:
