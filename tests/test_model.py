@@ -8,6 +8,7 @@ import safetensors.torch
 import torch
 
 import maskjet
+from maskjet import model as models
 from maskjet.errors import InputError, SourceError, UnsupportedError
 from tests.networks.test_network import TINY, tiny_network
 
@@ -52,6 +53,16 @@ def test_a_list_gives_a_list_in_batches_of_any_sizes(tiny):
         assert found.image_size == alone.shape[:2]
         assert_equal(model.predict(alone), found)
     assert model.predict([]) == []
+
+
+def test_a_list_is_read_batch_by_batch(tiny, monkeypatch):
+    """A list of files as long as a disk holds is not in memory at once."""
+    model, events = load(tiny), []
+    read, run = models.to_image, model._engine.run
+    monkeypatch.setattr(models, "to_image", lambda *args: events.append("read") or read(*args))
+    monkeypatch.setattr(model._engine, "run", lambda *args, **more: events.append("run") or run(*args, **more))
+    assert len(model.predict([image(40, 40)] * 19)) == 19
+    assert events == (["read"] * 8 + ["run"]) * 2 + ["read"] * 3 + ["run"]
 
 
 def test_every_kind_of_image_is_the_same_image(tiny, tmp_path):

@@ -59,3 +59,8 @@ class DeviceError(MaskjetError, RuntimeError):
 
 class MissingDependencyError(MaskjetError, ImportError):
     """An optional package is not installed."""
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says; its class's name if it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

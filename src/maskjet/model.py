@@ -133,7 +133,11 @@ class Model:
         """
         if not isinstance(images, list | tuple):
             return self._engine.run([_to_tensor(images, "image")])[0]  # type: ignore[arg-type]
-        return self._engine.run([_to_tensor(image, f"images[{number}]") for number, image in enumerate(images)])
+        found: list[Detections] = []
+        for start in range(0, len(images), self.config.batch):  # files are read when their turn comes
+            numbers = range(start, min(start + self.config.batch, len(images)))
+            found += self._engine.run([_to_tensor(images[n], f"images[{n}]") for n in numbers], first=start)
+        return found
 
     def stream(
         self, source: Any, *, depth: int = 2, batch: int | None = None, drop_late: bool = False

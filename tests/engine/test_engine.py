@@ -276,6 +276,9 @@ def test_a_device_error_in_a_list_names_the_image(fake):
     with pytest.raises(DeviceError, match=r"The device failed on images\[1, 2, 3\]: CUDA error") as caught:
         fake.predict([images[0][:1, :1], *images[1:]])
     assert caught.value.index == 1
+    with pytest.raises(DeviceError, match=r"The device failed on images\[8, 9\]: CUDA error") as caught:
+        fake.predict([*frames(8), *images[2:]])
+    assert caught.value.index == 8
 
 
 def test_a_failure_to_submit_comes_in_its_turn(fake, monkeypatch):

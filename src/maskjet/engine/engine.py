@@ -15,7 +15,7 @@ from maskjet.config import EngineConfig
 from maskjet.detections import Detections
 from maskjet.engine.eager import EagerSlot
 from maskjet.engine.steps import Postprocessing, Slot, Steps
-from maskjet.errors import DeviceError, MaskjetError, UnsupportedError
+from maskjet.errors import DeviceError, MaskjetError, UnsupportedError, first_line
 from maskjet.networks.rfdetr import RFDETR
 
 if TYPE_CHECKING:
@@ -127,39 +127,32 @@ class Engine:
 
         return GraphSlot(self.steps)
 
-    def run(self, images: Sequence[torch.Tensor]) -> list[Detections]:
+    def run(self, images: Sequence[torch.Tensor], *, first: int = 0) -> list[Detections]:
         """Detect on images.
 
         Args:
-            images: uint8 [H, W, 3] RGB each, of any sizes, on any device. Those of one size go through the network
-                together, up to `config.batch`; a batch that is not full is padded to a power of two for its graph.
+            images: uint8 [H, W, 3] RGB each, of any sizes, on any device, at most `config.batch`. Those of one size go
+                through the network together; for their graph they are padded to a power of two.
+            first: The first one's number in what the caller was given, for errors.
 
         Returns:
             The detections of each image.
 
         Raises:
-            DeviceError: The device failed; carries the position of an image it worked on.
+            DeviceError: The device failed; carries the number of an image it worked on.
             UnsupportedError: As for `lease`.
         """
         found: dict[int, Detections] = {}
         with self.lease(1) as (slot,):
-            for numbers in self._batches(images):
+            for numbers in _alike(images):
                 self.check()
-                with reporting_failures(f"images{numbers}", numbers[0]):
+                named = [first + number for number in numbers]
+                with reporting_failures(f"images{named}", named[0]):
                     batch = [images[number] for number in numbers]
                     slot.submit(batch, self._padded(len(batch)), all_cores=True)  # nobody decodes meanwhile
                     found.update(zip(numbers, slot.result(), strict=True))
         self.count(found.values())
         return [found[number] for number in range(len(images))]
-
-    def _batches(self, images: Sequence[torch.Tensor]) -> Iterator[list[int]]:
-        """Positions of images that go together."""
-        alike: dict[tuple[object, ...], list[int]] = {}
-        for number, image in enumerate(images):
-            alike.setdefault((image.shape, image.device), []).append(number)
-        for numbers in alike.values():
-            for start in range(0, len(numbers), self.steps.config.batch):
-                yield numbers[start : start + self.steps.config.batch]
 
     def _padded(self, count: int) -> int:
         return min(1 << (count - 1).bit_length(), self.steps.config.batch)
@@ -171,10 +164,10 @@ class Engine:
 
     def graphs(self) -> Mapping[str, str]:
         """What was captured, by kind of batch, for people to read."""
-        with self._changed:
-            slots: list[GraphSlot] = [*self._idle, *self._out]  # type: ignore[list-item]
         if self.why_no_graph is not None:
             return {}
+        with self._changed:
+            slots: list[GraphSlot] = [*self._idle, *self._out]  # type: ignore[list-item]
         found: dict[str, str] = {}
         for slot in slots:
             for graph in slot.graphs:
@@ -200,6 +193,14 @@ class Engine:
                 slot.drain()
 
 
+def _alike(images: Sequence[torch.Tensor]) -> Collection[list[int]]:
+    """Positions of images that can go together: of one size, on one device."""
+    alike: dict[tuple[object, ...], list[int]] = {}
+    for number, image in enumerate(images):
+        alike.setdefault((image.shape, image.device), []).append(number)
+    return alike.values()
+
+
 @contextmanager
 def reporting_failures(what: str, index: int) -> Iterator[None]:
     """Turn what a device's driver raises into an error that names what was worked on."""
@@ -208,8 +209,7 @@ def reporting_failures(what: str, index: int) -> Iterator[None]:
     except MaskjetError:
         raise
     except RuntimeError as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise DeviceError(f"The device failed on {what}: {reason}", index=index) from error
+        raise DeviceError(f"The device failed on {what}: {first_line(error)}", index=index) from error
 
 
 def _why_no_graph(steps: Steps) -> str | None:
