@@ -46,14 +46,8 @@ def draw(found: Mapping[str, Any], path: Path) -> None:
             axes.set_title(f"{title}, {size_hw[1]} × {size_hw[0]}", fontsize=10)
     for axes in grid[-1]:
         axes.set_xlabel("ms, median, log scale")
-    machine = found["machine"]
-    where = machine["gpu"]["name"] if machine["gpu"] else machine["cpu"]
-    figure.suptitle(
-        f"Postprocess of RF-DETR-Seg Nano, {measurements[0]['survivors']} detections, {where}, "
-        f"torch {machine['versions']['torch']}, commit {machine['commit']}",
-        fontsize=11,
-    )
-    figure.savefig(path, dpi=120)
+    what = f"Postprocess of RF-DETR-Seg Nano, {measurements[0]['survivors']} detections"
+    _save(figure, what, found["machine"], path)
 
 
 def _chosen(measurements: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -64,8 +58,6 @@ def _chosen(measurements: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _draw_bars(axes: Any, bars: Sequence[dict[str, Any]]) -> None:
-    from matplotlib.ticker import NullFormatter
-
     colours = [_COLOURS.get(bar["rung"].partition("_")[0], _PEER_COLOUR) for bar in bars]
     times = [bar["p50_ms"] for bar in bars]
     drawn = axes.barh([bar["rung"] for bar in bars], times, color=colours)
@@ -74,14 +66,10 @@ def _draw_bars(axes: Any, bars: Sequence[dict[str, Any]]) -> None:
         for bar in bars
     ]
     axes.bar_label(drawn, labels, padding=3, fontsize=8)
-    axes.invert_yaxis()
-    axes.set_xscale("log")
-    axes.xaxis.set_minor_formatter(NullFormatter())
+    _style(axes)
     if times:
         room = 5 * (max(times) / min(times)) ** 0.6  # for the labels
         axes.set_xlim(min(times) / 2, max(times) * room)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(labelsize=9)
 
 
 def draw_videos(found: Mapping[str, Any], path: Path) -> None:
@@ -105,18 +93,10 @@ def draw_videos(found: Mapping[str, Any], path: Path) -> None:
         _draw_rates(axes, [m for m in measurements if tuple(m["size_hw"]) == size_hw])
         axes.set_title(f"{size_hw[1]} × {size_hw[0]}", fontsize=10)
     figure.legend(*axes.get_legend_handles_labels(), frameon=False, fontsize=9, loc="outside lower center", ncols=2)
-    machine = found["machine"]
-    where, versions = machine["gpu"]["name"] if machine["gpu"] else machine["cpu"], machine["versions"]
-    figure.suptitle(
-        f"Video to COCO RLE, {found['model']}, {where}, torch {versions['torch']}, commit {machine['commit']}",
-        fontsize=11,
-    )
-    figure.savefig(path, dpi=120)
+    _save(figure, f"Video to COCO RLE, {found['model']}", found["machine"], path)
 
 
 def _draw_rates(axes: Any, bars: Sequence[dict[str, Any]]) -> None:
-    from matplotlib.ticker import NullFormatter
-
     for offset, field, colour, label in (
         (-0.2, "memory_fps", "#8fb8de", "frames in memory"),
         (0.2, "fps", "#1f77b4", "video file"),
@@ -126,10 +106,25 @@ def _draw_rates(axes: Any, bars: Sequence[dict[str, Any]]) -> None:
         drawn = axes.barh(places, values, height=0.38, color=colour, label=label)
         axes.bar_label(drawn, [f"{value:,.0f}" for value in values], padding=3, fontsize=8)
     axes.set_yticks(range(len(bars)), [bar["name"] for bar in bars])
+    _style(axes)
+    axes.margins(x=0.25)
+    axes.set_xlabel("frames/s, median, log scale")
+
+
+def _style(axes: Any) -> None:
+    """Horizontal bars from the top down, on a logarithmic scale."""
+    from matplotlib.ticker import NullFormatter
+
     axes.invert_yaxis()
     axes.set_xscale("log")
     axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.margins(x=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=9)
-    axes.set_xlabel("frames/s, median, log scale")
+
+
+def _save(figure: Any, what: str, machine: Mapping[str, Any], path: Path) -> None:
+    """Write a figure with its title: what it shows, where it was measured and with what."""
+    where = machine["gpu"]["name"] if machine["gpu"] else machine["cpu"]
+    title = f"{what}, {where}, torch {machine['versions']['torch']}, commit {machine['commit']}"
+    figure.suptitle(title, fontsize=11)
+    figure.savefig(path, dpi=120)

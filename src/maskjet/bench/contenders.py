@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from maskjet.bench.video_peers import PEERS, Detect
 from maskjet.config import EngineConfig
 from maskjet.detections import Detections
-from maskjet.errors import InputError, UnsupportedError
+from maskjet.errors import InputError, UnsupportedError, first_line
 from maskjet.frames import open_source
 from maskjet.model import DEFAULT_THRESHOLD, Model
 from maskjet.networks.rfdetr import RFDETR
@@ -153,7 +153,7 @@ class Theirs(Contender):
 
 
 def build(
-    network: RFDETR, config: EngineConfig, only: Iterable[str]
+    network: RFDETR, config: EngineConfig, only: Sequence[str]
 ) -> tuple[list[Contender], list[str], Sequence[Model]]:
     """Build the contenders that can be had here.
 
@@ -182,7 +182,7 @@ def build(
             choices = replace(config, batch=batch, **rung.choices)
             try:
                 if choices not in models:
-                    models[choices] = Model(_copy(network), choices)
+                    models[choices] = Model(deepcopy(network), choices)  # which moves and converts it
                 contenders.append(Ours(rung, models[choices]))
             except UnsupportedError as error:
                 notes.append(f"{rung.name} left out: {error}")
@@ -193,16 +193,7 @@ def build(
                 detect = peer.build(state, network.spec, device, DEFAULT_THRESHOLD)
                 detect(np.zeros((64, 64, 3), np.uint8))
             except Exception as error:  # whatever they raise
-                reason = (str(error).strip().splitlines() or [""])[0]
-                notes.append(f"{peer.name} left out: {type(error).__name__}: {reason}")
+                notes.append(f"{peer.name} left out: {type(error).__name__}: {first_line(error)}")
             else:
                 contenders.append(Theirs(peer.name, peer.what, detect))
     return contenders, notes, list(models.values())
-
-
-def _copy(network: RFDETR) -> RFDETR:
-    """A network of its own: a model moves and converts what it is given."""
-    fresh = RFDETR(network.spec)
-    with torch.no_grad():
-        fresh.load_state_dict(network.state_dict())
-    return fresh.eval().requires_grad_(requires_grad=False)

@@ -48,12 +48,17 @@ def profile_gpu(call: Callable[[], object], device: torch.device) -> GpuWork | N
     if device.type != "cuda":
         return None
     call()  # warm-up
+    return sum_up(_trace([call] * _CALLS, device), calls=_CALLS)
+
+
+def _trace(calls: Iterable[Callable[[], object]], device: torch.device) -> Iterable[Any]:
+    """The events of some calls, the host's and the device's."""
     synchronize(device)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as profiler:
-        for _ in range(_CALLS):
+        for call in calls:
             call()
         synchronize(device)
-    return sum_up(profiler.events() or (), calls=_CALLS)
+    return profiler.events() or ()
 
 
 _LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "cudaGraphLaunch")
@@ -89,11 +94,7 @@ def profile_host(call: Callable[[], object], device: torch.device, *, times: int
     """
     if device.type != "cuda":
         return None
-    synchronize(device)
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as profiler:
-        call()
-        synchronize(device)
-    return sum_up_host(profiler.events() or (), times=times)
+    return sum_up_host(_trace([call], device), times=times)
 
 
 def sum_up_host(events: Iterable[Any], *, times: int) -> HostWork:

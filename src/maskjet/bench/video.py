@@ -23,6 +23,7 @@ from maskjet.bench.contenders import Contender, Image, Ours, build
 from maskjet.bench.machine import describe_machine
 from maskjet.bench.planted import plant
 from maskjet.bench.profiling import HostWork, profile_host
+from maskjet.bench.table import shown
 from maskjet.bench.timing import percentile
 from maskjet.config import EngineConfig
 from maskjet.detections import Detections
@@ -32,7 +33,7 @@ from maskjet.model import read_network
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.parity.pair import Pairing, pair_all
 from maskjet.sinks import open_sinks
-from maskjet.spec import SPECS
+from maskjet.spec import SPECS, ModelSpec
 
 OUTPUTS = {"JSON lines": ("out.jsonl",), "JSON lines + annotated video": ("out.jsonl", "out.mp4")}
 """What else is made of the results of the last rung, by name."""
@@ -143,15 +144,12 @@ def _size(size_hw: tuple[int, int]) -> str:
 
 
 def _row(m: Measurement) -> tuple[str, ...]:
-    def number(value: float | None, digits: int) -> str:
-        return "-" if value is None else f"{value:.{digits}f}"
-
     return (
-        *(_size(m.size_hw), m.name, number(m.fps, 1), number(m.memory_fps, 1)),
-        *(number(m.p50_ms, 2), number(m.p99_ms, 2), number(m.replay_ms, 2)),
-        *(number(m.launches, 1), number(m.copies, 1), number(m.waits, 1)),
+        *(_size(m.size_hw), m.name, shown(m.fps, 1), shown(m.memory_fps, 1)),
+        *(shown(m.p50_ms, 2), shown(m.p99_ms, 2), shown(m.replay_ms, 2)),
+        *(shown(m.launches, 1), shown(m.copies, 1), shown(m.waits, 1)),
         "-" if m.gpu_busy is None else f"{m.gpu_busy:.0%}",
-        *(number(m.detections, 1), f"{m.matched:.1%}", f"{m.max_confidence_difference:.1e}"),
+        *(shown(m.detections, 1), f"{m.matched:.1%}", f"{m.max_confidence_difference:.1e}"),
     )
 
 
@@ -198,7 +196,10 @@ def run(
     outputs: list[OutputMeasurement] = []
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))
-        network = _read(model, weights, _decode(_draw(videos or folder, sizes_hw[0], frames)))
+        if model in SPECS and weights is None:
+            network = _plant(SPECS[model], _decode(_draw(videos or folder, sizes_hw[0], frames)))
+        else:
+            network = read_network(model, weights)
         contenders, notes, models = build(network, config, only)
         for each in models:
             stack.enter_context(each)
@@ -212,7 +213,7 @@ def run(
         for size_hw in sizes_hw:
             file = _draw(videos or folder, size_hw, frames)
             images = _decode(file)
-            same = [_Trial(contender, file, images, size_hw) for contender in contenders]
+            same = [_Trial(contender, file, images, size_hw, config.resolve_device()) for contender in contenders]
             _compare(same)
             for _ in range(runs):
                 for trial in same:
@@ -242,10 +243,8 @@ def _decode(path: Path) -> list[Image]:
         return [frame.image for frame in islice(source, _IN_MEMORY)]
 
 
-def _read(model: str, weights: Path | None, images: Sequence[Image]) -> RFDETR:
-    if model in SPECS and weights is None:
-        return plant(SPECS[model], images[:: max(len(images) // 8, 1)], survivors=_PLANTED)
-    return read_network(model, weights)
+def _plant(spec: ModelSpec, images: Sequence[Image]) -> RFDETR:
+    return plant(spec, images[:: max(len(images) // 8, 1)], survivors=_PLANTED)
 
 
 def _compare(trials: Sequence[_Trial]) -> None:
@@ -265,8 +264,16 @@ def _compare(trials: Sequence[_Trial]) -> None:
 class _Trial:
     """One contender on one video."""
 
-    def __init__(self, contender: Contender, file: Path, images: Sequence[Image], size_hw: tuple[int, int]) -> None:
+    def __init__(
+        self,
+        contender: Contender,
+        file: Path,
+        images: Sequence[Image],
+        size_hw: tuple[int, int],
+        device: torch.device,
+    ) -> None:
         self.contender, self.file, self.images, self.size_hw = contender, file, images, size_hw
+        self.device = device
         self.found: list[Detections] = []
         self.pairs = Pairing()
         self._fps: list[float] = []
@@ -342,7 +349,7 @@ class _Trial:
             for _ in self.contender.loop(self.images, count):
                 pass
 
-        return profile_host(call, torch.device("cuda" if torch.cuda.is_available() else "cpu"), times=count)
+        return profile_host(call, self.device, times=count)
 
 
 def _time_ms(call: Callable[[], object]) -> float:

@@ -12,7 +12,7 @@ from contextlib import suppress
 import torch
 from rich.console import Console
 
-from maskjet.errors import UnsupportedError
+from maskjet.errors import UnsupportedError, first_line
 from maskjet.networks.rfdetr import RFDETR, NetworkOutput
 
 Network = Callable[[torch.Tensor], NetworkOutput]
@@ -86,7 +86,7 @@ class Compiler:
         return compiled
 
     def _do_without(self, error: Exception) -> Network:
-        reason = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+        reason = f"{type(error).__name__}: {first_line(error)}"
         if self._is_demanded:
             raise UnsupportedError(
                 f"compile=True can't be had here, {reason}. Use compile=None to take what works."

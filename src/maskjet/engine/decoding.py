@@ -33,10 +33,14 @@ class Readers:
         self._is_closed = False
         self._first = 0  # the lane whose turn it is
         self._lanes = [_Lane(number, self._lock) for number in range(len(sources))]
-        for lane, source in zip(self._lanes, sources, strict=True):
-            work = (lane, source, room, drops_late)
-            lane.thread = threading.Thread(target=self._read, args=work, name="maskjet-decode", daemon=True)
-            lane.thread.start()
+        self._threads = [
+            threading.Thread(
+                target=self._read, args=(lane, source, room, drops_late), name="maskjet-decode", daemon=True
+            )
+            for lane, source in zip(self._lanes, sources, strict=True)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def take(self, most: int, *, waits: bool) -> list[Frame]:
         """Take frames of one size, from each source in turn.
@@ -94,8 +98,8 @@ class Readers:
             for lane in self._lanes:
                 lane.has_room.notify()
         deadline = time.monotonic() + _PATIENCE_S
-        for lane in self._lanes:
-            lane.thread.join(max(deadline - time.monotonic(), 0))
+        for thread in self._threads:
+            thread.join(max(deadline - time.monotonic(), 0))
 
     def _read(self, lane: _Lane, source: Any, room: int, drops_late: bool) -> None:
         error = None
@@ -142,7 +146,6 @@ class _Lane:
         self.error: BaseException | None = None
         self.runs = True
         self.dropped = 0
-        self.thread = threading.current_thread()  # until its own is made
 
 
 def _check_is_live(source: Source) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Generator, Sequence
-from contextlib import closing
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,7 +90,7 @@ def _submit(
         flying.append(flight)
         try:
             engine.check()
-            with reporting_failures(_name(frames), frames[0].index), engine.steps.mark(f"submit {_name(frames)}"):
+            with _working(engine, "submit", flight):
                 flight.slot.submit([to_tensor(frame.image) for frame in frames], batch)
         except Exception as error:  # raised when those before it have been handed over
             flight.error = error
@@ -99,14 +99,17 @@ def _submit(
 def _finish(engine: Engine, flight: _Flight) -> list[Detections]:
     if flight.error is not None:
         raise flight.error
-    name = _name(flight.frames)
-    with reporting_failures(name, flight.frames[0].index), engine.steps.mark(f"result {name}"):
+    with _working(engine, "result", flight):
         return flight.slot.result()
 
 
-def _name(frames: Sequence[Frame]) -> str:
-    others = f" or the {len(frames) - 1} frames with it" if len(frames) > 1 else ""
-    return f"frame {frames[0].index} of {frames[0].source!r}{others}"
+@contextmanager
+def _working(engine: Engine, what: str, flight: _Flight) -> Iterator[None]:
+    """Name a batch in errors and marks while something is done with it."""
+    first, more = flight.frames[0], len(flight.frames) - 1
+    name = f"frame {first.index} of {first.source!r}" + (f" or the {more} frames with it" if more else "")
+    with reporting_failures(name, first.index), engine.steps.mark(f"{what} {name}"):
+        yield
 
 
 def to_tensor(image: Any) -> torch.Tensor:

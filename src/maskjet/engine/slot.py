@@ -21,6 +21,7 @@ import torch
 
 from maskjet.detections import Detections
 from maskjet.engine.steps import Steps
+from maskjet.errors import first_line
 from maskjet.ops.encode_masks import triton as encode_masks
 from maskjet.ops.gpu import sizes_table
 from maskjet.ops.record import FALLBACKS
@@ -134,7 +135,7 @@ class FrameGraph:
             try:
                 self._graph = self._capture(pool)
             except RuntimeError as error:
-                self._why_not_captured = (str(error.__context__ or error).strip().splitlines() or [repr(error)])[0]
+                self._why_not_captured = first_line(error.__context__ or error)
                 FALLBACKS["engine: steps that can't be captured"] += 1
         if self._graph is None:
             self._run()

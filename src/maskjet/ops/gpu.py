@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from maskjet.errors import first_line
 from maskjet.ops.record import Variant
 
 _OLDEST = (7, 5)  # T4; Triton's own limit
@@ -73,7 +74,7 @@ def _try_to_compile(device: torch.device) -> str | None:
             fill_kernel[(1,)](value, 7, enable_fp_fusion=True)  # given, or Triton 3.9 warns
             works = int(value) == 7
     except Exception as error:  # whatever Triton, ptxas, the C compiler and the driver raise
-        return f"Triton can't compile here: {type(error).__name__}: {str(error).strip().splitlines()[0]}"
+        return f"Triton can't compile here: {type(error).__name__}: {first_line(error)}"
     return None if works else "a kernel compiled by Triton gave a wrong result here"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +18,10 @@ ImageSizes = Sequence[tuple[int, int]]
 """(height, width) in pixels, one per image of the batch."""
 
 
-_WORDS = 7  # of 32 bits per detection: query, class, confidence, four coordinates
+def _lengths(batch: int, max_detections: int) -> tuple[int, ...]:
+    """32-bit words of a selection's fields, in the order in which they lie in memory."""
+    rows = batch * max_detections
+    return (batch, rows, rows, rows, 4 * rows)
 
 
 class FoundRows(NamedTuple):
@@ -60,13 +64,12 @@ class Selection:
     @staticmethod
     def length(batch: int, max_detections: int) -> int:
         """32-bit words that all fields together take."""
-        return batch * (1 + _WORDS * max_detections)
+        return sum(_lengths(batch, max_detections))
 
     @staticmethod
     def within(memory: torch.Tensor, batch: int, max_detections: int) -> Selection:
         """A selection whose fields lie one behind the other in memory of int32 [length]."""
-        rows = batch * max_detections
-        count, query, class_id, confidence, xyxy = memory.split_with_sizes((batch, rows, rows, rows, 4 * rows))
+        count, query, class_id, confidence, xyxy = memory.split_with_sizes(_lengths(batch, max_detections))
         shape = (batch, max_detections)
         return Selection(
             count=count,
@@ -85,13 +88,15 @@ class Selection:
     @staticmethod
     def rows_within(memory: NDArray[np.int32], batch: int, max_detections: int) -> FoundRows:
         """What lies in memory as `within` lays it out, on the host; shares it."""
-        rows = batch * max_detections
-        floats = memory[batch + 2 * rows :].view(np.float32)
+        lengths = _lengths(batch, max_detections)
+        count, _, class_id, confidence, xyxy = (
+            memory[end - length : end] for end, length in zip(accumulate(lengths), lengths, strict=True)
+        )
         return FoundRows(
-            counts=memory[:batch].tolist(),
-            class_id=memory[batch + rows : batch + 2 * rows].reshape(batch, max_detections),
-            confidence=floats[:rows].reshape(batch, max_detections),
-            xyxy=floats[rows:].reshape(batch, max_detections, 4),
+            counts=count.tolist(),
+            class_id=class_id.reshape(batch, max_detections),
+            confidence=confidence.view(np.float32).reshape(batch, max_detections),
+            xyxy=xyxy.view(np.float32).reshape(batch, max_detections, 4),
         )
 
     def queries(self) -> list[torch.Tensor]:

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from maskjet.errors import CheckpointError
+from maskjet.errors import CheckpointError, first_line
 from maskjet.networks.rfdetr.network import RFDETR
 from maskjet.spec import COCO_CLASS_NAMES, SPECS, ModelSpec
 
@@ -90,14 +90,14 @@ def _read_torch(path: Path) -> Checkpoint:
         with torch.serialization.safe_globals([argparse.Namespace, types.SimpleNamespace]):
             content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        reason = str(error).splitlines()[0]
         raise CheckpointError(
             f"weights must hold tensors and plain values, {str(path)!r} holds something else or is not a "
-            f"PyTorch file: {reason}"
+            f"PyTorch file: {first_line(error)}"
         ) from error
     except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise CheckpointError(f"weights must be a whole PyTorch file, {str(path)!r} is not: {reason}") from error
+        raise CheckpointError(
+            f"weights must be a whole PyTorch file, {str(path)!r} is not: {first_line(error)}"
+        ) from error
     if not isinstance(content, dict):
         raise CheckpointError(f"weights must hold a dictionary, {str(path)!r} holds a {type(content).__name__}.")
     if "model" not in content and isinstance(content.get("state_dict"), dict):  # PyTorch Lightning
