@@ -19,6 +19,7 @@ import torch
 import typer
 
 import maskjet
+from maskjet import garbage
 from maskjet.bench.commands import bench_app
 from maskjet.config import EngineConfig
 from maskjet.errors import MaskjetError
@@ -153,6 +154,7 @@ def _detect(
         sinks = stack.enter_context(open_sinks_by_source(out, sources))
         stream = model.stream(source, depth=depth, batch=batch, drop_late=drop_late)  # may compile, and says so
         results = stack.enter_context(closing(stream))
+        stack.enter_context(garbage.frozen())
         advance = stack.enter_context(progress("detecting", _total_length(sources)))
         start = time.perf_counter()
         for frame, detections in results:

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from maskjet import traffic
+from maskjet import garbage, traffic
 from maskjet.bench import report
 from maskjet.bench.contenders import Contender, Image, Ours, build
 from maskjet.bench.machine import describe_machine
@@ -215,12 +215,13 @@ def run(
             images = _decode(file)
             same = [_Trial(contender, file, images, size_hw, config.resolve_device()) for contender in contenders]
             _compare(same)
-            for _ in range(runs):
+            with garbage.frozen():  # as `maskjet run` does; for the peers as well
+                for _ in range(runs):
+                    for trial in same:
+                        trial.play()
                 for trial in same:
-                    trial.play()
-            for trial in same:
-                trial.time_frames()
-            outputs += _write_outputs(same, folder, runs)
+                    trial.time_frames()
+                outputs += _write_outputs(same, folder, runs)
             trials += same
             write(is_profiled=False)
             on_progress()

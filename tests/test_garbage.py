@@ -1,0 +1,39 @@
+import gc
+import weakref
+
+import pytest
+
+from maskjet import garbage
+
+
+class Knot:
+    """Refers to itself, so that only the collector can free it."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_what_is_alive_is_left_alone_until_the_end() -> None:
+    knot = Knot()
+    known = weakref.ref(knot)
+    with garbage.frozen():
+        assert gc.get_freeze_count() > 0
+        del knot
+        gc.collect()
+        assert known() is not None
+    assert gc.get_freeze_count() == 0
+    gc.collect()
+    assert known() is None
+
+
+def test_what_comes_later_is_collected() -> None:
+    with garbage.frozen():
+        known = weakref.ref(Knot())
+        gc.collect()
+        assert known() is None
+
+
+def test_an_error_ends_it_as_well() -> None:
+    with pytest.raises(KeyError), garbage.frozen():
+        {}["nothing"]
+    assert gc.get_freeze_count() == 0
