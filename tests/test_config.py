@@ -12,6 +12,11 @@ from maskjet.errors import InputError, UnsupportedError
     [
         ({"precision": "fp8"}, r"precision must be one of \('auto', 'fp32', 'fp16', 'bf16'\), got 'fp8'"),
         ({"implementation": "cuda"}, r"implementation must be one of .*, got 'cuda'"),
+        ({"implementation": {"select": "cuda"}}, r"implementation must be one of .*, got 'cuda'"),
+        (
+            {"implementation": {"network": "cpu"}},
+            "implementation must name steps of .*, got 'network'",
+        ),
         ({"resample": "cubic"}, r"resample must be one of \('bilinear', 'cv2'\), got 'cubic'"),
         ({"max_detections": 0}, "max_detections must be at least 1, got 0"),
         ({"batch": -1}, "batch must be at least 1, got -1"),
@@ -50,6 +55,16 @@ def test_the_environment_is_overridden_by_what_is_given(monkeypatch):
     monkeypatch.setenv("MASKJET_MAX_DETECTIONS", "7")
     config = EngineConfig.from_env(precision="fp32", device=None)
     assert (config.precision, config.max_detections, config.device) == ("fp32", 7, "auto")
+
+
+def test_steps_are_chosen_one_by_one(monkeypatch):
+    monkeypatch.setenv("MASKJET_IMPLEMENTATION", "reference")
+    assert EngineConfig.from_env().implementation_of("select") == "reference"
+    config = EngineConfig.from_env(implementation="preprocess=reference,encode_masks=cpu")
+    steps = ("preprocess", "select", "encode_masks")
+    assert [config.implementation_of(step) for step in steps] == ["reference", "auto", "cpu"]
+    with pytest.raises(InputError, match=r"implementation must name steps of .*, got 'triton'"):
+        EngineConfig.from_env(implementation="preprocess=cpu,triton")
 
 
 def test_bad_variables_are_named(monkeypatch):

@@ -2,4 +2,5 @@
 
 from maskjet.cli import main
 
-main()
+if __name__ == "__main__":  # processes that draw streets import this module again
+    main()

@@ -16,6 +16,7 @@ from maskjet.ops.record import Implementation
 Precision = Literal["auto", "fp32", "fp16", "bf16"]
 Driver = Literal["auto", "graph", "eager"]
 Resample = Literal["bilinear", "cv2"]
+Step = Literal["preprocess", "select", "encode_masks"]
 
 _DTYPES: Mapping[str, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 _ENVIRONMENT_PREFIX = "MASKJET_"
@@ -37,8 +38,9 @@ class EngineConfig:
     compile: bool | None = None
     """Whether `torch.compile` makes the network faster before the first frame: 20 s for each batch size, the first time
     on a machine. None does it on a GPU."""
-    implementation: Implementation = "auto"
-    """Of the steps around the network."""
+    implementation: Implementation | Mapping[Step, Implementation] = "auto"
+    """Of the steps around the network: one for all, or by step, "auto" for those not named. What "cpu" serves runs on
+    the CPU, also where the network is on a GPU."""
     resample: Resample = "bilinear"
     """"bilinear" resizes on floats as rfdetr's predict does, "cv2" on bytes as cv2.resize does."""
     max_detections: int = 100
@@ -52,13 +54,28 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         hints = typing.get_type_hints(type(self))
-        for name in ("precision", "engine", "implementation", "resample"):
+        for name in ("precision", "engine", "resample"):
             known = typing.get_args(hints[name])
             if getattr(self, name) not in known:
                 raise InputError(f"{name} must be one of {known}, got {getattr(self, name)!r}.")
+        self._check_implementation()
         for name in ("max_detections", "batch", "graphs"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
+
+    def _check_implementation(self) -> None:
+        known, steps = typing.get_args(Implementation), typing.get_args(Step)
+        by_step = self.implementation if isinstance(self.implementation, Mapping) else {steps[0]: self.implementation}
+        for step, name in by_step.items():
+            if step not in steps:
+                raise InputError(f"implementation must name steps of {steps}, got {step!r}.")
+            if name not in known:
+                raise InputError(f"implementation must be one of {known}, got {name!r}.")
+
+    def implementation_of(self, step: Step) -> Implementation:
+        """The implementation asked for one step."""
+        chosen = self.implementation
+        return chosen.get(step, "auto") if isinstance(chosen, Mapping) else chosen
 
     def resolve_precision(self, device: torch.device) -> tuple[str, torch.dtype]:
         """The precision to run a network in on a device: its name and PyTorch's type."""
@@ -104,7 +121,13 @@ class EngineConfig:
                 found[field.name] = _parse(
                     field.name, text, bool if field.default in (None, False) else type(field.default)
                 )
-        return cls(**{**found, **{name: value for name, value in choices.items() if value is not None}})
+        found |= {name: value for name, value in choices.items() if value is not None}
+        by_step = found.get("implementation", "")
+        if "=" in by_step:
+            found["implementation"] = {
+                step: name for step, _, name in (part.partition("=") for part in by_step.split(","))
+            }
+        return cls(**found)
 
 
 def _parse(name: str, text: str, kind: type) -> Any:

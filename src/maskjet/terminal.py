@@ -32,7 +32,11 @@ CompileOption = Annotated[
     ),
 ]
 ImplementationOption = Annotated[
-    str | None, typer.Option(help="Of the steps around the network: auto, reference, triton, cpu.")
+    str | None,
+    typer.Option(
+        help="Of the steps around the network: auto, reference, triton, cpu; or by step, "
+        "as in preprocess=reference,encode_masks=cpu."
+    ),
 ]
 NvtxOption = Annotated[bool, typer.Option("--nvtx", help="Mark the host's work with NVTX ranges, for Nsight (GPU).")]
 ReportOption = Annotated[Path | None, typer.Option(help="A JSON file for the report.")]

@@ -302,6 +302,15 @@ def test_reference_steps_run_without_a_graph():
         assert_same(graph.predict(image(90, 120, seed)), plain.predict(image(90, 120, seed)))
 
 
+def test_single_steps_run_on_the_cpu_when_asked_to():
+    mixed = model(implementation={"select": "cpu", "encode_masks": "cpu"}, compile=False)
+    assert mixed.report().steps["select"] == "cpu (asked for)"
+    assert mixed.report().steps["preprocess"].startswith("triton")
+    plain = model(engine="eager", compile=False)
+    for seed in range(3):
+        assert_same(mixed.predict(image(90, 120, seed)), plain.predict(image(90, 120, seed)))
+
+
 def test_a_failing_device_is_reported_not_waited_for():
     """In a process of its own, whose GPU context is lost by it."""
     program = Path(__file__).with_name("failing_device.py")

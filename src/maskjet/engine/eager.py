@@ -43,18 +43,19 @@ class EagerSlot:
     @torch.inference_mode()
     def _run(self, images: Sequence[torch.Tensor]) -> list[Detections]:
         steps = self._steps
-        side = steps.spec.input_size
-        inputs = torch.empty(len(images), 3, side, side, dtype=steps.dtype, device=steps.device)
-        sizes = [(image.shape[0], image.shape[1]) for image in images]
+        side, sizes = steps.spec.input_size, [(image.shape[0], image.shape[1]) for image in images]
+        where = steps.devices["preprocess"]
+        inputs = torch.empty(len(images), 3, side, side, dtype=steps.dtype, device=where)
         with steps.mark("preprocess"):
             for image, one in zip(images, inputs, strict=True):
-                steps.preprocess(image.to(steps.device, non_blocking=True)[None], one[None])
+                steps.preprocess(image.to(where, non_blocking=True)[None], one[None])
         with steps.mark("network"):
-            output = steps.compiler.for_batch(len(images))(inputs)
+            output = steps.compiler.for_batch(len(images))(inputs.to(steps.device))
         with steps.mark("select"):
+            where = steps.devices["select"]
             selection = ops.select(
-                output.logits,
-                output.boxes_cxcywh,
+                output.logits.to(where),
+                output.boxes_cxcywh.to(where),
                 sizes,
                 threshold=steps.thresholds,
                 class_map=steps.class_map,
@@ -66,7 +67,7 @@ class EagerSlot:
         if output.mask_logits is not None:
             with steps.mark("encode_masks"):
                 strings = ops.encode_masks(
-                    output.mask_logits,
+                    output.mask_logits.to(steps.devices["encode_masks"]),
                     selection,
                     sizes,
                     implementation=steps.choices["encode_masks"].name,  # type: ignore[arg-type]

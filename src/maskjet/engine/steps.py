@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 
 from maskjet import ops
-from maskjet.config import EngineConfig
+from maskjet.config import EngineConfig, Step
 from maskjet.detections import Detections
 from maskjet.engine.compilation import Compiler
 from maskjet.networks.rfdetr import RFDETR
@@ -65,16 +65,20 @@ class Steps:
         self.precision, self.dtype = config.resolve_precision(self.device)
         self.thresholds = postprocessing.thresholds.to(self.device)
         self.class_map = postprocessing.class_map.to(self.device)
-        self.choices = self._choose()
+        self.choices, self.devices = self._choose()
         self.compiler = Compiler(network.to(self.device).cast(self.dtype), config.compile)
 
-    def _choose(self) -> Mapping[str, ops.Choice]:
-        """Which implementation serves each step."""
-        floats = torch.empty(0, device=self.device)
-        samples = {"preprocess": floats.to(torch.uint8), "select": floats}
-        if self.spec.has_masks:
-            samples["encode_masks"] = floats
-        return {name: ops.RECORDS[name].choose(self.config.implementation, sample) for name, sample in samples.items()}
+    def _choose(self) -> tuple[Mapping[str, ops.Choice], Mapping[str, torch.device]]:
+        """Which implementation serves each step, and where."""
+        choices: dict[str, ops.Choice] = {}
+        devices: dict[str, torch.device] = {}
+        steps: tuple[Step, ...] = ("preprocess", "select", "encode_masks")
+        for step in steps[: 3 if self.spec.has_masks else 2]:
+            asked = self.config.implementation_of(step)
+            devices[step] = torch.device("cpu") if asked == "cpu" else self.device
+            dtype = torch.uint8 if step == "preprocess" else torch.float32
+            choices[step] = ops.RECORDS[step].choose(asked, torch.empty(0, dtype=dtype, device=devices[step]))
+        return choices, devices
 
     def mark(self, what: str) -> AbstractContextManager[Any]:
         """A context that is an NVTX range, where those were asked for."""
