@@ -147,3 +147,16 @@ def test_json_and_uncompressed_forms_are_read():
 def test_malformed_input_is_named(call, message):
     with pytest.raises(InputError, match=message):
         call()
+
+
+@given(hypothesis_numpy.arrays(np.bool_, st.tuples(st.just(2), st.integers(0, 9), st.integers(0, 9))))
+def test_iou_is_that_of_the_dense_masks(masks):
+    union = (masks[0] | masks[1]).sum()
+    expected = (masks[0] & masks[1]).sum() / union if union else 1.0
+    assert coco_rle.iou(*coco_rle.encode(masks)) == pytest.approx(expected, abs=0)
+
+
+def test_iou_needs_one_size():
+    one, other = coco_rle.encode(np.ones((3, 4), bool))[0], coco_rle.encode(np.ones((4, 3), bool))[0]
+    with pytest.raises(InputError, match=r"other must have the size of rle, \[3, 4\], got \[4, 3\]"):
+        coco_rle.iou(one, other)

@@ -25,6 +25,7 @@ from maskjet.config import EngineConfig
 from maskjet.errors import MaskjetError
 from maskjet.frames import Source, open_source, split_sources
 from maskjet.model import DEFAULT_THRESHOLD, Model, read_network
+from maskjet.parity.commands import parity_app
 from maskjet.sinks import open_sinks_by_source
 from maskjet.spec import SPECS
 from maskjet.terminal import (
@@ -48,6 +49,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 traffic_app = typer.Typer(no_args_is_help=True, help="Synthetic street scenes with exact masks.")
 app.add_typer(traffic_app, name="traffic")
 app.add_typer(bench_app, name="bench")
+app.add_typer(parity_app, name="parity")
 
 _EXIT_STRICT, _EXIT_ERROR, _EXIT_INTERRUPTED = 1, 2, 130
 _INFO_SIZE_HW = SIZES_HW["720p"]

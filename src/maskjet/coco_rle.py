@@ -117,6 +117,21 @@ def decode_crop(rle: RLE) -> tuple[int, int, NDArray[np.uint8]]:
     return left, top, crop
 
 
+def iou(rle: RLE, other: RLE) -> float:
+    """Intersection over union of two masks of one size, 0..1; 1 if both are empty.
+
+    Raises:
+        InputError: An RLE is malformed, or they are of different sizes.
+    """
+    counts, size = _read(rle)
+    other_counts, other_size = _read(other)
+    if size != other_size:
+        raise InputError(f"other must have the size of rle, {list(size)}, got {list(other_size)}.")
+    shared = _count_shared(counts, other_counts)
+    union = int(counts[1::2].sum() + other_counts[1::2].sum()) - shared
+    return shared / union if union else 1.0
+
+
 def polygons(rle: RLE) -> list[NDArray[np.float32]]:
     """The outlines of an RLE's connected parts.
 
@@ -225,6 +240,24 @@ def _runs(mask: NDArray[np.uint8]) -> Counts:
             run += 1
     counts[found] = run
     return counts[: found + 1].copy()
+
+
+@compiled("int64(Array(int64, 1, 'C', True), Array(int64, 1, 'C', True))")
+def _count_shared(counts: Counts, others: Counts) -> int:
+    """Pixels inside both, of as many pixels each."""
+    shared, i, j = 0, 0, 0
+    left, right = 0, 0  # of the runs before i and j
+    while True:
+        while left == 0 and i < len(counts):
+            left, i = int(counts[i]), i + 1
+        while right == 0 and j < len(others):
+            right, j = int(others[j]), j + 1
+        step = min(left, right)
+        if step == 0:
+            return shared
+        if not (i % 2 or j % 2):  # both are past a run of ones
+            shared += step
+        left, right = left - step, right - step
 
 
 @compiled("UniTuple(int64, 4)(Array(int64, 1, 'C', True), int64)")

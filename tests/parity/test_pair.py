@@ -5,7 +5,7 @@ import pytest
 
 from maskjet import coco_rle
 from maskjet.detections import Detections
-from maskjet.parity.pair import box_iou, pair, pair_all
+from maskjet.parity.pair import box_iou, compare, pair, pair_all
 
 SIZE = (20, 30)
 BOXES = [(1, 1, 9, 9), (2, 2, 10, 10), (15, 3, 25, 12), (0, 12, 8, 19)]
@@ -45,6 +45,7 @@ def test_a_swapped_class_is_missing_and_extra():
     result = pair(found(), found(class_id=(0, 1, 2, 0)))
     assert (result.matched, result.missing, result.extra) == (3, 1, 1)
     assert result.share == pytest.approx(3 / 5)
+    assert result.swapped_confidences == [pytest.approx(0.7)]
 
 
 def test_a_shifted_box_and_a_flipped_pixel_are_measured():
@@ -81,3 +82,35 @@ def test_overlap_of_boxes():
     boxes = np.array([[0, 0, 2, 2], [5, 5, 5, 5]], np.float32)
     assert box_iou(boxes, boxes).tolist() == [[1, 0], [0, 0]]
     assert box_iou(boxes[:1], np.array([[1, 0, 3, 2]], np.float32))[0, 0] == pytest.approx(1 / 3)
+
+
+def differences(actual):
+    return [str(difference) for difference in compare(found(), actual)[1]]
+
+
+def test_planted_faults_are_named():
+    assert differences(found()) == []
+    fewer = found([*BOXES[:2], BOXES[3]], (0, 1, 0), (0.9, 0.8, 0.6))
+    assert differences(fewer) == ["dropped: 0 0.70 at (15, 3) to (25, 12)"]
+    more = found([*BOXES, (26, 14, 30, 20)], (0, 1, 0, 0, 3), (0.9, 0.8, 0.7, 0.6, 0.5))
+    assert differences(more) == ["added: 3 0.50 at (26, 14) to (30, 20)"]
+    swapped = found(class_id=(0, 1, 0, 2))
+    assert differences(swapped) == ["class swapped: 0 0.60 at (0, 12) to (8, 19) is 2 0.60"]
+    flipped = found(flipped=(3,))
+    assert differences(flipped) == ["mask changed, IoU 0.9821: 0 0.60 at (0, 12) to (8, 19)"]
+    unsure = found(confidence=(0.9, 0.8, 0.7, 0.59))
+    assert differences(unsure) == ["confidence changed by 0.0100: 0 0.60 at (0, 12) to (8, 19)"]
+    shifted = found([*BOXES[:3], (0, 13, 8, 20)])
+    assert differences(shifted) == [
+        "box moved by 1.00 px: 0 0.60 at (0, 12) to (8, 19)",
+        "mask changed, IoU 0.7500: 0 0.60 at (0, 12) to (8, 19)",
+    ]
+
+
+def test_a_confidence_that_crosses_a_limit_is_no_loss():
+    result = pair(found(), found(confidence=(0.9, 0.8, 0.699, 0.6))).above(0.6995)
+    assert (result.matched, result.missing, result.extra) == (3, 0, 0)
+    assert max(result.confidence_differences) == pytest.approx(1e-3, rel=1e-3)
+    assert len(result.mask_ious) == len(result.box_ious) == len(result.strings_are_equal) == 3
+    fewer = pair(found(), found(BOXES[1:3], (1, 0), (0.8, 0.7)))
+    assert (fewer.missing, fewer.above(0.65).missing) == (2, 1)

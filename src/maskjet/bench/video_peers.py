@@ -31,6 +31,7 @@ Detect = Callable[[NDArray[np.uint8]], Detections]
 
 _NANO = SPECS["rf-detr-seg-nano"]
 _INFERENCE = "inference_models.models.rfdetr"
+_TF32 = "high"  # PyTorch's word
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,12 @@ class Peer:
 
 def _build_rfdetr(state: Mapping[str, torch.Tensor], spec: ModelSpec, device: torch.device, threshold: float) -> Detect:
     return _rfdetr_pipeline(_load_rfdetr(state, spec, device), spec, threshold)
+
+
+def _build_rfdetr_ieee(
+    state: Mapping[str, torch.Tensor], spec: ModelSpec, device: torch.device, threshold: float
+) -> Detect:
+    return _rfdetr_pipeline(_load_rfdetr(state, spec, device), spec, threshold, products="highest")
 
 
 def _build_rfdetr_fp16(
@@ -69,10 +76,10 @@ def _load_rfdetr(state: Mapping[str, torch.Tensor], spec: ModelSpec, device: tor
     return model
 
 
-def _rfdetr_pipeline(model: Any, spec: ModelSpec, threshold: float) -> Detect:
+def _rfdetr_pipeline(model: Any, spec: ModelSpec, threshold: float, products: str = _TF32) -> Detect:
     encode = load_module("pycocotools.mask", "pycocotools").encode
 
-    @_peers_precision()
+    @_float32_products(products)
     def detect(frame: NDArray[np.uint8]) -> Detections:
         found = model.predict(frame, threshold=threshold)
         # pycocotools reads columns. Transposing plane by plane takes a third of np.asfortranarray's time.
@@ -99,7 +106,7 @@ def _build_inference_models(
         _write_package(Path(folder), state, spec)
         model = module.RFDetrForInstanceSegmentationTorch.from_pretrained(folder, device=device)
 
-    @_peers_precision()
+    @_float32_products(_TF32)
     def detect(frame: NDArray[np.uint8]) -> Detections:
         (found,) = model.infer(frame, input_color_format="rgb", confidence=threshold, mask_format="rle")
         return Detections(
@@ -154,7 +161,7 @@ def _fill(module: Any, state: Mapping[str, torch.Tensor]) -> None:
 def _building(what: str) -> Generator[None]:
     """Say of whatever a peer raises that it can't run, and keep its warnings to itself."""
     try:
-        with warnings.catch_warnings(), _peers_precision():
+        with warnings.catch_warnings(), _float32_products(_TF32):
             warnings.simplefilter("ignore")
             yield
     except MaskjetError:
@@ -164,9 +171,9 @@ def _building(what: str) -> Generator[None]:
 
 
 @contextmanager
-def _peers_precision() -> Generator[None]:
+def _float32_products(precision: str) -> Generator[None]:
     before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
+    torch.set_float32_matmul_precision(precision)
     try:
         yield
     finally:
@@ -188,3 +195,8 @@ PEERS: Mapping[str, Peer] = {
     )
 }
 """By name."""
+
+ORACLE = Peer(
+    "rfdetr_ieee", "rfdetr's predict in float32, its products without TF32: the definition", _build_rfdetr_ieee
+)
+"""What ours should equal; nobody runs it so."""

@@ -2,50 +2,120 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from maskjet import coco_rle
 from maskjet.detections import Detections
 
 _IOU = 0.5
 
+DifferenceKind = Literal["dropped", "added", "class swapped", "box moved", "mask changed", "confidence changed"]
+KINDS: tuple[DifferenceKind, ...] = (
+    *("dropped", "added", "class swapped"),
+    *("box moved", "mask changed", "confidence changed"),
+)
+"""All of them; the first three leave a detection without a counterpart."""
+
 
 @dataclass
 class Pairing:
-    """What pairs of results have in common; may hold those of many images."""
+    """What pairs of results have in common; may hold those of many images. Lists of the matched are in one order."""
 
-    matched: int = 0
-    """Detections of both."""
-    missing: int = 0
-    """Expected ones without a counterpart."""
-    extra: int = 0
-    """Actual ones without a counterpart."""
+    confidences: list[float] = field(default_factory=list)
+    """Of the matched ones, as expected."""
     confidence_differences: list[float] = field(default_factory=list)
-    """Of the matched ones."""
+    """Of the matched ones, absolute."""
     box_differences_px: list[float] = field(default_factory=list)
     """Largest of the four coordinates' differences, of the matched ones."""
+    box_ious: list[float] = field(default_factory=list)
+    """Of the matched ones."""
     mask_ious: list[float] = field(default_factory=list)
-    """Of the matched ones with masks."""
-    equal_strings: int = 0
-    """Matched ones whose RLE is the same, byte for byte."""
+    """Of the matched ones; none where a side has no masks."""
+    strings_are_equal: list[bool] = field(default_factory=list)
+    """Of the matched ones with masks: whether the RLE is the same, byte for byte."""
+    missing_confidences: list[float] = field(default_factory=list)
+    """Of the expected ones without a counterpart."""
+    extra_confidences: list[float] = field(default_factory=list)
+    """Of the actual ones without a counterpart."""
+    swapped_confidences: list[float] = field(default_factory=list)
+    """Of those among the missing whose place an extra one of another class takes."""
 
     @property
-    def share(self) -> float:
-        """Matched ones of all that either has, 0..1; 1 where neither has any."""
-        return self.matched / self.found if self.found else 1.0
+    def matched(self) -> int:
+        """Detections of both."""
+        return len(self.confidences)
+
+    @property
+    def missing(self) -> int:
+        """Expected ones without a counterpart."""
+        return len(self.missing_confidences)
+
+    @property
+    def extra(self) -> int:
+        """Actual ones without a counterpart."""
+        return len(self.extra_confidences)
+
+    @property
+    def equal_strings(self) -> int:
+        """Matched ones whose RLE is the same, byte for byte."""
+        return sum(self.strings_are_equal)
 
     @property
     def found(self) -> int:
         """Detections that either has."""
         return self.matched + self.missing + self.extra
 
+    @property
+    def share(self) -> float:
+        """Matched ones of all that either has, 0..1; 1 where neither has any."""
+        return self.matched / self.found if self.found else 1.0
+
     def add(self, other: Pairing) -> None:
         """Take in another image's."""
-        for name, value in vars(other).items():
-            setattr(self, name, getattr(self, name) + value)
+        for name, values in vars(other).items():
+            getattr(self, name).extend(values)
+
+    def above(self, confidence: float) -> Pairing:
+        """Those with at least this confidence: of the matched the expected one's, of others their own.
+
+        So a detection that one side has just above and the other just below is matched, not lost.
+        """
+        is_kept = [value >= confidence for value in self.confidences]
+        unmatched = ("missing_confidences", "extra_confidences", "swapped_confidences")
+        kept = {}
+        for name, values in vars(self).items():
+            if name in unmatched:
+                kept[name] = [value for value in values if value >= confidence]
+            else:
+                kept[name] = [value for value, keep in zip(values, is_kept, strict=False) if keep]
+        return Pairing(**kept)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One thing that is not the same, of one detection."""
+
+    kind: DifferenceKind
+    """What happened to it."""
+    amount: float
+    """How much: pixels of a box, 1 − IoU of a mask, of a confidence the difference; else the confidence."""
+    detection: str
+    """Which one, as expected; an added one as it is."""
+    xyxy: tuple[float, float, float, float]
+    """Its box, in pixels."""
+
+    def __str__(self) -> str:
+        amounts = {
+            "box moved": f" by {self.amount:.2f} px",
+            "mask changed": f", IoU {1 - self.amount:.4f}",
+            "confidence changed": f" by {self.amount:.4f}",
+        }
+        return f"{self.kind}{amounts.get(self.kind, '')}: {self.detection}"
 
 
 def pair(expected: Detections, actual: Detections) -> Pairing:
@@ -58,23 +128,7 @@ def pair(expected: Detections, actual: Detections) -> Pairing:
         expected: Of one variant.
         actual: Of the other, for the same image.
     """
-    result = Pairing()
-    overlap = np.where(expected.class_id[:, None] == actual.class_id, box_iou(expected.xyxy, actual.xyxy), 0)
-    for one in range(len(expected)):
-        other = int(overlap[one].argmax()) if len(actual) else 0
-        if not len(actual) or overlap[one, other] < _IOU:
-            result.missing += 1
-            continue
-        overlap[:, other] = 0
-        result.matched += 1
-        result.confidence_differences.append(float(abs(expected.confidence[one] - actual.confidence[other])))
-        result.box_differences_px.append(float(abs(expected.xyxy[one] - actual.xyxy[other]).max()))
-        if expected.rle is not None and actual.rle is not None:
-            is_equal = expected.rle[one]["counts"] == actual.rle[other]["counts"]
-            result.equal_strings += is_equal
-            result.mask_ious.append(1.0 if is_equal else _mask_iou(expected[[one]], actual[[other]]))
-    result.extra = len(actual) - result.matched
-    return result
+    return compare(expected, actual)[0]
 
 
 def pair_all(expected: Iterable[Detections], actual: Iterable[Detections]) -> Pairing:
@@ -85,6 +139,81 @@ def pair_all(expected: Iterable[Detections], actual: Iterable[Detections]) -> Pa
     return result
 
 
+def compare(expected: Detections, actual: Detections) -> tuple[Pairing, list[Difference]]:
+    """Pair the detections of one image, as `pair` does, and name everything that is not the same.
+
+    Args:
+        expected: Of one variant.
+        actual: Of the other, for the same image.
+
+    Returns:
+        The pairs, and the differences: those that leave a detection without a counterpart first. A dropped one whose
+        place an added one of another class takes is one difference, "class swapped".
+    """
+    overlap = box_iou(expected.xyxy, actual.xyxy)
+    is_alike = expected.class_id[:, None] == actual.class_id
+    matches, missing, extra = _take(np.where(is_alike, overlap, 0), range(len(expected)), range(len(actual)))
+    swaps, dropped, added = _take(overlap, missing, extra)
+    result = Pairing(
+        missing_confidences=expected.confidence[missing].tolist(),
+        extra_confidences=actual.confidence[extra].tolist(),
+        swapped_confidences=[float(expected.confidence[one]) for one, _ in swaps],
+    )
+    differences = [_difference("dropped", expected.confidence[one], expected, one) for one in dropped]
+    differences += [_difference("added", actual.confidence[other], actual, other) for other in added]
+    for one, other in swaps:
+        becomes = f" is {actual.class_name[other]} {actual.confidence[other]:.2f}"
+        differences.append(_difference("class swapped", expected.confidence[one], expected, one, becomes))
+    for one, other in matches:
+        differences += _measure(result, expected, one, actual, other)
+        result.box_ious.append(float(overlap[one, other]))
+    return result, sorted(differences, key=lambda difference: (KINDS.index(difference.kind), -difference.amount))
+
+
+def _take(
+    overlap: NDArray[np.float32], rows: Sequence[int], columns: Sequence[int]
+) -> tuple[list[tuple[int, int]], list[int], list[int]]:
+    """Give each row in turn the free column that overlaps it most: the pairs, the rows and the columns left over."""
+    pairs, left = [], []
+    free = list(columns)
+    for row in rows:
+        best = max(free, key=lambda column: overlap[row, column], default=-1)
+        if best < 0 or overlap[row, best] < _IOU:
+            left.append(row)
+        else:
+            free.remove(best)
+            pairs.append((row, best))
+    return pairs, left, free
+
+
+def _measure(result: Pairing, expected: Detections, one: int, actual: Detections, other: int) -> Iterable[Difference]:
+    """Add a matched pair to the result; yields in what it differs."""
+    confidence = float(abs(expected.confidence[one] - actual.confidence[other]))
+    moved = float(abs(expected.xyxy[one] - actual.xyxy[other]).max())
+    result.confidences.append(float(expected.confidence[one]))
+    result.confidence_differences.append(confidence)
+    result.box_differences_px.append(moved)
+    if moved:
+        yield _difference("box moved", moved, expected, one)
+    if expected.rle is not None and actual.rle is not None:
+        mask, other_mask = expected.rle[one], actual.rle[other]
+        is_equal = mask["counts"] == other_mask["counts"]
+        iou = 1.0 if is_equal else coco_rle.iou(mask, other_mask)
+        result.strings_are_equal.append(is_equal)
+        result.mask_ious.append(iou)
+        if not is_equal:
+            yield _difference("mask changed", 1 - iou, expected, one)
+    if confidence:
+        yield _difference("confidence changed", confidence, expected, one)
+
+
+def _difference(kind: DifferenceKind, amount: float, found: Detections, number: int, more: str = "") -> Difference:
+    left, top, right, bottom = found.xyxy[number].tolist()
+    corners = f"({left:.0f}, {top:.0f}) to ({right:.0f}, {bottom:.0f})"
+    name = f"{found.class_name[number]} {found.confidence[number]:.2f} at {corners}{more}"
+    return Difference(kind, float(amount), name, (left, top, right, bottom))
+
+
 def box_iou(boxes: NDArray[np.float32], others: NDArray[np.float32]) -> NDArray[np.float32]:
     """Intersection over union of boxes xyxy [n, 4] and [m, 4]: float32 [n, m]; 0 where both are empty."""
     low, high = np.maximum(boxes[:, None, :2], others[:, :2]), np.minimum(boxes[:, None, 2:], others[:, 2:])
@@ -93,9 +222,3 @@ def box_iou(boxes: NDArray[np.float32], others: NDArray[np.float32]) -> NDArray[
     union = area[:, None] + other_area - shared
     overlap: NDArray[np.float32] = np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)
     return overlap
-
-
-def _mask_iou(one: Detections, other: Detections) -> float:
-    mask, other_mask = one.masks()[0], other.masks()[0]
-    union = int((mask | other_mask).sum())
-    return int((mask & other_mask).sum()) / union if union else 1.0

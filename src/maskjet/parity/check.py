@@ -1,0 +1,217 @@
+"""Two dumps of the same images: what is the same, what is not, how much, and where it is worst."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from maskjet.bench import report
+from maskjet.bench.machine import describe_machine
+from maskjet.parity.dump import Dump
+from maskjet.parity.pair import KINDS, Difference, Pairing, compare
+
+_WORST = 10
+_NAMED, _PRINTED = 12, 3  # differences of one image in the report, and of these in its text
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How large something is."""
+
+    mean: float
+    """Of all."""
+    p95: float
+    """95 in 100 are no larger."""
+    max: float
+    """The largest."""
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Of these; zeros of none."""
+        found = np.asarray(values or [0.0])
+        return cls(float(found.mean()), float(np.quantile(found, 0.95)), float(found.max()))
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """How the detections of at least one confidence agree."""
+
+    confidence: float
+    """At least this one; of pairs the expected detection's."""
+    matched: int
+    """Detections of both."""
+    dropped: int
+    """Expected ones without a counterpart."""
+    added: int
+    """Actual ones without a counterpart."""
+    swapped: int
+    """Of the dropped, those whose place an added one of another class takes."""
+    share: float
+    """Matched ones of all that either has, 0..1."""
+    confidence_difference: Spread
+    """Of the matched, absolute."""
+    box_difference_px: Spread
+    """Of the matched: the coordinate that moved most."""
+    mean_box_iou: float
+    """Of the matched."""
+    min_box_iou: float
+    """Of the matched."""
+    mean_mask_iou: float | None
+    """Of the matched; None without masks, or matches."""
+    min_mask_iou: float | None
+    """Of the matched; None without masks, or matches."""
+    equal_strings: int
+    """Matched ones whose RLE is the same, byte for byte."""
+
+    @classmethod
+    def of(cls, pairs: Pairing, confidence: float) -> Measurement:
+        """Of the pairs of all images."""
+        kept = pairs.above(confidence)
+        return cls(
+            confidence=confidence,
+            matched=kept.matched,
+            dropped=kept.missing,
+            added=kept.extra,
+            swapped=len(kept.swapped_confidences),
+            share=kept.share,
+            confidence_difference=Spread.of(kept.confidence_differences),
+            box_difference_px=Spread.of(kept.box_differences_px),
+            mean_box_iou=float(np.mean(kept.box_ious or [1.0])),
+            min_box_iou=min(kept.box_ious, default=1.0),
+            mean_mask_iou=float(np.mean(kept.mask_ious)) if kept.mask_ious else None,
+            min_mask_iou=min(kept.mask_ious, default=None),
+            equal_strings=kept.equal_strings,
+        )
+
+
+@dataclass(frozen=True)
+class ChangedImage:
+    """An image on which something is not the same."""
+
+    number: int
+    """Its position in the dumps."""
+    name: str
+    """What the dumps call it."""
+    differences: Sequence[Difference]
+    """The largest ones; those that leave a detection without a counterpart first."""
+    more: int
+    """How many besides."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report(report.Report):
+    """Two variants side by side; `measurements` has one entry per confidence."""
+
+    expected: Mapping[str, Any]
+    """The variant that is taken as right: `Dump.variant`."""
+    actual: Mapping[str, Any]
+    """The other one."""
+    images: int
+    """Compared."""
+    other_counts: int
+    """Images on which they have a different number of detections."""
+    same_images: int
+    """Images on which everything is the same, bit for bit."""
+    kinds: Mapping[str, int]
+    """By `pair.KINDS`: detections that differ so."""
+    worst: Sequence[ChangedImage]
+    """The ten images that differ most, the worst first."""
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """The table: its header, then one row per confidence."""
+        return [HEADER, *(row_of(self, m) for m in self.measurements)]
+
+    def __str__(self) -> str:
+        kinds = ", ".join(f"{kind}: {count}" for kind, count in self.kinds.items() if count) or "nothing differs"
+        lines = [
+            super().__str__(),
+            f"{self.images} images: {self.same_images} the same bit for bit, {self.other_counts} with another count",
+            kinds,
+        ]
+        for image in self.worst:
+            more = image.more + len(image.differences[_PRINTED:])
+            named = [f"  {difference}" for difference in image.differences[:_PRINTED]]
+            lines += [f"{image.name}:", *named, *([f"  and {more} more"] if more else [])]
+        return "\n".join(lines)
+
+
+HEADER = (
+    *("expected", "actual", "confidence ≥", "matched", "dropped", "added", "swapped"),
+    *("Δconf mean", "p95", "max", "Δbox px p95", "max", "box IoU min", "mask IoU mean", "min", "equal RLE"),
+)
+"""Of tables of comparisons."""
+
+
+def row_of(found: Report, m: Measurement) -> tuple[str, ...]:
+    """One measurement as a row below `HEADER`."""
+    conf, box = m.confidence_difference, m.box_difference_px
+    return (
+        str(found.expected["name"]),
+        str(found.actual["name"]),
+        f"{m.confidence:g}",
+        f"{m.matched} ({m.share:.2%})",
+        *(str(count) for count in (m.dropped, m.added, m.swapped)),
+        *(f"{value:.1e}" for value in (conf.mean, conf.p95, conf.max)),
+        *(f"{value:.3f}" for value in (box.p95, box.max, m.min_box_iou)),
+        *("-" if value is None else f"{value:.5f}" for value in (m.mean_mask_iou, m.min_mask_iou)),
+        "-" if m.mean_mask_iou is None else f"{m.equal_strings} of {m.matched}",
+    )
+
+
+def check(
+    expected: Dump,
+    actual: Dump,
+    *,
+    confidences: Sequence[float] = (),
+    on_progress: Callable[[], object] = lambda: None,
+) -> Report:
+    """Compare what two variants found, image by image.
+
+    Args:
+        expected: The one that is taken as right.
+        actual: The other.
+        confidences: At which to count, besides at all.
+        on_progress: Called after each image.
+
+    Raises:
+        InputError: The dumps are of different images.
+    """
+    expected.check_same_images(actual)
+    pairs, kinds = Pairing(), Counter[str]()
+    changed: list[tuple[tuple[float, ...], int, list[Difference]]] = []
+    other_counts = 0
+    for number, (one, other) in enumerate(zip(expected.found, actual.found, strict=True)):
+        found, differences = compare(one, other)
+        pairs.add(found)
+        kinds.update(difference.kind for difference in differences)
+        other_counts += len(one) != len(other)
+        if differences:
+            changed.append((_severity(differences), number, differences))
+        on_progress()
+    changed.sort(key=lambda entry: entry[0], reverse=True)
+    lowest = max(float(dump.variant["threshold"]) for dump in (expected, actual))
+    return Report(
+        machine=describe_machine(),
+        measurements=[Measurement.of(pairs, confidence) for confidence in sorted({lowest, *confidences})],
+        expected=expected.variant,
+        actual=actual.variant,
+        images=len(expected.found),
+        other_counts=other_counts,
+        same_images=len(expected.found) - len(changed),
+        kinds={kind: kinds[kind] for kind in KINDS},
+        worst=[
+            ChangedImage(number, expected.names[number], differences[:_NAMED], max(len(differences) - _NAMED, 0))
+            for _, number, differences in changed[:_WORST]
+        ],
+    )
+
+
+def _severity(differences: Sequence[Difference]) -> tuple[float, ...]:
+    """By the confidence of what has no counterpart, then by masks, then by the largest of each other kind."""
+    lost = [difference.amount for difference in differences if difference.kind in KINDS[:3]]
+    largest = {kind: max((d.amount for d in differences if d.kind == kind), default=0.0) for kind in KINDS}
+    return (sum(lost), largest["mask changed"], largest["confidence changed"], largest["box moved"])

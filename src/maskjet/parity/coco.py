@@ -1,0 +1,428 @@
+"""COCO mAP of variants side by side, with what chance alone would make of their differences.
+
+faster-coco-eval matches and scores. For the interval of a difference, images are drawn with repetition, the same ones
+for every variant, and what was matched on them is scored again; nothing is matched twice.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import reprlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskjet import coco_rle
+from maskjet.bench import report
+from maskjet.bench.machine import describe_machine
+from maskjet.bench.table import shown
+from maskjet.errors import InputError, MissingDependencyError, SourceError, UnsupportedError
+from maskjet.images import explain
+
+KINDS = ("bbox", "segm")
+"""What is compared with the truth: boxes, or masks."""
+METRICS = ("ap", "ap50", "ap75", "ap_small", "ap_medium", "ap_large")
+"""In the order of COCO's summary."""
+RESAMPLES = 200
+"""Draws of images that an interval is made of, unless told otherwise."""
+Entry = Mapping[str, Any]
+"""Of one of COCO's lists."""
+_QUANTILES = (0.025, 0.975)
+_RESULT_FIELDS = ("image_id", "category_id", "bbox", "score")
+_TRUTH_FIELDS = {
+    "images": ("id", "height", "width"),
+    "categories": ("id",),
+    "annotations": ("image_id", "category_id", "bbox", "area"),
+}
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One variant, one kind. Average precisions are 0..1, and None where the truth has nothing of that size."""
+
+    variant: str
+    """Its name."""
+    kind: str
+    """One of `KINDS`."""
+    ap: float | None
+    """Mean over the classes and intersections over union of 0.5, 0.55 .. 0.95."""
+    ap50: float | None
+    """At an intersection over union of 0.5."""
+    ap75: float | None
+    """At an intersection over union of 0.75."""
+    ap_small: float | None
+    """Of areas below 32² pixels."""
+    ap_medium: float | None
+    """Of areas of 32² to 96² pixels."""
+    ap_large: float | None
+    """Of areas above 96² pixels."""
+    deltas: Mapping[str, float | None]
+    """By `METRICS`: this one minus the baseline's."""
+    delta_low: float | None
+    """The AP delta's 95 % interval starts here; None for the baseline, and without resamples."""
+    delta_high: float | None
+    """It ends here; None likewise."""
+
+    @property
+    def delta(self) -> float | None:
+        """AP minus the baseline's."""
+        return self.deltas["ap"]
+
+    @property
+    def is_noise(self) -> bool | None:
+        """Whether the AP delta's interval contains 0; None without one."""
+        return None if self.delta_low is None or self.delta_high is None else self.delta_low <= 0 <= self.delta_high
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report(report.Report):
+    """All variants, kind by kind."""
+
+    measurements: Sequence[Measurement]
+    """By kind, in the order of the results."""
+    baseline: str
+    """The variant that deltas are to."""
+    images: int
+    """Of the truth."""
+    resamples: int
+    """Draws of images that each interval is made of."""
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """The table: its header, then one row per measurement."""
+        deltas = ("ΔAP", "95 % interval", "Δ50", "Δ75", "ΔS", "ΔM", "ΔL")
+        rows: list[tuple[str, ...]] = [("variant", "kind", "AP", "50", "75", "S", "M", "L", *deltas)]
+        for m in self.measurements:
+            scores = (shown(getattr(m, metric), 4) for metric in METRICS)
+            delta, *others = (_signed(m.deltas[metric]) for metric in METRICS)
+            rows.append((m.variant, m.kind, *scores, delta, self._interval(m), *others))
+        return rows
+
+    def _interval(self, m: Measurement) -> str:
+        if m.variant == self.baseline:
+            return "baseline"
+        if m.is_noise is None:
+            return "-"
+        return f"{_signed(m.delta_low)}..{_signed(m.delta_high)}{', noise' if m.is_noise else ''}"
+
+
+def _signed(value: float | None) -> str:
+    return "-" if value is None else f"{value:+.4f}"
+
+
+def evaluate(
+    truth: Entry,
+    results: Mapping[str, Sequence[Entry]],
+    *,
+    baseline: str | None = None,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+    on_progress: Callable[[], object] = lambda: None,
+) -> Report:
+    """Score variants against the truth, and each against the baseline.
+
+    Equal to pycocotools' COCOeval. For masks the size of a detection is that of its mask, as in COCO's own results
+    files, which carry no boxes for them. The interval is that of a paired bootstrap: each resample is a row of
+    `numpy.random.default_rng(seed).integers(0, images, (resamples, images))`, positions in the order of the images'
+    ids, the same for every variant. Neither truth nor results are changed.
+
+    Args:
+        truth: A COCO data set: images, categories, annotations.
+        results: By variant, COCO results: image_id, category_id, bbox (x, y, width, height), score and, for masks,
+            segmentation, a compressed RLE. Masks are scored only if the truth and all variants have them.
+        baseline: A key of results; None takes the first.
+        resamples: Draws of images per interval; 0 leaves the intervals out.
+        seed: Decides the draws.
+        on_progress: Called `steps` times.
+
+    Raises:
+        InputError: An argument is not as above, or a result is of an image or category that the truth lacks.
+        MissingDependencyError: faster-coco-eval is not installed.
+        UnsupportedError: This version of faster-coco-eval can't be resampled.
+    """
+    if resamples < 0:
+        raise InputError(f"resamples must be at least 0, got {resamples}.")
+    kinds, notes = _check(truth, results)
+    if baseline is None:
+        baseline = next(iter(results))
+    if baseline not in results:
+        raise InputError(f"baseline must be one of {list(results)}, got {baseline!r}.")
+    library = _load_library()
+    if "segm" in kinds:
+        _check_masks(truth, results)
+    index = library.COCO(_copy_truth(truth))
+    images = len(index.imgs)
+    draws = np.random.default_rng(seed).integers(0, images, (_count_draws(results, resamples), images))
+    measurements = []
+    for kind in kinds:
+        scores, samples = {}, {}
+        for variant, entries in results.items():
+            matched = _Matched(library, index, _copy_results(entries, kind), kind)
+            on_progress()
+            scores[variant], samples[variant] = matched.scores, matched.resample(draws, on_progress)
+        measurements += [_compare(name, kind, baseline, scores, samples) for name in results]
+    return Report(
+        machine=describe_machine(),
+        measurements=measurements,
+        notes=notes,
+        baseline=baseline,
+        images=images,
+        resamples=resamples,
+    )
+
+
+def steps(truth: Entry, results: Mapping[str, Sequence[Entry]], *, resamples: int = RESAMPLES) -> int:
+    """How often `evaluate` calls on_progress: per kind and variant once, and once per resample if there are several.
+
+    Raises:
+        InputError: The truth or the results are not as `evaluate` takes them.
+    """
+    kinds, _ = _check(truth, results)
+    return len(kinds) * len(results) * (1 + _count_draws(results, resamples))
+
+
+def read_truth(path: str | Path) -> dict[str, Any]:
+    """Read a COCO data set.
+
+    Raises:
+        SourceError: The file is missing, can't be read or is no JSON.
+        InputError: It lacks images, categories or annotations, or one of them a field.
+    """
+    truth: dict[str, Any] = _read_json(Path(path))
+    _check_truth(truth, repr(str(path)))
+    return truth
+
+
+def read_results(path: str | Path) -> list[dict[str, Any]]:
+    """Read a COCO results file: a list of detections, or an object with such a list as "annotations".
+
+    Raises:
+        SourceError: The file is missing, can't be read or is no JSON.
+        InputError: It is no such list, or an entry lacks a field.
+    """
+    content = _read_json(Path(path))
+    entries: Any = content.get("annotations") if isinstance(content, dict) else content
+    _check_entries(entries, _RESULT_FIELDS, repr(str(path)))
+    return list(entries)
+
+
+class _Matched:
+    """What a variant found, matched with the truth: ready to be scored on any draw of the images."""
+
+    def __init__(self, library: Any, truth: Any, entries: list[dict[str, Any]], kind: str) -> None:
+        nothing = {**truth.dataset, "annotations": []}  # which loadRes does not take before 1.7
+        found = truth.loadRes(entries) if entries else library.COCO(nothing)
+        self._version = library.__version__
+        self._evaluator = library.COCOeval_faster(
+            truth, found, kind, print_function=lambda *_: None, separate_eval=True
+        )
+        self._evaluator.run()
+        self.scores = [_as_score(found) for found in self._evaluator.stats[: len(METRICS)]]
+        """By `METRICS`."""
+
+    def resample(self, draws: NDArray[np.int64], on_progress: Callable[[], object]) -> NDArray[np.float64]:
+        """The AP of each draw [draws, images]: float64 [draws], NaN where the truth has nothing on those images."""
+        if not len(draws):
+            return np.empty(0)
+        # The evaluator keeps what it matched as a list by category, range of areas and image. Only the first range, of
+        # all areas, is drawn from, at one limit of detections: a twelfth of the work.
+        evaluator, params = self._evaluator, self._evaluator.params
+        cells: NDArray[Any] = np.empty(len(evaluator._evalImgs_cpp), dtype=object)
+        cells[:] = evaluator._evalImgs_cpp
+        cells = cells.reshape(len(params.catIds), len(params.areaRng), -1)[:, 0].copy()
+        params.areaRng, params.areaRngLbl = params.areaRng[:1], params.areaRngLbl[:1]
+        params.maxDets = params.maxDets[-1:]
+        evaluator._paramsEval = params
+
+        def score(draw: NDArray[np.int64]) -> float | None:
+            evaluator._evalImgs_cpp = cells[:, draw].ravel().tolist()
+            evaluator.accumulate()
+            return _as_score(evaluator._summarize(1))
+
+        expected, actual = self.scores[0], score(np.arange(cells.shape[1]))
+        if actual != expected:
+            raise UnsupportedError(
+                f"resamples must be 0 with faster-coco-eval {self._version}: "
+                f"each image drawn once gives an AP of {actual}, not {expected}."
+            )
+        found = []
+        for draw in draws:
+            found.append(score(draw))
+            on_progress()
+        return np.array(found, dtype=np.float64)
+
+
+def _as_score(found: float) -> float | None:
+    """COCO's -1 is None."""
+    return float(found) if found >= 0 else None
+
+
+def _compare(
+    variant: str,
+    kind: str,
+    baseline: str,
+    scores: Mapping[str, Sequence[float | None]],
+    samples: Mapping[str, NDArray[np.float64]],
+) -> Measurement:
+    own = dict(zip(METRICS, scores[variant], strict=True))
+    pairs = zip(scores[variant], scores[baseline], strict=True)
+    differences = [None if score is None or other is None else score - other for score, other in pairs]
+    low, high = None, None
+    drawn = samples[variant] - samples[baseline]
+    drawn = drawn[~np.isnan(drawn)]
+    if variant != baseline and len(drawn):
+        low, high = (float(bound) for bound in np.quantile(drawn, _QUANTILES))
+    return Measurement(
+        variant, kind, **own, deltas=dict(zip(METRICS, differences, strict=True)), delta_low=low, delta_high=high
+    )
+
+
+def _count_draws(results: Mapping[str, Sequence[Entry]], resamples: int) -> int:
+    return resamples if len(results) > 1 else 0
+
+
+def _load_library() -> Any:
+    try:
+        import faster_coco_eval
+    except ImportError as error:
+        raise MissingDependencyError('COCO mAP needs faster-coco-eval: pip install "maskjet[coco]".') from error
+    return faster_coco_eval
+
+
+def _copy_truth(truth: Entry) -> dict[str, list[dict[str, Any]]]:
+    """What the evaluator needs and may write to, annotations numbered from 1: it takes 0 for none."""
+    copied = {name: [_copy(entry, fields) for entry in truth[name]] for name, fields in _TRUTH_FIELDS.items()}
+    pairs = zip(truth["annotations"], copied["annotations"], strict=True)
+    for number, (entry, annotation) in enumerate(pairs, start=1):
+        annotation |= {"id": number, "iscrowd": int(entry.get("iscrowd") or 0)}
+        annotation["segmentation"] = entry.get("segmentation")
+    return copied
+
+
+def _copy_results(entries: Sequence[Entry], kind: str) -> list[dict[str, Any]]:
+    """Likewise; for masks without the boxes, or these would decide how large a detection is."""
+    if kind == "bbox":
+        return [_copy(entry, _RESULT_FIELDS) for entry in entries]
+    fields = [field for field in _RESULT_FIELDS if field != "bbox"]
+    return [{**_copy(entry, fields), "segmentation": entry["segmentation"]} for entry in entries]
+
+
+def _copy(entry: Entry, fields: Sequence[str]) -> dict[str, Any]:
+    return {field: _type_of(field).cast(entry[field]) for field in fields}
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except OSError as error:
+        raise SourceError(f"{str(path)!r} must be a readable file: {explain(error)}.") from error
+    except ValueError as error:
+        raise SourceError(f"{str(path)!r} must be JSON: {error}.") from error
+
+
+def _check(truth: Entry, results: Mapping[str, Sequence[Entry]]) -> tuple[list[str], list[str]]:
+    """Check all but the masks.
+
+    Returns:
+        The kinds that can be compared, and a note on why another can't.
+    """
+    if not results:
+        raise InputError("results must have at least one variant, got none.")
+    _check_truth(truth, "truth")
+    for variant, entries in results.items():
+        where = f"results[{variant!r}]"
+        _check_entries(entries, _RESULT_FIELDS, where)
+        _check_ids(entries, truth, where)
+    lists = [("the truth", truth["annotations"]), *results.items()]
+    maskless = [name for name, entries in lists if any(entry.get("segmentation") is None for entry in entries)]
+    if not maskless:
+        return list(KINDS), []
+    return ["bbox"], [f"segm left out: not everything has a segmentation in {', '.join(maskless)}."]
+
+
+def _check_truth(truth: Entry, where: str) -> None:
+    for name, fields in _TRUTH_FIELDS.items():
+        if not isinstance(truth, Mapping) or name not in truth:
+            raise InputError(f"{where} must be a COCO data set with {name!r}, got {reprlib.repr(truth)}.")
+        _check_entries(truth[name], fields, f"{name!r} in {where}")
+        if name != "annotations" and not truth[name]:
+            raise InputError(f"{where} must have at least one entry in {name!r}, got none.")
+    _check_ids(truth["annotations"], truth, f"'annotations' in {where}")
+
+
+def _check_entries(entries: Any, fields: Sequence[str], where: str) -> None:
+    if not isinstance(entries, Sequence) or isinstance(entries, str):
+        raise InputError(f"{where} must be a list of entries, got {reprlib.repr(entries)}.")
+    for number, entry in enumerate(entries):
+        if not isinstance(entry, Mapping):
+            raise InputError(f"entry {number} of {where} must have fields, got {reprlib.repr(entry)}.")
+        for field in fields:
+            if not _type_of(field).holds(entry.get(field)):
+                expected, got = _type_of(field).name, reprlib.repr(entry[field]) if field in entry else "nothing"
+                raise InputError(f"entry {number} of {where} must have {expected} as {field!r}, got {got}.")
+
+
+def _check_ids(entries: Sequence[Entry], truth: Entry, where: str) -> None:
+    for field, name in (("image_id", "images"), ("category_id", "categories")):
+        unknown = {entry[field] for entry in entries} - {entry["id"] for entry in truth[name]}
+        if unknown:
+            raise InputError(f"{where} must be of the truth's {name}, got {field} {reprlib.repr(sorted(unknown))}.")
+
+
+def _check_masks(truth: Entry, results: Mapping[str, Sequence[Entry]]) -> None:
+    """Check that every segmentation is one of its image; only the truth's may be polygons or uncompressed."""
+    sizes = {image["id"]: [image["height"], image["width"]] for image in truth["images"]}
+    named = {f"results[{name!r}]": entries for name, entries in results.items()}
+    for where, entries in {"'annotations' in truth": truth["annotations"], **named}.items():
+        for number, entry in enumerate(entries):
+            mask, size = entry["segmentation"], sizes[entry["image_id"]]
+            is_right = _is_rle(mask, size) and (where not in named or isinstance(mask["counts"], str | bytes))
+            if not is_right and (where in named or not _is_polygons(mask)):
+                expected, got = f"an RLE of its image's size {size}", reprlib.repr(mask)
+                raise InputError(f"entry {number} of {where} must have {expected} as 'segmentation', got {got}.")
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and math.isfinite(value)
+
+
+def _is_box(value: object) -> bool:
+    return isinstance(value, Sequence | np.ndarray) and len(value) == 4 and all(map(_is_number, value))
+
+
+def _is_rle(value: Any, size: list[int]) -> bool:
+    try:
+        coco_rle.area(value)
+    except InputError:
+        return False
+    return list(value["size"]) == size
+
+
+def _is_polygons(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(line, list) and all(map(_is_number, line)) for line in value)
+
+
+class _Type(NamedTuple):
+    """What a field holds."""
+
+    name: str
+    holds: Callable[[object], bool]
+    cast: Callable[[Any], Any]
+
+
+_WHOLE = _Type("a whole number", _is_whole, int)
+_NUMBER = _Type("a finite number", _is_number, float)
+_BOX = _Type("four finite numbers", _is_box, lambda box: [float(side) for side in box])
+
+
+def _type_of(field: str) -> _Type:
+    return {"bbox": _BOX, "score": _NUMBER, "area": _NUMBER}.get(field, _WHOLE)

@@ -1,0 +1,242 @@
+"""The commands maskjet parity ...: what changed between two ways of running a detector."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from maskjet.config import EngineConfig
+from maskjet.errors import InputError
+from maskjet.model import read_network
+from maskjet.parity import check, coco, gate, probe, study
+from maskjet.parity.dump import Dump, write_dump
+from maskjet.parity.images import FIRST_SEED, CocoFolder, Files, Images, Traffic, images_from
+from maskjet.parity.pictures import write_worst
+from maskjet.parity.variants import OURS, PROGRAMS, THRESHOLD, Variant
+from maskjet.terminal import (
+    CompileOption,
+    DeviceOption,
+    EngineOption,
+    ImplementationOption,
+    ModelOption,
+    PrecisionOption,
+    ReportOption,
+    SizeOption,
+    WeightsOption,
+    parse_size,
+    print_result,
+    progress,
+)
+
+parity_app = typer.Typer(no_args_is_help=True, help="What changed: detections, tensors and mAP of two variants.")
+_EXIT_BROKEN = 1
+
+_ImagesOption = Annotated[
+    str | None, typer.Option("--images", help="Image, folder, glob or video; if not given, generated streets.")
+]
+_CocoDirOption = Annotated[
+    Path | None,
+    typer.Option(help="A COCO data set: annotations/instances_val2017.json and val2017/, or what traffic coco writes."),
+]
+_CountOption = Annotated[int, typer.Option(help="Generated streets.")]
+_SeedOption = Annotated[int, typer.Option(help="Of the first generated street.")]
+_ResampleOption = Annotated[str | None, typer.Option(help="bilinear, or cv2 for cv2.resize's pixels.")]
+_ResamplesOption = Annotated[int, typer.Option(help="Of the images, for the interval; 0 for none.")]
+_DumpArgument = Annotated[Path, typer.Argument(help="A file that parity dump wrote.")]
+
+
+@parity_app.command("probe")
+def parity_probe(
+    images: _ImagesOption = None,
+    coco_dir: _CocoDirOption = None,
+    count: _CountOption = 10,
+    size: SizeOption = "720p",
+    seed: _SeedOption = FIRST_SEED,
+    model: ModelOption = "demo",
+    weights: WeightsOption = None,
+    device: DeviceOption = None,
+    out: ReportOption = None,
+    picture: Annotated[Path | None, typer.Option(help="A .png of where the tensors differ.")] = None,
+) -> None:
+    """Compare the network's input as each implementation makes it with F.interpolate's and cv2.resize's."""
+    chosen = _choose_images(images, coco_dir, count, size, seed)
+    spec = read_network(model, weights).spec
+    resolved = EngineConfig.from_env(device=device).resolve_device()
+    with progress("probing", chosen.length) as advance:
+        pixels = (image for _, image in chosen.read())
+        report = probe.probe(pixels, spec=spec, device=resolved, picture=picture, on_progress=advance)
+    report.write(out)
+    print_result(report, to_stdout=True)
+
+
+@parity_app.command("dump")
+def parity_dump(
+    out: Annotated[Path, typer.Argument(help="The file to write, .npz; if interrupted, the same command goes on.")],
+    images: _ImagesOption = None,
+    coco_dir: _CocoDirOption = None,
+    count: _CountOption = 50,
+    size: SizeOption = "312",
+    seed: _SeedOption = FIRST_SEED,
+    name: Annotated[str | None, typer.Option(help="The variant's name in tables; if not given, the file's.")] = None,
+    model: ModelOption = "demo",
+    weights: WeightsOption = None,
+    device: DeviceOption = None,
+    precision: PrecisionOption = None,
+    engine: EngineOption = None,
+    compile: CompileOption = None,  # noqa: A002 - PyTorch's word
+    implementation: ImplementationOption = None,
+    resample: _ResampleOption = None,
+    depth: Annotated[int, typer.Option(help="Batches in flight, 1 to 8.")] = 1,
+    batch: Annotated[int, typer.Option(help="Most images the network sees at once.")] = 1,
+    threshold: Annotated[float, typer.Option(help="What a confidence must exceed, 0..1.")] = THRESHOLD,
+    program: Annotated[str, typer.Option(help=f"Whose pipeline: {', '.join(PROGRAMS)}.")] = OURS,
+) -> None:
+    """Write down what one variant finds on images."""
+    config = EngineConfig.from_env(
+        device=device,
+        precision=precision,
+        engine=engine,
+        compile=compile,
+        implementation=implementation,
+        resample=resample,
+    )
+    variant = Variant(name or out.stem, config, depth=depth, batch=batch, threshold=threshold, program=program)
+    chosen = _choose_images(images, coco_dir, count, size, seed)
+    with progress("detecting", chosen.length) as advance:
+        dump = write_dump(out, variant, read_network(model, weights), chosen, on_progress=advance)
+    print_result(f"wrote {sum(map(len, dump.found))} detections on {len(dump.names)} images to {out}")
+
+
+@parity_app.command("check")
+def parity_check(
+    expected: _DumpArgument,
+    actual: Annotated[list[Path], typer.Argument(help="Others of the same images, each compared with the first.")],
+    confidence: Annotated[list[float] | None, typer.Option(help="Count at this one, too; may be repeated.")] = None,
+    out: Annotated[Path | None, typer.Option(help="A JSON file for the report, of one other.")] = None,
+    pictures: Annotated[Path | None, typer.Option(help="A folder for the ten worst images, of one other.")] = None,
+) -> None:
+    """Pair the detections of dumps and say what is not the same; a difference is a result, not an error."""
+    if len(actual) > 1 and (out or pictures):
+        raise InputError("--out and --pictures take one dump to compare with; call it once for each.")
+    first = Dump.load(expected)
+    others = [Dump.load(path) for path in actual]
+    reports = []
+    with progress("comparing", len(first.names) * len(others)) as advance:
+        for other in others:
+            reports.append(check.check(first, other, confidences=confidence or (), on_progress=advance))  # noqa: PERF401
+    reports[0].write(out)
+    for report in reports:
+        print_result(report, to_stdout=True)
+    if pictures is not None:
+        written = write_worst(pictures, reports[0], first, others[0])
+        print_result(f"wrote {len(written)} pictures to {pictures}")
+
+
+@parity_app.command("coco")
+def parity_coco(
+    results: Annotated[list[Path], typer.Argument(help="Dumps, or COCO results (.json) of any program.")],
+    coco_dir: _CocoDirOption = None,
+    baseline: Annotated[str | None, typer.Option(help="The variant to compare with; the first if not given.")] = None,
+    resamples: _ResamplesOption = coco.RESAMPLES,
+    out: ReportOption = None,
+) -> None:
+    """Mean average precision of variants side by side: all, 50, 75, small, medium, large, with their differences."""
+    dumps = {path: Dump.load(path) for path in results if path.suffix != ".json"}
+    truth = _find_truth(coco_dir, list(dumps.values()))
+    if truth is None:
+        raise InputError("--coco-dir must name a data set: the images' files do not say what is on them.")
+    found: dict[str, Any] = {}
+    for path in results:
+        name = dumps[path].name if path in dumps else path.stem
+        if name in found:
+            raise InputError(f"results must have different names, got {name!r} twice.")
+        found[name] = dumps[path].to_coco(truth) if path in dumps else coco.read_results(path)
+    report = _evaluate(truth, found, baseline, resamples)
+    report.write(out)
+    print_result(report, to_stdout=True)
+
+
+@parity_app.command("gate")
+def parity_gate(
+    expected: _DumpArgument,
+    actual: _DumpArgument,
+    max_unmatched: Annotated[
+        float | None, typer.Option(help="Largest share of detections without a counterpart, 0..1.")
+    ] = None,
+    max_dconf: Annotated[float | None, typer.Option(help="Largest difference in confidence of a pair, 0..1.")] = None,
+    max_dap: Annotated[float | None, typer.Option(help="Largest difference in mAP, 0..1.")] = None,
+    coco_dir: _CocoDirOption = None,
+    resamples: _ResamplesOption = coco.RESAMPLES,
+    report: Annotated[Path | None, typer.Option(help="An HTML page with tables and pictures.")] = None,
+) -> None:
+    """Hold two dumps against limits, for CI: exit with 1 if one is broken."""
+    limits = gate.Limits(max_unmatched, max_dconf, max_dap)
+    dumps = Dump.load(expected), Dump.load(actual)
+    with progress("comparing", len(dumps[0].names)) as advance:
+        found = check.check(*dumps, on_progress=advance)
+    precision = None
+    truth = _find_truth(coco_dir, dumps) if max_dap is not None else None
+    if truth is not None:
+        results = {dump.name: dump.to_coco(truth) for dump in dumps}
+        if len(results) < 2:
+            raise InputError(f"the dumps must have different names, both are {dumps[0].name!r}; see dump --name.")
+        precision = _evaluate(truth, results, dumps[0].name, resamples)
+    verdicts = gate.judge(found, precision, limits)
+    if report is not None:
+        gate.write_page(report, found, verdicts, dumps, precision)
+        print_result(f"wrote {report}")
+    for verdict in verdicts:
+        print_result(verdict, to_stdout=True)
+    if not all(verdict.is_kept for verdict in verdicts):
+        raise typer.Exit(_EXIT_BROKEN)
+
+
+@parity_app.command("study")
+def parity_study(
+    out: Annotated[Path, typer.Argument(help="A folder for the dumps and study.json; the same command goes on.")],
+    only: Annotated[list[str] | None, typer.Option(help=f"{' or '.join(study.PARTS)}; may be repeated.")] = None,
+    variant: Annotated[list[str] | None, typer.Option(help="A variant's name; may be repeated.")] = None,
+    count: Annotated[int | None, typer.Option(help="Streets; 5000 for the demo model and 1000 for Nano.")] = None,
+    size: SizeOption = "640x360",
+    resamples: _ResamplesOption = coco.RESAMPLES,
+    stage: Annotated[
+        Literal["all", "dump", "compare"], typer.Option(help="Dump here and compare elsewhere, or both here.")
+    ] = "all",
+) -> None:
+    """Run every variant that can be had here on the same streets, and compare them."""
+    chosen: dict[str, Any] = {"only": only or (), "variants": variant or (), "images": count}
+    size_hw = parse_size(size)
+    notes: list[str] = []
+    if stage != "compare":
+        with progress("detecting", study.steps(**chosen)) as advance:
+            notes = study.dump(out, **chosen, size_hw=size_hw, on_progress=advance)
+    if stage == "dump":
+        print_result("\n".join([*notes, f"wrote the dumps to {out}"]))
+    else:
+        report = study.compare(out, images=count, size_hw=size_hw, resamples=resamples, notes=notes)
+        print_result(report, to_stdout=True)
+
+
+def _choose_images(source: str | None, coco_dir: Path | None, count: int, size: str, seed: int) -> Images:
+    if source is not None and coco_dir is not None:
+        raise InputError("--images and --coco-dir must not both be given.")
+    if coco_dir is not None:
+        return CocoFolder(coco_dir)
+    if source is not None:
+        return Files(source)
+    return Traffic(count, parse_size(size), seed)
+
+
+def _find_truth(coco_dir: Path | None, dumps: Sequence[Dump]) -> Any:
+    """The data set given, or what the dumps' images are known to show; None if nobody knows."""
+    if coco_dir is not None:
+        return CocoFolder(coco_dir).truth()
+    return images_from(dumps[0].images).truth() if dumps else None
+
+
+def _evaluate(truth: Any, results: dict[str, Any], baseline: str | None, resamples: int) -> coco.Report:
+    with progress("measuring", coco.steps(truth, results, resamples=resamples)) as advance:
+        return coco.evaluate(truth, results, baseline=baseline, resamples=resamples, on_progress=advance)

@@ -1,0 +1,132 @@
+"""The gate for other people's CI: two dumps, limits, a verdict, and one page that says so to anybody."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+import jinja2
+
+from maskjet.errors import InputError, SourceError
+from maskjet.parity import check, coco
+from maskjet.parity.dump import Dump
+from maskjet.parity.pictures import draw_worst, encode
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much may change; None where anything goes."""
+
+    max_unmatched: float | None = None
+    """Share of the detections without a counterpart, 0..1."""
+    max_dconf: float | None = None
+    """Largest difference in confidence of a matched detection, 0..1."""
+    max_dap: float | None = None
+    """Largest difference in mean average precision, for boxes or masks, 0..1; needs to know what is on the images."""
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value is not None and not 0 <= value <= 1:
+                raise InputError(f"{name} must be 0..1, got {value}.")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One limit, and what was found."""
+
+    what: str
+    """In words."""
+    found: float
+    """The measured value."""
+    limit: float
+    """What it may be at most."""
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the limit holds; NaN does not hold any."""
+        return self.found <= self.limit
+
+    def __str__(self) -> str:
+        return f"{'kept' if self.is_kept else 'BROKEN'}: {self.what} {self.found:.4g}, limit {self.limit:g}"
+
+
+def judge(found: check.Report, precision: coco.Report | None, limits: Limits) -> list[Verdict]:
+    """Hold what was found against the limits.
+
+    Args:
+        found: Of the two dumps, all detections first.
+        precision: Of the two dumps, in that order; None if nobody knows what is on the images.
+        limits: Of what matters.
+
+    Raises:
+        InputError: No limit is set, or one on precision without knowing what is on the images.
+    """
+    everything = found.measurements[0]
+    verdicts = []
+    if limits.max_unmatched is not None:
+        verdicts.append(
+            Verdict("share of detections without a counterpart", 1 - everything.share, limits.max_unmatched)
+        )
+    if limits.max_dconf is not None:
+        largest = everything.confidence_difference.max
+        verdicts.append(Verdict("largest difference in confidence", largest, limits.max_dconf))
+    if limits.max_dap is not None:
+        if precision is None:
+            raise InputError("max_dap needs a truth: generated traffic, or a COCO data set.")
+        actual = str(found.actual["name"])
+        verdicts += [
+            Verdict(f"difference in {m.kind} mAP", math.nan if m.delta is None else abs(m.delta), limits.max_dap)
+            for m in precision.measurements
+            if m.variant == actual
+        ]
+    if not verdicts:
+        raise InputError("at least one of max_unmatched, max_dconf and max_dap must be given.")
+    return verdicts
+
+
+def write_page(
+    path: Path,
+    found: check.Report,
+    verdicts: Sequence[Verdict],
+    dumps: tuple[Dump, Dump],
+    precision: coco.Report | None = None,
+) -> None:
+    """Write one HTML file, pictures within, for readers who have never seen maskjet.
+
+    Args:
+        path: The file.
+        found: Of the two dumps.
+        verdicts: On them.
+        dumps: Expected and actual.
+        precision: Of the two, if it is known.
+
+    Raises:
+        SourceError: The file can't be written, or the images are not where the dumps say any more.
+    """
+    template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True).from_string(
+        (files("maskjet.parity") / "page.html").read_text()
+    )
+    pictures = [
+        (image, base64.b64encode(encode(picture, ".jpg")).decode()) for image, picture in draw_worst(found, *dumps)
+    ]
+    header, *rows = found.rows()
+    page = template.render(
+        found=found,
+        verdicts=verdicts,
+        is_kept=all(verdict.is_kept for verdict in verdicts),
+        header=header[2:],
+        rows=[row[2:] for row in rows],
+        sides=[("expected", dumps[0]), ("actual", dumps[1])],
+        precision=None if precision is None else precision.rows(),
+        notes=[] if precision is None else precision.notes,
+        pictures=pictures,
+    )
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise SourceError(f"{str(path)!r} must be writable: {error.strerror}.") from error

@@ -1,0 +1,274 @@
+"""The images that variants are compared on: in a fixed order, and to be had again, from the first or any later one."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskjet import traffic
+from maskjet.errors import InputError, SourceError
+from maskjet.frames import Frame, Source, open_source
+from maskjet.images import to_image
+from maskjet.traffic.dataset import CATEGORIES, annotate
+
+FIRST_SEED = 20_000_000
+"""Of generated streets; the demo model was trained on others."""
+_PER_PROCESS = 50  # drawing fewer streets takes less time than starting a process
+_ANNOTATIONS = (("annotations.json", "images"), ("annotations/instances_val2017.json", "val2017"))
+
+
+class Images(ABC):
+    """Images with names; what they are is in the fields, so that they can be described and found again."""
+
+    kind: ClassVar[str] = "list"
+
+    @property
+    @abstractmethod
+    def length(self) -> int | None:
+        """How many there are; None if that can't be known beforehand."""
+
+    @abstractmethod
+    def read(self, start: int = 0) -> Iterator[tuple[str, NDArray[np.uint8]]]:
+        """Name and image, uint8 [H, W, 3] RGB, from the start-th on."""
+
+    def at(self, number: int) -> tuple[str, NDArray[np.uint8]]:
+        """Name and image of one.
+
+        Raises:
+            InputError: There is none at that position.
+        """
+        for found in self.read(number):
+            return found
+        raise InputError(f"number must be one of the images, there is no number {number}.")
+
+    def truth(self) -> dict[str, Any] | None:
+        """What is on them as a COCO data set, whose file names are the images' names; None where nobody knows."""
+        return None
+
+    def describe(self) -> dict[str, Any]:
+        """As JSON types, for `images_from`."""
+        return {"kind": self.kind, **{name: str(v) if isinstance(v, Path) else v for name, v in asdict(self).items()}}  # type: ignore[call-overload]
+
+    def open(self, start: int = 0) -> Source:
+        """As a source for `Model.stream`, whose frames have the images' names."""
+        return _ImagesSource(self, start)
+
+
+@dataclass(frozen=True)
+class Traffic(Images):
+    """Generated streets, each of its own seed; drawn by several processes where there are cores for them."""
+
+    kind: ClassVar[str] = "traffic"
+    count: int = 50
+    """How many."""
+    size_hw: tuple[int, int] = traffic.SIZES_HW["312"]
+    """(height, width) of each."""
+    seed: int = FIRST_SEED
+    """Of the first; each next one's is one more."""
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise InputError(f"count must be at least 1, got {self.count}.")
+
+    @property
+    def length(self) -> int:
+        """How many there are."""
+        return self.count
+
+    def read(self, start: int = 0) -> Iterator[tuple[str, NDArray[np.uint8]]]:
+        """Name and image, from the start-th on."""
+        numbers = range(start, self.count)
+        for number, image in zip(numbers, _map(partial(_draw, self), numbers), strict=True):
+            yield self._name(number), image
+
+    def at(self, number: int) -> tuple[str, NDArray[np.uint8]]:
+        """Name and image of one; any seed has a street."""
+        return self._name(number), _draw(self, number)
+
+    def truth(self) -> dict[str, Any]:
+        """What was drawn."""
+        height, width = self.size_hw
+        images = [
+            {"id": number, "file_name": self._name(number), "height": height, "width": width}
+            for number in range(self.count)
+        ]
+        annotations = [one for found in _map(partial(_annotate, self), range(self.count)) for one in found]
+        for number, annotation in enumerate(annotations):
+            annotation["id"] = number + 1
+        return {"images": images, "annotations": annotations, "categories": CATEGORIES}
+
+    def _name(self, number: int) -> str:
+        return f"street {self.seed + number}"
+
+
+def _draw(streets: Traffic, number: int) -> NDArray[np.uint8]:
+    return traffic.sample(streets.seed + number, size_hw=streets.size_hw).image
+
+
+def _annotate(streets: Traffic, number: int) -> list[dict[str, Any]]:
+    return list(annotate(traffic.sample(streets.seed + number, size_hw=streets.size_hw), number, 1))
+
+
+def _map(work: partial[Any], numbers: Sequence[int]) -> Iterator[Any]:
+    """Do work for each number, in order, on all cores but one where that pays; a bounded number ahead."""
+    processes = min(len(os.sched_getaffinity(0)) - 1, len(numbers) // _PER_PROCESS)
+    if processes < 2:
+        yield from map(work, numbers)
+        return
+    # Not forked: a copy of PyTorch's threads waits for ever.
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+        ahead: deque[Future[Any]] = deque()
+        remaining = iter(numbers)
+        try:
+            ahead.extend(pool.submit(work, number) for number in islice(remaining, 4 * processes))
+            while ahead:
+                result = ahead.popleft().result()
+                ahead.extend(pool.submit(work, number) for number in islice(remaining, 1))
+                yield result
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+@dataclass(frozen=True)
+class Files(Images):
+    """Whatever `open_source` reads from a path: an image, a folder, a glob or a video."""
+
+    kind: ClassVar[str] = "files"
+    source: str
+    """Where they are."""
+
+    @property
+    def length(self) -> int | None:
+        """How many there should be."""
+        with open_source(self.source) as opened:
+            return opened.length
+
+    def read(self, start: int = 0) -> Iterator[tuple[str, NDArray[np.uint8]]]:
+        """Name and image, from the start-th on; those that can't be decoded are left out."""
+        with open_source(self.source) as opened:
+            if opened.is_live:
+                raise InputError(f"images must be the same every time, {self.source!r} is live.")
+            for frame in islice(opened, start, None):
+                yield frame.name, frame.image
+
+
+@dataclass(frozen=True)
+class CocoFolder(Images):
+    """A COCO data set: annotations/instances_val2017.json with val2017/, or annotations.json with images/."""
+
+    kind: ClassVar[str] = "coco"
+    folder: Path
+    """Where it is."""
+
+    @property
+    def length(self) -> int:
+        """How many images it lists."""
+        return len(self._listed())
+
+    def read(self, start: int = 0) -> Iterator[tuple[str, NDArray[np.uint8]]]:
+        """File name and image, as listed, from the start-th on."""
+        images = self._find()[1]
+        for entry in self._listed()[start:]:
+            yield entry["file_name"], to_image(images / entry["file_name"], "image")
+
+    def truth(self) -> dict[str, Any]:
+        """Its annotations."""
+        path = self._find()[0]
+        try:
+            found = json.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            raise SourceError(f"{str(path)!r} must be a COCO data set: {error}.") from error
+        if not isinstance(found, dict) or not {"images", "annotations", "categories"} <= found.keys():
+            raise SourceError(f"{str(path)!r} must be a COCO data set, it lacks images, annotations or categories.")
+        return found
+
+    def _listed(self) -> list[dict[str, Any]]:
+        listed: list[dict[str, Any]] = self.truth()["images"]
+        return listed
+
+    def _find(self) -> tuple[Path, Path]:
+        """The annotations, and the images' folder."""
+        for file, images in _ANNOTATIONS:
+            if (self.folder / file).is_file():
+                return self.folder / file, self.folder / images
+        wanted = " or ".join(f"{file} with {images}/" for file, images in _ANNOTATIONS)
+        raise SourceError(f"coco_dir must have {wanted}, {str(self.folder)!r} has neither.")
+
+
+class Kept(Images):
+    """Other images, all read at once and kept in memory.
+
+    Args:
+        images: Which.
+    """
+
+    def __init__(self, images: Images) -> None:
+        self._images = images
+        self._kept = list(images.read())
+
+    @property
+    def length(self) -> int:
+        """How many there are."""
+        return len(self._kept)
+
+    def read(self, start: int = 0) -> Iterator[tuple[str, NDArray[np.uint8]]]:
+        """Name and image, from the start-th on."""
+        yield from self._kept[start:]
+
+    def truth(self) -> dict[str, Any] | None:
+        """What is on them."""
+        return self._images.truth()
+
+    def describe(self) -> dict[str, Any]:
+        """The others' description."""
+        return self._images.describe()
+
+
+def images_from(description: Mapping[str, Any]) -> Images:
+    """The images that `Images.describe` described.
+
+    Raises:
+        InputError: It did not.
+    """
+    fields = dict(description)
+    try:
+        kind = fields.pop("kind")
+        if kind == Traffic.kind:
+            height, width = fields.pop("size_hw")
+            return Traffic(size_hw=(height, width), **fields)
+        if kind == Files.kind:
+            return Files(**fields)
+        if kind == CocoFolder.kind:
+            return CocoFolder(Path(fields["folder"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"description must be what Images.describe returns, got {dict(description)}.") from error
+    raise InputError(f"description must have a kind of images, got {kind!r}.")
+
+
+class _ImagesSource(Source):
+    """Images as frames."""
+
+    kind = "list"
+
+    def __init__(self, images: Images, start: int) -> None:
+        super().__init__(images.kind)
+        self._images, self._start = images, start
+        self.length = None if images.length is None else images.length - start
+
+    def __iter__(self) -> Iterator[Frame]:
+        for index, (name, image) in enumerate(self._images.read(self._start), self._start):
+            self.frames_seen += 1
+            yield Frame(index, None, image, self.name, name)

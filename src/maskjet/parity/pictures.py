@@ -1,0 +1,115 @@
+"""Pictures of images on which two variants differ: one side, the other, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from maskjet.detections import Detections
+from maskjet.drawing import draw
+from maskjet.errors import InputError, SourceError
+from maskjet.parity.check import ChangedImage, Report
+from maskjet.parity.dump import Dump
+from maskjet.parity.images import images_from
+from maskjet.parity.pair import DifferenceKind
+
+Image = NDArray[np.uint8]
+
+_SIDE = 480  # pixels of a panel's width at least
+_TITLE, _GAP = 28, 4  # pixels
+_PAPER, _INK = (255, 255, 255), (24, 28, 32)
+_ONLY_EXPECTED, _ONLY_ACTUAL = (255, 64, 64), (64, 160, 255)
+_FRAMED: Mapping[DifferenceKind, tuple[int, int, int]] = {
+    "dropped": _ONLY_EXPECTED,
+    "added": _ONLY_ACTUAL,
+    "class swapped": (255, 200, 0),
+}
+
+
+def draw_worst(found: Report, expected: Dump, actual: Dump) -> Iterator[tuple[ChangedImage, Image]]:
+    """The report's worst images, each beside what both variants found on it, uint8 [h, w, 3], RGB; the worst first.
+
+    Args:
+        found: What `check` says of the dumps.
+        expected: The first of them.
+        actual: The second.
+
+    Raises:
+        SourceError: The images are not where the dump says any more.
+        InputError: They are no longer the same.
+    """
+    images = images_from(expected.images)
+    for changed in found.worst:
+        name, image = images.at(changed.number)
+        one, other = expected.found[changed.number], actual.found[changed.number]
+        if name != changed.name or image.shape[:2] != one.image_size:
+            raise InputError(f"the images must be those of the dump, number {changed.number} is {name!r} now.")
+        yield changed, draw_pair(image, one, other, changed, (expected.name, actual.name))
+
+
+def write_worst(folder: Path, found: Report, expected: Dump, actual: Dump) -> list[Path]:
+    """Write the report's worst images as PNG files; see `draw_worst`."""
+    written = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for rank, (_, picture) in enumerate(draw_worst(found, expected, actual), 1):
+            written.append(folder / f"worst_{rank:02}.png")
+            written[-1].write_bytes(encode(picture, ".png"))
+    except OSError as error:
+        raise SourceError(f"{str(folder)!r} must be writable: {error.strerror}.") from error
+    return written
+
+
+def encode(picture: Image, suffix: str) -> bytes:
+    """A picture as the bytes of an image file."""
+    _, data = cv2.imencode(suffix, cv2.cvtColor(picture, cv2.COLOR_RGB2BGR))
+    return data.tobytes()
+
+
+def draw_pair(
+    image: Image, expected: Detections, actual: Detections, changed: ChangedImage, names: tuple[str, str]
+) -> Image:
+    """Three panels: what one variant found, what the other found, and in what they differ."""
+    scale = max(-(-_SIDE // image.shape[1]), 1)  # whole pixels stay whole
+    panels = [draw(image, expected), draw(image, actual), _draw_difference(image, expected, actual)]
+    panels = [panel.repeat(scale, axis=0).repeat(scale, axis=1) for panel in panels]
+    for difference in changed.differences:
+        if difference.kind in _FRAMED:
+            left, top, right, bottom = (round(scale * value) for value in difference.xyxy)
+            cv2.rectangle(panels[2], (left, top), (right, bottom), _FRAMED[difference.kind], 2)
+            _write(panels[2], difference.kind, (left + 3, min(bottom + 14, panels[2].shape[0] - 4)), (255, 255, 255))
+    titles = (f"expected: {names[0]}", f"actual: {names[1]}", "red: only expected, blue: only actual")
+    height, width = panels[0].shape[:2]
+    sheet = np.full((height + _TITLE, 3 * width + 2 * _GAP, 3), _PAPER, np.uint8)
+    for number, (panel, title) in enumerate(zip(panels, titles, strict=True)):
+        left = number * (width + _GAP)
+        sheet[_TITLE:, left : left + width] = panel
+        _write(sheet[:, left : left + width], title, (4, 19), _INK)
+    return sheet
+
+
+def _draw_difference(image: Image, expected: Detections, actual: Detections) -> Image:
+    """A dark image, with the pixels that only one side's masks cover in colour; boxes where there are no masks."""
+    dark = cv2.cvtColor(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB) // 3
+    one, other = (_cover(found) for found in (expected, actual))
+    dark[one & ~other] = _ONLY_EXPECTED
+    dark[other & ~one] = _ONLY_ACTUAL
+    return np.asarray(dark, np.uint8)
+
+
+def _cover(found: Detections) -> NDArray[np.bool_]:
+    """Pixels of any mask, bool [H, W]; of any box's border without masks."""
+    if found.rle is not None:
+        return np.asarray(found.masks().any(axis=0))
+    canvas = np.zeros(found.image_size, np.uint8)
+    for left, top, right, bottom in np.rint(found.xyxy).astype(int).tolist():
+        cv2.rectangle(canvas, (left, top), (right, bottom), 1)
+    return canvas.view(np.bool_)
+
+
+def _write(canvas: Image, text: str, corner: tuple[int, int], colour: tuple[int, int, int]) -> None:
+    cv2.putText(canvas, text, corner, cv2.FONT_HERSHEY_SIMPLEX, 0.45, colour, 1, cv2.LINE_AA)

@@ -1,0 +1,50 @@
+"""Dumps with known contents, and with planted faults."""
+
+import numpy as np
+
+from maskjet import coco_rle
+from maskjet.detections import Detections
+from maskjet.parity.dump import Dump
+from maskjet.parity.images import Traffic
+
+STREETS = Traffic(count=4, size_hw=(96, 160), seed=5)
+NAMES = {0: "car", 1: "truck"}
+BOXES = [(10, 20, 60, 60), (80, 30, 120, 70), (100, 72, 150, 94)]
+
+
+def detections(boxes=BOXES, class_id=(0, 1, 0), confidence=(0.9, 0.75, 0.5), flipped=(), size_hw=STREETS.size_hw):
+    masks = np.zeros((len(boxes), *size_hw), np.uint8)
+    for number, (x1, y1, x2, y2) in enumerate(boxes):
+        masks[number, y1:y2, x1:x2] = 1
+        if number in flipped:
+            masks[number, y1, x1] = 0
+    return Detections(
+        image_size=size_hw,
+        xyxy=np.array(boxes, np.float32).reshape(-1, 4),
+        confidence=np.array(confidence[: len(boxes)], np.float32),
+        class_id=np.array(class_id[: len(boxes)], np.int32),
+        rle=coco_rle.encode(masks),
+        class_names=NAMES,
+    )
+
+
+def dump(name="one", found=None, **fields):
+    """Of the four streets, three detections on each; `found` replaces those of the first ones."""
+    found = [*(found or []), *(detections() for _ in range(4))][:4]
+    names = [name for name, _ in STREETS.read()]
+    variant = {"name": name, "program": "maskjet", "threshold": 0.05, "config": {"precision": "fp32"}}
+    run = {"cpu": "a CPU", "gpu": None, "versions": {"torch": "2"}, "measured_at": "today", "commit": None}
+    digests = [f"{number:016x}" for number in range(4)]
+    values = {"variant": variant, "run": run, "images": STREETS.describe(), "names": names, "digests": digests}
+    return Dump(**{**values, "found": found, **fields})
+
+
+FAULTS = {
+    "dropped": detections(BOXES[:2]),
+    "added": detections([*BOXES, (2, 70, 30, 90)], class_id=(0, 1, 0, 1), confidence=(0.9, 0.75, 0.5, 0.4)),
+    "class swapped": detections(class_id=(0, 1, 1)),
+    "box moved": detections([BOXES[0], (83, 30, 123, 70), BOXES[2]]),
+    "mask changed": detections(flipped=(1,)),
+    "confidence changed": detections(confidence=(0.9, 0.75, 0.45)),
+}
+"""By what `pair.KINDS` calls them: three detections of which one is wrong so."""

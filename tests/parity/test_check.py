@@ -1,0 +1,92 @@
+"""Checks: a planted fault is reported, by its name, and nothing else is."""
+
+import cv2
+import numpy as np
+import pytest
+
+from maskjet.errors import InputError
+from maskjet.parity.check import check
+from maskjet.parity.pair import KINDS
+from maskjet.parity.pictures import write_worst
+from tests.parity.dumps import FAULTS, detections, dump
+
+
+def test_the_same_is_the_same():
+    report = check(dump(), dump("two"), confidences=[0.8])
+    assert (report.images, report.same_images, report.other_counts, report.worst) == (4, 4, 0, [])
+    everything, certain = report.measurements
+    assert (everything.confidence, everything.matched, everything.equal_strings, everything.share) == (0.05, 12, 12, 1)
+    assert (certain.confidence, certain.matched) == (0.8, 4)
+    assert everything.mean_mask_iou == everything.min_box_iou == 1
+    assert set(report.kinds.values()) == {0}
+    assert "nothing differs" in str(report)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_planted_fault_is_reported_by_name(kind):
+    report = check(dump(), dump("two", [detections(), FAULTS[kind]]))
+    expected = dict.fromkeys(KINDS, 0) | {kind: 1}
+    if kind == "box moved":
+        expected["mask changed"] = 1  # the thing moved
+    assert report.kinds == expected
+    assert report.same_images == 3
+    (worst,) = report.worst
+    assert (worst.number, worst.name, worst.more) == (1, "street 6", 0)
+    assert {difference.kind for difference in worst.differences} == {name for name, n in expected.items() if n}
+    assert str(worst.differences[0]).startswith(kind)
+    assert f"street 6:\n  {kind}" in str(report)
+    m = report.measurements[0]
+    unmatched = {"dropped": (1, 0, 0), "added": (0, 1, 0), "class swapped": (1, 1, 1)}.get(kind, (0, 0, 0))
+    assert (m.dropped, m.added, m.swapped) == unmatched
+    assert report.other_counts == (kind in ("dropped", "added"))
+
+
+def test_amounts():
+    moved = check(dump(), dump("two", [FAULTS["box moved"]])).measurements[0]
+    assert moved.box_difference_px.max == 3
+    assert moved.min_box_iou == pytest.approx(37 / 43)
+    assert moved.min_mask_iou == pytest.approx(37 / 43)
+    assert moved.mean_mask_iou == pytest.approx((11 + 37 / 43) / 12)
+    flipped = check(dump(), dump("two", [FAULTS["mask changed"]])).measurements[0]
+    assert (flipped.equal_strings, flipped.min_mask_iou) == (11, pytest.approx(1599 / 1600))
+    unsure = check(dump(), dump("two", [FAULTS["confidence changed"]])).measurements[0]
+    assert unsure.confidence_difference.max == pytest.approx(0.05)
+    assert unsure.confidence_difference.mean == pytest.approx(0.05 / 12)
+
+
+def test_the_worst_come_first_and_are_ten_at_most():
+    everything = [FAULTS["mask changed"], FAULTS["class swapped"], FAULTS["confidence changed"], FAULTS["dropped"]]
+    report = check(dump(), dump("two", everything))
+    assert [image.number for image in report.worst] == [1, 3, 0, 2]  # the lost ones were as certain: in their order
+
+
+def test_one_side_has_nothing():
+    report = check(dump(), dump("two", [detections(())] * 4))
+    m = report.measurements[0]
+    assert (m.matched, m.dropped, m.mean_mask_iou, m.share) == (0, 12, None, 0)
+    assert "-" in report.rows()[1]
+
+
+def test_other_images_are_refused():
+    with pytest.raises(InputError, match="must be of the same images"):
+        check(dump(), dump("two", digests=["x"] * 4))
+
+
+def test_the_worst_are_drawn_side_by_side(tmp_path):
+    one, two = dump(), dump("two", [FAULTS["dropped"], FAULTS["mask changed"]])
+    report = check(one, two)
+    paths = write_worst(tmp_path / "pictures", report, one, two)
+    assert [path.name for path in paths] == ["worst_01.png", "worst_02.png"]
+    sheets = [cv2.imread(str(path))[..., ::-1] for path in paths]
+    (height, width), scale = (96, 160), 3
+    for sheet in sheets:
+        assert sheet.shape == (28 + scale * height, 3 * scale * width + 8, 3)
+        panels = [sheet[28:, number * (scale * width + 4) :][:, : scale * width] for number in range(3)]
+        is_red = (panels[2] == (255, 64, 64)).all(-1)
+        red = is_red.reshape(height, scale, width, scale).all((1, 3))
+        if sheet is sheets[0]:  # a detection is lost: its mask, and a frame around it
+            assert red[74:92, 102:148].mean() > 0.9
+            assert not np.array_equal(panels[0], panels[1])
+        else:
+            assert red.sum() == 1
+            assert red[30, 80]

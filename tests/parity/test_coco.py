@@ -1,0 +1,469 @@
+"""COCO mAP of variants: equal to pycocotools', draw by draw, and no planted fault goes unseen."""
+
+import contextlib
+import copy
+import io
+import json
+import sys
+from dataclasses import asdict
+
+import faster_coco_eval
+import numpy as np
+import pytest
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
+
+from maskjet import coco_rle, traffic
+from maskjet.bench import machine
+from maskjet.errors import InputError, MissingDependencyError, SourceError, UnsupportedError
+from maskjet.parity import coco
+from maskjet.traffic.dataset import CATEGORIES, annotate
+
+SIZE = (96, 160)
+
+
+@pytest.fixture(autouse=True)
+def _small_copies(monkeypatch):
+    monkeypatch.setitem(machine._COPIED_BYTES, "cpu", 2**20)
+
+
+def streets(images):
+    """A truth of traffic scenes, and the detections that get full marks on it."""
+    scenes = [traffic.sample(seed, size_hw=SIZE) for seed in range(images)]
+    listed = [{"id": number, "height": SIZE[0], "width": SIZE[1]} for number in range(images)]
+    found = []
+    for number, scene in enumerate(scenes):
+        found += annotate(scene, number, len(found) + 1)
+    fields = ("image_id", "category_id", "bbox", "segmentation")
+    confidence = np.random.default_rng(0).uniform(0.5, 1, len(found)).tolist()
+    perfect = [
+        {**{field: copy.deepcopy(entry[field]) for field in fields}, "score": score}
+        for entry, score in zip(found, confidence, strict=True)
+    ]
+    return {"images": listed, "categories": CATEGORIES, "annotations": found}, perfect
+
+
+def random_set(seed=0, images=8):
+    """A truth in all of COCO's forms, and two variants that are right now and then, with equal scores among them."""
+    random = np.random.default_rng(seed)
+    ids = random.permutation(100)[:images].tolist()  # neither from 0 nor in order
+    sizes = {image_id: (200 + 10 * number, 300 - 7 * number) for number, image_id in enumerate(ids)}
+    truth = {
+        "images": [{"id": image_id, "height": sizes[image_id][0], "width": sizes[image_id][1]} for image_id in ids],
+        "categories": [{"id": category} for category in (7, 2, 90, 3)],  # 3 has no annotations
+        "annotations": [],
+    }
+    results = {"a": [], "b": []}
+    for image_id in ids:
+        for number in range(14):
+            box, category = random_box(random, sizes[image_id]), int(random.choice([2, 7, 90]))
+            is_crowd = number == 13
+            rle = rectangle(box, sizes[image_id])
+            x, y, w, h = box
+            segmentation = [
+                coco_rle.to_json(rle),
+                [[x, y, x + w, y, x + w, y + h, x, y + h]],
+                {"size": rle["size"], "counts": coco_rle.string_to_counts(rle["counts"]).tolist()},
+            ][2 if is_crowd else number % 2]
+            entry = {"image_id": image_id, "category_id": category, "bbox": box, "area": w * h}
+            entry |= {"id": len(truth["annotations"]) + 1, "segmentation": segmentation, "iscrowd": int(is_crowd)}
+            truth["annotations"].append(entry)
+            for entries in results.values():
+                if random.random() < 0.8:
+                    entries.append(detection(random, image_id, category, moved(random, box), sizes[image_id]))
+        for entries in results.values():
+            for _ in range(6):
+                box, category = random_box(random, sizes[image_id]), int(random.choice([2, 3, 7, 90]))
+                entries.append(detection(random, image_id, category, box, sizes[image_id]))
+    return truth, results
+
+
+def random_box(random, size):
+    side = int(np.exp(random.uniform(2, 5)))
+    w, h = side, max(1, int(side * random.uniform(0.6, 1)))
+    return [int(random.integers(0, size[1] - w)), int(random.integers(0, size[0] - h)), w, h]
+
+
+def moved(random, box):
+    x, y, w, h = box
+    dx, dy = (int(random.normal(0, 0.06) * side) for side in (w, h))
+    return [max(x + dx, 0), max(y + dy, 0), w, h]
+
+
+def rectangle(box, size):
+    x, y, w, h = box
+    mask = np.zeros(size, np.uint8)
+    mask[y : y + h, x : x + w] = 1
+    mask[y : y + h // 3, x : x + w // 3] = 0  # so that a mask is not its box
+    return coco_rle.encode(mask)[0]
+
+
+def detection(random, image_id, category, box, size):
+    score = round(float(random.random()), 1)
+    mask = coco_rle.to_json(rectangle(box, size))
+    return {"image_id": image_id, "category_id": category, "bbox": box, "score": score, "segmentation": mask}
+
+
+def oracle(truth, entries, kind):
+    """The six numbers by pycocotools."""
+    truth = copy.deepcopy(truth)
+    left_out = "segmentation" if kind == "bbox" else "bbox"
+    entries = [{field: value for field, value in entry.items() if field != left_out} for entry in entries]
+    with contextlib.redirect_stdout(io.StringIO()):
+        expected = COCO()
+        expected.dataset = truth
+        expected.createIndex()
+        scored = COCOeval(expected, expected.loadRes(copy.deepcopy(entries)), kind)
+        scored.evaluate()
+        scored.accumulate()
+        scored.summarize()
+    return [None if score == -1 else score for score in scored.stats[:6].tolist()]
+
+
+def drawn(truth, entries, draw):
+    """The data set that has the drawn images, each as often as drawn, under new ids."""
+    ids = sorted(image["id"] for image in truth["images"])
+    images = {image["id"]: image for image in truth["images"]}
+    copies = {"images": [], "categories": truth["categories"], "annotations": []}
+    found = []
+    for number, position in enumerate(draw.tolist()):
+        image_id = ids[position]
+        copies["images"].append({**images[image_id], "id": number})
+        for source, target in ((truth["annotations"], copies["annotations"]), (entries, found)):
+            target += [{**entry, "image_id": number} for entry in source if entry["image_id"] == image_id]
+    copies["annotations"] = [{**entry, "id": number + 1} for number, entry in enumerate(copies["annotations"])]
+    return copies, found
+
+
+def only(report, variant, kind="bbox"):
+    (found,) = (m for m in report.measurements if (m.variant, m.kind) == (variant, kind))
+    return found
+
+
+def scores(measurement):
+    return [getattr(measurement, metric) for metric in coco.METRICS]
+
+
+def test_scores_equal_pycocotools():
+    truth, results = random_set()
+    report = coco.evaluate(truth, results, baseline="b", resamples=0)
+    assert [(m.kind, m.variant) for m in report.measurements] == [(k, v) for k in coco.KINDS for v in "ab"]
+    for m in report.measurements:
+        expected = oracle(truth, results[m.variant], m.kind)
+        assert None not in expected
+        assert scores(m) == pytest.approx(expected, abs=1e-12)
+        base = oracle(truth, results["b"], m.kind)
+        assert list(m.deltas.values()) == pytest.approx(np.subtract(expected, base).tolist(), abs=1e-12)
+        assert m.delta == m.deltas["ap"]
+        assert (m.delta_low, m.delta_high, m.is_noise) == (None, None, None)
+    assert only(report, "a").delta != 0
+    assert (report.baseline, report.images, report.resamples, list(report.notes)) == ("b", 8, 0, [])
+
+
+def test_an_interval_is_that_of_pycocotools_on_the_same_draws():
+    truth, results = random_set(1, images=6)
+    report = coco.evaluate(truth, results, resamples=5, seed=3)
+    draws = np.random.default_rng(3).integers(0, 6, (5, 6))
+    for kind in coco.KINDS:
+        deltas = []
+        for draw in draws:
+            a, b = (oracle(*drawn(truth, results[name], draw), kind)[0] for name in "ab")
+            deltas.append(b - a)
+        m = only(report, "b", kind)
+        assert [m.delta_low, m.delta_high] == pytest.approx(np.quantile(deltas, [0.025, 0.975]).tolist(), abs=1e-12)
+        assert m.delta_low < m.delta_high
+
+
+def test_the_truth_gets_full_marks_and_none_where_there_is_nothing():
+    truth, perfect = streets(4)
+    report = coco.evaluate(truth, {"perfect": perfect})
+    for kind in coco.KINDS:
+        m = only(report, "perfect", kind)
+        assert (m.ap, m.ap50, m.ap75, m.ap_small) == pytest.approx((1, 1, 1, 1))
+        assert m.ap_large is None
+        assert m.deltas["ap_large"] is None
+        assert (m.delta, m.delta_low, m.is_noise) == (0, None, None)
+
+
+def drop(entries):
+    del entries[3]
+
+
+def swap(entries):
+    entries[3]["category_id"] = entries[3]["category_id"] % len(CATEGORIES) + 1
+
+
+def shift(entries):
+    entries[3]["bbox"][0] += entries[3]["bbox"][2] / 2
+
+
+@pytest.mark.parametrize("fault", [drop, swap, shift])
+def test_a_planted_fault_is_seen(fault):
+    truth, perfect = streets(4)
+    faulty = copy.deepcopy(perfect)
+    fault(faulty)
+    m = only(coco.evaluate(truth, {"right": perfect, "wrong": faulty}, resamples=0), "wrong")
+    assert m.ap < 0.999
+    assert m.delta == pytest.approx(m.ap - 1)
+
+
+def test_a_fault_in_a_mask_is_seen_in_masks_only():
+    truth, perfect = streets(4)
+    faulty = copy.deepcopy(perfect)
+    faulty[3]["segmentation"] = coco_rle.to_json(coco_rle.encode(np.zeros(SIZE, bool))[0])
+    report = coco.evaluate(truth, {"right": perfect, "wrong": faulty}, resamples=0)
+    assert only(report, "wrong", "bbox").delta == 0
+    assert only(report, "wrong", "segm").delta < -0.001
+
+
+def test_differences_are_told_from_noise():
+    truth, perfect = streets(20)
+    results = {
+        "base": perfect,
+        "same": copy.deepcopy(perfect),
+        "one less": perfect[1:],
+        "half": perfect[::2],
+        "nothing": [],
+    }
+    report = coco.evaluate(truth, results, resamples=40)
+    for kind in coco.KINDS:
+        same, fewer, half, nothing = (only(report, name, kind) for name in list(results)[1:])
+        assert (same.delta, same.delta_low, same.delta_high, same.is_noise) == (0, 0, 0, True)
+        assert fewer.delta < 0
+        assert fewer.delta_low < 0 == fewer.delta_high
+        assert fewer.is_noise
+        assert half.delta_low < half.delta < half.delta_high < -0.1
+        assert not half.is_noise
+        assert (nothing.ap, nothing.ap_small, nothing.ap_large) == (0, 0, None)
+        assert (nothing.delta, nothing.delta_low, nothing.delta_high) == pytest.approx((-1, -1, -1))
+    cells = {row[0]: row[9] for row in report.rows()}
+    assert (cells["base"], cells["same"]) == ("baseline", "+0.0000..+0.0000, noise")
+    assert "noise" not in cells["half"]
+
+
+def test_the_same_seed_draws_the_same_images():
+    truth, perfect = streets(6)
+    results = {"base": perfect, "half": perfect[::2]}
+    intervals = [asdict(coco.evaluate(truth, results, resamples=10, seed=seed))["measurements"] for seed in (5, 5, 6)]
+    assert intervals[0] == intervals[1]
+    assert intervals[0][1]["delta_low"] != intervals[2][1]["delta_low"]
+
+
+def test_a_truth_without_annotations_scores_nothing():
+    truth, perfect = streets(2)
+    report = coco.evaluate({**truth, "annotations": []}, {"a": perfect, "b": []}, resamples=3)
+    for m in report.measurements:
+        assert scores(m) == [None] * 6
+        assert set(m.deltas.values()) == {None}
+        assert (m.delta_low, m.is_noise) == (None, None)
+    assert report.rows()[2][2:] == ("-",) * 13
+
+
+def test_draws_without_a_truth_are_left_out():
+    truth, perfect = streets(12)
+    first = [entry for entry in truth["annotations"] if entry["image_id"] == 0]
+    report = coco.evaluate({**truth, "annotations": first}, {"a": perfect, "b": []}, resamples=20)
+    m = only(report, "b")
+    assert m.ap == 0
+    assert m.delta_low <= m.delta_high < 0
+
+
+def test_numbering_and_optional_fields_of_the_truth_do_not_matter():
+    truth, results = random_set(images=4)
+    expected = coco.evaluate(truth, results, resamples=0)
+    bare = [{**entry, "id": 0} for entry in truth["annotations"]]
+    for entry in bare:
+        if not entry["iscrowd"]:
+            del entry["iscrowd"]
+        entry["bbox"] = np.array(entry["bbox"], np.float32)
+        entry["image_id"] = np.int64(entry["image_id"])
+    actual = coco.evaluate({**truth, "annotations": bare}, results, resamples=0)
+    assert actual.measurements == expected.measurements
+
+
+def test_masks_are_left_out_where_one_has_none():
+    truth, perfect = streets(3)
+    boxes = [{field: value for field, value in entry.items() if field != "segmentation"} for entry in perfect]
+    results = {"masks": perfect, "boxes": boxes}
+    calls = []
+    report = coco.evaluate(truth, results, resamples=2, on_progress=lambda: calls.append(1))
+    assert {m.kind for m in report.measurements} == {"bbox"}
+    assert report.notes == ["segm left out: not everything has a segmentation in boxes."]
+    assert report.notes[0] in str(report)
+    assert len(calls) == coco.steps(truth, results, resamples=2) == 6
+    bare = {**truth, "annotations": [{**entry, "segmentation": None} for entry in truth["annotations"]]}
+    notes = coco.evaluate(bare, {"masks": perfect, "none": []}, resamples=0).notes
+    assert notes == ["segm left out: not everything has a segmentation in the truth."]
+
+
+@pytest.mark.parametrize(("variants", "expected"), [("a", 2), ("ab", 16)])
+def test_progress_is_told_as_often_as_announced(variants, expected):
+    truth, results = random_set(images=3)
+    results = {name: results[name] for name in variants}
+    calls = []
+    coco.evaluate(truth, results, resamples=3, on_progress=lambda: calls.append(1))
+    assert len(calls) == coco.steps(truth, results, resamples=3) == expected
+
+
+def test_nothing_is_changed_or_printed(capfd):
+    truth, results = random_set(images=3)
+    before = copy.deepcopy((truth, results))
+    coco.evaluate(truth, results, resamples=2)
+    assert (truth, results) == before
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_report_is_a_table_and_json(tmp_path):
+    truth, results = random_set(images=3)
+    report = coco.evaluate(truth, results, resamples=2)
+    header, first, second, *_ = report.rows()
+    assert header[:10] == ("variant", "kind", "AP", "50", "75", "S", "M", "L", "ΔAP", "95 % interval")
+    a, b = (only(report, name) for name in "ab")
+    assert first == ("a", "bbox", *(f"{score:.4f}" for score in scores(a)), "+0.0000", "baseline", *["+0.0000"] * 5)
+    assert second[8] == f"{b.delta:+.4f}"
+    assert second[9].startswith(f"{b.delta_low:+.4f}..{b.delta_high:+.4f}")
+    assert second[10:] == tuple(f"{b.deltas[metric]:+.4f}" for metric in coco.METRICS[1:])
+    report.write(tmp_path / "r.json")
+    written = json.loads((tmp_path / "r.json").read_text())
+    assert written["measurements"][1]["deltas"]["ap75"] == b.deltas["ap75"]
+    assert (written["baseline"], written["images"], written["resamples"]) == ("a", 3, 2)
+
+
+def edited(**fields):
+    """Two streets, one variant; entry 2 of its results changed."""
+    truth, perfect = streets(2)
+    perfect[2] |= fields
+    return truth, {"fp16": perfect}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"image_id": 9}, r"results\['fp16'\] must be of the truth's images, got image_id \[9\]"),
+        ({"category_id": 44}, r"results\['fp16'\] must be of the truth's categories, got category_id \[44\]"),
+        ({"image_id": "1"}, r"entry 2 of results\['fp16'\] must have a whole number as 'image_id', got '1'"),
+        ({"bbox": [1, 2, 3]}, r"entry 2 of .* must have four finite numbers as 'bbox', got \[1, 2, 3\]"),
+        ({"bbox": [1, 2, 3, float("nan")]}, "must have four finite numbers as 'bbox', got .*nan"),
+        ({"score": None}, "entry 2 of .* must have a finite number as 'score', got None"),
+        ({"score": float("nan")}, "must have a finite number as 'score', got nan"),
+        (
+            {"segmentation": [[1, 1, 9, 1, 9, 9]]},
+            r"must have an RLE of its image's size \[96, 160\] as 'segm.*, got \[\[",
+        ),
+        ({"segmentation": {"size": [96, 160], "counts": "zz"}}, "entry 2 of .* must have an RLE of its image's size"),
+        ({"segmentation": {"size": [96, 160], "counts": [15360]}}, "must have an RLE of its image's size"),
+        ({"segmentation": coco_rle.to_json(coco_rle.encode(np.zeros((9, 9), bool))[0])}, "an RLE of its image's size"),
+    ],
+)
+def test_a_bad_result_is_named(fields, message):
+    with pytest.raises(InputError, match=message):
+        coco.evaluate(*edited(**fields))
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "message"),
+    [
+        ("annotations", {"area": "big"}, "entry 1 of 'annotations' in truth must have a finite number as 'area'"),
+        ("annotations", {"image_id": 5}, r"'annotations' in truth must be of the truth's images, got image_id \[5\]"),
+        ("annotations", {"category_id": 99}, r"'annotations' in truth must be of the truth's categories, got .*\[99\]"),
+        (
+            "annotations",
+            {"segmentation": "m"},
+            "entry 1 of 'annotations' in truth must have an RLE of its image's size",
+        ),
+        ("annotations", {"segmentation": [["m"]]}, "entry 1 of 'annotations' in truth must have an RLE of its image's"),
+        ("images", {"height": 9.5}, r"entry 1 of 'images' in truth must have a whole number as 'height', got 9\.5"),
+        ("categories", {"id": None}, "entry 1 of 'categories' in truth must have a whole number as 'id', got None"),
+    ],
+)
+def test_a_bad_truth_is_named(name, fields, message):
+    truth, perfect = streets(2)
+    entries = [{**entry, **fields} if number == 1 else entry for number, entry in enumerate(truth[name])]
+    with pytest.raises(InputError, match=message):
+        coco.evaluate({**truth, name: entries}, {"a": perfect})
+
+
+def test_bad_arguments():
+    truth, perfect = streets(2)
+    with pytest.raises(InputError, match=r"baseline must be one of \['a'\], got 'b'"):
+        coco.evaluate(truth, {"a": perfect}, baseline="b")
+    with pytest.raises(InputError, match="results must have at least one variant, got none"):
+        coco.evaluate(truth, {})
+    with pytest.raises(InputError, match="resamples must be at least 0, got -1"):
+        coco.evaluate(truth, {"a": perfect}, resamples=-1)
+    with pytest.raises(InputError, match="truth must be a COCO data set with 'categories'"):
+        coco.evaluate({"images": truth["images"]}, {"a": perfect})
+    with pytest.raises(InputError, match="truth must have at least one entry in 'images', got none"):
+        coco.evaluate({**truth, "images": []}, {"a": perfect})
+
+
+def test_without_the_library(monkeypatch):
+    truth, perfect = streets(1)
+    monkeypatch.setitem(sys.modules, "faster_coco_eval", None)
+    with pytest.raises(MissingDependencyError, match=r'needs faster-coco-eval: pip install "maskjet\[coco\]"'):
+        coco.evaluate(truth, {"a": perfect})
+
+
+def test_a_library_that_can_not_be_resampled_is_refused(monkeypatch):
+    class Other(faster_coco_eval.COCOeval_faster):
+        def accumulate(self):
+            super().accumulate()
+            if len(self.params.maxDets) == 1:
+                found = self.eval["precision"]
+                self.eval["precision"] = np.where(found > 0, found / 2, found)
+
+    truth, perfect = streets(2)
+    monkeypatch.setattr(faster_coco_eval, "COCOeval_faster", Other)
+    assert only(coco.evaluate(truth, {"a": perfect, "b": []}, resamples=0), "a").ap == pytest.approx(1)
+    with pytest.raises(
+        UnsupportedError, match=r"resamples must be 0 with faster-coco-eval .*: .* an AP of 0\.5, not 1"
+    ):
+        coco.evaluate(truth, {"a": perfect, "b": []}, resamples=1)
+
+
+def test_files_are_read(tmp_path):
+    truth, perfect = streets(2)
+    for name, content in {"truth": truth, "list": perfect, "object": {"annotations": perfect}}.items():
+        (tmp_path / name).write_text(json.dumps(content))
+    assert coco.read_truth(tmp_path / "truth") == truth
+    assert coco.read_results(tmp_path / "list") == coco.read_results(str(tmp_path / "object")) == perfect
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "r.json' must be a readable file: No such file or directory"),
+        ("[{", "r.json' must be JSON: Expecting property name"),
+        (b"\xff\xfe\xfa", "r.json' must be JSON: "),
+    ],
+)
+@pytest.mark.parametrize("read", [coco.read_results, coco.read_truth])
+def test_a_file_that_can_not_be_read_is_named(tmp_path, content, message, read):
+    if content is not None:
+        (tmp_path / "r.json").write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(SourceError, match=message):
+        read(tmp_path / "r.json")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"images": []}, "r.json' must be a list of entries, got None"),
+        ("text", "r.json' must be a list of entries, got 'text'"),
+        ([3], "entry 0 of '.*r.json' must have fields, got 3"),
+        ([{"image_id": 1, "category_id": 1, "bbox": [1, 2, 3, 4]}], "entry 0 of .* as 'score', got nothing"),
+    ],
+)
+def test_results_in_another_form_are_named(tmp_path, content, message):
+    (tmp_path / "r.json").write_text(json.dumps(content))
+    with pytest.raises(InputError, match=message):
+        coco.read_results(tmp_path / "r.json")
+
+
+def test_a_truth_in_another_form_is_named(tmp_path):
+    (tmp_path / "t.json").write_text("[]")
+    with pytest.raises(InputError, match=r"t\.json' must be a COCO data set with 'images', got \[\]"):
+        coco.read_truth(tmp_path / "t.json")
+    (tmp_path / "t.json").write_text(json.dumps({"images": [{"id": 1, "width": 2}], "categories": []}))
+    with pytest.raises(InputError, match=r"entry 0 of 'images' in '.*t\.json' must have .* as 'height', got nothing"):
+        coco.read_truth(tmp_path / "t.json")

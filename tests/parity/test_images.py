@@ -1,0 +1,94 @@
+"""Images to compare on: the same every time, from anywhere, and described well enough to be found again."""
+
+import json
+import os
+
+import cv2
+import numpy as np
+import pytest
+
+from maskjet import traffic
+from maskjet.errors import InputError, SourceError
+from maskjet.parity import images as images_module
+from maskjet.parity.images import CocoFolder, Files, Kept, Traffic, images_from
+
+
+@pytest.fixture
+def folder(tmp_path):
+    traffic.write_coco(tmp_path / "set", images=3, size_hw=(96, 160))
+    return tmp_path / "set"
+
+
+def assert_same(actual, expected):
+    assert [name for name, _ in actual] == [name for name, _ in expected]
+    for (_, one), (_, other) in zip(actual, expected, strict=True):
+        assert np.array_equal(one, other)
+
+
+@pytest.mark.parametrize("kind", ["traffic", "files", "coco", "kept"])
+def test_they_can_be_had_again(kind, folder):
+    images = {
+        "traffic": Traffic(3, (96, 160), seed=4),
+        "files": Files(str(folder / "images")),
+        "coco": CocoFolder(folder),
+        "kept": Kept(CocoFolder(folder)),
+    }[kind]
+    everything = list(images.read())
+    assert len(everything) == images.length == 3
+    assert_same(list(images.read(2)), everything[2:])
+    again = images_from(json.loads(json.dumps(images.describe())))
+    assert_same(list(again.read()), everything)
+    assert_same([images.at(1)], everything[1:2])
+    with images.open(1) as source:
+        frames = list(source)
+    assert [frame.name for frame in frames] == [name for name, _ in everything[1:]]
+    assert source.length == 2
+
+
+def test_a_set_knows_what_is_on_it(folder):
+    streets = Traffic(2, (96, 160), seed=4)
+    truth = streets.truth()
+    assert [image["file_name"] for image in truth["images"]] == [name for name, _ in streets.read()]
+    assert [one["id"] for one in truth["annotations"]] == list(range(1, len(truth["annotations"]) + 1))
+    scenes = [traffic.sample(seed, size_hw=(96, 160)) for seed in (4, 5)]
+    assert len(truth["annotations"]) == sum(len(scene.class_id) for scene in scenes) > 0
+    assert CocoFolder(folder).truth()["images"][1]["file_name"] == "000001.jpg"
+    assert Files(str(folder)).truth() is None
+
+
+def test_processes_draw_the_same_streets_in_order(monkeypatch):
+    streets = Traffic(5, (32, 48), seed=8)
+    expected = list(streets.read())
+    monkeypatch.setattr(images_module, "_PER_PROCESS", 2)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(3))
+    assert_same(list(streets.read()), expected)
+    beginning = streets.read()
+    assert_same([next(beginning)], expected[:1])
+    beginning.close()  # and the processes with it
+
+
+def test_what_is_wrong_is_named(tmp_path, folder):
+    with pytest.raises(InputError, match="count must be at least 1, got 0"):
+        Traffic(0)
+    with pytest.raises(SourceError, match=r"coco_dir must have annotations.json with images/ or .*, .* neither"):
+        CocoFolder(tmp_path).truth()
+    (folder / "annotations.json").write_text("[]")
+    with pytest.raises(SourceError, match="must be a COCO data set, it lacks images"):
+        CocoFolder(folder).truth()
+    (folder / "annotations.json").write_text("{")
+    with pytest.raises(SourceError, match=r"annotations\.json' must be a COCO data set: "):
+        CocoFolder(folder).truth()
+    with pytest.raises(InputError, match="number must be one of the images, there is no number 3"):
+        Files(str(folder / "images")).at(3)
+    for description in ({"kind": "dreams"}, {"kind": "traffic"}, {"source": "a"}, {"kind": "files", "folder": "x"}):
+        with pytest.raises(InputError, match="description must "):
+            images_from(description)
+
+
+def test_a_frame_of_a_video_has_its_name(tmp_path):
+    traffic.write_video(tmp_path / "street.mp4", size_hw=(96, 160), frames=3)
+    video = Files(str(tmp_path / "street.mp4"))
+    assert video.length == 3
+    assert_same(list(video.read(1)), list(video.read())[1:])
+    cv2.imwrite(str(tmp_path / "one.png"), np.zeros((4, 5, 3), np.uint8))
+    assert Files(str(tmp_path / "one.png")).at(0)[1].shape == (4, 5, 3)
