@@ -303,12 +303,16 @@ def test_reference_steps_run_without_a_graph():
 
 
 def test_single_steps_run_on_the_cpu_when_asked_to():
-    mixed = model(implementation={"select": "cpu", "encode_masks": "cpu"}, compile=False)
+    mixed = model(implementation={"select": "cpu", "encode_masks": "cpu"})
     assert mixed.report().steps["select"] == "cpu (asked for)"
     assert mixed.report().steps["preprocess"].startswith("triton")
-    plain = model(engine="eager", compile=False)
+    plain = model(engine="eager")
     for seed in range(3):
-        assert_same(mixed.predict(image(90, 120, seed)), plain.predict(image(90, 120, seed)))
+        actual, expected = mixed.predict(image(90, 120, seed)), plain.predict(image(90, 120, seed))
+        np.testing.assert_allclose(actual.confidence, expected.confidence, atol=1.2e-7)  # sigmoids differ by an ULP
+        np.testing.assert_array_equal(actual.class_id, expected.class_id)
+        np.testing.assert_array_equal(actual.xyxy, expected.xyxy)
+        assert actual.rle == expected.rle
 
 
 def test_a_failing_device_is_reported_not_waited_for():

@@ -80,7 +80,10 @@ def test_images_add_up():
 
 def test_overlap_of_boxes():
     boxes = np.array([[0, 0, 2, 2], [5, 5, 5, 5]], np.float32)
-    assert box_iou(boxes, boxes).tolist() == [[1, 0], [0, 0]]
+    assert box_iou(boxes, boxes).tolist() == [[1, 0], [0, 1]]
+    line, lower = np.array([[30, 4, 30, 14]], np.float32), np.array([[30, 9, 30, 19]], np.float32)
+    assert box_iou(line, line).tolist() == [[1]]
+    assert box_iou(line, lower)[0, 0] == pytest.approx(1 / 3)
     assert box_iou(boxes[:1], np.array([[1, 0, 3, 2]], np.float32))[0, 0] == pytest.approx(1 / 3)
 
 

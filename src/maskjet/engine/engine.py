@@ -119,6 +119,7 @@ class Engine:
         """Take the network off the GPU: not before the last slot is back, whose graphs know weights by address only."""
         if self._is_closed and not self._out:
             self.steps.compiler.release()
+            self.steps.copier.close()
 
     def _new_slot(self) -> Slot:
         if self.why_no_graph is not None:

@@ -116,11 +116,7 @@ class FrameGraph:
 
     def fill(self, images: Sequence[torch.Tensor], *, all_cores: bool) -> None:
         """Copy frames to where the steps read them; those on a GPU on the current stream."""
-        for row, image in zip(self._rows, images, strict=False):
-            if image.is_cuda or all_cores:
-                row.copy_(image, non_blocking=True)
-            else:
-                np.copyto(row.numpy(), image.numpy())
+        self._steps.copier.copy(self._rows, images, all_cores=all_cores)
 
     def launch(self, pool: Any) -> None:
         """Work on what is there, on the current stream.

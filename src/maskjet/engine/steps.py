@@ -13,6 +13,7 @@ from maskjet import ops
 from maskjet.config import EngineConfig, Step
 from maskjet.detections import Detections
 from maskjet.engine.compilation import Compiler
+from maskjet.engine.copying import Copier
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.ops.selection import FoundRows
 
@@ -37,9 +38,7 @@ class Slot(Protocol):
             images: uint8 [H, W, 3] RGB, all of one size and device, at least one; not needed any more on return, but
                 for those on a GPU.
             batch: How many the network is to see at once, at least as many.
-            all_cores: Whether all cores may copy the images. That takes 0.02 ms instead of 0.4 at 1080p, but OpenMP's
-                threads then spin for a while, and a decoder that needs the cores gave a fifth of its frames beside it
-                (H200's host, 720p).
+            all_cores: As for `Copier.copy`.
         """
 
     def result(self) -> list[Detections]:
@@ -66,6 +65,7 @@ class Steps:
         self.thresholds = postprocessing.thresholds.to(self.device)
         self.class_map = postprocessing.class_map.to(self.device)
         self.choices, self.devices = self._choose()
+        self.copier = Copier()
         self.compiler = Compiler(network.to(self.device).cast(self.dtype), config.compile)
 
     def _choose(self) -> tuple[Mapping[str, ops.Choice], Mapping[str, torch.device]]:

@@ -212,18 +212,17 @@ def read_results(path: str | Path) -> list[dict[str, Any]]:
 
 
 class _Matched:
-    """What a variant found, matched with the truth: ready to be scored on any draw of the images."""
+    """What a variant found, matched with the truth: scored by `METRICS`, ready to be scored on any draw of images."""
 
     def __init__(self, library: Any, truth: Any, entries: list[dict[str, Any]], kind: str) -> None:
-        nothing = {**truth.dataset, "annotations": []}  # which loadRes does not take before 1.7
+        nothing = {**truth.dataset, "annotations": []}  # which loadRes of 1.6.0 does not take
         found = truth.loadRes(entries) if entries else library.COCO(nothing)
         self._version = library.__version__
         self._evaluator = library.COCOeval_faster(
             truth, found, kind, print_function=lambda *_: None, separate_eval=True
         )
         self._evaluator.run()
-        self.scores = [_as_score(found) for found in self._evaluator.stats[: len(METRICS)]]
-        """By `METRICS`."""
+        self.scores = [_as_score(score) for score in self._evaluator.stats[: len(METRICS)]]
 
     def resample(self, draws: NDArray[np.int64], on_progress: Callable[[], object]) -> NDArray[np.float64]:
         """The AP of each draw [draws, images]: float64 [draws], NaN where the truth has nothing on those images."""
@@ -239,12 +238,12 @@ class _Matched:
         params.maxDets = params.maxDets[-1:]
         evaluator._paramsEval = params
 
-        def score(draw: NDArray[np.int64]) -> float | None:
+        def score_draw(draw: NDArray[np.int64]) -> float | None:
             evaluator._evalImgs_cpp = cells[:, draw].ravel().tolist()
             evaluator.accumulate()
             return _as_score(evaluator._summarize(1))
 
-        expected, actual = self.scores[0], score(np.arange(cells.shape[1]))
+        expected, actual = self.scores[0], score_draw(np.arange(cells.shape[1]))
         if actual != expected:
             raise UnsupportedError(
                 f"resamples must be 0 with faster-coco-eval {self._version}: "
@@ -252,14 +251,14 @@ class _Matched:
             )
         found = []
         for draw in draws:
-            found.append(score(draw))
+            found.append(score_draw(draw))
             on_progress()
         return np.array(found, dtype=np.float64)
 
 
-def _as_score(found: float) -> float | None:
+def _as_score(score: float) -> float | None:
     """COCO's -1 is None."""
-    return float(found) if found >= 0 else None
+    return float(score) if score >= 0 else None
 
 
 def _compare(

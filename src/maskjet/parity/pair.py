@@ -215,10 +215,19 @@ def _difference(kind: DifferenceKind, amount: float, found: Detections, number: 
 
 
 def box_iou(boxes: NDArray[np.float32], others: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Intersection over union of boxes xyxy [n, 4] and [m, 4]: float32 [n, m]; 0 where both are empty."""
+    """Intersection over union of boxes xyxy [n, 4] and [m, 4] in pixels: float32 [n, m].
+
+    A box narrower than a pixel counts as a pixel wide: one clamped to the image's border overlaps itself.
+    """
+    boxes, others = _thicken(boxes), _thicken(others)
     low, high = np.maximum(boxes[:, None, :2], others[:, :2]), np.minimum(boxes[:, None, 2:], others[:, 2:])
     shared = np.clip(high - low, 0, None).prod(axis=-1)
     area, other_area = ((each[:, 2:] - each[:, :2]).prod(axis=-1) for each in (boxes, others))
-    union = area[:, None] + other_area - shared
-    overlap: NDArray[np.float32] = np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)
+    overlap: NDArray[np.float32] = shared / (area[:, None] + other_area - shared)
     return overlap
+
+
+def _thicken(boxes: NDArray[np.float32]) -> NDArray[np.float32]:
+    low, high = boxes[:, :2], boxes[:, 2:]
+    missing = np.clip(1 - (high - low), 0, None) / 2
+    return np.concatenate((low - missing, high + missing), axis=1)
