@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -129,7 +130,8 @@ def _map(work: partial[Any], numbers: Sequence[int]) -> Iterator[Any]:
         yield from map(work, numbers)
         return
     # Not forked: a copy of PyTorch's threads waits for ever.
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, context, initializer=cv2.setNumThreads, initargs=(1,)) as pool:
         ahead: deque[Future[Any]] = deque()
         remaining = iter(numbers)
         try:
