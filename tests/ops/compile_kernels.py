@@ -11,6 +11,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from maskjet.ops.encode_masks.kernels import find_edges_kernel, write_strings_kernel
+from maskjet.ops.nms.kernels import choose_kernel, find_overlaps_kernel
 from maskjet.ops.paste_masks.kernels import paste_kernel
 from maskjet.ops.preprocess.kernels import preprocess_kernel
 from maskjet.ops.select.kernels import select_kernel
@@ -27,6 +28,7 @@ TYPES = {  # of what is not int32
     "mean": ("fp32",) * 3,
     "std": ("fp32",) * 3,
     "padding": "fp32",
+    "threshold": "fp32",
 }
 
 
@@ -60,6 +62,8 @@ KERNELS = [
         {"masks_ptr": ["*fp32", "*fp16", "*bf16"], "out_ptr": ["*u8"]},
         constants(TILE_HEIGHT=[8], TILE_WIDTH=[128], LOGITS_HEIGHT=[8], LOGITS_WIDTH=[16]),
     ),
+    (find_overlaps_kernel, {"boxes_ptr": ["*fp32"]}, constants(ROWS=[64], BITS=[32])),
+    (choose_kernel, {"overlaps_ptr": ["*i32"]}, constants(BITS=[32], WORDS=[32])),
 ]
 
 

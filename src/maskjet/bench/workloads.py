@@ -56,6 +56,20 @@ def _masks(size: str, masks: int = 25, *, is_noise: bool = False) -> Workload:
     return build
 
 
+def _boxes(batch: int, count: int, classes: int, **options: Any) -> Workload:
+    """Around a few dozen things, as a detector finds them: many boxes each, none quite the same."""
+
+    def build(generator: torch.Generator) -> Inputs:
+        things = torch.rand(batch, 40, 2, generator=generator) * torch.tensor([1333.0, 800.0])
+        thing = torch.randint(40, (batch, count, 1), generator=generator).expand(-1, -1, 2)
+        corner = things.gather(1, thing) + 12 * torch.randn(batch, count, 2, generator=generator)
+        side = 40 + 60 * torch.rand(batch, count, 2, generator=generator)
+        groups = torch.randint(classes, (batch, count), dtype=torch.int32, generator=generator)
+        return {"boxes": torch.cat((corner, corner + side), dim=2), "groups": groups, **options}
+
+    return build
+
+
 WORKLOADS: Mapping[str, Mapping[str, Workload]] = {
     "preprocess": {"1080p to 312 × 312": _frames("1080p")},
     "select": {"100 queries, 91 classes, 25 found": _predictions(QUERIES)},
@@ -64,6 +78,10 @@ WORKLOADS: Mapping[str, Mapping[str, Workload]] = {
         "1080p, 25 masks of noise": _masks("1080p", is_noise=True),
     },
     "paste_masks": {"1080p, 25 masks": _masks("1080p")},
+    "nms": {
+        "5 levels of 1,000 proposals": _boxes(5, 1000, 1, iou_threshold=0.7),
+        "500 candidates of 90 classes, 100 stay": _boxes(1, 500, 90, iou_threshold=0.5, max_output=100),
+    },
 }
 """By op and name."""
 
@@ -79,6 +97,7 @@ GPU_WORKLOADS: Mapping[str, Mapping[str, Workload]] = {
     },
     "encode_masks": {f"1080p, {masks} masks": _masks("1080p", masks) for masks in (5, 100)},
     "paste_masks": {f"{size}, 25 masks": _masks(size) for size in ("312", "720p")},
+    "nms": {"5,000 candidates of 90 classes, 100 stay": _boxes(1, 5000, 90, iou_threshold=0.5, max_output=100)},
 }
 """More of them, where a GPU makes them quick."""
 

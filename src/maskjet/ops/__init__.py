@@ -1,8 +1,9 @@
-"""The four steps around a network, each usable on its own, each with a reference and faster equals."""
+"""The steps around a network, each usable on its own, each with a reference and faster equals."""
 
 from collections.abc import Mapping
 
 from maskjet.ops import encode_masks as _encode_masks
+from maskjet.ops import nms as _nms
 from maskjet.ops import paste_masks as _paste_masks
 from maskjet.ops import preprocess as _preprocess
 from maskjet.ops import select as _select
@@ -10,11 +11,12 @@ from maskjet.ops.record import FALLBACKS, Choice, Implementation, Op
 from maskjet.ops.selection import Selection
 
 RECORDS: Mapping[str, Op] = {
-    module.RECORD.name: module.RECORD for module in (_preprocess, _select, _encode_masks, _paste_masks)
+    module.RECORD.name: module.RECORD for module in (_preprocess, _select, _encode_masks, _paste_masks, _nms)
 }
 preprocess = _preprocess.preprocess
 select = _select.select
 encode_masks = _encode_masks.encode_masks
+nms = _nms.nms
 paste_masks = _paste_masks.paste_masks
 
 __all__ = [
@@ -25,6 +27,7 @@ __all__ = [
     "Op",
     "Selection",
     "encode_masks",
+    "nms",
     "paste_masks",
     "preprocess",
     "select",

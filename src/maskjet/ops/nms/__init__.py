@@ -1,0 +1,97 @@
+"""Non-maximum suppression with a fixed size: of boxes that overlap, the most confident one stays."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+
+from maskjet.errors import InputError
+from maskjet.ops.gpu import triton_variant
+from maskjet.ops.nms import cpu, reference
+from maskjet.ops.nms.cases import CASES, bytes_moved, tolerance_used
+from maskjet.ops.nms.kept import Kept
+from maskjet.ops.record import Implementation, Op, Variant, needs_cpu, serves_any
+
+
+def nms(
+    boxes: torch.Tensor,
+    count: torch.Tensor | None = None,
+    *,
+    iou_threshold: float,
+    groups: torch.Tensor | None = None,
+    max_output: int | None = None,
+    implementation: Implementation = "auto",
+) -> Kept:
+    """Drop every box that overlaps a more confident one of its group which stays.
+
+    The first `max_output` that stay are those of torchvision's `nms` or `batched_nms` followed by a slice, whichever
+    strategy `batched_nms` takes, but for boxes that only rounding of shifted coordinates makes overlap. Shapes don't
+    depend on values: on a GPU two launches for all images, which never wait and can be captured in a CUDA graph.
+
+    Args:
+        boxes: float32 [B, N, 4] xyxy, each image's in descending order of confidence.
+        count: int32 [B]: boxes of each image, at most N; those after are ignored. None takes all.
+        iou_threshold: 0..1; a box goes if its intersection over union with one that stays is larger. Compared in
+            float32 with the largest number not above it, which is how torchvision's CPU code compares.
+        groups: int32 [B, N]; boxes of different groups (classes, levels) don't touch each other. None is one group.
+        max_output: Most boxes that stay per image, at least 1; None is N.
+        implementation: "auto", "reference", "triton" or "cpu".
+
+    Raises:
+        InputError: An argument is not as above.
+        UnsupportedError: The implementation asked for can't serve these boxes.
+
+    Equal to the reference in every position. A box without area overlaps nothing, nor does one with a NaN.
+
+    Example:
+        >>> boxes = torch.tensor([[[0.0, 0, 10, 10], [1, 0, 10, 10], [20, 0, 30, 10]]])
+        >>> kept = nms(boxes, iou_threshold=0.5)
+        >>> kept.index[0, : kept.count[0]]
+        tensor([0, 2], dtype=torch.int32)
+    """
+    if not isinstance(boxes, torch.Tensor) or boxes.dtype != torch.float32 or boxes.ndim != 3 or boxes.shape[2] != 4:
+        raise InputError(f"boxes must be a float32 tensor [B, N, 4], got {_describe(boxes)}.")
+    batch, most = boxes.shape[:2]
+    if count is None:
+        count = torch.full((batch,), most, dtype=torch.int32, device=boxes.device)
+    if groups is None:
+        groups = torch.zeros((batch, most), dtype=torch.int32, device=boxes.device)
+    for name, value, shape in (("count", count, [batch]), ("groups", groups, [batch, most])):
+        if value.dtype != torch.int32 or list(value.shape) != shape or value.device != boxes.device:
+            raise InputError(f"{name} must be int32 {shape} on {boxes.device}, got {_describe(value)}.")
+    if not 0 <= iou_threshold <= 1:
+        raise InputError(f"iou_threshold must be 0..1, got {iou_threshold}.")
+    if max_output is not None and max_output < 1:
+        raise InputError(f"max_output must be at least 1, got {max_output}.")
+    kept: Kept = RECORD.choose(implementation, boxes).run(
+        boxes, count, groups, threshold=round_down(iou_threshold), max_output=most if max_output is None else max_output
+    )
+    return kept
+
+
+def round_down(value: float) -> float:
+    """The largest float32 that is not above a number."""
+    rounded = np.float32(value)
+    return float(rounded if float(rounded) <= value else np.nextafter(rounded, np.float32(-math.inf)))
+
+
+def _describe(value: object) -> str:
+    if not isinstance(value, torch.Tensor):
+        return type(value).__name__
+    return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)} on {value.device}"
+
+
+RECORD = Op(
+    name="nms",
+    public=nms,
+    variants={
+        "triton": triton_variant("maskjet.ops.nms.triton", "nms", (torch.float32,)),
+        "cpu": Variant(cpu.nms, needs_cpu),
+        "reference": Variant(reference.nms, serves_any),
+    },
+    cases=CASES,
+    tolerance_used=tolerance_used,
+    bytes_moved=bytes_moved,
+)

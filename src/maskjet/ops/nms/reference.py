@@ -1,0 +1,34 @@
+"""The definition of nms: the overlaps of all pairs in plain PyTorch, then one box after the other."""
+
+from __future__ import annotations
+
+import torch
+
+from maskjet.ops.nms.kept import Kept
+
+
+def nms(boxes: torch.Tensor, count: torch.Tensor, groups: torch.Tensor, *, threshold: float, max_output: int) -> Kept:
+    """Choose which of boxes [B, N, 4] stay; see `ops.nms`."""
+    index = torch.zeros((len(boxes), max_output), dtype=torch.int32, device=boxes.device)
+    kept = torch.zeros(len(boxes), dtype=torch.int32, device=boxes.device)
+    for image, found in enumerate(count.tolist()):
+        ours, group = boxes[image, :found], groups[image, :found]
+        suppresses = ((_iou(ours) > threshold) & (group[:, None] == group)).cpu()
+        is_removed = torch.zeros(found, dtype=torch.bool)
+        stay: list[int] = []
+        for number in range(found):
+            if not is_removed[number] and len(stay) < max_output:
+                stay.append(number)
+                is_removed |= suppresses[number]
+        kept[image] = len(stay)
+        index[image, : len(stay)] = torch.tensor(stay, dtype=torch.int32)
+    return Kept(kept, index)
+
+
+def _iou(boxes: torch.Tensor) -> torch.Tensor:
+    """Intersection over union of all pairs, [n, n]; no product is fused with a sum."""
+    low = torch.maximum(boxes[:, None, :2], boxes[:, :2])
+    high = torch.minimum(boxes[:, None, 2:], boxes[:, 2:])
+    shared = (high - low).clamp(min=0).prod(dim=2)
+    area = (boxes[:, 2:] - boxes[:, :2]).prod(dim=1)
+    return shared / (area[:, None] + area - shared)

@@ -1,0 +1,57 @@
+"""nms on an NVIDIA GPU: two launches for all images.
+
+The first finds which boxes overlap, one bit per pair. The second goes through them in order, 32 at a time: which of the
+32 stay follows from their own bits alone, and what those suppress among all later ones is collected at once. It ends
+when enough boxes stay. A chain of boxes, each overlapping the next, takes no longer than others.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from maskjet.ops.gpu import Launcher, on_device_of
+from maskjet.ops.nms.kept import Kept
+from maskjet.ops.nms.kernels import choose_kernel, find_overlaps_kernel
+
+_ROWS = 64
+_BITS = 32
+_WORDS = 32
+
+# Products fused with sums would make other boxes overlap than on a CPU.
+_find_overlaps = Launcher(find_overlaps_kernel, num_warps=4, enable_fp_fusion=False)
+_choose = Launcher(choose_kernel, num_warps=4, enable_fp_fusion=False)
+
+
+def nms(boxes: torch.Tensor, count: torch.Tensor, groups: torch.Tensor, *, threshold: float, max_output: int) -> Kept:
+    """Choose which of boxes [B, N, 4] stay; see `ops.nms`."""
+    batch, most = groups.shape
+    kept = Kept(
+        torch.empty(batch, dtype=torch.int32, device=boxes.device),
+        torch.empty((batch, max_output), dtype=torch.int32, device=boxes.device),
+    )
+    words = -(-most // _BITS)
+    overlaps = torch.empty((batch, most, words), dtype=torch.int32, device=boxes.device)
+    removed = torch.empty((batch, words), dtype=torch.int32, device=boxes.device)
+    with on_device_of(boxes):
+        if most and batch:
+            grid = (words, -(-most // _ROWS), batch)
+            boxes, groups = boxes.contiguous(), groups.contiguous()
+            _find_overlaps(
+                grid, boxes.device, boxes, groups, count, overlaps, most, words, threshold, ROWS=_ROWS, BITS=_BITS
+            )
+        if batch:
+            _choose(
+                (batch, 1, 1),
+                boxes.device,
+                overlaps,
+                count,
+                removed,
+                kept.count,
+                kept.index,
+                most,
+                words,
+                max_output,
+                BITS=_BITS,
+                WORDS=_WORDS,
+            )
+    return kept
