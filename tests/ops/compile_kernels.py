@@ -14,6 +14,7 @@ from maskjet.ops.encode_masks.kernels import find_edges_kernel, write_strings_ke
 from maskjet.ops.nms.kernels import choose_kernel, find_overlaps_kernel
 from maskjet.ops.paste_masks.kernels import paste_kernel
 from maskjet.ops.preprocess.kernels import preprocess_kernel
+from maskjet.ops.roi_align.kernels import roi_align_kernel
 from maskjet.ops.select.kernels import select_kernel
 
 TYPES = {  # of what is not int32
@@ -63,14 +64,24 @@ KERNELS = [
         constants(TILE_HEIGHT=[8], TILE_WIDTH=[128], LOGITS_HEIGHT=[8], LOGITS_WIDTH=[16]),
     ),
     (find_overlaps_kernel, {"boxes_ptr": ["*fp32"]}, constants(ROWS=[64], BITS=[32])),
+    (
+        roi_align_kernel,
+        {f"{name}_ptr": ["*fp32", "*fp16", "*bf16"] for name in ("level0", "level1", "level2", "level3", "out")},
+        constants(SIZE=[7], BINS=[8], CHANNELS=[128]),
+    ),
     (choose_kernel, {"overlaps_ptr": ["*i32"]}, constants(BITS=[32], WORDS=[32])),
 ]
+
+
+def _choose_types(kernel, types):
+    """All combinations; roi_align's features and output are of one type."""
+    return zip(*types.values(), strict=True) if kernel is roi_align_kernel else itertools.product(*types.values())
 
 
 def compile_all(capability):
     has_bfloat16 = capability >= 80
     for kernel, types, choices in KERNELS:
-        for dtypes, values in itertools.product(itertools.product(*types.values()), choices):
+        for dtypes, values in itertools.product(_choose_types(kernel, types), choices):
             if "*bf16" in dtypes and not has_bfloat16 and kernel is not preprocess_kernel:
                 continue
             chosen = {**TYPES, **dict(zip(types, dtypes, strict=True)), **dict.fromkeys(values, "constexpr")}

@@ -70,6 +70,27 @@ def _boxes(batch: int, count: int, classes: int, **options: Any) -> Workload:
     return build
 
 
+def _pyramid(boxes: int, size: int) -> Workload:
+    """Features of an image of 800 × 1333 pixels, and boxes of all sizes on it."""
+
+    def build(generator: torch.Generator) -> Inputs:
+        sides = [(200 >> level, 336 >> level) for level in range(4)]
+        features = [torch.randn(1, 256, *side, generator=generator) for side in sides]
+        corner = torch.rand(1, boxes, 2, generator=generator) * torch.tensor([1000.0, 600.0])
+        side = 2 ** (4 + 5 * torch.rand(1, boxes, 2, generator=generator))
+        scales = [0.25 / 2**level for level in range(4)]
+        layout = torch.channels_last
+        features = [feature.contiguous(memory_format=layout) for feature in features]
+        return {
+            "boxes": torch.cat((corner, corner + side), dim=2),
+            "features": features,
+            "scales": scales,
+            "size": size,
+        }
+
+    return build
+
+
 WORKLOADS: Mapping[str, Mapping[str, Workload]] = {
     "preprocess": {"1080p to 312 × 312": _frames("1080p")},
     "select": {"100 queries, 91 classes, 25 found": _predictions(QUERIES)},
@@ -82,6 +103,7 @@ WORKLOADS: Mapping[str, Mapping[str, Workload]] = {
         "5 levels of 1,000 proposals": _boxes(5, 1000, 1, iou_threshold=0.7),
         "500 candidates of 90 classes, 100 stay": _boxes(1, 500, 90, iou_threshold=0.5, max_output=100),
     },
+    "roi_align": {"100 boxes, 14 × 14": _pyramid(100, 14)},
 }
 """By op and name."""
 
@@ -98,6 +120,7 @@ GPU_WORKLOADS: Mapping[str, Mapping[str, Workload]] = {
     "encode_masks": {f"1080p, {masks} masks": _masks("1080p", masks) for masks in (5, 100)},
     "paste_masks": {f"{size}, 25 masks": _masks(size) for size in ("312", "720p")},
     "nms": {"5,000 candidates of 90 classes, 100 stay": _boxes(1, 5000, 90, iou_threshold=0.5, max_output=100)},
+    "roi_align": {"1,000 boxes, 7 × 7": _pyramid(1000, 7)},
 }
 """More of them, where a GPU makes them quick."""
 
@@ -110,6 +133,8 @@ def to_device(value: Any, device: torch.device) -> Any:
         return Selection(**to_device(vars(value), device))
     if isinstance(value, dict):
         return {name: to_device(item, device) for name, item in value.items()}
+    if isinstance(value, list):
+        return [to_device(item, device) for item in value]
     return value
 
 

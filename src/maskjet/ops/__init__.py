@@ -6,14 +6,17 @@ from maskjet.ops import encode_masks as _encode_masks
 from maskjet.ops import nms as _nms
 from maskjet.ops import paste_masks as _paste_masks
 from maskjet.ops import preprocess as _preprocess
+from maskjet.ops import roi_align as _roi_align
 from maskjet.ops import select as _select
 from maskjet.ops.record import FALLBACKS, Choice, Implementation, Op
 from maskjet.ops.selection import Selection
 
 RECORDS: Mapping[str, Op] = {
-    module.RECORD.name: module.RECORD for module in (_preprocess, _select, _encode_masks, _paste_masks, _nms)
+    module.RECORD.name: module.RECORD
+    for module in (_preprocess, _select, _encode_masks, _paste_masks, _nms, _roi_align)
 }
 preprocess = _preprocess.preprocess
+roi_align = _roi_align.roi_align
 select = _select.select
 encode_masks = _encode_masks.encode_masks
 nms = _nms.nms
@@ -30,5 +33,6 @@ __all__ = [
     "nms",
     "paste_masks",
     "preprocess",
+    "roi_align",
     "select",
 ]

@@ -1,0 +1,88 @@
+"""Pooling of boxes from a feature pyramid, each from the level that suits its size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from maskjet.errors import InputError
+from maskjet.ops.gpu import triton_variant
+from maskjet.ops.record import FLOATS, Implementation, Op, Variant, serves_any
+from maskjet.ops.roi_align import reference
+from maskjet.ops.roi_align.cases import CASES, bytes_moved, tolerance_used
+
+_MOST_LEVELS = 4
+
+
+def roi_align(
+    boxes: torch.Tensor,
+    features: Sequence[torch.Tensor],
+    *,
+    scales: Sequence[float],
+    size: int,
+    implementation: Implementation = "auto",
+) -> torch.Tensor:
+    """Average the features under a grid of each box's bins.
+
+    What torchvision's `MultiScaleRoIAlign` does with a sampling ratio of 2 and its own canonical level: a box of 224²
+    pixels is pooled at a scale of 1/16, one of half the side at twice that scale; each bin is the mean of 2 × 2
+    bilinear samples. There every level's boxes are found, pooled and scattered; here each box looks up its level, so
+    that shapes don't depend on values: on a GPU one launch, which never waits and can be captured in a CUDA graph.
+
+    Args:
+        boxes: float32 [B, N, 4] xyxy, in pixels of the network's input.
+        features: One to four levels, finest first: float32, float16 or bfloat16 [B, C, H, W]; fastest channels-last.
+        scales: Per level, features per pixel: powers of two, each half the one before, such as 0.25.
+        size: Bins along each side, at least 1.
+        implementation: "auto", "reference" or "triton".
+
+    Returns:
+        [B × N, C, size, size] of the features' type, channels-last in memory.
+
+    Raises:
+        InputError: An argument is not as above.
+        UnsupportedError: The implementation asked for can't serve these features.
+
+    Equal to torchvision's within rounding. A box with a NaN, or with one negative side, is pooled from the finest
+    level, where torchvision leaves zeros or reads garbage.
+    """
+    if not 1 <= len(features) <= _MOST_LEVELS:
+        raise InputError(f"features must have 1..{_MOST_LEVELS} levels, got {len(features)}.")
+    first = features[0]
+    for level, feature in enumerate(features):
+        is_alike = (feature.dtype, feature.device, feature.shape[:2]) == (first.dtype, first.device, first.shape[:2])
+        if feature.dtype not in FLOATS or feature.ndim != 4 or not is_alike or 0 in feature.shape[1:]:
+            wanted = "float32, float16 or bfloat16 [B, C, H, W], of one type, batch and device"
+            raise InputError(f"features[{level}] must be {wanted}, got {_describe(feature)}.")
+    if boxes.dtype != torch.float32 or boxes.ndim != 3 or boxes.shape[2] != 4 or len(boxes) != len(first):
+        raise InputError(f"boxes must be float32 [{len(first)}, N, 4], got {_describe(boxes)}.")
+    exponents = [math.log2(scale) if scale > 0 else math.nan for scale in scales]
+    expected = [exponents[0] - level for level in range(len(features))] if exponents else []
+    if exponents != expected or not exponents[0].is_integer():
+        wanted = f"one power of two per level, {len(features)}, each half the one before"
+        raise InputError(f"scales must be {wanted}, got {tuple(scales)}.")
+    if size < 1:
+        raise InputError(f"size must be at least 1, got {size}.")
+    pooled: torch.Tensor = RECORD.choose(implementation, first).run(
+        list(features), boxes, finest=round(-exponents[0]), size=size
+    )
+    return pooled
+
+
+def _describe(tensor: torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)} on {tensor.device}"
+
+
+RECORD = Op(
+    name="roi_align",
+    public=roi_align,
+    variants={
+        "triton": triton_variant("maskjet.ops.roi_align.triton", "roi_align", FLOATS),
+        "reference": Variant(reference.roi_align, serves_any),
+    },
+    cases=CASES,
+    tolerance_used=tolerance_used,
+    bytes_moved=bytes_moved,
+)

@@ -1,0 +1,39 @@
+"""roi_align on an NVIDIA GPU: one launch, one program per box, row of bins and block of channels."""
+
+from __future__ import annotations
+
+import torch
+
+from maskjet.ops.gpu import Launcher, on_device_of
+from maskjet.ops.roi_align.kernels import roi_align_kernel
+
+_CHANNELS = 128
+
+_launch = Launcher(roi_align_kernel, num_warps=4, enable_fp_fusion=True)
+
+
+def roi_align(features: list[torch.Tensor], boxes: torch.Tensor, *, finest: int, size: int) -> torch.Tensor:
+    """Pool boxes [B, N, 4]; level l has a scale of 2 ** -(finest + l); see `ops.roi_align`."""
+    levels = [feature.contiguous(memory_format=torch.channels_last) for feature in features]
+    padded = levels + levels[-1:] * (4 - len(levels))  # the kernel takes four
+    channels, rows = levels[0].shape[1], boxes.shape[0] * boxes.shape[1]
+    shape = (rows, channels, size, size)
+    pooled = torch.empty(shape, dtype=levels[0].dtype, device=boxes.device, memory_format=torch.channels_last)
+    if rows:
+        with on_device_of(boxes):
+            _launch(
+                (rows, size, -(-channels // _CHANNELS)),
+                (boxes.device, levels[0].dtype),
+                *padded,
+                boxes.contiguous(),
+                pooled,
+                *(side for level in padded for side in level.shape[2:]),
+                boxes.shape[1],
+                channels,
+                finest,
+                len(levels),
+                SIZE=size,
+                BINS=max(1 << (size - 1).bit_length(), 2),
+                CHANNELS=_CHANNELS,
+            )
+    return pooled

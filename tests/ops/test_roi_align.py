@@ -1,0 +1,100 @@
+"""roi_align against torchvision's multi-level pooler."""
+
+import pytest
+import torch
+from torchvision.ops import MultiScaleRoIAlign
+
+from maskjet import ops
+from maskjet.errors import InputError
+from tests.ops.serving import on_cpu
+
+SIZE_HW = (192, 256)
+SCALES = (0.25, 0.125, 0.0625, 0.03125)
+
+
+def pyramid(batch, seed=0, channels=6, levels=4):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(batch, channels, 48 >> n, 64 >> n, generator=generator) for n in range(levels)]
+
+
+def boxes(batch, count, seed):
+    """Of every level, inside the image, at its border and beyond."""
+    generator = torch.Generator().manual_seed(seed)
+    corner = torch.rand(batch, count, 2, generator=generator) * 240 - 20
+    side = 2 ** (2 + 7 * torch.rand(batch, count, 1, generator=generator))
+    return torch.cat((corner, corner + side * (0.6 + 0.8 * torch.rand(batch, count, 2, generator=generator))), dim=2)
+
+
+@pytest.mark.parametrize("implementation", on_cpu("roi_align"))
+@pytest.mark.parametrize(("size", "batch", "levels"), [(7, 1, 4), (14, 1, 4), (3, 2, 4), (2, 1, 1), (5, 2, 3)])
+def test_bins_are_torchvisions(implementation, size, batch, levels):
+    features, found = pyramid(batch, size, levels=levels), boxes(batch, 12, size)
+    pooler = MultiScaleRoIAlign([str(n) for n in range(levels)], output_size=size, sampling_ratio=2)
+    named = {str(n): feature for n, feature in enumerate(features)}
+    expected = pooler(named, list(found), [SIZE_HW] * batch)
+    actual = ops.roi_align(found, features, scales=SCALES[:levels], size=size, implementation=implementation)
+    assert actual.is_contiguous(memory_format=torch.channels_last)
+    assert expected.abs().max() > 1
+    torch.testing.assert_close(actual, expected, rtol=0, atol=4e-6)
+
+
+@pytest.mark.parametrize("implementation", on_cpu("roi_align"))
+def test_levels_change_where_torchvisions_do(implementation):
+    features = [torch.full((1, 1, 256 >> n, 256 >> n), float(n)) for n in range(4)]
+    side = torch.cat([2.0**n * 14 * torch.tensor([1 - 1e-3, 1 - 1e-6, 1, 1 + 1e-6]) for n in range(7)])
+    found = torch.stack((side * 0, side * 0, side, side), dim=1)[None]
+    pooler = MultiScaleRoIAlign(["0", "1", "2", "3"], output_size=1, sampling_ratio=2)
+    expected = pooler({str(n): feature for n, feature in enumerate(features)}, list(found), [(1024, 1024)]).flatten()
+    actual = ops.roi_align(found, features, scales=SCALES, size=1, implementation=implementation).flatten()
+    assert actual.tolist() == expected.tolist()
+    assert sorted(set(actual.tolist())) == [0, 1, 2, 3]
+
+
+def test_images_have_their_own_features():
+    features, found = pyramid(3), boxes(3, 4, 1)
+    together = ops.roi_align(found, features, scales=SCALES, size=3).unflatten(0, (3, 4))
+    for image in range(3):
+        alone = ops.roi_align(found[image][None], [f[image][None] for f in features], scales=SCALES, size=3)
+        assert torch.equal(together[image], alone)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"features": []}, r"features must have 1\.\.4 levels, got 0"),
+        ({"features": [torch.zeros(1, 2, 3)]}, r"features\[0\] must be .*, got float32 \[1, 2, 3\] on cpu"),
+        ({"features": [torch.zeros(1, 2, 3, 3).int()]}, r"features\[0\] must be .*, got int32"),
+        (
+            {"features": [torch.zeros(1, 2, 8, 8), torch.zeros(1, 3, 4, 4)]},
+            r"features\[1\] must be .* of one type, batch and device, got float32 \[1, 3, 4, 4\]",
+        ),
+        ({"boxes": torch.zeros(2, 5, 4)}, r"boxes must be float32 \[1, N, 4\], got float32 \[2, 5, 4\]"),
+        (
+            {"scales": (0.25, 0.125)},
+            r"scales must be one power of two per level, 1, each half .*, got \(0\.25, 0\.125\)",
+        ),
+        ({"scales": (0.3,)}, "scales must be one power of two"),
+        ({"scales": (0.0,)}, "scales must be one power of two"),
+        ({"size": 0}, "size must be at least 1, got 0"),
+    ],
+)
+def test_what_is_wrong_is_named(changes, message):
+    inputs = {"boxes": torch.zeros(1, 5, 4), "features": [torch.zeros(1, 2, 8, 8)], "scales": (0.25,), "size": 3}
+    with pytest.raises(InputError, match=message):
+        ops.roi_align(**{**inputs, **changes})
+
+
+@pytest.mark.gpu
+def test_it_can_be_captured_and_replayed():
+    features = [feature.cuda().contiguous(memory_format=torch.channels_last) for feature in pyramid(1)]
+    found = boxes(1, 50, 3).cuda()
+    ops.roi_align(found, features, scales=SCALES, size=7)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        pooled = ops.roi_align(found, features, scales=SCALES, size=7)
+    for seed in range(2):
+        found.copy_(boxes(1, 50, seed))
+        graph.replay()
+        expected = ops.roi_align(found, features, scales=SCALES, size=7, implementation="reference")
+        torch.testing.assert_close(pooled, expected, rtol=0, atol=4e-6)
