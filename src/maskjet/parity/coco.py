@@ -108,6 +108,8 @@ class Report(report.Report):
             return "baseline"
         if m.is_noise is None:
             return "-"
+        if m.delta_low == m.delta_high == 0:
+            return "the same"
         return f"{_signed(m.delta_low)}..{_signed(m.delta_high)}{', noise' if m.is_noise else ''}"
 
 

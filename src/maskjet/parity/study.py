@@ -229,7 +229,7 @@ class Report:
                 rows = [check.row_of(report, m) for report in answer.reports for m in report.measurements]
                 lines += [f"\n{answer.title}", as_table([check.HEADER, *rows])]
             if part.precision is not None:
-                lines += ["\naverage precision", str(part.precision)]
+                lines += ["\naverage precision", as_table(part.precision.rows())]
         return "\n".join([*lines, str(self.machine), *self.notes])
 
 
