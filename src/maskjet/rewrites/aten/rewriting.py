@@ -1,0 +1,115 @@
+"""What the rewrites have in common: find the pattern, check the count, replace, report."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from maskjet.errors import UnsupportedError
+
+_Match = TypeVar("_Match")
+
+_CHECKS: frozenset[Any] = frozenset(
+    {
+        torch.ops.aten.sym_size.int,
+        torch.ops.aten._assert_scalar.default,
+        torch.ops.aten._assert_tensor_metadata.default,
+        torch.ops.aten.sym_constrain_range.default,
+        torch.ops.aten.sym_constrain_range_for_size.default,
+        operator.eq,
+        operator.ge,
+        operator.gt,
+        operator.le,
+        operator.lt,
+    }
+)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a rewrite did to a graph."""
+
+    rewrite: str
+    """Its name."""
+    matches: int
+    """Places that were rewritten."""
+    skipped: tuple[str, ...]
+    """Places that look like the pattern but were left alone, with the reason; one line each."""
+
+
+@dataclass(frozen=True)
+class Rewrite(Generic[_Match]):
+    """A pattern in a graph of ATen operators and what takes its place."""
+
+    name: str
+    """For reports and errors."""
+    anchors: Callable[[Graph], Iterable[Node]]
+    """Finds the nodes at which the pattern may start."""
+    match: Callable[[Node], _Match | str]
+    """The guard: what `replace` needs to know of the pattern at an anchor, or why this is not it."""
+    replace: Callable[[Graph, _Match], None]
+    """Puts the replacement in and takes the pattern out."""
+
+    def apply(self, module: GraphModule, *, expected: int | None = None) -> Report:
+        """Rewrite every match in a graph, in place.
+
+        Args:
+            module: A captured program's.
+            expected: How many matches there have to be; None takes any number.
+
+        Raises:
+            UnsupportedError: There are more or fewer. Nothing was changed.
+        """
+        found: list[_Match] = []
+        skipped: list[str] = []
+        for anchor in list(self.anchors(module.graph)):
+            match = self.match(anchor)
+            if isinstance(match, str):
+                skipped.append(f"{anchor.name}: {match}")
+            else:
+                found.append(match)
+        if expected is not None and len(found) != expected:
+            reasons = "".join(f" Not {reason}." for reason in skipped)
+            raise UnsupportedError(f"{self.name} must match {expected} times in this graph, got {len(found)}.{reasons}")
+        for match in found:
+            self.replace(module.graph, match)
+        module.graph.lint()
+        module.recompile()
+        return Report(self.name, len(found), tuple(skipped))
+
+
+def arguments(node: Node) -> dict[str, Any]:
+    """The arguments of a call of an operator by name, defaults included."""
+    assert isinstance(node.target, torch._ops.OpOverload)
+    schema = node.target._schema.arguments
+    values = {argument.name: argument.default_value for argument in schema if argument.has_default_value()}
+    return values | {argument.name: value for argument, value in zip(schema, node.args, strict=False)} | node.kwargs
+
+
+def calls(node: Any, target: Any) -> bool:
+    """Whether a node calls this very operator or function."""
+    return isinstance(node, Node) and node.op == "call_function" and node.target is target
+
+
+def checks_of(node: Node) -> list[Node]:
+    """The users of a node that do nothing but check its size or type, and theirs; users before what they use."""
+    found: list[Node] = []
+    for user in node.users:
+        if user.target in _CHECKS:
+            below = checks_of(user)
+            if all(other in below for other in user.users):
+                found += [*below, user]
+    return found
+
+
+def erase(graph: Graph, nodes: Iterable[Node]) -> None:
+    """Take nodes out of a graph, with what only checks them; users come before what they use."""
+    for node in nodes:
+        for check in checks_of(node):
+            graph.erase_node(check)
+        graph.erase_node(node)

@@ -1,0 +1,247 @@
+"""torchvision's two-stage detectors with fixed shapes: no value decides how much is computed, and nothing waits.
+
+The backbone, the heads and the predictors are torchvision's own modules. What lies between them is written anew:
+proposals are chosen by level into a fixed number of rows with a mark of which are valid, and so are detections; rows
+that hold nothing are empty boxes, which suppress none. So the whole compiles without a break, and can be captured in
+one CUDA graph.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from maskjet import ops
+from maskjet.errors import UnsupportedError
+
+CANDIDATES = 2000
+"""Pairs of a box and a class that suppression looks at per image; more are seen in `StaticOutput.is_exact`."""
+_SMALLEST_DETECTION = 1e-2  # pixels a side, as torchvision has it
+_FLAT_BITS = 31
+
+
+class StaticOutput(NamedTuple):
+    """Detections of B images, K rows each, most confident first; rows at and past an image's count are empty."""
+
+    counts: torch.Tensor
+    """int32 [B]."""
+    xyxy: torch.Tensor
+    """float32 [B, K, 4]: pixels of the network's input."""
+    confidence: torch.Tensor
+    """float32 [B, K]: 0..1."""
+    class_id: torch.Tensor
+    """int32 [B, K]: torchvision's label, 1 for the first class."""
+    mask_logits: torch.Tensor | None
+    """[B, K, m, m]: of the detection's class; None without a mask head."""
+    is_exact: torch.Tensor
+    """bool [B]: whether all candidates were looked at, or those left out could not have changed anything."""
+
+
+@torch.library.custom_op("maskjet::keep_boxes", mutates_args=())
+def _keep_boxes(
+    boxes: torch.Tensor, groups: torch.Tensor, iou_threshold: float, max_output: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    kept = ops.nms(boxes, groups=groups, iou_threshold=iou_threshold, max_output=max_output)
+    return kept.count, kept.index
+
+
+@_keep_boxes.register_fake
+def _(boxes: torch.Tensor, groups: torch.Tensor, iou_threshold: float, max_output: int) -> tuple[torch.Tensor, ...]:  # noqa: ARG001
+    return groups.new_empty(len(boxes)), groups.new_empty(len(boxes), max_output)
+
+
+@torch.library.custom_op("maskjet::pool_boxes", mutates_args=())
+def _pool_boxes(boxes: torch.Tensor, features: list[torch.Tensor], scales: list[float], size: int) -> torch.Tensor:
+    return ops.roi_align(boxes, features, scales=scales, size=size)
+
+
+@_pool_boxes.register_fake
+def _(boxes: torch.Tensor, features: list[torch.Tensor], scales: list[float], size: int) -> torch.Tensor:  # noqa: ARG001
+    shape = (boxes.shape[0] * boxes.shape[1], features[0].shape[1], size, size)
+    return features[0].new_empty(shape).contiguous(memory_format=torch.channels_last)
+
+
+class StaticDetector(nn.Module):
+    """A Faster or Mask R-CNN with fixed shapes.
+
+    Args:
+        model: torchvision's, in eval mode; its modules are shared, not copied.
+        candidates: Pairs of a box and a class that suppression looks at per image, at least 1.
+
+    Raises:
+        UnsupportedError: The model is put together in a way that this does not know; says in which.
+    """
+
+    def __init__(self, model: Any, *, candidates: int = CANDIDATES) -> None:
+        super().__init__()
+        _check(model)
+        self.backbone, self.heads, self.rpn_head = model.backbone, model.roi_heads, model.rpn.head
+        self._rpn, self._candidates = model.rpn, candidates
+        anchors = model.rpn.anchor_generator.cell_anchors
+        self._cells = [f"_cell{level}" for level in range(len(anchors))]
+        for name, cell in zip(self._cells, anchors, strict=True):
+            self.register_buffer(name, cell.detach().clone().float(), persistent=False)
+
+    def forward(self, images: torch.Tensor, sizes: torch.Tensor) -> StaticOutput:
+        """Detect on normalised images.
+
+        Args:
+            images: [B, 3, H, W], padded to a multiple of 32.
+            sizes: float32 [B, 2]: (height, width) of each image without its padding, on the images' device.
+        """
+        features = self.backbone(images)
+        boxes, is_proposal = self._propose(list(features.values()), images.shape[2:], sizes)
+        pooled = self._pool(self.heads.box_roi_pool, features, boxes, images.shape[2])
+        logits, codes = self.heads.box_predictor(self.heads.box_head(pooled))
+        found = self._choose(logits.float(), codes.float(), boxes, is_proposal, sizes)
+        counts, xyxy, confidence, class_id, is_exact = found
+        mask_logits = None
+        if self.heads.has_mask():
+            pooled = self._pool(self.heads.mask_roi_pool, features, xyxy, images.shape[2])
+            masks = self.heads.mask_predictor(self.heads.mask_head(pooled))
+            chosen = class_id.reshape(-1, 1, 1, 1).long().expand(-1, 1, *masks.shape[2:])
+            mask_logits = masks.gather(1, chosen).reshape(*class_id.shape, *masks.shape[2:])
+        return StaticOutput(counts, xyxy, confidence, class_id, mask_logits, is_exact)
+
+    def _propose(
+        self, features: Sequence[torch.Tensor], padded_hw: Sequence[int], sizes: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Boxes [B, N, 4] in pixels, most promising first, and which rows are valid."""
+        rpn = self._rpn
+        scores, boxes, stays = [], [], []
+        objectness, codes = self.rpn_head(list(features))
+        for level, (score, code) in enumerate(zip(objectness, codes, strict=True)):
+            anchors = self._anchors(level, score.shape[2:], padded_hw)
+            per_cell = len(getattr(self, self._cells[level]))
+            flat = _by_anchor(score, per_cell, 1).squeeze(2).float()
+            decoded = _decode(_by_anchor(code, per_cell, 4).float(), anchors, rpn.box_coder)
+            best, where = flat.topk(min(rpn.pre_nms_top_n(), flat.shape[1]), dim=1)
+            chosen = _clip(decoded.gather(1, where[..., None].expand(-1, -1, 4)), sizes)
+            probability = best.sigmoid()
+            is_valid = _is_large(chosen, rpn.min_size) & (probability >= rpn.score_thresh)
+            chosen = torch.where(is_valid[..., None], chosen, 0)  # suppresses nothing
+            one_group = torch.zeros_like(where, dtype=torch.int32)
+            kept, index = torch.ops.maskjet.keep_boxes(chosen, one_group, rpn.nms_thresh, where.shape[1])
+            scores.append(probability)
+            boxes.append(chosen)
+            stays.append(_marked(kept, index) & is_valid)
+        marked = torch.where(torch.cat(stays, 1), torch.cat(scores, 1), -1.0)
+        marked, order = marked.sort(dim=1, descending=True, stable=True)
+        most = min(rpn.post_nms_top_n(), order.shape[1])
+        is_valid, order = marked[:, :most] >= 0, order[:, :most]
+        proposals = torch.cat(boxes, 1).gather(1, order[..., None].expand(-1, -1, 4))
+        return torch.where(is_valid[..., None], proposals, 0), is_valid
+
+    def _anchors(self, level: int, grid_hw: Sequence[int], padded_hw: Sequence[int]) -> torch.Tensor:
+        """float32 [cells × anchors, 4] of one level, row by row."""
+        cell: torch.Tensor = getattr(self, self._cells[level])
+        steps = [torch.arange(n, device=cell.device) * (side // n) for n, side in zip(grid_hw, padded_hw, strict=True)]
+        y, x = torch.meshgrid(*steps, indexing="ij")
+        shifts = torch.stack((x, y, x, y), dim=-1).reshape(-1, 1, 4)
+        return (shifts + cell).reshape(-1, 4)
+
+    def _pool(self, pooler: Any, features: Any, boxes: torch.Tensor, height: int) -> torch.Tensor:
+        levels = [feature for name, feature in features.items() if name in pooler.featmap_names]
+        halvings = [round(math.log2(height / level.shape[2])) for level in levels]
+        used = halvings[-1] - halvings[0] + 1  # the coarser of two levels of one scale is never chosen
+        scales = [2.0**-halving for halving in halvings[:used]]
+        pooled: torch.Tensor = torch.ops.maskjet.pool_boxes(boxes, levels[:used], scales, pooler.output_size[0])
+        return pooled
+
+    def _choose(
+        self,
+        logits: torch.Tensor,
+        codes: torch.Tensor,
+        proposals: torch.Tensor,
+        is_proposal: torch.Tensor,
+        sizes: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:
+        """Count, boxes, confidences, classes of the detections, and whether nothing was left out."""
+        heads = self.heads
+        batch, rows = is_proposal.shape
+        things = logits.shape[1] - 1  # but for the background
+        scores = logits.softmax(dim=1)[:, 1:].reshape(batch, rows * things)
+        boxes = _decode(codes.reshape(batch * rows, -1, 4), proposals.reshape(-1, 1, 4), heads.box_coder)
+        boxes = _clip(boxes[:, 1:].reshape(batch, rows * things, 4), sizes)
+        is_valid = (scores > heads.score_thresh) & _is_large(boxes, _SMALLEST_DETECTION)
+        is_valid &= is_proposal[..., None].expand(-1, -1, things).reshape(batch, -1)
+        # Unique keys, score first: ties stay in the order of boxes and classes, as a stable sort leaves them.
+        flat = torch.arange(rows * things, device=scores.device)
+        keys = (scores.view(torch.int32).long() << _FLAT_BITS) | (2**_FLAT_BITS - 1 - flat)
+        keys = torch.where(is_valid, keys, -1)
+        best = keys.topk(min(self._candidates, rows * things), dim=1).values
+        is_candidate = best >= 0
+        where = torch.where(is_candidate, 2**_FLAT_BITS - 1 - (best & (2**_FLAT_BITS - 1)), 0)
+        candidates = torch.where(is_candidate[..., None], boxes.gather(1, where[..., None].expand(-1, -1, 4)), 0)
+        label = (where % things + 1).int()
+        most = heads.detections_per_img
+        kept, index = torch.ops.maskjet.keep_boxes(candidates, label, heads.nms_thresh, most)
+        is_kept = torch.arange(most, device=kept.device) < kept[:, None]
+        index = torch.where(is_kept, index, 0).long()
+        is_kept &= is_candidate.gather(1, index)
+        count = is_kept.sum(dim=1, dtype=torch.int32)
+        xyxy = torch.where(is_kept[..., None], candidates.gather(1, index[..., None].expand(-1, -1, 4)), 0)
+        confidence = torch.where(is_kept, scores.gather(1, where.gather(1, index)), 0)
+        class_id = torch.where(is_kept, label.gather(1, index), 0)
+        is_exact = (is_valid.sum(dim=1) <= self._candidates) | (count == most)
+        return count, xyxy, confidence, class_id, is_exact
+
+
+def _check(model: Any) -> None:
+    """Whether the parts are those that torchvision's own builders use."""
+    heads, rpn = getattr(model, "roi_heads", None), getattr(model, "rpn", None)
+    if heads is None or rpn is None:
+        raise UnsupportedError(f"model must be a Faster or Mask R-CNN of torchvision, got {type(model).__name__}.")
+    if model.training:
+        raise UnsupportedError("model must be in eval mode: call model.eval().")
+    if heads.keypoint_roi_pool is not None:
+        raise UnsupportedError("model must not have a keypoint head, which is not rewritten.")
+    poolers = [heads.box_roi_pool, *([heads.mask_roi_pool] if heads.has_mask() else [])]
+    for pooler in poolers:
+        known = (pooler.sampling_ratio, pooler.canonical_scale, pooler.canonical_level)
+        if known != (2, 224, 4) or len(set(pooler.output_size)) != 1:
+            raise UnsupportedError(
+                "model must pool square bins of 2 × 2 samples, with a canonical scale of 224 at level 4, got a "
+                f"sampling ratio, scale and level of {known} and bins of {tuple(pooler.output_size)}."
+            )
+
+
+def _by_anchor(values: torch.Tensor, anchors: int, fields: int) -> torch.Tensor:
+    """[B, anchors × fields, H, W] as [B, H × W × anchors, fields]."""
+    batch, _, height, width = values.shape
+    return values.view(batch, anchors, fields, height, width).permute(0, 3, 4, 1, 2).reshape(batch, -1, fields)
+
+
+def _decode(codes: torch.Tensor, boxes: torch.Tensor, coder: Any) -> torch.Tensor:
+    """Boxes [..., 4] from what was predicted [..., 4] relative to others, which broadcast."""
+    sides = boxes[..., 2:] - boxes[..., :2]
+    centres = boxes[..., :2] + 0.5 * sides
+    wx, wy, ww, wh = coder.weights
+    dx, dy, dw, dh = codes.unbind(dim=-1)
+    shift = torch.stack((dx / wx, dy / wy), dim=-1)
+    growth = torch.stack((dw / ww, dh / wh), dim=-1).clamp(max=coder.bbox_xform_clip)
+    centre, half = shift * sides + centres, 0.5 * (growth.exp() * sides)
+    return torch.cat((centre - half, centre + half), dim=-1)
+
+
+def _clip(boxes: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
+    """Boxes [B, N, 4] within images of (height, width) [B, 2]."""
+    limits = sizes.flip(1).repeat(1, 2)[:, None]
+    return boxes.clamp(min=0).minimum(limits)
+
+
+def _is_large(boxes: torch.Tensor, least: float) -> torch.Tensor:
+    sides = boxes[..., 2:] - boxes[..., :2]
+    return (sides >= least).all(dim=-1)
+
+
+def _marked(count: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """Bool [B, N]: the positions that are among the first `count` of index [B, N]."""
+    batch, most = index.shape
+    is_used = torch.arange(most, device=index.device) < count[:, None]
+    marks = torch.zeros(batch, most + 1, dtype=torch.bool, device=index.device)
+    return marks.scatter(1, torch.where(is_used, index, most).long(), value=True)[:, :most]
