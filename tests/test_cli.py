@@ -297,7 +297,9 @@ def test_ctrl_c_leaves_whole_outputs(tmp_path):
     traffic.write_video(source, size_hw=(96, 160), frames=900)
     outs = [tmp_path / "a.mp4", tmp_path / "a.jsonl", tmp_path / "a.json"]
     # A background job ignores SIGINT, and so would what it starts.
-    program = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import maskjet.__main__"
+    program = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from maskjet import cli; cli.main()"
+    )
     command = [sys.executable, "-c", program, "run", source, *(flag for out in outs for flag in ("--out", out))]
     process = subprocess.Popen(
         command,

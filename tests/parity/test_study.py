@@ -70,6 +70,22 @@ def test_what_is_not_there_is_not_compared(folder, tmp_path):
         study.compare(tmp_path, images=3, size_hw=SIZE)
 
 
+@pytest.mark.slow
+def test_fifty_images(tmp_path):
+    study.dump(tmp_path, only=["demo"], variants=VARIANTS[:4], images=50, size_hw=SIZE)
+    (part,) = study.compare(tmp_path, images=50, size_hw=SIZE, resamples=20).parts
+    found = {(r.expected["name"], r.actual["name"]): r for answer in part.answers for r in answer.reports}
+    same = found["postprocess: reference", "fp32"]
+    assert same.images == same.same_images == 50
+    resampled = found["preprocess: cv2 itself", "fp32"].measurements[-1]
+    assert resampled.matched > 300
+    assert resampled.share > 0.98
+    precision = {(m.variant, m.kind): m for m in part.precision.measurements}
+    assert precision["fp32", "segm"].ap > 0.2
+    assert precision["postprocess: reference", "segm"].delta == 0
+    assert abs(precision["preprocess: cv2 itself", "segm"].delta) < 0.02
+
+
 def test_every_question_is_about_variants_that_there_are():
     for part in study.PARTS.values():
         names = [variant.name for variant in part.variants]
