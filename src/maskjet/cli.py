@@ -30,6 +30,7 @@ from maskjet.sinks import open_sinks_by_source
 from maskjet.spec import SPECS
 from maskjet.terminal import (
     CompileOption,
+    DepthOption,
     DeviceOption,
     EngineOption,
     ImplementationOption,
@@ -37,6 +38,7 @@ from maskjet.terminal import (
     ModelOption,
     NvtxOption,
     PrecisionOption,
+    ResampleOption,
     SizeOption,
     WeightsOption,
     parse_size,
@@ -103,11 +105,11 @@ def run(
     engine: EngineOption = None,
     compile: CompileOption = None,  # noqa: A002 - PyTorch's word
     implementation: ImplementationOption = None,
-    resample: Annotated[str | None, typer.Option(help="bilinear, or cv2 for cv2.resize's pixels.")] = None,
+    resample: ResampleOption = None,
     threshold: Annotated[float, typer.Option(help="What a confidence must exceed, 0..1.")] = DEFAULT_THRESHOLD,
     max_detections: Annotated[int | None, typer.Option(help="Most detections per frame.")] = None,
     classes: Annotated[str | None, typer.Option(help="Names of the classes to report, separated by commas.")] = None,
-    depth: Annotated[int, typer.Option(help="Batches in flight, 1 to 8.")] = 2,
+    depth: DepthOption = 2,
     batch: Annotated[
         int | None, typer.Option(help="Most frames the network sees at once; by default one of each source, up to 8.")
     ] = None,

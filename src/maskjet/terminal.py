@@ -38,6 +38,8 @@ ImplementationOption = Annotated[
         "as in preprocess=reference,encode_masks=cpu."
     ),
 ]
+ResampleOption = Annotated[str | None, typer.Option(help="bilinear, or cv2 for cv2.resize's pixels.")]
+DepthOption = Annotated[int, typer.Option(help="Batches in flight, 1 to 8.")]
 NvtxOption = Annotated[bool, typer.Option("--nvtx", help="Mark the host's work with NVTX ranges, for Nsight (GPU).")]
 ReportOption = Annotated[Path | None, typer.Option(help="A JSON file for the report.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]

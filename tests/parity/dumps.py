@@ -12,7 +12,16 @@ NAMES = {0: "car", 1: "truck"}
 BOXES = [(10, 20, 60, 60), (80, 30, 120, 70), (100, 72, 150, 94)]
 
 
-def detections(boxes=BOXES, class_id=(0, 1, 0), confidence=(0.9, 0.75, 0.5), flipped=(), size_hw=STREETS.size_hw):
+def detections(
+    boxes=BOXES,
+    class_id=(0, 1, 0),
+    confidence=(0.9, 0.75, 0.5),
+    flipped=(),
+    *,
+    size_hw=STREETS.size_hw,
+    class_names=NAMES,
+):
+    """Whose masks fill their boxes, but for the upper left pixel of those that are flipped."""
     masks = np.zeros((len(boxes), *size_hw), np.uint8)
     for number, (x1, y1, x2, y2) in enumerate(boxes):
         masks[number, y1:y2, x1:x2] = 1
@@ -24,7 +33,7 @@ def detections(boxes=BOXES, class_id=(0, 1, 0), confidence=(0.9, 0.75, 0.5), fli
         confidence=np.array(confidence[: len(boxes)], np.float32),
         class_id=np.array(class_id[: len(boxes)], np.int32),
         rle=coco_rle.encode(masks),
-        class_names=NAMES,
+        class_names=class_names,
     )
 
 

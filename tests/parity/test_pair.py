@@ -3,27 +3,15 @@
 import numpy as np
 import pytest
 
-from maskjet import coco_rle
-from maskjet.detections import Detections
 from maskjet.parity.pair import box_iou, compare, pair, pair_all
+from tests.parity.dumps import detections
 
 SIZE = (20, 30)
 BOXES = [(1, 1, 9, 9), (2, 2, 10, 10), (15, 3, 25, 12), (0, 12, 8, 19)]
 
 
 def found(boxes=BOXES, class_id=(0, 1, 0, 0), confidence=(0.9, 0.8, 0.7, 0.6), flipped=()):
-    masks = np.zeros((len(boxes), *SIZE), np.uint8)
-    for number, (x1, y1, x2, y2) in enumerate(boxes):
-        masks[number, y1:y2, x1:x2] = 1
-        if number in flipped:
-            masks[number, y1, x1] = 0
-    return Detections(
-        image_size=SIZE,
-        xyxy=np.array(boxes, np.float32).reshape(-1, 4),
-        confidence=np.array(confidence, np.float32),
-        class_id=np.array(class_id, np.int32),
-        rle=coco_rle.encode(masks),
-    )
+    return detections(boxes, class_id, confidence, flipped, size_hw=SIZE, class_names={})
 
 
 def test_the_same_is_the_same():

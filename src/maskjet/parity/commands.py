@@ -18,12 +18,14 @@ from maskjet.parity.pictures import write_worst
 from maskjet.parity.variants import OURS, PROGRAMS, THRESHOLD, Variant
 from maskjet.terminal import (
     CompileOption,
+    DepthOption,
     DeviceOption,
     EngineOption,
     ImplementationOption,
     ModelOption,
     PrecisionOption,
     ReportOption,
+    ResampleOption,
     SizeOption,
     WeightsOption,
     parse_size,
@@ -43,7 +45,6 @@ _CocoDirOption = Annotated[
 ]
 _CountOption = Annotated[int, typer.Option(help="Generated streets.")]
 _SeedOption = Annotated[int, typer.Option(help="Of the first generated street.")]
-_ResampleOption = Annotated[str | None, typer.Option(help="bilinear, or cv2 for cv2.resize's pixels.")]
 _ResamplesOption = Annotated[int, typer.Option(help="Of the images, for the interval; 0 for none.")]
 _DumpArgument = Annotated[Path, typer.Argument(help="A file that parity dump wrote.")]
 
@@ -88,8 +89,8 @@ def parity_dump(
     engine: EngineOption = None,
     compile: CompileOption = None,  # noqa: A002 - PyTorch's word
     implementation: ImplementationOption = None,
-    resample: _ResampleOption = None,
-    depth: Annotated[int, typer.Option(help="Batches in flight, 1 to 8.")] = 1,
+    resample: ResampleOption = None,
+    depth: DepthOption = 1,
     batch: Annotated[int, typer.Option(help="Most images the network sees at once.")] = 1,
     threshold: Annotated[float, typer.Option(help="What a confidence must exceed, 0..1.")] = THRESHOLD,
     program: Annotated[str, typer.Option(help=f"Whose pipeline: {', '.join(PROGRAMS)}.")] = OURS,

@@ -12,8 +12,8 @@ import shutil
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from maskjet.detections import Detections
 from maskjet.errors import InputError, SourceError
+from maskjet.frames import Source
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.parity.images import Images
 from maskjet.parity.variants import Variant, describe_run
@@ -221,43 +222,34 @@ def write_dump(
     parts = path.with_name(path.name + ".parts")
     done = [Dump.load(file) for file in sorted(parts.glob("*.npz"))]
     empty = Dump(variant.identify(network), describe_run(), images.describe(), [], [], [])
-    for part in done:
-        if (part.variant, part.images) != (_as_json(empty.variant), _as_json(empty.images)):
+    for known in done:
+        if (known.variant, known.images) != (_as_json(empty.variant), _as_json(empty.images)):
             raise InputError(f"{str(path)!r} was begun with another variant or other images; remove {str(parts)!r}.")
-    for _ in (name for part in done for name in part.names):
+    start = sum(len(part.names) for part in done)
+    for _ in range(start):
         on_progress()
-    names: list[str] = []
-    digests: list[str] = []
-    found: list[Detections] = []
-
-    def keep() -> None:
-        part = Dump(empty.variant, empty.run, empty.images, list(names), list(digests), list(found))
-        part.save(parts / f"{len(done):06}.npz")
-        done.append(part)
-        names.clear()
-        digests.clear()
-        found.clear()
-
-    for frame, detections in variant.run(network, images.open(sum(len(part.names) for part in done))):
-        names.append(frame.name)
-        digests.append(hashlib.blake2b(frame.image.tobytes(), digest_size=8).hexdigest())
-        found.append(detections)
-        on_progress()
-        if len(names) == _PART:
-            keep()
-    if names:
-        keep()
-    whole = Dump(
-        empty.variant,
-        empty.run,
-        empty.images,
-        names=[name for part in done for name in part.names],
-        digests=[digest for part in done for digest in part.digests],
-        found=[one for part in done for one in part.found],
-    )
+    rows = _look(variant, network, images.open(start), on_progress)
+    while part := list(islice(rows, _PART)):
+        done.append(_with_rows(empty, part))
+        done[-1].save(parts / f"{len(done) - 1:06}.npz")
+    whole = _with_rows(empty, [row for part in done for row in zip(part.names, part.digests, part.found, strict=True)])
     whole.save(path)
     shutil.rmtree(parts, ignore_errors=True)
     return whole
+
+
+def _look(
+    variant: Variant, network: RFDETR, source: Source, on_progress: Callable[[], object]
+) -> Iterator[tuple[str, str, Detections]]:
+    """Of each image its name, a digest of its pixels and what the variant finds on it."""
+    for frame, detections in variant.run(network, source):
+        on_progress()
+        yield frame.name, hashlib.blake2b(frame.image.tobytes(), digest_size=8).hexdigest(), detections
+
+
+def _with_rows(empty: Dump, rows: Sequence[tuple[str, str, Detections]]) -> Dump:
+    names, digests, found = [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
+    return replace(empty, names=names, digests=digests, found=found)
 
 
 def _as_json(value: Any) -> Any:

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
@@ -188,6 +188,10 @@ class CocoFolder(Images):
 
     def truth(self) -> dict[str, Any]:
         """Its annotations."""
+        return self._data_set
+
+    @cached_property
+    def _data_set(self) -> dict[str, Any]:
         path = self._find()[0]
         try:
             found = json.loads(path.read_text())
@@ -198,7 +202,7 @@ class CocoFolder(Images):
         return found
 
     def _listed(self) -> list[dict[str, Any]]:
-        listed: list[dict[str, Any]] = self.truth()["images"]
+        listed: list[dict[str, Any]] = self._data_set["images"]
         return listed
 
     def _find(self) -> tuple[Path, Path]:
@@ -268,7 +272,8 @@ class _ImagesSource(Source):
     def __init__(self, images: Images, start: int) -> None:
         super().__init__(images.kind)
         self._images, self._start = images, start
-        self.length = None if images.length is None else images.length - start
+        length = images.length  # a folder is listed for it, a video opened
+        self.length = None if length is None else length - start
 
     def __iter__(self) -> Iterator[Frame]:
         for index, (name, image) in enumerate(self._images.read(self._start), self._start):
