@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import platform
 from collections.abc import Generator, Mapping, Sequence
@@ -24,7 +25,8 @@ from maskjet.images import to_image
 from maskjet.networks.rfdetr.checkpoint import Checkpoint, load_network, read_checkpoint, resolve_spec
 from maskjet.networks.rfdetr.network import RFDETR
 from maskjet.ops.record import Implementation
-from maskjet.spec import SPECS, ModelSpec
+from maskjet.rewrites.static import StaticDetector
+from maskjet.spec import SPECS, ModelSpec, TwoStageSpec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -91,7 +93,7 @@ class Model:
     """A network with its pre- and postprocessing, ready to run; see `load`.
 
     Args:
-        network: In eval mode, on the CPU.
+        network: In eval mode, on the CPU; nobody else's, as it is converted to what the config says.
         config: How to run it.
         threshold: What a confidence must exceed, 0..1.
         classes: Names of the classes to report; None for all.
@@ -99,7 +101,7 @@ class Model:
 
     def __init__(
         self,
-        network: RFDETR,
+        network: RFDETR | StaticDetector,
         config: EngineConfig,
         *,
         threshold: Threshold = DEFAULT_THRESHOLD,
@@ -178,7 +180,7 @@ class Model:
         if batch < 1:
             raise InputError(f"batch must be at least 1, got {batch}.")
         self._engine.check()
-        self._engine.steps.compiler.for_batch(batch)  # now: with the first frame it would be late
+        self._engine.steps.prepare(batch)  # now: with the first frame it would be late
         return pipeline.run(self._engine, sources, depth=depth, batch=batch, drops_late=drop_late)
 
     def report(self) -> Report:
@@ -214,13 +216,13 @@ class Model:
 
 
 def load(
-    model: str | os.PathLike[str],
+    model: str | os.PathLike[str] | StaticDetector,
     *,
     weights: str | os.PathLike[str] | None = None,
     device: str = "auto",
     precision: Precision = "auto",
-    threshold: Threshold = DEFAULT_THRESHOLD,
-    max_detections: int = 100,
+    threshold: Threshold | None = None,
+    max_detections: int | None = None,
     classes: Sequence[str] | None = None,
     implementation: Implementation = "auto",
     compile: bool | None = None,  # noqa: A002 - PyTorch's word
@@ -229,17 +231,21 @@ def load(
 
     Args:
         model: "demo" for the embedded one; a named size such as "rf-detr-seg-nano", with `weights`; or the path of a
-            checkpoint, whose size is then recognised.
+            checkpoint, whose size is then recognised; or what `maskjet.rewrites.optimize` made of a torchvision
+            detector, which is copied.
         weights: Path of the named size's checkpoint: rfdetr's .pt or .pth, or safetensors; fine-tuned ones bring their
             classes along.
         device: "auto", "cpu", "cuda" or "cuda:N".
         precision: "fp32", "fp16" (GPU only) or "bf16"; "auto" is fp16 on a GPU and fp32 on a CPU.
-        threshold: What a confidence must exceed, 0..1; or one by class name.
-        max_detections: Most detections per image, the most confident ones.
+        threshold: What a confidence must exceed, 0..1; or one by class name. None is 0.5, or a torchvision
+            detector's own.
+        max_detections: Most detections per image, the most confident ones. None is 100, or a torchvision detector's
+            own.
         classes: Names of the classes to report; None for all.
         implementation: Of the steps around the network: "auto", "reference", "triton" or "cpu".
         compile: Whether `torch.compile` makes the network faster before the first frame, which takes 20 s for each
-            batch size, the first time on a machine. None does it on a GPU.
+            batch size, the first time on a machine; a torchvision detector for each size of frames too. None does it
+            on a GPU, but for torchvision detectors.
 
     Returns:
         The model, ready to run.
@@ -255,14 +261,24 @@ def load(
         >>> len(model.predict(maskjet.traffic.sample(seed=3).image)) > 0
         True
     """
+    if isinstance(model, StaticDetector):
+        if weights is not None:
+            raise InputError("weights must be None for a detector, which has its own.")
+        threshold = model.spec.threshold if threshold is None else threshold
+        max_detections = model.spec.max_detections if max_detections is None else max_detections
     config = EngineConfig(
         device=device,
         precision=precision,
-        max_detections=max_detections,
+        max_detections=EngineConfig.max_detections if max_detections is None else max_detections,
         implementation=implementation,
         compile=compile,
     )
-    return Model(read_network(model, weights), config, threshold=threshold, classes=classes)
+    return Model(
+        copy.deepcopy(model) if isinstance(model, StaticDetector) else read_network(model, weights),
+        config,
+        threshold=DEFAULT_THRESHOLD if threshold is None else threshold,
+        classes=classes,
+    )
 
 
 def read_network(model: str | os.PathLike[str], weights: str | os.PathLike[str] | None = None) -> RFDETR:
@@ -301,7 +317,7 @@ def _fill(checkpoint: Checkpoint) -> RFDETR:
     return load_network(resolve_spec(checkpoint), checkpoint)
 
 
-def _class_ids(spec: ModelSpec, names: Sequence[str], argument: str) -> list[int]:
+def _class_ids(spec: ModelSpec | TwoStageSpec, names: Sequence[str], argument: str) -> list[int]:
     by_name = {name: class_id for class_id, name in spec.class_names.items()}
     for name in names:
         if name not in by_name:
@@ -309,7 +325,7 @@ def _class_ids(spec: ModelSpec, names: Sequence[str], argument: str) -> list[int
     return [by_name[name] for name in names]
 
 
-def _thresholds(spec: ModelSpec, threshold: Threshold) -> torch.Tensor:
+def _thresholds(spec: ModelSpec | TwoStageSpec, threshold: Threshold) -> torch.Tensor:
     """float32 [class_logits]."""
     by_name = threshold if isinstance(threshold, Mapping) else {}
     everywhere = DEFAULT_THRESHOLD if isinstance(threshold, Mapping) else threshold
@@ -322,7 +338,7 @@ def _thresholds(spec: ModelSpec, threshold: Threshold) -> torch.Tensor:
     return thresholds
 
 
-def _class_map(spec: ModelSpec, classes: Sequence[str] | None) -> torch.Tensor:
+def _class_map(spec: ModelSpec | TwoStageSpec, classes: Sequence[str] | None) -> torch.Tensor:
     """int32 [class_logits]: every class as itself, or -1 if it was not asked for."""
     everything = torch.arange(spec.class_logits, dtype=torch.int32)
     if classes is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -91,6 +92,49 @@ class ModelSpec:
         sequences = {key: tuple(fields[key]) for key in ("feature_layers", "mean", "std") if key in fields}
         names = {int(key): name for key, name in fields.get("class_names", {}).items()}
         return cls(**{**fields, **sequences, "class_names": names})
+
+
+@dataclass(frozen=True)
+class TwoStageSpec:
+    """The input, the limits and the classes of one of torchvision's two-stage detectors."""
+
+    name: str
+    """Of its class, e.g. "MaskRCNN"."""
+    shortest: int
+    """What the shorter side of an image is resized to, in pixels, unless the other would be too long."""
+    longest: int
+    """Most pixels of the longer side."""
+    fixed_hw: tuple[int, int] | None
+    """(height, width) that every image is resized to instead."""
+    divisor: int
+    """Of both sides of the input, which is padded for it."""
+    has_masks: bool
+    """Whether it is a Mask R-CNN."""
+    class_logits: int
+    """Labels, the background's, 0, among them."""
+    threshold: float
+    """What a score must exceed, 0..1."""
+    max_detections: int
+    """Most detections per image."""
+    mean: tuple[float, ...]
+    """Per RGB channel, on the 0..1 scale; subtracted from the input."""
+    std: tuple[float, ...]
+    """Per RGB channel, on the 0..1 scale; divides the input."""
+    class_names: Mapping[int, str]
+    """Label to name."""
+
+    def resized_hw(self, size_hw: tuple[int, int]) -> tuple[int, int]:
+        """(height, width) that an image of this size is resized to, rounded down as torchvision does."""
+        if self.fixed_hw is not None:
+            return self.fixed_hw
+        scale = min(self.shortest / min(size_hw), self.longest / max(size_hw))
+        height, width = (max(math.floor(side * scale), 1) for side in size_hw)
+        return height, width
+
+    def padded_hw(self, size_hw: tuple[int, int]) -> tuple[int, int]:
+        """(height, width) of the input that an image of this size lies in, at the top left."""
+        height, width = (-(-side // self.divisor) * self.divisor for side in self.resized_hw(size_hw))
+        return height, width
 
 
 # The 80 COCO classes by category id; the ids have gaps (COCO 2017, annotations' "categories").

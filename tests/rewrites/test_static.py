@@ -2,16 +2,10 @@
 
 import pytest
 import torch
-import torchvision
 
 from maskjet.errors import UnsupportedError
 from maskjet.rewrites.static import StaticDetector
-from tests.rewrites.detectors import detector, images
-
-NAMED = [
-    *("fasterrcnn_resnet50_fpn", "fasterrcnn_resnet50_fpn_v2", "fasterrcnn_mobilenet_v3_large_320_fpn"),
-    *("maskrcnn_resnet50_fpn", "maskrcnn_resnet50_fpn_v2"),
-]
+from tests.rewrites.detectors import NAMED, detector, images, named
 
 
 def run_torchvision(model, pictures):
@@ -26,7 +20,7 @@ def run_torchvision(model, pictures):
 
 def run_static(model, inputs, sizes, **options):
     with torch.inference_mode():
-        return StaticDetector(model, **options)(inputs, sizes)
+        return StaticDetector(model)(inputs, sizes, **options)
 
 
 def in_order(boxes, scores, labels, masks):
@@ -167,18 +161,7 @@ def test_there_is_no_graph_break_and_no_size_that_depends_on_values():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMED)
 def test_torchvisions_own_builders(name):
-    torch.manual_seed(0)
-    build = getattr(torchvision.models.detection, name)
-    # Untrained, they tie; torchvision's order of ties is its own to choose above 1,000 pairs of a box and a class.
-    options = {"num_classes": 12, "min_size": 128, "max_size": 192, "rpn_post_nms_top_n_test": 80}
-    model = build(weights=None, weights_backbone=None, **options).eval()
-    model.requires_grad_(requires_grad=False)
-    pictures, seen = images((128, 170), seed=1), []
-    classifier = model.roi_heads.box_predictor.cls_score
-    hook = classifier.register_forward_hook(lambda *call: seen.append(call[2].std()))
-    run_torchvision(model, pictures)
-    hook.remove()
-    classifier.weight.mul_(2 / seen[0])  # as certain as a trained one
+    model, pictures = named(name), images((128, 170), seed=1)
     _, expected, inputs, sizes = run_torchvision(model, pictures)
     output = run_static(model, inputs, sizes, candidates=20_000)
     # The heads see all rows instead of the valid ones, so other kernels may serve them; untrained features are large.

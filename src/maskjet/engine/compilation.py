@@ -8,14 +8,15 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import torch
 from rich.console import Console
+from torch import nn
 
 from maskjet.errors import UnsupportedError, first_line
-from maskjet.networks.rfdetr import RFDETR, NetworkOutput
 
-Network = Callable[[torch.Tensor], NetworkOutput]
+Network = Callable[..., Any]
 _log = logging.getLogger("maskjet")
 _MOST_VERSIONS = 64  # of one code object, which all models of a process share: batch sizes times models
 
@@ -28,35 +29,40 @@ class Compiler:
 
     Args:
         network: In eval mode, on its device, in its precision.
+        inputs: Makes inputs for a batch and, where the network takes several sizes, a height and a width.
         wanted: Whether to compile; None where it pays.
+        why_not_by_itself: Why it does not pay; empty where it does.
     """
 
-    def __init__(self, network: RFDETR, wanted: bool | None) -> None:
-        self._network = network
+    def __init__(
+        self,
+        network: nn.Module,
+        inputs: Callable[..., tuple[torch.Tensor, ...]],
+        wanted: bool | None,
+        *,
+        why_not_by_itself: str,
+    ) -> None:
+        self._network, self._inputs = network, inputs
         self._is_demanded = wanted is True
-        self._weight = next(network.parameters())  # of the device and precision that inputs have
         self._lock = threading.Lock()
-        self._ready: dict[int, Network] = {}
-        self._seconds: dict[int, float] = {}
-        self._why_not: str | None = None
-        if wanted is None and self._weight.device.type != "cuda":
-            self._why_not = "on a CPU it gains nothing"  # 160 ms instead of 164, float32, two cores
-        elif wanted is False:
-            self._why_not = "not asked for"
+        self._ready: dict[tuple[int, ...], Network] = {}
+        self._seconds: dict[tuple[int, ...], float] = {}
+        self._why_not = {None: why_not_by_itself, False: "not asked for", True: ""}[wanted]
 
     @torch.inference_mode()
-    def for_batch(self, batch: int) -> Network:
-        """The network for inputs [batch, 3, S, S]; compiles it if it is the first time, which takes a while.
+    def for_batch(self, batch: int, *size_hw: int) -> Network:
+        """The network for a batch, of inputs of a size if it takes several; compiles it the first time, for a while.
 
         Raises:
             UnsupportedError: It can't be compiled here, and that was asked for.
         """
-        if batch in self._ready:
-            return self._ready[batch]
+        kind = (batch, *size_hw)
+        if kind in self._ready:
+            return self._ready[kind]
         with self._lock:
-            if batch not in self._ready:
-                self._ready[batch] = self._network if self._why_not else self._compile(batch)
-            return self._ready[batch]
+            if kind not in self._ready:
+                self._ready[kind] = self._network if self._why_not else self._compile(kind)
+            return self._ready[kind]
 
     def release(self) -> None:
         """Take the network, which is not asked for any more, off the GPU; may be called twice."""
@@ -64,25 +70,23 @@ class Compiler:
         with suppress(RuntimeError):  # the GPU has failed
             self._network.cpu()
 
-    def _compile(self, batch: int) -> Network:
-        side = self._network.spec.input_size
-        images = torch.zeros(batch, 3, side, side, dtype=self._weight.dtype, device=self._weight.device)
+    def _compile(self, kind: tuple[int, ...]) -> Network:
         compiled: Network = torch.compile(self._network, fullgraph=True, dynamic=False)
         start = time.perf_counter()
         console = Console(stderr=True)
-        text = f"maskjet: compiling the network for batches of {batch}, about half a minute the first time"
+        text = f"maskjet: compiling the network for {_name(kind)}, about half a minute the first time"
         try:
             # Its own lines, not a live display: the caller may have one.
             if console.is_terminal:
                 console.print(f"{text} (compile=False, --no-compile leaves it out) ...", highlight=False)
             with torch._dynamo.config.patch(recompile_limit=_MOST_VERSIONS), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the compiler's remarks on its own choices
-                compiled(images)
+                compiled(*self._inputs(*kind))
         except Exception as error:  # whatever dynamo, inductor, Triton and the C compiler raise
             return self._do_without(error)
-        self._seconds[batch] = time.perf_counter() - start
+        self._seconds[kind] = time.perf_counter() - start
         if console.is_terminal:
-            console.print(f"maskjet: compiled in {self._seconds[batch]:.1f} s", highlight=False)
+            console.print(f"maskjet: compiled in {self._seconds[kind]:.1f} s", highlight=False)
         return compiled
 
     def _do_without(self, error: Exception) -> Network:
@@ -98,5 +102,10 @@ class Compiler:
     def __str__(self) -> str:
         if self._why_not:
             return f"not compiled: {self._why_not}"
-        done = (f"batches of {batch} in {seconds:.1f} s" for batch, seconds in self._seconds.items())
+        done = (f"{_name(kind)} in {seconds:.1f} s" for kind, seconds in self._seconds.items())
         return f"compiled: {', '.join(done) or 'with the first frame'}"
+
+
+def _name(kind: tuple[int, ...]) -> str:
+    batch, *size_hw = kind
+    return f"batches of {batch}" + "".join(f" × {side}" for side in reversed(size_hw))

@@ -14,12 +14,17 @@ import torch
 from maskjet.config import EngineConfig
 from maskjet.detections import Detections
 from maskjet.engine.eager import EagerSlot
+from maskjet.engine.one_stage import OneStage
 from maskjet.engine.steps import Postprocessing, Slot, Steps
+from maskjet.engine.two_stage import TwoStage
 from maskjet.errors import DeviceError, MaskjetError, UnsupportedError, first_line
 from maskjet.networks.rfdetr import RFDETR
+from maskjet.rewrites.static import StaticDetector
 
 if TYPE_CHECKING:
     from maskjet.engine.slot import GraphSlot
+
+Network = RFDETR | StaticDetector
 
 _MOST_SLOTS = 16  # that run graphs, out at once: two streams of the greatest depth, or as many threads
 _PATIENCE_S = 30.0  # for a slot that another thread has
@@ -29,7 +34,7 @@ class Engine:
     """Turns images into detections.
 
     Args:
-        network: In eval mode, float32; moved and converted to what the config says.
+        network: In eval mode, float32; moved and converted to what the config says, so nobody else's.
         config: The choices; its device must be resolvable here.
         postprocessing: Thresholds and class map, on the CPU.
 
@@ -37,8 +42,8 @@ class Engine:
         UnsupportedError: Graphs were asked for and can't be had.
     """
 
-    def __init__(self, network: RFDETR, config: EngineConfig, postprocessing: Postprocessing) -> None:
-        self.steps = Steps(network, config, postprocessing)
+    def __init__(self, network: Network, config: EngineConfig, postprocessing: Postprocessing) -> None:
+        self.steps = _steps_of(network, config, postprocessing)
         self.why_no_graph = _why_no_graph(self.steps)
         """Why the steps run one by one; None where they run as graphs."""
         if config.engine == "graph" and self.why_no_graph is not None:
@@ -192,6 +197,12 @@ class Engine:
         for slot in out:
             with suppress(RuntimeError):  # of the device; whoever waits for the result is told
                 slot.drain()
+
+
+def _steps_of(network: Network, config: EngineConfig, postprocessing: Postprocessing) -> Steps:
+    if isinstance(network, RFDETR):
+        return OneStage(network, config, postprocessing)
+    return TwoStage(network, config, postprocessing)
 
 
 def _alike(images: Sequence[torch.Tensor]) -> Collection[list[int]]:

@@ -22,11 +22,7 @@ import torch
 from maskjet.detections import Detections
 from maskjet.engine.steps import Steps
 from maskjet.errors import first_line
-from maskjet.ops.encode_masks import triton as encode_masks
-from maskjet.ops.gpu import sizes_table
 from maskjet.ops.record import FALLBACKS
-from maskjet.ops.select import triton as select
-from maskjet.ops.selection import MaskQueries, Selection
 
 _PATIENCE_S = 30.0  # a batch takes milliseconds
 _POLL_S = 20e-6  # with the kernel's own delay 80 µs: a wait ends 25 µs late on average
@@ -79,35 +75,14 @@ class FrameGraph:
     def __init__(self, steps: Steps, kind: FrameKind) -> None:
         self.kind = kind
         self._steps = steps
-        self._sizes = [kind.size_hw] * kind.batch
-        self._sizes_table = sizes_table(self._sizes, steps.device)  # kept: what a graph reads must not move
         self._graph: torch.cuda.CUDAGraph | None = None
         self._why_not_captured: str | None = None
         self._runs = 0
-        batch, rows, device = kind.batch, steps.config.max_detections, steps.device
-        height, width = kind.size_hw
-        self._frames = torch.empty(batch, height, width, 3, dtype=torch.uint8, device=device)
+        self._frames = torch.empty(kind.batch, *kind.size_hw, 3, dtype=torch.uint8, device=steps.device)
         self._uploaded = None if kind.is_on_device else pin(self._frames.shape)
         self._rows = (self._frames if self._uploaded is None else self._uploaded).unbind()
-        self._inputs = torch.empty(
-            batch, 3, steps.spec.input_size, steps.spec.input_size, dtype=steps.dtype, device=device
-        )
-        # Detections and strings lie in one piece of memory, so that one copy brings both.
-        words = Selection.length(batch, rows)
-        strings = encode_masks.Buffers.size_of_packed(batch, rows) if steps.spec.has_masks else 0
-        results = torch.empty(4 * words + strings, dtype=torch.uint8, device=device)
-        self._selection = Selection.within(results[: 4 * words].view(torch.int32), batch, rows)
-        self._queries = MaskQueries(self._selection.count, self._selection.query, steps.spec.queries)
-        self._strings: encode_masks.Buffers | None = None
-        self._mask_logits: torch.Tensor | None = None
-        self._results = results[: 4 * words]
-        if steps.spec.has_masks:
-            packed = results[4 * words :]
-            self._strings = encode_masks.Buffers.allocate(batch, rows, width, device, packed=packed)
-            self._results = results[: 4 * words + len(self._strings.head)]
-        self._downloaded = pin(self._results.shape)
-        self._found = self._downloaded.numpy()[: 4 * words].view(np.int32)
-        self._head = self._downloaded.numpy()[4 * words :]
+        self._work = steps.work(kind.batch, kind.size_hw)
+        self._downloaded = pin(self._work.results.shape)
 
     @property
     def is_captured(self) -> bool:
@@ -151,36 +126,14 @@ class FrameGraph:
         return graph
 
     def _run(self) -> None:
-        steps = self._steps
         if self._uploaded is not None:
             self._frames.copy_(self._uploaded, non_blocking=True)
-        steps.preprocess(self._frames, self._inputs)
-        output = steps.compiler.for_batch(self.kind.batch)(self._inputs)
-        select.launch(
-            output.logits,
-            output.boxes_cxcywh,
-            self._sizes_table,
-            self._selection,
-            thresholds=steps.thresholds,
-            class_map=steps.class_map,
-            num_select=min(steps.spec.queries, output.logits[0].numel()),
-        )
-        if self._strings is not None:
-            assert output.mask_logits is not None
-            self._mask_logits = output.mask_logits  # for masks that don't fit
-            encode_masks.launch(output.mask_logits, self._queries, self._sizes_table, self._strings)
-        self._downloaded.copy_(self._results, non_blocking=True)
+        self._work.run(self._frames)
+        self._downloaded.copy_(self._work.results, non_blocking=True)
 
     def read(self, images: int) -> list[Detections]:
         """The detections of the first images of the batch, which must be done; copied."""
-        strings = None
-        if self._strings is not None:
-            assert self._mask_logits is not None
-            written = encode_masks.read(self._head, self._strings, images)
-            remade = encode_masks.encode_missing(self._mask_logits, self._queries, self._sizes, written)
-            strings = written.by_image(remade)
-        found = Selection.rows_within(self._found, *self._selection.query.shape)
-        return self._steps.detections(found, strings, self._sizes[:images])
+        return self._work.read(self._downloaded.numpy(), images)
 
     def __str__(self) -> str:
         if self._why_not_captured is not None:

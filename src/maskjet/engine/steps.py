@@ -1,21 +1,24 @@
-"""What all slots of an engine share: the network, the constants, and which implementation serves which step."""
+"""What all slots of an engine share, whichever network it is: the device, the choices, and what is made of results."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from maskjet import ops
 from maskjet.config import EngineConfig, Step
 from maskjet.detections import Detections
 from maskjet.engine.compilation import Compiler
 from maskjet.engine.copying import Copier
-from maskjet.networks.rfdetr import RFDETR
 from maskjet.ops.selection import FoundRows
+from maskjet.spec import ModelSpec, TwoStageSpec
 
 
 @dataclass(frozen=True)
@@ -48,49 +51,69 @@ class Slot(Protocol):
         """Wait, a bounded time, until nothing is being done any more."""
 
 
-class Steps:
-    """The network on its device, and what goes before and after it.
+class Work(Protocol):
+    """The steps of one kind of batch on a GPU, in buffers of their own."""
+
+    results: torch.Tensor
+    """uint8: what `run` leaves to be copied to the host."""
+
+    def run(self, frames: torch.Tensor) -> None:
+        """Work on uint8 [B, H, W, 3] on the current stream; never waits, and can be captured in a CUDA graph."""
+
+    def read(self, results: NDArray[np.uint8], images: int) -> list[Detections]:
+        """The detections of the first images of the batch, from a copy of `results`; the batch must be done."""
+
+
+class Steps(ABC):
+    """A network on its device, and what goes before and after it.
 
     Args:
-        network: In eval mode, float32; moved and converted to what the config says.
+        spec: Of the network.
         config: The choices; its device must be resolvable here.
-        postprocessing: Thresholds and class map, on the CPU.
+        named: The steps that the config may choose implementations for, each with the type of its first tensor.
     """
 
-    def __init__(self, network: RFDETR, config: EngineConfig, postprocessing: Postprocessing) -> None:
-        self.config = config
-        self.spec = network.spec
+    compiler: Compiler
+    """The network."""
+
+    def __init__(self, spec: ModelSpec | TwoStageSpec, config: EngineConfig, named: Mapping[Step, torch.dtype]) -> None:
+        self.spec, self.config = spec, config
         self.device = config.resolve_device()
         self.precision, self.dtype = config.resolve_precision(self.device)
-        self.thresholds = postprocessing.thresholds.to(self.device)
-        self.class_map = postprocessing.class_map.to(self.device)
-        self.choices, self.devices = self._choose()
+        self.choices: dict[str, ops.Choice] = {}
+        """Which implementation serves each step."""
+        self.devices: dict[str, torch.device] = {}
+        """Where it does so."""
+        for step, dtype in named.items():
+            asked = config.implementation_of(step)
+            self.devices[step] = torch.device("cpu") if asked == "cpu" else self.device
+            sample = torch.empty(0, dtype=dtype, device=self.devices[step])
+            self.choices[step] = ops.RECORDS[step].choose(asked, sample)
         self.copier = Copier()
-        self.compiler = Compiler(network.to(self.device).cast(self.dtype), config.compile)
 
-    def _choose(self) -> tuple[Mapping[str, ops.Choice], Mapping[str, torch.device]]:
-        """Which implementation serves each step, and where."""
-        choices: dict[str, ops.Choice] = {}
-        devices: dict[str, torch.device] = {}
-        steps: tuple[Step, ...] = ("preprocess", "select", "encode_masks")
-        for step in steps[: 3 if self.spec.has_masks else 2]:
-            asked = self.config.implementation_of(step)
-            devices[step] = torch.device("cpu") if asked == "cpu" else self.device
-            dtype = torch.uint8 if step == "preprocess" else torch.float32
-            choices[step] = ops.RECORDS[step].choose(asked, torch.empty(0, dtype=dtype, device=devices[step]))
-        return choices, devices
+    @abstractmethod
+    def prepare(self, batch: int) -> None:
+        """Do now what the first batch of this size would have to wait for."""
+
+    @abstractmethod
+    def detect(self, images: Sequence[torch.Tensor]) -> list[Detections]:
+        """Run the steps one after the other on uint8 [H, W, 3] of one size, anywhere."""
+
+    @abstractmethod
+    def work(self, batch: int, size_hw: tuple[int, int]) -> Work:
+        """Buffers on the GPU for batches of frames of a size, and what works on them."""
 
     def mark(self, what: str) -> AbstractContextManager[Any]:
         """A context that is an NVTX range, where those were asked for."""
         return torch.cuda.nvtx.range(what) if self.config.nvtx else nullcontext()
 
     def preprocess(self, frames: torch.Tensor, inputs: torch.Tensor) -> None:
-        """Frames uint8 [B, H, W, 3] to the network's inputs [B, 3, S, S], on one device."""
-        side = self.spec.input_size
+        """Frames uint8 [B, H, W, 3] to what the network sees of them [B, 3, h, w], on one device."""
+        height, width = inputs.shape[2:]
         ops.preprocess(
             frames,
             inputs,
-            size=(side, side),
+            size=(height, width),
             mean=self.spec.mean,
             std=self.spec.std,
             resample=self.config.resample,

@@ -114,6 +114,19 @@ class MaskQueries:
     """int32 [B, K], contiguous: indices into the image's masks; rows at and past `count` are undefined."""
     limit: int
     """Masks of each image that there are; every index must be below it."""
+    boxes: torch.Tensor | None = None
+    """int32 [B, K, 4], contiguous: left, top, width, height of what each mask fills; None is the image."""
+
+    def to(self, device: torch.device) -> MaskQueries:
+        """The same on another device."""
+        boxes = None if self.boxes is None else self.boxes.to(device)
+        return MaskQueries(self.count.to(device), self.query.to(device), self.limit, boxes)
+
+    def only(self, image: int, row: int) -> MaskQueries:
+        """One mask of one image."""
+        one = slice(row, row + 1)
+        boxes = None if self.boxes is None else self.boxes[image : image + 1, one]
+        return MaskQueries(torch.ones_like(self.count[:1]), self.query[image : image + 1, one], self.limit, boxes)
 
     def rows(self) -> list[torch.Tensor]:
         """The indices of each image as int64 [count] tensors on the host; waits for the device, once.

@@ -34,9 +34,12 @@ def scale_of(source, target):
 
 
 @triton.jit
-def position(index, scale):
-    """Where an output index lies among the source values: half-pixel centres, not before the first."""
-    return tl.maximum(scale * (index.to(tl.float32) + 0.5) - 0.5, 0.0)
+def position(index, scale, source):
+    """Where an output index lies among the source values: half-pixel centres, not before the first.
+
+    Only an index beyond the output reaches the limit at the other end.
+    """
+    return tl.minimum(tl.maximum(scale * (index.to(tl.float32) + 0.5) - 0.5, 0.0), source.to(tl.float32))
 
 
 @triton.jit
@@ -48,7 +51,7 @@ def following(index, scale, source):
 @triton.jit
 def taps(index, scale, source):
     """The two source indices that an output index is blended from, and the share of the second."""
-    where = position(index, scale)
+    where = position(index, scale, source)
     first = tl.minimum(where.to(tl.int32), source - 1)
     return first, following(first, scale, source), where - first.to(tl.float32)
 

@@ -9,17 +9,21 @@ one CUDA graph.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from maskjet import ops
 from maskjet.errors import UnsupportedError
+from maskjet.spec import TwoStageSpec
 
 CANDIDATES = 2000
-"""Pairs of a box and a class that suppression looks at per image; more are seen in `StaticOutput.is_exact`."""
+"""Pairs of a box and a class that suppression looks at per image, where none are asked for; more are seen in
+`StaticOutput.is_exact`."""
+_MOST_ON_GPU = 2**15  # boxes of an image whose suppression takes a bit for each pair: 128 MB
 _SMALLEST_DETECTION = 1e-2  # pixels a side, as torchvision has it
 _FLAT_BITS = 31
 
@@ -45,8 +49,9 @@ class StaticOutput(NamedTuple):
 def _keep_boxes(
     boxes: torch.Tensor, groups: torch.Tensor, iou_threshold: float, max_output: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    kept = ops.nms(boxes, groups=groups, iou_threshold=iou_threshold, max_output=max_output)
-    return kept.count, kept.index
+    where = boxes.device if boxes.shape[1] <= _MOST_ON_GPU else torch.device("cpu")
+    kept = ops.nms(boxes.to(where), groups=groups.to(where), iou_threshold=iou_threshold, max_output=max_output)
+    return kept.count.to(boxes.device), kept.index.to(boxes.device)
 
 
 @_keep_boxes.register_fake
@@ -66,38 +71,57 @@ def _(boxes: torch.Tensor, features: list[torch.Tensor], scales: list[float], si
 
 
 class StaticDetector(nn.Module):
-    """A Faster or Mask R-CNN with fixed shapes.
+    """A Faster or Mask R-CNN with fixed shapes; see `maskjet.rewrites.optimize`.
 
     Args:
         model: torchvision's, in eval mode; its modules are shared, not copied.
-        candidates: Pairs of a box and a class that suppression looks at per image, at least 1.
+        class_names: Label to name; None for none.
 
     Raises:
         UnsupportedError: The model is put together in a way that this does not know; says in which.
     """
 
-    def __init__(self, model: Any, *, candidates: int = CANDIDATES) -> None:
+    def __init__(self, model: Any, class_names: Mapping[int, str] | None = None) -> None:
         super().__init__()
         _check(model)
         self.backbone, self.heads, self.rpn_head = model.backbone, model.roi_heads, model.rpn.head
-        self._rpn, self._candidates = model.rpn, candidates
+        self._rpn = model.rpn
+        self.spec = _read_spec(model, class_names or {})
+        self.thresholds: torch.Tensor
+        """float32 [labels]: what a score must exceed, the background's among them, which is not looked at."""
+        self.register_buffer("thresholds", torch.full((self.spec.class_logits,), self.spec.threshold))
         anchors = model.rpn.anchor_generator.cell_anchors
         self._cells = [f"_cell{level}" for level in range(len(anchors))]
         for name, cell in zip(self._cells, anchors, strict=True):
             self.register_buffer(name, cell.detach().clone().float(), persistent=False)
 
-    def forward(self, images: torch.Tensor, sizes: torch.Tensor) -> StaticOutput:
+    def cast(self, dtype: torch.dtype) -> StaticDetector:
+        """Convert the weights to a precision, in place, but for those that scores and boxes come from.
+
+        Args:
+            dtype: float32, float16 or bfloat16.
+
+        Returns:
+            This detector.
+        """
+        for module in (self.backbone, self.rpn_head, self.heads):
+            module.to(dtype)
+        self.heads.box_predictor.float()
+        return self
+
+    def forward(self, images: torch.Tensor, sizes: torch.Tensor, candidates: int = CANDIDATES) -> StaticOutput:
         """Detect on normalised images.
 
         Args:
-            images: [B, 3, H, W], padded to a multiple of 32.
+            images: [B, 3, H, W], padded to a multiple of 32, in the precision of `cast`.
             sizes: float32 [B, 2]: (height, width) of each image without its padding, on the images' device.
+            candidates: Pairs of a box and a class that suppression looks at per image, at least 1; the most confident.
         """
         features = self.backbone(images)
         boxes, is_proposal = self._propose(list(features.values()), images.shape[2:], sizes)
         pooled = self._pool(self.heads.box_roi_pool, features, boxes, images.shape[2])
-        logits, codes = self.heads.box_predictor(self.heads.box_head(pooled))
-        found = self._choose(logits.float(), codes.float(), boxes, is_proposal, sizes)
+        logits, codes = self.heads.box_predictor(self.heads.box_head(pooled).float())
+        found = self._choose(logits, codes, boxes, is_proposal, sizes, candidates)
         counts, xyxy, confidence, class_id, is_exact = found
         mask_logits = None
         if self.heads.has_mask():
@@ -112,28 +136,34 @@ class StaticDetector(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Boxes [B, N, 4] in pixels, most promising first, and which rows are valid."""
         rpn = self._rpn
-        scores, boxes, stays = [], [], []
+        best_scores, best_boxes = [], []
         objectness, codes = self.rpn_head(list(features))
         for level, (score, code) in enumerate(zip(objectness, codes, strict=True)):
             anchors = self._anchors(level, score.shape[2:], padded_hw)
             per_cell = len(getattr(self, self._cells[level]))
             flat = _by_anchor(score, per_cell, 1).squeeze(2).float()
-            decoded = _decode(_by_anchor(code, per_cell, 4).float(), anchors, rpn.box_coder)
             best, where = flat.topk(min(rpn.pre_nms_top_n(), flat.shape[1]), dim=1)
-            chosen = _clip(decoded.gather(1, where[..., None].expand(-1, -1, 4)), sizes)
-            probability = best.sigmoid()
-            is_valid = _is_large(chosen, rpn.min_size) & (probability >= rpn.score_thresh)
-            chosen = torch.where(is_valid[..., None], chosen, 0)  # suppresses nothing
-            one_group = torch.zeros_like(where, dtype=torch.int32)
-            kept, index = torch.ops.maskjet.keep_boxes(chosen, one_group, rpn.nms_thresh, where.shape[1])
-            scores.append(probability)
-            boxes.append(chosen)
-            stays.append(_marked(kept, index) & is_valid)
-        marked = torch.where(torch.cat(stays, 1), torch.cat(scores, 1), -1.0)
-        marked, order = marked.sort(dim=1, descending=True, stable=True)
+            chosen = _by_anchor(code, per_cell, 4).gather(1, where[..., None].expand(-1, -1, 4)).float()
+            best_scores.append(best)
+            best_boxes.append(_decode(chosen, anchors[where], rpn.box_coder))
+        # Levels of fewer boxes are filled up, with what is never valid: all go through one suppression.
+        rows = max(best.shape[1] for best in best_scores)
+        scores = torch.stack([F.pad(best, (0, rows - best.shape[1]), value=torch.nan) for best in best_scores], 1)
+        boxes = torch.stack([F.pad(box, (0, 0, 0, rows - box.shape[1])) for box in best_boxes], 1)
+        batch, levels = scores.shape[:2]
+        scores, boxes = scores.reshape(batch, levels * rows).sigmoid(), boxes.reshape(batch, levels * rows, 4)
+        boxes = _clip(boxes, sizes)
+        is_valid = _is_large(boxes, rpn.min_size) & (scores >= rpn.score_thresh)
+        boxes = torch.where(is_valid[..., None], boxes, 0)  # suppresses nothing
+        one_group = torch.zeros(batch * levels, rows, dtype=torch.int32, device=boxes.device)
+        kept, index = torch.ops.maskjet.keep_boxes(
+            boxes.reshape(batch * levels, rows, 4), one_group, rpn.nms_thresh, rows
+        )
+        stays = _marked(kept, index).reshape(batch, levels * rows) & is_valid
+        marked, order = torch.where(stays, scores, -1.0).sort(dim=1, descending=True, stable=True)
         most = min(rpn.post_nms_top_n(), order.shape[1])
         is_valid, order = marked[:, :most] >= 0, order[:, :most]
-        proposals = torch.cat(boxes, 1).gather(1, order[..., None].expand(-1, -1, 4))
+        proposals = boxes.gather(1, order[..., None].expand(-1, -1, 4))
         return torch.where(is_valid[..., None], proposals, 0), is_valid
 
     def _anchors(self, level: int, grid_hw: Sequence[int], padded_hw: Sequence[int]) -> torch.Tensor:
@@ -159,6 +189,7 @@ class StaticDetector(nn.Module):
         proposals: torch.Tensor,
         is_proposal: torch.Tensor,
         sizes: torch.Tensor,
+        candidates: int,
     ) -> tuple[torch.Tensor, ...]:
         """Count, boxes, confidences, classes of the detections, and whether nothing was left out."""
         heads = self.heads
@@ -167,28 +198,46 @@ class StaticDetector(nn.Module):
         scores = logits.softmax(dim=1)[:, 1:].reshape(batch, rows * things)
         boxes = _decode(codes.reshape(batch * rows, -1, 4), proposals.reshape(-1, 1, 4), heads.box_coder)
         boxes = _clip(boxes[:, 1:].reshape(batch, rows * things, 4), sizes)
-        is_valid = (scores > heads.score_thresh) & _is_large(boxes, _SMALLEST_DETECTION)
+        is_valid = (scores > self.thresholds[1:].repeat(rows)) & _is_large(boxes, _SMALLEST_DETECTION)
         is_valid &= is_proposal[..., None].expand(-1, -1, things).reshape(batch, -1)
         # Unique keys, score first: ties stay in the order of boxes and classes, as a stable sort leaves them.
         flat = torch.arange(rows * things, device=scores.device)
         keys = (scores.view(torch.int32).long() << _FLAT_BITS) | (2**_FLAT_BITS - 1 - flat)
         keys = torch.where(is_valid, keys, -1)
-        best = keys.topk(min(self._candidates, rows * things), dim=1).values
+        best = keys.topk(min(candidates, rows * things), dim=1).values
         is_candidate = best >= 0
         where = torch.where(is_candidate, 2**_FLAT_BITS - 1 - (best & (2**_FLAT_BITS - 1)), 0)
-        candidates = torch.where(is_candidate[..., None], boxes.gather(1, where[..., None].expand(-1, -1, 4)), 0)
+        boxes = torch.where(is_candidate[..., None], boxes.gather(1, where[..., None].expand(-1, -1, 4)), 0)
         label = (where % things + 1).int()
         most = heads.detections_per_img
-        kept, index = torch.ops.maskjet.keep_boxes(candidates, label, heads.nms_thresh, most)
+        kept, index = torch.ops.maskjet.keep_boxes(boxes, label, heads.nms_thresh, most)
         is_kept = torch.arange(most, device=kept.device) < kept[:, None]
         index = torch.where(is_kept, index, 0).long()
         is_kept &= is_candidate.gather(1, index)
         count = is_kept.sum(dim=1, dtype=torch.int32)
-        xyxy = torch.where(is_kept[..., None], candidates.gather(1, index[..., None].expand(-1, -1, 4)), 0)
+        xyxy = torch.where(is_kept[..., None], boxes.gather(1, index[..., None].expand(-1, -1, 4)), 0)
         confidence = torch.where(is_kept, scores.gather(1, where.gather(1, index)), 0)
         class_id = torch.where(is_kept, label.gather(1, index), 0)
-        is_exact = (is_valid.sum(dim=1) <= self._candidates) | (count == most)
+        is_exact = (is_valid.sum(dim=1) <= candidates) | (count == most)
         return count, xyxy, confidence, class_id, is_exact
+
+
+def _read_spec(model: Any, class_names: Mapping[int, str]) -> TwoStageSpec:
+    transform, heads = model.transform, model.roi_heads
+    return TwoStageSpec(
+        name=type(model).__name__,
+        shortest=transform.min_size[-1],
+        longest=transform.max_size,
+        fixed_hw=None if transform.fixed_size is None else tuple(transform.fixed_size[::-1]),
+        divisor=transform.size_divisible,
+        has_masks=heads.has_mask(),
+        class_logits=heads.box_predictor.cls_score.out_features,
+        threshold=heads.score_thresh,
+        max_detections=heads.detections_per_img,
+        mean=tuple(transform.image_mean),
+        std=tuple(transform.image_std),
+        class_names=dict(class_names),
+    )
 
 
 def _check(model: Any) -> None:
@@ -200,6 +249,10 @@ def _check(model: Any) -> None:
         raise UnsupportedError("model must be in eval mode: call model.eval().")
     if heads.keypoint_roi_pool is not None:
         raise UnsupportedError("model must not have a keypoint head, which is not rewritten.")
+    if not isinstance(getattr(heads.box_predictor, "cls_score", None), nn.Linear):
+        raise UnsupportedError(
+            "model must have a linear layer roi_heads.box_predictor.cls_score, as torchvision's FastRCNNPredictor has."
+        )
     poolers = [heads.box_roi_pool, *([heads.mask_roi_pool] if heads.has_mask() else [])]
     for pooler in poolers:
         known = (pooler.sampling_ratio, pooler.canonical_scale, pooler.canonical_level)

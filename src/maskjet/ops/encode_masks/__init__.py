@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from maskjet import coco_rle
+from maskjet.errors import InputError
 from maskjet.ops.encode_masks import cpu, reference
+from maskjet.ops.encode_masks.cases import BOX_CASES, differing_share
 from maskjet.ops.gpu import triton_variant
 from maskjet.ops.paste_masks import cases, check_masks
 from maskjet.ops.record import FLOATS, Implementation, Op, Variant, needs_cpu, serves_any
-from maskjet.ops.selection import ImageSizes, Selection
+from maskjet.ops.selection import ImageSizes, MaskQueries, Selection
 
 
 def encode_masks(
@@ -21,16 +25,20 @@ def encode_masks(
     query: Selection | Sequence[torch.Tensor],
     image_sizes: ImageSizes,
     *,
+    boxes: Sequence[torch.Tensor] | torch.Tensor | None = None,
     implementation: Implementation = "auto",
 ) -> list[list[bytes]]:
     """Encode the masks of some queries, at the size of their image, as COCO RLE.
 
-    A query that appears several times is rasterised once.
+    A query that appears several times is rasterised once, unless it has boxes.
 
     Args:
         mask_logits: float32, float16 or bfloat16 [B, Q, h, w]; positive is inside.
         query: Which masks, in which order: a `Selection`, or per image an integer tensor [n].
         image_sizes: (height, width) in pixels, one per image.
+        boxes: int32, per image [n, 4], or [B, K, 4] for a `Selection`: left, top, width and height, at least 1, in
+            pixels of what each mask fills; it may lie beyond the image. The logits at a mask's border must not be
+            positive, as nothing is inside beyond its box. None fills the image.
         implementation: "auto", "reference", "triton" or "cpu".
 
     Returns:
@@ -40,16 +48,38 @@ def encode_masks(
         InputError: An argument is not as above.
         UnsupportedError: The implementation asked for can't serve these logits.
 
-    The reference is pycocotools' string for `ops.paste_masks`. Equal to it byte for byte, but for pixels whose value
-    lies within 1e-5 of zero.
+    The reference is pycocotools' string for `ops.paste_masks`; with a box, for the mask resized to it and set into an
+    empty image, as torchvision's `paste_masks_in_image` does after it has given the mask a border. Equal to it byte
+    for byte, but for pixels whose value lies within 1e-5 of zero.
 
     Example:
         >>> encode_masks(torch.ones(1, 1, 2, 2), [torch.tensor([0])], [(3, 4)])
         [[b'0<']]
     """
     queries, sizes = check_masks(mask_logits, query, image_sizes)
+    if boxes is not None:
+        queries = replace(queries, boxes=_check_boxes(boxes, queries))
     counts: list[list[bytes]] = RECORD.choose(implementation, mask_logits).run(mask_logits, queries, sizes)
     return counts
+
+
+def _check_boxes(boxes: Sequence[torch.Tensor] | torch.Tensor, queries: MaskQueries) -> torch.Tensor:
+    """As int32 [B, K, 4]."""
+    shape = (*queries.query.shape, 4)
+    if isinstance(boxes, torch.Tensor):
+        given = boxes
+    else:
+        rows = list(boxes)
+        if any(not isinstance(row, torch.Tensor) or row.ndim != 2 or row.shape[1] != 4 for row in rows):
+            raise InputError("boxes must be int32 tensors [n, 4], one per image.")
+        given = pad_sequence(rows, batch_first=True) if rows else torch.empty(0, 0, 4)
+        counts = [len(row) for row in rows]
+        if counts != queries.count.tolist():
+            raise InputError(f"boxes must have one row per query, {queries.count.tolist()}, got {counts}.")
+    if given.dtype != torch.int32 or tuple(given.shape) != shape:
+        kind = str(given.dtype).removeprefix("torch.")
+        raise InputError(f"boxes must be int32 {list(shape)}, got {kind} {list(given.shape)}.")
+    return given.to(queries.query.device).contiguous()
 
 
 def tolerance_used(inputs: dict[str, Any], expected: list[list[bytes]], actual: list[list[bytes]]) -> float:
@@ -65,7 +95,7 @@ def tolerance_used(inputs: dict[str, Any], expected: list[list[bytes]], actual: 
             np.stack([coco_rle.decode({"size": size, "counts": text}) for text in strings])
             for strings in (theirs, ours)
         )
-        used = max(used, cases.differing_share(inputs, image, torch.from_numpy(np.not_equal(*masks))))
+        used = max(used, differing_share(inputs, image, torch.from_numpy(np.not_equal(*masks))))
     return used
 
 
@@ -83,7 +113,7 @@ RECORD = Op(
         "cpu": Variant(cpu.encode_masks, needs_cpu),
         "reference": Variant(reference.encode_masks, serves_any),
     },
-    cases=cases.CASES,
+    cases={**cases.CASES, **BOX_CASES},
     tolerance_used=tolerance_used,
     bytes_moved=bytes_moved,
 )

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from maskjet.coco_rle import BYTES_PER_COUNT, write_string
 from maskjet.jit import compiled
 from maskjet.ops.encode_masks.reference import encode_dense
-from maskjet.ops.interpolation import SMALL, blend, taps
+from maskjet.ops.interpolation import SMALL, Taps, blend, taps
 from maskjet.ops.paste_masks.reference import upsample
 from maskjet.ops.selection import MaskQueries
 
@@ -29,6 +29,10 @@ def encode_masks(
     """Encode masks of [B, Q, h, w]; see `ops.encode_masks`."""
     encoded = []
     for image, (rows, (height, width)) in enumerate(zip(queries.rows(), image_sizes, strict=True)):
+        if queries.boxes is not None:
+            boxes = queries.boxes[image, : len(rows)].tolist()
+            encoded.append(_encode_in_boxes(mask_logits[image].detach(), rows, boxes, height, width))
+            continue
         distinct, place = torch.unique(rows, return_inverse=True)
         if height + width <= SMALL:
             strings = encode_dense(upsample(mask_logits[image, distinct].float(), height, width) > 0)
@@ -40,17 +44,42 @@ def encode_masks(
 
 def _encode(mask_logits: torch.Tensor, rows: torch.Tensor, height: int, width: int) -> list[bytes]:
     """Counts strings of some masks of [Q, h, w]."""
-    top, bottom, down = taps(mask_logits.shape[1], height, 1)
-    starts = np.append(np.flatnonzero(np.diff(top, prepend=-1)), height)  # of the stretches with the same two rows
-    columns = taps(mask_logits.shape[2], width, 1)
+    down, across = taps(mask_logits.shape[1], height, 1), taps(mask_logits.shape[2], width, 1)
+    # One at a time: for all at once torch wakes its threads, and on a busy machine waits 5 ms for them.
+    return [_encode_one(mask_logits[row], down, across) for row in rows.tolist()]
+
+
+def _encode_in_boxes(
+    mask_logits: torch.Tensor, rows: torch.Tensor, boxes: list[list[int]], height: int, width: int
+) -> list[bytes]:
+    """Counts strings of some masks of [Q, h, w], each in its box of an image."""
+    _, rows_of_logits, columns_of_logits = mask_logits.shape
     strings = []
-    for row in rows.tolist():
-        # One at a time: for all at once torch wakes its threads, and on a busy machine waits 5 ms for them.
-        mask = mask_logits[row].float().contiguous().numpy()
-        runs = _find_runs(mask, top, bottom, down, starts, *columns)
-        buffer = np.empty(BYTES_PER_COUNT * len(runs), dtype=np.uint8)
-        strings.append(buffer[: write_string(runs, buffer)].tobytes())
+    for row, (left, top, box_width, box_height) in zip(rows.tolist(), boxes, strict=True):
+        down = _extend(taps(rows_of_logits, box_height, 1), rows_of_logits, top, height)
+        across = _extend(taps(columns_of_logits, box_width, 1), columns_of_logits, left, width)
+        strings.append(_encode_one(mask_logits[row], down, across))
     return strings
+
+
+def _extend(inside: Taps, source: int, offset: int, target: int) -> Taps:
+    """The taps of a box that begins at `offset` of `target` positions: beyond it the first and the last value."""
+    index = np.arange(target) - offset
+    first, second, weight = (values[index.clip(0, len(values) - 1)] for values in inside)
+    is_before, is_behind = index < 0, index >= len(inside.first)
+    first[is_before], weight[is_before] = 0, 0
+    second[is_before] = 0 if inside.first[0] else inside.second[0]  # the same two values are one stretch
+    first[is_behind] = second[is_behind] = source - 1
+    return Taps(first, second, weight)
+
+
+def _encode_one(mask_logits: torch.Tensor, down: Taps, across: Taps) -> bytes:
+    """The counts string of a mask [h, w] at the size that the taps lead to."""
+    starts = np.flatnonzero(np.diff(down.first, prepend=-1))  # of the stretches with the same two rows
+    starts = np.append(starts, len(down.first))
+    runs = _find_runs(mask_logits.float().contiguous().numpy(), *down, starts, *across)
+    buffer = np.empty(BYTES_PER_COUNT * len(runs), dtype=np.uint8)
+    return buffer[: write_string(runs, buffer)].tobytes()
 
 
 @compiled("Tuple((boolean[::1], int64, int64))(float32[:, ::1])")

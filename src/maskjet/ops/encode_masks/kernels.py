@@ -19,20 +19,22 @@ NO_MASK = tl.constexpr(-3)  # its index is out of range
 
 
 @triton.jit
-def _made_at(query_row_ptr, slot, SLOTS: tl.constexpr):
-    """The first slot of an image that holds the same query as this one."""
+def _made_at(query_row_ptr, slot, SLOTS: tl.constexpr, HAS_BOXES: tl.constexpr):
+    """The first slot of an image that holds the same mask as this one."""
     earlier = tl.arange(0, SLOTS)
     query = tl.load(query_row_ptr + slot)
     queries = tl.load(query_row_ptr + earlier, mask=earlier <= slot, other=-1)
-    return tl.min(tl.where((queries == query) & (earlier <= slot), earlier, SLOTS))
+    first = tl.min(tl.where((queries == query) & (earlier <= slot), earlier, SLOTS))
+    return slot if HAS_BOXES else first  # boxes differ
 
 
-@triton.jit(do_not_specialize=range(16))
+@triton.jit(do_not_specialize=range(17))
 def find_edges_kernel(
     masks_ptr,
     count_ptr,
     query_ptr,
     sizes_ptr,
+    boxes_ptr,
     edges_ptr,
     segments_ptr,
     header_ptr,
@@ -48,6 +50,7 @@ def find_edges_kernel(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     SLOTS: tl.constexpr,
+    HAS_BOXES: tl.constexpr,
 ):
     block = tl.program_id(0)
     slot = tl.program_id(1)
@@ -62,16 +65,22 @@ def find_edges_kernel(
     query = tl.load(query_ptr + image * slots + slot)
     if (query < 0) | (query >= queries):
         return
-    if _made_at(query_ptr + image * slots, slot, SLOTS) < slot:
+    if _made_at(query_ptr + image * slots, slot, SLOTS, HAS_BOXES) < slot:
         return
     mask_ptr = masks_ptr + image.to(tl.int64) * stride_image + query.to(tl.int64) * stride_query
     mask = (mask_ptr, mask_height, mask_width, stride_y, stride_x)
-    across_scale = scale_of(mask_width, width)
-    target = (height, scale_of(mask_height, height))
+    left, top, box_width, box_height = 0, 0, width, height
+    if HAS_BOXES:
+        box_ptr = boxes_ptr + 4 * (image.to(tl.int64) * slots + slot)
+        left, top = tl.load(box_ptr), tl.load(box_ptr + 1)
+        box_width, box_height = tl.load(box_ptr + 2), tl.load(box_ptr + 3)
+    across_scale = scale_of(mask_width, box_width)
+    down_scale = scale_of(mask_height, box_height)
+    target = (height, down_scale, top)
 
     x = (block * COLUMNS + tl.arange(0, COLUMNS))[None, :]
-    columns = taps(x, across_scale, mask_width)
-    columns_before = taps(tl.maximum(x - 1, 0), across_scale, mask_width)
+    columns = taps(x - left, across_scale, mask_width)
+    columns_before = taps(tl.maximum(x - 1, 0) - left, across_scale, mask_width)
     is_foot_inside = _is_foot_inside(mask, target, columns_before, (x > 0) & (x < width))
     has_foot = tl.max(is_foot_inside.to(tl.int32)) > 0
     low, high = _find_rows(mask, columns, x < width, ROWS)
@@ -81,7 +90,11 @@ def find_edges_kernel(
         return
     # Rows whose stretches can have edges: up to the one that holds the pixel after the last inside.
     begin = tl.where(has_foot, 0, tl.maximum(low - 1, 0))
-    end = tl.minimum(tl.maximum(high, 0) + 2 + target[1].to(tl.int32), mask_height)
+    last_row = high
+    if HAS_BOXES:  # the first pixel of a column may lie far down its mask
+        first_row, _, _ = taps(-top, down_scale, mask_height)
+        last_row = tl.maximum(high, tl.where(has_foot, first_row, 0))
+    end = tl.minimum(tl.maximum(last_row, 0) + 2 + down_scale.to(tl.int32), mask_height)
     counts = tl.zeros([1, COLUMNS], tl.int32)
     for start in range(begin, end, ROWS):
         row = (start + tl.arange(0, ROWS))[:, None]
@@ -102,15 +115,15 @@ def find_edges_kernel(
         edges = is_edge + has_turn
         place_ptr = edge_ptr + tl.cumsum(edges, axis=0) - edges
         tl.store(place_ptr, x * height + stretch[0], mask=is_edge != 0)
-        tl.store(place_ptr + is_edge, x * height + _find_turn(stretch, row, target), mask=has_turn != 0)
+        tl.store(place_ptr + is_edge, x * height + _find_turn(stretch, row, target, mask_height), mask=has_turn != 0)
         edge_ptr += tl.sum(edges, axis=0)[None, :]
 
 
 @triton.jit
 def _is_foot_inside(mask, target, columns, is_read):
     """Whether the last pixels of columns are inside."""
-    height, scale = target
-    above, below, share = taps(height - 1, scale, mask[1])
+    height, scale, top = target
+    above, below, share = taps(height - 1 - top, scale, mask[1])
     return blend(_blend_along(mask, above, columns, is_read), _blend_along(mask, below, columns, is_read), share) > 0
 
 
@@ -139,17 +152,17 @@ def _compare(mask, target, row, columns, is_read, is_foot_inside):
     The stretch of a row of logits holds the pixels y, first <= y <= last, between this row and the next. It is returned
     as these two, the values of the two rows, and whether it ends inside.
     """
-    height, scale = target
+    _, scale, top = target
     mask_height = mask[1]
-    first = _first_pixel(row, scale, mask_height, height)
-    last = _first_pixel(row + 1, scale, mask_height, height) - 1
+    first = _first_pixel(row, target, mask_height)
+    last = _first_pixel(row + 1, target, mask_height) - 1
     exists = is_read & (first <= last)
     upper = _blend_along(mask, row, columns, exists)
     lower = _blend_along(mask, following(row, scale, mask_height), columns, exists)
-    begins_inside = _is_inside(upper, lower, first, row, scale)
-    ends_inside = _is_inside(upper, lower, last, row, scale)
+    begins_inside = _is_inside(upper, lower, first - top, row, scale, mask_height)
+    ends_inside = _is_inside(upper, lower, last - top, row, scale, mask_height)
     # The pixel before lies above, or at the foot of the column before.
-    above, below, share = taps(tl.maximum(first - 1, 0), scale, mask_height)
+    above, below, share = taps(tl.maximum(first - 1, 0) - top, scale, mask_height)
     before = blend(_blend_along(mask, above, columns, exists), _blend_along(mask, below, columns, exists), share)
     was_inside = tl.where(first == 0, is_foot_inside, before > 0)
     is_edge = (exists & (begins_inside != was_inside)).to(tl.int32)
@@ -158,13 +171,15 @@ def _compare(mask, target, row, columns, is_read, is_foot_inside):
 
 
 @triton.jit
-def _first_pixel(row, scale, rows, height):
-    """The first pixel that lies at or after a row of logits; `height` where none does."""
+def _first_pixel(row, target, rows):
+    """The first pixel that lies at or after a row of logits, 0 at the earliest; `height` where none does."""
+    height, scale, top = target
     guess = tl.ceil((row.to(tl.float32) + 0.5) / scale - 0.5).to(tl.int32)
-    earlier = position(guess - 1, scale).to(tl.int32) < row
-    pixel = guess - 1 + earlier.to(tl.int32) + (earlier & (position(guess, scale).to(tl.int32) < row)).to(tl.int32)
+    earlier = position(guess - 1, scale, rows).to(tl.int32) < row
+    later = earlier & (position(guess, scale, rows).to(tl.int32) < row)
+    pixel = top + guess - 1 + earlier.to(tl.int32) + later.to(tl.int32)
     pixel = tl.where(row == 0, 0, tl.where(row >= rows, height, pixel))
-    return tl.minimum(pixel, height)
+    return tl.minimum(tl.maximum(pixel, 0), height)
 
 
 @triton.jit
@@ -178,27 +193,27 @@ def _blend_along(mask, row, columns, is_read):
 
 
 @triton.jit
-def _is_inside(upper, lower, y, row, scale):
-    """Whether a pixel of a stretch is inside."""
-    return blend(upper, lower, position(y, scale) - row.to(tl.float32)) > 0
+def _is_inside(upper, lower, y, row, scale, rows):
+    """Whether a pixel of a stretch, counted from the top of its box, is inside."""
+    return blend(upper, lower, position(y, scale, rows) - row.to(tl.float32)) > 0
 
 
 @triton.jit
-def _find_turn(stretch, row, target):
+def _find_turn(stretch, row, target, rows):
     """The first pixel on the side on which a stretch ends, where it begins on the other.
 
     Near where the line through the two values is zero; with a value that is not finite, where the weights begin to
     change. Rounding moves it by less than a pixel, so the three around are looked at.
     """
     first, last, upper, lower, ends_inside = stretch
-    scale = target[1]
+    _, scale, top = target
     zero = upper / (upper - lower)
     zero = tl.where(tl.abs(upper - lower) < float("inf"), zero, 0.0)
-    guess = tl.ceil((row.to(tl.float32) + zero + 0.5) / scale - 0.5).to(tl.int32)
+    guess = top + tl.ceil((row.to(tl.float32) + zero + 0.5) / scale - 0.5).to(tl.int32)
     turn = last
     for step in tl.static_range(3):
         y = tl.minimum(tl.maximum(guess + 1 - step, first + 1), last)
-        turn = tl.where(_is_inside(upper, lower, y, row, scale) == ends_inside, y, turn)
+        turn = tl.where(_is_inside(upper, lower, y - top, row, scale, rows) == ends_inside, y, turn)
     return turn
 
 
@@ -219,6 +234,7 @@ def write_strings_kernel(
     capacity,
     COLUMNS: tl.constexpr,
     SLOTS: tl.constexpr,
+    HAS_BOXES: tl.constexpr,
     BLOCKS: tl.constexpr,
     TILE: tl.constexpr,
 ):
@@ -238,7 +254,7 @@ def write_strings_kernel(
         tl.store(row_ptr + LENGTH, NO_MASK)
         tl.store(row_ptr + MADE_AT, slot)
         return
-    made_at = _made_at(query_ptr + image * slots, slot, SLOTS)
+    made_at = _made_at(query_ptr + image * slots, slot, SLOTS, HAS_BOXES)
     tl.store(row_ptr + MADE_AT, made_at)
     if made_at < slot:
         return

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from maskjet import coco_rle
-from maskjet.ops.paste_masks.reference import paste_masks
+from maskjet.ops.paste_masks.reference import paste_masks, upsample
 from maskjet.ops.selection import MaskQueries
 
 
@@ -13,9 +15,29 @@ def encode_masks(
     mask_logits: torch.Tensor, queries: MaskQueries, image_sizes: list[tuple[int, int]]
 ) -> list[list[bytes]]:
     """Encode masks of [B, Q, h, w]; see `ops.encode_masks`."""
-    return [encode_dense(masks) for masks, _ in paste_masks(mask_logits, queries, image_sizes)]
+    if queries.boxes is None:
+        return [encode_dense(masks) for masks, _ in paste_masks(mask_logits, queries, image_sizes)]
+    encoded = []
+    for image, (rows, size) in enumerate(zip(queries.rows(), image_sizes, strict=True)):
+        masks = [
+            values_in_box(mask_logits[image, row].float(), box, size) > 0
+            for row, box in zip(rows.tolist(), queries.boxes[image].tolist(), strict=False)
+        ]
+        encoded.append(encode_dense(torch.stack(masks)) if masks else [])
+    return encoded
 
 
 def encode_dense(masks: torch.Tensor) -> list[bytes]:
     """Counts strings of full-size masks, bool or uint8 [n, H, W]."""
     return [rle["counts"] for rle in coco_rle.encode(masks.cpu().numpy())]
+
+
+def values_in_box(mask: torch.Tensor, box: Sequence[int], size: tuple[int, int]) -> torch.Tensor:
+    """A mask [h, w] resized to its box (left, top, width, height), in an image that is minus infinity elsewhere."""
+    left, top, width, height = box
+    image = mask.new_full(size, -torch.inf)
+    rows, columns = slice(max(top, 0), max(top + height, 0)), slice(max(left, 0), max(left + width, 0))
+    part = image[rows, columns]
+    resized = upsample(mask[None], height, width)[0]
+    part.copy_(resized[rows.start - top :, columns.start - left :][: part.shape[0], : part.shape[1]])
+    return image

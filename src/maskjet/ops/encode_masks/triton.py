@@ -13,8 +13,11 @@ with the image's.
    COCO's string, and places it behind the strings written so far. Where a segment or string lies depends on which
    program comes first; what is in it does not.
 
-A mask that appears several times is made once. The pools are bounded; what does not fit is counted and left out, and
-`encode_masks` makes those masks again with as much room as they need.
+A mask may fill a box instead of the image. Positions are then counted from the box, and beyond it they stay at the
+mask's border, where nothing is inside; so all of the image is treated alike.
+
+A mask that appears several times at the image's size is made once. The pools are bounded; what does not fit is counted
+and left out, and `encode_masks` makes those masks again with as much room as they need.
 """
 
 from __future__ import annotations
@@ -121,8 +124,7 @@ def encode_masks(
         return [[] for _ in image_sizes]
     if max(height * width for height, width in image_sizes) >= 2**31:  # pixels are counted in 32 bits
         FALLBACKS["encode_masks: images of 2**31 pixels and more"] += batch
-        on_host = MaskQueries(queries.count.cpu(), queries.query.cpu(), queries.limit)
-        return cpu.encode_masks(mask_logits.cpu(), on_host, image_sizes)
+        return cpu.encode_masks(mask_logits.cpu(), queries.to(torch.device("cpu")), image_sizes)
     blocks = triton.cdiv(max(width for _, width in image_sizes), _COLUMNS)
     buffers, host = _own_buffers(threading.get_ident(), batch, masks, blocks * _COLUMNS, mask_logits.device)
     launch(mask_logits, queries, sizes_table(image_sizes, mask_logits.device), buffers)
@@ -154,7 +156,7 @@ def launch(mask_logits: torch.Tensor, queries: MaskQueries, sizes: torch.Tensor,
         buffers: Allocated for this batch, as many masks and at least this width; overwritten.
     """
     batch, masks, blocks, _ = buffers.segments.shape
-    slots = triton.next_power_of_2(masks)
+    slots, has_boxes = triton.next_power_of_2(masks), queries.boxes is not None
     with on_device_of(mask_logits):
         _find_edges(
             (blocks, masks, batch),
@@ -163,6 +165,7 @@ def launch(mask_logits: torch.Tensor, queries: MaskQueries, sizes: torch.Tensor,
             queries.count,
             queries.query,
             sizes,
+            sizes if queries.boxes is None else queries.boxes,
             buffers.edges,
             buffers.segments,
             buffers.header,
@@ -173,6 +176,7 @@ def launch(mask_logits: torch.Tensor, queries: MaskQueries, sizes: torch.Tensor,
             ROWS=_ROWS,
             COLUMNS=_COLUMNS,
             SLOTS=slots,
+            HAS_BOXES=has_boxes,
         )
         _write_strings(
             (masks, batch, 1),
@@ -192,6 +196,7 @@ def launch(mask_logits: torch.Tensor, queries: MaskQueries, sizes: torch.Tensor,
             len(buffers.strings),
             COLUMNS=_COLUMNS,
             SLOTS=slots,
+            HAS_BOXES=has_boxes,
             BLOCKS=_BLOCKS,
             TILE=_TILE,
         )
@@ -280,7 +285,6 @@ def encode_missing(
         room = 4 * _header_length(1, 1) + BYTES_PER_COUNT * (edges + 1)
         packed = torch.empty(room, dtype=torch.uint8, device=device)
         buffers = Buffers.allocate(1, 1, size[1], device, edges=edges, packed=packed)
-        one = MaskQueries(torch.ones_like(queries.count[:1]), queries.query[image, slot].view(1, 1), queries.limit)
-        launch(mask_logits[image : image + 1], one, sizes_table([size], device), buffers)
+        launch(mask_logits[image : image + 1], queries.only(image, slot), sizes_table([size], device), buffers)
         ((remade[image, slot],),) = Strings(packed.cpu().numpy(), 1, 1, 1).by_image({})
     return remade

@@ -112,10 +112,14 @@ def tolerance_used(inputs: dict[str, Any], expected: Any, actual: Any) -> float:
 
 def differing_share(inputs: dict[str, Any], image: int, is_different: torch.Tensor) -> float:
     """How far from zero the values of an image's differing pixels [n, H, W] get, in tolerances; NaN is far."""
+    rows = inputs["query"][image].long()
+    return share_of(upsample(inputs["mask_logits"][image, rows].double(), *inputs["image_sizes"][image]), is_different)
+
+
+def share_of(values: torch.Tensor, is_different: torch.Tensor) -> float:
+    """The largest of the values that differ, in tolerances; 0 where none does."""
     if not is_different.any():
         return 0.0
-    rows = inputs["query"][image].long()
-    values = upsample(inputs["mask_logits"][image, rows].double(), *inputs["image_sizes"][image])
     return float(values[is_different].abs().nan_to_num(nan=float("inf")).max()) / _TOLERANCE
 
 

@@ -1,0 +1,183 @@
+"""The steps of torchvision's two-stage detectors: preprocess, network, boxes and masks to the image, encode_masks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+
+from maskjet import ops
+from maskjet.config import EngineConfig, Step
+from maskjet.detections import Detections
+from maskjet.engine.compilation import Compiler
+from maskjet.engine.steps import Postprocessing, Steps, Work
+from maskjet.ops.gpu import sizes_table
+from maskjet.ops.record import FALLBACKS
+from maskjet.ops.selection import Selection
+from maskjet.rewrites.static import StaticDetector, StaticOutput
+from maskjet.spec import TwoStageSpec
+
+_NEVER = 2.0  # exceeded by no score
+_HALF = 0.5  # the probability above which a pixel is inside
+
+
+class _Found(NamedTuple):
+    """Detections of B images, K rows each, in the pixels of the images."""
+
+    selection: Selection
+    masks: torch.Tensor | None
+    """float32 [B, K, m + 2, m + 2]: positive inside, with a border that is outside."""
+    boxes: torch.Tensor | None
+    """int32 [B, K, 4]: left, top, width and height of what each mask fills."""
+    is_exact: torch.Tensor
+    """bool [B]: as in `StaticOutput`."""
+
+
+class TwoStage(Steps):
+    """Faster or Mask R-CNN on its device.
+
+    Args:
+        network: Float32; moved and converted to what the config says.
+        config: The choices; its device must be resolvable here.
+        postprocessing: Thresholds and class map, on the CPU.
+    """
+
+    spec: TwoStageSpec
+
+    def __init__(self, network: StaticDetector, config: EngineConfig, postprocessing: Postprocessing) -> None:
+        named: dict[Step, torch.dtype] = {"preprocess": torch.uint8}
+        if network.spec.has_masks:
+            named["encode_masks"] = torch.float32
+        super().__init__(network.spec, config, named)
+        for op in ("roi_align", "nms"):
+            self.choices[op] = ops.RECORDS[op].choose("auto", torch.empty(0, device=self.device))
+        thresholds = postprocessing.thresholds.where(postprocessing.class_map >= 0, _NEVER)
+        network.thresholds.copy_(thresholds)
+        network.heads.detections_per_img = config.max_detections
+        self._layout = torch.channels_last if self.device.type == "cuda" else torch.contiguous_format
+        self.network = network.to(self.device).to(memory_format=self._layout).cast(self.dtype)
+        self.compiler = Compiler(
+            self.network,
+            lambda *kind: (self._inputs(*kind), torch.tensor([kind[1:]] * kind[0], device=self.device).float()),
+            config.compile,
+            why_not_by_itself="it would take a minute for each frame size; compile=True does it",
+        )
+
+    def prepare(self, batch: int) -> None:
+        """Nothing: what is to be done depends on the frames; see `Steps`."""
+
+    def _inputs(self, batch: int, height: int, width: int) -> torch.Tensor:
+        """What the network takes, padded, to be written to."""
+        inputs = torch.zeros(batch, 3, height, width, dtype=self.dtype, device=self.device)
+        return inputs.contiguous(memory_format=self._layout)
+
+    def detect(self, images: Sequence[torch.Tensor]) -> list[Detections]:
+        """Run the steps one after the other; see `Steps`."""
+        size_hw = (images[0].shape[0], images[0].shape[1])
+        batch, (height, width) = len(images), self.spec.resized_hw(size_hw)
+        inputs = self._inputs(batch, *self.spec.padded_hw(size_hw))
+        with self.mark("preprocess"):
+            where = self.devices["preprocess"]
+            resized = torch.empty(batch, 3, height, width, dtype=self.dtype, device=where)
+            for image, one in zip(images, resized, strict=True):
+                self.preprocess(image.to(where, non_blocking=True)[None], one[None])
+            inputs[:, :, :height, :width] = resized
+        sizes = sizes_table([(height, width)] * batch, self.device).view(batch, 2).float()
+        with self.mark("network"):
+            output = self.compiler.for_batch(batch, *inputs.shape[2:])(inputs, sizes)
+            found = self.to_image(output, size_hw, sizes)
+        if bool(found.is_exact.all()):
+            return self._read(found, size_hw)
+        return [each for one in range(batch) for each in self.detect_all(inputs[one : one + 1], size_hw)]
+
+    def detect_all(self, inputs: torch.Tensor, size_hw: tuple[int, int]) -> list[Detections]:
+        """Detect on one image's inputs whatever the number of candidates: slower, and counted.
+
+        Args:
+            inputs: [1, 3, h, w], preprocessed.
+            size_hw: Of the image.
+        """
+        FALLBACKS["two-stage detector: an image with more candidates than fixed rows"] += 1
+        sizes = sizes_table([self.spec.resized_hw(size_hw)], self.device).view(1, 2).float()
+        output = self.network(inputs, sizes, candidates=np.iinfo(np.int32).max)
+        return self._read(self.to_image(output, size_hw, sizes), size_hw)
+
+    def to_image(self, output: StaticOutput, size_hw: tuple[int, int], sizes: torch.Tensor) -> _Found:
+        """Boxes and masks of the network's input to those of images, as torchvision's transform and paste do.
+
+        Args:
+            output: Of the network.
+            size_hw: Of the images.
+            sizes: float32 [B, 2]: of the images as the network saw them.
+        """
+        batch, rows = output.class_id.shape
+        originals = sizes_table([size_hw] * batch, self.device).view(batch, 2).float()
+        xyxy = output.xyxy * (originals / sizes).flip(1).repeat(1, 2)[:, None]
+        row = torch.arange(rows, dtype=torch.int32, device=xyxy.device).expand(batch, rows)
+        selection = Selection(output.counts, row, output.class_id, output.confidence, xyxy)
+        if output.mask_logits is None:
+            return _Found(selection, None, None, output.is_exact)
+        masks = F.pad(output.mask_logits.float().sigmoid() - _HALF, (1, 1, 1, 1), value=-_HALF)
+        # The border of one makes the box larger, which is then rounded towards zero.
+        half = (xyxy[..., 2:] - xyxy[..., :2]) * 0.5 * (masks.shape[3] / output.mask_logits.shape[3])
+        centre = (xyxy[..., 2:] + xyxy[..., :2]) * 0.5
+        first, last = (centre - half).int(), (centre + half).int()
+        boxes = torch.cat((first, (last - first + 1).clamp(min=1)), dim=2)
+        return _Found(selection, masks, boxes, output.is_exact)
+
+    def _read(self, found: _Found, size_hw: tuple[int, int]) -> list[Detections]:
+        sizes = [size_hw] * len(found.selection.count)
+        strings = None
+        if found.masks is not None and found.boxes is not None:
+            with self.mark("encode_masks"):
+                where = self.devices["encode_masks"]
+                strings = ops.encode_masks(
+                    found.masks.to(where),
+                    found.selection,
+                    sizes,
+                    boxes=found.boxes.to(where),
+                    implementation=self.choices["encode_masks"].name,  # type: ignore[arg-type]
+                )
+        return self.detections(found.selection.rows(), strings, sizes)
+
+    def work(self, batch: int, size_hw: tuple[int, int]) -> Work:
+        """Buffers, and what works on them; see `Steps`."""
+        return _Work(self, batch, size_hw)
+
+
+class _Work:
+    """See `steps.Work`."""
+
+    def __init__(self, steps: TwoStage, batch: int, size_hw: tuple[int, int]) -> None:
+        from maskjet.engine.results import Results  # brings Triton
+
+        self._steps, self._size_hw = steps, size_hw
+        height, width = steps.spec.resized_hw(size_hw)
+        self._inputs = steps._inputs(batch, *steps.spec.padded_hw(size_hw))
+        self._inner = self._inputs[:, :, :height, :width]  # around it stays zero, the mean, as torchvision pads
+        self._table = sizes_table([size_hw] * batch, steps.device)  # kept: what a graph reads must not move
+        self._sizes = sizes_table([(height, width)] * batch, steps.device).view(batch, 2).float()
+        self._results = Results(
+            batch, steps.config.max_detections, size_hw, steps.device, has_masks=steps.spec.has_masks, has_marks=True
+        )
+        self.results = self._results.memory
+
+    def run(self, frames: torch.Tensor) -> None:
+        steps = self._steps
+        steps.preprocess(frames, self._inner)
+        output = steps.compiler.for_batch(*self._inputs.shape[::2], self._inputs.shape[3])(self._inputs, self._sizes)
+        found = steps.to_image(output, self._size_hw, self._sizes)
+        self._results.fill(found.selection, ~found.is_exact)
+        if found.masks is not None:
+            self._results.encode(found.masks, self._table, found.boxes)
+
+    def read(self, results: NDArray[np.uint8], images: int) -> list[Detections]:
+        found, strings = self._results.read(results, images)
+        detections = self._steps.detections(found, strings, [self._size_hw] * images)
+        for image in self._results.marked(results, images):  # too many candidates for its rows
+            detections[image : image + 1] = self._steps.detect_all(self._inputs[image : image + 1], self._size_hw)
+        return detections

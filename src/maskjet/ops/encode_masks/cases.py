@@ -1,0 +1,83 @@
+"""Inputs with boxes, on which every implementation of encode_masks must agree beside those of the mask ops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from maskjet.ops.encode_masks.reference import values_in_box
+from maskjet.ops.paste_masks import cases
+
+_SIDE = 28  # of a mask, before its border
+
+
+def _case(
+    *boxes: tuple[int, int, int, int],
+    size: tuple[int, int] = (150, 211),
+    edit: Callable[[torch.Tensor], object] = torch.Tensor.size,
+    dtype: torch.dtype = torch.float32,
+) -> Callable[[torch.device], dict[str, Any]]:
+    def build(device: torch.device) -> dict[str, Any]:
+        masks = cases.blobs(1, 3, (_SIDE, _SIDE), torch.Generator().manual_seed(sum(size) + len(boxes)))
+        edit(masks)
+        rows = [torch.arange(len(boxes), dtype=torch.int32, device=device) % 3]
+        found = [torch.tensor(boxes, dtype=torch.int32, device=device).view(-1, 4)]
+        return {
+            "mask_logits": F.pad(masks, (1, 1, 1, 1), value=-0.5).to(device, dtype),
+            "query": rows,
+            "image_sizes": [size],
+            "boxes": found,
+        }
+
+    return build
+
+
+def _batch(device: torch.device) -> dict[str, Any]:
+    masks = cases.blobs(2, 4, (_SIDE, 14), torch.Generator().manual_seed(9)).to(device)
+    boxes = [[(3, 4, 50, 60), (-10, 70, 80, 90), (40, -20, 30, 77)], [(0, 0, 131, 97)]]
+    return {
+        "mask_logits": F.pad(masks, (1, 1, 1, 1), value=-0.5),
+        "query": [torch.tensor(row, dtype=torch.int64, device=device) for row in ([2, 0, 2], [3])],
+        "image_sizes": [(120, 88), (97, 131)],
+        "boxes": [torch.tensor(rows, dtype=torch.int32, device=device) for rows in boxes],
+    }
+
+
+def _fill(masks: torch.Tensor) -> None:
+    masks.fill_(0.5)
+
+
+def _some_nan(masks: torch.Tensor) -> None:
+    masks[:, :, 10:13, 4:20:3] = torch.nan
+
+
+BOX_CASES: Mapping[str, Callable[[torch.device], dict[str, Any]]] = {
+    "in boxes": _case((20, 30, 90, 60), (100, 5, 40, 120), (0, 0, 30, 30)),
+    "beyond the image": _case((-40, -30, 160, 130), (150, 90, 100, 120), (-5, 140, 60, 40)),
+    "all of the image and more": _case((-20, -20, 300, 260), (0, 0, 211, 150), (-900, -700, 2000, 1500)),
+    "outside of the image": _case((300, 20, 40, 40), (20, -80, 50, 60), (-70, 10, 60, 20)),
+    "one pixel each": _case((7, 9, 1, 1), (210, 149, 1, 1), (0, 0, 1, 1), edit=_fill),
+    "smaller than the masks": _case((12, 9, 5, 6), (200, 140, 11, 10), (60, 0, 3, 40), edit=_fill),
+    "at the foot": _case((30, 145, 20, 5), (50, 100, 4, 50), (205, 120, 6, 30), edit=_fill),
+    "around the foot": _case((-3, 130, 5, 60), (60, -20, 3, 200), (208, -3, 20, 156), edit=_fill),
+    "a mask in two boxes": _case((5, 5, 70, 70), (5, 5, 70, 70), (9, 9, 3, 3), (80, 40, 100, 100)),
+    "a wide image": _case((900, 3, 400, 60), (-5, -5, 2100, 80), (1990, 2, 50, 60), size=(64, 2000)),
+    "boxes, not numbers": _case((20, 30, 90, 60), (100, 5, 40, 120), (-9, 0, 30, 30), edit=_some_nan),
+    "boxes, float16": _case((20, 30, 90, 60), (-30, 5, 140, 120), (7, 7, 9, 9), dtype=torch.float16),
+    "batch with boxes": _batch,
+}
+
+
+def differing_share(inputs: dict[str, Any], image: int, is_different: torch.Tensor) -> float:
+    """As that of the mask ops, for masks with or without boxes."""
+    if "boxes" not in inputs:
+        return cases.differing_share(inputs, image, is_different)
+    masks = inputs["mask_logits"][image].double()
+    values = [
+        values_in_box(masks[row], box, inputs["image_sizes"][image])
+        for row, box in zip(inputs["query"][image].tolist(), inputs["boxes"][image].tolist(), strict=True)
+    ]
+    return cases.share_of(torch.stack(values), is_different)
