@@ -11,6 +11,8 @@ from maskjet.bench import ablation as ablation_benchmark
 from maskjet.bench import capture, replay
 from maskjet.bench import ops as ops_benchmark
 from maskjet.bench import precision as precision_benchmark
+from maskjet.bench import rewrites as rewrites_benchmark
+from maskjet.bench import rewrites_onnx as onnx_benchmark
 from maskjet.bench import video as video_benchmark
 from maskjet.bench.chart import draw_videos
 from maskjet.config import EngineConfig
@@ -136,6 +138,48 @@ def bench_video(
         )
     if chart is not None:
         draw_videos(report.as_dict(), chart)
+    print_result(report, to_stdout=True)
+
+
+@bench_app.command("rewrites")
+def bench_rewrites(
+    out: ReportOption = None,
+    model: Annotated[str, typer.Option(help="torchvision's builder.")] = "maskrcnn_resnet50_fpn",
+    size: SizeOption = "1333x800",
+    setting: Annotated[list[str] | None, typer.Option(help="default or stress; may be repeated.")] = None,
+    runs: Annotated[int, typer.Option(help="Timed images of each contender; slow ones get fewer.")] = 30,
+    only: Annotated[list[str] | None, typer.Option(help="A contender's name; may be repeated.")] = None,
+    device: BenchDeviceOption = "auto",
+) -> None:
+    """Run a torchvision detector as it is, compiled, with each rewrite, and in the engine."""
+    settings = setting or rewrites_benchmark.SETTINGS
+    with progress("preparing", len(settings) * len(only or rewrites_benchmark.CONTENDERS)) as advance:
+        report = rewrites_benchmark.run(
+            out,
+            model=model,
+            size_hw=parse_size(size),
+            settings=settings,
+            runs=runs,
+            only=only or (),
+            device=device,
+            on_progress=advance,
+        )
+    print_result(report, to_stdout=True)
+
+
+@bench_app.command("rewrites-onnx")
+def bench_rewrites_onnx(
+    model: Annotated[Path, typer.Argument(help="An export of a torchvision detector, for images of that size.")],
+    out: ReportOption = None,
+    size: SizeOption = "320x256",
+    runs: Annotated[int, typer.Option(help="Timed images of each variant.")] = 9,
+    threads: Annotated[int, typer.Option(help="Of ONNX Runtime.")] = 2,
+) -> None:
+    """Run an exported detector in ONNX Runtime as it is, with each rewrite, and with all."""
+    with progress("comparing", len(onnx_benchmark.VARIANTS)) as advance:
+        report = onnx_benchmark.run(
+            model, out, size_hw=parse_size(size), runs=runs, threads=threads, on_progress=advance
+        )
     print_result(report, to_stdout=True)
 
 

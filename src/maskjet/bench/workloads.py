@@ -70,7 +70,7 @@ def _boxes(batch: int, count: int, classes: int, **options: Any) -> Workload:
     return build
 
 
-def _pyramid(boxes: int, size: int) -> Workload:
+def pyramid(boxes: int, size: int) -> Workload:
     """Features of an image of 800 × 1333 pixels, and boxes of all sizes on it."""
 
     def build(generator: torch.Generator) -> Inputs:
@@ -103,7 +103,7 @@ WORKLOADS: Mapping[str, Mapping[str, Workload]] = {
         "5 levels of 1,000 proposals": _boxes(5, 1000, 1, iou_threshold=0.7),
         "500 candidates of 90 classes, 100 stay": _boxes(1, 500, 90, iou_threshold=0.5, max_output=100),
     },
-    "roi_align": {"100 boxes, 14 × 14": _pyramid(100, 14)},
+    "roi_align": {"100 boxes, 14 × 14": pyramid(100, 14)},
 }
 """By op and name."""
 
@@ -120,7 +120,7 @@ GPU_WORKLOADS: Mapping[str, Mapping[str, Workload]] = {
     "encode_masks": {f"1080p, {masks} masks": _masks("1080p", masks) for masks in (5, 100)},
     "paste_masks": {f"{size}, 25 masks": _masks(size) for size in ("312", "720p")},
     "nms": {"5,000 candidates of 90 classes, 100 stay": _boxes(1, 5000, 90, iou_threshold=0.5, max_output=100)},
-    "roi_align": {"1,000 boxes, 7 × 7": _pyramid(1000, 7)},
+    "roi_align": {"1,000 boxes, 7 × 7": pyramid(1000, 7)},
 }
 """More of them, where a GPU makes them quick."""
 

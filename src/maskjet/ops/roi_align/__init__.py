@@ -10,7 +10,7 @@ import torch
 from maskjet.errors import InputError
 from maskjet.ops.gpu import triton_variant
 from maskjet.ops.record import FLOATS, Implementation, Op, Variant, serves_any
-from maskjet.ops.roi_align import reference
+from maskjet.ops.roi_align import cpu, reference
 from maskjet.ops.roi_align.cases import CASES, bytes_moved, tolerance_used
 
 _MOST_LEVELS = 4
@@ -36,7 +36,7 @@ def roi_align(
         features: One to four levels, finest first: float32, float16 or bfloat16 [B, C, H, W]; fastest channels-last.
         scales: Per level, features per pixel: powers of two, each half the one before, such as 0.25.
         size: Bins along each side, at least 1.
-        implementation: "auto", "reference" or "triton".
+        implementation: "auto", "reference", "triton" or "cpu", which is torchvision's.
 
     Returns:
         [B × N, C, size, size] of the features' type, channels-last in memory.
@@ -80,6 +80,7 @@ RECORD = Op(
     public=roi_align,
     variants={
         "triton": triton_variant("maskjet.ops.roi_align.triton", "roi_align", FLOATS),
+        "cpu": Variant(cpu.roi_align, cpu.refuse),
         "reference": Variant(reference.roi_align, serves_any),
     },
     cases=CASES,

@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
-# Positions of up to 64 pixels are rounded by 2**-18, or not where a GPU fuses their product and sum: that much of the
-# step from one feature to the next. Then the output is rounded.
-_TOLERANCE = {torch.float32: 2.0**-18, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}
+_POSITION = 2.0**-23
+"""Of the largest feature, for each pixel along a side: what a position there is rounded by, unless a GPU fuses its
+product and sum. A value between two features changes by that share of their difference."""
+_OUTPUT = {torch.float32: 2.0**-23, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}
 
 
 def _case(
@@ -96,8 +97,10 @@ def tolerance_used(inputs: dict[str, Any], expected: torch.Tensor, actual: torch
     if not expected.numel():
         return 0.0
     largest = max(float(feature.abs().max()) for feature in inputs["features"])
+    pixels = max(max(feature.shape[2:]) for feature in inputs["features"])
     difference = (expected.float() - actual.float()).abs().nan_to_num(nan=float("inf"))
-    return float(difference.max()) / (_TOLERANCE[expected.dtype] * largest)
+    limit: float = largest * max(_OUTPUT[expected.dtype], pixels * _POSITION)
+    return float(difference.max()) / limit
 
 
 def bytes_moved(inputs: dict[str, Any]) -> int:

@@ -15,7 +15,7 @@ def roi_align(features: list[torch.Tensor], boxes: torch.Tensor, *, finest: int,
     batch, count = boxes.shape[:2]
     rows = boxes.reshape(-1, 4)
     image = torch.arange(batch, device=boxes.device).repeat_interleave(count)
-    levels = _find_levels(rows, finest, len(features))
+    levels = find_levels(rows, finest, len(features))
     shape = (batch * count, features[0].shape[1], size, size)
     pooled = features[0].new_empty(shape).contiguous(memory_format=torch.channels_last)
     for level, feature in enumerate(features):
@@ -24,7 +24,7 @@ def roi_align(features: list[torch.Tensor], boxes: torch.Tensor, *, finest: int,
     return pooled
 
 
-def _find_levels(boxes: torch.Tensor, finest: int, levels: int) -> torch.Tensor:
+def find_levels(boxes: torch.Tensor, finest: int, levels: int) -> torch.Tensor:
     """int64 [n]: which of the features each box is pooled from."""
     side = (boxes[:, 2:] - boxes[:, :2]).prod(dim=1).sqrt()
     level = (CANONICAL_LEVEL + (side / CANONICAL_SIDE).log2() + EPSILON).floor() - finest
