@@ -51,12 +51,12 @@ KERNELS = [
     (
         find_edges_kernel,
         {"masks_ptr": ["*fp32", "*fp16", "*bf16"]},
-        constants(ROWS=[16], COLUMNS=[16], SLOTS=[128]),
+        constants(ROWS=[16], COLUMNS=[16], SLOTS=[128], HAS_BOXES=[False, True]),
     ),
     (
         write_strings_kernel,
         {"strings_ptr": ["*u8"]},
-        constants(COLUMNS=[16], SLOTS=[128], BLOCKS=[64], TILE=[1024]),
+        constants(COLUMNS=[16], SLOTS=[128], HAS_BOXES=[False, True], BLOCKS=[64], TILE=[1024]),
     ),
     (
         paste_kernel,

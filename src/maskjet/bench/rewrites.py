@@ -278,7 +278,7 @@ class _Contest(ExitStack):
             counters.clear()
             compiled = torch.compile(model)
             with torch.inference_mode():
-                compiled([_to_float(self._images[0], self._device)])
+                compiled([_to_float(self._images[0], self._device)])  # type: ignore[no-untyped-call]
             breaks, graphs = sum(counters["graph_break"].values()), counters["stats"]["unique_graphs"]
             self.notes.append(f"{name}: {graphs} graphs, {breaks} breaks")
             model = compiled

@@ -92,7 +92,7 @@ def find_edges_kernel(
     begin = tl.where(has_foot, 0, tl.maximum(low - 1, 0))
     last_row = high
     if HAS_BOXES:  # the first pixel of a column may lie far down its mask
-        first_row, _, _ = taps(-top, down_scale, mask_height)
+        first_row = position(-top, down_scale, mask_height).to(tl.int32)
         last_row = tl.maximum(high, tl.where(has_foot, first_row, 0))
     end = tl.minimum(tl.maximum(last_row, 0) + 2 + down_scale.to(tl.int32), mask_height)
     counts = tl.zeros([1, COLUMNS], tl.int32)
