@@ -150,6 +150,7 @@ def bench_rewrites(
     runs: Annotated[int, typer.Option(help="Timed images of each contender; slow ones get fewer.")] = 30,
     only: Annotated[list[str] | None, typer.Option(help="A contender's name; may be repeated.")] = None,
     device: BenchDeviceOption = "auto",
+    tf32: Annotated[bool, typer.Option(help="Let convolutions in float32 round to TF32, as PyTorch does.")] = True,
 ) -> None:
     """Run a torchvision detector as it is, compiled, with each rewrite, and in the engine."""
     settings = setting or rewrites_benchmark.SETTINGS
@@ -162,6 +163,7 @@ def bench_rewrites(
             runs=runs,
             only=only or (),
             device=device,
+            uses_tf32=tf32,
             on_progress=advance,
         )
     print_result(report, to_stdout=True)

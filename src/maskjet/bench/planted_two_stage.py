@@ -11,8 +11,8 @@ from torch import nn
 from maskjet.errors import MissingDependencyError
 
 _CERTAIN = 3.0  # spread of the class logits: the best of a box stands out, as after training
-_CLASSES = 12  # that are found at all: each leaves at least one detection
-_GROWTH = 3.0  # most that boxes are grown, as the logarithm of the factor
+_CLASSES = 6  # that are found at all: each leaves at least one detection
+_GROWTH = 4.0  # most that boxes are grown, as the logarithm of the factor
 _STEPS = 12  # of a bisection
 
 

@@ -111,6 +111,8 @@ class Report(report.Report):
     """torchvision's builder."""
     size_hw: tuple[int, int]
     """Of the images."""
+    uses_tf32: bool
+    """Whether convolutions in float32 rounded to TF32."""
 
     def rows(self) -> list[tuple[str, ...]]:
         """The table: its header, then one row per measurement."""
@@ -133,6 +135,7 @@ def run(
     runs: int = 30,
     only: Sequence[str] = (),
     device: str = "auto",
+    uses_tf32: bool = True,
     on_progress: Callable[[], object] = lambda: None,
 ) -> Report:
     """Compare, then time a detector with and without the rewrites.
@@ -144,6 +147,8 @@ def run(
         runs: Timed images of each contender, at least 1; fewer where they take long.
         only: Names of contenders; none for all. The baseline always takes part.
         device: "auto", "cpu", "cuda" or "cuda:N".
+        uses_tf32: Whether convolutions in float32 may round to TF32, as PyTorch lets them; without, what is found is
+            the same but for the order of sums.
         path: A JSON file to write the report to, after each setting.
         on_progress: Called when a contender is ready, or left out.
 
@@ -161,6 +166,24 @@ def run(
         if unknown:
             raise InputError(f"{name} must be of {', '.join(map(repr, known))}, got {', '.join(map(repr, unknown))}.")
     where = EngineConfig(device=device).resolve_device()
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = uses_tf32
+    try:
+        return _run(path, model, size_hw, settings, runs, only, where, on_progress)
+    finally:
+        torch.backends.cudnn.allow_tf32 = before
+
+
+def _run(
+    path: Path | None,
+    model: str,
+    size_hw: tuple[int, int],
+    settings: Sequence[str],
+    runs: int,
+    only: Sequence[str],
+    where: torch.device,
+    on_progress: Callable[[], object],
+) -> Report:
     images = [np.array(sample(seed, size_hw=size_hw).image) for seed in range(_IMAGES)]
     planted = planted_two_stage.build(
         model,
@@ -172,7 +195,14 @@ def run(
     )
     machine, notes, measurements = describe_machine(), list[str](), list[Measurement]()
     wanted = [name for name in CONTENDERS if name in only or not only or name == BASELINE]
-    result = Report(machine=machine, measurements=measurements, notes=notes, model=model, size_hw=size_hw)
+    result = Report(
+        machine=machine,
+        measurements=measurements,
+        notes=notes,
+        model=model,
+        size_hw=size_hw,
+        uses_tf32=torch.backends.cudnn.allow_tf32,
+    )
     for setting in settings:
         if setting == "stress":
             planted.roi_heads.score_thresh = 0.0
