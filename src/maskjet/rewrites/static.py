@@ -20,7 +20,7 @@ from maskjet import ops
 from maskjet.errors import UnsupportedError
 from maskjet.spec import TwoStageSpec
 
-CANDIDATES = 2000
+CANDIDATES = 8192
 """Pairs of a box and a class that suppression looks at per image, where none are asked for; more are seen in
 `StaticOutput.is_exact`."""
 _MOST_ON_GPU = 2**15  # boxes of an image whose suppression takes a bit for each pair: 128 MB
@@ -47,16 +47,24 @@ class StaticOutput(NamedTuple):
 
 @torch.library.custom_op("maskjet::keep_boxes", mutates_args=())
 def _keep_boxes(
-    boxes: torch.Tensor, groups: torch.Tensor, iou_threshold: float, max_output: int
+    boxes: torch.Tensor, count: torch.Tensor, groups: torch.Tensor, iou_threshold: float, max_output: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     where = boxes.device if boxes.shape[1] <= _MOST_ON_GPU else torch.device("cpu")
-    kept = ops.nms(boxes.to(where), groups=groups.to(where), iou_threshold=iou_threshold, max_output=max_output)
+    kept = ops.nms(
+        boxes.to(where), count.to(where), groups=groups.to(where), iou_threshold=iou_threshold, max_output=max_output
+    )
     return kept.count.to(boxes.device), kept.index.to(boxes.device)
 
 
 @_keep_boxes.register_fake
-def _(boxes: torch.Tensor, groups: torch.Tensor, iou_threshold: float, max_output: int) -> tuple[torch.Tensor, ...]:  # noqa: ARG001
-    return groups.new_empty(len(boxes)), groups.new_empty(len(boxes), max_output)
+def _(
+    boxes: torch.Tensor,
+    count: torch.Tensor,
+    groups: torch.Tensor,
+    iou_threshold: float,  # noqa: ARG001
+    max_output: int,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.empty_like(count), groups.new_empty(len(boxes), max_output)
 
 
 @torch.library.custom_op("maskjet::pool_boxes", mutates_args=())
@@ -157,7 +165,11 @@ class StaticDetector(nn.Module):
         boxes = torch.where(is_valid[..., None], boxes, 0)  # suppresses nothing
         one_group = torch.zeros(batch * levels, rows, dtype=torch.int32, device=boxes.device)
         kept, index = torch.ops.maskjet.keep_boxes(
-            boxes.reshape(batch * levels, rows, 4), one_group, rpn.nms_thresh, rows
+            boxes.reshape(batch * levels, rows, 4),
+            one_group.new_full([batch * levels], rows),
+            one_group,
+            rpn.nms_thresh,
+            rows,
         )
         stays = _marked(kept, index).reshape(batch, levels * rows) & is_valid
         marked, order = torch.where(stays, scores, -1.0).sort(dim=1, descending=True, stable=True)
@@ -210,7 +222,8 @@ class StaticDetector(nn.Module):
         boxes = torch.where(is_candidate[..., None], boxes.gather(1, where[..., None].expand(-1, -1, 4)), 0)
         label = (where % things + 1).int()
         most = heads.detections_per_img
-        kept, index = torch.ops.maskjet.keep_boxes(boxes, label, heads.nms_thresh, most)
+        found = is_candidate.sum(dim=1, dtype=torch.int32)
+        kept, index = torch.ops.maskjet.keep_boxes(boxes, found, label, heads.nms_thresh, most)
         is_kept = torch.arange(most, device=kept.device) < kept[:, None]
         index = torch.where(is_kept, index, 0).long()
         is_kept &= is_candidate.gather(1, index)
