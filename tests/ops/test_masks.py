@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from pycocotools import mask as pycoco_mask
+from torchvision.models.detection.roi_heads import expand_boxes, paste_masks_in_image
 
 from maskjet import coco_rle, ops
 from maskjet.errors import InputError
@@ -129,3 +130,38 @@ def test_bad_input_is_named(op, change, message):
     inputs = {"mask_logits": torch.zeros(1, 4, 5, 5), "query": [torch.tensor([0])], "image_sizes": [(5, 5)]}
     with pytest.raises(InputError, match=message):
         op(**{**inputs, **change})
+
+
+@pytest.mark.parametrize("implementation", on_cpu("encode_masks"))
+def test_boxes_are_torchvisions_paste(implementation):
+    generator = torch.Generator().manual_seed(7)
+    size, count = (60, 90), 24
+    corner = torch.rand(count, 2, generator=generator) * torch.tensor([110.0, 80.0]) - 15
+    side = 0.5 + 70 * torch.rand(count, 2, generator=generator) ** 2
+    xyxy = torch.cat((corner, corner + side), dim=1).clamp(min=0)
+    xyxy = xyxy.minimum(torch.tensor([90.0, 60, 90, 60]))  # as a detector's are
+    probabilities = blobs(1, count, (28, 28), generator)[0].sigmoid()
+    pasted = paste_masks_in_image(probabilities[:, None], xyxy, size)[:, 0]
+    boxes = expand_boxes(xyxy, 30 / 28).long()
+    boxes[:, 2:] = (boxes[:, 2:] - boxes[:, :2] + 1).clamp(min=1)
+    masks = torch.nn.functional.pad(probabilities - 0.5, (1, 1, 1, 1), value=-0.5)[None]
+    rows = [torch.arange(count)]
+    (strings,) = ops.encode_masks(masks, rows, [size], boxes=[boxes.int()], implementation=implementation)
+    for text, expected in zip(strings, pasted.numpy(), strict=True):
+        differs = coco_rle.decode({"size": size, "counts": text}) != (expected > 0.5)
+        assert (abs(expected[differs] - 0.5) < 1e-5).all()
+    assert 0 < (pasted > 0.5).flatten(1).any(dim=1).sum() <= count
+
+
+@pytest.mark.parametrize(
+    ("boxes", "message"),
+    [
+        ([torch.zeros(1, 4)], r"boxes must be int32 \[1, 1, 4\], got float32 \[1, 1, 4\]"),
+        ([torch.zeros(2, 4, dtype=torch.int32)], r"boxes must have one row per query, \[1\], got \[2\]"),
+        ([torch.zeros(4, dtype=torch.int32)], r"boxes must be int32 tensors \[n, 4\], one per image"),
+        (torch.zeros(1, 2, 4, dtype=torch.int32), r"boxes must be int32 \[1, 1, 4\], got int32 \[1, 2, 4\]"),
+    ],
+)
+def test_bad_boxes_are_named(boxes, message):
+    with pytest.raises(InputError, match=message):
+        ops.encode_masks(torch.zeros(1, 4, 5, 5), [torch.tensor([0])], [(5, 5)], boxes=boxes)

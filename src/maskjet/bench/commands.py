@@ -10,7 +10,6 @@ import typer
 from maskjet.bench import ablation as ablation_benchmark
 from maskjet.bench import capture, replay
 from maskjet.bench import ops as ops_benchmark
-from maskjet.bench import precision as precision_benchmark
 from maskjet.bench import rewrites as rewrites_benchmark
 from maskjet.bench import rewrites_onnx as onnx_benchmark
 from maskjet.bench import video as video_benchmark
@@ -182,16 +181,4 @@ def bench_rewrites_onnx(
         report = onnx_benchmark.run(
             model, out, size_hw=parse_size(size), runs=runs, threads=threads, on_progress=advance
         )
-    print_result(report, to_stdout=True)
-
-
-@bench_app.command("precision")
-def bench_precision(
-    out: ReportOption = None,
-    images: Annotated[int, typer.Option(help="Scenes to compare on.")] = 500,
-    size: SizeOption = "312",
-) -> None:
-    """Compare the demo model's detections in every precision that can be had here with those in float32."""
-    with progress("detecting", 1 + len(precision_benchmark.VARIANTS)) as advance:
-        report = precision_benchmark.run(out, images=images, size_hw=parse_size(size), on_progress=advance)
     print_result(report, to_stdout=True)

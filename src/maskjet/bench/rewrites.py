@@ -31,6 +31,7 @@ from maskjet.detections import Detections
 from maskjet.errors import InputError, MaskjetError, first_line
 from maskjet.garbage import frozen
 from maskjet.model import Model
+from maskjet.ops.record import FALLBACKS
 from maskjet.parity.pair import Pairing, pair
 from maskjet.rewrites import optimize
 from maskjet.rewrites.aten import FOLD_NMS, GATHER_LEVELS, PICK_LEVELS, Rewrite, capture
@@ -206,12 +207,14 @@ def _run(
     for setting in settings:
         if setting == "stress":
             planted.roi_heads.score_thresh = 0.0
+        FALLBACKS.clear()
         with _Contest(planted, images, where) as contest:
             for name in wanted:
                 contest.enter(name)
                 on_progress()
             measurements += contest.measure(setting, runs)
-            notes += [f"{setting}: {note}" for note in contest.notes]
+            slower = [f"{times} × {why}" for why, times in FALLBACKS.items()]
+            notes += [f"{setting}: {note}" for note in [*contest.notes, *slower]]
         result.write(path)
     if not only:
         measurements += [found for boxes, size in _POOLED for found in _measure_pooling(boxes, size, runs, where)]
