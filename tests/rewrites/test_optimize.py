@@ -134,7 +134,7 @@ def test_several_images_of_several_sizes_and_streams():
         report = fast.report()
     assert report.model == "MaskRCNN"
     assert set(report.steps) == {"preprocess", "roi_align", "nms", "encode_masks"}
-    assert report.network.startswith("not compiled: it would take a minute for each frame size")
+    assert report.network.startswith("not compiled: it takes ten seconds and more for each frame size")
 
 
 def test_more_candidates_than_there_are_rows_take_the_slower_path(monkeypatch):

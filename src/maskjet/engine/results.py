@@ -55,10 +55,9 @@ class Results:
         words = [field.flatten().view(torch.int32) for field in fields]
         torch.cat([*words, is_marked.int()], out=self._words)
 
-    def marked(self, copied: NDArray[np.uint8], images: int) -> list[int]:
-        """Which of the first images are marked in a copy of `memory`."""
-        marks = copied[4 * self._length : self._size].view(np.int32)
-        return [image for image in range(images) if marks[image]]
+    def marked(self, copied: NDArray[np.uint8], images: int) -> list[bool]:
+        """Whether each of the first images is marked in a copy of `memory`."""
+        return [bool(mark) for mark in copied[4 * self._length : self._size].view(np.int32)[:images]]
 
     def encode(self, mask_logits: torch.Tensor, sizes_table: torch.Tensor, boxes: torch.Tensor | None = None) -> None:
         """Encode the masks of the selection; never waits.

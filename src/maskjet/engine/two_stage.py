@@ -25,7 +25,7 @@ _NEVER = 2.0  # exceeded by no score
 _HALF = 0.5  # the probability above which a pixel is inside
 
 
-class _Found(NamedTuple):
+class Found(NamedTuple):
     """Detections of B images, K rows each, in the pixels of the images."""
 
     selection: Selection
@@ -59,77 +59,67 @@ class TwoStage(Steps):
         network.thresholds.copy_(thresholds)
         network.heads.detections_per_img = config.max_detections
         self._layout = torch.channels_last if self.device.type == "cuda" else torch.contiguous_format
-        self.network = network.to(self.device).to(memory_format=self._layout).cast(self.dtype)
+        self._network = network.to(self.device).to(memory_format=self._layout).cast(self.dtype)
         self.compiler = Compiler(
-            self.network,
-            lambda *kind: (self._inputs(*kind), torch.tensor([kind[1:]] * kind[0], device=self.device).float()),
+            self._network,
+            lambda batch, *size_hw: (self.inputs(batch, *size_hw), self.sizes(batch, size_hw)),
             config.compile,
-            why_not_by_itself="it would take a minute for each frame size; compile=True does it",
+            why_not_by_itself="it takes ten seconds and more for each frame size; compile=True does it",
         )
 
     def prepare(self, batch: int) -> None:
         """Nothing: what is to be done depends on the frames; see `Steps`."""
 
-    def _inputs(self, batch: int, height: int, width: int) -> torch.Tensor:
-        """What the network takes, padded, to be written to."""
+    def inputs(self, batch: int, height: int, width: int) -> torch.Tensor:
+        """Images for the network, to be written to; what stays zero is the mean, with which torchvision pads."""
         inputs = torch.zeros(batch, 3, height, width, dtype=self.dtype, device=self.device)
         return inputs.contiguous(memory_format=self._layout)
+
+    def sizes(self, batch: int, size_hw: tuple[int, ...]) -> torch.Tensor:
+        """float32 [B, 2]: one size, for each image."""
+        return torch.tensor([size_hw] * batch, dtype=torch.float32, device=self.device)
+
+    def run(self, inputs: torch.Tensor, sizes: torch.Tensor, originals: torch.Tensor) -> Found:
+        """Detect on preprocessed images of sizes [B, 2] that had others before; never waits."""
+        batch, _, height, width = inputs.shape
+        network = self.compiler.for_batch(batch, height, width)
+        return _to_image(network(inputs, sizes), sizes, originals)
 
     def detect(self, images: Sequence[torch.Tensor]) -> list[Detections]:
         """Run the steps one after the other; see `Steps`."""
         size_hw = (images[0].shape[0], images[0].shape[1])
         batch, (height, width) = len(images), self.spec.resized_hw(size_hw)
-        inputs = self._inputs(batch, *self.spec.padded_hw(size_hw))
+        inputs = self.inputs(batch, *self.spec.padded_hw(size_hw))
         with self.mark("preprocess"):
             where = self.devices["preprocess"]
             resized = torch.empty(batch, 3, height, width, dtype=self.dtype, device=where)
             for image, one in zip(images, resized, strict=True):
                 self.preprocess(image.to(where, non_blocking=True)[None], one[None])
             inputs[:, :, :height, :width] = resized
-        sizes = sizes_table([(height, width)] * batch, self.device).view(batch, 2).float()
         with self.mark("network"):
-            output = self.compiler.for_batch(batch, *inputs.shape[2:])(inputs, sizes)
-            found = self.to_image(output, size_hw, sizes)
-        if bool(found.is_exact.all()):
-            return self._read(found, size_hw)
-        return [each for one in range(batch) for each in self.detect_all(inputs[one : one + 1], size_hw)]
+            found = self.run(inputs, self.sizes(batch, (height, width)), self.sizes(batch, size_hw))
+        detections = self._read(found, size_hw)
+        return self.complete(detections, found.is_exact.tolist(), inputs, size_hw)
 
-    def detect_all(self, inputs: torch.Tensor, size_hw: tuple[int, int]) -> list[Detections]:
-        """Detect on one image's inputs whatever the number of candidates: slower, and counted.
-
-        Args:
-            inputs: [1, 3, h, w], preprocessed.
-            size_hw: Of the image.
-        """
-        FALLBACKS["two-stage detector: an image with more candidates than fixed rows"] += 1
-        sizes = sizes_table([self.spec.resized_hw(size_hw)], self.device).view(1, 2).float()
-        output = self.network(inputs, sizes, candidates=np.iinfo(np.int32).max)
-        return self._read(self.to_image(output, size_hw, sizes), size_hw)
-
-    def to_image(self, output: StaticOutput, size_hw: tuple[int, int], sizes: torch.Tensor) -> _Found:
-        """Boxes and masks of the network's input to those of images, as torchvision's transform and paste do.
+    def complete(
+        self, detections: list[Detections], is_exact: Sequence[bool], inputs: torch.Tensor, size_hw: tuple[int, int]
+    ) -> list[Detections]:
+        """Detect again, slower and counted, on those images that had more candidates than there are rows for.
 
         Args:
-            output: Of the network.
+            detections: Of each image; replaced.
+            is_exact: Of each image, as in `StaticOutput`.
+            inputs: [B, 3, h, w], preprocessed; more images may follow.
             size_hw: Of the images.
-            sizes: float32 [B, 2]: of the images as the network saw them.
         """
-        batch, rows = output.class_id.shape
-        originals = sizes_table([size_hw] * batch, self.device).view(batch, 2).float()
-        xyxy = output.xyxy * (originals / sizes).flip(1).repeat(1, 2)[:, None]
-        row = torch.arange(rows, dtype=torch.int32, device=xyxy.device).expand(batch, rows)
-        selection = Selection(output.counts, row, output.class_id, output.confidence, xyxy)
-        if output.mask_logits is None:
-            return _Found(selection, None, None, output.is_exact)
-        masks = F.pad(output.mask_logits.float().sigmoid() - _HALF, (1, 1, 1, 1), value=-_HALF)
-        # The border of one makes the box larger, which is then rounded towards zero.
-        half = (xyxy[..., 2:] - xyxy[..., :2]) * 0.5 * (masks.shape[3] / output.mask_logits.shape[3])
-        centre = (xyxy[..., 2:] + xyxy[..., :2]) * 0.5
-        first, last = (centre - half).int(), (centre + half).int()
-        boxes = torch.cat((first, (last - first + 1).clamp(min=1)), dim=2)
-        return _Found(selection, masks, boxes, output.is_exact)
+        for image in [number for number in range(len(detections)) if not is_exact[number]]:
+            FALLBACKS["two-stage detector: an image with more candidates than fixed rows"] += 1
+            sizes, originals = self.sizes(1, self.spec.resized_hw(size_hw)), self.sizes(1, size_hw)
+            output = self._network(inputs[image : image + 1], sizes, candidates=np.iinfo(np.int32).max)
+            (detections[image],) = self._read(_to_image(output, sizes, originals), size_hw)
+        return detections
 
-    def _read(self, found: _Found, size_hw: tuple[int, int]) -> list[Detections]:
+    def _read(self, found: Found, size_hw: tuple[int, int]) -> list[Detections]:
         sizes = [size_hw] * len(found.selection.count)
         strings = None
         if found.masks is not None and found.boxes is not None:
@@ -157,10 +147,11 @@ class _Work:
 
         self._steps, self._size_hw = steps, size_hw
         height, width = steps.spec.resized_hw(size_hw)
-        self._inputs = steps._inputs(batch, *steps.spec.padded_hw(size_hw))
-        self._inner = self._inputs[:, :, :height, :width]  # around it stays zero, the mean, as torchvision pads
-        self._table = sizes_table([size_hw] * batch, steps.device)  # kept: what a graph reads must not move
-        self._sizes = sizes_table([(height, width)] * batch, steps.device).view(batch, 2).float()
+        self._inputs = steps.inputs(batch, *steps.spec.padded_hw(size_hw))
+        self._inner = self._inputs[:, :, :height, :width]
+        # Kept: what a graph reads must not move.
+        self._table = sizes_table([size_hw] * batch, steps.device)
+        self._sizes, self._originals = steps.sizes(batch, (height, width)), steps.sizes(batch, size_hw)
         self._results = Results(
             batch, steps.config.max_detections, size_hw, steps.device, has_masks=steps.spec.has_masks, has_marks=True
         )
@@ -169,8 +160,7 @@ class _Work:
     def run(self, frames: torch.Tensor) -> None:
         steps = self._steps
         steps.preprocess(frames, self._inner)
-        output = steps.compiler.for_batch(*self._inputs.shape[::2], self._inputs.shape[3])(self._inputs, self._sizes)
-        found = steps.to_image(output, self._size_hw, self._sizes)
+        found = steps.run(self._inputs, self._sizes, self._originals)
         self._results.fill(found.selection, ~found.is_exact)
         if found.masks is not None:
             self._results.encode(found.masks, self._table, found.boxes)
@@ -178,6 +168,28 @@ class _Work:
     def read(self, results: NDArray[np.uint8], images: int) -> list[Detections]:
         found, strings = self._results.read(results, images)
         detections = self._steps.detections(found, strings, [self._size_hw] * images)
-        for image in self._results.marked(results, images):  # too many candidates for its rows
-            detections[image : image + 1] = self._steps.detect_all(self._inputs[image : image + 1], self._size_hw)
-        return detections
+        marked = self._results.marked(results, images)
+        return self._steps.complete(detections, [not mark for mark in marked], self._inputs, self._size_hw)
+
+
+def _to_image(output: StaticOutput, sizes: torch.Tensor, originals: torch.Tensor) -> Found:
+    """Boxes and masks of the network's input to those of images, as torchvision's transform and paste do.
+
+    Args:
+        output: Of the network.
+        sizes: float32 [B, 2]: (height, width) of the images as the network saw them.
+        originals: float32 [B, 2]: of the images themselves.
+    """
+    batch, rows = output.class_id.shape
+    xyxy = output.xyxy * (originals / sizes).flip(1).repeat(1, 2)[:, None]
+    row = torch.arange(rows, dtype=torch.int32, device=xyxy.device).expand(batch, rows)
+    selection = Selection(output.counts, row, output.class_id, output.confidence, xyxy)
+    if output.mask_logits is None:
+        return Found(selection, None, None, output.is_exact)
+    masks = F.pad(output.mask_logits.float().sigmoid() - _HALF, (1, 1, 1, 1), value=-_HALF)
+    # The border of one makes the box larger, which is then rounded towards zero.
+    half = (xyxy[..., 2:] - xyxy[..., :2]) * 0.5 * (masks.shape[3] / output.mask_logits.shape[3])
+    centre = (xyxy[..., 2:] + xyxy[..., :2]) * 0.5
+    first, last = (centre - half).int(), (centre + half).int()
+    boxes = torch.cat((first, (last - first + 1).clamp(min=1)), dim=2)
+    return Found(selection, masks, boxes, output.is_exact)
