@@ -41,8 +41,11 @@ def test_each_question_is_answered_where_its_variants_can_run(folder):
 
 
 def test_implementations_agree_and_resamplers_do_not(folder):
-    (part,) = study.compare(folder, images=3, size_hw=SIZE, resamples=0).parts
+    ticks = []
+    report = study.compare(folder, images=3, size_hw=SIZE, resamples=0, on_progress=lambda: ticks.append(1))
+    (part,) = report.parts
     found = {(r.expected["name"], r.actual["name"]): r for answer in part.answers for r in answer.reports}
+    assert len(ticks) >= 3 * len(found)
     same = found["postprocess: reference", "fp32"]
     assert same.images == same.same_images == 3
     m = same.measurements[0]

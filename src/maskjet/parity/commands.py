@@ -217,7 +217,10 @@ def parity_study(
     if stage == "dump":
         print_result("\n".join([*notes, f"wrote the dumps to {out}"]))
     else:
-        report = study.compare(out, images=count, size_hw=size_hw, resamples=resamples, notes=notes)
+        with progress("comparing", None) as advance:
+            report = study.compare(
+                out, images=count, size_hw=size_hw, resamples=resamples, notes=notes, on_progress=advance
+            )
         print_result(report, to_stdout=True)
 
 

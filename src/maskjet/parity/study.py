@@ -277,6 +277,7 @@ def compare(
     size_hw: tuple[int, int] = SIZE_HW,
     resamples: int = coco.RESAMPLES,
     notes: Sequence[str] = (),
+    on_progress: Callable[[], object] = lambda: None,
 ) -> Report:
     """Compare the dumps that are there, on this machine or another one, and write study.json beside them.
 
@@ -286,6 +287,7 @@ def compare(
         size_hw: As for `dump`.
         resamples: Of the bootstrap.
         notes: For the report.
+        on_progress: Called after each image of each pair, and while average precision is measured.
 
     Raises:
         SourceError: A dump is damaged, or the folder can't be written.
@@ -296,7 +298,7 @@ def compare(
         dumps = {v.name: Dump.load(path) for v in part.variants if (path := _path(folder, part, v)).exists()}
         if dumps:
             runs[part.name] = {name: found.run for name, found in dumps.items()}
-            reports.append(_compare(part, dumps, Traffic(_count(part, images), size_hw), resamples))
+            reports.append(_compare(part, dumps, Traffic(_count(part, images), size_hw), resamples, on_progress))
     report = Report(describe_machine(), reports, runs, notes)
     try:
         (folder / "study.json").write_text(json.dumps(report.as_dict(), indent=1) + "\n")
@@ -356,15 +358,17 @@ def _convolutions_in_float32() -> Iterator[None]:
         torch.backends.cudnn.allow_tf32 = before
 
 
-def _compare(part: Part, dumps: Mapping[str, Dump], streets: Traffic, resamples: int) -> PartReport:
+def _compare(
+    part: Part, dumps: Mapping[str, Dump], streets: Traffic, resamples: int, on_progress: Callable[[], object]
+) -> PartReport:
     answers = []
     for question in part.questions:
         pairs = [(dumps[one], dumps[other]) for one, other in question.pairs if one in dumps and other in dumps]
-        reports = [check.check(one, other, confidences=CONFIDENCES) for one, other in pairs]
+        reports = [check.check(*pair, confidences=CONFIDENCES, on_progress=on_progress) for pair in pairs]
         answers.append(Answer(question.title, [replace(report, worst=report.worst[:1]) for report in reports]))
     precision = None
     if part.has_truth:
         truth = streets.truth()
         results = {name: dump.to_coco(truth) for name, dump in dumps.items()}
-        precision = coco.evaluate(truth, results, resamples=resamples)
+        precision = coco.evaluate(truth, results, resamples=resamples, on_progress=on_progress)
     return PartReport(part.name, part.what, streets.length, answers, precision)
