@@ -8,6 +8,7 @@ import torch
 
 from maskjet.bench import planted_two_stage
 from maskjet.bench import rewrites as bench_rewrites
+from maskjet.bench.pooling import measure_pooling
 from maskjet.errors import InputError
 from maskjet.traffic import sample
 
@@ -62,7 +63,7 @@ def test_contenders_are_paired_and_written(tmp_path):
 
 @pytest.mark.usefixtures("_quick")
 def test_pooling_is_compared_and_timed():
-    theirs, ours = bench_rewrites._measure_pooling(20, 3, 2, torch.device("cpu"))
+    theirs, ours = measure_pooling(20, 3, 2, torch.device("cpu"))
     assert (theirs.contender, ours.contender) == (bench_rewrites.BASELINE, "maskjet")
     assert theirs.speedup == 1
     assert ours.setting == "pooling 20 boxes, 3 × 3"

@@ -14,6 +14,7 @@ from maskjet.bench import rewrites as rewrites_benchmark
 from maskjet.bench import rewrites_onnx as onnx_benchmark
 from maskjet.bench import video as video_benchmark
 from maskjet.bench.chart import draw_videos
+from maskjet.bench.rewrites_contest import CONTENDERS
 from maskjet.config import EngineConfig
 from maskjet.terminal import (
     BenchDeviceOption,
@@ -153,7 +154,7 @@ def bench_rewrites(
 ) -> None:
     """Run a torchvision detector as it is, compiled, with each rewrite, and in the engine."""
     settings = setting or rewrites_benchmark.SETTINGS
-    with progress("preparing", len(settings) * len(only or rewrites_benchmark.CONTENDERS)) as advance:
+    with progress("preparing", len(settings) * len(only or CONTENDERS)) as advance:
         report = rewrites_benchmark.run(
             out,
             model=model,
