@@ -217,6 +217,33 @@ def test_compiled_it_finds_the_same(monkeypatch):
         assert fast.report().network.startswith("compiled: batches of 1 × 160 × 96 in ")
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are compiled for the GPU, not interpreted")
+@pytest.mark.parametrize("candidates", [static_detector.CANDIDATES, 5])
+@pytest.mark.parametrize("has_masks", [True, False])
+def test_what_a_graph_would_run_finds_what_the_steps_find(has_masks, candidates, monkeypatch):
+    monkeypatch.setattr(static_detector.StaticDetector.forward, "__defaults__", (candidates,))
+    limits = {"box_detections_per_img": 8, "rpn_pre_nms_top_n_test": 60, "rpn_post_nms_top_n_test": 30}
+    model = detector(seed=1, has_masks=has_masks, box_score_thresh=0.2, **limits)
+    images = pictures((48, 50), (48, 50), seed=1)
+    FALLBACKS.clear()
+    with maskjet.load(optimize(model), device="cpu") as fast:
+        expected = fast.predict(images)  # settles what serves each op: for only the strings are kernels interpreted
+        before = sum(FALLBACKS.values())
+        monkeypatch.setenv("TRITON_INTERPRET", "1")
+        work = fast._engine.steps.work(2, (48, 50))
+        with torch.inference_mode():
+            for frames in (images[::-1], images):
+                work.run(torch.from_numpy(np.stack(frames)))
+            found = work.read(work.results.numpy(), 2)
+    assert sum(FALLBACKS.values()) == 2 * before
+    assert (before > 0) == (candidates == 5)
+    for one, other in zip(found, expected, strict=True):
+        assert len(one) > 3
+        assert one.rle == other.rle
+        assert np.array_equal(one.xyxy, other.xyxy)
+        assert np.array_equal(one.confidence, other.confidence)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("has_masks", [True, False])
 def test_graphs_find_what_the_steps_find(has_masks):
