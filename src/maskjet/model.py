@@ -17,7 +17,7 @@ from maskjet import ops
 from maskjet.config import EngineConfig, Precision
 from maskjet.detections import Detections
 from maskjet.engine import pipeline
-from maskjet.engine.engine import Engine
+from maskjet.engine.engine import Engine, Network
 from maskjet.engine.steps import Postprocessing
 from maskjet.errors import InputError
 from maskjet.frames import Frame, split_sources
@@ -101,7 +101,7 @@ class Model:
 
     def __init__(
         self,
-        network: RFDETR | StaticDetector,
+        network: Network,
         config: EngineConfig,
         *,
         threshold: Threshold = DEFAULT_THRESHOLD,

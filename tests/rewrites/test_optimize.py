@@ -12,6 +12,7 @@ from maskjet.errors import InputError, UnsupportedError
 from maskjet.ops import FALLBACKS
 from maskjet.rewrites import optimize
 from maskjet.rewrites import static as static_detector
+from maskjet.tf32 import convolutions_in_tf32
 from tests.rewrites.detectors import NAMED, detector, named
 
 SIZES = [(100, 140), (140, 100), (61, 300), (96, 96), (240, 200), (48, 50)]
@@ -284,21 +285,17 @@ def test_graphs_take_the_slower_path_too(monkeypatch):
 def test_on_a_gpu_too_they_are_torchvisions(precision):
     model = detector(seed=1, box_score_thresh=0.3).cuda()
     compared = 0
-    before = torch.backends.cudnn.allow_tf32
-    torch.backends.cudnn.allow_tf32 = False
-    try:
-        with maskjet.load(optimize(model), device="cuda", precision=precision) as fast:
-            for image in pictures(*SIZES, seed=1):
-                with torch.inference_mode():
-                    expected = model([torch.from_numpy(image).cuda().permute(2, 0, 1) / 255])[0]
-                expected = {name: value.cpu() for name, value in expected.items()}
-                found = fast.predict(image)
-                if precision == "fp32":
-                    compared += assert_same(found, expected, tolerance=2e-4)
-                else:  # certain ones are there, nearly as certain
-                    compared += len(found)
-                    count = min(len(found), len(expected["scores"]))
-                    assert abs(len(found) - len(expected["scores"])) <= 0.1 * count + 2
-    finally:
-        torch.backends.cudnn.allow_tf32 = before
+    exactly = convolutions_in_tf32(False)
+    with exactly, maskjet.load(optimize(model), device="cuda", precision=precision) as fast:
+        for image in pictures(*SIZES, seed=1):
+            with torch.inference_mode():
+                expected = model([torch.from_numpy(image).cuda().permute(2, 0, 1) / 255])[0]
+            expected = {name: value.cpu() for name, value in expected.items()}
+            found = fast.predict(image)
+            if precision == "fp32":
+                compared += assert_same(found, expected, tolerance=2e-4)
+            else:  # certain ones are there, nearly as certain
+                compared += len(found)
+                count = min(len(found), len(expected["scores"]))
+                assert abs(len(found) - len(expected["scores"])) <= 0.1 * count + 2
     assert compared > 30

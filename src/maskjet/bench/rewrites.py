@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from maskjet.bench import planted_two_stage, report
 from maskjet.bench.machine import describe_machine
@@ -21,6 +20,7 @@ from maskjet.bench.table import shown
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError
 from maskjet.ops.record import FALLBACKS
+from maskjet.tf32 import convolutions_in_tf32
 from maskjet.traffic import sample
 
 SETTINGS = ("default", "stress")
@@ -95,7 +95,7 @@ def run(
         if unknown:
             raise InputError(f"{name} must be of {', '.join(map(repr, known))}, got {', '.join(map(repr, unknown))}.")
     where = EngineConfig(device=device).resolve_device()
-    with torch.backends.cudnn.flags(enabled=True, allow_tf32=uses_tf32):
+    with convolutions_in_tf32(uses_tf32):
         images = [np.array(sample(seed, size_hw=size_hw).image) for seed in range(_IMAGES)]
         planted = planted_two_stage.build(
             model,
@@ -113,7 +113,7 @@ def run(
             notes=notes,
             model=model,
             size_hw=size_hw,
-            uses_tf32=torch.backends.cudnn.allow_tf32,
+            uses_tf32=uses_tf32,
         )
         for setting in settings:
             if setting == "stress":

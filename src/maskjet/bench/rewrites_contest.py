@@ -102,9 +102,9 @@ class Contest(ExitStack):
         """Make a contender ready and pair what it finds; note why if it can't take part."""
         try:
             call = self._build(name)
-            found = [call(image) for image in self._images for _ in range(3)][
-                ::3
-            ]  # a graph is captured with the second
+            for _ in range(2):
+                call(self._images[0])  # a graph is captured with the second
+            found = [call(image) for image in self._images]
         except (MaskjetError, RuntimeError, ImportError) as error:
             self.notes.append(f"{name} left out: {first_line(error)}")
             return

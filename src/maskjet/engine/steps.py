@@ -120,6 +120,36 @@ class Steps(ABC):
             implementation=self.choices["preprocess"].name,  # type: ignore[arg-type]
         )
 
+    def preprocess_each(self, images: Sequence[torch.Tensor], inputs: torch.Tensor) -> None:
+        """Images uint8 [H, W, 3], anywhere, to what the network sees of them [B, 3, h, w], on its device."""
+        where = self.devices["preprocess"]
+        with self.mark("preprocess"):
+            for image, one in zip(images, inputs, strict=True):
+                made = one if one.device == where else torch.empty_like(one, device=where)
+                self.preprocess(image.to(where, non_blocking=True)[None], made[None])
+                if made is not one:
+                    one.copy_(made)
+
+    def encode_masks(
+        self,
+        mask_logits: torch.Tensor | None,
+        selection: ops.Selection,
+        sizes: Sequence[tuple[int, int]],
+        boxes: torch.Tensor | None = None,
+    ) -> list[list[bytes]] | None:
+        """The masks of a selection, as `ops.encode_masks` makes them; None where there are no logits."""
+        if mask_logits is None:
+            return None
+        where = self.devices["encode_masks"]
+        with self.mark("encode_masks"):
+            return ops.encode_masks(
+                mask_logits.to(where),
+                selection,
+                sizes,
+                boxes=boxes,
+                implementation=self.choices["encode_masks"].name,  # type: ignore[arg-type]
+            )
+
     def detections(
         self, found: FoundRows, strings: list[list[bytes]] | None, sizes: Sequence[tuple[int, int]]
     ) -> list[Detections]:

@@ -90,12 +90,7 @@ class TwoStage(Steps):
         size_hw = (images[0].shape[0], images[0].shape[1])
         batch, (height, width) = len(images), self.spec.resized_hw(size_hw)
         inputs = self.inputs(batch, *self.spec.padded_hw(size_hw))
-        with self.mark("preprocess"):
-            where = self.devices["preprocess"]
-            resized = torch.empty(batch, 3, height, width, dtype=self.dtype, device=where)
-            for image, one in zip(images, resized, strict=True):
-                self.preprocess(image.to(where, non_blocking=True)[None], one[None])
-            inputs[:, :, :height, :width] = resized
+        self.preprocess_each(images, inputs[:, :, :height, :width])
         with self.mark("network"):
             found = self.run(inputs, self.sizes(batch, (height, width)), self.sizes(batch, size_hw))
         detections = self._read(found, size_hw)
@@ -121,17 +116,7 @@ class TwoStage(Steps):
 
     def _read(self, found: Found, size_hw: tuple[int, int]) -> list[Detections]:
         sizes = [size_hw] * len(found.selection.count)
-        strings = None
-        if found.masks is not None and found.boxes is not None:
-            with self.mark("encode_masks"):
-                where = self.devices["encode_masks"]
-                strings = ops.encode_masks(
-                    found.masks.to(where),
-                    found.selection,
-                    sizes,
-                    boxes=found.boxes.to(where),
-                    implementation=self.choices["encode_masks"].name,  # type: ignore[arg-type]
-                )
+        strings = self.encode_masks(found.masks, found.selection, sizes, found.boxes)
         return self.detections(found.selection.rows(), strings, sizes)
 
     def work(self, batch: int, size_hw: tuple[int, int]) -> Work:

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from maskjet.bench.machine import Machine, describe_machine
 from maskjet.bench.planted import plant
@@ -27,6 +24,7 @@ from maskjet.parity.dump import Dump, write_dump
 from maskjet.parity.images import Images, Kept, Traffic
 from maskjet.parity.variants import Variant
 from maskjet.spec import SPECS
+from maskjet.tf32 import convolutions_in_tf32
 
 _CERTAIN = 0.4
 CONFIDENCES = (_CERTAIN,)
@@ -341,21 +339,10 @@ def _dump_part(
     network = part.make_network(images)
     for variant in missing:
         try:
-            with _convolutions_in_float32():
+            with convolutions_in_tf32(False):  # it would be the largest difference in the study
                 write_dump(_path(folder, part, variant), variant, network, images, on_progress=on_progress)
         except UnsupportedError as error:
             yield f"{part.name}, {variant.name} left out: {error}"
-
-
-@contextmanager
-def _convolutions_in_float32() -> Iterator[None]:
-    """PyTorch lets cuDNN take TF32, which would be the largest difference in the study; restored at the end."""
-    before = torch.backends.cudnn.allow_tf32
-    torch.backends.cudnn.allow_tf32 = False
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.allow_tf32 = before
 
 
 def _compare(

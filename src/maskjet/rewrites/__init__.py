@@ -12,7 +12,7 @@ from typing import Any
 
 from maskjet.rewrites.folding import fold_batch_norms
 from maskjet.rewrites.onnx import optimize_onnx
-from maskjet.rewrites.static import StaticDetector
+from maskjet.rewrites.static import StaticDetector, check
 from maskjet.spec import COCO_CLASS_NAMES
 
 __all__ = ["StaticDetector", "optimize", "optimize_onnx"]
@@ -44,7 +44,7 @@ def optimize(model: Any, *, class_names: Mapping[int, str] | None = None) -> Sta
         >>> with maskjet.load(maskjet.rewrites.optimize(model), device="cpu") as fast:
         ...     found = fast.predict(maskjet.traffic.sample(seed=3).image)
     """
-    StaticDetector(model)  # says what it does not know before anything is copied
+    check(model)  # before anything is copied
     ours = copy.deepcopy(model).requires_grad_(requires_grad=False)
     for part in (ours.backbone, ours.rpn.head, ours.roi_heads.box_head, ours.roi_heads.mask_head):
         if part is not None:

@@ -91,7 +91,7 @@ class StaticDetector(nn.Module):
 
     def __init__(self, model: Any, class_names: Mapping[int, str] | None = None) -> None:
         super().__init__()
-        _check(model)
+        check(model)
         self.backbone, self.heads, self.rpn_head = model.backbone, model.roi_heads, model.rpn.head
         self._rpn = model.rpn
         self.spec = _read_spec(model, class_names or {})
@@ -226,13 +226,11 @@ class StaticDetector(nn.Module):
         kept, index = torch.ops.maskjet.keep_boxes(boxes, found, label, heads.nms_thresh, most)
         is_kept = torch.arange(most, device=kept.device) < kept[:, None]
         index = torch.where(is_kept, index, 0).long()
-        is_kept &= is_candidate.gather(1, index)
-        count = is_kept.sum(dim=1, dtype=torch.int32)
         xyxy = torch.where(is_kept[..., None], boxes.gather(1, index[..., None].expand(-1, -1, 4)), 0)
         confidence = torch.where(is_kept, scores.gather(1, where.gather(1, index)), 0)
         class_id = torch.where(is_kept, label.gather(1, index), 0)
-        is_exact = (is_valid.sum(dim=1) <= candidates) | (count == most)
-        return count, xyxy, confidence, class_id, is_exact
+        is_exact = (is_valid.sum(dim=1) <= candidates) | (kept == most)
+        return kept, xyxy, confidence, class_id, is_exact
 
 
 def _read_spec(model: Any, class_names: Mapping[int, str]) -> TwoStageSpec:
@@ -253,8 +251,12 @@ def _read_spec(model: Any, class_names: Mapping[int, str]) -> TwoStageSpec:
     )
 
 
-def _check(model: Any) -> None:
-    """Whether the parts are those that torchvision's own builders use."""
+def check(model: Any) -> None:
+    """Whether the parts are those that torchvision's own builders use.
+
+    Raises:
+        UnsupportedError: One is not; says which.
+    """
     heads, rpn = getattr(model, "roi_heads", None), getattr(model, "rpn", None)
     if heads is None or rpn is None:
         raise UnsupportedError(f"model must be a Faster or Mask R-CNN of torchvision, got {type(model).__name__}.")
