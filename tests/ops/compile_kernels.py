@@ -67,7 +67,7 @@ KERNELS = [
     (
         roi_align_kernel,
         {f"{name}_ptr": ["*fp32", "*fp16", "*bf16"] for name in ("level0", "level1", "level2", "level3", "out")},
-        constants(SIZE=[7], BINS=[8], CHANNELS=[128]),
+        constants(SIZE=[7], BINS=[8], CHANNELS=[256], BLOCK=[128]),
     ),
     (choose_kernel, {"overlaps_ptr": ["*i32"]}, constants(BITS=[32], WORDS=[32])),
 ]

@@ -50,6 +50,24 @@ def test_levels_change_where_torchvisions_do(implementation):
     assert sorted(set(actual.tolist())) == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("implementation", on_cpu("roi_align"))
+@pytest.mark.parametrize("channels", [1, 8, 130])
+def test_any_number_of_channels_at_any_address(implementation, channels):
+    def shifted(tensor):
+        memory = torch.empty(tensor.numel() + 1)[1:]
+        tensor = tensor.contiguous(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor
+        moved = memory.as_strided(tensor.shape, tensor.stride(), storage_offset=1).copy_(tensor)
+        assert moved.data_ptr() % 16 != 0
+        return moved
+
+    features, found = pyramid(2, channels=channels, levels=2), boxes(2, 5, 3)
+    expected = ops.roi_align(found, features, scales=SCALES[:2], size=3, implementation="reference")
+    actual = ops.roi_align(
+        shifted(found), [*map(shifted, features)], scales=SCALES[:2], size=3, implementation=implementation
+    )
+    torch.testing.assert_close(actual, expected, rtol=0, atol=4e-6)
+
+
 def test_images_have_their_own_features():
     features, found = pyramid(3), boxes(3, 4, 1)
     together = ops.roi_align(found, features, scales=SCALES, size=3).unflatten(0, (3, 4))

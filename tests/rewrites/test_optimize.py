@@ -106,23 +106,6 @@ def test_batch_norms_are_folded():
     assert not any("BatchNorm" in type(module).__name__ for module in fast.modules())
 
 
-def test_a_norm_that_others_read_around_is_left():
-    class Twice(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.conv, self.norm = torch.nn.Conv2d(3, 3, 1), torch.nn.BatchNorm2d(3)
-
-        def forward(self, images):
-            features = self.conv(images)
-            return self.norm(features) + features
-
-    from maskjet.rewrites.folding import fold_batch_norms
-
-    assert fold_batch_norms(Twice().eval()) == 0
-    assert fold_batch_norms(torch.nn.Sequential(torch.nn.Conv2d(3, 3, 1), torch.nn.BatchNorm2d(3)).eval()) == 1
-    assert fold_batch_norms(torch.nn.Sequential(torch.nn.Conv2d(3, 3, 1), torch.nn.BatchNorm2d(3)).train()) == 0
-
-
 def test_several_images_of_several_sizes_and_streams():
     model = detector(seed=2, box_score_thresh=0.3)
     images = pictures((100, 140), (90, 90), (100, 140), (100, 140), seed=2)

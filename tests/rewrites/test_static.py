@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from maskjet.errors import UnsupportedError
-from maskjet.rewrites.static import StaticDetector
+from maskjet.rewrites.static import StaticDetector, _best_by_level
 from tests.rewrites.detectors import NAMED, detector, images, named
 
 
@@ -181,3 +181,26 @@ def test_what_is_not_known_is_refused():
     model.roi_heads.keypoint_roi_pool = model.roi_heads.mask_roi_pool
     with pytest.raises(UnsupportedError, match="must not have a keypoint head"):
         StaticDetector(model)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("most", [1, 7, 50])
+def test_best_of_each_level(dtype, most):
+    generator = torch.Generator().manual_seed(most)
+    levels = [torch.randn(3, count, generator=generator).to(dtype) for count in (40, 9, 1)]
+    levels[0][0, :30] = levels[0][0, 30]  # ties
+    levels[0][1, 3], levels[1][1, 2], levels[1][1, 4] = torch.inf, -torch.inf, -0.0
+    found = _best_by_level(levels, most)
+    assert found.shape == (3, 3, min(most, 40))
+    starts = (0, 40, 49)
+    for level, values in enumerate(levels):
+        count = min(most, values.shape[1])
+        expected = values.sort(dim=1, descending=True, stable=True).indices[:, :count]
+        assert torch.equal(found[:, level, :count] - starts[level], expected)
+        assert (found[:, level, count:] == -1).all()
+
+
+def test_a_nan_is_the_best_as_for_topk():
+    values = torch.tensor([[1.0, torch.nan, torch.inf, -torch.nan, 5.0]])
+    chosen = _best_by_level([values], 3)[0, 0].tolist()
+    assert sorted(chosen) == sorted(values.topk(3).indices[0].tolist())

@@ -93,7 +93,8 @@ class Launcher:
     benchmarks/tuning_h200.json).
 
     Args:
-        kernel: Made by `triton.jit` with `do_not_specialize` for all its arguments.
+        kernel: Made by `triton.jit` with `do_not_specialize` for all its arguments, but for pointers that are always
+            aligned to 16 bytes.
         options: Triton's, such as `num_warps`.
     """
 

@@ -10,7 +10,10 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from maskjet.rewrites.folding import fold_batch_norms
+import torch
+from torch import nn
+
+from maskjet.rewrites.layers import rewrite_layers
 from maskjet.rewrites.onnx import optimize_onnx
 from maskjet.rewrites.static import StaticDetector, check
 from maskjet.spec import COCO_CLASS_NAMES
@@ -18,6 +21,7 @@ from maskjet.spec import COCO_CLASS_NAMES
 __all__ = ["StaticDetector", "optimize", "optimize_onnx"]
 
 _COCO_LABELS = 91
+_EXAMPLE_HW = (64, 96)
 
 
 def optimize(model: Any, *, class_names: Mapping[int, str] | None = None) -> StaticDetector:
@@ -46,9 +50,18 @@ def optimize(model: Any, *, class_names: Mapping[int, str] | None = None) -> Sta
     """
     check(model)  # before anything is copied
     ours = copy.deepcopy(model).requires_grad_(requires_grad=False)
-    for part in (ours.backbone, ours.rpn.head, ours.roi_heads.box_head, ours.roi_heads.mask_head):
-        if part is not None:
-            fold_batch_norms(part)
+    heads, channels = ours.roi_heads, ours.backbone.out_channels
+    parts = [
+        (ours, "backbone", (3, *_EXAMPLE_HW)),
+        (ours.rpn.head, "conv", (channels, *_EXAMPLE_HW)),
+        (heads, "box_head", (channels, *heads.box_roi_pool.output_size)),
+    ]
+    if heads.has_mask():
+        parts.append((heads, "mask_head", (channels, *heads.mask_roi_pool.output_size)))
+    for owner, name, shape in parts:
+        if isinstance(part := getattr(owner, name, None), nn.Module):
+            example = torch.randn(2, *shape, generator=torch.Generator().manual_seed(0))
+            setattr(owner, name, rewrite_layers(part, example.to(next(ours.parameters()).device))[0])
     if class_names is None and ours.roi_heads.box_predictor.cls_score.out_features == _COCO_LABELS:
         class_names = COCO_CLASS_NAMES
     return StaticDetector(ours, class_names)

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from maskjet import ops
@@ -25,7 +24,6 @@ CANDIDATES = 8192
 `StaticOutput.is_exact`."""
 _MOST_ON_GPU = 2**15  # boxes of an image whose suppression takes a bit for each pair: 128 MB
 _SMALLEST_DETECTION = 1e-2  # pixels a side, as torchvision has it
-_FLAT_BITS = 31
 
 
 class StaticOutput(NamedTuple):
@@ -134,9 +132,7 @@ class StaticDetector(nn.Module):
         mask_logits = None
         if self.heads.has_mask():
             pooled = self._pool(self.heads.mask_roi_pool, features, xyxy, images.shape[2])
-            masks = self.heads.mask_predictor(self.heads.mask_head(pooled))
-            chosen = class_id.reshape(-1, 1, 1, 1).long().expand(-1, 1, *masks.shape[2:])
-            mask_logits = masks.gather(1, chosen).reshape(*class_id.shape, *masks.shape[2:])
+            mask_logits = self._predict_masks(self.heads.mask_head(pooled), class_id)
         return StaticOutput(counts, xyxy, confidence, class_id, mask_logits, is_exact)
 
     def _propose(
@@ -144,24 +140,19 @@ class StaticDetector(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Boxes [B, N, 4] in pixels, most promising first, and which rows are valid."""
         rpn = self._rpn
-        best_scores, best_boxes = [], []
         objectness, codes = self.rpn_head(list(features))
-        for level, (score, code) in enumerate(zip(objectness, codes, strict=True)):
-            anchors = self._anchors(level, score.shape[2:], padded_hw)
-            per_cell = len(getattr(self, self._cells[level]))
-            flat = _by_anchor(score, per_cell, 1).squeeze(2).float()
-            best, where = flat.topk(min(rpn.pre_nms_top_n(), flat.shape[1]), dim=1)
-            chosen = _by_anchor(code, per_cell, 4).gather(1, where[..., None].expand(-1, -1, 4)).float()
-            best_scores.append(best)
-            best_boxes.append(_decode(chosen, anchors[where], rpn.box_coder))
-        # Levels of fewer boxes are filled up, with what is never valid: all go through one suppression.
-        rows = max(best.shape[1] for best in best_scores)
-        scores = torch.stack([F.pad(best, (0, rows - best.shape[1]), value=torch.nan) for best in best_scores], 1)
-        boxes = torch.stack([F.pad(box, (0, 0, 0, rows - box.shape[1])) for box in best_boxes], 1)
-        batch, levels = scores.shape[:2]
-        scores, boxes = scores.reshape(batch, levels * rows).sigmoid(), boxes.reshape(batch, levels * rows, 4)
-        boxes = _clip(boxes, sizes)
-        is_valid = _is_large(boxes, rpn.min_size) & (scores >= rpn.score_thresh)
+        per_cell = [len(getattr(self, name)) for name in self._cells]
+        logits = [_by_anchor(each, number, 1).squeeze(2) for each, number in zip(objectness, per_cell, strict=True)]
+        where = _best_by_level(logits, rpn.pre_nms_top_n())
+        batch, levels, rows = where.shape
+        where = where.reshape(batch, levels * rows)
+        is_valid, where = where >= 0, where.clamp(min=0)
+        scores = torch.cat(logits, dim=1).gather(1, where).float().sigmoid()
+        flat = torch.cat([_by_anchor(each, number, 4) for each, number in zip(codes, per_cell, strict=True)], dim=1)
+        anchors = torch.cat([self._anchors(n, each.shape[2:], padded_hw) for n, each in enumerate(objectness)])
+        chosen = flat.gather(1, where[..., None].expand(-1, -1, 4)).float()
+        boxes = _clip(_decode(chosen, anchors[where], rpn.box_coder), sizes)
+        is_valid &= _is_large(boxes, rpn.min_size) & (scores >= rpn.score_thresh)
         boxes = torch.where(is_valid[..., None], boxes, 0)  # suppresses nothing
         one_group = torch.zeros(batch * levels, rows, dtype=torch.int32, device=boxes.device)
         kept, index = torch.ops.maskjet.keep_boxes(
@@ -212,13 +203,9 @@ class StaticDetector(nn.Module):
         boxes = _clip(boxes[:, 1:].reshape(batch, rows * things, 4), sizes)
         is_valid = (scores > self.thresholds[1:].repeat(rows)) & _is_large(boxes, _SMALLEST_DETECTION)
         is_valid &= is_proposal[..., None].expand(-1, -1, things).reshape(batch, -1)
-        # Unique keys, score first: ties stay in the order of boxes and classes, as a stable sort leaves them.
-        flat = torch.arange(rows * things, device=scores.device)
-        keys = (scores.view(torch.int32).long() << _FLAT_BITS) | (2**_FLAT_BITS - 1 - flat)
-        keys = torch.where(is_valid, keys, -1)
-        best = keys.topk(min(candidates, rows * things), dim=1).values
-        is_candidate = best >= 0
-        where = torch.where(is_candidate, 2**_FLAT_BITS - 1 - (best & (2**_FLAT_BITS - 1)), 0)
+        # Ties stay in the order of boxes and classes.
+        best, where = torch.where(is_valid, scores, -1.0).sort(dim=1, descending=True, stable=True)
+        is_candidate, where = best[:, :candidates] >= 0, where[:, :candidates]
         boxes = torch.where(is_candidate[..., None], boxes.gather(1, where[..., None].expand(-1, -1, 4)), 0)
         label = (where % things + 1).int()
         most = heads.detections_per_img
@@ -231,6 +218,16 @@ class StaticDetector(nn.Module):
         class_id = torch.where(is_kept, label.gather(1, index), 0)
         is_exact = (is_valid.sum(dim=1) <= candidates) | (kept == most)
         return kept, xyxy, confidence, class_id, is_exact
+
+    def _predict_masks(self, features: torch.Tensor, class_id: torch.Tensor) -> torch.Tensor:
+        """Logits [B, K, m, m] from features [B × K, C, h, w]: of the detection's class only, and not of all."""
+        *layers, last = self.heads.mask_predictor
+        for layer in layers:
+            features = layer(features)
+        label = class_id.flatten()
+        weight = last.weight.flatten(1)[label][:, None]
+        logits = torch.baddbmm(last.bias[label][:, None, None], weight, features.flatten(2))
+        return logits.reshape(*class_id.shape, *features.shape[2:])
 
 
 def _read_spec(model: Any, class_names: Mapping[int, str]) -> TwoStageSpec:
@@ -268,6 +265,11 @@ def check(model: Any) -> None:
         raise UnsupportedError(
             "model must have a linear layer roi_heads.box_predictor.cls_score, as torchvision's FastRCNNPredictor has."
         )
+    if heads.has_mask() and not _is_pixelwise(heads.mask_predictor):
+        raise UnsupportedError(
+            "model must have layers roi_heads.mask_predictor of which the last is a convolution of one pixel with a "
+            "bias, as torchvision's MaskRCNNPredictor has."
+        )
     poolers = [heads.box_roi_pool, *([heads.mask_roi_pool] if heads.has_mask() else [])]
     for pooler in poolers:
         known = (pooler.sampling_ratio, pooler.canonical_scale, pooler.canonical_level)
@@ -278,10 +280,42 @@ def check(model: Any) -> None:
             )
 
 
+def _is_pixelwise(predictor: Any) -> bool:
+    last = predictor[-1] if isinstance(predictor, nn.Sequential) else None
+    return type(last) is nn.Conv2d and set(last.kernel_size) == {1} and last.groups == 1 and last.bias is not None
+
+
 def _by_anchor(values: torch.Tensor, anchors: int, fields: int) -> torch.Tensor:
     """[B, anchors × fields, H, W] as [B, H × W × anchors, fields]."""
     batch, _, height, width = values.shape
     return values.view(batch, anchors, fields, height, width).permute(0, 3, 4, 1, 2).reshape(batch, -1, fields)
+
+
+def _best_by_level(logits: Sequence[torch.Tensor], most: int) -> torch.Tensor:
+    """Where the largest values of each level are among those of all.
+
+    One sort, by level and value: on a GPU faster than to select level by level, and ties have an order.
+
+    Args:
+        logits: Per level, [B, n].
+        most: How many to find in each level; there may be fewer.
+
+    Returns:
+        int64 [B, levels, rows]: the largest first and a NaN before it, equal ones in the order that they have; -1 where
+        a level has fewer than others.
+    """
+    bits = torch.cat([each.float() for each in logits], dim=1).nan_to_num(torch.inf, torch.inf, -torch.inf)
+    bits = bits.view(torch.int32)
+    rising = bits ^ ((bits >> 31) & 0x7FFFFFFF)  # integers in the order of the floats
+    after = [torch.full_like(each[0], level << 33, dtype=torch.int64) for level, each in enumerate(logits)]
+    order = (torch.cat(after) - rising).sort(dim=1, stable=True).indices
+    rows = min(most, max(each.shape[1] for each in logits))
+    found, start = [], 0
+    for each in logits:
+        found.append(order[:, start : start + min(rows, each.shape[1])])
+        found.append(order.new_full((len(order), rows - found[-1].shape[1]), -1))
+        start += each.shape[1]
+    return torch.cat(found, dim=1).reshape(len(order), len(logits), rows)
 
 
 def _decode(codes: torch.Tensor, boxes: torch.Tensor, coder: Any) -> torch.Tensor:

@@ -14,7 +14,7 @@ _LEVEL = tl.constexpr(CANONICAL_LEVEL)
 _EPSILON = tl.constexpr(EPSILON)
 
 
-@triton.jit(do_not_specialize=range(18))
+@triton.jit(do_not_specialize=range(6, 17))  # pointers are known to be aligned
 def roi_align_kernel(
     level0_ptr,
     level1_ptr,
@@ -31,12 +31,12 @@ def roi_align_kernel(
     height3,
     width3,
     boxes_per_image,
-    channels,
     finest,
     levels,
     SIZE: tl.constexpr,
     BINS: tl.constexpr,
     CHANNELS: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
     box = tl.program_id(0).to(tl.int64)
     bin_row = tl.program_id(1)
@@ -53,16 +53,16 @@ def roi_align_kernel(
     if level == 3:
         feature_ptr, height, width = level3_ptr, height3, width3
     image = box // boxes_per_image
-    feature_ptr += image * height * width * channels
+    feature_ptr += image * height * width * CHANNELS
 
     scale = tl.exp2(-(finest + level).to(tl.float32))
     left, top, right, bottom = left * scale, top * scale, right * scale, bottom * scale
     bin_width = tl.div_rn(tl.maximum(right - left, 1.0), SIZE * 1.0)
     bin_height = tl.div_rn(tl.maximum(bottom - top, 1.0), SIZE * 1.0)
     bins = tl.arange(0, BINS)
-    channel = tl.program_id(2) * CHANNELS + tl.arange(0, CHANNELS)
-    is_channel = channel < channels
-    total = tl.zeros([BINS, CHANNELS], tl.float32)
+    channel = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
+    is_channel = channel < CHANNELS
+    total = tl.zeros([BINS, BLOCK], tl.float32)
     for sample in tl.static_range(4):
         y = tl.zeros([BINS], tl.float32) + (top + bin_row * bin_height + (0.25 + 0.5 * (sample // 2)) * bin_height)
         x = left + bins * bin_width + (0.25 + 0.5 * (sample % 2)) * bin_width
@@ -73,10 +73,10 @@ def roi_align_kernel(
             row = upper if corner < 2 else lower
             column = before if corner % 2 == 0 else after
             share = (1.0 - down if corner < 2 else down) * (1.0 - across if corner % 2 == 0 else across)
-            pixel = (row.to(tl.int64) * width + column) * channels
+            pixel = (row.to(tl.int64) * width + column) * CHANNELS
             value = tl.load(feature_ptr + pixel[:, None] + channel[None, :], mask=is_near, other=0.0)
             total += share[:, None] * value.to(tl.float32)
-    slot = ((box * SIZE + bin_row) * SIZE + bins).to(tl.int64) * channels
+    slot = ((box * SIZE + bin_row) * SIZE + bins).to(tl.int64) * CHANNELS
     is_bin = (bins < SIZE)[:, None] & is_channel[None, :]
     tl.store(out_ptr + slot[:, None] + channel[None, :], (total / 4).to(out_ptr.dtype.element_ty), mask=is_bin)
 

@@ -10,7 +10,7 @@ from maskjet.rewrites.aten.capture import Detections, Program, capture
 from maskjet.rewrites.aten.nms_topk import FOLD as FOLD_NMS
 from maskjet.rewrites.aten.pooler import GATHER as GATHER_LEVELS
 from maskjet.rewrites.aten.pooler import PICK as PICK_LEVELS
-from maskjet.rewrites.aten.rewriting import Report, Rewrite
+from maskjet.rewrites.rewriting import Report, Rewrite
 
 __all__ = [
     "FOLD_NMS",

@@ -18,7 +18,7 @@ from torch.fx import Graph, Node
 
 from maskjet.ops.nms import nms
 from maskjet.rewrites.aten.capture import BATCHED_NMS
-from maskjet.rewrites.aten.rewriting import Rewrite, arguments, calls, checks_of
+from maskjet.rewrites.rewriting import Rewrite, arguments, calls, checks_of
 
 
 @torch.library.custom_op("maskjet::nms_topk", mutates_args=())

@@ -21,7 +21,7 @@ import torchvision  # noqa: F401  # defines torchvision::roi_align
 from torch.fx import Graph, Node, Proxy
 from torch.fx.proxy import GraphAppendingTracer
 
-from maskjet.rewrites.aten.rewriting import Rewrite, arguments, calls, checks_of, erase
+from maskjet.rewrites.rewriting import Rewrite, arguments, calls, checks_of, erase
 
 _aten = torch.ops.aten
 _ROI_ALIGN = torch.ops.torchvision.roi_align.default

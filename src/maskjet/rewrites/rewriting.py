@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import torch
+from torch import nn
 from torch.fx import Graph, GraphModule, Node
 
 from maskjet.errors import UnsupportedError
@@ -44,7 +45,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Rewrite(Generic[_Match]):
-    """A pattern in a graph of ATen operators and what takes its place."""
+    """A pattern in a graph, of ATen operators or of modules, and what takes its place."""
 
     name: str
     """For reports and errors."""
@@ -59,7 +60,7 @@ class Rewrite(Generic[_Match]):
         """Rewrite every match in a graph, in place.
 
         Args:
-            module: A captured program's.
+            module: Its graph and what this calls.
             expected: How many matches there have to be; None takes any number.
 
         Raises:
@@ -94,6 +95,13 @@ def arguments(node: Node) -> dict[str, Any]:
 def calls(node: Any, target: Any) -> bool:
     """Whether a node calls this very operator or function."""
     return isinstance(node, Node) and node.op == "call_function" and node.target is target
+
+
+def called_module(node: Node) -> nn.Module | None:
+    """The module that a node calls, if that is what it does."""
+    if node.op != "call_module" or node.graph.owning_module is None:
+        return None
+    return node.graph.owning_module.get_submodule(str(node.target))
 
 
 def checks_of(node: Node) -> list[Node]:

@@ -1,0 +1,63 @@
+"""Rewrites of a network's layers, on the graph of its modules: fewer passes over the features.
+
+Each is a pattern with its replacement and its guard; all of them are applied to what `torch.fx` can trace.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from maskjet.rewrites.layers.biases import JOIN
+from maskjet.rewrites.layers.folding import FOLD, is_norm
+from maskjet.rewrites.layers.fusing import FUSE
+from maskjet.rewrites.layers.upsampling import ADD
+from maskjet.rewrites.rewriting import Report, Rewrite
+from maskjet.tf32 import convolutions_in_tf32
+
+REWRITES: tuple[Rewrite[Any], ...] = (FOLD, JOIN, FUSE, ADD)
+"""In the order in which they are applied: folding leaves convolutions that the others look for."""
+_MOST_DIFFERENCE = 1e-3  # of the largest value; rounding leaves a hundredth of it
+
+
+class _Tracer(torch.fx.Tracer):
+    def is_leaf_module(self, module: nn.Module, name: str) -> bool:
+        return is_norm(module) or super().is_leaf_module(module, name)
+
+
+@torch.inference_mode()
+def rewrite_layers(module: nn.Module, example: torch.Tensor) -> tuple[nn.Module, tuple[Report, ...]]:
+    """Apply `REWRITES` to a copy.
+
+    Args:
+        module: In eval mode, in float32; returns features, or a dict of them.
+        example: Features to compare both on: a trace leaves out what Python does besides, such as changing in place
+            what is read again.
+
+    Returns:
+        What takes its place, and what each rewrite did; the module itself and nothing if it can't be traced, or if
+        its trace does something else.
+    """
+    try:
+        traced = torch.fx.GraphModule(copy.deepcopy(module), _Tracer().trace(module))
+    except Exception:  # whatever its code does with what isn't a value
+        return module, ()
+    traced.graph.eliminate_dead_code()  # the tracer's looks at parameters
+    reports = tuple(rewrite.apply(traced) for rewrite in REWRITES)
+    traced.graph.eliminate_dead_code()
+    traced.recompile()
+    traced.delete_all_unused_submodules()
+    with convolutions_in_tf32(is_allowed=False):
+        is_same = _is_close(traced(example.clone()), module(example.clone()))
+    return (traced, reports) if is_same else (module, ())
+
+
+def _is_close(actual: Any, expected: Any) -> bool:
+    if isinstance(expected, Mapping):
+        return actual.keys() == expected.keys() and all(_is_close(actual[name], expected[name]) for name in expected)
+    limit = _MOST_DIFFERENCE * float(expected.abs().max())
+    return torch.allclose(actual, expected, rtol=0, atol=limit, equal_nan=True)

@@ -1,0 +1,59 @@
+"""Batch norms folded into the convolutions before them: a kernel and a pass over the features less for each.
+
+Pattern:     conv(x) → norm, which alone reads it
+Replacement: conv(x), with weights and a bias of its own
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import nn
+from torch.fx import Graph, Node
+from torch.nn.utils.fusion import fuse_conv_bn_weights
+
+from maskjet.rewrites.layers.matching import sole_convolution
+from maskjet.rewrites.rewriting import Rewrite, called_module
+
+_FIELDS = ("weight", "bias", "running_mean", "running_var", "eps")  # of torchvision's FrozenBatchNorm2d too
+
+
+def is_norm(module: nn.Module | None) -> bool:
+    """Whether this is a batch norm that only scales and shifts."""
+    has_fields = all(getattr(module, field, None) is not None for field in _FIELDS)
+    return has_fields and "BatchNorm" in type(module).__name__ and not (module and module.training)
+
+
+def _anchors(graph: Graph) -> Iterator[Node]:
+    return (node for node in graph.nodes if is_norm(called_module(node)))
+
+
+def _match(norm: Node) -> Node | str:
+    if sole_convolution(norm.args[0]) is None:
+        return "it does not follow a convolution that nothing else reads"
+    return norm
+
+
+def _replace(graph: Graph, norm: Node) -> None:
+    before = norm.args[0]
+    assert isinstance(before, Node)
+    convolution: Any = called_module(before)
+    folded: Any = called_module(norm)
+    weight, bias = fuse_conv_bn_weights(
+        convolution.weight,
+        convolution.bias,
+        folded.running_mean,
+        folded.running_var,
+        folded.eps,
+        folded.weight,
+        folded.bias,
+    )
+    convolution.weight.data = weight.data
+    convolution.bias = nn.Parameter(bias.data, requires_grad=False)
+    norm.replace_all_uses_with(before)
+    graph.erase_node(norm)
+
+
+FOLD: Rewrite[Node] = Rewrite("fold_norms", _anchors, _match, _replace)
+"""See the module; results change by rounding, since products come in another order."""

@@ -1,0 +1,152 @@
+"""Convolution, bias, residual and ReLU as one call of cuDNN: one pass over the features instead of up to four.
+
+Pattern:     conv(x) → relu, or conv(x) + y → relu
+Replacement: ConvolutionReLU(x), or ConvolutionReLU(x, y)
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.fx import Graph, Node
+
+from maskjet.rewrites.layers.matching import sole_convolution, terms_of
+from maskjet.rewrites.rewriting import Rewrite, called_module
+
+_RELUS = (F.relu, torch.relu, torch.relu_)
+
+
+@torch.library.custom_op("maskjet::convolution_relu", mutates_args=())
+def _convolution_relu(
+    features: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    added: torch.Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+) -> torch.Tensor:
+    options = (stride, padding, dilation, 1)
+    is_served = torch.backends.cudnn.is_acceptable(features)  # type: ignore[no-untyped-call]
+    # cuDNN reads what is added without asking for its shape.
+    if is_served and added is None:
+        return torch.cudnn_convolution_relu(_laid_out(features), _laid_out(weight), bias, *options)
+    if is_served and added is not None and added.shape == _shape(features, weight, stride, padding, dilation):
+        given = (_laid_out(features), _laid_out(weight), _laid_out(added), 1.0)
+        return torch.cudnn_convolution_add_relu(*given, bias, *options)
+    found = F.conv2d(features, weight, bias, *options)
+    return _laid_out((found if added is None else found.add_(added)).relu_())
+
+
+@_convolution_relu.register_fake
+def _(
+    features: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    added: torch.Tensor | None,  # noqa: ARG001
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+) -> torch.Tensor:
+    return _laid_out(F.conv2d(features, weight, bias, stride, padding, dilation))
+
+
+def _laid_out(features: torch.Tensor) -> torch.Tensor:
+    """Channels-last on a GPU, where cuDNN is fastest."""
+    return features.contiguous(memory_format=torch.channels_last) if features.is_cuda else features
+
+
+def _shape(
+    features: torch.Tensor, weight: torch.Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
+) -> tuple[int, ...]:
+    sides = zip(features.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True)
+    return len(features), len(weight), *((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sides)
+
+
+class ConvolutionReLU(nn.Module):
+    """relu(convolution(features) + added).
+
+    Args:
+        convolution: Whose weights are taken; without groups, padded with zeros.
+    """
+
+    def __init__(self, convolution: nn.Conv2d) -> None:
+        super().__init__()
+        self.weight, self.bias = convolution.weight, convolution.bias
+        self._options = tuple([*map(int, given)] for given in _options(convolution))
+
+    def forward(self, features: torch.Tensor, added: torch.Tensor | None = None) -> torch.Tensor:
+        """[B, C, H, W] to [B, D, h, w], to which `added` [B, D, h, w] is added."""
+        found: torch.Tensor = torch.ops.maskjet.convolution_relu(
+            features, self.weight, self.bias, added, *self._options
+        )
+        return found
+
+
+def _options(convolution: nn.Conv2d) -> Sequence[Sequence[int]]:
+    assert not isinstance(convolution.padding, str)
+    return convolution.stride, convolution.padding, convolution.dilation
+
+
+@dataclass(frozen=True)
+class _Fused:
+    """A match."""
+
+    relu: Node
+    convolution: Node
+    sum: Node | None
+
+
+def _anchors(graph: Graph) -> Iterator[Node]:
+    for node in graph.nodes:
+        is_called = (node.op == "call_function" and node.target in _RELUS) or (
+            node.op == "call_method" and node.target in ("relu", "relu_")
+        )
+        if is_called or isinstance(called_module(node), nn.ReLU):
+            yield node
+
+
+def _match(relu: Node) -> _Fused | str:
+    before = relu.args[0]
+    assert isinstance(before, Node)
+    if _is_convolution(before):
+        return _Fused(relu, before, None)
+    terms = terms_of(before)
+    if terms is None or len(before.users) != 1:
+        return "it follows neither a convolution nor a sum that nothing else reads"
+    # A sum in place must be the convolution's: whoever else reads the other one would miss the change.
+    for term in terms[:1] if before.target is operator.iadd else terms:
+        if _is_convolution(term):
+            return _Fused(relu, term, before)
+    return "no term of the sum is a convolution that can be fused and that nothing else reads"
+
+
+def _is_convolution(node: Node) -> bool:
+    module = sole_convolution(node)
+    if module is None or isinstance(module.padding, str):
+        return False
+    return module.groups == 1 and module.padding_mode == "zeros"
+
+
+def _replace(graph: Graph, match: _Fused) -> None:
+    owner, convolution = graph.owning_module, called_module(match.convolution)
+    assert owner is not None
+    assert isinstance(convolution, nn.Conv2d)
+    name = f"{match.convolution.target}".replace(".", "_") + "_relu"
+    owner.add_submodule(name, ConvolutionReLU(convolution))
+    added = [] if match.sum is None else [term for term in match.sum.args if term is not match.convolution]
+    with graph.inserting_before(match.relu):
+        fused = graph.call_module(name, (match.convolution.args[0], *added))
+    match.relu.replace_all_uses_with(fused)
+    for node in (match.relu, match.sum, match.convolution):
+        if node is not None:
+            graph.erase_node(node)
+
+
+FUSE: Rewrite[_Fused] = Rewrite("fuse_relus", _anchors, _match, _replace)
+"""See the module."""
