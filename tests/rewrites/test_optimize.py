@@ -99,6 +99,16 @@ def test_the_model_is_left_as_it_is_and_so_is_what_was_made_of_it():
         assert assert_same(loaded.predict(image), run_torchvision(model, image)) > 5
 
 
+def test_it_can_be_made_in_inference_mode_and_moved_outside():
+    model = detector(seed=1, box_score_thresh=0.3)
+    with torch.inference_mode():
+        fast = optimize(model)
+    assert not any(each.is_inference() for each in fast.parameters())
+    (image,) = pictures((100, 140))
+    with maskjet.load(fast.double().float(), device="cpu") as loaded:
+        assert assert_same(loaded.predict(image), run_torchvision(model, image)) > 5
+
+
 def test_batch_norms_are_folded():
     model = detector(seed=0)
     fast = optimize(model)

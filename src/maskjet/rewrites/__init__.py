@@ -24,6 +24,7 @@ _COCO_LABELS = 91
 _EXAMPLE_HW = (64, 96)
 
 
+@torch.inference_mode(mode=False)  # whose tensors could not be moved
 def optimize(model: Any, *, class_names: Mapping[int, str] | None = None) -> StaticDetector:
     """Make torchvision's Faster or Mask R-CNN a detector that `maskjet.load` runs, on a GPU as one graph per batch.
 

@@ -29,7 +29,7 @@ class _Tracer(torch.fx.Tracer):
         return is_norm(module) or super().is_leaf_module(module, name)
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def rewrite_layers(module: nn.Module, example: torch.Tensor) -> tuple[nn.Module, tuple[Report, ...]]:
     """Apply `REWRITES` to a copy.
 
