@@ -1,6 +1,7 @@
 """The rewrites of layers: the same features in fewer passes, and what they leave alone and why."""
 
 import warnings
+from collections import OrderedDict
 
 import pytest
 import torch
@@ -8,9 +9,12 @@ import torch.nn.functional as F
 from torch import nn
 from torchvision.models import resnet18
 from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
+from torchvision.models.detection.faster_rcnn import FastRCNNConvFCHead, TwoMLPHead
+from torchvision.models.detection.rpn import RPNHead
 
 from maskjet.rewrites.layers import rewrite_layers
 from maskjet.rewrites.layers.fusing import ConvolutionReLU
+from maskjet.rewrites.layers.proposing import JoinedRPNHead, join_predictors
 from maskjet.rewrites.layers.upsampling import AddUpsampled
 from maskjet.tf32 import convolutions_in_tf32
 
@@ -64,7 +68,7 @@ def test_what_is_rewritten_is_the_module_no_more():
     network = shaken(resnet18())
     before = {name: value.clone() for name, value in network.state_dict().items()}
     made, counts, _ = rewritten(network, 1, 3, 64, 64)
-    assert counts == {"fold_norms": 20, "join_biases": 3, "fuse_relus": 17}
+    assert counts == {"fold_norms": 20, "join_biases": 3, "fuse_relus": 17, "take_as_it_lies": 1}
     assert not any(isinstance(each, nn.BatchNorm2d | nn.ReLU) for each in made.modules())
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
 
@@ -203,6 +207,80 @@ def test_layout_stays_channels_last():
     assert found.is_contiguous(memory_format=torch.channels_last)
     expected = fine + bias[:, None, None] + F.interpolate(coarse, scale_factor=2, mode="nearest")
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_box_heads(version):
+    head = FastRCNNConvFCHead((16, 7, 5), [24, 24], [32], nn.BatchNorm2d) if version == 2 else TwoMLPHead(16 * 35, 32)
+    head = shaken(head)
+    made, counts, _ = rewritten(head, 1, 16, 7, 5)
+    expected = {"take_as_it_lies": 1}
+    assert counts == (expected | {"fold_norms": 2, "fuse_relus": 2} if version == 2 else expected)
+    for layout in (torch.channels_last, torch.contiguous_format):
+        assert_same(head, made, torch.randn(3, 16, 7, 5).contiguous(memory_format=layout))
+    assert run(made, torch.randn(0, 16, 7, 5))[0].shape == (0, 32)
+
+
+@pytest.mark.parametrize(
+    ("layers", "reason"),
+    [
+        ((nn.Flatten(2), nn.Linear(48, 8)), "flatten: it does not flatten channels and pixels"),
+        (
+            (nn.AdaptiveAvgPool2d(1), nn.Flatten(1, 2), nn.Linear(1, 8)),
+            "flatten: it does not flatten channels and pixels",
+        ),
+        ((nn.Flatten(), nn.ReLU(), nn.Linear(192, 8)), "flatten: what follows is not a linear layer"),
+        ((nn.Flatten(2), nn.Flatten(), nn.Linear(192, 8)), "flatten_1: it does not flatten channels and pixels"),
+    ],
+)
+def test_other_flattened_features_are_copied(layers, reason):
+    named = {"flatten": layers[0]} if isinstance(layers[0], nn.Flatten) else {"pool": layers[0]}
+    for each in layers[1:]:
+        name = type(each).__name__.lower()
+        named[f"{name}_1" if name in named else name] = each
+    module = shaken(nn.Sequential(OrderedDict(named)))
+    made, counts, skipped = rewritten(module)
+    assert "take_as_it_lies" not in counts
+    assert reason in skipped
+    assert_same(module, made, torch.randn(1, 4, 8, 6))
+
+
+def test_a_flattened_tensor_that_others_read_is_copied():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(192, 192)
+
+        def forward(self, x):
+            flat = x.flatten(1)
+            return self.linear(flat) + flat
+
+    module = shaken(Twice())
+    _, counts, skipped = rewritten(module)
+    assert counts == {}
+    assert "flatten: it is read 2 times, not once" in skipped
+
+
+@pytest.mark.parametrize(("anchors", "depth"), [(3, 1), (1, 2), (5, 1)])
+def test_proposals_from_one_convolution(anchors, depth):
+    head = shaken(RPNHead(16, anchors, depth))
+    joined = join_predictors(head)
+    assert isinstance(joined, JoinedRPNHead)
+    features = [torch.randn(2, 16, 9, 6), torch.randn(2, 16, 1, 3)]
+    with torch.inference_mode():
+        for mine, other in zip(joined(features), head(features), strict=True):
+            for level, expected in zip(mine, other, strict=True):
+                torch.testing.assert_close(level, expected, rtol=0, atol=1e-5)
+
+
+def test_another_kind_of_proposal_head_stays():
+    class Other(RPNHead):
+        pass
+
+    head, strided = Other(16, 3), RPNHead(16, 3)
+    strided.cls_logits = nn.Conv2d(16, 3, 3, padding=1)
+    assert join_predictors(head) is head
+    assert join_predictors(strided) is strided
 
 
 @pytest.mark.gpu

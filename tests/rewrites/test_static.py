@@ -190,7 +190,7 @@ def test_best_of_each_level(dtype, most):
     levels = [torch.randn(3, count, generator=generator).to(dtype) for count in (40, 9, 1)]
     levels[0][0, :30] = levels[0][0, 30]  # ties
     levels[0][1, 3], levels[1][1, 2], levels[1][1, 4] = torch.inf, -torch.inf, -0.0
-    found = _best_by_level(levels, most)
+    found = _best_by_level(torch.cat(levels, dim=1), [40, 9, 1], most)
     assert found.shape == (3, 3, min(most, 40))
     starts = (0, 40, 49)
     for level, values in enumerate(levels):
@@ -202,5 +202,5 @@ def test_best_of_each_level(dtype, most):
 
 def test_a_nan_is_the_best_as_for_topk():
     values = torch.tensor([[1.0, torch.nan, torch.inf, -torch.nan, 5.0]])
-    chosen = _best_by_level([values], 3)[0, 0].tolist()
+    chosen = _best_by_level(values, [5], 3)[0, 0].tolist()
     assert sorted(chosen) == sorted(values.topk(3).indices[0].tolist())

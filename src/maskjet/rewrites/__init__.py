@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from maskjet.rewrites.layers import rewrite_layers
+from maskjet.rewrites.layers.proposing import join_predictors
 from maskjet.rewrites.onnx import optimize_onnx
 from maskjet.rewrites.static import StaticDetector, check
 from maskjet.spec import COCO_CLASS_NAMES
@@ -63,6 +64,7 @@ def optimize(model: Any, *, class_names: Mapping[int, str] | None = None) -> Sta
         if isinstance(part := getattr(owner, name, None), nn.Module):
             example = torch.randn(2, *shape, generator=torch.Generator().manual_seed(0))
             setattr(owner, name, rewrite_layers(part, example.to(next(ours.parameters()).device))[0])
+    ours.rpn.head = join_predictors(ours.rpn.head)
     if class_names is None and ours.roi_heads.box_predictor.cls_score.out_features == _COCO_LABELS:
         class_names = COCO_CLASS_NAMES
     return StaticDetector(ours, class_names)

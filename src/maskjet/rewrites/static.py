@@ -17,6 +17,7 @@ from torch import nn
 
 from maskjet import ops
 from maskjet.errors import UnsupportedError
+from maskjet.rewrites.layers.matching import is_pixelwise
 from maskjet.spec import TwoStageSpec
 
 CANDIDATES = 8192
@@ -140,18 +141,17 @@ class StaticDetector(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Boxes [B, N, 4] in pixels, most promising first, and which rows are valid."""
         rpn = self._rpn
-        objectness, codes = self.rpn_head(list(features))
-        per_cell = [len(getattr(self, name)) for name in self._cells]
-        logits = [_by_anchor(each, number, 1).squeeze(2) for each, number in zip(objectness, per_cell, strict=True)]
-        where = _best_by_level(logits, rpn.pre_nms_top_n())
-        batch, levels, rows = where.shape
+        logits, codes = map(_by_cell, self.rpn_head(list(features)))
+        batch = len(logits)
+        logits, codes = logits.reshape(batch, -1), codes.reshape(batch, -1, 4)
+        anchors = [self._anchors(level, each.shape[2:], padded_hw) for level, each in enumerate(features)]
+        where = _best_by_level(logits, [len(each) for each in anchors], rpn.pre_nms_top_n())
+        _, levels, rows = where.shape
         where = where.reshape(batch, levels * rows)
         is_valid, where = where >= 0, where.clamp(min=0)
-        scores = torch.cat(logits, dim=1).gather(1, where).float().sigmoid()
-        flat = torch.cat([_by_anchor(each, number, 4) for each, number in zip(codes, per_cell, strict=True)], dim=1)
-        anchors = torch.cat([self._anchors(n, each.shape[2:], padded_hw) for n, each in enumerate(objectness)])
-        chosen = flat.gather(1, where[..., None].expand(-1, -1, 4)).float()
-        boxes = _clip(_decode(chosen, anchors[where], rpn.box_coder), sizes)
+        scores = logits.gather(1, where).float().sigmoid()
+        chosen = codes.gather(1, where[..., None].expand(-1, -1, 4)).float()
+        boxes = _clip(_decode(chosen, torch.cat(anchors)[where], rpn.box_coder), sizes)
         is_valid &= _is_large(boxes, rpn.min_size) & (scores >= rpn.score_thresh)
         boxes = torch.where(is_valid[..., None], boxes, 0)  # suppresses nothing
         one_group = torch.zeros(batch * levels, rows, dtype=torch.int32, device=boxes.device)
@@ -265,7 +265,8 @@ def check(model: Any) -> None:
         raise UnsupportedError(
             "model must have a linear layer roi_heads.box_predictor.cls_score, as torchvision's FastRCNNPredictor has."
         )
-    if heads.has_mask() and not _is_pixelwise(heads.mask_predictor):
+    predictor = heads.mask_predictor
+    if heads.has_mask() and not (isinstance(predictor, nn.Sequential) and is_pixelwise(predictor[-1])):
         raise UnsupportedError(
             "model must have layers roi_heads.mask_predictor of which the last is a convolution of one pixel with a "
             "bias, as torchvision's MaskRCNNPredictor has."
@@ -280,42 +281,33 @@ def check(model: Any) -> None:
             )
 
 
-def _is_pixelwise(predictor: Any) -> bool:
-    last = predictor[-1] if isinstance(predictor, nn.Sequential) else None
-    return type(last) is nn.Conv2d and set(last.kernel_size) == {1} and last.groups == 1 and last.bias is not None
+def _by_cell(levels: Sequence[torch.Tensor]) -> torch.Tensor:
+    """[B, C, H, W] of all levels as [B, cells, C], row by row."""
+    return torch.cat([level.permute(0, 2, 3, 1).flatten(1, 2) for level in levels], dim=1)
 
 
-def _by_anchor(values: torch.Tensor, anchors: int, fields: int) -> torch.Tensor:
-    """[B, anchors × fields, H, W] as [B, H × W × anchors, fields]."""
-    batch, _, height, width = values.shape
-    return values.view(batch, anchors, fields, height, width).permute(0, 3, 4, 1, 2).reshape(batch, -1, fields)
+def _best_by_level(values: torch.Tensor, counts: Sequence[int], most: int) -> torch.Tensor:
+    """Where the largest values of each level are.
 
-
-def _best_by_level(logits: Sequence[torch.Tensor], most: int) -> torch.Tensor:
-    """Where the largest values of each level are among those of all.
-
-    One sort, by level and value: on a GPU faster than to select level by level, and ties have an order.
+    All are sorted by value, then by level: on a GPU faster than to select level by level, and ties have an order.
 
     Args:
-        logits: Per level, [B, n].
+        values: [B, N], level by level.
+        counts: How many are in each level; N in all.
         most: How many to find in each level; there may be fewer.
 
     Returns:
         int64 [B, levels, rows]: the largest first and a NaN before it, equal ones in the order that they have; -1 where
         a level has fewer than others.
     """
-    bits = torch.cat([each.float() for each in logits], dim=1).nan_to_num(torch.inf, torch.inf, -torch.inf)
-    bits = bits.view(torch.int32)
-    rising = bits ^ ((bits >> 31) & 0x7FFFFFFF)  # integers in the order of the floats
-    after = [torch.full_like(each[0], level << 33, dtype=torch.int64) for level, each in enumerate(logits)]
-    order = (torch.cat(after) - rising).sort(dim=1, stable=True).indices
-    rows = min(most, max(each.shape[1] for each in logits))
-    found, start = [], 0
-    for each in logits:
-        found.append(order[:, start : start + min(rows, each.shape[1])])
-        found.append(order.new_full((len(order), rows - found[-1].shape[1]), -1))
-        start += each.shape[1]
-    return torch.cat(found, dim=1).reshape(len(order), len(logits), rows)
+    descending = values.sort(dim=1, descending=True, stable=True).indices
+    fill = [torch.full_like(descending[0, :count], level, dtype=torch.uint8) for level, count in enumerate(counts)]
+    order = descending.gather(1, torch.cat(fill)[descending].sort(dim=1, stable=True).indices)
+    rows = min(most, max(counts))
+    found = []
+    for level in torch.split(order, [*counts], dim=1):
+        found += [level[:, :rows], order.new_full((len(order), max(rows - level.shape[1], 0)), -1)]
+    return torch.cat(found, dim=1).reshape(len(order), len(counts), rows)
 
 
 def _decode(codes: torch.Tensor, boxes: torch.Tensor, coder: Any) -> torch.Tensor:

@@ -11,15 +11,17 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.fx.passes.shape_prop import ShapeProp
 
 from maskjet.rewrites.layers.biases import JOIN
+from maskjet.rewrites.layers.flattening import TAKE
 from maskjet.rewrites.layers.folding import FOLD, is_norm
 from maskjet.rewrites.layers.fusing import FUSE
 from maskjet.rewrites.layers.upsampling import ADD
 from maskjet.rewrites.rewriting import Report, Rewrite
 from maskjet.tf32 import convolutions_in_tf32
 
-REWRITES: tuple[Rewrite[Any], ...] = (FOLD, JOIN, FUSE, ADD)
+REWRITES: tuple[Rewrite[Any], ...] = (FOLD, JOIN, FUSE, ADD, TAKE)
 """In the order in which they are applied: folding leaves convolutions that the others look for."""
 _MOST_DIFFERENCE = 1e-3  # of the largest value; rounding leaves a hundredth of it
 
@@ -47,6 +49,8 @@ def rewrite_layers(module: nn.Module, example: torch.Tensor) -> tuple[nn.Module,
     except Exception:  # whatever its code does with what isn't a value
         return module, ()
     traced.graph.eliminate_dead_code()  # the tracer's looks at parameters
+    traced.recompile()
+    ShapeProp(traced).propagate(example.clone())
     reports = tuple(rewrite.apply(traced) for rewrite in REWRITES)
     traced.graph.eliminate_dead_code()
     traced.recompile()

@@ -142,6 +142,7 @@ def _replace(graph: Graph, match: _Fused) -> None:
     added = [] if match.sum is None else [term for term in match.sum.args if term is not match.convolution]
     with graph.inserting_before(match.relu):
         fused = graph.call_module(name, (match.convolution.args[0], *added))
+    fused.meta.update(match.relu.meta)
     match.relu.replace_all_uses_with(fused)
     for node in (match.relu, match.sum, match.convolution):
         if node is not None:

@@ -29,3 +29,16 @@ def terms_of(node: Node) -> tuple[Node, Node] | None:
         return None
     first, second = node.args
     return (first, second) if isinstance(first, Node) and isinstance(second, Node) else None
+
+
+def shape_of(node: object) -> tuple[int, ...]:
+    """The shape of the tensor that a node gave for the example; empty if it gave none."""
+    found = node.meta.get("tensor_meta") if isinstance(node, Node) else None
+    return tuple(getattr(found, "shape", ()))
+
+
+def is_pixelwise(module: object) -> bool:
+    """Whether this is a convolution of one pixel, with a bias."""
+    if type(module) is not nn.Conv2d or module.bias is None:
+        return False
+    return {*module.kernel_size, *module.stride, module.groups} == {1} and set(module.padding) == {0}

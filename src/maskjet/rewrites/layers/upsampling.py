@@ -95,6 +95,7 @@ def _replace(graph: Graph, match: _Enlarged) -> None:
     owner.add_submodule(name, AddUpsampled(bias))
     with graph.inserting_before(match.sum):
         added = graph.call_module(name, (match.fine, match.interpolate.args[0]))
+    added.meta.update(match.sum.meta)
     match.sum.replace_all_uses_with(added)
     graph.erase_node(match.sum)
     graph.erase_node(match.interpolate)
