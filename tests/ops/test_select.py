@@ -4,7 +4,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 
 from maskjet import ops
 from maskjet.errors import InputError
@@ -19,6 +19,12 @@ def predictions(batch, queries, classes, seed, coarseness):
     logits = 3 * torch.randn(batch, queries, classes, generator=generator)
     boxes = torch.rand(batch, queries, 4, generator=generator) * 1.4 - 0.2
     return (logits * coarseness).round() / coarseness, boxes  # a coarse grid makes ties
+
+
+def has_a_score_for_each_logit(logits):
+    """Whether equal logits have equal scores: on a CPU torch may round the last few of a tensor otherwise."""
+    pairs = torch.stack((logits.flatten(), logits.sigmoid().flatten())).nan_to_num(nan=torch.pi)  # no logit
+    return pairs.unique(dim=1).shape[1] == len(pairs[0].unique())
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -75,6 +81,7 @@ def test_implementations_agree(data):
         "num_select": data.draw(st.none() | st.integers(1, 400)),
         "round_boxes": data.draw(st.booleans()),
     }
+    assume(has_a_score_for_each_logit(logits))
     expected = ops.select(**inputs, implementation="reference")
     for implementation in IMPLEMENTATIONS:
         actual = ops.select(**inputs, implementation=implementation)
