@@ -7,7 +7,7 @@ from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
 from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
 from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredictor
 
-from maskjet.bench.planted_two_stage import _normalise_features
+from maskjet.bench.planted_two_stage import normalise_features
 
 CLASSES = 7  # the background included
 NAMED = [
@@ -44,7 +44,7 @@ def named(name):
     seen = []
     if "mobilenet" in name:  # whose features vanish without training, so that all boxes tie
         with torch.inference_mode():
-            _normalise_features(model, images((128, 170), seed=1))
+            normalise_features(model, images((128, 170), seed=1))
     classifier = model.roi_heads.box_predictor.cls_score
     hook = classifier.register_forward_hook(lambda *call: seen.append(call[2].std()))
     with torch.inference_mode():

@@ -177,6 +177,11 @@ def test_what_is_not_known_is_refused():
     model.roi_heads.box_roi_pool.sampling_ratio = 0
     with pytest.raises(UnsupportedError, match=r"model must pool square bins .* level of \(0, 224, 4\)"):
         StaticDetector(model)
+    for predictor in (torch.nn.Identity(), torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Conv2d(16, 7, 3))):
+        model = detector()
+        model.roi_heads.mask_predictor = predictor
+        with pytest.raises(UnsupportedError, match=r"mask_predictor of which the last is a convolution of one pixel"):
+            StaticDetector(model)
     model = detector()
     model.roi_heads.keypoint_roi_pool = model.roi_heads.mask_roi_pool
     with pytest.raises(UnsupportedError, match="must not have a keypoint head"):

@@ -140,7 +140,7 @@ def _copy_bytes_per_s(device: torch.device) -> float:
 
 def _commit() -> str | None:
     def git(*arguments: str) -> str:
-        here = Path(__file__).parent
+        here = Path(__file__).parents[1]  # the package
         return subprocess.run(["git", *arguments], cwd=here, check=True, capture_output=True, text=True).stdout.strip()
 
     try:

@@ -43,7 +43,7 @@ def build(
     model = getattr(detection, name)(weights=None, weights_backbone=None, **options).eval().to(images[0].device)
     model.requires_grad_(requires_grad=False)
     with torch.inference_mode():
-        _normalise_features(model, images)
+        normalise_features(model, images)
         _plant_masks(model, images)
         classifier, regressor = model.roi_heads.box_predictor.cls_score, model.roi_heads.box_predictor.bbox_pred
         _rescale(classifier, _watched(classifier, lambda: model(list(images))), _CERTAIN)
@@ -66,7 +66,7 @@ def build(
     return model
 
 
-def _normalise_features(model: Any, images: Sequence[torch.Tensor]) -> None:
+def normalise_features(model: Any, images: Sequence[torch.Tensor]) -> None:
     """Give frozen norms the statistics of what they see, and the proposals' scores a spread."""
 
     def adapt(norm: Any, inputs: tuple[torch.Tensor, ...]) -> None:
