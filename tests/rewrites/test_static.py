@@ -100,6 +100,26 @@ def test_no_proposals(emptied):
     assert_same(run_static(model, inputs, sizes), expected)
 
 
+def test_a_cpu_predicts_masks_of_detections_only():
+    model = detector(seed=2, box_score_thresh=0.4)
+    static, rows = StaticDetector(model), []
+    static.heads.mask_head.register_forward_pre_hook(lambda _, given: rows.append(len(given[0])))
+    _, expected, inputs, sizes = run_torchvision(model, images((100, 140), (60, 140), seed=2))
+    rows.clear()
+    with torch.inference_mode():
+        output = static(inputs, sizes)
+    counts = [len(found["boxes"]) for found in expected]
+    assert 0 < max(counts) < 40
+    assert rows == [2 * max(counts)]
+    assert output.mask_logits.shape[:2] == (2, 40)
+    assert not output.mask_logits[:, max(counts) :].any()
+    model.roi_heads.score_thresh = 0.9999
+    with torch.inference_mode():
+        output = StaticDetector(model)(inputs, sizes)
+    assert output.counts.tolist() == [0, 0]
+    assert output.mask_logits.shape == (2, 40, 28, 28)
+
+
 def test_one_empty_image_of_two():
     model = detector(seed=2, box_score_thresh=0.45)
     model.roi_heads.box_predictor.cls_score.bias[0] += 0.4

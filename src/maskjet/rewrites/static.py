@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from maskjet import ops
@@ -132,8 +133,11 @@ class StaticDetector(nn.Module):
         counts, xyxy, confidence, class_id, is_exact = found
         mask_logits = None
         if self.heads.has_mask():
-            pooled = self._pool(self.heads.mask_roi_pool, features, xyxy, images.shape[2])
-            mask_logits = self._predict_masks(self.heads.mask_head(pooled), class_id)
+            rows = _rows_to_mask(counts, class_id.shape[1])
+            pooled = self._pool(self.heads.mask_roi_pool, features, xyxy[:, :rows], images.shape[2])
+            mask_logits = self._predict_masks(self.heads.mask_head(pooled), class_id[:, :rows])
+            if rows < class_id.shape[1]:
+                mask_logits = F.pad(mask_logits, (0, 0, 0, 0, 0, class_id.shape[1] - rows))
         return StaticOutput(counts, xyxy, confidence, class_id, mask_logits, is_exact)
 
     def _propose(
@@ -279,6 +283,13 @@ def check(model: Any) -> None:
                 "model must pool square bins of 2 × 2 samples, with a canonical scale of 224 at level 4, got a "
                 f"sampling ratio, scale and level of {known} and bins of {tuple(pooler.output_size)}."
             )
+
+
+def _rows_to_mask(counts: torch.Tensor, most: int) -> int:
+    """How many rows of each image get masks: all, but on a CPU, where a look at a value costs nothing."""
+    if counts.device.type != "cpu" or torch.compiler.is_compiling():
+        return most
+    return int(counts.max())
 
 
 def _by_cell(levels: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -35,7 +35,7 @@ class ChannelsLastLinear(nn.Module):
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """[B, C, H, W] to [B, D]; fastest channels-last."""
-        # Not as one call: for 1,000 boxes in float32 cuBLAS takes 0.70 ms with the bias and 0.52 without (H200).
+        # Not as one call: in float32 cuBLAS takes a third longer for the product of 1,000 boxes with a bias (H200).
         found = features.permute(0, 2, 3, 1).flatten(1) @ self.weight.t()
         return found if self.bias is None else found + self.bias
 

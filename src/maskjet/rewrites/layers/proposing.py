@@ -10,7 +10,7 @@ from torch import nn
 
 from maskjet.rewrites.layers.matching import is_pixelwise
 
-_CHANNELS = 8  # that a convolution of half precision writes at once; in full multiples it takes half the time
+_CHANNELS = 8  # that a convolution in float16 writes at once; full multiples are faster
 
 
 class JoinedRPNHead(nn.Module):
