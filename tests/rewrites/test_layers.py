@@ -79,7 +79,7 @@ class Block(nn.Module):
     def __init__(self, body, **options):
         super().__init__()
         self.body = body
-        self.one = nn.Conv2d(4, 4, **{"kernel_size": 3, "padding": 1, **options})
+        self.one = nn.Conv2d(4, **{"out_channels": 4, "kernel_size": 3, "padding": 1, **options})
         self.two, self.norm, self.relu = nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4), nn.ReLU(inplace=True)
 
     def forward(self, x):
@@ -124,7 +124,13 @@ def add_in_place(x, y):
         (lambda m, x: m.relu(m.one(x)), {"padding": "same"}, {}),
         (lambda m, x: torch.relu(torch.add(x, m.one(x), alpha=2)), {}, {}),
         (lambda m, x: torch.relu(m.one(x) + 1), {}, {}),
-        (lambda m, x: torch.relu(m.one(x) + x.mean(dim=(2, 3), keepdim=True)), {}, {"fuse_relus": 1}),  # broadcast
+        (lambda m, x: torch.relu(m.one(x) + m.one.bias.sum()), {}, {"fuse_relus": 1}),
+        (lambda m, x: (lambda y: F.relu(y + y))(m.one(x)), {}, {}),
+        # Broadcast, either way.
+        (lambda m, x: torch.relu(m.one(x) + x.mean(dim=(2, 3), keepdim=True)), {}, {"fuse_relus": 1}),
+        (lambda m, x: torch.relu(m.two(x.mean(dim=(2, 3), keepdim=True)) + x), {}, {"fuse_relus": 1}),
+        (lambda m, x: m.two(x.mean(dim=(2, 3), keepdim=True)) + m.one(x), {}, {"join_biases": 1}),
+        (lambda m, x: m.two(x) + m.one(x), {"out_channels": 1}, {}),
     ],
 )
 def test_patterns_and_guards(body, options, expected):
@@ -196,6 +202,24 @@ def test_a_level_that_others_read_keeps_its_bias():
     assert counts == {"add_upsampled": 1}
     assert made.one.bias is not None
     assert_same(module, made, torch.randn(1, 4, 8, 6))
+
+
+def test_levels_of_one_channel_broadcast():
+    x, y = torch.randn(2, 4, 6, 8), torch.randn(2, 1, 3, 4)
+    bias = torch.randn(4)
+    expected = x + bias[:, None, None] + F.interpolate(y, scale_factor=2, mode="nearest")
+    torch.testing.assert_close(AddUpsampled(bias)(x, y), expected, rtol=0, atol=1e-6)
+    assert torch.equal(AddUpsampled(None)(x, y), x + F.interpolate(y, scale_factor=2, mode="nearest"))
+    assert AddUpsampled(None)(torch.randn(2, 1, 6, 8), torch.randn(2, 4, 3, 4)).shape == (2, 4, 6, 8)
+
+
+def test_a_module_that_takes_no_such_example_stays():
+    module = block(lambda m, x: m.relu(m.one(x)))
+    made, reports = rewrite_layers(module, torch.randn(1, 5, 8, 6))
+    assert made is module
+    assert reports == ()
+    pair = block(lambda m, x: (m.relu(m.one(x)), x))
+    assert rewrite_layers(pair, torch.randn(1, 4, 8, 6))[0] is pair
 
 
 def test_layout_stays_channels_last():

@@ -30,8 +30,8 @@ def optimize(model: Any, *, class_names: Mapping[int, str] | None = None) -> Sta
     """Make torchvision's Faster or Mask R-CNN a detector that `maskjet.load` runs, on a GPU as one graph per batch.
 
     It finds what the model finds, at the model's own thresholds and limits: shapes no longer depend on values, all
-    levels are pooled by one kernel and all classes suppressed by another, masks are pasted as run lengths, and batch
-    norms are folded into convolutions. The model is left as it is.
+    levels are pooled by one kernel and all classes suppressed by another, masks are pasted as run lengths, and layers
+    are joined (`rewrites.layers`). The model is left as it is.
 
     Args:
         model: In eval mode, float32, without keypoints, as torchvision's builders make it.
@@ -65,6 +65,6 @@ def optimize(model: Any, *, class_names: Mapping[int, str] | None = None) -> Sta
             example = torch.randn(2, *shape, generator=torch.Generator().manual_seed(0))
             setattr(owner, name, rewrite_layers(part, example.to(next(ours.parameters()).device))[0])
     ours.rpn.head = join_predictors(ours.rpn.head)
-    if class_names is None and ours.roi_heads.box_predictor.cls_score.out_features == _COCO_LABELS:
+    if class_names is None and heads.box_predictor.cls_score.out_features == _COCO_LABELS:
         class_names = COCO_CLASS_NAMES
     return StaticDetector(ours, class_names)

@@ -44,24 +44,26 @@ def rewrite_layers(module: nn.Module, example: torch.Tensor) -> tuple[nn.Module,
         What takes its place, and what each rewrite did; the module itself and nothing if it can't be traced, or if
         its trace does something else.
     """
-    try:
-        traced = torch.fx.GraphModule(copy.deepcopy(module), _Tracer().trace(module))
-    except Exception:  # whatever its code does with what isn't a value
-        return module, ()
-    traced.graph.eliminate_dead_code()  # the tracer's looks at parameters
-    traced.recompile()
-    ShapeProp(traced).propagate(example.clone())
-    reports = tuple(rewrite.apply(traced) for rewrite in REWRITES)
-    traced.graph.eliminate_dead_code()
-    traced.recompile()
-    traced.delete_all_unused_submodules()
     with convolutions_in_tf32(is_allowed=False):
-        is_same = _is_close(traced(example.clone()), module(example.clone()))
-    return (traced, reports) if is_same else (module, ())
+        try:
+            expected = module(example.clone())
+            traced = torch.fx.GraphModule(copy.deepcopy(module), _Tracer().trace(module))
+            traced.graph.eliminate_dead_code()  # the tracer's looks at parameters
+            traced.recompile()
+            ShapeProp(traced).propagate(example.clone())
+        except Exception:  # whatever its code does with what isn't a value, or with an example
+            return module, ()
+        reports = tuple(rewrite.apply(traced) for rewrite in REWRITES)
+        traced.graph.eliminate_dead_code()
+        traced.recompile()
+        traced.delete_all_unused_submodules()
+        return (traced, reports) if _is_close(traced(example.clone()), expected) else (module, ())
 
 
 def _is_close(actual: Any, expected: Any) -> bool:
     if isinstance(expected, Mapping):
         return actual.keys() == expected.keys() and all(_is_close(actual[name], expected[name]) for name in expected)
+    if not isinstance(expected, torch.Tensor):
+        return False
     limit = _MOST_DIFFERENCE * float(expected.abs().max())
     return torch.allclose(actual, expected, rtol=0, atol=limit, equal_nan=True)

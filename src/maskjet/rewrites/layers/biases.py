@@ -34,6 +34,8 @@ def _match(added: Node) -> _Pair | str:
         return "one of its terms is not a convolution that nothing else reads"
     if first.bias is None or second.bias is None:
         return "one of its convolutions has no bias"
+    if first.out_channels != second.out_channels:
+        return f"one has {first.out_channels} channels, the other {second.out_channels}"
     return _Pair(first, second)
 
 

@@ -40,7 +40,7 @@ def _convolution_relu(
         given = (_laid_out(features), _laid_out(weight), _laid_out(added), 1.0)
         return torch.cudnn_convolution_add_relu(*given, bias, *options)
     found = F.conv2d(features, weight, bias, *options)
-    return _laid_out((found if added is None else found.add_(added)).relu_())
+    return _laid_out((found if added is None else found + added).relu_())
 
 
 @_convolution_relu.register_fake
@@ -48,12 +48,13 @@ def _(
     features: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None,
-    added: torch.Tensor | None,  # noqa: ARG001
+    added: torch.Tensor | None,
     stride: Sequence[int],
     padding: Sequence[int],
     dilation: Sequence[int],
 ) -> torch.Tensor:
-    return _laid_out(F.conv2d(features, weight, bias, stride, padding, dilation))
+    found = F.conv2d(features, weight, bias, stride, padding, dilation)
+    return _laid_out(found if added is None else found + added)
 
 
 def _laid_out(features: torch.Tensor) -> torch.Tensor:
@@ -77,20 +78,16 @@ class ConvolutionReLU(nn.Module):
 
     def __init__(self, convolution: nn.Conv2d) -> None:
         super().__init__()
+        assert not isinstance(convolution.padding, str)
         self.weight, self.bias = convolution.weight, convolution.bias
-        self._options = tuple([*map(int, given)] for given in _options(convolution))
+        self._options = ([*convolution.stride], [*convolution.padding], [*convolution.dilation])
 
     def forward(self, features: torch.Tensor, added: torch.Tensor | None = None) -> torch.Tensor:
-        """[B, C, H, W] to [B, D, h, w], to which `added` [B, D, h, w] is added."""
+        """[B, C, H, W] to [B, D, h, w], to which what is added must broadcast, or the other way round."""
         found: torch.Tensor = torch.ops.maskjet.convolution_relu(
             features, self.weight, self.bias, added, *self._options
         )
         return found
-
-
-def _options(convolution: nn.Conv2d) -> Sequence[Sequence[int]]:
-    assert not isinstance(convolution.padding, str)
-    return convolution.stride, convolution.padding, convolution.dilation
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from torch.fx import Node
 
 from maskjet.rewrites.rewriting import called_module
 
-SUMS = (operator.add, operator.iadd, torch.add)
-"""What adds two tensors."""
+_SUMS = (operator.add, operator.iadd, torch.add)
+_TERMS = 2
 
 
 def sole_convolution(node: object, users: int = 1) -> nn.Conv2d | None:
@@ -24,11 +24,13 @@ def sole_convolution(node: object, users: int = 1) -> nn.Conv2d | None:
 
 
 def terms_of(node: Node) -> tuple[Node, Node] | None:
-    """The two tensors that a node adds, if that is what it does."""
-    if node.op != "call_function" or node.target not in SUMS or node.kwargs or len(node.args) != len(("a", "b")):
+    """The two tensors that a node adds, if that is what it does and they are not the same."""
+    if node.op != "call_function" or node.target not in _SUMS or node.kwargs or len(node.args) != _TERMS:
         return None
     first, second = node.args
-    return (first, second) if isinstance(first, Node) and isinstance(second, Node) else None
+    if not isinstance(first, Node) or not isinstance(second, Node) or first is second:
+        return None
+    return first, second
 
 
 def shape_of(node: object) -> tuple[int, ...]:

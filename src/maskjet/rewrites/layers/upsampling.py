@@ -37,11 +37,11 @@ class AddUpsampled(nn.Module):
         """[B, C, H, W] and [B, C, h, w] to [B, C, H, W]; what is enlarged is never made where H, W are twice h, w."""
         if self.bias is not None:
             coarse = coarse + self.bias[:, None, None]
-        batch, channels, height, width = coarse.shape
+        height, width = coarse.shape[2:]
         if fine.shape[2:] != (2 * height, 2 * width):
             return fine + F.interpolate(coarse, size=fine.shape[2:], mode="nearest")
-        pairs = fine.view(batch, channels, height, 2, width, 2)
-        return (pairs + coarse[:, :, :, None, :, None]).reshape(fine.shape)
+        pairs = fine.view(*fine.shape[:2], height, 2, width, 2)
+        return (pairs + coarse[:, :, :, None, :, None]).flatten(4, 5).flatten(2, 3)
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,9 @@ def _shape_of(size: object) -> Node | None:
     if not isinstance(size, Node) or not calls(size, operator.getitem) or len(size.users) != 1:
         return None
     shape, part = size.args
-    is_shape = isinstance(shape, Node) and calls(shape, getattr) and shape.args[1] == "shape"
-    return shape if is_shape and part == slice(-2, None) else None  # type: ignore[return-value]
+    if not isinstance(shape, Node) or not calls(shape, getattr) or shape.args[1] != "shape":
+        return None
+    return shape if part == slice(-2, None) else None
 
 
 def _replace(graph: Graph, match: _Enlarged) -> None:
