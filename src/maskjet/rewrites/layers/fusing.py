@@ -18,6 +18,7 @@ from torch.fx import Graph, Node
 from maskjet.rewrites.layers.matching import sole_convolution, terms_of
 from maskjet.rewrites.rewriting import Rewrite, called_module
 
+_SERVED = (torch.float32, torch.float16)  # on a GPU by one call
 _RELUS = (F.relu, torch.relu, torch.relu_)
 
 
@@ -31,16 +32,15 @@ def _convolution_relu(
     padding: Sequence[int],
     dilation: Sequence[int],
 ) -> torch.Tensor:
-    options = (stride, padding, dilation, 1)
-    is_served = torch.backends.cudnn.is_acceptable(features)  # type: ignore[no-untyped-call]
-    # cuDNN reads what is added without asking for its shape.
-    if is_served and added is None:
-        return torch.cudnn_convolution_relu(_laid_out(features), _laid_out(weight), bias, *options)
-    if is_served and added is not None and added.shape == _shape(features, weight, stride, padding, dilation):
-        given = (_laid_out(features), _laid_out(weight), _laid_out(added), 1.0)
-        return torch.cudnn_convolution_add_relu(*given, bias, *options)
-    found = F.conv2d(features, weight, bias, *options)
-    return _laid_out((found if added is None else found + added).relu_())
+    features, weight = _laid_out(features), _laid_out(weight)
+    if torch.backends.cudnn.is_acceptable(features):  # type: ignore[no-untyped-call]
+        if added is None:
+            return torch.cudnn_convolution_relu(features, weight, bias, stride, padding, dilation, 1)
+        # cuDNN reads what is added without asking for its shape.
+        if added.shape == _shape(features, weight, stride, padding, dilation):
+            options = (bias, stride, padding, dilation, 1)
+            return torch.cudnn_convolution_add_relu(features, weight, _laid_out(added), 1.0, *options)
+    return _laid_out(_apart(features, weight, bias, added, stride, padding, dilation))
 
 
 @_convolution_relu.register_fake
@@ -53,13 +53,26 @@ def _(
     padding: Sequence[int],
     dilation: Sequence[int],
 ) -> torch.Tensor:
-    found = F.conv2d(features, weight, bias, stride, padding, dilation)
-    return _laid_out(found if added is None else found + added)
+    return _laid_out(_apart(features, weight, bias, added, stride, padding, dilation))
 
 
 def _laid_out(features: torch.Tensor) -> torch.Tensor:
-    """Channels-last on a GPU, where cuDNN is fastest."""
-    return features.contiguous(memory_format=torch.channels_last) if features.is_cuda else features
+    """Channels-last, where cuDNN is fastest."""
+    return features.contiguous(memory_format=torch.channels_last)
+
+
+def _apart(
+    features: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    added: torch.Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+) -> torch.Tensor:
+    """The same in several calls, which a compiler can join."""
+    found = F.conv2d(features, weight, bias, stride, padding, dilation)
+    return (found if added is None else found + added).relu()
 
 
 def _shape(
@@ -84,9 +97,9 @@ class ConvolutionReLU(nn.Module):
 
     def forward(self, features: torch.Tensor, added: torch.Tensor | None = None) -> torch.Tensor:
         """[B, C, H, W] to [B, D, h, w], to which what is added must broadcast, or the other way round."""
-        found: torch.Tensor = torch.ops.maskjet.convolution_relu(
-            features, self.weight, self.bias, added, *self._options
-        )
+        is_served = features.is_cuda and features.dtype in _SERVED
+        call = torch.ops.maskjet.convolution_relu if is_served else _apart
+        found: torch.Tensor = call(features, self.weight, self.bias, added, *self._options)
         return found
 
 
