@@ -80,7 +80,9 @@ def test_torchvisions_own_builders(name):
     model = named(name)
     (image,) = pictures((128, 170), seed=1)
     with maskjet.load(optimize(model), device="cpu") as fast:
-        compared = assert_same(fast.predict(image), run_torchvision(model, image), tolerance=1e-5)
+        # torchvision's own scores differ by as much in another memory layout, or on one thread and on two.
+        limits = {"tolerance": 2e-5, "box_tolerance": 0.05}
+        compared = assert_same(fast.predict(image), run_torchvision(model, image), **limits)
     assert compared > 5
 
 

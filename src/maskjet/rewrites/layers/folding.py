@@ -16,7 +16,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights
 from maskjet.rewrites.layers.matching import sole_convolution
 from maskjet.rewrites.rewriting import Rewrite, called_module
 
-_FIELDS = ("weight", "bias", "running_mean", "running_var", "eps")  # of torchvision's FrozenBatchNorm2d too
+_FIELDS = ("running_mean", "running_var", "weight", "bias", "eps")  # of torchvision's FrozenBatchNorm2d too
 
 
 def is_norm(module: nn.Module | None) -> bool:
@@ -40,17 +40,11 @@ def _replace(graph: Graph, norm: Node) -> None:
     assert isinstance(before, Node)
     convolution: Any = called_module(before)
     folded: Any = called_module(norm)
-    weight, bias = fuse_conv_bn_weights(
-        convolution.weight,
-        convolution.bias,
-        folded.running_mean,
-        folded.running_var,
-        folded.eps,
-        folded.weight,
-        folded.bias,
-    )
-    convolution.weight.data = weight.data
-    convolution.bias = nn.Parameter(bias.data, requires_grad=False)
+    exact = [None if each is None else each.double() for each in (convolution.weight, convolution.bias)]
+    mean, variance, scale, shift = (getattr(folded, name).double() for name in _FIELDS[:4])
+    weight, bias = fuse_conv_bn_weights(*exact, mean, variance, folded.eps, scale, shift)
+    convolution.bias = nn.Parameter(bias.data.to(convolution.weight), requires_grad=False)
+    convolution.weight.data = weight.data.to(convolution.weight)
     norm.replace_all_uses_with(before)
     graph.erase_node(norm)
 
