@@ -40,9 +40,11 @@ def _replace(graph: Graph, norm: Node) -> None:
     assert isinstance(before, Node)
     convolution: Any = called_module(before)
     folded: Any = called_module(norm)
-    exact = [None if each is None else each.double() for each in (convolution.weight, convolution.bias)]
+    before_bias = None if convolution.bias is None else convolution.bias.double()
     mean, variance, scale, shift = (getattr(folded, name).double() for name in _FIELDS[:4])
-    weight, bias = fuse_conv_bn_weights(*exact, mean, variance, folded.eps, scale, shift)
+    weight, bias = fuse_conv_bn_weights(
+        convolution.weight.double(), before_bias, mean, variance, folded.eps, scale, shift
+    )
     convolution.bias = nn.Parameter(bias.data.to(convolution.weight), requires_grad=False)
     convolution.weight.data = weight.data.to(convolution.weight)
     norm.replace_all_uses_with(before)
