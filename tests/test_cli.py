@@ -192,7 +192,7 @@ def test_no_total_where_a_length_is_not_known(clip):
             ("run", "CLIP", "--out", "a.jsonl", "--engine", "graph", "--device", "cpu"),
             "maskjet: engine='graph'",
         ),
-        (("bench", "ops", "--only", "blur"), "maskjet: only must name ops, preprocess, "),
+        (("bench", "ops", "--only", "blur"), "maskjet: only must be of 'preprocess', "),
         (("bench", "ablation", "--size", "big"), "maskjet: --size must be one of 312"),
         (("bench", "ablation", "--nvtx", "--device", "cpu"), "maskjet: --nvtx needs a GPU, got cpu"),
         (("bench", "replay", "CLIP"), "maskjet: capture must be a folder `maskjet bench capture` wrote, got"),

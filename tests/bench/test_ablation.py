@@ -186,7 +186,7 @@ def test_every_rung_runs_on_a_gpu(tmp_path):
         ({"runs": 0}, "runs must be at least 1, got 0"),
         ({"survivors": [5, 101]}, r"survivors must be 0\.\.100, got 101"),
         ({"sizes_hw": []}, "sizes_hw and survivors must not be empty"),
-        ({"only": ["eager", "magic"]}, "only must name rungs, eager, .*, inference_triton, got magic"),
+        ({"only": ["eager", "magic"]}, "only must be of 'eager', .*, 'inference_triton', got 'magic'"),
     ],
 )
 def test_bad_arguments_are_named(arguments, message):

@@ -124,5 +124,5 @@ def test_bad_arguments():
         video.run(runs=0)
     with pytest.raises(InputError, match="frames must be at least 1, got 0"):
         video.run(frames=0)
-    with pytest.raises(InputError, match=r"only must be one of 'eager', 'kernels'.*got 'warp'"):
+    with pytest.raises(InputError, match=r"only must be of 'eager', 'kernels'.*got 'warp'"):
         video.run(frames=2, sizes_hw=[(64, 64)], config=CPU, only=["warp"])

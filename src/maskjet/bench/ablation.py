@@ -210,10 +210,7 @@ def _check(sizes_hw: Sequence[tuple[int, int]], survivors: Sequence[int], runs: 
     for count in survivors:
         if not 0 <= count <= max(SURVIVORS):
             raise InputError(f"survivors must be 0..{max(SURVIVORS)}, got {count}.")
-    known = (*RUNGS, *PEERS)
-    unknown = [name for name in only if name not in known]
-    if unknown:
-        raise InputError(f"only must name rungs, {', '.join(known)}, got {', '.join(unknown)}.")
+    report.check_names(only, (*RUNGS, *PEERS))
 
 
 def _find_rungs(only: Sequence[str], device: torch.device) -> tuple[list[Rung], list[str]]:

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from maskjet.bench.report import check_names
 from maskjet.bench.video_peers import PEERS, Detect
 from maskjet.config import EngineConfig
 from maskjet.detections import Detections
-from maskjet.errors import InputError, UnsupportedError, first_line
+from maskjet.errors import UnsupportedError, first_line
 from maskjet.frames import open_source
 from maskjet.model import DEFAULT_THRESHOLD, Model
 from maskjet.networks.rfdetr import RFDETR
@@ -169,9 +170,7 @@ def build(
         InputError: A name is not known.
     """
     known = [*RUNGS, *PEERS]
-    for name in only:
-        if name not in known:
-            raise InputError(f"only must be one of {', '.join(map(repr, known))}, got {name!r}.")
+    check_names(only, known)
     wanted = set(only) or set(known)
     contenders: list[Contender] = []
     notes: list[str] = []

@@ -25,7 +25,7 @@ from maskjet.bench.table import shown
 from maskjet.bench.timing import percentile, take_turns
 from maskjet.bench.workloads import GPU_WORKLOADS, WORKLOADS, Inputs, Workload, as_listed, to_device
 from maskjet.config import EngineConfig
-from maskjet.errors import InputError, MaskjetError
+from maskjet.errors import MaskjetError
 from maskjet.ops.record import Op
 
 Call = Callable[..., Any]
@@ -109,9 +109,7 @@ def run(path: Path | None = None, *, runs: int = 30, only: Sequence[str] = (), d
         MaskjetError: An implementation does not equal the reference; nothing is written.
     """
     report.check_runs(runs)
-    unknown = [name for name in only if name not in ops.RECORDS]
-    if unknown:
-        raise InputError(f"only must name ops, {', '.join(ops.RECORDS)}, got {', '.join(unknown)}.")
+    report.check_names(only, ops.RECORDS)
     resolved = EngineConfig(device=device).resolve_device()
     machine = describe_machine()
     peers, notes = _peers()

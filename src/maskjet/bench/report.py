@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -50,3 +50,15 @@ def check_runs(runs: int, name: str = "runs") -> None:
     """
     if runs < 1:
         raise InputError(f"{name} must be at least 1, got {runs}.")
+
+
+def check_names(given: Iterable[str], known: Iterable[str], name: str = "only") -> None:
+    """Check that all of what is named is known.
+
+    Raises:
+        InputError: Something is not; says what is.
+    """
+    known = [*known]
+    unknown = [each for each in given if each not in known]
+    if unknown:
+        raise InputError(f"{name} must be of {', '.join(map(repr, known))}, got {', '.join(map(repr, unknown))}.")

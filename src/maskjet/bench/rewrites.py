@@ -18,7 +18,6 @@ from maskjet.bench.pooling import measure_pooling
 from maskjet.bench.rewrites_contest import BASELINE, CONTENDERS, Contest, Measurement, to_float
 from maskjet.bench.table import shown
 from maskjet.config import EngineConfig
-from maskjet.errors import InputError
 from maskjet.ops.record import FALLBACKS
 from maskjet.tf32 import convolutions_in_tf32
 from maskjet.traffic import sample
@@ -90,10 +89,8 @@ def run(
         MissingDependencyError: torchvision is not installed.
     """
     report.check_runs(runs)
-    for name, given, known in (("settings", settings, SETTINGS), ("only", only, CONTENDERS)):
-        unknown = [each for each in given if each not in known]
-        if unknown:
-            raise InputError(f"{name} must be of {', '.join(map(repr, known))}, got {', '.join(map(repr, unknown))}.")
+    report.check_names(settings, SETTINGS, "settings")
+    report.check_names(only, CONTENDERS)
     where = EngineConfig(device=device).resolve_device()
     with convolutions_in_tf32(uses_tf32):
         images = [np.array(sample(seed, size_hw=size_hw).image) for seed in range(_IMAGES)]
