@@ -81,7 +81,7 @@ def test_torchvisions_own_builders(name):
     (image,) = pictures((128, 170), seed=1)
     with maskjet.load(optimize(model), device="cpu") as fast:
         # torchvision's own scores differ by as much in another memory layout, or on one thread and on two.
-        limits = {"tolerance": 2e-5, "box_tolerance": 0.05}
+        limits = {"tolerance": 2e-5, "box_tolerance": 0.05 if "mobilenet" in name else 0.02}  # calibrated: see `named`
         compared = assert_same(fast.predict(image), run_torchvision(model, image), **limits)
     assert compared > 5
 
