@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.fx import Graph, Node
 
-from maskjet.rewrites.layers.matching import shape_of
+from maskjet.rewrites.layers.matching import put_in_place, shape_of
 from maskjet.rewrites.rewriting import Rewrite, called_module, calls
 
 _DIMENSIONS = 4
@@ -71,18 +71,12 @@ def _match(flatten: Node) -> _Flattened | str:
     return _Flattened(flatten, linear, (shape[1], shape[2], shape[3]))
 
 
-def _replace(graph: Graph, match: _Flattened) -> None:
-    owner, linear = graph.owning_module, called_module(match.linear)
-    assert owner is not None
+def _replace(graph: Graph, match: _Flattened) -> None:  # noqa: ARG001
+    linear = called_module(match.linear)
     assert isinstance(linear, nn.Linear)
     name = f"{match.linear.target}".replace(".", "_") + "_channels_last"
-    owner.add_submodule(name, ChannelsLastLinear(linear, match.shape))
-    with graph.inserting_before(match.linear):
-        found = graph.call_module(name, (match.flatten.args[0],))
-    found.meta.update(match.linear.meta)
-    match.linear.replace_all_uses_with(found)
-    graph.erase_node(match.linear)
-    graph.erase_node(match.flatten)
+    features, layer = match.flatten.all_input_nodes, ChannelsLastLinear(linear, match.shape)
+    put_in_place(layer, name, features, of=[match.linear, match.flatten])
 
 
 TAKE: Rewrite[_Flattened] = Rewrite("take_as_it_lies", _anchors, _match, _replace)

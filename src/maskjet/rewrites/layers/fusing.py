@@ -6,16 +6,16 @@ Replacement: ConvolutionReLU(x), or ConvolutionReLU(x, y)
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.fx import Graph, Node
 
-from maskjet.rewrites.layers.matching import sole_convolution, terms_of
+from maskjet.rewrites.layers.matching import put_in_place, sole_convolution, terms_of
 from maskjet.rewrites.rewriting import Rewrite, called_module
 
 _SERVED = (torch.float32, torch.float16)  # on a GPU by one call
@@ -44,16 +44,8 @@ def _convolution_relu(
 
 
 @_convolution_relu.register_fake
-def _(
-    features: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    added: torch.Tensor | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-) -> torch.Tensor:
-    return _laid_out(_apart(features, weight, bias, added, stride, padding, dilation))
+def _(*given: Any) -> torch.Tensor:
+    return _laid_out(_apart(*given))
 
 
 def _laid_out(features: torch.Tensor) -> torch.Tensor:
@@ -129,8 +121,7 @@ def _match(relu: Node) -> _Fused | str:
     terms = terms_of(before)
     if terms is None or len(before.users) != 1:
         return "it follows neither a convolution nor a sum that nothing else reads"
-    # A sum in place must be the convolution's: whoever else reads the other one would miss the change.
-    for term in terms[:1] if before.target is operator.iadd else terms:
+    for term in terms:
         if _is_convolution(term):
             return _Fused(relu, term, before)
     return "no term of the sum is a convolution that can be fused and that nothing else reads"
@@ -143,20 +134,14 @@ def _is_convolution(node: Node) -> bool:
     return module.groups == 1 and module.padding_mode == "zeros"
 
 
-def _replace(graph: Graph, match: _Fused) -> None:
-    owner, convolution = graph.owning_module, called_module(match.convolution)
-    assert owner is not None
+def _replace(graph: Graph, match: _Fused) -> None:  # noqa: ARG001
+    convolution = called_module(match.convolution)
     assert isinstance(convolution, nn.Conv2d)
     name = f"{match.convolution.target}".replace(".", "_") + "_relu"
-    owner.add_submodule(name, ConvolutionReLU(convolution))
-    added = [] if match.sum is None else [term for term in match.sum.args if term is not match.convolution]
-    with graph.inserting_before(match.relu):
-        fused = graph.call_module(name, (match.convolution.args[0], *added))
-    fused.meta.update(match.relu.meta)
-    match.relu.replace_all_uses_with(fused)
-    for node in (match.relu, match.sum, match.convolution):
-        if node is not None:
-            graph.erase_node(node)
+    sums = [] if match.sum is None else [match.sum]
+    added = [term for each in sums for term in each.all_input_nodes if term is not match.convolution]
+    arguments = [*match.convolution.all_input_nodes, *added]
+    put_in_place(ConvolutionReLU(convolution), name, arguments, of=[match.relu, *sums, match.convolution])
 
 
 FUSE: Rewrite[_Fused] = Rewrite("fuse_relus", _anchors, _match, _replace)

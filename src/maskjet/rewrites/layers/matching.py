@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 
 import torch
 from torch import nn
@@ -10,7 +11,7 @@ from torch.fx import Node
 
 from maskjet.rewrites.rewriting import called_module
 
-_SUMS = (operator.add, operator.iadd, torch.add)
+_SUMS = (operator.add, torch.add)  # as a trace has "+=", too
 _TERMS = 2
 
 
@@ -31,6 +32,26 @@ def terms_of(node: Node) -> tuple[Node, Node] | None:
     if not isinstance(first, Node) or not isinstance(second, Node) or first is second:
         return None
     return first, second
+
+
+def put_in_place(module: nn.Module, name: str, arguments: Sequence[Node], of: Sequence[Node]) -> None:
+    """Call a module where others were called.
+
+    Args:
+        module: To be called, and kept under this name.
+        name: One that is new.
+        arguments: Of the call.
+        of: What goes, users before what they use; the result of the first is now the module's.
+    """
+    first, graph = of[0], of[0].graph
+    assert graph.owning_module is not None
+    graph.owning_module.add_submodule(name, module)
+    with graph.inserting_before(first):
+        called = graph.call_module(name, tuple(arguments))
+    called.meta.update(first.meta)
+    first.replace_all_uses_with(called)
+    for node in of:
+        graph.erase_node(node)
 
 
 def shape_of(node: object) -> tuple[int, ...]:

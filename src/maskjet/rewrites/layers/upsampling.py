@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.fx import Graph, Node
 
-from maskjet.rewrites.layers.matching import sole_convolution, terms_of
+from maskjet.rewrites.layers.matching import put_in_place, sole_convolution, terms_of
 from maskjet.rewrites.rewriting import Rewrite, calls
 
 
@@ -67,7 +67,7 @@ def _match(interpolate: Node) -> _Enlarged | str:
         return f"it is read {len(interpolate.users)} times, not once"
     (added,) = interpolate.users
     terms = terms_of(added)
-    if terms is None or added.target is operator.iadd:
+    if terms is None:
         return "it is not added to features"
     fine = terms[0] if terms[1] is interpolate else terms[1]
     shape = _shape_of(options["size"])
@@ -87,19 +87,14 @@ def _shape_of(size: object) -> Node | None:
     return shape if part == slice(-2, None) else None
 
 
-def _replace(graph: Graph, match: _Enlarged) -> None:
-    owner, bias = graph.owning_module, None
-    assert owner is not None
+def _replace(graph: Graph, match: _Enlarged) -> None:  # noqa: ARG001
+    bias = None
     if match.bias_of is not None:
         bias, match.bias_of.bias = match.bias_of.bias, None
     name = f"add_{match.interpolate.name}"
-    owner.add_submodule(name, AddUpsampled(bias))
-    with graph.inserting_before(match.sum):
-        added = graph.call_module(name, (match.fine, match.interpolate.args[0]))
-    added.meta.update(match.sum.meta)
-    match.sum.replace_all_uses_with(added)
-    graph.erase_node(match.sum)
-    graph.erase_node(match.interpolate)
+    coarse = match.interpolate.args[0]
+    assert isinstance(coarse, Node)
+    put_in_place(AddUpsampled(bias), name, [match.fine, coarse], of=[match.sum, match.interpolate])
 
 
 ADD: Rewrite[_Enlarged] = Rewrite("add_upsampled", _anchors, _match, _replace)
