@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from maskjet import process
+from maskjet import limits, process
 from maskjet.cli.bench import bench_app
 from maskjet.cli.info import info
 from maskjet.cli.parity import parity_app
@@ -28,6 +28,7 @@ def main() -> None:
     """Run the command line; an error of ours is one line and exit code 2."""
     process.spin_less()
     try:
+        limits.read_environment()
         app()
     except MaskjetError as error:
         typer.echo(f"maskjet: {error}", err=True)
