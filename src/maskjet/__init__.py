@@ -13,6 +13,7 @@ from maskjet.errors import (
     InputError,
     MaskjetError,
     MissingDependencyError,
+    OutputError,
     SourceError,
     UnsupportedError,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "MaskjetError",
     "MissingDependencyError",
     "Model",
+    "OutputError",
     "Report",
     "SourceError",
     "UnsupportedError",

@@ -4,6 +4,7 @@ MaskjetError
 ├── InputError (ValueError)            an argument is not what the function takes
 │   ├── SourceError                    a source, file or stream can't be opened or read; names it
 │   └── FrameError                     one frame can't be decoded or processed; carries its index
+├── OutputError (OSError)              a result can't be written where it was to go; names the path
 ├── CheckpointError (ValueError)       a weights file is missing, truncated, foreign or of another size
 ├── UnsupportedError (RuntimeError)    what was asked for can't run on this machine or this input
 ├── DeviceError (RuntimeError)         the device failed on a frame or did not answer; carries the frame's index
@@ -38,6 +39,10 @@ class FrameError(InputError):
     def __init__(self, message: str, *, index: int) -> None:
         super().__init__(message)
         self.index = index
+
+
+class OutputError(MaskjetError, OSError):
+    """A result can't be written where it was to go."""
 
 
 class CheckpointError(MaskjetError, ValueError):
