@@ -6,7 +6,7 @@ import glob
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from heapq import heappop, heappush
@@ -19,6 +19,7 @@ import av.video.reformatter
 import numpy as np
 from numpy.typing import NDArray
 
+from maskjet.colours import Look, read_look
 from maskjet.errors import FrameError, InputError, SourceError
 from maskjet.images import IMAGE_SUFFIXES, explain, to_image
 
@@ -57,6 +58,8 @@ class Source(ABC):
         length: How many frames it should have; None if that can't be known.
         fps: Frames per second; None where there is no clock.
         size_hw: (height, width) of the first frame; None where that is not known before it is read.
+        look: What its colours and pixels mean; None for images, and before the first frame of a video is there.
+        files: The files it reads, as far as they are known before.
         is_live: Whether frames come as they happen, from a camera or a stream without an end.
         frames_seen: How many frames went by, those in `bad_frames` included: the next one's index.
         bad_frames: (index, reason) of the frames left out because they could not be decoded.
@@ -67,6 +70,8 @@ class Source(ABC):
     length: int | None = None
     fps: float | None = None
     size_hw: tuple[int, int] | None = None
+    look: Look | None = None
+    files: Sequence[Path] = ()
     is_live: bool = False
 
     def __init__(self, name: str) -> None:
@@ -161,6 +166,25 @@ def _natural(path: Path) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", str(path)) if part]
 
 
+def _files_of(item: Any) -> list[Path]:
+    """The files that a source will read, as far as its name tells."""
+    if isinstance(item, Source):
+        return list(item.files)
+    if not isinstance(item, str | os.PathLike):
+        return []
+    text = os.fspath(item)
+    if "://" in text:  # FFmpeg's protocols can be nested, as in async:file:///a.mp4
+        return [Path(found) for found in re.findall(r"file:([^|]+)", text)]
+    path = Path(text)
+    if isinstance(item, Path) and _is_image(path):
+        return [path]  # one of a folder's or glob's thousands
+    if path.is_dir():
+        return list(filter(_is_image, path.iterdir()))
+    if path.exists() or not glob.has_magic(text):
+        return [path]
+    return list(map(Path, glob.glob(text, recursive=True)))  # noqa: PTH207
+
+
 def _is_image(item: Any) -> bool:
     """Whether an item is one image: in memory, or a file that is named like one."""
     if isinstance(item, str | os.PathLike):
@@ -186,6 +210,7 @@ class ImageSource(Source):
     def __init__(self, image: Any, name: str) -> None:
         super().__init__(name)
         self._image = to_image(image, name)
+        self.files = _files_of(image)
         self.size_hw = (self._image.shape[0], self._image.shape[1])
 
     def __iter__(self) -> Iterator[Frame]:
@@ -208,6 +233,8 @@ class ListSource(Source):
     def __init__(self, items: Iterable[Any], name: str) -> None:
         super().__init__(name)
         self._items = items
+        if isinstance(items, list | tuple):
+            self.files = [path for item in items for path in _files_of(item)]
         if isinstance(items, list | tuple) and all(map(_is_image, items)):
             self.length = len(items)
 
@@ -218,6 +245,7 @@ class ListSource(Source):
             except SourceError as error:
                 self._skip(str(error))
                 continue
+            self.look = self.look or source.look
             with source:
                 yield from self._number(source)
 
@@ -251,6 +279,7 @@ class VideoSource(Source):
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
+        self.files = _files_of(name)
         self._container = _open_container(name)
         self._stream = self._container.streams.video[0]
         is_device = name.startswith("/dev/video")
@@ -342,6 +371,8 @@ class VideoSource(Source):
             self._damage = _DAMAGED
             self._skip(f"{self.name}: {self._damage}")
             return
+        if self.look is None:
+            self.look = read_look(picture, self._stream.sample_aspect_ratio)
         rgb = self._to_rgb.reformat(picture, format="rgb24", threads=_CONVERTING_THREADS)
         pixels = np.asarray(rgb.to_ndarray(), dtype=np.uint8)
         image = np.ascontiguousarray(np.rot90(pixels, round(picture.rotation / 90)))

@@ -1,0 +1,82 @@
+"""How a video's samples are meant: which colours they stand for, and the shape of a pixel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from av.video.frame import VideoFrame
+
+# Numbers of ITU-T H.273, which FFmpeg's enumerations and the containers share.
+_BT709, _BT470BG, _SMPTE170M, _BT2020, _BT2020_TRANSFER = 1, 5, 6, 9, 14
+_PRIMARIES = frozenset({1, 4, 5, 6, 7, 8, 9, 10, 11, 12, 22})
+_TRANSFERS = frozenset({1, *range(4, 19)})
+_FULL_RANGE = 2  # FFmpeg's AVCOL_RANGE_JPEG
+_NARROWEST = Fraction(1, 100)
+
+# Primaries and transfer that go with a matrix where only that is said; these matrices are those that swscale knows.
+_COMPANIONS: Mapping[int, tuple[int, int]] = {
+    _BT709: (_BT709, _BT709),
+    4: (4, 4),  # FCC
+    _BT470BG: (_BT470BG, _SMPTE170M),
+    _SMPTE170M: (_SMPTE170M, _SMPTE170M),
+    7: (7, 7),  # SMPTE 240M
+    _BT2020: (_BT2020, _BT2020_TRANSFER),
+}
+
+
+@dataclass(frozen=True)
+class Look:
+    """What turns a video's samples into what is seen; numbers are those of ITU-T H.273."""
+
+    matrix: int
+    """From YCbCr to RGB."""
+    primaries: int
+    """What red, green and blue are."""
+    transfer: int
+    """From values to light."""
+    is_full_range: bool = False
+    """Whether luma spans 0..255, not 16..235."""
+    pixel_aspect: Fraction = Fraction(1)
+    """Width of a pixel by its height."""
+
+
+def is_hd(size_hw: tuple[int, int]) -> bool:
+    """Whether video of this size is BT.709 where it does not say: players' rule."""
+    return size_hw[0] > 576 or size_hw[1] >= 1280
+
+
+def guess_look(size_hw: tuple[int, int]) -> Look:
+    """The look of video that says nothing: BT.709 for HD, BT.601 below, limited range, square pixels."""
+    matrix = _BT709 if is_hd(size_hw) else _SMPTE170M
+    return Look(matrix, *_COMPANIONS[matrix])
+
+
+def read_look(picture: VideoFrame, pixel_aspect: Fraction | None) -> Look:
+    """The look of a decoded picture once it is upright; guessed where it says nothing, or nothing that makes sense.
+
+    Args:
+        picture: As decoded.
+        pixel_aspect: Of its stream; None or 0 where it does not say.
+    """
+    matrix = int(picture.colorspace)
+    if matrix not in _COMPANIONS:
+        matrix = guess_look((picture.height, picture.width)).matrix
+    primaries, transfer = _COMPANIONS[matrix]
+    is_full_range = picture.color_range == _FULL_RANGE or picture.format.name.startswith("yuvj")
+    return Look(
+        matrix,
+        int(picture.color_primaries) if int(picture.color_primaries) in _PRIMARIES else primaries,
+        int(picture.color_trc) if int(picture.color_trc) in _TRANSFERS else transfer,
+        is_full_range and not picture.format.is_rgb,
+        _upright(pixel_aspect, picture.rotation),
+    )
+
+
+def _upright(pixel_aspect: Fraction | None, rotation: int) -> Fraction:
+    """A pixel's aspect after turning the picture; 1 where it is not said, or none that a video has."""
+    if not pixel_aspect or not _NARROWEST <= pixel_aspect <= 1 / _NARROWEST:
+        return Fraction(1)
+    aspect = 1 / pixel_aspect if rotation % 180 else pixel_aspect
+    return aspect.limit_denominator(500)  # H.264 has 16 bits for each side
