@@ -84,7 +84,7 @@ def check_help() -> None:
     """Every command helps, and is tried below; none of it loads PyTorch."""
     import typer
 
-    from maskjet.cli.main import app
+    from maskjet.cli.app import app
 
     names = set(_command_names(typer.main.get_command(app)))
     tried = {re.sub(r" (--|\().*", "", name) for name in COMMANDS}

@@ -136,8 +136,9 @@ class Detections:
             Per detection image_id, category_id, bbox (x, y, width, height), score, and, with masks, segmentation.
 
         Raises:
-            InputError: category_ids lacks a class that was found.
+            InputError: category_ids lacks a class that was found, or a box or confidence is not finite.
         """
+        self._check_is_json()
         found = self.class_id.tolist()
         missing = [] if category_ids is None else sorted(set(found) - set(category_ids))
         if missing:
@@ -156,7 +157,12 @@ class Detections:
         return entries
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON types; `from_dict` reads them back."""
+        """As JSON types; `from_dict` reads them back.
+
+        Raises:
+            InputError: A box or confidence is not finite: JSON has no such numbers.
+        """
+        self._check_is_json()
         rows = zip(self.class_id.tolist(), self.class_name, self.confidence.tolist(), self.xyxy.tolist(), strict=True)
         found = [
             {"class_id": class_id, "class_name": name, "confidence": confidence, "xyxy": xyxy}
@@ -165,6 +171,15 @@ class Detections:
         for entry, rle in zip(found, self.rle or [], strict=False):
             entry["rle"] = coco_rle.to_json(rle)
         return {"size": list(self.image_size), "has_masks": self.rle is not None, "detections": found}
+
+    def _check_is_json(self) -> None:
+        is_finite = np.isfinite(self.xyxy).all(axis=1) & np.isfinite(self.confidence)
+        if not is_finite.all():
+            i = int(is_finite.argmin())
+            raise InputError(
+                f"xyxy and confidence must be finite, detection {i} has {self.xyxy[i].tolist()} and "
+                f"{self.confidence[i]}; pick those that are."
+            )
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Detections:

@@ -26,6 +26,8 @@ _LETTERS = (20, 24, 28)
 _FONT = cv2.FONT_HERSHEY_SIMPLEX
 _FILL = 0.42  # opacity of a mask's inside
 _REFERENCE_HEIGHT = 720  # line and letter sizes are given for this height of the image
+_LONGEST_NAME = 60  # letters of it are drawn
+_FAR = 2**15  # pixels; OpenCV's lines end long before its integers do
 
 
 def class_colour(class_id: int) -> tuple[int, int, int]:
@@ -34,7 +36,7 @@ def class_colour(class_id: int) -> tuple[int, int, int]:
 
 
 def draw(image: NDArray[np.uint8], detections: Detections) -> NDArray[np.uint8]:
-    """Draw detections into a copy of their image, the most confident on top.
+    """Draw detections into a copy of their image, the most confident on top; those without a finite box are left out.
 
     Args:
         image: uint8 [H, W, 3], RGB.
@@ -44,6 +46,7 @@ def draw(image: NDArray[np.uint8], detections: Detections) -> NDArray[np.uint8]:
         uint8 [H, W, 3], RGB.
     """
     canvas = np.ascontiguousarray(image).copy()
+    detections = detections[np.asarray(np.isfinite(detections.xyxy).all(axis=1))]
     scale = min(max(canvas.shape[0] / _REFERENCE_HEIGHT, 0.4), 3.0)
     order = range(len(detections) - 1, -1, -1)
     if detections.rle is not None:
@@ -52,9 +55,9 @@ def draw(image: NDArray[np.uint8], detections: Detections) -> NDArray[np.uint8]:
     names = detections.class_name
     for i in order:
         colour = class_colour(int(detections.class_id[i]))
-        left, top, right, bottom = np.rint(detections.xyxy[i]).astype(int).tolist()
+        left, top, right, bottom = np.rint(detections.xyxy[i].clip(-_FAR, _FAR)).astype(int).tolist()
         cv2.rectangle(canvas, (left, top), (right, bottom), colour, max(round(1.5 * scale), 1), cv2.LINE_AA)
-        _write_label(canvas, f"{names[i]} {detections.confidence[i]:.2f}", (left, top), colour, scale=scale)
+        _write_label(canvas, f"{_drawable(names[i])} {detections.confidence[i]:.2f}", (left, top), colour, scale=scale)
     return canvas
 
 
@@ -68,6 +71,12 @@ def _fill_mask(canvas: NDArray[np.uint8], rle: coco_rle.RLE, colour: tuple[int, 
     cv2.copyTo(cv2.addWeighted(patch, 1 - _FILL, tint, _FILL, 0), crop, patch)
     outlines, _ = cv2.findContours(crop, cv2.RETR_CCOMP, cv2.CHAIN_APPROX_NONE, offset=(left, top))
     cv2.drawContours(canvas, outlines, -1, colour, max(round(1.5 * scale), 1), cv2.LINE_AA)
+
+
+def _drawable(name: str) -> str:
+    """A name without what OpenCV has no letters for: surrogates, which end the process, and control characters."""
+    shown = name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
+    return "".join(letter if letter.isprintable() else "?" for letter in shown)
 
 
 def _write_label(

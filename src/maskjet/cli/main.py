@@ -1,35 +1,52 @@
-"""The command line: maskjet run | info | traffic | bench | parity."""
+"""The program maskjet: starts a command and turns how it ended into an exit code.
+
+Nothing here imports much, so that Ctrl-C ends the program quietly from its first moment on.
+"""
 
 from __future__ import annotations
 
+import signal
 import sys
 
-import typer
-
 from maskjet import limits, process
-from maskjet.cli.bench import bench_app
-from maskjet.cli.info import info
-from maskjet.cli.parity import parity_app
-from maskjet.cli.run import run
-from maskjet.cli.traffic import traffic_app
-from maskjet.errors import MaskjetError
+from maskjet.cli import signals
+from maskjet.errors import CheckpointError, DeviceError, FrameError, MaskjetError, OutputError, SourceError
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-app.command()(run)
-app.command()(info)
-app.add_typer(traffic_app, name="traffic")
-app.add_typer(bench_app, name="bench")
-app.add_typer(parity_app, name="parity")
-
-_EXIT_ERROR = 2
+_USAGE = 2
+_CODES: tuple[tuple[type[MaskjetError] | tuple[type[MaskjetError], ...], int], ...] = (
+    ((SourceError, FrameError, CheckpointError), 3),
+    (OutputError, 4),
+    (DeviceError, 5),
+)
 
 
 def main() -> None:
-    """Run the command line; an error of ours is one line and exit code 2."""
+    """Run the command line; an error of ours is one line on stderr."""
+    signals.ignore_late_interrupts()
     process.spin_less()
+    came: list[int] = []
+    try:
+        with signals.raising() as came:
+            code = _run()
+    except BaseException as error:
+        if not came and not isinstance(error, KeyboardInterrupt):
+            raise
+        code = signals.exit_code(came[0] if came else signal.SIGINT)
+    signals.let_go_of_stdout()
+    sys.exit(code)
+
+
+def _run() -> int | str | None:
+    """Run the command line; what Python is to exit with."""
+    from maskjet.cli.app import app
+    from maskjet.cli.options import print_error
+
     try:
         limits.read_environment()
         app()
+    except SystemExit as end:
+        return end.code
     except MaskjetError as error:
-        typer.echo(f"maskjet: {error}", err=True)
-        sys.exit(_EXIT_ERROR)
+        print_error(error)
+        return next((code for kinds, code in _CODES if isinstance(error, kinds)), _USAGE)
+    return 0

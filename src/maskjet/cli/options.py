@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from maskjet.errors import InputError
+from maskjet.errors import InputError, OutputError, first_line
 from maskjet.spec import SPECS
 
 ModelOption = Annotated[str, typer.Option(help=f"demo, a checkpoint's path, or a size: {', '.join(SPECS)}.")]
@@ -75,8 +75,34 @@ def progress(what: str, total: int | None) -> Iterator[Callable[[], None]]:
 
 
 def print_result(result: Any, *, to_stdout: bool = False) -> None:
-    """JSON on stdout for programs, text on stderr for people: what is piped on holds data only."""
+    """JSON on stdout for programs, text on stderr for people: what is piped on holds data only.
+
+    Raises:
+        OutputError: It can't be written there.
+    """
     if isinstance(result, dict):
-        typer.echo(json.dumps(result, indent=2))
+        _print(json.dumps(result, indent=2, allow_nan=False), to_stdout=True)
     else:
-        typer.echo(str(result), err=not to_stdout)
+        _print("\n".join(map(printable, str(result).split("\n"))), to_stdout=to_stdout)
+
+
+def print_error(error: Exception) -> None:
+    """One line on stderr; nothing where that can't be written."""
+    with suppress(OutputError):
+        _print(f"maskjet: {printable(str(error))}", to_stdout=False)
+
+
+def printable(text: str) -> str:
+    """A text in one line without anything that a terminal acts on, or can't show: such characters are escaped.
+
+    Names of files, classes and models come from outside, and may hold colours, window titles and worse.
+    """
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
+
+
+def _print(text: str, *, to_stdout: bool) -> None:
+    try:
+        typer.echo(text, err=not to_stdout)
+    except (OSError, ValueError, AttributeError) as error:  # full, closed by the reader, or closed from the start
+        name = "stdout" if to_stdout else "stderr"
+        raise OutputError(f"{name} must be writable, it is not: {first_line(error)}.") from error

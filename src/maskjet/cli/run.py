@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, dataclass
-from types import FrameType
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from maskjet.cli import signals
 from maskjet.cli.options import (
     CompileOption,
     DepthOption,
@@ -26,44 +25,58 @@ from maskjet.cli.options import (
     ResampleOption,
     WeightsOption,
     print_result,
+    printable,
     progress,
 )
 from maskjet.config import DEFAULT_THRESHOLD, EngineConfig
+from maskjet.errors import OutputError
 
 if TYPE_CHECKING:
-    from maskjet.frames import Source
-    from maskjet.model import Model
+    from maskjet.detections import Detections
+    from maskjet.frames import Frame, Source
+    from maskjet.sinks import Outputs, Sinks
 
-_EXIT_STRICT, _EXIT_INTERRUPTED = 1, 130
+_EXIT_STRICT = 1
+EPILOG = (
+    "Exit codes: 0 done; 1 a frame could not be decoded (--strict); 2 wrong usage; 3 a source or checkpoint can't be "
+    "read; 4 an output can't be written; 5 the device failed; 128 + n ended by signal n (130 Ctrl-C, 143 SIGTERM), "
+    "with whole outputs."
+)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Summary:
-    """What a run did."""
+    """What a run did so far."""
 
-    frames: int
+    frames: int = 0
     """Frames detected on and written."""
-    detections: int
+    detections: int = 0
     """Detections in all of them."""
-    bad_frames: list[str]
+    left_out: int = 0
+    """Detections not written because their box or confidence is not finite."""
+    bad_frames: Sequence[str] = ()
     """One line per frame that could not be decoded."""
-    dropped: int
+    dropped: int = 0
     """Frames left out because newer ones had come."""
-    seconds: float
+    seconds: float = 0.0
     """From the first frame asked for to the last one written."""
-    fps: float
+    fps: float = 0.0
     """Frames per second over that time, decoding and writing included."""
-    outputs: list[str]
-    """What was written."""
-    is_interrupted: bool
-    """Whether Ctrl-C ended it early."""
+    outputs: Sequence[str] = ()
+    """Where what was written lies: under names with ".partial" if an error ended the run."""
+    is_interrupted: bool = False
+    """Whether a signal ended it early."""
+    error: str | None = None
+    """What ended it early."""
 
     def __str__(self) -> str:
+        state = "failed" if self.error is not None else "interrupted" if self.is_interrupted else "done"
         lines = [f"{self.frames} frames, {self.detections} detections in {self.seconds:.1f} s: {self.fps:.1f} frames/s"]
         lines += [f"  {self.dropped} frames dropped, newer ones had come"] if self.dropped else []
-        lines += [f"  bad frame: {reason}" for reason in self.bad_frames]
-        lines += [f"  wrote {output}" for output in self.outputs]
-        return "\n".join(["interrupted" if self.is_interrupted else "done", *lines])
+        lines += [f"  {self.left_out} detections left out, they are not finite"] if self.left_out else []
+        lines += [f"  bad frame: {printable(reason)}" for reason in self.bad_frames]
+        lines += [f"  wrote {printable(output)}" for output in self.outputs]
+        return "\n".join([state, *lines])
 
 
 def run(
@@ -74,7 +87,7 @@ def run(
         list[str],
         typer.Option(
             help="Video, .jsonl, .json (COCO) or folder of images; may be repeated. {} becomes the source's name; with "
-            "several sources all but .jsonl need it."
+            "several sources all but .jsonl need it. Until a file is whole it has .partial in its name."
         ),
     ],
     model: ModelOption = "demo",
@@ -105,6 +118,7 @@ def run(
     """Detect on every frame of one source or several and write the results."""
     from maskjet.frames import open_source, split_sources
     from maskjet.model import Model, read_network
+    from maskjet.sinks import check_outputs
 
     config = EngineConfig.from_env(
         device=device,
@@ -117,52 +131,74 @@ def run(
         nvtx=nvtx or None,
     )
     names = [name.strip() for name in classes.split(",")] if classes else None
-    with ExitStack() as stack:
-        given = source if len(source) == 1 else split_sources(source)  # images are one source, however many
-        sources = [stack.enter_context(open_source(one)) for one in given]
-        runner = stack.enter_context(Model(read_network(model, weights), config, threshold=threshold, classes=names))
-        summary = _detect(runner, sources, out, depth=depth, batch=batch, drop_late=drop_late)
+    summary = Summary()
+    try:
+        with ExitStack() as stack:
+            given = source if len(source) == 1 else split_sources(source)  # images are one source, however many
+            sources = [stack.enter_context(open_source(one)) for one in given]
+            outputs = check_outputs(out, sources)
+            runner = Model(read_network(model, weights), config, threshold=threshold, classes=names)
+            stack.enter_context(runner)
+            # This checks the last options and may compile for seconds. Only then is anything opened to be written.
+            streamed = sources[0] if len(sources) == 1 else sources
+            results = runner.stream(streamed, depth=depth, batch=batch, drop_late=drop_late)
+            number = _write(results, sources, outputs, summary)
+    except Exception:
+        if summary.frames or summary.outputs:
+            with suppress(OutputError):
+                print_result(asdict(summary) if as_json else summary)
+        raise
     print_result(asdict(summary) if as_json else summary)
-    if summary.is_interrupted:
-        raise typer.Exit(_EXIT_INTERRUPTED)
+    if number is not None:
+        raise typer.Exit(signals.exit_code(number))
     if strict and summary.bad_frames:
         raise typer.Exit(_EXIT_STRICT)
 
 
-def _detect(
-    model: Model, sources: Sequence[Source], out: list[str], *, depth: int, batch: int | None, drop_late: bool
-) -> Summary:
-    """Run a model over sources into sinks; Ctrl-C ends it early, with whole outputs."""
+def _write(
+    results: Generator[tuple[Frame, Detections]], sources: Sequence[Source], outputs: Outputs, summary: Summary
+) -> int | None:
+    """Write results into outputs, counted in the summary; the number of the signal that ended it early."""
     from maskjet import garbage
-    from maskjet.sinks import open_sinks_by_source
 
-    frames = 0
-    source = sources[0] if len(sources) == 1 else list(sources)
-    with ExitStack() as stack:
-        is_interrupted = stack.enter_context(_interrupt_flag())
-        sinks = stack.enter_context(open_sinks_by_source(out, sources))
-        stream = model.stream(source, depth=depth, batch=batch, drop_late=drop_late)  # may compile, and says so
-        results = stack.enter_context(closing(stream))
-        stack.enter_context(garbage.frozen())
-        advance = stack.enter_context(progress("detecting", _total_length(sources)))
-        start = time.perf_counter()
-        for frame, detections in results:
-            sinks.write(frame, detections)
-            frames += 1
-            advance()
-            if is_interrupted.is_set():
-                break
-    seconds = time.perf_counter() - start
-    return Summary(
-        frames=frames,
-        detections=model.report().detections,
-        bad_frames=_bad_frames(sources),
-        dropped=sum(source.frames_dropped for source in sources),
-        seconds=seconds,
-        fps=frames / seconds,
-        outputs=list(sinks.outputs),
-        is_interrupted=is_interrupted.is_set(),
-    )
+    sinks: Sinks | None = None
+    start = time.perf_counter()
+    try:
+        with (
+            signals.stopping() as stop,
+            closing(results),
+            garbage.frozen(),
+            progress("detecting", _total_length(sources)) as advance,
+            outputs.open() as sinks,  # closed first: sources may take seconds to let go
+        ):
+            finish = partial(_finish, sinks, summary)
+            for frame, detections in stop.until(results, finish):
+                sinks.write(frame, detections)
+                summary.frames += 1
+                summary.detections += len(detections)
+                advance()
+            if stop.number is not None:
+                finish()
+    except Exception as error:
+        summary.error = str(error)
+        raise
+    finally:
+        summary.seconds = time.perf_counter() - start
+        summary.fps = summary.frames / summary.seconds
+        summary.bad_frames = _bad_frames(sources)
+        summary.dropped = sum(source.frames_dropped for source in sources)
+        if sinks is not None:
+            summary.outputs, summary.left_out = list(sinks.paths), sinks.left_out
+    summary.is_interrupted = stop.number is not None
+    return stop.number
+
+
+def _finish(sinks: Sinks, summary: Summary) -> None:
+    """Make outputs whole after a signal; without a frame what was there before is worth more."""
+    if summary.frames:
+        sinks.close()
+    else:
+        sinks.abandon()
 
 
 def _total_length(sources: Sequence[Source]) -> int | None:
@@ -178,24 +214,3 @@ def _bad_frames(sources: Sequence[Source]) -> list[str]:
         for source in sources
         for index, reason in source.bad_frames
     ]
-
-
-@contextmanager
-def _interrupt_flag() -> Iterator[threading.Event]:
-    """Let the first Ctrl-C set a flag, so that no output misses a frame another has; the second raises as ever."""
-    flag = threading.Event()
-    before = signal.getsignal(signal.SIGINT)
-    if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
-        yield flag  # someone else decides, or started us in the background
-        return
-
-    def interrupt(number: int, at: FrameType | None) -> None:
-        if flag.is_set():
-            signal.default_int_handler(number, at)
-        flag.set()
-
-    signal.signal(signal.SIGINT, interrupt)
-    try:
-        yield flag
-    finally:
-        signal.signal(signal.SIGINT, before)

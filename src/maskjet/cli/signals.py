@@ -1,0 +1,141 @@
+"""What ends a command from outside: Ctrl-C, SIGTERM (docker stop, systemd, timeout) and SIGHUP (a closed terminal).
+
+All three end it like Ctrl-C, with exit code 128 + the signal's number and no traceback. A signal that is ignored when
+the command starts, as SIGHUP is under nohup, stays ignored.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, TypeVar
+
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_DEFAULTS = (signal.SIG_DFL, signal.default_int_handler)
+
+Item = TypeVar("Item")
+
+
+class Ended(KeyboardInterrupt):
+    """A signal has ended the command.
+
+    Attributes:
+        number: The signal's.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"ended by {signal.Signals(number).name}")
+        self.number = number
+
+
+def exit_code(number: int) -> int:
+    """The exit code of a command that a signal has ended."""
+    return 128 + number
+
+
+@contextmanager
+def raising() -> Iterator[list[int]]:
+    """Raise `Ended` when a signal comes; yields the numbers of those that came.
+
+    An exception may be swallowed or turned into another by what it hits, most of all while modules are imported.
+    """
+    came: list[int] = []
+
+    def end(number: int, _: FrameType | None) -> None:
+        came.append(number)
+        raise Ended(number)
+
+    with _handling(end, _DEFAULTS):
+        yield came
+
+
+class Stop:
+    """Ends a loop over results at a signal, so that no output misses a frame that another has; see `stopping`."""
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        self._finish: Callable[[], None] | None = None  # while a result is awaited
+
+    def until(self, results: Generator[Item, Any, Any], finish: Callable[[], None]) -> Iterator[Item]:
+        """The results up to the signal.
+
+        Args:
+            results: What to take them from.
+            finish: Makes the outputs whole. Called at once if the signal comes while a result is awaited, which may
+                take long, as from a silent camera; the wait is ended then.
+        """
+        try:
+            while self.number is None:
+                self._finish = finish
+                result = next(results, None)
+                self._finish = None
+                if result is None:
+                    return
+                yield result
+        except Ended:
+            if self.number is None:
+                raise
+        finally:
+            self._finish = None
+
+    def _handle(self, number: int, _: FrameType | None) -> None:
+        if self.number is not None:
+            raise Ended(number)
+        self.number = number
+        if self._finish is not None:
+            finish, self._finish = self._finish, None
+            finish()  # first: the sources may take seconds to let go
+            raise Ended(number)
+
+
+@contextmanager
+def stopping() -> Iterator[Stop]:
+    """Let the first signal stop a loop; the second raises `Ended`, wherever it hits."""
+    stop = Stop()
+    with _handling(stop._handle, None):
+        yield stop
+
+
+@contextmanager
+def _handling(handler: Callable[[int, FrameType | None], None], replaces: tuple[Any, ...] | None) -> Iterator[None]:
+    """Handle the signals that would end the process, or that `raising` handles; in the main thread alone."""
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in _ENDING:
+            current = signal.getsignal(number)
+            if current in _DEFAULTS or (replaces is None and getattr(current, "__module__", None) == __name__):
+                before[number] = current
+                signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for handled, previous in before.items():
+            signal.signal(handled, previous)
+
+
+def ignore_late_interrupts() -> None:
+    """Print nothing of a Ctrl-C that hits where exceptions can't be raised: in a destructor, or when Python ends."""
+    report = sys.unraisablehook
+    if getattr(report, "__module__", None) == __name__:
+        return
+
+    def report_others(unraisable: sys.UnraisableHookArgs) -> None:
+        if not issubclass(unraisable.exc_type, KeyboardInterrupt):
+            report(unraisable)
+
+    sys.unraisablehook = report_others
+
+
+def let_go_of_stdout() -> None:
+    """Let what stdout still holds go where nothing fails, so that Python's end does not try to write it again."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
