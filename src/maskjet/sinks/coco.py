@@ -76,6 +76,7 @@ class CocoJson(Sink):
         if self._entries is None:
             return
         with ExitStack() as undo:
+            undo.callback(self.abandon)
             whole = Part(self._path)
             undo.callback(whole.remove)
             for name, start in _STARTS.items():

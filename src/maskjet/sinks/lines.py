@@ -43,9 +43,14 @@ class JsonLines(Sink):
 
     def close(self) -> None:
         """Give the file its name."""
-        if self._part is not None:
+        if self._part is None:
+            return
+        try:
             self._part.finish()
-            self._part, self.paths = None, (self._path,)
+        except BaseException:
+            self.abandon()
+            raise
+        self._part, self.paths = None, (self._path,)
 
     def abandon(self) -> None:
         """Leave the lines beside the file's name."""

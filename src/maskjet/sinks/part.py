@@ -82,7 +82,7 @@ class Part:
         self._end += len(data)
 
     def _drop(self) -> None:
-        """Close the file without what the buffer still holds, cut to what was written whole."""
+        """Close the file, cut to what was written whole, without what the buffer still holds."""
         with suppress(OSError):
             os.ftruncate(self.file.fileno(), self._end)
         with suppress(OSError):
@@ -108,9 +108,10 @@ class Part:
     def keep(self) -> None:
         """Close the file and leave it under the other name."""
         with suppress(OSError):
-            self.file.flush()
+            if not self.file.closed:
+                self.file.flush()
         with suppress(OSError):
-            self.file.raw.close()
+            self.file.raw.close()  # not the buffer, which would try again to write what it holds
 
     def remove(self) -> None:
         """Close the file and remove it."""

@@ -114,9 +114,8 @@ class AnnotatedVideo(Sink):
 
     def _give_up(self, part: Part) -> None:
         """Leave what was written, unless it is nothing."""
-        if self._packets:
-            part.keep()
-        else:
+        part.keep()
+        if not self._packets or not part.path.stat().st_size:
             part.remove()
             self.paths = ()
         self._part = None
@@ -148,12 +147,17 @@ class AnnotatedVideo(Sink):
         if self._container is None:
             self._give_up(self._part)
             return
+        part = self._part
         with naming(self._path):
-            self._finish_container(self._part)
-            if self._format == "matroska":
-                self._part.finish()
-            else:
-                self._finish_in_order(self._part)
+            self._finish_container(part)
+            try:
+                if self._format == "matroska":
+                    part.finish()
+                else:
+                    self._finish_in_order(part)
+            except BaseException:
+                self._give_up(part)
+                raise
         self._part, self.paths = None, (self._path,)
 
     def _finish_container(self, part: Part) -> None:
