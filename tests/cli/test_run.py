@@ -5,10 +5,8 @@ import json
 import os
 import pty
 import re
-import signal
 import subprocess
 import sys
-import time
 
 import pytest
 from safetensors.torch import load_file, save_file
@@ -16,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from maskjet import traffic
 from maskjet.cli import run as run_command
 from maskjet.cli.main import main
-from maskjet.errors import InputError
+from maskjet.errors import DeviceError, InputError, OutputError, SourceError, UnsupportedError
 from maskjet.frames import ListSource, open_source
 from maskjet.model import Model
 
@@ -294,33 +292,113 @@ def test_a_terminal_sees_progress_with_speed_and_time_left(tmp_path):
     assert "done" in plain
 
 
-def test_ctrl_c_leaves_whole_outputs(tmp_path):
-    source = tmp_path / "long.mp4"
-    traffic.write_video(source, size_hw=(96, 160), frames=900)
-    outs = [tmp_path / "a.mp4", tmp_path / "a.jsonl", tmp_path / "a.json"]
-    # A background job ignores SIGINT, and so would what it starts.
-    program = (
-        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "from maskjet.cli.main import main; main()"
-    )
-    command = [sys.executable, "-c", program, "run", source, *(flag for out in outs for flag in ("--out", out))]
-    process = subprocess.Popen(
-        command,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    deadline = time.monotonic() + 120
-    lines = tmp_path / "a.partial.jsonl"
-    while not (lines.exists() and lines.stat().st_size > 1000):
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "interrupted" in err
-    written = len(outs[1].read_text().splitlines())
-    assert 0 < written < 900
-    assert len(list(open_source(outs[0]))) == written
-    assert len(json.loads(outs[2].read_text())["images"]) == written
+def test_options_are_checked_before_an_output_is_opened(clip, tmp_path, capsys):
+    out = tmp_path / "a.mp4"
+    out.write_bytes(b"precious")
+    for flags in (
+        ("--depth", "99"),
+        ("--batch", "0"),
+        ("--threshold", "2"),
+        ("--classes", "cow"),
+        ("--model", "no"),
+        ("--drop-late",),
+        ("--out", tmp_path / "b.txt"),
+        ("--out", tmp_path / "a.mp4" / "b.mp4"),
+    ):
+        assert run("run", clip, "--out", out, *flags, capsys=capsys)[0] in (2, 4)
+        assert [path.name for path in tmp_path.iterdir()] == ["a.mp4"]
+        assert out.read_bytes() == b"precious"
+
+
+def test_outputs_are_checked_before_the_model_is_read(clip, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("maskjet.model.read_network", lambda *_: pytest.fail("too late"))
+    code, out, err = run("run", clip, "--out", tmp_path / ("x" * 300 + ".mp4"), capsys=capsys)
+    assert (code, out) == (4, "")
+    assert err.endswith("File name too long.\n")
+
+
+def test_sources_of_a_glob_are_not_written_over(clip, tmp_path, capsys):
+    (tmp_path / "a.mp4").write_bytes(clip.read_bytes())
+    code, _, err = run("run", f"{tmp_path}/*.mp4", "--out", tmp_path / "a.mp4", capsys=capsys)
+    assert code == 2
+    assert err == f"maskjet: out must not be the source, got '{tmp_path}/a.mp4' for both.\n"
+    assert (tmp_path / "a.mp4").read_bytes() == clip.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (SourceError("The camera is gone."), 3),
+        (OutputError("The disk is full."), 4),
+        (DeviceError("The device failed.", index=3), 5),
+        (UnsupportedError("Not here."), 2),
+    ],
+)
+def test_what_a_run_that_failed_did_is_said_and_kept(error, code, clip, tmp_path, monkeypatch, capsys):
+    stream = Model.stream
+
+    def breaking(self, *arguments, **options):
+        results = stream(self, *arguments, **options)
+        yield next(results)
+        yield next(results)
+        raise error
+
+    monkeypatch.setattr(Model, "stream", breaking)
+    arguments = ("run", clip, "--out", tmp_path / "a.jsonl")
+    found, out, err = run(*arguments, "--json", capsys=capsys)
+    summary = json.loads(out)
+    part = tmp_path / "a.partial.jsonl"
+    assert (found, err) == (code, f"maskjet: {error}\n")
+    assert (summary["frames"], summary["outputs"], summary["error"]) == (2, [str(part)], str(error))
+    assert len(part.read_text().splitlines()) == 2
+    part.unlink()
+    _, out, err = run(*arguments, capsys=capsys)
+    assert out == ""
+    assert re.fullmatch(rf"failed\n2 frames, .*\n  wrote {part}\nmaskjet: {error}\n", err)
+
+
+def test_coco_results_are_numbered_as_the_streets_are(tmp_path, capsys):
+    assert run("traffic", "coco", tmp_path / "set", "--size", "320x180", "--images", "6", capsys=capsys)[0] == 0
+    found = tmp_path / "found.json"
+    code, _, _ = run("run", tmp_path / "set" / "images", "--out", found, "--threshold", "0.05", capsys=capsys)
+    assert code == 0
+    report = tmp_path / "report.json"
+    code, _, err = run("parity", "coco", found, "--coco-dir", tmp_path / "set", "--out", report, capsys=capsys)
+    assert code == 0, err
+    precisions = {m["kind"]: m["ap"] for m in json.loads(report.read_text())["measurements"]}
+    assert precisions["bbox"] > 0.4
+    assert precisions["segm"] > 0.4
+
+
+@pytest.mark.parametrize("text", ["\x1b]0;owned\x07", "\x9b31m", "a\nmaskjet: b", "\u202egnp.exe", "\ud800", "\u2028"])
+def test_nothing_printed_acts_on_a_terminal(text, tmp_path, monkeypatch, capsys):
+    def fail(*_):
+        raise InputError(f"classes must name classes of {text}.")
+
+    monkeypatch.setattr("maskjet.model.read_network", fail)
+    traffic.write_coco(tmp_path / "set", images=1, size_hw=(96, 160))
+    code, _, err = run("run", tmp_path / "set" / "images", "--out", tmp_path / "a.jsonl", capsys=capsys)
+    escaped = ascii(text)[1:-1]
+    assert (code, err) == (2, f"maskjet: classes must name classes of {escaped}.\n")
+    summary = str(run_command.Summary(frames=1, bad_frames=[text], outputs=[text]))
+    assert summary.splitlines()[-2:] == [f"  bad frame: {escaped}", f"  wrote {escaped}"]
+
+
+def test_exit_codes_are_in_the_help(capsys):
+    code, out, _ = run("run", "--help", capsys=capsys)
+    assert code == 0
+    assert "4 an output can't be written" in " ".join(out.split())
+
+
+@pytest.mark.parametrize("command", [("info", "--json"), ("run", "CLIP", "--out", "-")])
+def test_a_stdout_that_takes_nothing_is_one_line(command, clip):
+    words = [sys.executable, "-m", "maskjet", *(str(clip) if word == "CLIP" else word for word in command)]
+    reader, writer = os.pipe()
+    os.close(reader)
+    if "info" in command:  # a full disk, or a reader that has gone
+        os.close(writer)
+        writer = os.open("/dev/full", os.O_WRONLY)
+    done = subprocess.run(words, stdout=writer, stderr=subprocess.PIPE, text=True, check=False, timeout=120)
+    os.close(writer)
+    assert done.returncode == 4
+    assert re.fullmatch(r"(failed\n.*\n  wrote -\n)?maskjet: .* must be writable, .*\n", done.stderr)
