@@ -5,7 +5,7 @@ PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --r
 SELF := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --no-build-isolation --editable .
 WORKERS ?= 2
 
-.PHONY: demo test lint lock clean
+.PHONY: demo test test-matrix lint lock clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/run.done
@@ -15,6 +15,10 @@ demo: $(VENV)/run.done
 
 test: $(VENV)/test.done
 	$(VENV)/bin/python -m pytest --numprocesses $(WORKERS) $(TESTS)
+
+# The numeric tests as on other processors: threads × instruction sets × precisions of float32 products.
+test-matrix: $(VENV)/test.done
+	$(VENV)/bin/python -m tools.test_matrix --numprocesses $(WORKERS) $(TESTS)
 
 lint: $(VENV)/test.done
 	$(VENV)/bin/ruff check .
