@@ -22,6 +22,12 @@ def rounding(terms, largest, dtype=torch.float32):
     return torch.finfo(dtype).eps * math.sqrt(terms) * float(largest)
 
 
+def additions(module):
+    """Of all its layers' sums: at least those on the longest way through it."""
+    layers = [each for each in module.modules() if isinstance(each, torch.nn.Linear | torch.nn.Conv2d)]
+    return sum(layer.weight[0].numel() for layer in layers)
+
+
 def pair_rows(xyxy, class_id, other_xyxy, other_class_id):
     """For each detection, the row of the other result with its class and the nearest box.
 
@@ -37,9 +43,9 @@ def pair_rows(xyxy, class_id, other_xyxy, other_class_id):
 class SameTokens(TorchFunctionMode):
     """Has two RF-DETRs decode the same tokens in the same order, where they rank them alike.
 
-    Queries are learned rank by rank: two tokens within rounding that change places change what is found. Of two calls the
-    first one's choice is recorded. In the second all tokens' scores must be close to the recorded ones, and at each rank
-    the recorded token's score to that of the token there, whose place it then takes.
+    Queries are learned rank by rank: two tokens within rounding that change places change what is found. The choice of
+    the first of two calls is recorded. In the second all tokens' scores must be close to the recorded ones, and at each
+    rank the recorded token's score must be close to that of the token found there, whose place it then takes.
 
     Args:
         tokens: Of an image, to know the choice among them from others.

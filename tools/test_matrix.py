@@ -19,7 +19,7 @@ TESTS = [
     *("tests/ops/test_select.py", "tests/ops/test_roi_align.py", "tests/ops/test_preprocess.py"),
     *("tests/ops/test_masks.py", "tests/parity", "tests/bench/test_video_peers.py", "tests/tools"),
 ]
-"""All that compare results of PyTorch's kernels for a CPU. Kernels in Triton's interpreter know none of the settings."""
+"""All that compare what PyTorch's kernels compute on a CPU; Triton's interpreter knows none of the settings."""
 
 
 def run(threads, instructions, precision, arguments):
@@ -43,7 +43,9 @@ def main():
         lines = (done.stdout + done.stderr).splitlines()
         summary = lines[-1].strip("= ") if lines else f"status {done.returncode}"
         seconds = time.monotonic() - started
-        print(f"{threads} threads, {instructions or 'unset':<11}, {precision:<7}: {summary} ({seconds:.0f} s)", flush=True)
+        print(
+            f"{threads} threads, {instructions or 'unset':<11}, {precision:<7}: {summary} ({seconds:.0f} s)", flush=True
+        )
         if done.returncode:
             status = 1
             print(*(line for line in lines if line.startswith(("FAILED", "ERROR", "E  "))), sep="\n", flush=True)

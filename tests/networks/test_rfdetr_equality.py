@@ -30,8 +30,8 @@ CLASSES = {
 
 
 TOLERANCE = 1e-4
-"""Of logits and mask logits, of up to 16, as README promises. `rounding` would allow 3e-4 for the 33,000 additions in
-the backbone's twelve blocks; their layer scales damp what each adds."""
+"""Of logits and mask logits, of up to 16, as README promises. `rounding` would allow 4e-4 for the 52,000 additions of
+the smallest; its layer scales damp what each block adds."""
 BOX_TOLERANCE = 1e-5
 """Of boxes, 0..1: a tenth, since what is predicted scales with a tenth of the image and less."""
 CONFIDENCE_TOLERANCE = TOLERANCE / 4  # the sigmoid's steepest slope
