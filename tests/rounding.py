@@ -33,11 +33,30 @@ def pair_rows(xyxy, class_id, other_xyxy, other_class_id):
 
     Confidences within rounding may have changed places. Each of the others belongs to exactly one.
     """
-    distance = abs(np.asarray(xyxy)[:, None] - np.asarray(other_xyxy)[None]).max(axis=2)
-    distance[np.asarray(class_id)[:, None] != np.asarray(other_class_id)[None]] = np.inf
-    rows = distance.argmin(axis=1) if len(other_xyxy) else np.arange(0)
+    rows = _nearest(xyxy, class_id, other_xyxy, other_class_id)[0]
     assert sorted(rows.tolist()) == list(range(len(other_xyxy)))
     return rows
+
+
+def sure_rows(xyxy, class_id, confidence, other_xyxy, other_class_id, *, box_tolerance, margin):
+    """Rows of a detection to compare with the other result: all but the weakest that it lacks.
+
+    Where their number is limited, another one may have taken the last place: only rows no more than `margin` more
+    confident than the weakest may have no equal.
+    """
+    distance = _nearest(xyxy, class_id, other_xyxy, other_class_id)[1]
+    is_lacking = ~(distance <= box_tolerance)
+    assert (np.asarray(confidence)[is_lacking] <= min(confidence, default=0) + margin).all()
+    return np.flatnonzero(~is_lacking)
+
+
+def _nearest(xyxy, class_id, other_xyxy, other_class_id):
+    """For each row, the other one of its class with the nearest box, and how far its furthest side is."""
+    if len(other_xyxy) == 0:
+        return np.zeros(len(xyxy), int), np.full(len(xyxy), np.inf)
+    distance = abs(np.asarray(xyxy)[:, None] - np.asarray(other_xyxy)[None]).max(axis=2)
+    distance[np.asarray(class_id)[:, None] != np.asarray(other_class_id)[None]] = np.inf
+    return distance.argmin(axis=1), distance.min(axis=1)
 
 
 class SameTokens(TorchFunctionMode):
