@@ -1,14 +1,16 @@
 """Triton's interpreter, without the work that it repeats."""
 
-from triton.runtime import interpreter
-
 
 def patch_language_once_per_launch() -> None:
     """Before each call of a device function the interpreter replaces the functions of `triton.language` by its own.
 
     They have been replaced since the launch or an earlier call, and finding that out takes as long as the kernels' own
     work. Here each module is patched once per launch.
+
+    To be called after TRITON_INTERPRET has been set, with which Triton has to be imported.
     """
+    from triton.runtime import interpreter
+
     patch_language, launch = interpreter._patch_lang, interpreter.GridExecutor.__call__
     patched = set()
 
