@@ -3,6 +3,10 @@
 import importlib
 import os
 
+# Threads of OpenMP spin for a while after their work, which keeps the cores from other tests and from programs that
+# tests start. To be set before PyTorch loads OpenMP.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 import pytest
 import torch
 
