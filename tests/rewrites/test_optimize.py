@@ -225,7 +225,7 @@ def test_compiled_it_finds_the_same(monkeypatch):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are compiled for the GPU, not interpreted")
-@pytest.mark.parametrize("candidates", [static_detector.CANDIDATES, 5])
+@pytest.mark.parametrize("candidates", [200, 5])  # 30 proposals of 6 classes are 180; of the usual 8,192 most are empty
 @pytest.mark.parametrize("has_masks", [True, False])
 def test_what_a_graph_would_run_finds_what_the_steps_find(has_masks, candidates, monkeypatch):
     monkeypatch.setattr(static_detector.StaticDetector.forward, "__defaults__", (candidates,))
