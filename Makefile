@@ -8,8 +8,6 @@ OURS := --quiet --no-deps --no-build-isolation
 WORKERS ?= 2
 
 .PHONY: demo test test-all test-matrix check-install lint lock clean
-
-.PHONY: demo test test-all test-matrix check-install lint lock clean
 .DELETE_ON_ERROR:
 
 define run_demo
