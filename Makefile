@@ -1,24 +1,41 @@
-# Every target makes its own .venv from the pinned lock; nothing is installed by hand.
+# Every target makes its own environment from the pinned lock; nothing is installed by hand.
 PYTHON ?= python3
 VENV := .venv
-PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes
-SELF := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --no-build-isolation --editable .
+WHEEL := .venv-wheel
+PIP := bin/python -m pip --disable-pip-version-check
+LOCKED := install --quiet --require-hashes --requirement
+OURS := --quiet --no-deps --no-build-isolation
 WORKERS ?= 2
 
-.PHONY: demo test test-matrix lint lock clean
+.PHONY: demo test test-all test-matrix check-install lint lock clean
 .DELETE_ON_ERROR:
 
-demo: $(VENV)/run.done
-	@mkdir -p out
-	$(VENV)/bin/maskjet traffic video out/street.mp4 --size 720p --frames 150 --seed 7
-	$(VENV)/bin/maskjet run out/street.mp4 --model demo --out out/demo.mp4 --out out/demo.jsonl
+define run_demo
+	@mkdir -p $(2)
+	$(1)/bin/maskjet traffic video $(2)/street.mp4 --size 720p --frames 150 --seed 7
+	$(1)/bin/maskjet run $(2)/street.mp4 --model demo --out $(2)/demo.mp4 --out $(2)/demo.jsonl
+endef
+
+demo: $(VENV)/editable.done
+	$(call run_demo,$(VENV),out)
 
 test: $(VENV)/test.done
+	$(VENV)/bin/python -m pytest --numprocesses $(WORKERS) -m "not slow" $(TESTS)
+
+test-all: $(VENV)/test.done
 	$(VENV)/bin/python -m pytest --numprocesses $(WORKERS) $(TESTS)
 
 # The numeric tests as on other processors: threads × instruction sets × precisions of float32 products.
 test-matrix: $(VENV)/test.done
 	$(VENV)/bin/python -m tools.test_matrix --numprocesses $(WORKERS) $(TESTS)
+
+# What users get: a wheel of this clone and the base install's packages, in an environment of their own.
+check-install: $(WHEEL)/run.done
+	rm -rf $(WHEEL)/dist out/wheel
+	$(WHEEL)/$(PIP) wheel $(OURS) --wheel-dir $(WHEEL)/dist .
+	$(WHEEL)/$(PIP) install $(OURS) --force-reinstall $(WHEEL)/dist/maskjet-*.whl
+	$(call run_demo,$(WHEEL),out/wheel)
+	$(WHEEL)/bin/python tools/check_install.py --demo out/wheel
 
 lint: $(VENV)/test.done
 	$(VENV)/bin/ruff check .
@@ -34,18 +51,20 @@ lock:
 		--constraint requirements/run.txt --output-file requirements/test.txt
 
 clean:
-	rm -rf $(VENV) out
+	rm -rf $(VENV) $(WHEEL) out
 
-$(VENV)/bin/python:
-	$(PYTHON) -m venv $(VENV)
+$(VENV)/bin/python $(WHEEL)/bin/python:
+	$(PYTHON) -m venv $(@:/bin/python=)
 
-$(VENV)/run.done: requirements/run.txt pyproject.toml | $(VENV)/bin/python
+$(VENV)/run.done $(WHEEL)/run.done: %/run.done: requirements/run.txt | %/bin/python
 	@echo "Installing the pinned packages (PyTorch with CUDA: 6 GB on disk, a minute or two) ..."
-	$(PIP) --requirement requirements/run.txt
-	$(SELF)
+	$*/$(PIP) $(LOCKED) requirements/run.txt
 	@touch $@
 
-$(VENV)/test.done: requirements/test.txt $(VENV)/run.done
-	$(PIP) --requirement requirements/test.txt
-	$(SELF)
+$(VENV)/editable.done: pyproject.toml $(VENV)/run.done
+	$(VENV)/$(PIP) install $(OURS) --editable .
+	@touch $@
+
+$(VENV)/test.done: requirements/test.txt $(VENV)/editable.done
+	$(VENV)/$(PIP) $(LOCKED) requirements/test.txt
 	@touch $@

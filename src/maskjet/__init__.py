@@ -1,10 +1,65 @@
 """Instance masks from frames as fast as the hardware allows, with proof that the answer did not change."""
 
-from maskjet import ops, rewrites, traffic
-from maskjet.detections import Detections
-from maskjet.frames import Frame
-from maskjet.model import Model, Report, load
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from maskjet import process
+from maskjet.errors import (
+    CheckpointError,
+    DeviceError,
+    FrameError,
+    InputError,
+    MaskjetError,
+    MissingDependencyError,
+    SourceError,
+    UnsupportedError,
+)
+
+if TYPE_CHECKING:
+    from maskjet import ops, rewrites, traffic
+    from maskjet.detections import Detections
+    from maskjet.frames import Frame
+    from maskjet.model import Model, Report, load
 
 __version__ = "0.1.0"
 
-__all__ = ["Detections", "Frame", "Model", "Report", "__version__", "load", "ops", "rewrites", "traffic"]
+__all__ = [
+    "CheckpointError",
+    "Detections",
+    "DeviceError",
+    "Frame",
+    "FrameError",
+    "InputError",
+    "MaskjetError",
+    "MissingDependencyError",
+    "Model",
+    "Report",
+    "SourceError",
+    "UnsupportedError",
+    "__version__",
+    "load",
+    "ops",
+    "rewrites",
+    "traffic",
+]
+
+_HOMES = {"Detections": "detections", "Frame": "frames", "Model": "model", "Report": "model", "load": "model"}
+_MODULES = ("ops", "rewrites", "traffic")
+
+process.avoid_broken_amx()  # before PyTorch is used
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for on first use (PEP 562): PyTorch takes two seconds, and `maskjet --help` needs none."""
+    if name in _MODULES:
+        return importlib.import_module(f"maskjet.{name}")
+    if name in _HOMES:
+        value = globals()[name] = getattr(importlib.import_module(f"maskjet.{_HOMES[name]}"), name)
+        return value
+    raise AttributeError(f"module 'maskjet' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -6,19 +6,22 @@ import os
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal
-
-import torch
+from typing import TYPE_CHECKING, Any, Literal
 
 from maskjet.errors import InputError, UnsupportedError
-from maskjet.ops.record import Implementation
+
+if TYPE_CHECKING:
+    import torch
 
 Precision = Literal["auto", "fp32", "fp16", "bf16"]
 Driver = Literal["auto", "graph", "eager"]
 Resample = Literal["bilinear", "cv2"]
+Implementation = Literal["auto", "reference", "triton", "cpu"]
 Step = Literal["preprocess", "select", "encode_masks"]
 
-_DTYPES: Mapping[str, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+DEFAULT_THRESHOLD = 0.5
+"""What a confidence must exceed, unless told otherwise."""
+_DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 _ENVIRONMENT_PREFIX = "MASKJET_"
 _SWITCHES = {"1": True, "true": True, "0": False, "false": False}
 
@@ -79,10 +82,12 @@ class EngineConfig:
 
     def resolve_precision(self, device: torch.device) -> tuple[str, torch.dtype]:
         """The precision to run a network in on a device: its name and PyTorch's type."""
+        import torch
+
         name = self.precision
         if name == "auto":
             name = "fp16" if device.type == "cuda" else "fp32"
-        return name, _DTYPES[name]
+        return name, getattr(torch, _DTYPES[name])
 
     def resolve_device(self) -> torch.device:
         """The device to run on, with its index.
@@ -91,6 +96,8 @@ class EngineConfig:
             InputError: Not the name of a device maskjet runs on.
             UnsupportedError: No such device here, or the precision or NVTX ranges can't be had on it.
         """
+        import torch
+
         name = self.device
         if name == "auto":
             name = "cuda" if torch.cuda.is_available() else "cpu"

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskjet import coco_rle
-from maskjet.errors import InputError, MissingDependencyError
+from maskjet.errors import InputError
+from maskjet.extras import require
 
 if TYPE_CHECKING:
     import supervision
@@ -114,19 +115,15 @@ class Detections:
         Raises:
             MissingDependencyError: supervision is not installed.
         """
-        try:
-            import supervision
-        except ImportError as error:
-            raise MissingDependencyError(
-                'to_supervision() needs supervision: pip install "maskjet[supervision]".'
-            ) from error
-        return supervision.Detections(
+        library = require("supervision", extra="supervision", purpose="to_supervision()")
+        found: supervision.Detections = library.Detections(
             xyxy=self.xyxy.copy(),
             mask=None if self.rle is None else self.masks(),
             confidence=self.confidence.copy(),
             class_id=self.class_id.astype(int),
             data={"class_name": np.array(self.class_name, dtype=str)},
         )
+        return found
 
     def to_coco(self, image_id: int, category_ids: Mapping[int, int] | None = None) -> list[dict[str, Any]]:
         """As entries of a COCO results file, JSON types throughout.

@@ -12,6 +12,9 @@ MaskjetError
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class MaskjetError(Exception):
     """The root: catch it to catch all of maskjet's own errors."""
@@ -64,3 +67,22 @@ class MissingDependencyError(MaskjetError, ImportError):
 def first_line(error: BaseException) -> str:
     """The first line of what an error says; its class's name if it says nothing."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+@contextmanager
+def border(error: type[MaskjetError], what: str) -> Iterator[None]:
+    """Turn whatever a foreign library raises into one of ours: the one place where a kind of input is read.
+
+    Our own exceptions pass as they are. What NumPy, PyTorch, FFmpeg or OpenCV raise on broken input is theirs to
+    choose and changes between versions, so that all of it is caught, not a list.
+
+    Args:
+        error: What to raise; takes one message.
+        what: The message's beginning, naming the input: "'a.pt' can't be read".
+    """
+    try:
+        yield
+    except MaskjetError:
+        raise
+    except Exception as foreign:
+        raise error(f"{what}: {first_line(foreign)}") from foreign

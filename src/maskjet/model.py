@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Union, overload
 
 import torch
 
-from maskjet import ops
-from maskjet.config import EngineConfig, Precision
+from maskjet import ops, process
+from maskjet.config import DEFAULT_THRESHOLD, EngineConfig, Implementation, Precision
 from maskjet.detections import Detections
 from maskjet.engine import pipeline
 from maskjet.engine.engine import Engine, Network
@@ -24,7 +24,6 @@ from maskjet.frames import Frame, split_sources
 from maskjet.images import to_image
 from maskjet.networks.rfdetr.checkpoint import Checkpoint, load_network, read_checkpoint, resolve_spec
 from maskjet.networks.rfdetr.network import RFDETR
-from maskjet.ops.record import Implementation
 from maskjet.rewrites.static import StaticDetector
 from maskjet.spec import SPECS, ModelSpec, TwoStageSpec
 
@@ -38,7 +37,6 @@ ImageLike = Union["np.ndarray[Any, Any]", torch.Tensor, str, os.PathLike[str], "
 Threshold = float | Mapping[str, float]
 """One threshold for all classes, or one by class name; classes not named keep the default."""
 
-DEFAULT_THRESHOLD = 0.5
 _DEMO = "demo"
 
 
@@ -363,4 +361,5 @@ def _to_tensor(image: ImageLike, name: str) -> torch.Tensor:
 def _device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return f"{device} ({torch.cuda.get_device_name(device)})"
-    return f"cpu ({platform.machine()}, {torch.get_num_threads()} threads)"
+    facts = (platform.machine(), f"{torch.get_num_threads()} threads", *process.notes())
+    return f"cpu ({', '.join(facts)})"

@@ -103,7 +103,7 @@ class Report(report.Report):
             writer = csv.DictWriter(file, [*_columns(self.measurements[0]), *where])
             writer.writeheader()
             writer.writerows({**_columns(measurement), **where} for measurement in self.measurements)
-        if chart.is_available():
+        if chart.why_not() is None:
             chart.draw(self.as_dict(), folder / "ablation.png")
 
 
@@ -227,8 +227,8 @@ def _find_rungs(only: Sequence[str], device: torch.device) -> tuple[list[Rung], 
             rungs.append(rung)
     if not rungs:
         raise UnsupportedError(f"No rung runs on {device}: {'; '.join(notes)}.")
-    if not chart.is_available():
-        notes.append(f"There is no chart: {chart.MISSING}")
+    if (missing := chart.why_not()) is not None:
+        notes.append(f"There is no chart: {missing}")
     return rungs, notes
 
 

@@ -22,10 +22,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from maskjet import __version__, ops
-from maskjet.config import EngineConfig
+from maskjet.config import DEFAULT_THRESHOLD, EngineConfig
 from maskjet.errors import InputError, SourceError
 from maskjet.frames import open_source
-from maskjet.model import DEFAULT_THRESHOLD, read_network
+from maskjet.model import read_network
 from maskjet.networks.rfdetr import RFDETR
 
 FORMAT = 1

@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from maskjet.errors import MissingDependencyError
+from maskjet.extras import require
 
-MISSING = "matplotlib is not installed: pip install 'maskjet[bench]'."
 _SURVIVORS = 25
 _COLOURS = {"triton": "#1f77b4", "compiled": "#8fb8de", "eager": "#b0b0b0"}
 _PEER_COLOUR = "#e0a458"
 
 
-def is_available() -> bool:
-    """Whether charts can be drawn here."""
-    return find_spec("matplotlib") is not None
+def check() -> None:
+    """Whether charts can be drawn here.
+
+    Raises:
+        MissingDependencyError: matplotlib is not installed.
+    """
+    require("matplotlib", extra="bench", purpose="A chart")
+
+
+def why_not() -> str | None:
+    """Why charts can't be drawn here; None if they can."""
+    try:
+        check()
+    except MissingDependencyError as error:
+        return str(error)
+    return None
 
 
 def draw(found: Mapping[str, Any], path: Path) -> None:
@@ -30,8 +42,7 @@ def draw(found: Mapping[str, Any], path: Path) -> None:
     Raises:
         MissingDependencyError: matplotlib is not installed.
     """
-    if not is_available():
-        raise MissingDependencyError(MISSING)
+    check()
     from matplotlib.figure import Figure
 
     measurements = _chosen(found["measurements"])
@@ -82,8 +93,7 @@ def draw_videos(found: Mapping[str, Any], path: Path) -> None:
     Raises:
         MissingDependencyError: matplotlib is not installed.
     """
-    if not is_available():
-        raise MissingDependencyError(MISSING)
+    check()
     from matplotlib.figure import Figure
 
     measurements = found["measurements"]

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from maskjet.bench.report import check_names
 from maskjet.bench.video_peers import PEERS, Detect
-from maskjet.config import EngineConfig
+from maskjet.config import DEFAULT_THRESHOLD, EngineConfig
 from maskjet.detections import Detections
 from maskjet.errors import UnsupportedError, first_line
 from maskjet.frames import open_source
-from maskjet.model import DEFAULT_THRESHOLD, Model
+from maskjet.model import Model
 from maskjet.networks.rfdetr import RFDETR
 
 Image = NDArray[np.uint8]

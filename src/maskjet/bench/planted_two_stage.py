@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from maskjet.errors import MissingDependencyError
+from maskjet.extras import require
 
 _CERTAIN = 3.0  # spread of the class logits: the best of a box stands out, as after training
 _CLASSES = 6  # that are found at all: each leaves at least one detection
@@ -35,10 +35,7 @@ def build(
     Raises:
         MissingDependencyError: torchvision is not installed.
     """
-    try:
-        from torchvision.models import detection
-    except ImportError as error:
-        raise MissingDependencyError('Two-stage detectors need torchvision: pip install "maskjet[bench]".') from error
+    detection = require("torchvision.models.detection", extra="bench", purpose="A torchvision detector")
     torch.manual_seed(seed)
     model = getattr(detection, name)(weights=None, weights_backbone=None, **options).eval().to(images[0].device)
     model.requires_grad_(requires_grad=False)

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from maskjet.bench import report
 from maskjet.bench.machine import describe_machine
 from maskjet.bench.timing import percentile, take_turns
-from maskjet.errors import InputError, MissingDependencyError, SourceError, first_line
+from maskjet.errors import InputError, SourceError, first_line
+from maskjet.extras import require
 from maskjet.rewrites.onnx import REWRITES, optimize_onnx
 
 EXPORTED = "as exported"
@@ -156,10 +157,7 @@ class _Contest:
 
 
 def _open(file: Path, threads: int) -> Any:
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise MissingDependencyError('Timing ONNX files needs onnxruntime: pip install "maskjet[onnx]".') from error
+    onnxruntime = require("onnxruntime", extra="bench", purpose="Timing ONNX files")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 3  # errors: it warns of every initializer it drops

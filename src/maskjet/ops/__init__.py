@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 
+from maskjet.config import Implementation
 from maskjet.ops import encode_masks as _encode_masks
 from maskjet.ops import nms as _nms
 from maskjet.ops import paste_masks as _paste_masks
 from maskjet.ops import preprocess as _preprocess
 from maskjet.ops import roi_align as _roi_align
 from maskjet.ops import select as _select
-from maskjet.ops.record import FALLBACKS, Choice, Implementation, Op
+from maskjet.ops.record import FALLBACKS, Choice, Op
 from maskjet.ops.selection import Selection
 
 RECORDS: Mapping[str, Op] = {

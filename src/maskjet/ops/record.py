@@ -8,13 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from maskjet.errors import InputError, UnsupportedError
-
-Implementation = Literal["auto", "reference", "triton", "cpu"]
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 """What networks return and take, and with it the ops."""

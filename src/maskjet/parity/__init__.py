@@ -1,1 +1,10 @@
-"""What changed between two variants."""
+"""What changed between two variants; and the defaults of its commands, which are stated without importing PyTorch."""
+
+FIRST_SEED = 20_000_000
+"""Of generated streets; the demo model was trained on others."""
+OURS = "maskjet"
+"""The program whose variants are dumped, unless it is told to be a peer."""
+RESAMPLES = 200
+"""Draws of images that an interval is made of, unless told otherwise."""
+THRESHOLD = 0.05
+"""Of dumps: COCO's metrics want the uncertain detections as well."""

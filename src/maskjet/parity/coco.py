@@ -22,15 +22,15 @@ from maskjet import coco_rle
 from maskjet.bench import report
 from maskjet.bench.machine import describe_machine
 from maskjet.bench.table import shown
-from maskjet.errors import InputError, MissingDependencyError, SourceError, UnsupportedError
+from maskjet.errors import InputError, SourceError, UnsupportedError
+from maskjet.extras import require
 from maskjet.images import explain
+from maskjet.parity import RESAMPLES
 
 KINDS = ("bbox", "segm")
 """What is compared with the truth: boxes, or masks."""
 METRICS = ("ap", "ap50", "ap75", "ap_small", "ap_medium", "ap_large")
 """In the order of COCO's summary."""
-RESAMPLES = 200
-"""Draws of images that an interval is made of, unless told otherwise."""
 Entry = Mapping[str, Any]
 """Of one of COCO's lists."""
 _QUANTILES = (0.025, 0.975)
@@ -288,11 +288,7 @@ def _count_draws(results: Mapping[str, Sequence[Entry]], resamples: int) -> int:
 
 
 def _load_library() -> Any:
-    try:
-        import faster_coco_eval
-    except ImportError as error:
-        raise MissingDependencyError('COCO mAP needs faster-coco-eval: pip install "maskjet[coco]".') from error
-    return faster_coco_eval
+    return require("faster_coco_eval", extra="coco", purpose="COCO mAP")
 
 
 def _copy_truth(truth: Entry) -> dict[str, list[dict[str, Any]]]:

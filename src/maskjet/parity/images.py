@@ -23,10 +23,9 @@ from maskjet import traffic
 from maskjet.errors import InputError, SourceError
 from maskjet.frames import Frame, Source, open_source
 from maskjet.images import to_image
+from maskjet.parity import FIRST_SEED
 from maskjet.traffic.dataset import CATEGORIES, annotate
 
-FIRST_SEED = 20_000_000
-"""Of generated streets; the demo model was trained on others."""
 _PER_PROCESS = 50  # drawing fewer streets takes less time than starting a process
 _ANNOTATIONS = (("annotations.json", "images"), ("annotations/instances_val2017.json", "val2017"))
 

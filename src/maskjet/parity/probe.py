@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from maskjet.bench import chart, report
 from maskjet.bench.machine import Machine, describe_machine
-from maskjet.errors import InputError, MissingDependencyError, UnsupportedError
+from maskjet.errors import InputError, UnsupportedError
 from maskjet.images import Image, to_image
 from maskjet.ops.preprocess import RECORD
 from maskjet.spec import ModelSpec
@@ -122,8 +122,8 @@ def probe(
         InputError: There is no image, or one is not as above.
         MissingDependencyError: There shall be a picture, and matplotlib is not installed.
     """
-    if picture is not None and not chart.is_available():
-        raise MissingDependencyError(chart.MISSING)
+    if picture is not None:
+        chart.check()
     variants, notes = _find_variants(spec, device)
     oracles = {"F.interpolate": partial(_interpolate, spec=spec), "cv2.resize": partial(_resize, spec=spec)}
     measurements, scene = _compare(images, variants, oracles, device=device, on_progress=on_progress)

@@ -19,7 +19,7 @@ from maskjet.config import EngineConfig
 from maskjet.errors import InputError, SourceError, UnsupportedError
 from maskjet.model import read_network
 from maskjet.networks.rfdetr import RFDETR
-from maskjet.parity import check, coco
+from maskjet.parity import RESAMPLES, check, coco
 from maskjet.parity.dump import Dump, write_dump
 from maskjet.parity.images import Images, Kept, Traffic
 from maskjet.parity.variants import Variant
@@ -273,7 +273,7 @@ def compare(
     *,
     images: int | None = None,
     size_hw: tuple[int, int] = SIZE_HW,
-    resamples: int = coco.RESAMPLES,
+    resamples: int = RESAMPLES,
     notes: Sequence[str] = (),
     on_progress: Callable[[], object] = lambda: None,
 ) -> Report:

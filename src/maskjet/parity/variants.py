@@ -17,12 +17,10 @@ from maskjet.errors import InputError
 from maskjet.frames import Frame, Source
 from maskjet.model import Model
 from maskjet.networks.rfdetr import RFDETR
+from maskjet.parity import OURS, THRESHOLD
 
-OURS = "maskjet"
 _PEERS = {**PEERS, ORACLE.name: ORACLE}
 PROGRAMS = (OURS, *_PEERS)
-THRESHOLD = 0.05
-"""Of dumps: COCO's metrics want the uncertain detections as well."""
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,13 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from maskjet import coco_rle
+from maskjet.config import Implementation
 from maskjet.errors import InputError
 from maskjet.ops.encode_masks import cpu, reference
 from maskjet.ops.encode_masks.cases import BOX_CASES, differing_share
 from maskjet.ops.gpu import triton_variant
 from maskjet.ops.paste_masks import cases, check_masks
-from maskjet.ops.record import FLOATS, Implementation, Op, Variant, needs_cpu, serves_any
+from maskjet.ops.record import FLOATS, Op, Variant, needs_cpu, serves_any
 from maskjet.ops.selection import ImageSizes, MaskQueries, Selection
 
 

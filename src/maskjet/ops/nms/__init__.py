@@ -7,12 +7,13 @@ import math
 import numpy as np
 import torch
 
+from maskjet.config import Implementation
 from maskjet.errors import InputError
 from maskjet.ops.gpu import triton_variant
 from maskjet.ops.nms import cpu, reference
 from maskjet.ops.nms.cases import CASES, bytes_moved, tolerance_used
 from maskjet.ops.nms.kept import Kept
-from maskjet.ops.record import Implementation, Op, Variant, needs_cpu, serves_any
+from maskjet.ops.record import Op, Variant, needs_cpu, serves_any
 
 
 def nms(

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 import torch
 
+from maskjet.config import Implementation
 from maskjet.errors import InputError
 from maskjet.ops.gpu import triton_variant
 from maskjet.ops.paste_masks import reference
 from maskjet.ops.paste_masks.cases import CASES, bytes_moved, tolerance_used
-from maskjet.ops.record import FLOATS, Implementation, Op, Variant, serves_any
+from maskjet.ops.record import FLOATS, Op, Variant, serves_any
 from maskjet.ops.selection import ImageSizes, MaskQueries, Selection, check_image_sizes, mask_queries
 
 

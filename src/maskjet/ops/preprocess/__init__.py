@@ -7,13 +7,14 @@ from typing import Literal
 
 import torch
 
+from maskjet.config import Implementation
 from maskjet.errors import InputError
 from maskjet.ops.gpu import triton_variant
 from maskjet.ops.preprocess import cpu, reference
 from maskjet.ops.preprocess.cases import CASES, bytes_moved, tolerance_used
 from maskjet.ops.preprocess.region import letterbox as place_letterbox
 from maskjet.ops.preprocess.region import stretch
-from maskjet.ops.record import FLOATS, Implementation, Op, Variant, needs_cpu, serves_any
+from maskjet.ops.record import FLOATS, Op, Variant, needs_cpu, serves_any
 
 Order = Literal["rgb", "bgr"]
 Resample = Literal["bilinear", "cv2"]

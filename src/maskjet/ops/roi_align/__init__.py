@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 import torch
 
+from maskjet.config import Implementation
 from maskjet.errors import InputError
 from maskjet.ops.gpu import triton_variant
-from maskjet.ops.record import FLOATS, Implementation, Op, Variant, serves_any
+from maskjet.ops.record import FLOATS, Op, Variant, serves_any
 from maskjet.ops.roi_align import cpu, reference
 from maskjet.ops.roi_align.cases import CASES, bytes_moved, tolerance_used
 

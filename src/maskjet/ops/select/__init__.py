@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import torch
 
+from maskjet.config import Implementation
 from maskjet.errors import InputError
 from maskjet.ops.gpu import table, triton_variant
-from maskjet.ops.record import FLOATS, Implementation, Op, Variant, needs_cpu, serves_any
+from maskjet.ops.record import FLOATS, Op, Variant, needs_cpu, serves_any
 from maskjet.ops.select import cpu, reference
 from maskjet.ops.select.cases import CASES, bytes_moved, tolerance_used
 from maskjet.ops.selection import ImageSizes, Selection, check_image_sizes

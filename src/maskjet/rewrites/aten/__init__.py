@@ -6,6 +6,10 @@ PICK_LEVELS.apply(program.module, expected=2)  # of Mask R-CNN; Faster R-CNN poo
 detections = program.detect(images)
 """
 
+from maskjet.extras import require
+
+require("torchvision", extra="bench", purpose="maskjet.rewrites.aten")
+
 from maskjet.rewrites.aten.capture import Detections, Program, capture
 from maskjet.rewrites.aten.nms_topk import FOLD as FOLD_NMS
 from maskjet.rewrites.aten.pooler import GATHER as GATHER_LEVELS

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from maskjet.errors import InputError, MissingDependencyError
+from maskjet.errors import InputError
+from maskjet.extras import require
 from maskjet.rewrites.onnx.report import Outcome, Report
 
 __all__ = ["REWRITES", "Outcome", "Report", "optimize_onnx"]
@@ -41,10 +42,9 @@ def optimize_onnx(path: str | Path, out: str | Path | None = None, *, rewrites: 
     unknown = sorted(set(rewrites) - set(REWRITES))
     if unknown:
         raise InputError(f"rewrites must be of {list(REWRITES)}, got {unknown}.")
-    try:
-        from maskjet.rewrites.onnx import application
-    except ImportError as error:
-        raise MissingDependencyError('ONNX rewrites need onnx-ir: pip install "maskjet[onnx]".') from error
+    require("onnx_ir", extra="onnx", purpose="optimize_onnx()")
+    from maskjet.rewrites.onnx import application
+
     path = Path(path)
     out = path.with_suffix(f".fast{path.suffix}") if out is None else Path(out)
     return application.apply_to_file(path, out, [name for name in REWRITES if name in rewrites])

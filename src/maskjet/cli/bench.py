@@ -7,16 +7,7 @@ from typing import Annotated
 
 import typer
 
-from maskjet.bench import ablation as ablation_benchmark
-from maskjet.bench import capture, replay
-from maskjet.bench import ops as ops_benchmark
-from maskjet.bench import rewrites as rewrites_benchmark
-from maskjet.bench import rewrites_onnx as onnx_benchmark
-from maskjet.bench import video as video_benchmark
-from maskjet.bench.chart import draw_videos
-from maskjet.bench.rewrites_contest import CONTENDERS
-from maskjet.config import EngineConfig
-from maskjet.terminal import (
+from maskjet.cli.options import (
     BenchDeviceOption,
     DeviceOption,
     ModelOption,
@@ -29,7 +20,7 @@ from maskjet.terminal import (
     print_result,
     progress,
 )
-from maskjet.traffic import SIZES_HW
+from maskjet.config import EngineConfig
 
 bench_app = typer.Typer(no_args_is_help=True, help="What it costs, after a check that it is right.")
 _EXIT_DIFFERENT = 1
@@ -43,7 +34,9 @@ def bench_ops(
     device: BenchDeviceOption = "auto",
 ) -> None:
     """Compare, then time every implementation of every op, beside pycocotools where it is installed."""
-    print_result(ops_benchmark.run(out, runs=runs, only=only or (), device=device), to_stdout=True)
+    from maskjet.bench import ops
+
+    print_result(ops.run(out, runs=runs, only=only or (), device=device), to_stdout=True)
 
 
 @bench_app.command("ablation")
@@ -57,11 +50,14 @@ def bench_ablation(
     device: BenchDeviceOption = "auto",
 ) -> None:
     """Can torch.compile match the kernels? Compare, then time one postprocess rung by rung, beside its peers."""
+    from maskjet.bench import ablation
+    from maskjet.traffic import SIZES_HW
+
     sizes_hw = [parse_size(text) for text in size or SIZES_HW]
-    counts = survivors or ablation_benchmark.SURVIVORS
-    cases = len(set(sizes_hw)) * len(set(counts)) * ablation_benchmark.passes(device)
+    counts = survivors or ablation.SURVIVORS
+    cases = len(set(sizes_hw)) * len(set(counts)) * ablation.passes(device)
     with progress("measuring", cases) as advance:
-        report = ablation_benchmark.run(
+        report = ablation.run(
             out,
             sizes_hw=sizes_hw,
             survivors=counts,
@@ -83,6 +79,8 @@ def bench_capture(
     device: BenchDeviceOption = "auto",
 ) -> None:
     """Save the ops' calls of a run, with the references' results, for maskjet bench replay."""
+    from maskjet.bench import capture
+
     with progress("capturing", frames) as advance:
         saved = capture.write(source, out, model=model, frames=frames, device=device, on_progress=advance)
     print_result(f"wrote {saved} frames to {out}")
@@ -99,7 +97,10 @@ def bench_replay(
     device: BenchDeviceOption = "auto",
 ) -> None:
     """Make captured calls again, check each result against the saved one, and time them; exit with 1 if one differs."""
-    frames = sum(capture.read_manifest(folder)["frames"] for folder in captures)
+    from maskjet.bench import replay
+    from maskjet.bench.capture import read_manifest
+
+    frames = sum(read_manifest(folder)["frames"] for folder in captures)
     with progress("replaying", frames) as advance:
         report = replay.run(captures, out, implementation=implementation, runs=runs, device=device, on_progress=advance)
     print_result(report, to_stdout=True)
@@ -122,9 +123,14 @@ def bench_video(
     chart: Annotated[Path | None, typer.Option(help="A .png or .svg of the frames per second.")] = None,
 ) -> None:
     """Run street videos through every rung of the engine and its peers, decoding to RLE."""
+    from maskjet.bench import video
+    from maskjet.bench.chart import check, draw_videos
+
     sizes_hw = [parse_size(text) for text in size or ("720p",)]
+    if chart is not None:
+        check()  # before anything is measured
     with progress("measuring", len(sizes_hw)) as advance:
-        report = video_benchmark.run(
+        report = video.run(
             out,
             model=model,
             weights=weights,
@@ -153,9 +159,12 @@ def bench_rewrites(
     tf32: Annotated[bool, typer.Option(help="Let convolutions in float32 round to TF32, as PyTorch does.")] = True,
 ) -> None:
     """Run a torchvision detector as it is, compiled, with each rewrite, and in the engine."""
-    settings = setting or rewrites_benchmark.SETTINGS
+    from maskjet.bench import rewrites
+    from maskjet.bench.rewrites_contest import CONTENDERS
+
+    settings = setting or rewrites.SETTINGS
     with progress("preparing", len(settings) * len(only or CONTENDERS)) as advance:
-        report = rewrites_benchmark.run(
+        report = rewrites.run(
             out,
             model=model,
             size_hw=parse_size(size),
@@ -178,8 +187,10 @@ def bench_rewrites_onnx(
     threads: Annotated[int, typer.Option(help="Of ONNX Runtime.")] = 2,
 ) -> None:
     """Run an exported detector in ONNX Runtime as it is, with each rewrite, and with all."""
-    with progress("comparing", len(onnx_benchmark.VARIANTS)) as advance:
-        report = onnx_benchmark.run(
+    from maskjet.bench import rewrites_onnx
+
+    with progress("comparing", len(rewrites_onnx.VARIANTS)) as advance:
+        report = rewrites_onnx.run(
             model, out, size_hw=parse_size(size), runs=runs, threads=threads, on_progress=advance
         )
     print_result(report, to_stdout=True)

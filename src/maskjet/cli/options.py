@@ -8,14 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
-import rich.progress
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from maskjet.errors import InputError
 from maskjet.spec import SPECS
-from maskjet.traffic import SIZES_HW
 
 ModelOption = Annotated[str, typer.Option(help=f"demo, a checkpoint's path, or a size: {', '.join(SPECS)}.")]
 WeightsOption = Annotated[Path | None, typer.Option(help="Checkpoint for a named size.")]
@@ -48,6 +44,8 @@ SizeOption = Annotated[str, typer.Option(help="312, 720p, 1080p or WIDTHxHEIGHT.
 
 def parse_size(text: str) -> tuple[int, int]:
     """(height, width) in pixels."""
+    from maskjet.traffic import SIZES_HW
+
     if text in SIZES_HW:
         return SIZES_HW[text]
     width, separator, height = text.partition("x")
@@ -56,19 +54,22 @@ def parse_size(text: str) -> tuple[int, int]:
     return int(height), int(width)
 
 
-class _SpeedColumn(rich.progress.ProgressColumn):
-    """Steps per second, once there are some."""
-
-    def render(self, task: rich.progress.Task) -> Text:
-        return Text("" if task.speed is None else f"{task.speed:.1f}/s", style="progress.data.speed")
-
-
 @contextmanager
 def progress(what: str, total: int | None) -> Iterator[Callable[[], None]]:
     """A progress bar with speed and time left on stderr, when that is a terminal; yields what advances it."""
-    columns = (*rich.progress.Progress.get_default_columns(), rich.progress.MofNCompleteColumn(), _SpeedColumn())
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress, ProgressColumn, Task
+    from rich.text import Text
+
+    class SpeedColumn(ProgressColumn):
+        """Steps per second, once there are some."""
+
+        def render(self, task: Task) -> Text:
+            return Text("" if task.speed is None else f"{task.speed:.1f}/s", style="progress.data.speed")
+
+    columns = (*Progress.get_default_columns(), MofNCompleteColumn(), SpeedColumn())
     console = Console(stderr=True)
-    with rich.progress.Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
         task = bar.add_task(what, total=total)
         yield lambda *_: bar.advance(task)
 

@@ -1,34 +1,19 @@
-"""The command line: maskjet run | info | traffic | bench."""
+"""The command maskjet run."""
 
 from __future__ import annotations
 
-import platform
 import signal
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
-import torch
 import typer
 
-import maskjet
-from maskjet import garbage
-from maskjet.bench.commands import bench_app
-from maskjet.config import EngineConfig
-from maskjet.errors import MaskjetError
-from maskjet.frames import Source, open_source, split_sources
-from maskjet.model import DEFAULT_THRESHOLD, Model, read_network
-from maskjet.parity.commands import parity_app
-from maskjet.sinks import open_sinks_by_source
-from maskjet.spec import SPECS
-from maskjet.terminal import (
+from maskjet.cli.options import (
     CompileOption,
     DepthOption,
     DeviceOption,
@@ -39,22 +24,17 @@ from maskjet.terminal import (
     NvtxOption,
     PrecisionOption,
     ResampleOption,
-    SizeOption,
     WeightsOption,
-    parse_size,
     print_result,
     progress,
 )
-from maskjet.traffic import SIZES_HW
+from maskjet.config import DEFAULT_THRESHOLD, EngineConfig
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-traffic_app = typer.Typer(no_args_is_help=True, help="Synthetic street scenes with exact masks.")
-app.add_typer(traffic_app, name="traffic")
-app.add_typer(bench_app, name="bench")
-app.add_typer(parity_app, name="parity")
+if TYPE_CHECKING:
+    from maskjet.frames import Source
+    from maskjet.model import Model
 
-_EXIT_STRICT, _EXIT_ERROR, _EXIT_INTERRUPTED = 1, 2, 130
-_INFO_SIZE_HW = SIZES_HW["720p"]
+_EXIT_STRICT, _EXIT_INTERRUPTED = 1, 130
 
 
 @dataclass(frozen=True)
@@ -86,7 +66,6 @@ class Summary:
         return "\n".join(["interrupted" if self.is_interrupted else "done", *lines])
 
 
-@app.command()
 def run(
     source: Annotated[
         list[str], typer.Argument(help="Image, folder, glob, video, camera number or URL; several run side by side.")
@@ -124,6 +103,9 @@ def run(
     as_json: JsonOption = False,
 ) -> None:
     """Detect on every frame of one source or several and write the results."""
+    from maskjet.frames import open_source, split_sources
+    from maskjet.model import Model, read_network
+
     config = EngineConfig.from_env(
         device=device,
         precision=precision,
@@ -151,6 +133,9 @@ def _detect(
     model: Model, sources: Sequence[Source], out: list[str], *, depth: int, batch: int | None, drop_late: bool
 ) -> Summary:
     """Run a model over sources into sinks; Ctrl-C ends it early, with whole outputs."""
+    from maskjet import garbage
+    from maskjet.sinks import open_sinks_by_source
+
     frames = 0
     source = sources[0] if len(sources) == 1 else list(sources)
     with ExitStack() as stack:
@@ -214,81 +199,3 @@ def _interrupt_flag() -> Iterator[threading.Event]:
         yield flag
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-@app.command()
-def info(
-    model: Annotated[str | None, typer.Option(help="Load this model and report what it runs on.")] = None,
-    weights: WeightsOption = None,
-    device: DeviceOption = None,
-    precision: PrecisionOption = None,
-    engine: EngineOption = None,
-    compile: CompileOption = None,  # noqa: A002 - PyTorch's word
-    implementation: ImplementationOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Show versions and devices; load a model, detect on two black frames and show what that ran on, and why."""
-    facts: dict[str, Any] = {
-        "maskjet": maskjet.__version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "devices": ["cpu", *(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count()))],
-        "models": ["demo", *SPECS],
-    }
-    if model is not None:
-        config = EngineConfig.from_env(
-            device=device, precision=precision, engine=engine, compile=compile, implementation=implementation
-        )
-        with Model(read_network(model, weights), config) as loaded:
-            for _ in range(2):  # with the second one the steps are captured
-                loaded.predict(np.zeros((*_INFO_SIZE_HW, 3), np.uint8))
-            report = loaded.report()
-        facts = {**facts, "report": report.as_dict()} if as_json else {**facts, "report": f"\n{report}"}
-    text = "\n".join(f"{name}: {', '.join(v) if isinstance(v, list) else v}" for name, v in facts.items())
-    print_result(facts if as_json else text, to_stdout=True)
-
-
-@traffic_app.command("video")
-def traffic_video(
-    path: Annotated[Path, typer.Argument(help="The .mp4 to write.")],
-    size: SizeOption = "720p",
-    frames: Annotated[int, typer.Option(help="How many.")] = 538,
-    seed: Annotated[int, typer.Option(help="Same seed, same bytes.")] = 0,
-    density: Annotated[float, typer.Option(help="1 is a lively street, 0 an empty one.")] = 1.0,
-) -> None:
-    """Write a video of a street."""
-    with progress("drawing", frames) as advance:
-        maskjet.traffic.write_video(
-            path, size_hw=parse_size(size), frames=frames, seed=seed, density=density, on_progress=advance
-        )
-    print_result(f"wrote {path}")
-
-
-@traffic_app.command("coco")
-def traffic_coco(
-    directory: Annotated[Path, typer.Argument(help="The folder to write; images and annotations.json go into it.")],
-    images: Annotated[int, typer.Option(help="How many.")] = 100,
-    size: SizeOption = "720p",
-    seed: Annotated[int, typer.Option(help="Same seed, same bytes.")] = 0,
-    annotations: Annotated[str, typer.Option(help="rle or polygon.")] = "rle",
-) -> None:
-    """Write a data set in COCO's format."""
-    with progress("drawing", images) as advance:
-        maskjet.traffic.write_coco(
-            directory,
-            images=images,
-            size_hw=parse_size(size),
-            seed=seed,
-            annotations=annotations,  # type: ignore[arg-type] # checked there
-            on_progress=advance,
-        )
-    print_result(f"wrote {directory / 'annotations.json'}")
-
-
-def main() -> None:
-    """Run the command line; an error of ours is one line and exit code 2."""
-    try:
-        app()
-    except MaskjetError as error:
-        typer.echo(f"maskjet: {error}", err=True)
-        sys.exit(_EXIT_ERROR)

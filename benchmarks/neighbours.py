@@ -1,0 +1,93 @@
+"""How long OpenMP's threads should spin: the demo model's time per frame, alone and beside busy neighbours.
+
+    python -m benchmarks.neighbours --out benchmarks/neighbours_cpu.json
+
+Each measurement is a process of its own, since OpenMP reads its settings once; settings take turns, and the median over
+all frames of all turns counts. Neighbours are processes that do nothing but keep a core busy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+SETTINGS: Mapping[str, Mapping[str, str]] = {
+    "as OpenMP has it": {},
+    "OMP_WAIT_POLICY=passive": {"OMP_WAIT_POLICY": "passive"},
+    "GOMP_SPINCOUNT=1000": {"GOMP_SPINCOUNT": "1000"},
+    "GOMP_SPINCOUNT=10000": {"GOMP_SPINCOUNT": "10000"},
+    "GOMP_SPINCOUNT=100000": {"GOMP_SPINCOUNT": "100000"},
+}
+_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+_CHILD = """
+import json, sys, time
+import maskjet
+frames = [maskjet.traffic.sample(seed=seed, size_hw=(720, 1280)).image for seed in range(4)]
+with maskjet.load("demo", device="cpu") as model:
+    model.predict(frames[0])
+    times, end = [], time.perf_counter() + float(sys.argv[1])
+    while time.perf_counter() < end or len(times) < 3:
+        start = time.perf_counter()
+        model.predict(frames[len(times) % len(frames)])
+        times.append(time.perf_counter() - start)
+print(json.dumps(times))
+"""
+
+
+def measure(setting: Mapping[str, str], seconds: float) -> list[float]:
+    """Seconds of each frame in a process with that setting."""
+    environment = {name: value for name, value in os.environ.items() if name not in _VARIABLES} | setting
+    command = [sys.executable, "-c", _CHILD, str(seconds)]
+    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    return list(json.loads(done.stdout))
+
+
+@contextmanager
+def busy(neighbours: int) -> Iterator[None]:
+    """Keep so many cores busy."""
+    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(neighbours)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def main() -> None:
+    """Measure, print a table, write the report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="a JSON file for the report")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
+    parser.add_argument("--turns", type=int, default=3)
+    options = parser.parse_args()
+    cores = len(os.sched_getaffinity(0))
+    rows = []
+    for neighbours in (0, 1, cores):
+        times: dict[str, list[float]] = {name: [] for name in SETTINGS}
+        for _ in range(options.turns):
+            for name, setting in SETTINGS.items():
+                with busy(neighbours):
+                    times[name] += measure(setting, options.seconds)
+        for name, found in times.items():
+            row = {"setting": name, "neighbours": neighbours, "frames": len(found)}
+            row |= {"p50_ms": 1e3 * statistics.median(found), "worst_ms": 1e3 * max(found)}
+            rows.append(row)
+            print("{setting:24} {neighbours} neighbours {p50_ms:8.1f} ms, at most {worst_ms:8.1f}".format(**row))
+    if options.out is not None:
+        from maskjet.bench.machine import describe_machine  # after the measurements, which it would disturb
+
+        report = {"machine": asdict(describe_machine()), "measurements": rows}
+        options.out.write_text(json.dumps(report, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+"""Try what the base install promises: every module, every command, its help, and one sentence for each missing extra.
+
+    python tools/check_install.py
+
+runs in the environment that maskjet is installed in; `make check-install` makes one from the pinned lock and a wheel.
+With --base LOCK, packages that the lock does not name are hidden first, so that an environment with more can stand in
+for one. With --demo FOLDER, what `make demo`'s commands wrote there is looked at, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import io
+import json
+import pkgutil
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.metadata import packages_distributions
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+SMALL = ("--size", "160x96")
+STREETS = ("--count", "2", *SMALL)
+COMMANDS: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "traffic video": (("street.mp4", *SMALL, "--frames", "4"), ""),
+    "traffic coco": (("set", *SMALL, "--images", "2"), ""),
+    "info": (("--model", "demo"), ""),
+    "run": (("street.mp4", "--out", "a.mp4", "--out", "a.jsonl", "--out", "a.json", "--out", "pictures"), ""),
+    "bench ops": (("--only", "select", "--runs", "1"), ""),
+    "bench ablation": ((*SMALL, "--survivors", "3", "--runs", "1", "--only", "eager", "--out", "ablation"), ""),
+    "bench capture": (("street.mp4", "--out", "captured", "--frames", "2"), ""),
+    "bench replay": (("captured", "--runs", "1", "--implementation", "cpu"), ""),
+    "bench video": ((*SMALL, "--frames", "4", "--runs", "1"), ""),
+    "bench video --chart": ((*SMALL, "--chart", "a.png"), r'A chart needs matplotlib: pip install "maskjet\[bench\]"'),
+    "bench rewrites": ((*SMALL,), r'maskjet\.rewrites\.aten needs torchvision: pip install "maskjet\[bench\]"'),
+    "bench rewrites-onnx": (("a.json",), r'Timing ONNX files needs onnxruntime: pip install "maskjet\[bench\]"'),
+    "parity dump": (("a.npz", *STREETS), ""),
+    "parity dump (again)": (("b.npz", *STREETS, "--implementation", "reference"), ""),
+    "parity check": (("a.npz", "b.npz", "--pictures", "worst"), ""),
+    "parity gate": (("a.npz", "b.npz", "--max-unmatched", "1", "--report", "page.html"), ""),
+    "parity coco": (("a.npz", "b.npz"), r'COCO mAP needs faster-coco-eval: pip install "maskjet\[coco\]"'),
+    "parity probe": (("--count", "1", *SMALL), ""),
+    "parity probe --picture": (("--picture", "a.png"), r'A chart needs matplotlib: pip install "maskjet\[bench\]"'),
+    "parity study": (("study", "--only", "demo", "--variant", "fp32", "--count", "2", "--stage", "dump"), ""),
+}
+"""Name, with a remark where a command is tried twice, to arguments and the error that a base install answers with."""
+_ASKED_FOR = "maskjet.rewrites.onnx."  # whose package asks for onnx-ir before it imports these
+_NEEDS_EXTRA = re.compile(r"^.+ needs .+: pip install \"maskjet\[\w+\]\"\.$")
+
+
+class _Hiding(PathFinder):
+    """Finds modules as Python does, but for those of packages that are not in a lock."""
+
+    base: frozenset[str] = frozenset()
+    owners: Mapping[str, list[str]] = {}
+
+    @classmethod
+    def find_spec(cls, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        owners = cls.owners.get(fullname.partition(".")[0])
+        if owners is not None and not cls.base.intersection(map(_canonical, owners)):
+            return None
+        return super().find_spec(fullname, path, target)
+
+
+def _canonical(distribution: str) -> str:
+    return re.sub(r"[-_.]+", "-", distribution).lower()
+
+
+def hide_extras(lock: Path) -> None:
+    """Let nothing be found but Python, what a lock names, and maskjet itself."""
+    names = re.findall(r"^([A-Za-z0-9_.-]+)==", lock.read_text(), re.MULTILINE)
+    _Hiding.base = frozenset({"maskjet", "pip", *map(_canonical, names)})
+    _Hiding.owners = packages_distributions()
+    sys.meta_path[sys.meta_path.index(PathFinder)] = _Hiding
+
+
+def check_help() -> None:
+    """Every command helps, and is tried below; none of it loads PyTorch."""
+    import typer
+
+    from maskjet.cli.main import app
+
+    names = set(_command_names(typer.main.get_command(app)))
+    tried = {re.sub(r" (--|\().*", "", name) for name in COMMANDS}
+    assert names == tried, f"COMMANDS must try every command: {names ^ tried} differ."
+    for name in sorted(names):
+        code, out, err = run(*name.split(), "--help")
+        assert (code, err) == (0, ""), (name, code, err)
+        assert out.startswith(f"Usage: maskjet {name}"), (name, out)
+    assert "torch" not in sys.modules, "Help must not load PyTorch."
+
+
+def _command_names(command: Any, prefix: str = "") -> Iterator[str]:
+    for name, inner in command.commands.items():
+        if hasattr(inner, "commands"):
+            yield from _command_names(inner, f"{prefix}{name} ")
+        else:
+            yield prefix + name
+
+
+def check_commands() -> None:
+    """Every command does its work, or says in one line which extra it needs."""
+    for name, (arguments, refusal) in COMMANDS.items():
+        code, _, err = run(*re.sub(r" (--|\().*", "", name).split(), *arguments)
+        if not refusal:
+            assert code == 0, (name, code, err)
+            continue
+        assert code == 2, (name, code, err)
+        assert err.count("\n") == 1, (name, err)
+        assert re.search(refusal, err), (name, err)
+
+
+def check_modules() -> None:
+    """Every module can be imported, or says which extra it needs; so does what `maskjet` offers."""
+    import maskjet
+
+    for name in maskjet.__all__:
+        assert getattr(maskjet, name) is not None
+    for module in pkgutil.walk_packages(maskjet.__path__, "maskjet.", onerror=lambda _: None):
+        if module.name.endswith(".__main__"):
+            continue
+        refusal = _refusal(lambda name=module.name: importlib.import_module(name))
+        assert not refusal or _NEEDS_EXTRA.match(refusal) or module.name.startswith(_ASKED_FOR), (module.name, refusal)
+
+
+def check_functions() -> None:
+    """What needs an extra in Python says so, too."""
+    import maskjet
+
+    image = maskjet.traffic.sample(seed=3).image
+    found = maskjet.load("demo", device="cpu").predict(image)
+    assert len(found) > 0
+    for function in (found.to_supervision, lambda: maskjet.rewrites.optimize_onnx("a.onnx")):
+        assert _NEEDS_EXTRA.match(_refusal(function)), function
+
+
+def _refusal(function: Callable[[], object]) -> str:
+    try:
+        function()
+    except ImportError as error:
+        return str(error)
+    return ""
+
+
+def run(*arguments: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of the command line within this process; an exception is a traceback and code 1."""
+    from maskjet.cli.main import main
+
+    sys.argv = ["maskjet", *arguments]
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        try:
+            main()
+            code = 0
+        except SystemExit as exit_:
+            code = int(exit_.code or 0)
+        except Exception:
+            traceback.print_exc()
+            code = 1
+    return code, out.getvalue(), err.getvalue()
+
+
+def check_demo(folder: Path) -> None:
+    """The demo has a frame in the video and a line of JSON for each frame of the street, and found something."""
+    import maskjet.frames
+
+    assert Path(maskjet.__file__).is_relative_to(sys.prefix), f"{maskjet.__file__} must lie in {sys.prefix}."
+    street, video = (list(maskjet.frames.open_source(folder / name)) for name in ("street.mp4", "demo.mp4"))
+    lines = [json.loads(line) for line in (folder / "demo.jsonl").read_text().splitlines()]
+    assert len(street) == len(video) == len(lines) > 0, (len(street), len(video), len(lines))
+    assert [line["index"] for line in lines] == list(range(len(lines)))
+    assert all(frame.image.shape == street[0].image.shape for frame in video)
+    found = sum(len(line["detections"]) for line in lines)
+    assert found > len(lines), f"The demo must find more than {len(lines)} things, it found {found}."
+
+
+def main() -> None:
+    """Check everything; the first thing that fails ends it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--base", type=Path, help="requirements/run.txt: hide what it does not name")
+    parser.add_argument("--demo", type=Path, help="a folder that the demo was run in")
+    options = parser.parse_args()
+    if options.base is not None:
+        hide_extras(options.base)
+    demo = options.demo and options.demo.resolve()
+    with TemporaryDirectory() as folder, contextlib.chdir(folder):
+        for check in (check_help, check_commands, check_modules, check_functions):
+            check()
+            print(f"{check.__name__}: passed")
+    if demo is not None:
+        check_demo(demo)
+        print("check_demo: passed")
+
+
+if __name__ == "__main__":
+    main()
