@@ -20,10 +20,10 @@ demo: $(VENV)/editable.done
 	$(call run_demo,$(VENV),out)
 
 test: $(VENV)/test.done
-	$(VENV)/bin/python -m pytest --numprocesses $(WORKERS) -m "not slow" $(TESTS)
+	$(VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist worksteal -m "not slow" $(TESTS)
 
 test-all: $(VENV)/test.done
-	$(VENV)/bin/python -m pytest --numprocesses $(WORKERS) $(TESTS)
+	$(VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist worksteal $(TESTS)
 
 # What users get: a wheel of this clone and the base install's packages, in an environment of their own.
 check-install: $(WHEEL)/run.done
