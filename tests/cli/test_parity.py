@@ -7,7 +7,7 @@ import pytest
 
 from maskjet import traffic
 from maskjet.cli.main import main
-from tests.parity.dumps import FAULTS, STREETS, dump
+from tests.parity.dumps import FAULTS, STREETS, dump, truthful
 
 
 @pytest.fixture
@@ -63,8 +63,11 @@ def test_a_difference_is_no_error_in_check(maskjet, dumps, tmp_path):
 
 
 def test_gate(maskjet, dumps, tmp_path):
-    limits = ("--max-unmatched", 0.05, "--max-dconf", 0.001, "--max-dap", 0.01, "--resamples", 0)
-    code, out, err = maskjet("gate", dumps["one"], dumps["same"], *limits, "--report", tmp_path / "page.html")
+    for name in ("true", "again"):
+        truthful(name).save(tmp_path / f"{name}.npz")
+    limits = ("--max-unmatched", 0.05, "--max-dconf", 0.001, "--resamples", 0)
+    same = (tmp_path / "true.npz", tmp_path / "again.npz")
+    code, out, err = maskjet("gate", *same, *limits, "--max-dap", 0.01, "--report", tmp_path / "page.html")
     assert (code, out.count("kept: "), "BROKEN" in out) == (0, 4, False)
     assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
     assert "page.html" in err
