@@ -36,7 +36,7 @@ _DTYPES = {
 }
 _NPY_HEAD = re.compile(
     rb"\x93NUMPY\x01\x00(..)"
-    rb"\{'descr': '([<|]\w\d)', 'fortran_order': False, 'shape': \((\d{1,12}),(?: (\d))?\), \} *\n",
+    rb"\{'descr': '([<|]\w\d)', 'fortran_order': False, 'shape': \((\d{1,15}),(?: (\d))?\), \} *\n",
     re.DOTALL,
 )
 _NPY_HEAD_BYTES = 128  # of every array here: NumPy pads to a multiple of 64
