@@ -344,9 +344,13 @@ class _Parts:
 
     def _check_images(self, images: Images, rows: Sequence[tuple[str, str]]) -> None:
         """Check that the images which are done are still those that were looked at."""
+        last = -1
         for number, name, image in images.reread(len(rows)):
+            last = number
             if rows[number] != (_as_text(name), digest(image)):
                 raise self._begun_with(f"other images: number {number} was {rows[number][0]!r}")
+        if last < len(rows) - 1:
+            raise self._begun_with(f"other images: there were {len(rows)}, now there are {last + 1}")
 
     def _begun_with(self, what: str) -> InputError:
         return InputError(f"{str(self._path)!r} was begun with {what}; remove {str(self._folder)!r}.")
