@@ -252,7 +252,7 @@ def _tell_skipped(dump: Dump) -> list[str]:
     if not dump.skipped:
         return []
     named = "; ".join(dump.skipped[:_PRINTED]) + ("; ..." if len(dump.skipped) > _PRINTED else "")
-    return [f"{dump.name!r} is without {len(dump.skipped)} images that could not be read: {named}"]
+    return [f"{dump.name!r} is without {len(dump.skipped)} images that could not be read: {printable(named)}"]
 
 
 def _severity(differences: Sequence[Difference]) -> tuple[float, ...]:
