@@ -7,7 +7,7 @@ LOCKED := install --quiet --require-hashes --requirement
 OURS := --quiet --no-deps --no-build-isolation
 WORKERS ?= 2
 
-.PHONY: demo test test-all check-install lint lock clean
+.PHONY: demo test test-all test-matrix check-install lint lock clean
 .DELETE_ON_ERROR:
 
 define run_demo
@@ -20,10 +20,10 @@ demo: $(VENV)/editable.done
 	$(call run_demo,$(VENV),out)
 
 test: $(VENV)/test.done
-	$(VENV)/bin/python -m pytest --numprocesses $(WORKERS) -m "not slow" $(TESTS)
+	$(VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist worksteal -m "not slow" $(TESTS)
 
 test-all: $(VENV)/test.done
-	$(VENV)/bin/python -m pytest --numprocesses $(WORKERS) $(TESTS)
+	$(VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist worksteal $(TESTS)
 
 # What users get: a wheel of this clone and the base install's packages, in an environment of their own.
 check-install: $(WHEEL)/run.done
@@ -32,6 +32,10 @@ check-install: $(WHEEL)/run.done
 	$(WHEEL)/$(PIP) install $(OURS) --force-reinstall $(WHEEL)/dist/maskjet-*.whl
 	$(call run_demo,$(WHEEL),out/wheel)
 	$(WHEEL)/bin/python tools/check_install.py --demo out/wheel
+
+# The numeric tests as on other processors: threads × instruction sets × precisions of float32 products.
+test-matrix: $(VENV)/test.done
+	$(VENV)/bin/python -m tools.test_matrix --numprocesses $(WORKERS) $(TESTS)
 
 lint: $(VENV)/test.done
 	$(VENV)/bin/ruff check .

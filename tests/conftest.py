@@ -1,17 +1,23 @@
-"""What every test shares: which machine it may need, and how many threads it may take."""
+"""What every test shares: which machine it may need, how many threads it may take, and how exact its products are."""
 
 import importlib
 import os
+
+# Threads of OpenMP spin for a while after their work, which keeps the cores from other tests and from programs that
+# tests start. To be set before PyTorch loads OpenMP.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import pytest
 import torch
 
 from maskjet.ops import RECORDS
+from tests.interpreter import patch_language_once_per_launch
 
 # Without a GPU kernels are interpreted, which is decided where they are defined. It takes seconds where the others take
 # milliseconds, so that only the tests of the ops ask for it.
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
+    patch_language_once_per_launch()
 for name in RECORDS:
     importlib.import_module(f"maskjet.ops.{name}.kernels")
 os.environ.pop("TRITON_INTERPRET", None)
@@ -28,9 +34,38 @@ def two_threads():
     torch.set_num_threads(before)
 
 
+@pytest.fixture
+def exact_products():
+    """For comparisons with an oracle: neither side may round the factors of float32 products."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+def pytest_addoption(parser):
+    parser.addoption("--torch-threads", type=int, help="PyTorch's threads; by default 1 in each of several workers")
+    parser.addoption(
+        "--matmul-precision",
+        choices=["highest", "high", "medium"],
+        default=torch.get_float32_matmul_precision(),
+        help="PyTorch's precision of float32 products in each test that does not choose one",
+    )
+
+
 def pytest_configure(config):
-    if hasattr(config, "workerinput"):  # several workers share the cores
-        torch.set_num_threads(1)
+    threads = config.getoption("--torch-threads")
+    if threads is None and hasattr(config, "workerinput"):  # several workers share the cores
+        threads = 1
+    if threads is not None:
+        torch.set_num_threads(threads)
+    torch.set_float32_matmul_precision(config.getoption("--matmul-precision"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    # Importing rfdetr sets "high" for the whole process, and may happen while tests are collected or in any of them.
+    torch.set_float32_matmul_precision(item.config.getoption("--matmul-precision"))
 
 
 def pytest_collection_modifyitems(items):

@@ -10,7 +10,8 @@ import torch
 import maskjet
 from maskjet import model as models
 from maskjet.errors import InputError, SourceError, UnsupportedError
-from tests.networks.test_network import TINY, tiny_network
+from tests.networks.test_network import TINY, tiny_network, tolerance
+from tests.rounding import pair_rows
 
 
 @pytest.fixture(scope="module")
@@ -30,10 +31,12 @@ def image(height=48, width=80, seed=0):
 
 
 def assert_equal(first, second):
-    np.testing.assert_array_equal(first.class_id, second.class_id)
-    np.testing.assert_allclose(first.confidence, second.confidence, atol=1e-5)
-    np.testing.assert_allclose(first.xyxy, second.xyxy, atol=1e-3)
-    assert (first.masks() ^ second.masks()).mean() < 1e-3
+    """But for rounding: of logits up to 10 under the sigmoid's steepest slope, and of corners, cx - w / 2."""
+    rows = pair_rows(first.xyxy, first.class_id, second.xyxy, second.class_id)
+    np.testing.assert_array_equal(first.class_id, second.class_id[rows])
+    np.testing.assert_allclose(first.confidence, second.confidence[rows], rtol=0, atol=tolerance(10) / 4)
+    np.testing.assert_allclose(first.xyxy, second.xyxy[rows], rtol=0, atol=1.5 * tolerance(max(first.image_size)))
+    assert (first.masks() ^ second.masks()[rows]).mean() < 1e-3  # logits of a few units are rarely within 1e-5 of 0
 
 
 def test_implementations_detect_the_same(tiny):

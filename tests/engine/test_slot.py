@@ -317,9 +317,8 @@ def test_single_steps_run_on_the_cpu_when_asked_to():
 
 def test_a_failing_device_is_reported_not_waited_for():
     """In a process of its own, whose GPU context is lost by it."""
-    program = Path(__file__).with_name("failing_device.py")
-    done = subprocess.run(
-        [sys.executable, program], capture_output=True, text=True, check=False, timeout=240, cwd=Path.cwd()
-    )
+    command = [sys.executable, "-m", "tests.engine.failing_device"]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240, cwd=root)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.splitlines()[-2:] == ["stream: DeviceError at frame 5 after 5", "again: DeviceError"]

@@ -8,6 +8,7 @@ from maskjet.errors import InputError
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.networks.rfdetr.backbone import join_windows, split_windows
 from maskjet.spec import SPECS, ModelSpec
+from tests.rounding import additions, rounding
 
 TINY = ModelSpec(
     name="tiny",
@@ -36,6 +37,15 @@ def tiny_network():
     return network
 
 
+def tolerance(largest):
+    """Of the tiny network's outputs, where other kernels compute them: for other batches, say."""
+    return rounding(additions(tiny_network()), largest)
+
+
+def assert_close(actual, expected):
+    torch.testing.assert_close(actual, expected, atol=tolerance(expected.abs().max()), rtol=0)
+
+
 def images(batch, seed=0):
     return torch.randn(batch, 3, TINY.input_size, TINY.input_size, generator=torch.Generator().manual_seed(seed))
 
@@ -47,7 +57,7 @@ def test_compiles_without_graph_breaks_at_any_batch():
     with torch.inference_mode():
         for batch in (2, 3, 5):
             for expected, actual in zip(network(images(batch)), compiled(images(batch)), strict=True):
-                torch.testing.assert_close(actual, expected, atol=1e-4, rtol=1e-4)
+                assert_close(actual, expected)
 
 
 def test_images_of_a_batch_do_not_see_each_other():
@@ -55,7 +65,7 @@ def test_images_of_a_batch_do_not_see_each_other():
     together = network(batch)
     for image in range(3):
         for whole, alone in zip(together, network(batch[image : image + 1]), strict=True):
-            torch.testing.assert_close(whole[image], alone[0], atol=1e-4, rtol=1e-4)
+            assert_close(whole[image], alone[0])
 
 
 def test_half_precision_keeps_boxes_in_float32():

@@ -77,11 +77,12 @@ def picture(seed, size=SIZE):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _one_thread():
+def _one_thread(request):
+    # Unless another number is asked for.
     # Hundreds of short operators: beside another process on the second core, each waits for the scheduler at its end,
     # 1.2 s an image in place of 0.06.
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(request.config.getoption("--torch-threads") or 1)
     yield
     torch.set_num_threads(before)
 

@@ -17,6 +17,7 @@ from maskjet.rewrites.layers.fusing import ConvolutionReLU
 from maskjet.rewrites.layers.proposing import JoinedRPNHead, join_predictors
 from maskjet.rewrites.layers.upsampling import AddUpsampled
 from maskjet.tf32 import convolutions_in_tf32
+from tests.rounding import additions, rounding
 
 
 def shaken(module, seed=0):
@@ -45,9 +46,9 @@ def run(module, *inputs):
     return list(found.values()) if isinstance(found, dict) else [found]
 
 
-def assert_same(module, made, *inputs, tolerance=5e-6):
+def assert_same(module, made, *inputs):
     for mine, other in zip(run(made, *inputs), run(module, *inputs), strict=True):
-        torch.testing.assert_close(mine, other, rtol=0, atol=tolerance * float(other.abs().max()))
+        torch.testing.assert_close(mine, other, rtol=0, atol=rounding(additions(module), other.abs().max()))
 
 
 @pytest.mark.parametrize("name", ["resnet18", "resnet50", "resnext50_32x4d"])
@@ -208,7 +209,7 @@ def test_levels_of_one_channel_broadcast():
     x, y = torch.randn(2, 4, 6, 8), torch.randn(2, 1, 3, 4)
     bias = torch.randn(4)
     expected = x + bias[:, None, None] + F.interpolate(y, scale_factor=2, mode="nearest")
-    torch.testing.assert_close(AddUpsampled(bias)(x, y), expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(AddUpsampled(bias)(x, y), expected, rtol=0, atol=rounding(3, expected.abs().max()))
     assert torch.equal(AddUpsampled(None)(x, y), x + F.interpolate(y, scale_factor=2, mode="nearest"))
     assert AddUpsampled(None)(torch.randn(2, 1, 6, 8), torch.randn(2, 4, 3, 4)).shape == (2, 4, 6, 8)
 
@@ -230,7 +231,7 @@ def test_layout_stays_channels_last():
     found = AddUpsampled(bias)(fine, coarse)
     assert found.is_contiguous(memory_format=torch.channels_last)
     expected = fine + bias[:, None, None] + F.interpolate(coarse, scale_factor=2, mode="nearest")
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(found, expected, rtol=0, atol=rounding(3, expected.abs().max()))
 
 
 @pytest.mark.parametrize("added", [None, (2, 8, 5, 4), (2, 8, 1, 1), (2, 8, 1, 4)])
@@ -246,7 +247,8 @@ def test_the_call_for_a_gpu_is_a_sound_operator(added, stride, dilation):
         torch.ops.maskjet.convolution_relu.default, arguments, test_utils=("test_schema", "test_faketensor")
     )
     found = torch.ops.maskjet.convolution_relu(*arguments)
-    torch.testing.assert_close(found, ConvolutionReLU(convolution)(*given), rtol=0, atol=1e-6)
+    expected = ConvolutionReLU(convolution)(*given)
+    torch.testing.assert_close(found, expected, rtol=0, atol=rounding(additions(convolution), expected.abs().max()))
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -310,7 +312,9 @@ def test_proposals_from_one_convolution(anchors, depth):
     with torch.inference_mode():
         for mine, other in zip(joined(features), head(features), strict=True):
             for level, expected in zip(mine, other, strict=True):
-                torch.testing.assert_close(level, expected, rtol=0, atol=1e-5)
+                torch.testing.assert_close(
+                    level, expected, rtol=0, atol=rounding(additions(head), expected.abs().max())
+                )
 
 
 def test_another_kind_of_proposal_head_stays():
@@ -344,6 +348,7 @@ class TestOnGpu:
         assert found.dtype == dtype
         if dtype != torch.bfloat16:  # which takes several calls
             assert found.is_contiguous(memory_format=torch.channels_last)
+        # Half precision rounds the output, the sum and the product once each; float32 the 288 terms of a product.
         tolerance = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}[dtype]
         torch.testing.assert_close(found.double(), expected, rtol=tolerance, atol=tolerance)
 
@@ -362,8 +367,8 @@ class TestOnGpu:
         made, _, _ = rewritten(backbone.to(memory_format=torch.channels_last), 1, 3, 64, 64)
         x = torch.randn(2, 3, *size, device="cuda").contiguous(memory_format=torch.channels_last)
         with convolutions_in_tf32(is_allowed=False):
-            assert_same(backbone, made, x, tolerance=1e-5)
+            assert_same(backbone, made, x)
             compiled = torch.compile(made, fullgraph=True, dynamic=False)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the compiler's remarks on itself
-                assert_same(backbone, compiled, x, tolerance=1e-5)
+                assert_same(backbone, compiled, x)

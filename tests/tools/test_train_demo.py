@@ -8,7 +8,7 @@ import torch
 
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.traffic import CLASSES
-from tests.networks.test_network import TINY
+from tests.networks.test_network import TINY, assert_close
 from tools.train_demo import losses, train
 from tools.train_demo.scenes import _pack, draw_scenes, make_batch
 
@@ -114,9 +114,9 @@ def test_training_sees_what_inference_says(scenes):
     with torch.no_grad():
         logits, boxes, masks = losses.training_outputs(network, inputs, losses.Groups(network, 1))[-1]
         expected = network(inputs)
-    torch.testing.assert_close(logits, expected.logits, atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(boxes, expected.boxes_cxcywh, atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(masks, expected.mask_logits, atol=1e-3, rtol=1e-3)
+    assert_close(logits, expected.logits)
+    assert_close(boxes, expected.boxes_cxcywh)
+    assert_close(masks, expected.mask_logits)
 
 
 def test_a_run_resumes_where_it_stopped_and_its_weights_load(tmp_path, scenes, monkeypatch):
