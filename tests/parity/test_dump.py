@@ -7,7 +7,7 @@ import pytest
 
 from maskjet.config import EngineConfig
 from maskjet.detections import Detections
-from maskjet.errors import InputError, SourceError
+from maskjet.errors import InputError, OutputError, SourceError
 from maskjet.model import Model, read_network
 from maskjet.parity import dump as dump_module
 from maskjet.parity.dump import Dump, write_dump
@@ -155,7 +155,7 @@ def test_what_is_wrong_with_a_variant_is_named(network, tmp_path):
     with pytest.raises(InputError, match="threshold must be 0 or more and below 1, got 1"):
         Variant("one", threshold=1)
     (tmp_path / "file").write_text("")
-    with pytest.raises(SourceError, match="must be writable"):
+    with pytest.raises(OutputError, match="must be writable"):
         dump().save(tmp_path / "file" / "one.npz")
     with pytest.raises(SourceError):
         write_dump(tmp_path / "one.npz", Variant("one", CPU), network, Files(str(tmp_path / "nothing")))

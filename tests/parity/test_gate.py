@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from maskjet.errors import InputError, SourceError
+from maskjet.errors import InputError, OutputError
 from maskjet.parity import coco
 from maskjet.parity.check import check
 from maskjet.parity.gate import Limits, Verdict, judge, write_page
@@ -113,7 +113,7 @@ def test_the_page_of_no_difference(tmp_path):
     assert "Nowhere." in text
     assert "How well each does" not in text
     (tmp_path / "file").write_text("")
-    with pytest.raises(SourceError, match="must be writable"):
+    with pytest.raises(OutputError, match="must be writable"):
         write_page(tmp_path / "file" / "page.html", report, verdicts, (dump(), dump("two")))
 
 

@@ -6,7 +6,7 @@ import shutil
 import pytest
 import torch
 
-from maskjet.errors import InputError, SourceError
+from maskjet.errors import InputError, OutputError, SourceError
 from maskjet.parity import study
 from maskjet.parity.dump import Dump
 
@@ -100,7 +100,7 @@ def test_unknown_names_are_named(tmp_path):
     with pytest.raises(InputError, match="only and variants must name parts and variants of the study, got moon, sun"):
         study.dump(tmp_path, only=["moon"], variants=["sun"])
     (tmp_path / "file").write_text("")
-    with pytest.raises(SourceError, match="must be writable"):
+    with pytest.raises(OutputError, match="must be writable"):
         study.compare(tmp_path / "file")
 
 

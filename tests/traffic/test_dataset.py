@@ -7,7 +7,7 @@ import pytest
 from pycocotools.coco import COCO
 
 from maskjet import traffic
-from maskjet.errors import InputError, SourceError
+from maskjet.errors import InputError, OutputError
 from maskjet.frames import open_source
 from maskjet.traffic import Street, sample, write_coco, write_video
 
@@ -106,5 +106,5 @@ def test_bad_arguments_are_named(call, message, tmp_path):
 )
 def test_unwritable_paths_are_named(call, tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(SourceError, match=r"file.* must be writable"):
+    with pytest.raises(OutputError, match=r"file.* must be writable"):
         call(tmp_path / "file")

@@ -11,7 +11,7 @@ from typing import Any
 
 from maskjet.bench.machine import Machine
 from maskjet.bench.table import as_table
-from maskjet.errors import InputError
+from maskjet.errors import InputError, OutputError
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,18 @@ class Report(ABC):
         return asdict(self)
 
     def write(self, path: Path | None) -> None:
-        """Write the fields to a JSON file; to none for None."""
-        if path is not None:
-            path.write_text(json.dumps(self.as_dict(), indent=2) + "\n")
+        """Write the fields to a JSON file; to none for None.
+
+        Raises:
+            OutputError: It can't be written.
+        """
+        if path is None:
+            return
+        text = json.dumps(self.as_dict(), indent=2) + "\n"
+        try:
+            path.write_text(text)
+        except OSError as error:
+            raise OutputError(f"{str(path)!r} must be writable: {error.strerror}.") from error
 
     def __str__(self) -> str:
         return "\n".join([as_table(self.rows()), str(self.machine), *self.notes])

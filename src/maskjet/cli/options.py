@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from maskjet.errors import InputError, OutputError, first_line
+from maskjet.printing import printable
 from maskjet.spec import SPECS
 
 ModelOption = Annotated[str, typer.Option(help=f"demo, a checkpoint's path, or a size: {', '.join(SPECS)}.")]
@@ -90,14 +91,6 @@ def print_error(error: Exception) -> None:
     """One line on stderr; nothing where that can't be written."""
     with suppress(OutputError):
         _print(f"maskjet: {printable(str(error))}", to_stdout=False)
-
-
-def printable(text: str) -> str:
-    """A text in one line without anything that a terminal acts on, or can't show: such characters are escaped.
-
-    Names of files, classes and models come from outside, and may hold colours, window titles and worse.
-    """
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
 def _print(text: str, *, to_stdout: bool) -> None:

@@ -28,6 +28,7 @@ from maskjet.cli.options import (
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError
 from maskjet.parity import FIRST_SEED, OURS, RESAMPLES, THRESHOLD
+from maskjet.printing import printable
 
 if TYPE_CHECKING:
     from maskjet.parity.coco import Report
@@ -104,7 +105,6 @@ def parity_dump(
 ) -> None:
     """Write down what one variant finds on images."""
     from maskjet.model import read_network
-    from maskjet.parity.check import printable
     from maskjet.parity.dump import write_dump
     from maskjet.parity.variants import Variant
 

@@ -25,11 +25,11 @@ from maskjet.cli.options import (
     ResampleOption,
     WeightsOption,
     print_result,
-    printable,
     progress,
 )
 from maskjet.config import DEFAULT_THRESHOLD, EngineConfig
 from maskjet.errors import OutputError
+from maskjet.printing import printable
 
 if TYPE_CHECKING:
     from maskjet.detections import Detections

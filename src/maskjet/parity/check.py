@@ -14,6 +14,7 @@ from maskjet.bench.machine import describe_machine
 from maskjet.errors import InputError
 from maskjet.parity.dump import Dump
 from maskjet.parity.pair import KINDS, Difference, Pairing, compare
+from maskjet.printing import printable
 
 _WORST = 10
 _NAMED, _PRINTED = 12, 3  # differences of one image in the report, and of these in its text
@@ -138,11 +139,6 @@ class Report(report.Report):
             named = [f"  {difference}" for difference in image.differences[:_PRINTED]]
             lines += [f"{printable(image.name)}:", *named, *([f"  and {more} more"] if more else [])]
         return "\n".join(lines)
-
-
-def printable(text: str) -> str:
-    """Text with escapes for what a terminal would obey."""
-    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
 
 
 HEADER = (

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from maskjet import coco_rle
 from maskjet.detections import Detections
-from maskjet.errors import InputError, SourceError, border
+from maskjet.errors import InputError, OutputError, SourceError, border
 from maskjet.frames import Source
 from maskjet.images import explain
 from maskjet.networks.rfdetr import RFDETR
@@ -116,7 +116,7 @@ class Dump:
 
         Raises:
             InputError: It holds what `load` would refuse: a box that is not finite, say, or an image twice.
-            SourceError: The file can't be written.
+            OutputError: The file can't be written.
         """
         self._write(path, {})
 
@@ -166,7 +166,7 @@ class Dump:
             try:
                 return dump_file.write(path, self._header() | dict(more), fields)
             except OSError as error:
-                raise SourceError(f"{str(path)!r} must be writable: {explain(error)}.") from error
+                raise OutputError(f"{str(path)!r} must be writable: {explain(error)}.") from error
 
     @classmethod
     def _read(cls, path: Path) -> tuple[Dump, dict[str, Any]]:
@@ -262,7 +262,8 @@ def write_dump(
     Raises:
         InputError: The parts are of another variant, other images, another machine or other versions; or no image can
             be read, or one is there twice.
-        SourceError: The file can't be written, or an image not be read.
+        OutputError: The file can't be written.
+        SourceError: An image can't be read.
         UnsupportedError: The variant can't be had here.
     """
     empty = Dump(variant.identify(network), describe_run(), images.describe(), [], [], [])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import jinja2
 
-from maskjet.errors import InputError, SourceError
+from maskjet.errors import InputError, OutputError
 from maskjet.parity import check, coco
 from maskjet.parity.dump import Dump
 from maskjet.parity.images import Images
@@ -126,7 +126,8 @@ def write_page(
         images: Of both; may be left out for generated streets.
 
     Raises:
-        SourceError: The file can't be written, or an image not be read.
+        OutputError: The file can't be written.
+        SourceError: An image can't be read.
         InputError: The images are not given, or not those of the dumps.
     """
     template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True).from_string(
@@ -152,4 +153,4 @@ def write_page(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(page, encoding="utf-8")
     except OSError as error:
-        raise SourceError(f"{str(path)!r} must be writable: {error.strerror}.") from error
+        raise OutputError(f"{str(path)!r} must be writable: {error.strerror}.") from error

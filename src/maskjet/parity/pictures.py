@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from maskjet.detections import Detections
 from maskjet.drawing import draw
-from maskjet.errors import InputError, SourceError
+from maskjet.errors import InputError, OutputError
 from maskjet.parity.check import ChangedImage, Report
 from maskjet.parity.dump import Dump
 from maskjet.parity.images import Images, digest, streets_from
@@ -67,7 +67,7 @@ def write_worst(folder: Path, found: Report, expected: Dump, actual: Dump, image
             written.append(folder / f"worst_{rank:02}.png")
             written[-1].write_bytes(encode(picture, ".png"))
     except OSError as error:
-        raise SourceError(f"{str(folder)!r} must be writable: {error.strerror}.") from error
+        raise OutputError(f"{str(folder)!r} must be writable: {error.strerror}.") from error
     return written
 
 

@@ -16,7 +16,7 @@ from maskjet.bench.machine import Machine, describe_machine
 from maskjet.bench.planted import plant
 from maskjet.bench.table import as_table
 from maskjet.config import EngineConfig
-from maskjet.errors import InputError, SourceError, UnsupportedError
+from maskjet.errors import InputError, OutputError, UnsupportedError
 from maskjet.model import read_network
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.parity import RESAMPLES, check, coco
@@ -255,7 +255,7 @@ def dump(
 
     Raises:
         InputError: An argument is not as above.
-        SourceError: The folder can't be written.
+        OutputError: The folder can't be written.
     """
     unknown = [name for name in only if name not in PARTS]
     unknown += [name for name in variants if not any(name == v.name for part in PARTS.values() for v in part.variants)]
@@ -288,7 +288,8 @@ def compare(
         on_progress: Called after each image of each pair, and while average precision is measured.
 
     Raises:
-        SourceError: A dump is damaged, or the folder can't be written.
+        SourceError: A dump is damaged.
+        OutputError: The folder can't be written.
         MissingDependencyError: faster-coco-eval is not installed.
     """
     reports, runs = [], {}
@@ -301,7 +302,7 @@ def compare(
     try:
         (folder / "study.json").write_text(json.dumps(report.as_dict(), indent=1) + "\n")
     except OSError as error:
-        raise SourceError(f"{str(folder)!r} must be writable: {error.strerror}.") from error
+        raise OutputError(f"{str(folder)!r} must be writable: {error.strerror}.") from error
     return report
 
 

@@ -14,7 +14,7 @@ import cv2
 import numpy as np
 
 from maskjet import coco_rle
-from maskjet.errors import InputError, SourceError
+from maskjet.errors import InputError, OutputError
 from maskjet.traffic.bodies import CLASSES
 from maskjet.traffic.street import FPS, Street, TrafficFrame, sample
 
@@ -53,7 +53,7 @@ def write_video(
 
     Raises:
         InputError: An argument is not as above.
-        SourceError: The file can't be written.
+        OutputError: The file can't be written.
     """
     if frames < 1:
         raise InputError(f"frames must be at least 1, got {frames}.")
@@ -96,7 +96,7 @@ def write_coco(
 
     Raises:
         InputError: An argument is not as above.
-        SourceError: The files can't be written.
+        OutputError: The files can't be written.
     """
     if images < 1:
         raise InputError(f"images must be at least 1, got {images}.")
@@ -112,7 +112,7 @@ def write_coco(
         name = f"{image_id:06}.jpg"
         pixels = cv2.cvtColor(scene.image, cv2.COLOR_RGB2BGR)
         if not cv2.imwrite(str(directory / "images" / name), pixels, [cv2.IMWRITE_JPEG_QUALITY, 92]):
-            raise SourceError(f"directory must be writable, {str(directory)!r} is not.")
+            raise OutputError(f"directory must be writable, {str(directory)!r} is not.")
         listed.append({"id": image_id, "file_name": name, "height": size_hw[0], "width": size_hw[1]})
         found += annotate(scene, image_id, len(found) + 1, annotations)
         if on_progress:
@@ -154,7 +154,7 @@ def _named_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, av.error.FFmpegError) as error:
-        raise SourceError(f"{str(path)!r} must be writable: {error.strerror}.") from error
+        raise OutputError(f"{str(path)!r} must be writable: {error.strerror}.") from error
 
 
 @contextmanager
