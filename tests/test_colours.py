@@ -32,21 +32,24 @@ def middles(image):
     return image[image.shape[0] // 2, step // 2 :: step].astype(int)
 
 
-def write_source(path, size_hw, look):
+def write_source(path, size_hw, look, *, tags=True):
     """A video of bars, encoded and tagged as a look says, by swscale alone."""
     with av.open(str(path), "w") as container:
         stream = container.add_stream("libx264", rate=30, options={"preset": "ultrafast", "crf": "10"})
         stream.height, stream.width = size_hw
         stream.pix_fmt = "yuv420p"
         context = stream.codec_context
-        if look is not None:
+        if tags:
             context.colorspace, context.color_primaries, context.color_trc = look.matrix, look.primaries, look.transfer
             context.color_range = 2 if look.is_full_range else 1
             context.sample_aspect_ratio = look.pixel_aspect
-        matrix, levels = (look.matrix, 2 if look.is_full_range else 1) if look else (SMPTE170M, 1)
+        matrix, levels = look.matrix, 2 if look.is_full_range else 1
         rgb = av.VideoFrame.from_ndarray(bars(size_hw), format="rgb24")
         picture = VideoReformatter().reformat(
-            rgb, format="yuv420p", dst_colorspace={SMPTE170M: BT470BG}.get(matrix, matrix), dst_color_range=levels
+            rgb,
+            format="yuv420p",
+            dst_colorspace=matrix if matrix in (BT709, BT2020) else BT470BG,
+            dst_color_range=levels,
         )
         container.mux(stream.encode(picture))
         container.mux(stream.encode(None))
@@ -116,6 +119,22 @@ def test_a_list_has_the_look_of_its_first_video(tmp_path):
     assert source.look is None
     assert len(list(source)) == 1
     assert source.look == look
+
+
+@pytest.mark.parametrize(("size_hw", "matrix"), [(HD, BT709), (SMALL, SMPTE170M)])
+def test_a_video_that_says_nothing_is_decoded_as_players_do(size_hw, matrix, tmp_path):
+    write_source(tmp_path / "a.mp4", size_hw, Look(matrix, matrix, matrix), tags=False)
+    (frame,) = open_source(tmp_path / "a.mp4")
+    np.testing.assert_allclose(middles(frame.image), BARS, atol=LEVELS)
+
+
+@pytest.mark.parametrize("matrix", [3, 8, 13, 100])
+def test_a_matrix_that_is_none_is_guessed(matrix, tmp_path):
+    write_source(tmp_path / "a.mp4", SMALL, Look(matrix, 99, 99))
+    with open_source(tmp_path / "a.mp4") as source:
+        (frame,) = source
+    assert source.look == guess_look(SMALL)
+    np.testing.assert_allclose(middles(frame.image), BARS, atol=LEVELS)
 
 
 @pytest.mark.parametrize(

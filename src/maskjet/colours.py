@@ -53,6 +53,14 @@ def guess_look(size_hw: tuple[int, int]) -> Look:
     return Look(matrix, *_COMPANIONS[matrix])
 
 
+def guess_matrix(picture: VideoFrame) -> int | None:
+    """The matrix to decode a picture with that names none, or none that is known; None where it does."""
+    if picture.format.is_rgb or int(picture.colorspace) in _COMPANIONS:
+        return None
+    # swscale's own guess is BT.601 for any size. Its number for that is BT.470BG's.
+    return _BT709 if is_hd((picture.height, picture.width)) else _BT470BG
+
+
 def read_look(picture: VideoFrame, pixel_aspect: Fraction | None) -> Look:
     """The look of a decoded picture once it is upright; guessed where it says nothing, or nothing that makes sense.
 

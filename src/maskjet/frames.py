@@ -19,7 +19,7 @@ import av.video.reformatter
 import numpy as np
 from numpy.typing import NDArray
 
-from maskjet.colours import Look, read_look
+from maskjet.colours import Look, guess_matrix, read_look
 from maskjet.errors import FrameError, InputError, SourceError
 from maskjet.images import IMAGE_SUFFIXES, explain, to_image
 
@@ -373,7 +373,8 @@ class VideoSource(Source):
             return
         if self.look is None:
             self.look = read_look(picture, self._stream.sample_aspect_ratio)
-        rgb = self._to_rgb.reformat(picture, format="rgb24", threads=_CONVERTING_THREADS)
+        matrix = guess_matrix(picture)
+        rgb = self._to_rgb.reformat(picture, format="rgb24", src_colorspace=matrix, threads=_CONVERTING_THREADS)
         pixels = np.asarray(rgb.to_ndarray(), dtype=np.uint8)
         image = np.ascontiguousarray(np.rot90(pixels, round(picture.rotation / 90)))
         index = self.frames_seen

@@ -19,6 +19,7 @@ from maskjet.traffic.bodies import CLASSES
 from maskjet.traffic.street import FPS, Street, TrafficFrame, sample
 
 Annotations = Literal["rle", "polygon"]
+_SMPTE170M, _LIMITED = 6, 1  # as in ITU-T H.273, and FFmpeg's AVCOL_RANGE_MPEG
 CATEGORIES = [{"id": class_id + 1, "name": name} for class_id, name in enumerate(CLASSES)]
 """Of COCO data sets of streets."""
 OnProgress = Callable[[], object]
@@ -65,6 +66,9 @@ def write_video(
         stream.height, stream.width = size_hw
         stream.codec_context.thread_count = 1  # or the bytes depend on how many cores there are
         stream.pix_fmt = "yuv420p"
+        context = stream.codec_context  # which makes BT.601 of RGB, whatever the size
+        context.colorspace = context.color_primaries = context.color_trc = _SMPTE170M
+        context.color_range = _LIMITED
         for index in range(frames):
             picture = av.VideoFrame.from_ndarray(street.frame(index).image, format="rgb24")
             container.mux(stream.encode(picture))
