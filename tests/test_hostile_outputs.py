@@ -63,6 +63,13 @@ class TestFullDisk:
             write([out], frames(60))
         assert out.read_bytes() == b"precious"
 
+    @pytest.mark.parametrize("suffix", [".mp4", ".mkv"])
+    def test_what_fitted_of_a_video_plays(self, suffix, tmp_path):
+        with largest_file(150_000), pytest.raises(OutputError, match="File too large"):
+            write([tmp_path / f"a{suffix}"], frames(200))
+        with open_source(tmp_path / f"a.partial{suffix}") as source:
+            assert len(list(source)) >= 20
+
     def test_lines_that_fitted_are_whole(self, tmp_path):
         with largest_file(1500), pytest.raises(OutputError) as error:
             write([tmp_path / "a.jsonl", tmp_path / "a.json"], frames(20))

@@ -39,8 +39,9 @@ def main() -> None:
 def _run() -> int | str | None:
     """Run the command line; what Python is to exit with."""
     from maskjet.cli.app import app
-    from maskjet.cli.options import print_error
+    from maskjet.cli.options import print_error, print_warnings
 
+    print_warnings()
     try:
         limits.read_environment()
         app()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -79,7 +80,7 @@ def print_result(result: Any, *, to_stdout: bool = False) -> None:
     """JSON on stdout for programs, text on stderr for people: what is piped on holds data only.
 
     Raises:
-        OutputError: It can't be written there.
+        OutputError: It can't be written to stdout.
     """
     if isinstance(result, dict):
         _print(json.dumps(result, indent=2, allow_nan=False), to_stdout=True)
@@ -88,14 +89,28 @@ def print_result(result: Any, *, to_stdout: bool = False) -> None:
 
 
 def print_error(error: Exception) -> None:
-    """One line on stderr; nothing where that can't be written."""
-    with suppress(OutputError):
-        _print(f"maskjet: {printable(str(error))}", to_stdout=False)
+    """One line on stderr."""
+    _print(f"maskjet: {printable(str(error))}", to_stdout=False)
+
+
+class _Printing(logging.Handler):
+    """Prints the library's warnings as errors are printed."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        _print(f"maskjet: {printable(record.getMessage())}", to_stdout=False)
+
+
+def print_warnings() -> None:
+    """Print what the library logs on stderr, without anything that a terminal acts on."""
+    logger = logging.getLogger("maskjet")
+    if not any(isinstance(handler, _Printing) for handler in logger.handlers):
+        logger.addHandler(_Printing(logging.WARNING))
 
 
 def _print(text: str, *, to_stdout: bool) -> None:
+    """Print; what is for people is lost where stderr takes nothing, as results lie elsewhere."""
     try:
         typer.echo(text, err=not to_stdout)
     except (OSError, ValueError, AttributeError) as error:  # full, closed by the reader, or closed from the start
-        name = "stdout" if to_stdout else "stderr"
-        raise OutputError(f"{name} must be writable, it is not: {first_line(error)}.") from error
+        if to_stdout:
+            raise OutputError(f"stdout must be writable, it is not: {first_line(error)}.") from error
