@@ -229,19 +229,17 @@ def printable(text: str) -> str:
 
 
 def shown(value: object) -> str:
-    """Any value for a message; whole numbers may have too many digits to be converted to text."""
-    if type(value) is int and abs(value) >= 2**64:
-        return "a whole number of more than 64 bits"
-    if isinstance(value, list | dict | set):  # may be endless
+    """Any value from outside for a message: short, printable and in no time, though it may be endless or huge."""
+    values = value if isinstance(value, list | tuple) else [value]
+    if len(values) > 8 or not all(isinstance(each, int | float | str | None) for each in values):
         return f"a {type(value).__name__}"
-    try:
-        return printable(repr(value))
-    except Exception:  # noqa: BLE001 - a tuple of any of the above
-        return f"a {type(value).__name__}"
+    if any(isinstance(each, int) and abs(each) >= 2**64 for each in values):  # too many digits to be converted to text
+        return "a number of more than 64 bits"
+    return printable(repr(value))
 
 
 def _is_finite(value: object) -> bool:
-    return type(value) in (int, float) and abs(value) < 2**64  # type: ignore[operator]
+    return isinstance(value, int | float) and abs(value) < 2**64
 
 
 def _read_class_names(stated: object) -> dict[int, str]:

@@ -140,12 +140,11 @@ def _unwrap(state: Mapping[Any, Tensor]) -> dict[str, Tensor]:
             )
     prefixes = [name.removesuffix(_CLASS_BIAS) for name in state if name.endswith(_CLASS_BIAS)]
     prefix = next((each for each in prefixes if _WRAPPERS.issuperset(each.split(".")[:-1])), "")
-    unwrapped = {
+    return {
         name.removeprefix(prefix).replace("_orig_mod.", ""): tensor
         for name, tensor in state.items()
         if name.startswith(prefix)
     }
-    return unwrapped
 
 
 def _read_class_names(names: Any) -> tuple[str, ...] | None:
@@ -211,7 +210,7 @@ def _find_size(checkpoint: Checkpoint, size: ModelSpec | None) -> ModelSpec | No
 
 def _other_size(checkpoint: Checkpoint, size: ModelSpec, finding: str) -> CheckpointError:
     return CheckpointError(
-        f"weights must be of {size.name}, {str(checkpoint.path)!r} {finding}; load it by its path, without naming a size."
+        f"weights must be of {size.name}, {str(checkpoint.path)!r} {finding}; load it by its path alone."
     )
 
 
@@ -241,7 +240,9 @@ def _describe(checkpoint: Checkpoint, base: ModelSpec | None) -> ModelSpec:
     names: Mapping[int, str] = dict(enumerate(checkpoint.class_names or ()))
     if class_logits == SPECS["rf-detr-nano"].class_logits and set(names.values()) <= set(COCO_CLASS_NAMES.values()):
         names = COCO_CLASS_NAMES
-    fields = {"name": printable(checkpoint.model_name or "RF-DETR")} if base is None else dict(vars(base))
+    fields: dict[str, Any] = (
+        {"name": printable(checkpoint.model_name or "RF-DETR")} if base is None else dict(vars(base))
+    )
     fields["queries"] = checkpoint.state[_QUERIES].shape[0] // _count_groups(checkpoint.state)
     fields |= {**checkpoint.config, "class_logits": class_logits, "class_names": names}
     return build_spec(fields, repr(str(checkpoint.path)))
@@ -285,7 +286,7 @@ def load_network(spec: ModelSpec, checkpoint: Checkpoint) -> RFDETR:
 
 
 def _keep_used(checkpoint: Checkpoint, spec: ModelSpec) -> dict[str, Tensor]:
-    """Drop what rfdetr needs only to train: the other query groups, masked-image modelling, layers after the last map."""
+    """Drop what is not used to infer: other groups of queries, masked-image modelling, layers after the last map."""
     state, groups = checkpoint.state, _count_groups(checkpoint.state)
     unused = (*_UNUSED, *(f"{_LAYER}{layer}." for layer in range(max(spec.feature_layers), spec.backbone_depth)))
     kept = {}

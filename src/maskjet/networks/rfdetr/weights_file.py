@@ -1,8 +1,8 @@
 """Weights files as they lie on a disk: told apart by their first bytes, and opened without trusting a number in them.
 
-What is returned lies in the file, mapped into memory and not yet read: its tensors have the shapes that the file states,
-and cost nothing until they are copied. Nothing here runs code from a file, and no more memory is taken than the file is
-long.
+What is returned lies in the file, mapped into memory and not yet read: its tensors have the shapes that the file
+states, and cost nothing until they are copied. Nothing here runs code from a file, and no more memory is taken than the
+file is long.
 """
 
 from __future__ import annotations
@@ -38,8 +38,12 @@ _CALLABLES = {
     *("torch._utils _rebuild_tensor_v2", "torch._utils _rebuild_parameter", "torch Size", "torch device"),
     *("__builtin__ set", "builtins set", "__builtin__ complex", "builtins complex", "_codecs encode"),
 }
-_STORAGES = {f"torch {kind}Storage" for kind in "Float Double Half BFloat16 Long Int Short Char Byte Bool".split()} | {
-    f"torch Complex{kind}Storage" for kind in ("Float", "Double")
+_STORAGES = {
+    f"torch {kind}Storage"
+    for kind in (
+        *("Float", "Double", "Half", "BFloat16", "ComplexFloat", "ComplexDouble"),
+        *("Long", "Int", "Short", "Char", "Byte", "Bool"),
+    )
 }
 _DTYPES = {str(value).replace(".", " ") for value in vars(torch).values() if isinstance(value, torch.dtype)}
 
@@ -139,8 +143,8 @@ def _check_archive(path: Path, size: int) -> Counter[int]:
             raise ValueError(f"it has {len(names):,} records, {len(set(names)):,} of them by different names.")
         if any(entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & 1 for entry in entries):
             raise CheckpointError(
-                f"weights must be stored as torch.save stores them, {str(path)!r} is compressed or encrypted; unpack it "
-                "and save it again."
+                f"weights must be stored as torch.save stores them, {str(path)!r} is compressed or encrypted; "
+                "save it again, or unpack and pack it without compression."
             )
         stated = sum(entry.file_size for entry in entries)
         if stated > size or pickles[0].file_size > _MAX_PICKLE_BYTES:
