@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from maskjet import limits
 from maskjet.errors import CheckpointError, InputError, border
@@ -139,12 +140,15 @@ def _unwrap(state: Mapping[Any, Tensor]) -> dict[str, Tensor]:
                 'RFDETR.from_checkpoint(PATH, backbone_lora=False), then save its state dict as "model".'
             )
     prefixes = [name.removesuffix(_CLASS_BIAS) for name in state if name.endswith(_CLASS_BIAS)]
-    prefix = next((each for each in prefixes if _WRAPPERS.issuperset(each.split(".")[:-1])), "")
-    return {
-        name.removeprefix(prefix).replace("_orig_mod.", ""): tensor
-        for name, tensor in state.items()
-        if name.startswith(prefix)
-    }
+    prefix = min((each for each in prefixes if _WRAPPERS.issuperset(each.split(".")[:-1])), key=len, default="")
+    unwrapped: dict[str, Tensor] = {}
+    for name, tensor in state.items():
+        ours = name.removeprefix(prefix).replace("_orig_mod.", "")
+        if name.startswith(prefix) and ours in unwrapped:
+            raise CheckpointError(f"weights must name each parameter once, {printable(ours)} is there twice.")
+        if name.startswith(prefix):
+            unwrapped[ours] = tensor
+    return unwrapped
 
 
 def _read_class_names(names: Any) -> tuple[str, ...] | None:
@@ -274,15 +278,24 @@ def load_network(spec: ModelSpec, checkpoint: Checkpoint) -> RFDETR:
             named. Or the network is larger than `limits.checkpoint_bytes`.
     """
     with _reading(checkpoint.path):
-        with torch.device("meta"):
-            expected = {name: tensor.shape for name, tensor in RFDETR(spec).state_dict().items()}
+        with torch.device("meta"), _NoInitialisation():
+            network = RFDETR(spec)
+        expected = {name: tensor.shape for name, tensor in network.state_dict().items()}
         state = _keep_used(checkpoint, spec)
         _check_shapes(state, expected, f"{str(checkpoint.path)!r} does not fit {printable(spec.name)}")
         taken = 4 * sum(shape.numel() for shape in expected.values())
         limits.check("checkpoint_bytes", taken, f"the network of {str(checkpoint.path)!r} has", CheckpointError)
-        network = RFDETR(spec)
         network.load_state_dict({name: _copy(name, tensor, spec) for name, tensor in state.items()}, assign=True)
         return network.eval().requires_grad_(requires_grad=False)
+
+
+class _NoInitialisation(TorchFunctionMode):
+    """Leave out PyTorch's random values: on the meta device they import torch._dynamo, which takes seconds."""
+
+    def __torch_function__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return (args or list(kwargs.values()))[0]
+        return func(*args, **(kwargs or {}))
 
 
 def _keep_used(checkpoint: Checkpoint, spec: ModelSpec) -> dict[str, Tensor]:
