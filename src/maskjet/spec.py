@@ -181,7 +181,7 @@ class ModelSpec:
     def from_dict(cls, stated: Mapping[str, Any]) -> ModelSpec:
         """Build a spec from what `as_dict` wrote, possibly through JSON and possibly by others.
 
-        Class names are made printable (`printable`).
+        Its name and the classes' are made printable (`printable`).
 
         Raises:
             InputError: A field is missing, unknown, or not as described above.
@@ -199,6 +199,8 @@ class ModelSpec:
         for name in ("feature_layers", "mean", "std"):
             if isinstance(given.get(name), list):
                 given[name] = tuple(given[name])
+        if isinstance(given["name"], str):
+            given["name"] = printable(given["name"])
         given["class_names"] = _read_class_names(given.get("class_names", {}))
         return cls(**given)
 

@@ -18,14 +18,14 @@ import torch
 
 import maskjet
 from maskjet import limits
-from maskjet.errors import CheckpointError
+from maskjet.errors import CheckpointError, InputError
 from maskjet.networks.rfdetr import read_checkpoint
 from maskjet.networks.rfdetr.checkpoint import load_network, resolve_spec
 from tests.networks.test_network import TINY, tiny_network
 
 # Mutants of a spec may ask for a network of other windows or heads, which the same weights fit.
 MUTANTS = 250
-BOMB_MEMORY = 300 * 2**20
+BOMB_MEMORY = 100 * 2**20
 
 
 @pytest.fixture(scope="module")
@@ -125,6 +125,15 @@ def test_torchscript_is_told(tmp_path):
     scripted(tmp_path / "weights.pt")
     with pytest.raises(CheckpointError, match="is a TorchScript module; pass the checkpoint that it was exported from"):
         maskjet.load(tmp_path / "weights.pt")
+
+
+@pytest.mark.parametrize("value", [7, b"weights.pth", None, ["weights.pth"]])
+def test_what_is_no_path_is_told(value):
+    with pytest.raises(InputError, match="model must be a name or a path, got a "):
+        maskjet.load(value)
+    if value is not None:
+        with pytest.raises(InputError, match="weights must be a name or a path, got a "):
+            maskjet.load("rf-detr-nano", weights=value)
 
 
 def test_a_folder_is_told(tmp_path):
@@ -300,6 +309,14 @@ def test_tensors_that_reach_beyond_their_record_are_refused(tmp_path):
         read_checkpoint(longer)
 
 
+@pytest.mark.parametrize("around", [(b"", bytes(3)), (b"PK\x03\x04", b"")], ids=["after", "before"])
+def test_archives_within_other_bytes_are_refused(around, state, tmp_path):
+    path = save_torch({"model": state}, tmp_path / "weights.pth")
+    path.write_bytes(around[0] + path.read_bytes() + around[1])
+    with pytest.raises(CheckpointError, match="something is before or after its zip archive"):
+        read_checkpoint(path)
+
+
 # Values
 
 
@@ -469,7 +486,7 @@ def test_mutants_raise_our_error_only(suffix, count, state, tmp_path):
     path, generator = tmp_path / f"weights{suffix}", random.Random(11)
     config = {"resolution": 144, "num_queries": 100, "class_names": ["a"]}
     if suffix == ".safetensors":
-        save_safetensors(small(state), path)
+        save_safetensors(state, path)
     elif suffix == ".pth":
         save_torch({"model": small(state), "args": argparse.Namespace(**config), "model_name": "RFDETRSegNano"}, path)
     else:

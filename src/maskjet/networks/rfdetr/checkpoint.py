@@ -97,18 +97,16 @@ def _read_safetensors(path: Path) -> Checkpoint:
 
 def _read_torch(path: Path) -> Checkpoint:
     content = open_torch(path)
-    state = content.get("model", content.get("state_dict", content))
-    if "model" not in content and isinstance(content.get("state_dict"), dict):  # PyTorch Lightning
-        state = {name: tensor for name, tensor in state.items() if isinstance(name, str) and name.startswith("model.")}
+    state = content.get("model", content.get("state_dict", content))  # the second is Lightning's
     if not isinstance(state, dict) or not any(isinstance(value, Tensor) for value in state.values()):
         elsewhere = [name for name, value in content.items() if isinstance(value, dict) and _holds_tensors(value)]
         hint = f"; those under {shown(elsewhere[0])} would serve if they were saved as 'model'" if elsewhere else ""
         raise CheckpointError(f"weights must hold named tensors, {str(path)!r} holds none under 'model'{hint}.")
     arguments = _as_dict(content.get("args", content.get("hyper_parameters")))
-    config = content.get("model_config")
-    if config is None:  # older files; rfdetr itself reads no more than this from their arguments
-        config = {name: arguments[name] for name in ("resolution", "num_queries") if arguments.get(name) is not None}
-    config, model_name = _as_dict(config), content.get("model_name")
+    config, model_name = content.get("model_config"), content.get("model_name")
+    if config is None and arguments.get("resolution") is not None:  # an older file, which has no other description
+        config = {"resolution": arguments["resolution"]}
+    config = _as_dict(config)
     if not isinstance(model_name, str | None):
         raise CheckpointError(f"model_name must be a text, {str(path)!r} has {shown(model_name)}.")
     return Checkpoint(

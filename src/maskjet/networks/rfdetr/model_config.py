@@ -74,7 +74,7 @@ def read_config(config: Mapping[Any, Any], where: str) -> dict[str, Any]:
         try:
             changes |= _read_field(field, value)
         except InputError as error:
-            raise CheckpointError(f"{where} has a model_config that can't be used: {error}") from error
+            raise CheckpointError(f"{where} states an architecture that can't be used: {error}") from error
     return changes
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import pickle
 import pickletools
 import types
@@ -28,8 +29,8 @@ from maskjet.networks.rfdetr.foreign_files import describe, describe_archive
 from maskjet.spec import shown
 
 # Everything in a checkpoint but its tensors; rfdetr's largest, with an optimizer's state, have under 1 MB. An object
-# costs a byte here and up to 64 when it is unpickled.
-_MAX_PICKLE_BYTES = 2**23
+# costs a byte here, and 64 and a microsecond when it is unpickled.
+_MAX_PICKLE_BYTES = 2**22
 _MAX_HEADER_BYTES = 2**23
 _MAX_RECORDS = 2**16
 # What a pickle may name. PyTorch allows more, with which a few bytes can take any memory: bytearray(10**10).
@@ -139,6 +140,11 @@ def _check_archive(path: Path, size: int) -> Counter[int]:
         if len(pickles) != 1 or any(name.endswith("/constants.pkl") for name in names):
             kind, cure = describe_archive(names)
             raise CheckpointError(f"weights must be a checkpoint that rfdetr saved, {str(path)!r} is {kind}; {cure}.")
+        file.seek(-22, os.SEEK_END)
+        if file.read(4) != b"PK\x05\x06" or min(entry.header_offset for entry in entries) != 0:
+            raise ValueError(
+                "something is before or after its zip archive."
+            )  # where other readers may find another one
         if len(entries) > _MAX_RECORDS or len(set(names)) < len(names):
             raise ValueError(f"it has {len(names):,} records, {len(set(names)):,} of them by different names.")
         if any(entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & 1 for entry in entries):
