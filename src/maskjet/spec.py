@@ -36,7 +36,6 @@ MAX_GRID = 256
 _MAX_MASK_VALUES = 2**27
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-_MAX_TEXT = 100
 # Would end a line, or change the order of what follows them on a terminal.
 _SEPARATORS_AND_OVERRIDES = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -221,13 +220,13 @@ def check_whole(name: str, value: object, bounds: tuple[int, int]) -> None:
         raise InputError(f"{name} must be a whole number from {least} to {most}, got {shown(value)}.")
 
 
-def printable(text: str) -> str:
-    """Text from outside as it can be drawn, printed and written: one line, valid UTF-8, at most 100 characters.
+def printable(text: str, most: int = 100) -> str:
+    """Text from outside as it can be drawn, printed and written: one line, valid UTF-8, of so many characters at most.
 
     Control characters, lone surrogates and bidirectional overrides become U+FFFD.
     """
-    shown = _SEPARATORS_AND_OVERRIDES.sub(_REPLACEMENT, text[: _MAX_TEXT + 1])
-    return shown if len(text) <= _MAX_TEXT else shown[: _MAX_TEXT - 1] + "…"
+    replaced = _SEPARATORS_AND_OVERRIDES.sub(_REPLACEMENT, text[:most])
+    return replaced if len(text) <= most else replaced[: most - 1] + "…"
 
 
 def shown(value: object) -> str:

@@ -76,11 +76,13 @@ def read_checkpoint(path: Path) -> Checkpoint:
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
     """The border of weights files: whatever is wrong with one is a CheckpointError that names it."""
-    with border(CheckpointError, f"weights must be a checkpoint that rfdetr saved, {str(path)!r} is not"):
-        try:
+    try:
+        with border(CheckpointError, f"weights must be a checkpoint that rfdetr saved, {str(path)!r} is not"):
             yield
-        except InputError as error:
-            raise CheckpointError(f"weights must describe their network, {str(path)!r} does not: {error}") from error
+    except InputError as error:
+        raise CheckpointError(f"weights must describe their network, {str(path)!r} does not: {error}") from error
+    except CheckpointError as error:  # what PyTorch says may quote the file
+        raise CheckpointError(printable(str(error), most=2000)) from error.__cause__
 
 
 def _read_safetensors(path: Path) -> Checkpoint:
