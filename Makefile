@@ -20,14 +20,10 @@ demo: $(VENV)/editable.done
 	$(call run_demo,$(VENV),out)
 
 test: $(VENV)/test.done
-	$(VENV)/bin/python -m pytest --numprocesses $(WORKERS) -m "not slow" $(TESTS)
+	$(VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist worksteal -m "not slow" $(TESTS)
 
 test-all: $(VENV)/test.done
-	$(VENV)/bin/python -m pytest --numprocesses $(WORKERS) $(TESTS)
-
-# The numeric tests as on other processors: threads × instruction sets × precisions of float32 products.
-test-matrix: $(VENV)/test.done
-	$(VENV)/bin/python -m tools.test_matrix --numprocesses $(WORKERS) $(TESTS)
+	$(VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist worksteal $(TESTS)
 
 # What users get: a wheel of this clone and the base install's packages, in an environment of their own.
 check-install: $(WHEEL)/run.done
@@ -36,6 +32,10 @@ check-install: $(WHEEL)/run.done
 	$(WHEEL)/$(PIP) install $(OURS) --force-reinstall $(WHEEL)/dist/maskjet-*.whl
 	$(call run_demo,$(WHEEL),out/wheel)
 	$(WHEEL)/bin/python tools/check_install.py --demo out/wheel
+
+# The numeric tests as on other processors: threads × instruction sets × precisions of float32 products.
+test-matrix: $(VENV)/test.done
+	$(VENV)/bin/python -m tools.test_matrix --numprocesses $(WORKERS) $(TESTS)
 
 lint: $(VENV)/test.done
 	$(VENV)/bin/ruff check .

@@ -3,15 +3,21 @@
 import importlib
 import os
 
+# Threads of OpenMP spin for a while after their work, which keeps the cores from other tests and from programs that
+# tests start. To be set before PyTorch loads OpenMP.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 import pytest
 import torch
 
 from maskjet.ops import RECORDS
+from tests.interpreter import patch_language_once_per_launch
 
 # Without a GPU kernels are interpreted, which is decided where they are defined. It takes seconds where the others take
 # milliseconds, so that only the tests of the ops ask for it.
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
+    patch_language_once_per_launch()
 for name in RECORDS:
     importlib.import_module(f"maskjet.ops.{name}.kernels")
 os.environ.pop("TRITON_INTERPRET", None)

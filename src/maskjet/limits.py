@@ -16,7 +16,7 @@ image_pixels = 2**28
 mask_pixels = 2**28
 """Height × width that a COCO RLE from outside may state; decoded it takes one byte a pixel."""
 dump_bytes = 2**33
-"""Bytes that the arrays of one parity dump may take when they are unpacked."""
+"""Bytes that one parity dump may take in memory: its arrays, unpacked, and Python's objects for its detections."""
 checkpoint_bytes = 2**33
 """Bytes that the tensors of one checkpoint may take; the largest RF-DETR takes 0.15 GB in float32."""
 

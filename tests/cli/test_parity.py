@@ -3,11 +3,12 @@
 import json
 import sys
 
+import cv2
 import pytest
 
 from maskjet import traffic
 from maskjet.cli.main import main
-from tests.parity.dumps import FAULTS, STREETS, dump
+from tests.parity.dumps import FAULTS, IMAGES, STREETS, detections, dump, truthful
 
 
 @pytest.fixture
@@ -27,8 +28,8 @@ def maskjet(capsys):
 def dumps(tmp_path):
     """The same twice, and with a detection dropped."""
     found = {"one": None, "same": None, "less": [FAULTS["dropped"]]}
-    for name, detections in found.items():
-        dump(name, detections).save(tmp_path / f"{name}.npz")
+    for name, first in found.items():
+        dump(name, first).save(tmp_path / f"{name}.npz")
     return {name: tmp_path / f"{name}.npz" for name in found}
 
 
@@ -63,8 +64,11 @@ def test_a_difference_is_no_error_in_check(maskjet, dumps, tmp_path):
 
 
 def test_gate(maskjet, dumps, tmp_path):
-    limits = ("--max-unmatched", 0.05, "--max-dconf", 0.001, "--max-dap", 0.01, "--resamples", 0)
-    code, out, err = maskjet("gate", dumps["one"], dumps["same"], *limits, "--report", tmp_path / "page.html")
+    for name in ("true", "again"):
+        truthful(name).save(tmp_path / f"{name}.npz")
+    limits = ("--max-unmatched", 0.05, "--max-dconf", 0.001, "--resamples", 0)
+    same = (tmp_path / "true.npz", tmp_path / "again.npz")
+    code, out, err = maskjet("gate", *same, *limits, "--max-dap", 0.01, "--report", tmp_path / "page.html")
     assert (code, out.count("kept: "), "BROKEN" in out) == (0, 4, False)
     assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
     assert "page.html" in err
@@ -102,6 +106,95 @@ def test_coco_dir(maskjet, tmp_path):
     assert (code, "segm" in out) == (0, True)
     code, _, err = maskjet("dump", tmp_path / "b.npz", *where, "--images", tmp_path)
     assert (code, "--images and --coco-dir must not both be given" in err) == (2, True)
+
+
+FILES = {"kind": "files", "source": "/nowhere"}
+
+
+def test_nothing_compared_is_never_kept(maskjet, tmp_path):
+    for name in ("one", "two"):
+        dump(name, [detections(())] * 4).save(tmp_path / f"{name}.npz")
+    pair = (tmp_path / "one.npz", tmp_path / "two.npz")
+    code, out, err = maskjet("gate", *pair, "--max-unmatched", 0.1)
+    assert (code, out) == (2, "")
+    assert "must have detections to compare, 'one' and 'two' have none on 4 images; a lower --threshold" in err
+    code, out, err = maskjet("check", *pair)
+    assert (code, "must have detections to compare" in out, "note: the dumps must have" in err) == (0, True, True)
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-0.1", "2"])
+def test_limits_that_are_none(maskjet, dumps, value):
+    for flag, name in (("--max-dconf", "max_dconf"), ("--max-unmatched", "max_unmatched"), ("--max-dap", "max_dap")):
+        code, out, err = maskjet("gate", dumps["one"], dumps["same"], f"{flag}={value}")
+        assert (code, out, f"{name} must be 0..1, got " in err) == (2, "", True)
+    code, _, err = maskjet("check", dumps["one"], dumps["same"], f"--confidence={value}")
+    assert (code, "confidences must be 0..1, got " in err) == (2, True)
+
+
+def test_gate_compares_like_with_like(maskjet, dumps, tmp_path):
+    other = dump("other")
+    dump("higher", variant={**other.variant, "threshold": 0.3}).save(tmp_path / "b.npz")
+    code, _, err = maskjet("gate", dumps["one"], tmp_path / "b.npz", "--max-dconf", 1)
+    assert (code, "must be of one threshold, 'one' has 0.05 and 'one' 0.3" in err.replace("other", "one")) == (2, True)
+    dump("b", [detections(class_names={0: "bus", 1: "truck"})] * 4).save(tmp_path / "b.npz")
+    code, _, err = maskjet("gate", dumps["one"], tmp_path / "b.npz", "--max-dconf", 1)
+    assert (code, "must be of the same classes, class 0 is 'car' in 'one' and 'bus' in 'b'" in err) == (2, True)
+    code, _, err = maskjet("check", dumps["one"], tmp_path / "b.npz")
+    assert (code, "note: the dumps must be of the same classes" in err) == (0, True)
+
+
+def test_no_path_in_a_dump_is_opened(maskjet, tmp_path):
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for number, (_, image) in enumerate(IMAGES):
+        cv2.imwrite(str(folder / f"{number}.png"), image[..., ::-1])
+    dump(images=FILES).save(tmp_path / "a.npz")
+    dump("b", [FAULTS["dropped"]], images=FILES).save(tmp_path / "b.npz")
+    pair = (tmp_path / "a.npz", tmp_path / "b.npz")
+    page = ("--max-dconf", 1, "--report", tmp_path / "page.html")
+    for command in (("check", *pair, "--pictures", tmp_path / "p"), ("gate", *pair, *page)):
+        code, out, err = maskjet(*command)
+        assert (code, out, "--images must be given again" in err) == (2, "", True)
+        assert maskjet(*command, "--images", folder)[0] == 0
+    assert (tmp_path / "page.html").exists()
+    assert (tmp_path / "p" / "worst_01.png").exists()
+    code, _, err = maskjet("coco", *pair)
+    assert (code, "--coco-dir must name a data set" in err) == (2, True)
+    dump(images={"kind": "coco", "folder": "/etc"}).save(tmp_path / "a.npz")
+    for command in (("coco", tmp_path / "a.npz"), ("gate", *pair, "--max-dap", 0.1)):
+        code, _, err = maskjet(*command)
+        assert (code, "--coco-dir must be given again" in err) == (2, True)
+
+
+def test_skipped_images_are_told(maskjet, tmp_path):
+    (tmp_path / "images").mkdir()
+    cv2.imwrite(str(tmp_path / "images" / "1.png"), IMAGES[0][1])
+    (tmp_path / "images" / "2.png").write_bytes(b"no image")
+    for name in ("a", "b"):
+        code, _, err = maskjet(
+            "dump", tmp_path / f"{name}.npz", "--images", tmp_path / "images", "--device", "cpu", "--threshold", 0
+        )
+        assert (code, "2.png' is corrupt" in err, "on 1 images to" in err, ", 1 skipped" in err) == (0, *[True] * 3)
+    code, out, err = maskjet("check", tmp_path / "a.npz", tmp_path / "b.npz")
+    for text in (out, err):
+        assert (code, "'a' is without 1 images that could not be read: image must be decodable" in text) == (0, True)
+
+
+def test_numbers_that_differ_from_the_truth_are_told(maskjet, tmp_path):
+    traffic.write_coco(tmp_path / "set", images=4, size_hw=(96, 160), seed=5)
+    entries = [e | {"category_id": e["category_id"] - 1} for e in truthful("x").to_coco(STREETS.truth())]
+    categories = [{"id": number, "name": name} for number, name in enumerate(traffic.CLASSES)]
+    content = {"annotations": [entry for entry in entries if entry["category_id"]], "categories": categories}
+    (tmp_path / "theirs.json").write_text(json.dumps(content))
+    (tmp_path / "r.json").write_text("")
+    code, out, err = maskjet(
+        "coco", tmp_path / "theirs.json", "--coco-dir", tmp_path / "set", "--out", tmp_path / "r.json"
+    )
+    notes = "".join(json.loads((tmp_path / "r.json").read_text())["notes"])
+    for text in (out, err, notes):
+        assert "results['theirs'] has other categories than the truth: 1 is 'truck', in the truth 'car'; " in text
+        assert "category ids 1 below the truth's" in text
+    assert code == 0
 
 
 def test_probe(maskjet, tmp_path):

@@ -51,9 +51,11 @@ def _fresh_buffers():
     encode._own_buffers.cache_clear()
 
 
-@pytest.mark.parametrize("capability", ["75", "87", "90", "120"])
+@pytest.mark.parametrize(
+    "capability", ["90", *(pytest.param(other, marks=pytest.mark.slow) for other in ("75", "87", "120"))]
+)
 def test_kernels_compile_for(capability):
-    """T4, Jetson Orin, H200 and the consumer Blackwell, none of which has to be there."""
+    """H200, and T4, Jetson Orin and the consumer Blackwell, none of which has to be there."""
     program = Path(__file__).with_name("compile_kernels.py")
     environment = {**os.environ, "TRITON_INTERPRET": "0"}
     done = subprocess.run(

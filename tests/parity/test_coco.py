@@ -372,7 +372,11 @@ def test_a_bad_result_is_named(fields, message):
             "entry 1 of 'annotations' in truth must have an RLE of its image's size",
         ),
         ("annotations", {"segmentation": [["m"]]}, "entry 1 of 'annotations' in truth must have an RLE of its image's"),
-        ("images", {"height": 9.5}, r"entry 1 of 'images' in truth must have a whole number as 'height', got 9\.5"),
+        (
+            "images",
+            {"height": 9.5},
+            r"entry 1 of 'images' in truth must have a whole number of 1 or more as 'height', got 9\.5",
+        ),
         ("categories", {"id": None}, "entry 1 of 'categories' in truth must have a whole number as 'id', got None"),
     ],
 )

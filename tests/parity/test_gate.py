@@ -11,7 +11,7 @@ from maskjet.parity import coco
 from maskjet.parity.check import check
 from maskjet.parity.gate import Limits, Verdict, judge, write_page
 from maskjet.parity.pair import KINDS
-from tests.parity.dumps import FAULTS, STREETS, detections, dump
+from tests.parity.dumps import FAULTS, STREETS, detections, dump, truthful
 
 LIMIT = {"dropped": "max_unmatched", "added": "max_unmatched", "class swapped": "max_unmatched"}
 
@@ -40,7 +40,14 @@ def test_precision_is_judged_for_boxes_and_masks():
     one, two = dump(), dump("two", [FAULTS["dropped"]])
     precision = coco.evaluate(truth, {"one": one.to_coco(truth), "two": two.to_coco(truth)}, resamples=0)
     verdicts = judge(check(one, two), precision, Limits(max_dap=0.5))
+    nothing = "of which both have none,"  # boxes at places where the streets have nothing
+    assert [verdict.what for verdict in verdicts] == [f"difference in {kind} mAP, {nothing}" for kind in coco.KINDS]
+    assert not any(verdict.is_kept for verdict in verdicts)
+    one, two = truthful("one"), truthful("two")
+    precision = coco.evaluate(truth, {"one": one.to_coco(truth), "two": two.to_coco(truth)}, resamples=0)
+    verdicts = judge(check(one, two), precision, Limits(max_dap=0))
     assert [verdict.what for verdict in verdicts] == ["difference in bbox mAP", "difference in segm mAP"]
+    assert all(verdict.is_kept for verdict in verdicts)
 
 
 def test_what_is_wrong_is_named():
@@ -110,6 +117,11 @@ def test_the_page_of_no_difference(tmp_path):
         write_page(tmp_path / "file" / "page.html", report, verdicts, (dump(), dump("two")))
 
 
-def test_one_detection_of_nothing_is_all_the_difference():
-    report = check(dump(found=[detections(())] * 4), dump("two", [detections(())] * 4))
-    assert judge(report, None, Limits(max_unmatched=0))[0].is_kept
+def test_nothing_compared_is_never_kept():
+    nothing = [detections(())] * 4
+    report = check(dump(found=nothing), dump("two", nothing))
+    with pytest.raises(InputError, match="must have detections to compare, 'one' and 'two' have none on 4 images"):
+        judge(report, None, Limits(max_unmatched=0))
+    report = check(dump(), dump("two", nothing))
+    (verdict,) = judge(report, None, Limits(max_dconf=1))  # none is paired
+    assert not verdict.is_kept

@@ -10,7 +10,7 @@ import pytest
 from maskjet import traffic
 from maskjet.errors import InputError, SourceError
 from maskjet.parity import images as images_module
-from maskjet.parity.images import CocoFolder, Files, Kept, Traffic, images_from
+from maskjet.parity.images import CocoFolder, Files, Kept, Traffic, streets_from
 
 
 @pytest.fixture
@@ -36,8 +36,13 @@ def test_they_can_be_had_again(kind, folder):
     everything = list(images.read())
     assert len(everything) == images.length == 3
     assert_same(list(images.read(2)), everything[2:])
-    again = images_from(json.loads(json.dumps(images.describe())))
-    assert_same(list(again.read()), everything)
+    description = json.loads(json.dumps(images.describe()))
+    if kind == "traffic":
+        assert_same(list(streets_from(description, 3).read()), everything)
+    else:
+        flag = "--images" if kind == "files" else "--coco-dir"
+        with pytest.raises(InputError, match=f"{flag} must be given again: .* what a dump names is not opened"):
+            streets_from(description, 3)
     assert_same([images.at(1)], everything[1:2])
     with images.open(1) as source:
         frames = list(source)
@@ -76,13 +81,13 @@ def test_what_is_wrong_is_named(tmp_path, folder):
     with pytest.raises(SourceError, match="must be a COCO data set, it lacks images"):
         CocoFolder(folder).truth()
     (folder / "annotations.json").write_text("{")
-    with pytest.raises(SourceError, match=r"annotations\.json' must be a COCO data set: "):
+    with pytest.raises(SourceError, match=r"annotations\.json' must be JSON: "):
         CocoFolder(folder).truth()
     with pytest.raises(InputError, match="number must be one of the images, there is no number 3"):
         Files(str(folder / "images")).at(3)
-    for description in ({"kind": "dreams"}, {"kind": "traffic"}, {"source": "a"}, {"kind": "files", "folder": "x"}):
-        with pytest.raises(InputError, match="description must "):
-            images_from(description)
+    for description in ({"kind": "traffic"}, {"kind": "traffic", "count": 3, "size_hw": [96, 160], "seed": 0.5}):
+        with pytest.raises(InputError, match="the dump must be of 3 streets with a size_hw and a seed, got"):
+            streets_from(description, 3)
 
 
 def test_a_frame_of_a_video_has_its_name(tmp_path):

@@ -104,6 +104,7 @@ def test_unknown_names_are_named(tmp_path):
         study.compare(tmp_path / "file")
 
 
+@pytest.mark.slow  # Nano at its full size, planted on eight images, and rfdetr's
 def test_nano_runs_too(tmp_path):
     variants = ["fp32, one by one", "rfdetr predict(), no TF32"]
     study.dump(tmp_path, only=["nano"], variants=variants, images=8, size_hw=SIZE)

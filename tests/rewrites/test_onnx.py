@@ -558,16 +558,18 @@ def cut_out_paste(files, tmp_path):
 def cut_out(model, output, dimensions, inputs, path):
     """Write the part of a model that makes one of its values."""
     makers = {name: node for node in model.graph.node for name in node.output}
-    needed, wanted = set(), [output]
+    needed, wanted, used = set(), [output], set()
     while wanted:
         name = wanted.pop()
+        used.add(name)
         if name in makers and name not in needed:
             needed |= set(makers[name].output)
             inner = [node for attribute in makers[name].attribute for node in attribute.g.node]
-            wanted += [used for node in (makers[name], *inner) for used in node.input]
+            wanted += [given for node in (makers[name], *inner) for given in node.input]
+    weights = [weight for weight in model.graph.initializer if weight.name in used]
     nodes = [node for node in model.graph.node if needed & set(node.output)]
     outputs = [onnx.helper.make_tensor_value_info(output, onnx.TensorProto.FLOAT, list(dimensions))]
-    graph = onnx.helper.make_graph(nodes, "part", inputs, outputs, model.graph.initializer)
+    graph = onnx.helper.make_graph(nodes, "part", inputs, outputs, weights)
     onnx.save(onnx.helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version), path)
     return path
 

@@ -186,11 +186,18 @@ def test_a_fixed_size_is_kept():
         assert assert_same(loaded.predict(image), run_torchvision(model, image)) > 0
 
 
-@pytest.mark.parametrize("size", [(480, 640), (333, 500), (427, 640), (1080, 1920), (101, 4001), (5, 5000), (800, 800)])
-def test_sizes_are_torchvisions(size):
+@pytest.fixture(scope="module")
+def of_usual_size():
+    """A detector of torchvision's usual input size, and what is made of it."""
     model = detector(min_size=800, max_size=1333)
+    return model, optimize(model)
+
+
+@pytest.mark.parametrize("size", [(480, 640), (333, 500), (427, 640), (1080, 1920), (101, 4001), (5, 5000), (800, 800)])
+def test_sizes_are_torchvisions(size, of_usual_size):
+    model, fast = of_usual_size
     batch, _ = model.transform([torch.zeros(3, *size)])
-    spec = optimize(model).spec
+    spec = fast.spec
     assert spec.resized_hw(size) == tuple(batch.image_sizes[0])
     assert spec.padded_hw(size) == tuple(batch.tensors.shape[2:])
 
@@ -208,10 +215,11 @@ def test_what_can_not_be_is_refused():
         optimize(torch.nn.Linear(1, 1))
     with pytest.raises(UnsupportedError, match="model must be in eval mode"):
         optimize(detector().train())
+    fast = optimize(detector())
     with pytest.raises(InputError, match="weights must be None for a detector"):
-        maskjet.load(optimize(detector()), weights="x.pt", device="cpu")
+        maskjet.load(fast, weights="x.pt", device="cpu")
     with pytest.raises(InputError, match=r"threshold must be 0\.\.1, got 2"):
-        maskjet.load(optimize(detector()), device="cpu", threshold=2)
+        maskjet.load(fast, device="cpu", threshold=2)
 
 
 def test_compiled_it_finds_the_same(monkeypatch):
@@ -225,7 +233,7 @@ def test_compiled_it_finds_the_same(monkeypatch):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are compiled for the GPU, not interpreted")
-@pytest.mark.parametrize("candidates", [static_detector.CANDIDATES, 5])
+@pytest.mark.parametrize("candidates", [200, 5])  # 30 proposals of 6 classes are 180; of the usual 8,192 most are empty
 @pytest.mark.parametrize("has_masks", [True, False])
 def test_what_a_graph_would_run_finds_what_the_steps_find(has_masks, candidates, monkeypatch):
     monkeypatch.setattr(static_detector.StaticDetector.forward, "__defaults__", (candidates,))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -42,6 +43,9 @@ _ImagesOption = Annotated[
 _CocoDirOption = Annotated[
     Path | None,
     typer.Option(help="A COCO data set: annotations/instances_val2017.json and val2017/, or what traffic coco writes."),
+]
+_AgainOption = Annotated[
+    str | None, typer.Option("--images", help="The dumps' images, for pictures; generated streets need none.")
 ]
 _CountOption = Annotated[int, typer.Option(help="Generated streets.")]
 _SeedOption = Annotated[int, typer.Option(help="Of the first generated street.")]
@@ -100,6 +104,7 @@ def parity_dump(
 ) -> None:
     """Write down what one variant finds on images."""
     from maskjet.model import read_network
+    from maskjet.parity.check import printable
     from maskjet.parity.dump import write_dump
     from maskjet.parity.variants import Variant
 
@@ -115,7 +120,10 @@ def parity_dump(
     chosen = _choose_images(images, coco_dir, count, size, seed)
     with progress("detecting", chosen.length) as advance:
         dump = write_dump(out, variant, read_network(model, weights), chosen, on_progress=advance)
-    print_result(f"wrote {sum(map(len, dump.found))} detections on {len(dump.names)} images to {out}")
+    for reason in dump.skipped:
+        print_result(f"skipped: {printable(reason)}")
+    skipped = f", {len(dump.skipped)} skipped" if dump.skipped else ""
+    print_result(f"wrote {sum(map(len, dump.found))} detections on {len(dump.names)} images to {out}{skipped}")
 
 
 @parity_app.command("check")
@@ -125,6 +133,8 @@ def parity_check(
     confidence: Annotated[list[float] | None, typer.Option(help="Count at this one, too; may be repeated.")] = None,
     out: Annotated[Path | None, typer.Option(help="A JSON file for the report, of one other.")] = None,
     pictures: Annotated[Path | None, typer.Option(help="A folder for the ten worst images, of one other.")] = None,
+    images: _AgainOption = None,
+    coco_dir: _CocoDirOption = None,
 ) -> None:
     """Pair the detections of dumps and say what is not the same; a difference is a result, not an error."""
     from maskjet.parity import check
@@ -135,6 +145,7 @@ def parity_check(
         raise InputError("--out and --pictures take one dump to compare with; call it once for each.")
     first = Dump.load(expected)
     others = [Dump.load(path) for path in actual]
+    shown = _find_images(first, images, coco_dir) if pictures is not None else None
     reports = []
     with progress("comparing", len(first.names) * len(others)) as advance:
         for other in others:
@@ -142,8 +153,9 @@ def parity_check(
     reports[0].write(out)
     for report in reports:
         print_result(report, to_stdout=True)
+        _warn(report.notes)
     if pictures is not None:
-        written = write_worst(pictures, reports[0], first, others[0])
+        written = write_worst(pictures, reports[0], first, others[0], shown)
         print_result(f"wrote {len(written)} pictures to {pictures}")
 
 
@@ -156,22 +168,32 @@ def parity_coco(
     out: ReportOption = None,
 ) -> None:
     """Mean average precision of variants side by side: all, 50, 75, small, medium, large, with their differences."""
-    from maskjet.parity import coco
+    from maskjet.parity.coco_files import read_results_file
     from maskjet.parity.dump import Dump
+    from maskjet.parity.numbering import compare_names
 
     dumps = {path: Dump.load(path) for path in results if path.suffix != ".json"}
     truth = _find_truth(coco_dir, list(dumps.values()))
     if truth is None:
         raise InputError("--coco-dir must name a data set: the images' files do not say what is on them.")
     found: dict[str, Any] = {}
+    notes: list[str] = []
     for path in results:
         name = dumps[path].name if path in dumps else path.stem
         if name in found:
             raise InputError(f"results must have different names, got {name!r} twice.")
-        found[name] = dumps[path].to_coco(truth) if path in dumps else coco.read_results(path)
+        if path in dumps:
+            found[name] = dumps[path].to_coco(truth)
+            notes += _left_out(dumps[path], truth)
+        else:
+            read = read_results_file(path)
+            found[name] = read.entries
+            notes += compare_names(truth, name, read.categories)
     report = _evaluate(truth, found, baseline, resamples)
+    report = replace(report, notes=[*report.notes, *notes])
     report.write(out)
     print_result(report, to_stdout=True)
+    _warn(report.notes)
 
 
 @parity_app.command("gate")
@@ -183,6 +205,7 @@ def parity_gate(
     ] = None,
     max_dconf: Annotated[float | None, typer.Option(help="Largest difference in confidence of a pair, 0..1.")] = None,
     max_dap: Annotated[float | None, typer.Option(help="Largest difference in mAP, 0..1.")] = None,
+    images: _AgainOption = None,
     coco_dir: _CocoDirOption = None,
     resamples: _ResamplesOption = RESAMPLES,
     report: Annotated[Path | None, typer.Option(help="An HTML page with tables and pictures.")] = None,
@@ -193,10 +216,12 @@ def parity_gate(
 
     limits = gate.Limits(max_unmatched, max_dconf, max_dap)
     dumps = Dump.load(expected), Dump.load(actual)
+    gate.check_comparable(*dumps)
+    shown = _find_images(dumps[0], images, coco_dir) if report is not None else None
+    truth = _find_truth(coco_dir, dumps) if max_dap is not None else None
     with progress("comparing", len(dumps[0].names)) as advance:
         found = check.check(*dumps, on_progress=advance)
     precision = None
-    truth = _find_truth(coco_dir, dumps) if max_dap is not None else None
     if truth is not None:
         results = {dump.name: dump.to_coco(truth) for dump in dumps}
         if len(results) < 2:
@@ -204,8 +229,9 @@ def parity_gate(
         precision = _evaluate(truth, results, dumps[0].name, resamples)
     verdicts = gate.judge(found, precision, limits)
     if report is not None:
-        gate.write_page(report, found, verdicts, dumps, precision)
+        gate.write_page(report, found, verdicts, dumps, precision, shown)
         print_result(f"wrote {report}")
+    _warn([*found.notes, *(precision.notes if precision else ())])
     for verdict in verdicts:
         print_result(verdict, to_stdout=True)
     if not all(verdict.is_kept for verdict in verdicts):
@@ -256,12 +282,42 @@ def _choose_images(source: str | None, coco_dir: Path | None, count: int, size: 
 
 
 def _find_truth(coco_dir: Path | None, dumps: Sequence[Dump]) -> Any:
-    """The data set given, or what the dumps' images are known to show; None if nobody knows."""
-    from maskjet.parity.images import CocoFolder, images_from
+    """The data set given, or what is on generated streets; None if nobody knows. No path in a dump is opened."""
+    from maskjet.parity.images import CocoFolder, Files, streets_from
 
     if coco_dir is not None:
         return CocoFolder(coco_dir).truth()
-    return images_from(dumps[0].images).truth() if dumps else None
+    if not dumps or dumps[0].images["kind"] == Files.kind:
+        return None
+    return streets_from(dumps[0].images, len(dumps[0].names)).truth()
+
+
+def _find_images(dump: Dump, source: str | None, coco_dir: Path | None) -> Images:
+    """The images given again, or generated streets; no path in a dump is opened."""
+    from maskjet.parity.images import CocoFolder, Files, streets_from
+
+    if source is not None:
+        return Files(source)
+    if coco_dir is not None and dump.images["kind"] == CocoFolder.kind:
+        return CocoFolder(coco_dir)
+    return streets_from(dump.images, len(dump.names))
+
+
+def _left_out(dump: Dump, truth: Any) -> list[str]:
+    """Sentences on what a comparison with the truth does not count of a dump, and on what the dump does not have."""
+    found = dump.classes_without(truth)
+    notes = []
+    if found:
+        named = ", ".join(f"{title} ({count})" for title, count in found.items())
+        notes.append(f"{dump.name!r} has detections of classes that the truth lacks, left out: {named}.")
+    if len(dump.names) < len(truth["images"]):
+        notes.append(f"{dump.name!r} has {len(dump.names)} of the truth's {len(truth['images'])} images.")
+    return notes
+
+
+def _warn(notes: Sequence[str]) -> None:
+    for note in notes:
+        print_result(f"note: {note}")
 
 
 def _evaluate(truth: Any, results: dict[str, Any], baseline: str | None, resamples: int) -> Report:

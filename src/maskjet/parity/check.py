@@ -11,6 +11,7 @@ import numpy as np
 
 from maskjet.bench import report
 from maskjet.bench.machine import describe_machine
+from maskjet.errors import InputError
 from maskjet.parity.dump import Dump
 from maskjet.parity.pair import KINDS, Difference, Pairing, compare
 
@@ -135,8 +136,13 @@ class Report(report.Report):
         for image in self.worst:
             more = image.more + len(image.differences[_PRINTED:])
             named = [f"  {difference}" for difference in image.differences[:_PRINTED]]
-            lines += [f"{image.name}:", *named, *([f"  and {more} more"] if more else [])]
+            lines += [f"{printable(image.name)}:", *named, *([f"  and {more} more"] if more else [])]
         return "\n".join(lines)
+
+
+def printable(text: str) -> str:
+    """Text with escapes for what a terminal would obey."""
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
 
 
 HEADER = (
@@ -178,8 +184,11 @@ def check(
         on_progress: Called after each image.
 
     Raises:
-        InputError: The dumps are of different images.
+        InputError: The dumps are of different images, or a confidence is not 0..1.
     """
+    for confidence in confidences:
+        if not 0 <= confidence <= 1:
+            raise InputError(f"confidences must be 0..1, got {confidence}.")
     expected.check_same_images(actual)
     pairs, kinds = Pairing(), Counter[str]()
     changed: list[tuple[tuple[float, ...], int, list[Difference]]] = []
@@ -197,6 +206,7 @@ def check(
     return Report(
         machine=describe_machine(),
         measurements=[Measurement.of(pairs, confidence) for confidence in sorted({lowest, *confidences})],
+        notes=[*find_mismatches(expected, actual), *_tell_skipped(expected), *_tell_skipped(actual)],
         expected=expected.variant,
         actual=actual.variant,
         images=len(expected.found),
@@ -208,6 +218,41 @@ def check(
             for _, number, differences in changed[:_WORST]
         ],
     )
+
+
+def find_mismatches(expected: Dump, actual: Dump) -> list[str]:
+    """What keeps two dumps of the same images from being compared fairly, in sentences; none if nothing does."""
+    thresholds = [float(dump.variant["threshold"]) for dump in (expected, actual)]
+    found = []
+    if thresholds[0] != thresholds[1]:
+        found.append(
+            f"the dumps must be of one threshold, {expected.name!r} has {thresholds[0]:g} and {actual.name!r} "
+            f"{thresholds[1]:g}: detections between them are missing on one side."
+        )
+    names, others = (
+        dict(item for found in dump.found for item in found.class_names.items()) for dump in (expected, actual)
+    )
+    for number in sorted(names.keys() & others.keys()):
+        if names[number] != others[number]:
+            found.append(
+                f"the dumps must be of the same classes, class {number} is {names[number]!r} in {expected.name!r} and "
+                f"{others[number]!r} in {actual.name!r}."
+            )
+            break
+    if not any(len(each) for dump in (expected, actual) for each in dump.found):
+        found.append(
+            f"the dumps must have detections to compare, {expected.name!r} and {actual.name!r} have none on "
+            f"{len(expected.names)} images; a lower --threshold of parity dump finds more."
+        )
+    return found
+
+
+def _tell_skipped(dump: Dump) -> list[str]:
+    """A sentence on the images that a dump is without, if any."""
+    if not dump.skipped:
+        return []
+    named = "; ".join(dump.skipped[:_PRINTED]) + ("; ..." if len(dump.skipped) > _PRINTED else "")
+    return [f"{dump.name!r} is without {len(dump.skipped)} images that could not be read: {printable(named)}"]
 
 
 def _severity(differences: Sequence[Difference]) -> tuple[float, ...]:

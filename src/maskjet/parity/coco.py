@@ -6,40 +6,29 @@ for every variant, and what was matched on them is scored again; nothing is matc
 
 from __future__ import annotations
 
-import json
-import math
-import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from maskjet import coco_rle
 from maskjet.bench import report
 from maskjet.bench.machine import describe_machine
 from maskjet.bench.table import shown
-from maskjet.errors import InputError, SourceError, UnsupportedError
+from maskjet.errors import InputError, UnsupportedError
 from maskjet.extras import require
-from maskjet.images import explain
 from maskjet.parity import RESAMPLES
+from maskjet.parity.coco_files import Entry, check_masks, check_results, check_truth, copy_results, copy_truth
+from maskjet.parity.coco_files import read_results as read_results
+from maskjet.parity.coco_files import read_truth as read_truth
+from maskjet.parity.numbering import find_mismatches
 
 KINDS = ("bbox", "segm")
 """What is compared with the truth: boxes, or masks."""
 METRICS = ("ap", "ap50", "ap75", "ap_small", "ap_medium", "ap_large")
 """In the order of COCO's summary."""
-Entry = Mapping[str, Any]
-"""Of one of COCO's lists."""
 _QUANTILES = (0.025, 0.975)
-_RESULT_FIELDS = ("image_id", "category_id", "bbox", "score")
-_TRUTH_FIELDS = {
-    "images": ("id", "height", "width"),
-    "categories": ("id",),
-    "annotations": ("image_id", "category_id", "bbox", "area"),
-}
 
 
 @dataclass(frozen=True)
@@ -156,22 +145,22 @@ def evaluate(
         raise InputError(f"baseline must be one of {list(results)}, got {baseline!r}.")
     library = _load_library()
     if "segm" in kinds:
-        _check_masks(truth, results)
-    index = library.COCO(_copy_truth(truth))
+        check_masks(truth, results)
+    index = library.COCO(copy_truth(truth))
     images = len(index.imgs)
     draws = np.random.default_rng(seed).integers(0, images, (_count_draws(results, resamples), images))
     measurements = []
     for kind in kinds:
         scores, samples = {}, {}
         for variant, entries in results.items():
-            matched = _Matched(library, index, _copy_results(entries, kind), kind)
+            matched = _Matched(library, index, copy_results(entries, kind), kind)
             on_progress()
             scores[variant], samples[variant] = matched.scores, matched.resample(draws, on_progress)
         measurements += [_compare(name, kind, baseline, scores, samples) for name in results]
     return Report(
         machine=describe_machine(),
         measurements=measurements,
-        notes=notes,
+        notes=[*notes, *find_mismatches(truth, results)],
         baseline=baseline,
         images=images,
         resamples=resamples,
@@ -186,31 +175,6 @@ def steps(truth: Entry, results: Mapping[str, Sequence[Entry]], *, resamples: in
     """
     kinds, _ = _check(truth, results)
     return len(kinds) * len(results) * (1 + _count_draws(results, resamples))
-
-
-def read_truth(path: str | Path) -> dict[str, Any]:
-    """Read a COCO data set.
-
-    Raises:
-        SourceError: The file is missing, can't be read or is no JSON.
-        InputError: It lacks images, categories or annotations, or one of them a field.
-    """
-    truth: dict[str, Any] = _read_json(Path(path))
-    _check_truth(truth, repr(str(path)))
-    return truth
-
-
-def read_results(path: str | Path) -> list[dict[str, Any]]:
-    """Read a COCO results file: a list of detections, or an object with such a list as "annotations".
-
-    Raises:
-        SourceError: The file is missing, can't be read or is no JSON.
-        InputError: It is no such list, or an entry lacks a field.
-    """
-    content = _read_json(Path(path))
-    entries: Any = content.get("annotations") if isinstance(content, dict) else content
-    _check_entries(entries, _RESULT_FIELDS, repr(str(path)))
-    return list(entries)
 
 
 class _Matched:
@@ -291,135 +255,16 @@ def _load_library() -> Any:
     return require("faster_coco_eval", extra="coco", purpose="COCO mAP")
 
 
-def _copy_truth(truth: Entry) -> dict[str, list[dict[str, Any]]]:
-    """What the evaluator needs and may write to, annotations numbered from 1: it takes 0 for none."""
-    copied = {name: [_copy(entry, fields) for entry in truth[name]] for name, fields in _TRUTH_FIELDS.items()}
-    pairs = zip(truth["annotations"], copied["annotations"], strict=True)
-    for number, (entry, annotation) in enumerate(pairs, start=1):
-        annotation |= {"id": number, "iscrowd": int(entry.get("iscrowd") or 0)}
-        annotation["segmentation"] = entry.get("segmentation")
-    return copied
-
-
-def _copy_results(entries: Sequence[Entry], kind: str) -> list[dict[str, Any]]:
-    """Likewise; for masks without the boxes, or these would decide how large a detection is."""
-    if kind == "bbox":
-        return [_copy(entry, _RESULT_FIELDS) for entry in entries]
-    fields = [field for field in _RESULT_FIELDS if field != "bbox"]
-    return [{**_copy(entry, fields), "segmentation": entry["segmentation"]} for entry in entries]
-
-
-def _copy(entry: Entry, fields: Sequence[str]) -> dict[str, Any]:
-    return {field: _type_of(field).cast(entry[field]) for field in fields}
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_bytes())
-    except OSError as error:
-        raise SourceError(f"{str(path)!r} must be a readable file: {explain(error)}.") from error
-    except ValueError as error:
-        raise SourceError(f"{str(path)!r} must be JSON: {error}.") from error
-
-
 def _check(truth: Entry, results: Mapping[str, Sequence[Entry]]) -> tuple[list[str], list[str]]:
     """Check all but the masks.
 
     Returns:
         The kinds that can be compared, and a note on why another can't.
     """
-    if not results:
-        raise InputError("results must have at least one variant, got none.")
-    _check_truth(truth, "truth")
-    for variant, entries in results.items():
-        where = f"results[{variant!r}]"
-        _check_entries(entries, _RESULT_FIELDS, where)
-        _check_ids(entries, truth, where)
+    check_truth(truth)
+    check_results(truth, results)
     lists = [("the truth", truth["annotations"]), *results.items()]
     maskless = [name for name, entries in lists if any(entry.get("segmentation") is None for entry in entries)]
     if not maskless:
         return list(KINDS), []
     return ["bbox"], [f"segm left out: not everything has a segmentation in {', '.join(maskless)}."]
-
-
-def _check_truth(truth: Entry, where: str) -> None:
-    for name, fields in _TRUTH_FIELDS.items():
-        if not isinstance(truth, Mapping) or name not in truth:
-            raise InputError(f"{where} must be a COCO data set with {name!r}, got {reprlib.repr(truth)}.")
-        _check_entries(truth[name], fields, f"{name!r} in {where}")
-        if name != "annotations" and not truth[name]:
-            raise InputError(f"{where} must have at least one entry in {name!r}, got none.")
-    _check_ids(truth["annotations"], truth, f"'annotations' in {where}")
-
-
-def _check_entries(entries: Any, fields: Sequence[str], where: str) -> None:
-    if not isinstance(entries, Sequence) or isinstance(entries, str):
-        raise InputError(f"{where} must be a list of entries, got {reprlib.repr(entries)}.")
-    for number, entry in enumerate(entries):
-        if not isinstance(entry, Mapping):
-            raise InputError(f"entry {number} of {where} must have fields, got {reprlib.repr(entry)}.")
-        for field in fields:
-            if not _type_of(field).holds(entry.get(field)):
-                expected, got = _type_of(field).name, reprlib.repr(entry[field]) if field in entry else "nothing"
-                raise InputError(f"entry {number} of {where} must have {expected} as {field!r}, got {got}.")
-
-
-def _check_ids(entries: Sequence[Entry], truth: Entry, where: str) -> None:
-    for field, name in (("image_id", "images"), ("category_id", "categories")):
-        unknown = {entry[field] for entry in entries} - {entry["id"] for entry in truth[name]}
-        if unknown:
-            raise InputError(f"{where} must be of the truth's {name}, got {field} {reprlib.repr(sorted(unknown))}.")
-
-
-def _check_masks(truth: Entry, results: Mapping[str, Sequence[Entry]]) -> None:
-    """Check that every segmentation is one of its image; only the truth's may be polygons or uncompressed."""
-    sizes = {image["id"]: [image["height"], image["width"]] for image in truth["images"]}
-    named = {f"results[{name!r}]": entries for name, entries in results.items()}
-    for where, entries in {"'annotations' in truth": truth["annotations"], **named}.items():
-        for number, entry in enumerate(entries):
-            mask, size = entry["segmentation"], sizes[entry["image_id"]]
-            is_right = _is_rle(mask, size) and (where not in named or isinstance(mask["counts"], str | bytes))
-            if not is_right and (where in named or not _is_polygons(mask)):
-                expected, got = f"an RLE of its image's size {size}", reprlib.repr(mask)
-                raise InputError(f"entry {number} of {where} must have {expected} as 'segmentation', got {got}.")
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, Real) and math.isfinite(value)
-
-
-def _is_box(value: object) -> bool:
-    return isinstance(value, Sequence | np.ndarray) and len(value) == 4 and all(map(_is_number, value))
-
-
-def _is_rle(value: Any, size: list[int]) -> bool:
-    try:
-        coco_rle.area(value)
-    except InputError:
-        return False
-    return list(value["size"]) == size
-
-
-def _is_polygons(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(line, list) and all(map(_is_number, line)) for line in value)
-
-
-class _Type(NamedTuple):
-    """What a field holds."""
-
-    name: str
-    holds: Callable[[object], bool]
-    cast: Callable[[Any], Any]
-
-
-_WHOLE = _Type("a whole number", _is_whole, int)
-_NUMBER = _Type("a finite number", _is_number, float)
-_BOX = _Type("four finite numbers", _is_box, lambda box: [float(side) for side in box])
-
-
-def _type_of(field: str) -> _Type:
-    return {"bbox": _BOX, "score": _NUMBER, "area": _NUMBER}.get(field, _WHOLE)

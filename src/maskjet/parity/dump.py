@@ -1,34 +1,33 @@
 """Dumps: the detections of one variant on a set of images, in a file that says where they come from.
 
 The format is NumPy's .npz, compressed: the fields of all detections one behind the other, and a header in JSON. It
-carries its version; files of other versions are refused.
+carries its version; files of other versions are refused. `dump_file` reads and checks it.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice, pairwise
+from itertools import count, islice, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from maskjet import coco_rle
 from maskjet.detections import Detections
-from maskjet.errors import InputError, SourceError
+from maskjet.errors import InputError, SourceError, border
 from maskjet.frames import Source
+from maskjet.images import explain
 from maskjet.networks.rfdetr import RFDETR
-from maskjet.parity.images import Images
+from maskjet.parity import dump_file
+from maskjet.parity.images import Images, digest
 from maskjet.parity.variants import Variant, describe_run
 
 _FORMAT, _VERSION = "maskjet dump", 1
-_UNREADABLE = (OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error)
 _PART = 250  # images per file while a dump is being made: what is lost at most when it is interrupted
 
 
@@ -48,6 +47,8 @@ class Dump:
     """Of the images' pixels."""
     found: Sequence[Detections]
     """Per image."""
+    skipped: Sequence[str] = ()
+    """Images that could not be read and are in none of the lists: why, each."""
 
     @property
     def name(self) -> str:
@@ -55,7 +56,7 @@ class Dump:
         return str(self.variant["name"])
 
     def check_same_images(self, other: Dump) -> None:
-        """Whether the other dump is of the same images, pixel for pixel.
+        """Check that the other dump is of the same images, pixel for pixel.
 
         Raises:
             InputError: It is not; names the first that differs.
@@ -70,33 +71,72 @@ class Dump:
             if one != another:
                 what = f"{one[0]!r} has other pixels" if one[0] == another[0] else f"{one[0]!r} against {another[0]!r}"
                 raise InputError(f"the dumps must be of the same images, number {number} is not: {what}.")
+        for name, one_found, other_found in zip(self.names, self.found, other.found, strict=True):
+            if one_found.image_size != other_found.image_size:
+                what = f"{list(one_found.image_size)} against {list(other_found.image_size)} pixels"
+                raise InputError(f"the dumps must be of the same images, {name!r} is of {what}.")
 
     def to_coco(self, truth: Mapping[str, Any]) -> list[dict[str, Any]]:
         """As COCO results for a data set with these images.
 
-        Classes are found by their names; detections of classes that the data set does not have are left out.
+        Classes are found by their names; detections of classes that the data set does not have are left out, see
+        `classes_without`.
 
         Raises:
-            InputError: The data set lacks an image, or has none of the classes.
+            InputError: The data set lacks an image, has one twice or of another size, or has none of the classes.
         """
-        ids = {image["file_name"]: image["id"] for image in truth["images"]}
-        by_name = {category["name"]: category["id"] for category in truth["categories"]}
+        images = _by_name(truth["images"], "file_name", "images")
+        by_name = _by_name(truth["categories"], "name", "categories")
         results: list[dict[str, Any]] = []
         for name, found in zip(self.names, self.found, strict=True):
-            if name not in ids:
+            if name not in images:
                 raise InputError(f"truth must have all images of the dump, got none called {name!r}.")
-            categories = {number: by_name[title] for number, title in found.class_names.items() if title in by_name}
+            size = (images[name].get("height"), images[name].get("width"))
+            if size != found.image_size:
+                raise InputError(f"truth must have {name!r} with {list(found.image_size)} pixels, got {list(size)}.")
+            categories = {n: by_name[title]["id"] for n, title in found.class_names.items() if title in by_name}
             if not categories:
                 raise InputError(f"truth must have classes of the model, got {sorted(by_name)}.")
             known = np.isin(found.class_id, list(categories))
-            results += found[known].to_coco(ids[name], categories)
+            results += found[known].to_coco(images[name]["id"], categories)
         return results
 
+    def classes_without(self, truth: Mapping[str, Any]) -> dict[str, int]:
+        """How many detections are of classes that a data set does not have, by the class's name."""
+        known = {category.get("name") for category in truth["categories"]}
+        left_out: dict[str, int] = {}
+        for found in self.found:
+            for title in found.class_name:
+                if title not in known:
+                    left_out[title] = left_out.get(title, 0) + 1
+        return left_out
+
     def save(self, path: Path) -> None:
-        """Write it; an existing file is replaced once the new one is whole."""
-        rles = [[rle["counts"] for rle in found.rle] for found in self.found if found.rle is not None]
-        strings = [text for image in rles for text in image]
-        header = {
+        """Write it; an existing file is replaced once the new one is whole.
+
+        Raises:
+            InputError: It holds what `load` would refuse: a box that is not finite, say, or an image twice.
+            SourceError: The file can't be written.
+        """
+        self._write(path, {})
+
+    @classmethod
+    def load(cls, path: Path) -> Dump:
+        """Read what `save` wrote.
+
+        Raises:
+            SourceError: The file can't be read, is no dump, damaged, contradicts itself, takes more memory than
+                `limits.dump_bytes`, or is of another version.
+        """
+        return cls._read(path)[0]
+
+    def _header(self) -> dict[str, Any]:
+        names: dict[int, str] = {}
+        for found in self.found:
+            if any(names.get(number, name) != name for number, name in found.class_names.items()):
+                raise InputError(f"class_names must be the same for all images, got {names} and {found.class_names}.")
+            names |= found.class_names
+        return {
             "format": _FORMAT,
             "version": _VERSION,
             "variant": dict(self.variant),
@@ -104,87 +144,92 @@ class Dump:
             "images": dict(self.images),
             "names": list(self.names),
             "digests": list(self.digests),
+            "skipped": list(self.skipped),
             "has_masks": bool(self.found) and self.found[0].rle is not None,
-            "class_names": dict(self.found[0].class_names) if self.found else {},
+            "class_names": names,
         }
+
+    def _write(self, path: Path, more: Mapping[str, Any]) -> str:
+        """Write it with more in the header; returns the digest of all."""
+        rles = [[rle["counts"] for rle in found.rle] for found in self.found if found.rle is not None]
+        strings = [text for image in rles for text in image]
         fields: dict[str, NDArray[Any]] = {
-            "header": _bytes(json.dumps(header).encode()),
             "sizes": np.array([found.image_size for found in self.found], np.int32).reshape(-1, 2),
             "counts": np.array([len(found) for found in self.found], np.int32),
             "xyxy": _joined([found.xyxy for found in self.found], np.zeros((0, 4), np.float32)),
             "confidence": _joined([found.confidence for found in self.found], np.zeros(0, np.float32)),
             "class_id": _joined([found.class_id for found in self.found], np.zeros(0, np.int32)),
             "string_lengths": np.array([len(text) for text in strings], np.int32),
-            "strings": _bytes(b"".join(strings)),
+            "strings": np.frombuffer(b"".join(strings), np.uint8),
         }
-        partial = path.with_name(path.name + ".partial")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with partial.open("wb") as file:
-                np.savez_compressed(file, **fields)  # type: ignore[arg-type]
-            partial.replace(path)
-        except OSError as error:
-            raise SourceError(f"{str(path)!r} must be writable: {error.strerror}.") from error
+        with border(InputError, f"{str(path)!r} must be a dump that can be read again"):
+            try:
+                return dump_file.write(path, self._header() | dict(more), fields)
+            except OSError as error:
+                raise SourceError(f"{str(path)!r} must be writable: {explain(error)}.") from error
 
     @classmethod
-    def load(cls, path: Path) -> Dump:
-        """Read what `save` wrote.
-
-        Raises:
-            SourceError: The file can't be read, is no dump, damaged, or of another version.
-        """
-        try:
-            with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-                fields = {name: file[name] for name in file.files}
-            header = json.loads(fields["header"].tobytes())
-            is_dump, version = header["format"] == _FORMAT, header["version"]
-        except FileNotFoundError as error:
-            raise SourceError(f"{str(path)!r} must be a dump, there is no such file.") from error
-        except (
-            OSError,
-            ValueError,
-            LookupError,
-            TypeError,
-            AttributeError,
-            EOFError,
-            zipfile.BadZipFile,
-            zlib.error,
-        ) as e:
-            raise SourceError(f"{str(path)!r} must be a dump that maskjet parity dump wrote, it is not.") from e
-        if not is_dump or version != _VERSION:
-            raise SourceError(f"{str(path)!r} must be a dump of version {_VERSION}, it is {version}; make it again.")
-        return cls(
-            variant=header["variant"],
-            run=header["run"],
-            images=header["images"],
-            names=header["names"],
-            digests=header["digests"],
-            found=list(_split(fields, header)),
-        )
+    def _read(cls, path: Path) -> tuple[Dump, dict[str, Any]]:
+        """The dump, and its file's header."""
+        with border(SourceError, f"{str(path)!r} must be a dump that maskjet parity dump wrote, it is not"):
+            try:
+                header, fields = dump_file.read(path)
+            except FileNotFoundError as error:
+                raise SourceError(f"{str(path)!r} must be a dump, there is no such file.") from error
+            if header["format"] == _FORMAT and header["version"] != _VERSION:
+                got = repr(header["version"])[:40]
+                raise SourceError(f"{str(path)!r} must be a dump of version {_VERSION}, it is {got}; make it again.")
+            if header["format"] != _FORMAT:
+                raise ValueError("it is of another format.")
+            dump_file.check(header, fields)
+            kept = ("variant", "run", "images", "names", "digests")
+            found = list(_split(fields, header))
+            dump = cls(**{name: header[name] for name in kept}, found=found, skipped=header.get("skipped", []))
+            return dump, header
 
 
 def _split(fields: Mapping[str, NDArray[Any]], header: Mapping[str, Any]) -> Iterator[Detections]:
-    """The detections of each image."""
+    """The detections of each image, their masks checked."""
     names = {int(number): name for number, name in header["class_names"].items()}
     data = fields["strings"].tobytes()
     ends = np.cumsum(fields["string_lengths"], dtype=np.int64).tolist()
     strings = [data[start:end] for start, end in pairwise([0, *ends])]
     start = 0
-    for size, count in zip(fields["sizes"].tolist(), fields["counts"].tolist(), strict=True):
-        rows = slice(start, start + count)
-        start += count
+    for name, size, length in zip(header["names"], fields["sizes"].tolist(), fields["counts"].tolist(), strict=True):
+        rows = slice(start, start + length)
+        start += length
+        rle = [{"size": size, "counts": text} for text in strings[rows]] if header["has_masks"] else None
+        for mask in rle or ():
+            _check_mask(mask, name)
         yield Detections(
             image_size=(size[0], size[1]),
             xyxy=fields["xyxy"][rows],
             confidence=fields["confidence"][rows],
             class_id=fields["class_id"][rows],
-            rle=[{"size": size, "counts": text} for text in strings[rows]] if header["has_masks"] else None,
+            rle=rle,
             class_names=names,
         )
 
 
-def _bytes(data: bytes) -> NDArray[np.uint8]:
-    return np.frombuffer(data, dtype=np.uint8)
+def _check_mask(mask: Mapping[str, Any], name: str) -> None:
+    """Decode a mask's run lengths: two masks of the same bytes are compared by these alone."""
+    try:
+        coco_rle.area(mask)
+    except InputError as error:
+        raise ValueError(f"a mask on {name!r} is damaged, {error}") from error
+
+
+def _by_name(entries: Sequence[Mapping[str, Any]], field: str, what: str) -> dict[str, Mapping[str, Any]]:
+    """A truth's entries by a name that each has for itself."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for entry in entries:
+        name = entry.get(field)
+        if not isinstance(name, str):
+            raise InputError(f"truth must have a {field!r} in each of its {what}, got {name!r}.")
+        if name in found:
+            raise InputError(f"truth must have different names in its {what}, got {name!r} twice.")
+        found[name] = entry
+    return found
 
 
 def _joined(arrays: Sequence[NDArray[Any]], empty: NDArray[Any]) -> NDArray[Any]:
@@ -202,40 +247,113 @@ def write_dump(
     """Run a variant on images and write what it finds.
 
     While it runs, parts are kept in a folder beside the file; if it is interrupted, the next call with the same
-    arguments goes on after the last part.
+    arguments goes on after the last part. Parts that are damaged or out of their order are made anew.
 
     Args:
         path: The file, .npz.
         variant: What to run.
         network: In eval mode, float32, on the CPU.
-        images: What to run it on.
+        images: What to run it on. Those that can't be read are left out, `Dump.skipped` says why.
         on_progress: Called after each image, those of an earlier call included.
 
     Returns:
         The dump.
 
     Raises:
-        InputError: The parts are of another variant or other images.
+        InputError: The parts are of another variant, other images, another machine or other versions; or no image can
+            be read, or one is there twice.
         SourceError: The file can't be written, or an image not be read.
         UnsupportedError: The variant can't be had here.
     """
-    parts = path.with_name(path.name + ".parts")
-    done = [Dump.load(file) for file in sorted(parts.glob("*.npz"))]
     empty = Dump(variant.identify(network), describe_run(), images.describe(), [], [], [])
-    for known in done:
-        if (known.variant, known.images) != (_as_json(empty.variant), _as_json(empty.images)):
-            raise InputError(f"{str(path)!r} was begun with another variant or other images; remove {str(parts)!r}.")
+    with border(InputError, f"{str(path)!r} can't be begun"):
+        dump_file.check_header(_as_json(empty._header()))
+    parts = _Parts(path, empty)
+    done = parts.load(images)
     start = sum(len(part.names) for part in done)
     for _ in range(start):
         on_progress()
-    rows = _look(variant, network, images.open(start), on_progress)
+    source = images.open(start)
+    rows = _look(variant, network, source, on_progress)
     while part := list(islice(rows, _PART)):
         done.append(_with_rows(empty, part))
-        done[-1].save(parts / f"{len(done) - 1:06}.npz")
+        parts.add(done[-1])
+    skipped = [_as_text(reason) for _, reason in source.bad_frames]
+    if not done:
+        raise InputError(f"images must have one that can be read, got {skipped or 'none'}.")
     whole = _with_rows(empty, [row for part in done for row in zip(part.names, part.digests, part.found, strict=True)])
+    whole = replace(whole, skipped=skipped)
     whole.save(path)
-    shutil.rmtree(parts, ignore_errors=True)
+    parts.remove()
     return whole
+
+
+class _Parts:
+    """What is done of a dump, in files in a folder beside it; each states its number and its predecessor's digest.
+
+    Args:
+        path: The dump's.
+        empty: The dump that is being made, without rows.
+    """
+
+    def __init__(self, path: Path, empty: Dump) -> None:
+        self._path, self._folder = path, path.with_name(path.name + ".parts")
+        self._empty = empty
+        self._number, self._digest = 0, ""  # of the next part, and of the one before it
+
+    def load(self, images: Images) -> list[Dump]:
+        """The parts from the first on, up to one that is missing, damaged, or no sequel to the one before.
+
+        Raises:
+            InputError: They are of another variant, other images, another machine or other versions.
+        """
+        found: list[Dump] = []
+        for number in count():
+            try:
+                part, header = Dump._read(self._file(number))
+            except SourceError:
+                break
+            self._check_origin(part)
+            if header.get("part") != self._position():
+                break
+            found.append(part)
+            self._number, self._digest = number + 1, str(header.get("digest"))
+        self._check_images(images, [row for part in found for row in zip(part.names, part.digests, strict=True)])
+        return found
+
+    def add(self, part: Dump) -> None:
+        """Write the next one."""
+        self._digest = part._write(self._file(self._number), {"part": self._position()})
+        self._number += 1
+
+    def remove(self) -> None:
+        """Remove all of them."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _file(self, number: int) -> Path:
+        return self._folder / f"{number:06}.npz"
+
+    def _position(self) -> dict[str, Any]:
+        return {"number": self._number, "after": self._digest}
+
+    def _check_origin(self, part: Dump) -> None:
+        if (part.variant, part.images) != (_as_json(self._empty.variant), _as_json(self._empty.images)):
+            raise self._begun_with("another variant or other images")
+        if _where(part.run) != _where(_as_json(self._empty.run)):
+            raise self._begun_with("another machine or other versions")
+
+    def _check_images(self, images: Images, rows: Sequence[tuple[str, str]]) -> None:
+        """Check that the images which are done are still those that were looked at."""
+        last = -1
+        for number, name, image in images.reread(len(rows)):
+            last = number
+            if rows[number] != (_as_text(name), digest(image)):
+                raise self._begun_with(f"other images: number {number} was {rows[number][0]!r}")
+        if last < len(rows) - 1:
+            raise self._begun_with(f"other images: there were {len(rows)}, now there are {last + 1}")
+
+    def _begun_with(self, what: str) -> InputError:
+        return InputError(f"{str(self._path)!r} was begun with {what}; remove {str(self._folder)!r}.")
 
 
 def _look(
@@ -244,7 +362,7 @@ def _look(
     """Of each image its name, a digest of its pixels and what the variant finds on it."""
     for frame, detections in variant.run(network, source):
         on_progress()
-        yield frame.name, hashlib.blake2b(frame.image.tobytes(), digest_size=8).hexdigest(), detections
+        yield _as_text(frame.name), digest(frame.image), detections
 
 
 def _with_rows(empty: Dump, rows: Sequence[tuple[str, str, Detections]]) -> Dump:
@@ -252,5 +370,15 @@ def _with_rows(empty: Dump, rows: Sequence[tuple[str, str, Detections]]) -> Dump
     return replace(empty, names=names, digests=digests, found=found)
 
 
+def _where(run: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Of `describe_run` what may decide a result."""
+    return run["cpu"], run["gpu"] and run["gpu"]["name"], run["versions"], run["commit"]
+
+
 def _as_json(value: Any) -> Any:
     return json.loads(json.dumps(value))
+
+
+def _as_text(name: str) -> str:
+    """A name that can be printed and written; bytes of a file's name that are no UTF-8 become escapes."""
+    return name.encode("utf-8", "backslashreplace").decode()

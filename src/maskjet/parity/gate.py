@@ -14,6 +14,7 @@ import jinja2
 from maskjet.errors import InputError, SourceError
 from maskjet.parity import check, coco
 from maskjet.parity.dump import Dump
+from maskjet.parity.images import Images
 from maskjet.parity.pictures import draw_worst, encode
 
 
@@ -63,29 +64,47 @@ def judge(found: check.Report, precision: coco.Report | None, limits: Limits) ->
         limits: Of what matters.
 
     Raises:
-        InputError: No limit is set, or one on precision without knowing what is on the images.
+        InputError: No limit is set, one on precision without knowing what is on the images, or nothing was compared.
     """
     everything = found.measurements[0]
+    if found.images < 1 or everything.matched + everything.dropped + everything.added < 1:
+        raise InputError(
+            f"the dumps must have detections to compare, {found.expected['name']!r} and {found.actual['name']!r} have "
+            f"none on {found.images} images; a lower --threshold of parity dump finds more."
+        )
     verdicts = []
     if limits.max_unmatched is not None:
         verdicts.append(
             Verdict("share of detections without a counterpart", 1 - everything.share, limits.max_unmatched)
         )
     if limits.max_dconf is not None:
-        largest = everything.confidence_difference.max
+        largest = everything.confidence_difference.max if everything.matched else math.nan
         verdicts.append(Verdict("largest difference in confidence", largest, limits.max_dconf))
     if limits.max_dap is not None:
         if precision is None:
             raise InputError("max_dap needs a truth: generated traffic, or a COCO data set.")
         actual = str(found.actual["name"])
-        verdicts += [
-            Verdict(f"difference in {m.kind} mAP", math.nan if m.delta is None else abs(m.delta), limits.max_dap)
-            for m in precision.measurements
-            if m.variant == actual
-        ]
+        verdicts += [_judge_precision(m, limits.max_dap) for m in precision.measurements if m.variant == actual]
     if not verdicts:
         raise InputError("at least one of max_unmatched, max_dconf and max_dap must be given.")
     return verdicts
+
+
+def check_comparable(expected: Dump, actual: Dump) -> None:
+    """Check that two dumps can be held against limits.
+
+    Raises:
+        InputError: They are of different images, thresholds or classes, or neither has a detection.
+    """
+    expected.check_same_images(actual)
+    for mismatch in check.find_mismatches(expected, actual):
+        raise InputError(mismatch)
+
+
+def _judge_precision(m: coco.Measurement, limit: float) -> Verdict:
+    if m.delta is None or m.delta == m.ap == 0:  # then nothing was compared
+        return Verdict(f"difference in {m.kind} mAP, of which both have none,", math.nan, limit)
+    return Verdict(f"difference in {m.kind} mAP", abs(m.delta), limit)
 
 
 def write_page(
@@ -94,6 +113,7 @@ def write_page(
     verdicts: Sequence[Verdict],
     dumps: tuple[Dump, Dump],
     precision: coco.Report | None = None,
+    images: Images | None = None,
 ) -> None:
     """Write one HTML file, pictures within, for readers who have never seen maskjet.
 
@@ -103,15 +123,18 @@ def write_page(
         verdicts: On them.
         dumps: Expected and actual.
         precision: Of the two, if it is known.
+        images: Of both; may be left out for generated streets.
 
     Raises:
-        SourceError: The file can't be written, or the images are not where the dumps say any more.
+        SourceError: The file can't be written, or an image not be read.
+        InputError: The images are not given, or not those of the dumps.
     """
     template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True).from_string(
         (files("maskjet.parity") / "page.html").read_text()
     )
     pictures = [
-        (image, base64.b64encode(encode(picture, ".jpg")).decode()) for image, picture in draw_worst(found, *dumps)
+        (image, base64.b64encode(encode(picture, ".jpg")).decode())
+        for image, picture in draw_worst(found, *dumps, images)
     ]
     header, *rows = found.rows()
     page = template.render(
@@ -122,7 +145,7 @@ def write_page(
         rows=[row[2:] for row in rows],
         sides=[("expected", dumps[0]), ("actual", dumps[1])],
         precision=None if precision is None else precision.rows(),
-        notes=[] if precision is None else precision.notes,
+        notes=[*found.notes, *(precision.notes if precision else ())],
         pictures=pictures,
     )
     try:

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-import json
+import hashlib
+import math
 import multiprocessing
 import os
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, ClassVar
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from maskjet import traffic
+from maskjet import limits, traffic
 from maskjet.errors import InputError, SourceError
 from maskjet.frames import Frame, Source, open_source
 from maskjet.images import to_image
 from maskjet.parity import FIRST_SEED
+from maskjet.parity.coco_files import check_truth, read_json
 from maskjet.traffic.dataset import CATEGORIES, annotate
 
 _PER_PROCESS = 50  # drawing fewer streets takes less time than starting a process
@@ -54,12 +56,17 @@ class Images(ABC):
             return found
         raise InputError(f"number must be one of the images, there is no number {number}.")
 
+    def reread(self, stop: int) -> Iterator[tuple[int, str, NDArray[np.uint8]]]:
+        """Number, name and image of those before `stop` that may have changed since they were read, in order."""
+        for number, (name, image) in zip(range(stop), self.read(), strict=False):
+            yield number, name, image
+
     def truth(self) -> dict[str, Any] | None:
         """What is on them as a COCO data set, whose file names are the images' names; None where nobody knows."""
         return None
 
     def describe(self) -> dict[str, Any]:
-        """As JSON types, for `images_from`."""
+        """As JSON types; `streets_from` reads those of `Traffic`."""
         return {"kind": self.kind, **{name: str(v) if isinstance(v, Path) else v for name, v in asdict(self).items()}}  # type: ignore[call-overload]
 
     def open(self, start: int = 0) -> Source:
@@ -82,6 +89,9 @@ class Traffic(Images):
     def __post_init__(self) -> None:
         if self.count < 1:
             raise InputError(f"count must be at least 1, got {self.count}.")
+        if not 0 <= self.seed < 2**63:
+            raise InputError(f"seed must be 0 or more and below 2**63, got {self.seed}.")
+        limits.check("image_pixels", math.prod(self.size_hw), f"size_hw {self.size_hw} has")
 
     @property
     def length(self) -> int:
@@ -97,6 +107,11 @@ class Traffic(Images):
     def at(self, number: int) -> tuple[str, NDArray[np.uint8]]:
         """Name and image of one; any seed has a street."""
         return self._name(number), _draw(self, number)
+
+    def reread(self, stop: int) -> Iterator[tuple[int, str, NDArray[np.uint8]]]:
+        """The last one: streets are numbers, and change with the version that draws them."""
+        if stop:
+            yield stop - 1, *self.at(stop - 1)
 
     def truth(self) -> dict[str, Any]:
         """What was drawn."""
@@ -158,12 +173,14 @@ class Files(Images):
             return opened.length
 
     def read(self, start: int = 0) -> Iterator[tuple[str, NDArray[np.uint8]]]:
-        """Name and image, from the start-th on; those that can't be decoded are left out."""
-        with open_source(self.source) as opened:
-            if opened.is_live:
-                raise InputError(f"images must be the same every time, {self.source!r} is live.")
-            for frame in islice(opened, start, None):
+        """Name and image, from the start-th on; those that can't be decoded are left out, `open` tells them."""
+        with self.open(start) as source:
+            for frame in source:
                 yield frame.name, frame.image
+
+    def open(self, start: int = 0) -> Source:
+        """As a source whose `bad_frames` are those of all images, also of those before the start-th."""
+        return _FilesSource(self.source, start)
 
 
 @dataclass(frozen=True)
@@ -182,27 +199,40 @@ class CocoFolder(Images):
     def read(self, start: int = 0) -> Iterator[tuple[str, NDArray[np.uint8]]]:
         """File name and image, as listed, from the start-th on."""
         images = self._find()[1]
-        for entry in self._listed()[start:]:
-            yield entry["file_name"], to_image(images / entry["file_name"], "image")
+        for name in self._listed()[start:]:
+            yield name, to_image(images / name, "image")
 
     def truth(self) -> dict[str, Any]:
-        """Its annotations."""
+        """Its annotations.
+
+        Raises:
+            SourceError: They can't be read.
+            InputError: An entry is not as COCO has it.
+        """
+        check_truth(self._data_set, repr(str(self._find()[0])))
         return self._data_set
 
     @cached_property
     def _data_set(self) -> dict[str, Any]:
         path = self._find()[0]
-        try:
-            found = json.loads(path.read_text())
-        except (OSError, ValueError) as error:
-            raise SourceError(f"{str(path)!r} must be a COCO data set: {error}.") from error
+        found = read_json(path)
         if not isinstance(found, dict) or not {"images", "annotations", "categories"} <= found.keys():
             raise SourceError(f"{str(path)!r} must be a COCO data set, it lacks images, annotations or categories.")
         return found
 
-    def _listed(self) -> list[dict[str, Any]]:
-        listed: list[dict[str, Any]] = self._data_set["images"]
-        return listed
+    def _listed(self) -> list[str]:
+        """The images' file names, which lie within the folder, each once."""
+        path, listed = str(self._find()[0]), self._data_set["images"]
+        entries = listed if isinstance(listed, list) else [None]
+        names: list[Any] = [entry.get("file_name") if isinstance(entry, dict) else None for entry in entries]
+        if not all(isinstance(name, str) for name in names):
+            raise SourceError(f"{path!r} must have a 'file_name' in each of its images.")
+        for name in names:
+            if PurePath(name).is_absolute() or ".." in PurePath(name).parts or "\0" in name:
+                raise SourceError(f"{path!r} must have images within its folder, got {name!r}.")
+        if len(set(names)) < len(names):
+            raise SourceError(f"{path!r} must have each image once, got {len(names) - len(set(names))} more.")
+        return names
 
     def _find(self) -> tuple[Path, Path]:
         """The annotations, and the images' folder."""
@@ -242,25 +272,35 @@ class Kept(Images):
         return self._images.describe()
 
 
-def images_from(description: Mapping[str, Any]) -> Images:
-    """The images that `Images.describe` described.
+def streets_from(description: Mapping[str, Any], count: int) -> Traffic:
+    """The generated streets that `Images.describe` described; other images are nothing to be opened by a dump's word.
+
+    Args:
+        description: In a dump.
+        count: Of the dump's images.
 
     Raises:
-        InputError: It did not.
+        InputError: It is of other images, or not of as many streets within the limits.
     """
-    fields = dict(description)
-    try:
-        kind = fields.pop("kind")
-        if kind == Traffic.kind:
-            height, width = fields.pop("size_hw")
-            return Traffic(size_hw=(height, width), **fields)
-        if kind == Files.kind:
-            return Files(**fields)
-        if kind == CocoFolder.kind:
-            return CocoFolder(Path(fields["folder"]))
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"description must be what Images.describe returns, got {dict(description)}.") from error
-    raise InputError(f"description must have a kind of images, got {kind!r}.")
+    kind = description.get("kind")
+    if kind != Traffic.kind:
+        flag = "--coco-dir" if kind == CocoFolder.kind else "--images"
+        raise InputError(
+            f"{flag} must be given again: the dump is of {dict(description)}, and what a dump names is not opened."
+        )
+    fields = {name: value for name, value in description.items() if name != "kind"}
+    is_right = set(fields) == {"count", "size_hw", "seed"} and isinstance(fields["size_hw"], Sequence)
+    if is_right:
+        numbers = [fields["count"], fields["seed"], *fields["size_hw"]]
+        is_right = len(numbers) == 4 and all(type(number) is int for number in numbers)
+    if not is_right or fields["count"] != count or min(fields["size_hw"]) < 1:
+        raise InputError(f"the dump must be of {count} streets with a size_hw and a seed, got {dict(description)}.")
+    return Traffic(count, tuple(fields["size_hw"]), fields["seed"])
+
+
+def digest(image: NDArray[np.uint8]) -> str:
+    """Of an image's pixels."""
+    return hashlib.blake2b(image.tobytes(), digest_size=8).hexdigest()
 
 
 class _ImagesSource(Source):
@@ -278,3 +318,30 @@ class _ImagesSource(Source):
         for index, (name, image) in enumerate(self._images.read(self._start), self._start):
             self.frames_seen += 1
             yield Frame(index, None, image, self.name, name)
+
+
+class _FilesSource(Source):
+    """What a path holds, from the start-th image on."""
+
+    kind = "list"
+
+    def __init__(self, path: str, start: int) -> None:
+        super().__init__(Files.kind)
+        self._opened, self._start = open_source(path), start
+        if self._opened.is_live:
+            self._opened.close()
+            raise InputError(f"images must be the same every time, {path!r} is live.")
+        length = self._opened.length
+        self.length = None if length is None else length - start
+
+    def __iter__(self) -> Iterator[Frame]:
+        try:
+            for index, frame in enumerate(islice(self._opened, self._start, None), self._start):
+                self.frames_seen += 1
+                yield replace(frame, index=index, source=self.name)
+        finally:
+            self.bad_frames = list(self._opened.bad_frames)
+
+    def close(self) -> None:
+        """Close the file; may be called twice."""
+        self._opened.close()

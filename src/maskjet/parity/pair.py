@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from maskjet import coco_rle
 from maskjet.detections import Detections
+from maskjet.errors import InputError
 
 _IOU = 0.5
 
@@ -149,7 +150,12 @@ def compare(expected: Detections, actual: Detections) -> tuple[Pairing, list[Dif
     Returns:
         The pairs, and the differences: those that leave a detection without a counterpart first. A dropped one whose
         place an added one of another class takes is one difference, "class swapped".
+
+    Raises:
+        InputError: A confidence or a box is NaN or infinite, or masks are of different sizes or damaged.
     """
+    _check_finite(expected, "expected")
+    _check_finite(actual, "actual")
     overlap = box_iou(expected.xyxy, actual.xyxy)
     is_alike = expected.class_id[:, None] == actual.class_id
     matches, missing, extra = _take(np.where(is_alike, overlap, 0), range(len(expected)), range(len(actual)))
@@ -168,6 +174,13 @@ def compare(expected: Detections, actual: Detections) -> tuple[Pairing, list[Dif
         differences += _measure(result, expected, one, actual, other)
         result.box_ious.append(float(overlap[one, other]))
     return result, sorted(differences, key=lambda difference: (KINDS.index(difference.kind), -difference.amount))
+
+
+def _check_finite(found: Detections, name: str) -> None:
+    """NaN is neither above nor below anything: such a detection would be counted by no threshold, or match any."""
+    for what, values in (("confidence", found.confidence), ("xyxy", found.xyxy)):
+        if not np.isfinite(values).all():
+            raise InputError(f"{what} of {name} must be finite, got {values.tolist()}.")
 
 
 def _take(

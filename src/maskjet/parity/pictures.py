@@ -14,7 +14,7 @@ from maskjet.drawing import draw
 from maskjet.errors import InputError, SourceError
 from maskjet.parity.check import ChangedImage, Report
 from maskjet.parity.dump import Dump
-from maskjet.parity.images import images_from
+from maskjet.parity.images import Images, digest, streets_from
 from maskjet.parity.pair import DifferenceKind
 
 Image = NDArray[np.uint8]
@@ -30,33 +30,40 @@ _FRAMED: Mapping[DifferenceKind, tuple[int, int, int]] = {
 }
 
 
-def draw_worst(found: Report, expected: Dump, actual: Dump) -> Iterator[tuple[ChangedImage, Image]]:
+def draw_worst(
+    found: Report, expected: Dump, actual: Dump, images: Images | None = None
+) -> Iterator[tuple[ChangedImage, Image]]:
     """The report's worst images, each beside what both variants found on it, uint8 [h, w, 3], RGB; the worst first.
 
     Args:
         found: What `check` says of the dumps.
         expected: The first of them.
         actual: The second.
+        images: Of both; may be left out for generated streets.
 
     Raises:
-        SourceError: The images are not where the dump says any more.
-        InputError: They are no longer the same.
+        SourceError: The images can't be read.
+        InputError: They are not given, or not those of the dumps, pixel for pixel.
     """
-    images = images_from(expected.images)
+    if images is None:
+        images = streets_from(expected.images, len(expected.names))
     for changed in found.worst:
         name, image = images.at(changed.number)
         one, other = expected.found[changed.number], actual.found[changed.number]
-        if name != changed.name or image.shape[:2] != one.image_size:
-            raise InputError(f"the images must be those of the dump, number {changed.number} is {name!r} now.")
+        if image.shape[:2] != one.image_size or digest(image) != expected.digests[changed.number]:
+            raise InputError(
+                f"the images must be those of the dump, number {changed.number} was {changed.name!r} and is {name!r}, "
+                "with other pixels."
+            )
         yield changed, draw_pair(image, one, other, changed, (expected.name, actual.name))
 
 
-def write_worst(folder: Path, found: Report, expected: Dump, actual: Dump) -> list[Path]:
+def write_worst(folder: Path, found: Report, expected: Dump, actual: Dump, images: Images | None = None) -> list[Path]:
     """Write the report's worst images as PNG files; see `draw_worst`."""
     written = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for rank, (_, picture) in enumerate(draw_worst(found, expected, actual), 1):
+        for rank, (_, picture) in enumerate(draw_worst(found, expected, actual, images), 1):
             written.append(folder / f"worst_{rank:02}.png")
             written[-1].write_bytes(encode(picture, ".png"))
     except OSError as error:

@@ -16,7 +16,7 @@ _SIDE = 28  # of a mask, before its border
 
 def _case(
     *boxes: tuple[int, int, int, int],
-    size: tuple[int, int] = (150, 211),
+    size: tuple[int, int] = (70, 101),
     edit: Callable[[torch.Tensor], object] = torch.Tensor.size,
     dtype: torch.dtype = torch.float32,
 ) -> Callable[[torch.device], dict[str, Any]]:
@@ -55,18 +55,18 @@ def _some_nan(masks: torch.Tensor) -> None:
 
 
 BOX_CASES: Mapping[str, Callable[[torch.device], dict[str, Any]]] = {
-    "in boxes": _case((20, 30, 90, 60), (100, 5, 40, 120), (0, 0, 30, 30)),
-    "beyond the image": _case((-40, -30, 160, 130), (150, 90, 100, 120), (-5, 140, 60, 40)),
-    "all of the image and more": _case((-20, -20, 300, 260), (0, 0, 211, 150), (-900, -700, 2000, 1500)),
+    "in boxes": _case((5, 6, 88, 60), (60, 4, 25, 62), (0, 0, 30, 30)),
+    "beyond the image": _case((-20, -15, 90, 65), (70, 42, 50, 60), (-5, 62, 40, 35)),
+    "all of the image and more": _case((-10, -10, 140, 130), (0, 0, 101, 70), (-900, -700, 2000, 1500)),
     "outside of the image": _case((300, 20, 40, 40), (20, -80, 50, 60), (-70, 10, 60, 20)),
-    "one pixel each": _case((7, 9, 1, 1), (210, 149, 1, 1), (0, 0, 1, 1), edit=_fill),
-    "smaller than the masks": _case((12, 9, 5, 6), (200, 140, 11, 10), (60, 0, 3, 40), edit=_fill),
-    "at the foot": _case((30, 145, 20, 5), (50, 100, 4, 50), (205, 120, 6, 30), edit=_fill),
-    "around the foot": _case((-3, 130, 5, 60), (60, -20, 3, 200), (208, -3, 20, 156), edit=_fill),
-    "a mask in two boxes": _case((5, 5, 70, 70), (5, 5, 70, 70), (9, 9, 3, 3), (80, 40, 100, 100)),
-    "a wide image": _case((900, 3, 400, 60), (-5, -5, 2100, 80), (1990, 2, 50, 60), size=(64, 2000)),
-    "boxes, not numbers": _case((20, 30, 90, 60), (100, 5, 40, 120), (-9, 0, 30, 30), edit=_some_nan),
-    "boxes, float16": _case((20, 30, 90, 60), (-30, 5, 140, 120), (7, 7, 9, 9), dtype=torch.float16),
+    "one pixel each": _case((7, 9, 1, 1), (100, 69, 1, 1), (0, 0, 1, 1), edit=_fill),
+    "smaller than the masks": _case((12, 9, 5, 6), (90, 60, 11, 10), (60, 0, 3, 40), edit=_fill),
+    "at the foot": _case((30, 65, 20, 5), (50, 40, 4, 30), (95, 40, 6, 30), edit=_fill),
+    "around the foot": _case((-3, 50, 5, 60), (60, -20, 3, 150), (98, -3, 20, 76), edit=_fill),
+    "a mask in two boxes": _case((9, 0, 70, 70), (9, 0, 70, 70), (9, 9, 3, 3), (40, 20, 50, 50)),
+    "a wide image": _case((900, 3, 180, 19), (-5, -5, 1110, 30), (1040, 2, 15, 20), size=(22, 1050)),
+    "boxes, not numbers": _case((5, 6, 88, 60), (60, 4, 25, 62), (-9, 0, 30, 30), edit=_some_nan),
+    "boxes, float16": _case((5, 6, 88, 60), (-15, 4, 80, 60), (7, 7, 9, 9), dtype=torch.float16),
     "batch with boxes": _batch,
 }
 

@@ -29,9 +29,9 @@ def blobs(batch: int, queries: int, side: tuple[int, int], generator: torch.Gene
 
 
 def _case(
-    size: tuple[int, int] = (150, 211),
+    size: tuple[int, int] = (75, 150),
     *,
-    side: tuple[int, int] = (26, 26),
+    side: tuple[int, int] = (18, 16),
     query: tuple[int, ...] = (3, 0, 2),
     edit: _Edit = torch.Tensor.size,
     dtype: torch.dtype = torch.float32,
@@ -46,20 +46,20 @@ def _case(
 
 
 def _batch(device: torch.device) -> dict[str, Any]:
-    masks = blobs(3, 5, (26, 20), torch.Generator().manual_seed(3)).to(device)
+    masks = blobs(3, 5, (18, 17), torch.Generator().manual_seed(3)).to(device)
     rows = [torch.tensor(row, dtype=torch.int64, device=device) for row in ([4, 1], [], [0, 2, 2])]
-    return {"mask_logits": masks, "query": rows, "image_sizes": [(97, 131), (5, 5), (240, 135)]}
+    return {"mask_logits": masks, "query": rows, "image_sizes": [(60, 131), (5, 5), (90, 49)]}
 
 
 def _strided(device: torch.device) -> dict[str, Any]:
-    inputs = _case(side=(52, 52))(device)
+    inputs = _case(side=(36, 32))(device)
     return {**inputs, "mask_logits": inputs["mask_logits"][:, :, ::2, 1::2]}
 
 
 def _some_nan(masks: torch.Tensor) -> None:
-    masks[:, :, 10:13, 4:20:3] = torch.nan
-    masks[:, 2, 20, 20] = torch.inf
-    masks[:, 2, 5, 5] = -torch.inf
+    masks[:, :, 7:9, 3:12:3] = torch.nan
+    masks[:, 2, 15, 13] = torch.inf
+    masks[:, 2, 4, 4] = -torch.inf
 
 
 def _checkerboard(masks: torch.Tensor) -> None:
@@ -80,11 +80,11 @@ CASES: Mapping[str, Callable[[torch.device], dict[str, Any]]] = {
     "everything inside": _case(edit=lambda masks: masks.fill_(3)),
     "exact zeros": _case(edit=lambda masks: masks.round_()),
     "all zero": _case(edit=torch.Tensor.zero_),
-    "noise": _case(edit=torch.Tensor.neg_, side=(40, 33)),
+    "noise": _case(edit=torch.Tensor.neg_, side=(34, 33)),
     "checkerboard": _case(edit=_checkerboard),
     "nan and infinite": _case(edit=_some_nan),
     "one logit": _case(side=(1, 1)),
-    "one row of logits": _case(side=(1, 30)),
+    "one row of logits": _case(side=(1, 20)),
     "one pixel": _case((1, 1)),
     "one row": _case((1, 300)),
     "one column": _case((300, 1)),

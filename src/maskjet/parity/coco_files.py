@@ -1,0 +1,255 @@
+"""COCO data sets and results: read from files, checked entry by entry, and copied for an evaluator to write to.
+
+What is wrong with a file or an entry is one of our exceptions, whatever it holds: sizes, numbers and outlines are
+checked before the evaluator's compiled code sees them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import reprlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from maskjet import coco_rle, limits
+from maskjet.errors import InputError, SourceError, border
+from maskjet.images import explain
+
+Entry = Mapping[str, Any]
+"""Of one of COCO's lists."""
+_RESULT_FIELDS = ("image_id", "category_id", "bbox", "score")
+_TRUTH_FIELDS = {
+    "images": ("id", "height", "width"),
+    "categories": ("id",),
+    "annotations": ("image_id", "category_id", "bbox", "area"),
+}
+_LARGEST = 1e12  # of a coordinate or an area: their products stay finite
+_LONGEST_OUTLINE = 2**22  # pixels of one polygon's edges; the evaluator draws them with five points and 16 bytes each
+
+
+class ResultsFile(NamedTuple):
+    """What a COCO results file holds."""
+
+    entries: list[dict[str, Any]]
+    """Its detections."""
+    categories: dict[int, str]
+    """Category id to name, where the file tells; a plain list of detections does not."""
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        SourceError: The file is missing, can't be read, is no JSON, or too deep for Python's reader.
+    """
+    with border(SourceError, f"{str(path)!r} must be JSON"):
+        try:
+            return json.loads(path.read_bytes())
+        except OSError as error:
+            raise SourceError(f"{str(path)!r} must be a readable file: {explain(error)}.") from error
+
+
+def read_truth(path: str | Path) -> dict[str, Any]:
+    """Read a COCO data set.
+
+    Raises:
+        SourceError: The file is missing, can't be read or is no JSON.
+        InputError: It lacks images, categories or annotations, or one of them a field.
+    """
+    truth: dict[str, Any] = read_json(Path(path))
+    check_truth(truth, repr(str(path)))
+    return truth
+
+
+def read_results(path: str | Path) -> list[dict[str, Any]]:
+    """Read a COCO results file: a list of detections, or an object with such a list as "annotations".
+
+    Raises:
+        SourceError: The file is missing, can't be read or is no JSON.
+        InputError: It is no such list, or an entry lacks a field.
+    """
+    return read_results_file(path).entries
+
+
+def read_results_file(path: str | Path) -> ResultsFile:
+    """Read a COCO results file, with the names of its categories if it has them; else as `read_results`."""
+    content = read_json(Path(path))
+    is_object = isinstance(content, dict)
+    entries: Any = content.get("annotations") if is_object else content
+    _check_entries(entries, _RESULT_FIELDS, repr(str(path)))
+    listed = content.get("categories") if is_object else None
+    categories = {}
+    for entry in listed if isinstance(listed, list) else ():
+        if isinstance(entry, dict) and _is_whole(entry.get("id")) and isinstance(entry.get("name"), str):
+            categories[entry["id"]] = entry["name"]
+    return ResultsFile(list(entries), categories)
+
+
+def check_truth(truth: Entry, where: str = "truth") -> None:
+    """Check that all of a data set's entries have what is needed of them; its masks are left to `check_masks`.
+
+    Raises:
+        InputError: One has not, or two images or categories have one id.
+    """
+    for name, fields in _TRUTH_FIELDS.items():
+        if not isinstance(truth, Mapping) or name not in truth:
+            raise InputError(f"{where} must be a COCO data set with {name!r}, got {reprlib.repr(truth)}.")
+        _check_entries(truth[name], fields, f"{name!r} in {where}")
+        if name == "annotations":
+            continue
+        if not truth[name]:
+            raise InputError(f"{where} must have at least one entry in {name!r}, got none.")
+        doubles = [number for number, times in Counter(entry["id"] for entry in truth[name]).items() if times > 1]
+        if doubles:
+            raise InputError(f"{name!r} in {where} must have different ids, got {doubles[0]} more than once.")
+    _check_ids(truth["annotations"], truth, f"'annotations' in {where}")
+    for number, entry in enumerate(truth["annotations"]):
+        crowd = entry.get("iscrowd")
+        if crowd is not None and not (isinstance(crowd, Integral) and int(crowd) in (0, 1)):
+            got = reprlib.repr(crowd)
+            raise InputError(f"entry {number} of 'annotations' in {where} must have 0 or 1 as 'iscrowd', got {got}.")
+
+
+def check_results(truth: Entry, results: Mapping[str, Sequence[Entry]]) -> None:
+    """Check results by variant against a truth that is checked; masks are left to `check_masks`.
+
+    Raises:
+        InputError: There are none, or an entry is not as it must be.
+    """
+    if not results:
+        raise InputError("results must have at least one variant, got none.")
+    for variant, entries in results.items():
+        where = f"results[{variant!r}]"
+        _check_entries(entries, _RESULT_FIELDS, where)
+        _check_ids(entries, truth, where)
+
+
+def check_masks(truth: Entry, results: Mapping[str, Sequence[Entry]]) -> None:
+    """Check that every segmentation is one of its image; only the truth's may be polygons or uncompressed.
+
+    Raises:
+        InputError: One is not, or an image is larger than `limits.mask_pixels`.
+    """
+    sizes = {}
+    for image in truth["images"]:
+        sizes[image["id"]] = [image["height"], image["width"]]
+        limits.check("mask_pixels", math.prod(sizes[image["id"]]), f"image {image['id']} of the truth has")
+    named = {f"results[{name!r}]": entries for name, entries in results.items()}
+    for where, entries in {"'annotations' in truth": truth["annotations"], **named}.items():
+        for number, entry in enumerate(entries):
+            mask, size = entry["segmentation"], sizes[entry["image_id"]]
+            is_right = _is_rle(mask, size) and (where not in named or isinstance(mask["counts"], str | bytes))
+            if not is_right and (where in named or not _is_polygons(mask, size)):
+                expected, got = f"an RLE of its image's size {size}", reprlib.repr(mask)
+                expected += "" if where in named else ", or polygons near the image,"
+                raise InputError(f"entry {number} of {where} must have {expected} as 'segmentation', got {got}.")
+
+
+def copy_truth(truth: Entry) -> dict[str, list[dict[str, Any]]]:
+    """What the evaluator needs and may write to, annotations numbered from 1: it takes 0 for none."""
+    copied = {name: [_copy(entry, fields) for entry in truth[name]] for name, fields in _TRUTH_FIELDS.items()}
+    pairs = zip(truth["annotations"], copied["annotations"], strict=True)
+    for number, (entry, annotation) in enumerate(pairs, start=1):
+        annotation |= {"id": number, "iscrowd": int(entry.get("iscrowd") or 0)}
+        annotation["segmentation"] = entry.get("segmentation")
+    return copied
+
+
+def copy_results(entries: Sequence[Entry], kind: str) -> list[dict[str, Any]]:
+    """Likewise; for masks without the boxes, or these would decide how large a detection is."""
+    if kind == "bbox":
+        return [_copy(entry, _RESULT_FIELDS) for entry in entries]
+    fields = [field for field in _RESULT_FIELDS if field != "bbox"]
+    return [{**_copy(entry, fields), "segmentation": entry["segmentation"]} for entry in entries]
+
+
+def _copy(entry: Entry, fields: Sequence[str]) -> dict[str, Any]:
+    return {field: _type_of(field).cast(entry[field]) for field in fields}
+
+
+def _check_entries(entries: Any, fields: Sequence[str], where: str) -> None:
+    if not isinstance(entries, Sequence) or isinstance(entries, str):
+        raise InputError(f"{where} must be a list of entries, got {reprlib.repr(entries)}.")
+    for number, entry in enumerate(entries):
+        if not isinstance(entry, Mapping):
+            raise InputError(f"entry {number} of {where} must have fields, got {reprlib.repr(entry)}.")
+        for field in fields:
+            if not _type_of(field).holds(entry.get(field)):
+                expected, got = _type_of(field).name, reprlib.repr(entry[field]) if field in entry else "nothing"
+                raise InputError(f"entry {number} of {where} must have {expected} as {field!r}, got {got}.")
+
+
+def _check_ids(entries: Sequence[Entry], truth: Entry, where: str) -> None:
+    for field, name in (("image_id", "images"), ("category_id", "categories")):
+        unknown = {entry[field] for entry in entries} - {entry["id"] for entry in truth[name]}
+        if unknown:
+            raise InputError(f"{where} must be of the truth's {name}, got {field} {reprlib.repr(sorted(unknown))}.")
+
+
+def _is_whole(value: Any) -> bool:
+    return not isinstance(value, bool) and isinstance(value, Integral) and -(2**63) <= int(value) < 2**63
+
+
+def _is_side(value: Any) -> bool:
+    return not isinstance(value, bool) and isinstance(value, Integral) and 0 < int(value) < 2**31
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and bool(abs(value) <= _LARGEST)  # type: ignore[operator]  # NaN is not
+
+
+def _is_box(value: object) -> bool:
+    return isinstance(value, Sequence | np.ndarray) and len(value) == 4 and all(map(_is_number, value))
+
+
+def _is_rle(value: Any, size: list[int]) -> bool:
+    try:
+        with border(InputError, "an RLE"):
+            coco_rle.area(value)
+            return bool(list(value["size"]) == size)
+    except InputError:
+        return False
+
+
+def _is_polygons(value: object, size: Sequence[int]) -> bool:
+    """Whether these are outlines that end within an image's side around it, no longer than they can need to be."""
+    return isinstance(value, list) and all(_is_outline(line, size) for line in value)
+
+
+def _is_outline(line: object, size: Sequence[int]) -> bool:
+    if not isinstance(line, list) or len(line) < 4 or len(line) % 2 or not all(map(_is_number, line)):
+        return False
+    height, width = size
+    xs, ys = line[0::2], line[1::2]
+    is_near = -width <= min(xs) and max(xs) <= 2 * width and -height <= min(ys) and max(ys) <= 2 * height
+    steps = (
+        max(abs(x - before_x), abs(y - before_y))
+        for (before_x, before_y), (x, y) in pairwise(zip([*xs, xs[0]], [*ys, ys[0]], strict=True))
+    )
+    return is_near and bool(sum(steps) <= _LONGEST_OUTLINE)
+
+
+class _Type(NamedTuple):
+    """What a field holds."""
+
+    name: str
+    holds: Callable[[object], bool]
+    cast: Callable[[Any], Any]
+
+
+_WHOLE = _Type("a whole number", _is_whole, int)
+_SIDE = _Type("a whole number of 1 or more", _is_side, int)
+_NUMBER = _Type("a finite number", _is_number, float)
+_BOX = _Type("four finite numbers", _is_box, lambda box: [float(side) for side in box])
+_TYPES = {"bbox": _BOX, "score": _NUMBER, "area": _NUMBER, "height": _SIDE, "width": _SIDE}
+
+
+def _type_of(field: str) -> _Type:
+    return _TYPES.get(field, _WHOLE)

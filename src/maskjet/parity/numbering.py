@@ -1,0 +1,94 @@
+"""Whether results and truth mean the same by their numbers: an average precision near 0 may be no more than that."""
+
+from __future__ import annotations
+
+import reprlib
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from maskjet.parity.coco_files import Entry
+from maskjet.parity.pair import box_iou
+
+_MOST = 500  # of a variant's detections, the most certain ones, that are looked at for their places
+_FEWEST = 5  # on things of another category, before that is said
+_IOU = 0.5
+
+
+def find_mismatches(truth: Entry, results: Mapping[str, Sequence[Entry]]) -> list[str]:
+    """Find where the ids of images and categories in results do not meet the truth's, in sentences.
+
+    Args:
+        truth: A COCO data set.
+        results: By variant, COCO results of its images and categories.
+    """
+    annotations = truth["annotations"]
+    if not annotations:
+        return []
+    notes = []
+    shown, used = ({entry[field] for entry in annotations} for field in ("image_id", "category_id"))
+    for variant, entries in results.items():
+        where = f"results[{variant!r}]"
+        seen = {entry["image_id"] for entry in entries} & shown
+        if entries and not seen:
+            notes.append(f"{where} has no image id in common with the truth's annotations.")
+        elif entries and 2 * len(seen) < len(shown):
+            notes.append(f"{where} has detections on {len(seen)} of the truth's {len(shown)} images with annotations.")
+        never = [entry["category_id"] for entry in entries if entry["category_id"] not in used]
+        if 2 * len(never) > len(entries):
+            named = reprlib.repr(sorted(set(never)))
+            notes.append(f"{where} has mostly category ids that are never in the truth's annotations: {named}.")
+        shift = _find_shift(annotations, entries)
+        if shift:
+            numbering = f"category ids {abs(shift)} {'below' if shift > 0 else 'above'} the truth's"
+            notes.append(f"{where} seems to have {numbering} for the same things: one may number from 0, one from 1.")
+    return notes
+
+
+def compare_names(truth: Entry, variant: str, categories: Mapping[int, str]) -> list[str]:
+    """Find category ids by which results mean another name than the truth, in sentences.
+
+    Args:
+        truth: A COCO data set.
+        variant: Whose results, for the sentence.
+        categories: Category id to name, in the results.
+    """
+    titles = {entry["id"]: entry["name"] for entry in truth["categories"] if isinstance(entry.get("name"), str)}
+    others = [
+        f"{number} is {name!r}, in the truth {titles[number]!r}"
+        for number, name in sorted(categories.items())
+        if number in titles and titles[number] != name
+    ]
+    if not others:
+        return []
+    more = f"; and {len(others) - 3} more" if len(others) > 3 else ""
+    return [f"results[{variant!r}] has other categories than the truth: {'; '.join(others[:3])}{more}."]
+
+
+def _find_shift(annotations: Sequence[Entry], entries: Sequence[Entry]) -> int:
+    """What to add to the results' category ids, 1 or -1, so that most agree in place and category; 0 for nothing."""
+    placed: dict[Any, list[Entry]] = defaultdict(list)
+    for annotation in annotations:
+        placed[annotation["image_id"]].append(annotation)
+    agreeing = dict.fromkeys((0, 1, -1), 0)
+    for entry in sorted(entries, key=lambda entry: -entry["score"])[:_MOST]:
+        there = placed.get(entry["image_id"])
+        if not there:
+            continue
+        overlap = box_iou(_corners([entry]), _corners(there))[0]
+        best = int(overlap.argmax())
+        if overlap[best] >= _IOU:
+            shift = int(there[best]["category_id"]) - int(entry["category_id"])
+            if shift in agreeing:
+                agreeing[shift] += 1
+    best_shift = max(agreeing, key=lambda shift: agreeing[shift])
+    is_clear = agreeing[best_shift] >= _FEWEST and agreeing[best_shift] > 2 * agreeing[0]
+    return best_shift if is_clear else 0
+
+
+def _corners(entries: Sequence[Entry]) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Boxes xyxy, float32 [n, 4]."""
+    boxes = np.array([entry["bbox"] for entry in entries], np.float32)
+    return np.concatenate((boxes[:, :2], boxes[:, :2] + boxes[:, 2:]), axis=1)

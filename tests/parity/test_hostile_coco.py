@@ -1,0 +1,203 @@
+"""COCO files from anybody: what is wrong is our error before compiled code sees it; other numberings are told."""
+
+import json
+
+import numpy as np
+import pytest
+
+from maskjet import limits
+from maskjet.errors import InputError, MaskjetError, SourceError
+from maskjet.parity import coco
+from maskjet.parity.coco_files import check_truth, read_results_file
+from maskjet.parity.images import CocoFolder
+from maskjet.parity.numbering import compare_names, find_mismatches
+from tests.parity.dumps import STREETS, dump, truthful
+from tests.parity.hostile import STRANGE, deep, flip, replaced
+
+POLYGON = [[20.0, 20.0, 60.0, 20.0, 60.0, 50.0]]
+
+
+@pytest.fixture(autouse=True)
+def _no_machine(monkeypatch):
+    """Reports say where they were made: that takes longer than all else here."""
+    monkeypatch.setattr("maskjet.parity.coco.describe_machine", lambda: None)
+
+
+@pytest.fixture(scope="module")
+def truth():
+    """Of four streets, one thing an outline and one an uncompressed RLE."""
+    found = json.loads(json.dumps(STREETS.truth()))
+    first, second, *_ = found["annotations"]
+    first["segmentation"] = POLYGON
+    second["segmentation"] = {"size": [96, 160], "counts": [100, 50, 96 * 160 - 150]}
+    return found
+
+
+@pytest.fixture(scope="module")
+def results(truth):
+    return json.loads(json.dumps(truthful("one").to_coco(truth)))
+
+
+def use(folder, truth, results):
+    """All that is done with a data set and results in files."""
+    (folder / "annotations.json").write_bytes(truth)
+    (folder / "r.json").write_bytes(results)
+    read = read_results_file(folder / "r.json")
+    data_set = CocoFolder(folder)
+    coco.read_truth(folder / "annotations.json")
+    data_set._listed()
+    dump().to_coco(data_set.truth())
+    compare_names(data_set.truth(), "a", read.categories)
+    report = coco.evaluate(data_set.truth(), {"a": read.entries, "b": []}, resamples=1)
+    str(report).encode()
+    json.dumps(report.as_dict())
+
+
+def fuzz(folder, mutate, count, seed):
+    """How many of the mutated pairs of files were taken."""
+    random = np.random.default_rng(seed)
+    taken = 0
+    for _ in range(count):
+        try:
+            use(folder, *mutate(random))
+            taken += 1
+        except MaskjetError as error:
+            str(error).encode(errors="backslashreplace")
+    return taken
+
+
+def as_bytes(value):
+    return json.dumps(value).encode()
+
+
+def test_edited_files(tmp_path, truth, results):
+    use(tmp_path, as_bytes(truth), as_bytes(results))
+    written = as_bytes(truth), as_bytes({"annotations": results, "categories": truth["categories"]})
+
+    def edit_truth(random):
+        return as_bytes(replaced(random, truth, STRANGE)), written[1]
+
+    def edit_results(random):
+        return written[0], as_bytes(replaced(random, json.loads(written[1]), STRANGE))
+
+    assert fuzz(tmp_path, edit_truth, 60, 0) < 40
+    assert fuzz(tmp_path, edit_results, 60, 1) < 40
+
+
+def test_flipped_and_cut_files(tmp_path, truth, results):
+    written = as_bytes(truth), as_bytes(results)
+    assert fuzz(tmp_path, lambda random: (flip(random, written[0], 3), written[1]), 60, 2) < 50
+    assert fuzz(tmp_path, lambda random: (written[0], flip(random, written[1], 3)), 60, 3) < 50
+    assert fuzz(tmp_path, lambda random: (written[0][: int(random.integers(len(written[0])))], b"[]"), 20, 4) == 0
+
+
+@pytest.mark.parametrize("content", [b"[" * 200_000, b'{"a":' * 100_000, b"9" * 10_000, b"\xff\xfe", b""])
+@pytest.mark.parametrize("read", [coco.read_results, coco.read_truth])
+def test_files_that_python_can_not_read(tmp_path, content, read):
+    (tmp_path / "r.json").write_bytes(content)
+    with pytest.raises(SourceError, match=r"r\.json' must be JSON: "):
+        read(tmp_path / "r.json")
+
+
+def edited(truth, name, /, **fields):
+    """With fields of the first entry of a list changed."""
+    return {**truth, name: [{**truth[name][0], **fields}, *truth[name][1:]]}
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "message"),
+    [
+        ("images", {"id": 1}, "'images' in truth must have different ids, got 1 more than once"),
+        ("categories", {"id": 2}, "'categories' in truth must have different ids, got 2 more than once"),
+        ("images", {"id": 10**30}, "must have a whole number as 'id', got 1000"),
+        ("images", {"height": 0}, "must have a whole number of 1 or more as 'height', got 0"),
+        ("images", {"width": -160}, "must have a whole number of 1 or more as 'width', got -160"),
+        ("annotations", {"bbox": [0, 0, 10**400, 1]}, "must have four finite numbers as 'bbox'"),
+        ("annotations", {"area": 1e300}, "must have a finite number as 'area', got 1e"),
+        ("annotations", {"iscrowd": [1]}, r"must have 0 or 1 as 'iscrowd', got \[1\]"),
+        ("annotations", {"iscrowd": 7}, "must have 0 or 1 as 'iscrowd', got 7"),
+        (
+            "annotations",
+            {"segmentation": [[]]},
+            r"must have .*, or polygons near the image, as .*, got \[\[\]\]",
+        ),
+        ("annotations", {"segmentation": [[1, 2, 3, 4, 5]]}, "or polygons near the image"),
+        ("annotations", {"segmentation": [[1, 2, 1e9, 4, 5, 6]]}, "or polygons near the image"),
+        ("annotations", {"segmentation": [[0, 0, 160, 96] * 20_000]}, "or polygons near the image"),
+        ("annotations", {"segmentation": deep(50)}, "or polygons near the image"),
+        (
+            "annotations",
+            {"segmentation": {"size": [96, 160], "counts": "\ud800"}},
+            "must have an RLE of its image's size",
+        ),
+        ("annotations", {"segmentation": {"size": [96, 160], "counts": [2**31, -(2**31)]}}, "must have an RLE"),
+    ],
+)
+def test_a_truth_that_would_mislead_compiled_code(truth, results, name, fields, message):
+    with pytest.raises(InputError, match=message):
+        coco.evaluate(edited(truth, name, **fields), {"a": results}, resamples=0)
+
+
+def test_images_larger_than_the_limit(truth, results, monkeypatch):
+    monkeypatch.setattr(limits, "mask_pixels", 96 * 160 - 1)
+    with pytest.raises(InputError, match="image 0 of the truth has 15,360 pixels, the limit is 15,359"):
+        coco.evaluate(truth, {"a": results}, resamples=0)
+
+
+def test_a_dump_and_a_truth_that_do_not_meet(truth):
+    with pytest.raises(InputError, match=r"truth must have 'street 5' with \[96, 160\] pixels, got \[96, 161\]"):
+        dump().to_coco(edited(truth, "images", width=161))
+    with pytest.raises(InputError, match="truth must have different names in its images, got 'street 6' twice"):
+        dump().to_coco(edited(truth, "images", file_name="street 6"))
+    with pytest.raises(InputError, match="truth must have a 'file_name' in each of its images, got None"):
+        dump().to_coco(edited(truth, "images", file_name=None))
+    with pytest.raises(InputError, match="truth must have different names in its categories, got 'truck' twice"):
+        dump().to_coco(edited(truth, "categories", name="truck"))
+    assert dump().classes_without(edited(truth, "categories", name="van")) == {"car": 8}
+
+
+def moved(results, by):
+    """Under other category ids; those that the truth does not have are left out."""
+    entries = [{**entry, "category_id": entry["category_id"] + by} for entry in results]
+    return [entry for entry in entries if 1 <= entry["category_id"] <= 5]
+
+
+def test_results_that_number_otherwise_are_told(truth, results):
+    assert find_mismatches(truth, {"a": results}) == []
+    assert coco.evaluate(truth, {"a": results}, resamples=0).notes == []
+    for by, where in ((-1, "below"), (1, "above")):
+        report = coco.evaluate(truth, {"a": moved(results, by)}, resamples=0)
+        expected = rf"results['a'] seems to have category ids 1 {where} the truth's for the same things"
+        assert any(note.startswith(expected) for note in report.notes), (by, report.notes)
+        assert expected in str(report)
+
+
+def test_results_of_other_images_are_told(truth, results):
+    one = {**truth, "annotations": [entry for entry in truth["annotations"] if entry["image_id"] == 0]}
+    others = [entry for entry in results if entry["image_id"] != 0]
+    assert (
+        find_mismatches(one, {"a": others})[0] == "results['a'] has no image id in common with the truth's annotations."
+    )
+    few = [entry for entry in results if entry["image_id"] == 1]
+    assert find_mismatches(truth, {"a": few}) == [
+        "results['a'] has detections on 1 of the truth's 4 images with annotations."
+    ]
+    assert find_mismatches({**truth, "annotations": []}, {"a": results}) == []
+
+
+def test_categories_that_never_occur_are_told(truth, results):
+    cars = {**truth, "annotations": [entry for entry in truth["annotations"] if entry["category_id"] == 1]}
+    others = [entry for entry in results if entry["category_id"] != 1]
+    notes = find_mismatches(cars, {"a": others})
+    assert any("mostly category ids that are never in the truth's annotations: [" in note for note in notes)
+
+
+def test_other_names_are_told(truth, tmp_path):
+    content = {"annotations": [], "categories": [{"id": 1, "name": "truck"}, {"id": 2, "name": "truck"}, {"id": "x"}]}
+    (tmp_path / "r.json").write_text(json.dumps(content))
+    assert read_results_file(tmp_path / "r.json").categories == {1: "truck", 2: "truck"}
+    assert compare_names(truth, "a", {1: "truck", 2: "truck"}) == [
+        "results['a'] has other categories than the truth: 1 is 'truck', in the truth 'car'."
+    ]
+    assert compare_names(truth, "a", {}) == []
+    check_truth(truth)
