@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from maskjet.ops import RECORDS
-from tests.interpreter import patch_language_once_per_launch
+from tests.interpreter import speed_up_interpreter
 
 # Without a GPU kernels are interpreted, which is decided where they are defined. It takes seconds where the others take
 # milliseconds, so that only the tests of the ops ask for it.
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
-    patch_language_once_per_launch()
+    speed_up_interpreter()
 for name in RECORDS:
     importlib.import_module(f"maskjet.ops.{name}.kernels")
 os.environ.pop("TRITON_INTERPRET", None)

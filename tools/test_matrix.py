@@ -41,7 +41,8 @@ def main():
         started = time.monotonic()
         done = run(threads, instructions, precision, arguments)
         lines = (done.stdout + done.stderr).splitlines()
-        summary = lines[-1].strip("= ") if lines else f"status {done.returncode}"
+        is_complete = done.returncode in (0, 1)  # of pytest: all passed, or some failed
+        summary = lines[-1].strip("= ") if is_complete else f"pytest ended with status {done.returncode}"
         seconds = time.monotonic() - started
         print(
             f"{threads} threads, {instructions or 'unset':<11}, {precision:<7}: {summary} ({seconds:.0f} s)", flush=True

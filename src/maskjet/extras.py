@@ -22,7 +22,8 @@ def require(module: str, *, extra: str, purpose: str) -> ModuleType:
     try:
         return import_module(module)
     except ImportError as error:
-        package = module.partition(".")[0].replace("_", "-")
-        is_missing = isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]
+        root = module.partition(".")[0]
+        is_missing = isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == root
         why = "" if is_missing else f", which is here but can't be imported ({first_line(error)})"
+        package = root.replace("_", "-")
         raise MissingDependencyError(f'{purpose} needs {package}{why}: pip install "maskjet[{extra}]".') from error

@@ -293,6 +293,9 @@ def read_network(model: str | os.PathLike[str], weights: str | os.PathLike[str] 
         InputError: Neither a known name nor a file; or a name without weights, or weights without a name.
         CheckpointError: As for `load`.
     """
+    for argument, value in (("model", model), ("weights", "" if weights is None else weights)):
+        if not isinstance(value, str | os.PathLike):
+            raise InputError(f"{argument} must be a name or a path, got a {type(value).__name__}.")
     name = os.fspath(model)
     if name in SPECS:
         if weights is None:

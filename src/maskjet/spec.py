@@ -3,11 +3,41 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
+from itertools import pairwise
 from typing import Any
 
 from maskjet.errors import InputError
+
+# What a network may be at most. Specs come with weights files, and a number in one costs its author nothing: these
+# bounds are some five times the largest RF-DETR, and keep what a spec alone can take below a gigabyte.
+BOUNDS: Mapping[str, tuple[int, int]] = {
+    "input_size": (1, 4096),
+    "patch_size": (1, 128),
+    "windows": (1, 32),
+    "decoder_layers": (1, 64),
+    "queries": (1, 4096),
+    "num_select": (1, 2**20),
+    "class_logits": (1, 2**16),
+    "backbone_width": (1, 4096),
+    "backbone_depth": (1, 64),
+    "backbone_heads": (1, 64),
+    "hidden_dim": (4, 4096),
+    "self_attention_heads": (1, 64),
+    "cross_attention_heads": (1, 64),
+    "sampling_points": (1, 64),
+    "feed_forward_dim": (1, 2**16),
+    "mask_stride": (1, 128),
+}
+MAX_GRID = 256
+# Of the mask head's two largest tensors, channels × pixels and queries × pixels.
+_MAX_MASK_VALUES = 2**27
+
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+# Would end a line, or change the order of what follows them on a terminal.
+_SEPARATORS_AND_OVERRIDES = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -59,8 +89,55 @@ class ModelSpec:
     """Per RGB channel, on the 0..1 scale; divides the input."""
     class_names: Mapping[int, str] = field(default_factory=dict)
     """Class id (index into the class head) to name; an id without a name is drawn by its number."""
+    num_select: int | None = None
+    """Query-class pairs of which those above the threshold are detections, the best ones; None is `queries`."""
 
     def __post_init__(self) -> None:
+        self._check_types()
+        self._check_architecture()
+        self._check_input()
+
+    def _check_types(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise InputError(f"name must be a text of at least one character, got {shown(self.name)}.")
+        for name in BOUNDS:
+            if name != "num_select" or self.num_select is not None:
+                check_whole(name, getattr(self, name), BOUNDS[name])
+        if not isinstance(self.has_masks, bool):
+            raise InputError(f"has_masks must be True or False, got {shown(self.has_masks)}.")
+        layers = self.feature_layers
+        if not isinstance(layers, tuple) or not layers or not all(type(layer) is int for layer in layers):
+            raise InputError(f"feature_layers must be whole numbers, at least one, got {shown(layers)}.")
+        for name in ("mean", "std"):
+            values = getattr(self, name)
+            if not isinstance(values, tuple) or len(values) != 3 or not all(map(_is_finite, values)):
+                raise InputError(f"{name} must be three finite numbers, got {shown(values)}.")
+        if min(self.std) <= 0:
+            raise InputError(f"std must be above 0, got {self.std}.")
+        for class_id, class_name in self.class_names.items():
+            if type(class_id) is not int or not 0 <= class_id < self.class_logits or not isinstance(class_name, str):
+                raise InputError(
+                    f"class_names must map ids from 0 to {self.class_logits - 1} to names, "
+                    f"got {shown(class_id)}: {shown(class_name)}."
+                )
+
+    def _check_architecture(self) -> None:
+        layers = self.feature_layers
+        if max(layers) > self.backbone_depth:
+            raise InputError(f"feature_layers must be at most {self.backbone_depth}, got {layers}.")
+        if layers[0] < 1 or any(later <= earlier for earlier, later in pairwise(layers)):
+            raise InputError(f"feature_layers must ascend from at least 1, got {layers}.")
+        for width, heads in (
+            ("backbone_width", "backbone_heads"),
+            ("hidden_dim", "self_attention_heads"),
+            ("hidden_dim", "cross_attention_heads"),
+        ):
+            if getattr(self, width) % getattr(self, heads):
+                raise InputError(f"{heads} must divide {width} = {getattr(self, width)}, got {getattr(self, heads)}.")
+        if self.hidden_dim % 4:
+            raise InputError(f"hidden_dim must be a multiple of 4, got {self.hidden_dim}.")
+
+    def _check_input(self) -> None:
         step = self.patch_size * self.windows
         if self.input_size < step or self.input_size % step:
             raise InputError(
@@ -69,8 +146,16 @@ class ModelSpec:
             )
         if self.queries > self.grid**2:
             raise InputError(f"queries must be at most the {self.grid**2} backbone tokens, got {self.queries}.")
-        if max(self.feature_layers) > self.backbone_depth:
-            raise InputError(f"feature_layers must be at most {self.backbone_depth}, got {self.feature_layers}.")
+        if self.grid > MAX_GRID:
+            raise InputError(
+                f"input_size must be at most {MAX_GRID} patches of {self.patch_size}, got {self.input_size}."
+            )
+        most = math.isqrt(_MAX_MASK_VALUES // max(self.queries, self.hidden_dim))
+        if self.has_masks and not 1 <= self.mask_size <= most:
+            raise InputError(
+                f"mask_stride must leave masks of 1 to {most} pixels a side for {self.queries} queries and hidden_dim "
+                f"{self.hidden_dim}, got {self.mask_stride} at input_size {self.input_size}."
+            )
 
     @property
     def grid(self) -> int:
@@ -82,16 +167,95 @@ class ModelSpec:
         """Side of the mask logits the network returns."""
         return self.input_size // self.mask_stride
 
+    @property
+    def selected_pairs(self) -> int:
+        """Query-class pairs that may become detections: `num_select`, or as many as there are queries."""
+        return self.queries if self.num_select is None else self.num_select
+
     def as_dict(self) -> dict[str, Any]:
         """The fields as JSON types; `from_dict` reads them back."""
         return {**vars(self), "class_names": {str(key): name for key, name in self.class_names.items()}}
 
     @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> ModelSpec:
-        """Build a spec from what `as_dict` wrote, possibly through JSON."""
-        sequences = {key: tuple(fields[key]) for key in ("feature_layers", "mean", "std") if key in fields}
-        names = {int(key): name for key, name in fields.get("class_names", {}).items()}
-        return cls(**{**fields, **sequences, "class_names": names})
+    def from_dict(cls, stated: Mapping[str, Any]) -> ModelSpec:
+        """Build a spec from what `as_dict` wrote, possibly through JSON and possibly by others.
+
+        Its name and the classes' are made printable (`printable`).
+
+        Raises:
+            InputError: A field is missing, unknown, or not as described above.
+        """
+        if not isinstance(stated, Mapping):
+            raise InputError(f"spec must be a mapping of its fields, got {shown(stated)}.")
+        known = {each.name for each in fields(cls)}
+        unknown = sorted(printable(str(name)) for name in stated.keys() - known)
+        if unknown:
+            raise InputError(f"spec must have the fields of ModelSpec only, got {unknown[0]}.")
+        missing = [each.name for each in fields(cls) if each.name not in stated and each.name in _REQUIRED]
+        if missing:
+            raise InputError(f"spec must state {missing[0]}.")
+        given = dict(stated)
+        for name in ("feature_layers", "mean", "std"):
+            if isinstance(given.get(name), list):
+                given[name] = tuple(given[name])
+        if isinstance(given["name"], str):
+            given["name"] = printable(given["name"])
+        given["class_names"] = _read_class_names(given.get("class_names", {}))
+        return cls(**given)
+
+
+def check_whole(name: str, value: object, bounds: tuple[int, int]) -> None:
+    """Refuse what is not a whole number within bounds.
+
+    Args:
+        name: For the message.
+        value: What was stated.
+        bounds: The least and the most.
+
+    Raises:
+        InputError: It is something else.
+    """
+    least, most = bounds
+    if type(value) is not int or not least <= value <= most:
+        raise InputError(f"{name} must be a whole number from {least} to {most}, got {shown(value)}.")
+
+
+def printable(text: str, most: int = 100) -> str:
+    """Text from outside as it can be drawn, printed and written: one line, valid UTF-8, of so many characters at most.
+
+    Control characters, lone surrogates and bidirectional overrides become U+FFFD.
+    """
+    replaced = _SEPARATORS_AND_OVERRIDES.sub(_REPLACEMENT, text[:most])
+    return replaced if len(text) <= most else replaced[: most - 1] + "…"
+
+
+def shown(value: object) -> str:
+    """Any value from outside for a message: short, printable and in no time, though it may be endless or huge."""
+    values = value if isinstance(value, list | tuple) else [value]
+    if len(values) > 8 or not all(isinstance(each, int | float | str | None) for each in values):
+        return f"a {type(value).__name__}"
+    if any(isinstance(each, int) and abs(each) >= 2**64 for each in values):  # too many digits to be converted to text
+        return "a number of more than 64 bits"
+    return printable(repr(value))
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, int | float) and abs(value) < 2**64
+
+
+def _read_class_names(stated: object) -> dict[int, str]:
+    """By whole numbers instead of JSON's texts, and printable."""
+    if not isinstance(stated, Mapping):
+        raise InputError(f"class_names must be a mapping of ids to names, got {shown(stated)}.")
+    names = {}
+    for class_id, name in stated.items():
+        if not re.fullmatch("[0-9]{1,9}", str(class_id)) or not isinstance(name, str):
+            raise InputError(f"class_names must map whole numbers to names, got {shown(class_id)}: {shown(name)}.")
+        names[int(class_id)] = printable(name)
+    return names
+
+
+_REQUIRED = {each.name for each in fields(ModelSpec) if each.default is MISSING and each.default_factory is MISSING}
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ def nano_state():
     state = randomise(RFDETR(SPECS["rf-detr-nano"]).state_dict())
     for name in ("refpoint_embed.weight", "query_feat.weight"):
         state[name] = torch.cat([state[name]] + [torch.full_like(state[name], torch.nan)] * 12)
-    state["transformer.enc_output.7.weight"] = torch.full((256, 256), torch.nan)
+    for group in range(1, 13):
+        state[f"transformer.enc_output.{group}.weight"] = torch.full((256, 256), torch.nan)
     state["backbone.0.encoder.encoder.embeddings.mask_token"] = torch.zeros(1, 384)
     state["_kp_active_mask"] = torch.zeros(0, 0, dtype=torch.bool)
     return state
@@ -157,6 +158,6 @@ def test_an_unknown_size_lists_the_known(nano_state, tmp_path):
 def test_weights_of_another_size_than_asked_for(nano_state, tmp_path):
     torch.save(nano_state, tmp_path / "weights.pth")
     with pytest.raises(
-        CheckpointError, match=r"does not fit rf-detr-medium: transformer\.decoder\.layers\.2\..* is missing"
+        CheckpointError, match=r"must be of rf-detr-medium, .* has the shapes of rf-detr-nano; load it by"
     ):
         load(tmp_path / "weights.pth", SPECS["rf-detr-medium"])

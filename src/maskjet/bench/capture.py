@@ -118,7 +118,7 @@ def _arguments(network: RFDETR) -> dict[str, dict[str, Any]]:
             "threshold": [DEFAULT_THRESHOLD] * spec.class_logits,
             "class_map": list(range(spec.class_logits)),
             "max_detections": 100,
-            "num_select": spec.queries,
+            "num_select": spec.selected_pairs,
         },
         "encode_masks": {},
     }

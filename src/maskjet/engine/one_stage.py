@@ -68,7 +68,7 @@ class OneStage(Steps):
                 threshold=self.thresholds,
                 class_map=self.class_map,
                 max_detections=self.config.max_detections,
-                num_select=self.spec.queries,
+                num_select=self.spec.selected_pairs,
                 implementation=self.choices["select"].name,  # type: ignore[arg-type]
             )
         strings = self.encode_masks(output.mask_logits, selection, sizes)
@@ -107,7 +107,7 @@ class _Work:
             self._results.selection,
             thresholds=steps.thresholds,
             class_map=steps.class_map,
-            num_select=min(steps.spec.queries, output.logits[0].numel()),
+            num_select=min(steps.spec.selected_pairs, output.logits[0].numel()),
         )
         if output.mask_logits is not None:
             self._results.encode(output.mask_logits, self._sizes_table)

@@ -1,34 +1,38 @@
-"""Weights files: rfdetr's checkpoints (.pt, .pth, .ckpt) and safetensors, read without running any code in them."""
+"""Checkpoints: a weights file's tensors and what it says of itself, to the network they make."""
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-import pickle
-import types
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import safetensors
-import safetensors.torch
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
-from maskjet.errors import CheckpointError, first_line
+from maskjet import limits
+from maskjet.errors import CheckpointError, InputError, border
+from maskjet.networks.rfdetr.model_config import build_spec, read_config, states_everything
 from maskjet.networks.rfdetr.network import RFDETR
-from maskjet.spec import COCO_CLASS_NAMES, SPECS, ModelSpec
+from maskjet.networks.rfdetr.weights_file import is_safetensors, open_safetensors, open_torch, read_json
+from maskjet.spec import COCO_CLASS_NAMES, MAX_GRID, SPECS, ModelSpec, printable, shown
 
 _POSITIONS = "backbone.0.encoder.encoder.embeddings.position_embeddings"
 _PATCHES = "backbone.0.encoder.encoder.embeddings.patch_embeddings.projection.weight"
 _CLASS_BIAS = "class_embed.bias"
+_QUERIES = "query_feat.weight"
+_LAYER = "backbone.0.encoder.encoder.encoder.layer."
 # By rfdetr's class names in lower case, as its checkpoints carry them under "model_name".
 _BY_MODEL_NAME = {name.replace("-", ""): spec for name, spec in SPECS.items()}
 # In every rfdetr checkpoint, and not used to infer.
 _UNUSED = ("backbone.0.encoder.encoder.embeddings.mask_token", "_kp_active_mask")
+# What DistributedDataParallel, torch.compile and Lightning put before a parameter's name.
+_WRAPPERS = {"module", "_orig_mod", "model"}
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
 @dataclass(frozen=True)
@@ -38,15 +42,15 @@ class Checkpoint:
     path: Path
     """Where it was read from; errors name it."""
     state: Mapping[str, Tensor]
-    """Parameters by rfdetr's names, any floating dtype, on the CPU."""
+    """Parameters by rfdetr's names, of any dtype and shape, on the CPU; mapped from the file and not yet read."""
     spec: ModelSpec | None
     """The full architecture, if the file carries one (maskjet's own safetensors do)."""
     model_name: str | None
     """rfdetr's class name, e.g. "RFDETRSegNano", if the file carries it."""
-    resolution: int | None
-    """Side of the network input it was trained for in pixels, if the file carries it."""
     class_names: tuple[str, ...] | None
-    """Names by class id, if the file carries them."""
+    """Names by class id, if the file carries them; printable."""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of ModelSpec that rfdetr's ModelConfig or arguments in the file state."""
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
@@ -59,73 +63,103 @@ def read_checkpoint(path: Path) -> Checkpoint:
         The tensors and what the file says of itself.
 
     Raises:
-        CheckpointError: No such file, truncated, not a weights file, or it holds code.
+        CheckpointError: No such file, truncated, not a weights file, larger than `limits.checkpoint_bytes`, made for an
+            architecture that this network does not have, or it holds code.
     """
-    if not path.is_file():
-        raise CheckpointError(f"weights must be a file, got {str(path)!r}, which does not exist or is a folder.")
-    return _read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path)
+    with _reading(path):
+        if not path.is_file():
+            what = "is a folder" if path.is_dir() else "is no file" if path.exists() else "does not exist"
+            raise CheckpointError(f"weights must be a file, got {str(path)!r}, which {what}.")
+        return _read_safetensors(path) if is_safetensors(path) else _read_torch(path)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """The border of weights files: whatever is wrong with one is a CheckpointError that names it."""
+    try:
+        with border(CheckpointError, f"weights must be a checkpoint that rfdetr saved, {str(path)!r} is not"):
+            yield
+    except InputError as error:
+        raise CheckpointError(f"weights must describe their network, {str(path)!r} does not: {error}") from error
+    except CheckpointError as error:  # what PyTorch says may quote the file
+        raise CheckpointError(printable(str(error), most=2000)) from error.__cause__
 
 
 def _read_safetensors(path: Path) -> Checkpoint:
-    try:
-        with safetensors.safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
-        fields = json.loads(metadata.get("spec", "null"))
-        names = json.loads(metadata.get("class_names", "null"))
-    except (safetensors.SafetensorError, json.JSONDecodeError) as error:
-        raise CheckpointError(f"weights must be a whole safetensors file, {str(path)!r} is not: {error}.") from error
+    state, metadata = open_safetensors(path)
+    fields = read_json(metadata, "spec", path)
     return Checkpoint(
         path=path,
-        state=state,
+        state=_unwrap(state),
         spec=None if fields is None else ModelSpec.from_dict(fields),
         model_name=metadata.get("model_name"),
-        resolution=None,
-        class_names=None if names is None else tuple(names),
+        class_names=_read_class_names(read_json(metadata, "class_names", path)),
     )
 
 
 def _read_torch(path: Path) -> Checkpoint:
-    try:
-        with torch.serialization.safe_globals([argparse.Namespace, types.SimpleNamespace]):
-            content = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise CheckpointError(
-            f"weights must hold tensors and plain values, {str(path)!r} holds something else or is not a "
-            f"PyTorch file: {first_line(error)}"
-        ) from error
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
-        raise CheckpointError(
-            f"weights must be a whole PyTorch file, {str(path)!r} is not: {first_line(error)}"
-        ) from error
-    if not isinstance(content, dict):
-        raise CheckpointError(f"weights must hold a dictionary, {str(path)!r} holds a {type(content).__name__}.")
-    if "model" not in content and isinstance(content.get("state_dict"), dict):  # PyTorch Lightning
-        state = {
-            name.removeprefix("model.").removeprefix("_orig_mod."): tensor
-            for name, tensor in content["state_dict"].items()
-            if name.startswith("model.")
-        }
-        arguments = content.get("args", content.get("hyper_parameters"))
-    else:
-        state, arguments = content.get("model", content), content.get("args")
+    content = open_torch(path)
+    state = content.get("model", content.get("state_dict", content))  # the second is Lightning's
     if not isinstance(state, dict) or not any(isinstance(value, Tensor) for value in state.values()):
-        raise CheckpointError(f"weights must hold named tensors, {str(path)!r} holds none.")
-    config = _as_dict(content.get("model_config"))
-    arguments = _as_dict(arguments)
-    names = arguments.get("class_names") or config.get("class_names")
+        elsewhere = [name for name, value in content.items() if isinstance(value, dict) and _holds_tensors(value)]
+        hint = f"; those under {shown(elsewhere[0])} would serve if they were saved as 'model'" if elsewhere else ""
+        raise CheckpointError(f"weights must hold named tensors, {str(path)!r} holds none under 'model'{hint}.")
+    arguments = _as_dict(content.get("args", content.get("hyper_parameters")))
+    config, model_name = content.get("model_config"), content.get("model_name")
+    if config is None and arguments.get("resolution") is not None:  # an older file, which has no other description
+        config = {"resolution": arguments["resolution"]}
+    config = _as_dict(config)
+    if not isinstance(model_name, str | None):
+        raise CheckpointError(f"model_name must be a text, {str(path)!r} has {shown(model_name)}.")
     return Checkpoint(
         path=path,
-        state={name: tensor for name, tensor in state.items() if isinstance(tensor, Tensor)},
+        state=_unwrap({name: tensor for name, tensor in state.items() if isinstance(tensor, Tensor)}),
         spec=None,
-        model_name=content.get("model_name"),
-        resolution=config.get("resolution", arguments.get("resolution")),
-        class_names=tuple(str(name) for name in names) if isinstance(names, list | tuple) else None,
+        model_name=model_name,
+        class_names=_read_class_names(arguments.get("class_names") or config.get("class_names")),
+        config=read_config(config, repr(str(path))),
     )
 
 
-def _as_dict(value: Any) -> dict[str, Any]:
+def _holds_tensors(state: Mapping[Any, Any]) -> bool:
+    return any(isinstance(name, str) and isinstance(value, Tensor) for name, value in state.items())
+
+
+def _as_dict(value: Any) -> dict[Any, Any]:
     return dict(value) if isinstance(value, dict) else dict(getattr(value, "__dict__", {}))
+
+
+def _unwrap(state: Mapping[Any, Tensor]) -> dict[str, Tensor]:
+    """Give parameters rfdetr's names, without the wrappers they were saved in."""
+    for name in state:
+        if not isinstance(name, str):
+            raise CheckpointError(f"weights must name their tensors by texts, got {shown(name)}.")
+        if ".lora_" in name or ".base_model.model." in name:
+            raise CheckpointError(
+                "weights must not hold LoRA adapters (backbone_lora), these do. Merge them with rfdetr: "
+                'RFDETR.from_checkpoint(PATH, backbone_lora=False), then save its state dict as "model".'
+            )
+    prefixes = [name.removesuffix(_CLASS_BIAS) for name in state if name.endswith(_CLASS_BIAS)]
+    prefix = min((each for each in prefixes if _WRAPPERS.issuperset(each.split(".")[:-1])), key=len, default="")
+    unwrapped: dict[str, Tensor] = {}
+    for name, tensor in state.items():
+        ours = name.removeprefix(prefix).replace("_orig_mod.", "")
+        if name.startswith(prefix) and ours in unwrapped:
+            raise CheckpointError(f"weights must name each parameter once, {printable(ours)} is there twice.")
+        if name.startswith(prefix):
+            unwrapped[ours] = tensor
+    return unwrapped
+
+
+def _read_class_names(names: Any) -> tuple[str, ...] | None:
+    """Printable names; whole numbers are names, too."""
+    if names is None:
+        return None
+    if isinstance(names, str):  # as rfdetr takes it
+        names = [names]
+    if not isinstance(names, list | tuple) or not all(type(name) in (str, int) for name in names):
+        raise CheckpointError(f"class_names must be a list of texts, got {shown(names)}.")
+    return tuple(printable(name if isinstance(name, str) else shown(name)) for name in names)
 
 
 def resolve_spec(checkpoint: Checkpoint, size: ModelSpec | None = None) -> ModelSpec:
@@ -139,100 +173,192 @@ def resolve_spec(checkpoint: Checkpoint, size: ModelSpec | None = None) -> Model
         The spec, with the class count, class names and input size of the checkpoint.
 
     Raises:
-        CheckpointError: Not an RF-DETR checkpoint, or of a size that can't be told.
+        CheckpointError: Not an RF-DETR checkpoint, of another size than was asked for, or of one that can't be told.
     """
-    if checkpoint.spec is not None:
-        return checkpoint.spec
-    for name in (_PATCHES, _POSITIONS, _CLASS_BIAS):
-        if name not in checkpoint.state:
-            raise CheckpointError(f"weights must be an RF-DETR checkpoint, {str(checkpoint.path)!r} lacks {name}.")
-    base = size or _recognise(checkpoint)
-    class_logits = checkpoint.state[_CLASS_BIAS].shape[0]
-    names: Mapping[int, str] = dict(enumerate(checkpoint.class_names or ()))
-    if class_logits == base.class_logits and set(names.values()) <= set(COCO_CLASS_NAMES.values()):
-        names = COCO_CLASS_NAMES
-    return replace(
-        base,
-        input_size=checkpoint.resolution or base.input_size,
-        class_logits=class_logits,
-        class_names=names,
+    with _reading(checkpoint.path):
+        if checkpoint.spec is not None:
+            if size is not None and checkpoint.spec.name != size.name:
+                raise _other_size(checkpoint, size, f"says that it is {printable(checkpoint.spec.name)}")
+            return checkpoint.spec
+        for name, dimensions in ((_PATCHES, 4), (_POSITIONS, 3), (_CLASS_BIAS, 1), (_QUERIES, 2)):
+            if name not in checkpoint.state:
+                raise CheckpointError(f"weights must be an RF-DETR checkpoint, {str(checkpoint.path)!r} lacks {name}.")
+            if checkpoint.state[name].ndim != dimensions or 0 in checkpoint.state[name].shape:
+                raise CheckpointError(
+                    f"weights must have the network's shapes, {str(checkpoint.path)!r} does not fit any size: {name} "
+                    f"must have {dimensions} dimensions, got {list(checkpoint.state[name].shape)}."
+                )
+        return _describe(checkpoint, _find_size(checkpoint, size))
+
+
+def _find_size(checkpoint: Checkpoint, size: ModelSpec | None) -> ModelSpec | None:
+    """The named size that a checkpoint was trained from; None where it states all of an architecture of its own."""
+    stated = (checkpoint.model_name or "").strip().lower()
+    recognised = _BY_MODEL_NAME.get(stated) if stated else _recognise(checkpoint)
+    if size is not None:
+        if stated and recognised is not size:
+            raise _other_size(checkpoint, size, f"says that it is {printable(str(checkpoint.model_name))}")
+        if recognised not in (None, size) and checkpoint.config.get("input_size") in (None, recognised.input_size):
+            raise _other_size(checkpoint, size, f"has the shapes of {recognised.name}")
+        return size
+    recognised = recognised or _recognise(checkpoint)
+    if recognised is None and not states_everything(checkpoint.config):
+        has_masks, patch_size, grid, layers = _seen(checkpoint)
+        raise CheckpointError(
+            f"weights must be of a known size, {str(checkpoint.path)!r} has patches of {patch_size} px, {grid}×{grid} "
+            f"positions, {layers} decoder layers and {'a' if has_masks else 'no'} mask head. "
+            f"Name its size: maskjet.load(NAME, weights=PATH) with one of {', '.join(SPECS)}."
+        )
+    return recognised
+
+
+def _other_size(checkpoint: Checkpoint, size: ModelSpec, finding: str) -> CheckpointError:
+    return CheckpointError(
+        f"weights must be of {size.name}, {str(checkpoint.path)!r} {finding}; load it by its path alone."
     )
 
 
-def _recognise(checkpoint: Checkpoint) -> ModelSpec:
-    """The named size that a checkpoint was trained from."""
-    if checkpoint.model_name is not None and checkpoint.model_name.lower() in _BY_MODEL_NAME:
-        return _BY_MODEL_NAME[checkpoint.model_name.lower()]
+def _seen(checkpoint: Checkpoint) -> tuple[bool, int, int, int]:
+    """Mask head, patch size, side of the grid of positions and decoder layers, by names and shapes."""
     state = checkpoint.state
-    seen = (
+    return (
         any(name.startswith("segmentation_head.") for name in state),
         state[_PATCHES].shape[-1],
         math.isqrt(state[_POSITIONS].shape[1] - 1),
         sum(name.startswith("transformer.decoder.layers.") and name.endswith(".norm1.weight") for name in state),
     )
-    for spec in SPECS.values():
-        if seen == (spec.has_masks, spec.patch_size, spec.grid, spec.decoder_layers):
-            return spec
-    has_masks, patch_size, grid, layers = seen
-    raise CheckpointError(
-        f"weights must be of a known size, {str(checkpoint.path)!r} has patches of {patch_size} px, {grid}×{grid} "
-        f"positions, {layers} decoder layers and {'a' if has_masks else 'no'} mask head. "
-        f"Name its size: maskjet.load(NAME, weights=PATH) with one of {', '.join(SPECS)}."
+
+
+def _recognise(checkpoint: Checkpoint) -> ModelSpec | None:
+    """The named size of these shapes."""
+    seen = _seen(checkpoint)
+    sizes = (
+        spec for spec in SPECS.values() if seen == (spec.has_masks, spec.patch_size, spec.grid, spec.decoder_layers)
     )
+    return next(sizes, None)
+
+
+def _describe(checkpoint: Checkpoint, base: ModelSpec | None) -> ModelSpec:
+    """The spec of a checkpoint: a named size, changed by what the file states and by what its shapes say."""
+    class_logits = checkpoint.state[_CLASS_BIAS].shape[0]
+    names: Mapping[int, str] = dict(enumerate(checkpoint.class_names or ()))
+    if class_logits == SPECS["rf-detr-nano"].class_logits and set(names.values()) <= set(COCO_CLASS_NAMES.values()):
+        names = COCO_CLASS_NAMES
+    fields: dict[str, Any] = (
+        {"name": printable(checkpoint.model_name or "RF-DETR")} if base is None else dict(vars(base))
+    )
+    fields["queries"] = checkpoint.state[_QUERIES].shape[0] // _count_groups(checkpoint.state)
+    fields |= {**checkpoint.config, "class_logits": class_logits, "class_names": names}
+    return build_spec(fields, repr(str(checkpoint.path)))
+
+
+def _count_groups(state: Mapping[str, Tensor]) -> int:
+    """The groups of queries that rfdetr trained, of which the first infers; each has an output layer."""
+    groups = 1
+    while f"transformer.enc_output.{groups}.weight" in state:
+        groups += 1
+    return groups
 
 
 def load_network(spec: ModelSpec, checkpoint: Checkpoint) -> RFDETR:
     """Build the network of a spec and fill it from a checkpoint.
 
     Of rfdetr's query groups, used only to train, the first is kept. Position embeddings made for another input size
-    are resized as rfdetr resizes them (bicubic, antialiased).
+    are resized as rfdetr resizes them (bicubic, antialiased). Memory is taken when all shapes are known to fit.
 
     Args:
         spec: The architecture, as `resolve_spec` found it.
         checkpoint: The weights.
 
     Returns:
-        The network in eval mode, float32, on the CPU, without gradients.
+        The network in eval mode, float32, on the CPU, without gradients; nothing of it lies in the file any more.
 
     Raises:
-        CheckpointError: A parameter is missing, has another shape, or is none of this network; the first is named.
+        CheckpointError: A parameter is missing, has another shape, is none of this network, or not finite; the first is
+            named. Or the network is larger than `limits.checkpoint_bytes`.
     """
-    network = RFDETR(spec)
-    expected = network.state_dict()
-    state = {name: tensor.float() for name, tensor in _first_group(checkpoint.state, spec.queries).items()}
-    if _POSITIONS in state:
-        state[_POSITIONS] = _resize_positions(state[_POSITIONS], spec.grid)
-    where = f"{str(checkpoint.path)!r} does not fit {spec.name}"
-    for name, parameter in expected.items():
-        if name not in state:
-            raise CheckpointError(f"weights must hold every parameter, {where}: {name} is missing.")
-        if state[name].shape != parameter.shape:
-            raise CheckpointError(
-                f"weights must have the network's shapes, {where}: {name} must be {list(parameter.shape)}, "
-                f"got {list(state[name].shape)}."
-            )
-    foreign = sorted(state.keys() - expected.keys())
-    if foreign:
-        raise CheckpointError(f"weights must hold this network's parameters only, {where}: {foreign[0]} is foreign.")
-    network.load_state_dict(state, assign=True)
-    return network.eval().requires_grad_(requires_grad=False)
+    with _reading(checkpoint.path):
+        with torch.device("meta"), _NoInitialisation():
+            network = RFDETR(spec)
+        expected = {name: tensor.shape for name, tensor in network.state_dict().items()}
+        state = _keep_used(checkpoint, spec)
+        _check_shapes(state, expected, f"{str(checkpoint.path)!r} does not fit {printable(spec.name)}")
+        taken = 4 * sum(shape.numel() for shape in expected.values())
+        limits.check("checkpoint_bytes", taken, f"the network of {str(checkpoint.path)!r} has", CheckpointError)
+        network.load_state_dict({name: _copy(name, tensor, spec) for name, tensor in state.items()}, assign=True)
+        return network.eval().requires_grad_(requires_grad=False)
 
 
-def _first_group(state: Mapping[str, Tensor], queries: int) -> dict[str, Tensor]:
-    """Drop what rfdetr needs only to train: the other query groups and masked-image modelling."""
+class _NoInitialisation(TorchFunctionMode):
+    """Leave out PyTorch's random values: on the meta device they import torch._dynamo, which takes seconds."""
+
+    def __torch_function__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return (args or list(kwargs.values()))[0]
+        return func(*args, **(kwargs or {}))
+
+
+def _keep_used(checkpoint: Checkpoint, spec: ModelSpec) -> dict[str, Tensor]:
+    """Drop what is not used to infer: other groups of queries, masked-image modelling, layers after the last map."""
+    state, groups = checkpoint.state, _count_groups(checkpoint.state)
+    unused = (*_UNUSED, *(f"{_LAYER}{layer}." for layer in range(max(spec.feature_layers), spec.backbone_depth)))
     kept = {}
     for name, tensor in state.items():
-        group = name.split(".")[2] if name.startswith("transformer.enc_out") else "0"
-        if group == "0" and name not in _UNUSED:
-            is_query = name in ("refpoint_embed.weight", "query_feat.weight")
-            kept[name] = tensor[:queries] if is_query else tensor
+        group = name.split(".")[2] if name.startswith("transformer.enc_out") and name.count(".") > 2 else "0"
+        if group != "0" or name.startswith(unused):
+            continue
+        if name in ("refpoint_embed.weight", _QUERIES) and tensor.ndim == 2:
+            if len(tensor) != groups * spec.queries:
+                raise CheckpointError(
+                    f"num_queries must be {len(tensor) / groups:g}, the rows of {name} in each of its {groups} groups, "
+                    f"{str(checkpoint.path)!r} states {spec.queries}."
+                )
+            tensor = tensor[: spec.queries]
+        kept[name] = tensor
     return kept
+
+
+def _check_shapes(state: Mapping[str, Tensor], expected: Mapping[str, torch.Size], where: str) -> None:
+    for name, shape in expected.items():
+        if name not in state:
+            raise CheckpointError(f"weights must hold every parameter, {where}: {name} is missing.")
+        tensor = state[name]
+        if tensor.shape != shape and not (name == _POSITIONS and _can_be_resized(tensor, shape)):
+            raise CheckpointError(
+                f"weights must have the network's shapes, {where}: {name} must be {list(shape)}, "
+                f"got {list(tensor.shape)}."
+            )
+        if tensor.dtype not in _DTYPES:
+            raise CheckpointError(f"weights must be floating-point numbers, {where}: {name} is {tensor.dtype}.")
+    foreign = sorted(state.keys() - expected.keys())
+    if foreign:
+        raise CheckpointError(
+            f"weights must hold this network's parameters only, {where}: {printable(foreign[0])} is foreign."
+        )
+
+
+def _can_be_resized(positions: Tensor, expected: torch.Size) -> bool:
+    """Whether these are position embeddings for a square of tokens, [1, 1 + g², C]."""
+    if positions.ndim != 3 or (positions.shape[0], positions.shape[2]) != (1, expected[2]):
+        return False
+    side = math.isqrt(positions.shape[1] - 1) if positions.shape[1] > 1 else 0
+    return 1 <= side <= MAX_GRID and side**2 == positions.shape[1] - 1
+
+
+def _copy(name: str, tensor: Tensor, spec: ModelSpec) -> Tensor:
+    """A parameter in float32, in memory of its own."""
+    copied = tensor.detach().to(torch.float32, copy=True)
+    if not bool(copied.isfinite().all()):
+        raise CheckpointError(
+            f"weights must be finite in float32, {name} holds NaN or infinity; its training diverged."
+        )
+    return _resize_positions(copied, spec.grid) if name == _POSITIONS else copied
 
 
 def _resize_positions(positions: Tensor, grid: int) -> Tensor:
     """[1, 1 + g², C] for a g×g token grid to [1, 1 + grid², C]; the class token's stays."""
     old = math.isqrt(positions.shape[1] - 1)
-    if old in (0, grid) or old**2 != positions.shape[1] - 1:
+    if old == grid:
         return positions
     image = positions[:, 1:].view(1, old, old, -1).permute(0, 3, 1, 2)
     image = F.interpolate(image, size=(grid, grid), mode="bicubic", align_corners=False, antialias=True)

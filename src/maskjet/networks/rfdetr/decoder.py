@@ -131,7 +131,8 @@ class _Decoder(nn.Module):
         self.layers = nn.ModuleList(_DecoderLayer(spec) for _ in range(spec.decoder_layers))
         self.norm = nn.LayerNorm(width)
         self.ref_point_head = MLP(2 * width, width, width)
-        steps = torch.arange(width // 2, dtype=torch.float32)
+        # Buffers are on the CPU whatever the default device: on the meta device there would be nothing in them.
+        steps = torch.arange(width // 2, dtype=torch.float32, device="cpu")
         wavelengths = 10000 ** (2 * (steps // 2) / (width // 2))
         self.register_buffer("wavelengths", wavelengths, persistent=False)
         self.wavelengths: Tensor
@@ -153,7 +154,7 @@ class _Decoder(nn.Module):
 
 def _anchors(grid: int) -> tuple[Tensor, Tensor]:
     """One box per token: its centre and 5 % of the image a side; and which lie within 1..99 % of the image."""
-    centres = (torch.arange(grid, dtype=torch.float32) + 0.5) / grid
+    centres = (torch.arange(grid, dtype=torch.float32, device="cpu") + 0.5) / grid
     cy, cx = torch.meshgrid(centres, centres, indexing="ij")
     boxes = torch.stack((cx, cy, torch.full_like(cx, 0.05), torch.full_like(cx, 0.05)), dim=-1).view(1, -1, 4)
     is_inside = ((boxes > 0.01) & (boxes < 0.99)).all(dim=-1, keepdim=True)

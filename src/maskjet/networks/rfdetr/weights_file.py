@@ -1,0 +1,199 @@
+"""Weights files as they lie on a disk: told apart by their first bytes, and opened without trusting a number in them.
+
+What is returned lies in the file, mapped into memory and not yet read: its tensors have the shapes that the file
+states, and cost nothing until they are copied. Nothing here runs code from a file, and no more memory is taken than the
+file is long.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pickle
+import pickletools
+import types
+import zipfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import torch
+from torch import Tensor
+
+from maskjet import limits
+from maskjet.errors import CheckpointError, border
+from maskjet.networks.rfdetr.foreign_files import describe, describe_archive
+from maskjet.spec import shown
+
+# Everything in a checkpoint but its tensors; rfdetr's largest, with an optimizer's state, have under 1 MB. An object
+# costs a byte here, and 64 and a microsecond when it is unpickled.
+_MAX_PICKLE_BYTES = 2**22
+_MAX_HEADER_BYTES = 2**23
+_MAX_RECORDS = 2**16
+# What a pickle may name. PyTorch allows more, with which a few bytes can take any memory: bytearray(10**10).
+_CALLABLES = {
+    *("collections OrderedDict", "collections Counter", "argparse Namespace", "types SimpleNamespace"),
+    *("torch._utils _rebuild_tensor_v2", "torch._utils _rebuild_parameter", "torch Size", "torch device"),
+    *("__builtin__ set", "builtins set", "__builtin__ complex", "builtins complex", "_codecs encode"),
+}
+_STORAGES = {
+    f"torch {kind}Storage"
+    for kind in (
+        *("Float", "Double", "Half", "BFloat16", "ComplexFloat", "ComplexDouble"),
+        *("Long", "Int", "Short", "Char", "Byte", "Bool"),
+    )
+}
+_DTYPES = {str(value).replace(".", " ") for value in vars(torch).values() if isinstance(value, torch.dtype)}
+
+
+def is_safetensors(path: Path) -> bool:
+    """Tell the two kinds of weights files apart.
+
+    Returns:
+        True for a safetensors file, False for what `torch.save` wrote.
+
+    Raises:
+        CheckpointError: It is neither; the message says what it is.
+    """
+    with path.open("rb") as file:
+        head = file.read(512)
+    if head[4:9] == b"\0\0\0\0{":  # the header's length, below 4 GB, and its JSON
+        return True
+    if head[:4] == b"PK\x03\x04":
+        return False
+    kind, cure = describe(head)
+    raise CheckpointError(
+        f"weights must be a checkpoint that rfdetr saved (.pt, .pth, .ckpt) or a safetensors file, {str(path)!r} is "
+        f"{kind}; {cure}."
+    )
+
+
+def open_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Open a safetensors file.
+
+    Args:
+        path: Of the file.
+
+    Returns:
+        Its tensors and its metadata.
+
+    Raises:
+        CheckpointError: It is not whole, or larger than `limits.checkpoint_bytes`.
+    """
+    size = _file_size(path)
+    with border(CheckpointError, f"weights must be a whole safetensors file, {str(path)!r} is not"):
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+        if length > min(size - 8, _MAX_HEADER_BYTES):
+            raise ValueError(f"its header would have {length:,} bytes.")
+        with safetensors.safe_open(path, framework="pt") as opened:
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - not a mapping
+            return tensors, opened.metadata() or {}
+
+
+def read_json(metadata: Mapping[str, str], name: str, path: Path) -> Any:
+    """A value of a safetensors file's metadata, which holds texts; None without it."""
+    with border(CheckpointError, f"weights must have JSON in their metadata, {str(path)!r} has other under {name!r}"):
+        return json.loads(metadata.get(name, "null"))
+
+
+def open_torch(path: Path) -> dict[Any, Any]:
+    """Open what `torch.save` wrote.
+
+    Args:
+        path: Of the file.
+
+    Returns:
+        The dictionary that was saved.
+
+    Raises:
+        CheckpointError: It is not whole, larger than `limits.checkpoint_bytes`, compressed, holds objects other than
+            tensors and plain values, or no dictionary.
+    """
+    size = _file_size(path)
+    with border(CheckpointError, f"weights must be a whole PyTorch file, {str(path)!r} is not"):
+        records = _check_archive(path, size)
+        content = _unpickle(path)
+        _check_storages(content, records)
+    if not isinstance(content, dict):
+        raise CheckpointError(f"weights must hold a dictionary, {str(path)!r} holds {shown(content)}.")
+    return content
+
+
+def _file_size(path: Path) -> int:
+    size = path.stat().st_size
+    limits.check("checkpoint_bytes", size, f"{str(path)!r} has", CheckpointError)
+    return size
+
+
+def _check_archive(path: Path, size: int) -> Counter[int]:
+    """Look at the records of a zip file before PyTorch does; how many there are of each size."""
+    with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+        entries = archive.infolist()
+        names = [entry.filename for entry in entries]
+        pickles = [
+            entry for entry in entries if entry.filename.count("/") == 1 and entry.filename.endswith("/data.pkl")
+        ]
+        if len(pickles) != 1 or any(name.endswith("/constants.pkl") for name in names):
+            kind, cure = describe_archive(names)
+            raise CheckpointError(f"weights must be a checkpoint that rfdetr saved, {str(path)!r} is {kind}; {cure}.")
+        file.seek(-22, os.SEEK_END)
+        if file.read(4) != b"PK\x05\x06" or min(entry.header_offset for entry in entries) != 0:
+            raise ValueError(
+                "something is before or after its zip archive."
+            )  # where other readers may find another one
+        if len(entries) > _MAX_RECORDS or len(set(names)) < len(names):
+            raise ValueError(f"it has {len(names):,} records, {len(set(names)):,} of them by different names.")
+        if any(entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & 1 for entry in entries):
+            raise CheckpointError(
+                f"weights must be stored as torch.save stores them, {str(path)!r} is compressed or encrypted; "
+                "save it again, or unpack and pack it without compression."
+            )
+        stated = sum(entry.file_size for entry in entries)
+        if stated > size or pickles[0].file_size > _MAX_PICKLE_BYTES:
+            raise ValueError(f"it states {stated:,} bytes, {pickles[0].file_size:,} of them without tensors.")
+        _check_names(archive.read(pickles[0]), path)
+    return Counter(entry.file_size for entry in entries)
+
+
+def _check_names(pickled: bytes, path: Path) -> None:
+    """Refuse a pickle that names anything but tensors and plain values."""
+    for opcode, argument, _ in pickletools.genops(pickled):
+        if opcode.name == "GLOBAL" and argument not in _CALLABLES | _STORAGES | _DTYPES:
+            kind = shown(str(argument).replace(" ", "."))
+            hint = "an Ultralytics model, which is another network" if "ultralytics" in kind else kind
+            raise CheckpointError(
+                f"weights must hold tensors and plain values, {str(path)!r} holds {hint}. Save the network's state "
+                'dict alone: torch.save({"model": network.state_dict()}, PATH).'
+            )
+
+
+def _unpickle(path: Path) -> Any:
+    try:
+        with torch.serialization.safe_globals([argparse.Namespace, types.SimpleNamespace]):
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except pickle.UnpicklingError as error:  # PyTorch's advice is to run whatever the file holds
+        raise ValueError("its pickle is damaged, or none that torch.save writes.") from error
+
+
+def _check_storages(content: Any, records: Counter[int]) -> None:
+    """Refuse tensors whose data is not one whole record of the file.
+
+    PyTorch maps as many bytes as a pickle asks for, past the record and into its neighbours.
+    """
+    storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in _tensors(content)}
+    foreign = Counter(filter(None, storages.values())) - records
+    if foreign:
+        raise ValueError(f"{next(iter(foreign)):,} bytes of a tensor are no record of it.")
+
+
+def _tensors(content: Any) -> Iterator[Tensor]:
+    """The tensors in a dictionary and in its dictionaries, where a state dict is looked for."""
+    if isinstance(content, dict):
+        for value in content.values():
+            yield from (
+                each for each in (value.values() if isinstance(value, dict) else [value]) if isinstance(each, Tensor)
+            )

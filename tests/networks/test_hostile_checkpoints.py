@@ -1,0 +1,504 @@
+"""Weights files that are wrong, foreign or made to harm: each is refused by a CheckpointError, and takes no memory."""
+
+import argparse
+import collections
+import io
+import json
+import pickle
+import random
+import struct
+import subprocess
+import sys
+import zipfile
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+import maskjet
+from maskjet import limits
+from maskjet.errors import CheckpointError, InputError
+from maskjet.networks.rfdetr import read_checkpoint
+from maskjet.networks.rfdetr.checkpoint import load_network, resolve_spec
+from maskjet.spec import printable
+from tests.networks.test_network import TINY, tiny_network
+
+# Mutants of a spec may ask for a network of other windows or heads, which the same weights fit.
+MUTANTS = 250
+BOMB_MEMORY = 100 * 2**20
+
+
+@pytest.fixture(scope="module")
+def state():
+    return {name: tensor.contiguous() for name, tensor in tiny_network().state_dict().items()}
+
+
+def load(path, size=None):
+    checkpoint = read_checkpoint(path)
+    return load_network(resolve_spec(checkpoint, size), checkpoint)
+
+
+def save_safetensors(state, path, **spec):
+    fields = TINY.as_dict() | spec
+    safetensors.torch.save_file(state, path, metadata={"spec": json.dumps(fields)})
+    return path
+
+
+def save_torch(content, path):
+    torch.save(content, path)
+    return path
+
+
+def edit_records(source, target, edit, *, compression=zipfile.ZIP_STORED):
+    """Copy a zip file; `edit` takes a record's name and bytes and returns its bytes, or None to leave it out."""
+    with zipfile.ZipFile(source) as before, zipfile.ZipFile(target, "w", compression) as after:
+        for name in before.namelist():
+            data = edit(name, before.read(name))
+            if data is not None:
+                after.writestr(name, data)
+    return target
+
+
+# What a file is
+
+
+def archive(*names):
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as file:
+        for name in names:
+            file.writestr(name, b"x")
+    return stream.getvalue()
+
+
+def scripted(path):
+    torch.jit.save(torch.jit.trace(torch.nn.Linear(2, 2), torch.zeros(1, 2)), path)
+
+
+LEGACY = io.BytesIO()
+torch.save({"model": {}}, LEGACY, _use_new_zipfile_serialization=False)
+FOREIGN = {
+    "empty": (b"", "is empty; fetch it again"),
+    "zeros": (bytes(4096), "is nothing but zeros so far"),
+    "lfs": (
+        b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 134\n",
+        "is a Git LFS pointer .*git lfs pull",
+    ),
+    "html": (b"\n<!DOCTYPE html><html><title>404</title></html>", "is a web page"),
+    "xml": (b"<?xml version='1.0'?><net/>", "is an XML file"),
+    "json": (b'{"architectures": ["RfDetr"]}', "is a JSON file"),
+    "text": (b"weights are in the other folder\n", "is a text file"),
+    "jpeg": (b"\xff\xd8\xff\xe0\x00\x10JFIF\x00", "is a JPEG image"),
+    "png": (b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR", "is a PNG image"),
+    "onnx": (
+        b"\x08\x08\x12\x07pytorch\x1a\x062.15.0",
+        "is an ONNX model; pass the checkpoint that it was exported from",
+    ),
+    "engine": (b"ftrt\x00\x00\x00\x00", "is a TensorRT engine; pass the checkpoint that it was exported from"),
+    "tflite": (b"\x1c\x00\x00\x00TFL3\x14\x00", "is a TFLite model"),
+    "hdf5": (b"\x89HDF\r\n\x1a\n\x00", "is an HDF5 file, perhaps of Keras"),
+    "numpy": (b"\x93NUMPY\x01\x00", "is a NumPy array"),
+    "gzip": (b"\x1f\x8b\x08\x00", "is compressed with gzip; unpack it"),
+    "pickle": (pickle.dumps({"model": 1}), "is a pickle that torch.save did not write"),
+    "legacy": (LEGACY.getvalue(), "is of PyTorch before 1.6; load and save it with a newer PyTorch"),
+    "keras": (archive("config.json", "model.weights.h5"), "is a Keras model"),
+    "npz": (archive("a.npy", "b.npy"), "is a NumPy archive"),
+    "packed": (archive("weights.pth"), "is a zip archive with a checkpoint in it; unpack it"),
+    "exported": (archive("m/archive_format", "m/models/model.json"), "is a program of torch.export"),
+    "zip": (archive("word/document.xml"), "is a zip archive of other things"),
+    "no zip": (b"PK\x05\x06" + bytes(18), "is an empty zip archive"),
+    "noise": (random.Random(3).randbytes(600), "is neither"),
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+@pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
+def test_foreign_files_are_told_by_their_first_bytes(kind, suffix, tmp_path):
+    content, message = FOREIGN[kind]
+    path = tmp_path / f"weights{suffix}"
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=f"(?s)weights must be a checkpoint that rfdetr saved.*{message}"):
+        maskjet.load(path)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_torchscript_is_told(tmp_path):
+    scripted(tmp_path / "weights.pt")
+    with pytest.raises(CheckpointError, match="is a TorchScript module; pass the checkpoint that it was exported from"):
+        maskjet.load(tmp_path / "weights.pt")
+
+
+@pytest.mark.parametrize("value", [7, b"weights.pth", None, ["weights.pth"]])
+def test_what_is_no_path_is_told(value):
+    with pytest.raises(InputError, match="model must be a name or a path, got a "):
+        maskjet.load(value)
+    if value is not None:
+        with pytest.raises(InputError, match="weights must be a name or a path, got a "):
+            maskjet.load("rf-detr-nano", weights=value)
+
+
+def test_a_folder_is_told(tmp_path):
+    with pytest.raises(CheckpointError, match=r"weights must be a file, got .*, which is a folder"):
+        maskjet.load(tmp_path)
+    with pytest.raises(CheckpointError, match="weights must be a file, got '/dev/zero', which is no file"):
+        maskjet.load("rf-detr-nano", weights="/dev/zero")
+
+
+def test_the_suffix_does_not_matter(state, tmp_path):
+    save_safetensors(state, tmp_path / "weights.pth")
+    assert load(tmp_path / "weights.pth").spec == TINY
+
+
+def test_pickled_networks_are_told_without_pytorchs_advice(tmp_path):
+    path = save_torch({"model": {"a": torch.zeros(1)}, "epoch": collections.OrderedDict}, tmp_path / "best.pt")
+    renamed = b"cultralytics.nn.tasks\nSegmentationModel\n"
+    edit_records(path, tmp_path / "yolo.pt", lambda _, data: data.replace(b"ccollections\nOrderedDict\n", renamed))
+    with pytest.raises(CheckpointError, match=r"holds an Ultralytics model, .*torch\.save\(\{") as caught:
+        maskjet.load(tmp_path / "yolo.pt")
+    assert "weights_only" not in str(caught.value)
+
+
+def test_damaged_pickles_are_told_without_pytorchs_advice(state, tmp_path):
+    path = save_torch({"model": state}, tmp_path / "good.pth")
+    unknown = edit_records(
+        path, tmp_path / "weights.pth", lambda name, data: data if "pkl" not in name else b"\x80\x02\x8c\x01a."
+    )
+    with pytest.raises(CheckpointError, match="its pickle is damaged") as caught:
+        maskjet.load(unknown)
+    assert "weights_only" not in str(caught.value)
+
+
+# Wrappers
+
+
+@pytest.mark.parametrize("prefix", ["module.", "model.", "_orig_mod.", "model.module._orig_mod."])
+def test_wrapped_networks_load(prefix, state, tmp_path):
+    path = save_safetensors({prefix + name: tensor for name, tensor in state.items()}, tmp_path / "wrapped.safetensors")
+    assert torch.equal(load(path).query_feat.weight, state["query_feat.weight"])
+
+
+def test_compiled_parts_load(state, tmp_path):
+    renamed = {name.replace("transformer.", "transformer._orig_mod."): tensor for name, tensor in state.items()}
+    assert load(save_safetensors(renamed, tmp_path / "compiled.safetensors")).spec == TINY
+
+
+def test_two_names_for_one_parameter_are_refused(state, tmp_path):
+    twice = state | {"_orig_mod.class_embed.bias": torch.ones(4)}
+    with pytest.raises(CheckpointError, match=r"class_embed\.bias is there twice"):
+        load(save_safetensors(twice, tmp_path / "twice.safetensors"))
+
+
+def test_adapters_are_refused(state, tmp_path):
+    adapters = state | {"backbone.0.encoder.base_model.model.encoder.query.lora_A.default.weight": torch.zeros(2)}
+    with pytest.raises(CheckpointError, match=r"must not hold LoRA adapters .* Merge them"):
+        load(save_safetensors(adapters, tmp_path / "lora.safetensors"))
+
+
+@pytest.mark.parametrize("key", ["ema_model", "ema_state_dict"])
+def test_averages_alone_are_refused(key, state, tmp_path):
+    with pytest.raises(CheckpointError, match=f"holds none under 'model'; those under '{key}' would serve"):
+        load(save_torch({key: state, "epoch": 3}, tmp_path / "ema.pth"))
+
+
+# Bombs
+
+
+def peak_of_loading(path):
+    """Bytes that a process takes to refuse a file, above what it had before."""
+    code = (
+        "import resource, sys, torch\n"
+        "from maskjet.errors import CheckpointError\n"
+        "from maskjet.model import read_network\n"
+        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024\n"
+        "before = peak()\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (before + 12 * 2**30,) * 2)\n"
+        "for path in sys.argv[1:]:\n"
+        "    try:\n"
+        "        read_network(path)\n"
+        "    except CheckpointError as error:\n"
+        "        print(peak() - before, error)\n"
+        "    else:\n"
+        "        print(peak() - before, 'loaded')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *map(str, path)], capture_output=True, text=True, check=True)
+    return [(int(line.split()[0]), line.split(maxsplit=1)[1]) for line in done.stdout.splitlines()]
+
+
+def allocating(function, argument):
+    """A pickle that calls a function which PyTorch lets pickles call."""
+    return b"\x80\x02}X\x05\x00\x00\x00model" + function + b"\x8a\x05" + struct.pack("<q", argument)[:5] + b"\x85Rs."
+
+
+WIDEST = {
+    "backbone_width": 4096,
+    "backbone_depth": 64,
+    "backbone_heads": 64,
+    "feature_layers": [64],
+    "hidden_dim": 4096,
+    "feed_forward_dim": 2**16,
+    "decoder_layers": 64,
+}
+
+
+def make_bombs(state, folder):
+    good = save_torch({"model": state}, folder / "good.pth")
+
+    def pickled(data):
+        return lambda name, before: data if name.endswith("data.pkl") else before
+
+    many = torch.zeros(1).expand(10**10)
+    positions = "backbone.0.encoder.encoder.embeddings.position_embeddings"
+    sizes = {"model_name": "RFDETRSegNano", "model_config": {"resolution": 12_000}}
+    nano = {
+        positions: torch.zeros(1, 1, 384).expand(1, 1 + 26**2, 384),
+        "backbone.0.encoder.encoder.embeddings.patch_embeddings.projection.weight": torch.zeros(1).expand(
+            384, 3, 12, 12
+        ),
+        "class_embed.bias": torch.zeros(91),
+        "query_feat.weight": torch.zeros(1).expand(100, 256),
+    }
+    zeros = save_torch({"model": {"class_embed.bias": torch.zeros(2**24)}}, folder / "zeros.pth")
+    return {
+        "spec classes": save_safetensors(state, folder / "1.safetensors", class_logits=10**7),
+        "spec classes in bounds": save_safetensors(state, folder / "2.safetensors", class_logits=2**16),
+        "spec size": save_safetensors(state, folder / "3.safetensors", input_size=12_000),
+        "spec widest": save_safetensors(
+            state,
+            folder / "4.safetensors",
+            **WIDEST,
+        ),
+        "spec deepest": save_safetensors(state, folder / "5.safetensors", backbone_depth=10**9),
+        "config size": save_torch({"model": nano, **sizes}, folder / "6.pth"),
+        "stride 0": save_torch({"model": nano | {"class_embed.bias": many}}, folder / "7.pth"),
+        "stride 0 positions": save_torch(
+            {"model": nano | {positions: many[: 1 + 99_999**2, None].expand(1, -1, 384)}}, folder / "8.pth"
+        ),
+        "compressed": edit_records(zeros, folder / "9.pth", lambda _, data: data, compression=zipfile.ZIP_DEFLATED),
+        "bytearray": edit_records(good, folder / "10.pth", pickled(allocating(b"c__builtin__\nbytearray\n", 10**10))),
+        "storage": edit_records(
+            good, folder / "11.pth", pickled(allocating(b"ctorch.storage\nUntypedStorage\n", 10**10))
+        ),
+        "tensor": edit_records(good, folder / "12.pth", pickled(allocating(b"ctorch\nFloatTensor\n", 10**10))),
+        "long pickle": edit_records(good, folder / "13.pth", pickled(b"\x80\x02" + b"]" * 2**24 + b".")),
+        "header": write(folder / "14.safetensors", struct.pack("<Q", 2**31) + b"{" + bytes(100)),
+    }
+
+
+def write(path, data):
+    path.write_bytes(data)
+    return path
+
+
+def test_bombs_are_refused_before_memory_is_taken(state, tmp_path):
+    bombs = make_bombs(state, tmp_path)
+    for (kind, path), (taken, message) in zip(bombs.items(), peak_of_loading(bombs.values()), strict=True):
+        assert path.name in message or "loaded" not in message, (kind, message)
+        assert taken < BOMB_MEMORY, (kind, taken, message)
+
+
+def test_files_beyond_the_limit_are_refused(state, tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "checkpoint_bytes", 10_000)
+    for path in (save_safetensors(state, tmp_path / "a.safetensors"), save_torch({"model": state}, tmp_path / "a.pth")):
+        with pytest.raises(CheckpointError, match=r"has [\d,]+ bytes, the limit is 10,000; raise maskjet\.limits"):
+            read_checkpoint(path)
+
+
+def test_tensors_that_reach_beyond_their_record_are_refused(tmp_path):
+    path = save_torch({"model": {"class_embed.bias": torch.arange(4.0), "b": torch.arange(8.0)}}, tmp_path / "good.pth")
+    longer = edit_records(path, tmp_path / "long.pth", lambda _, data: data.replace(b"K\x04tq", b"K\x07tq"))
+    with pytest.raises(CheckpointError, match="28 bytes of a tensor are no record of it"):
+        read_checkpoint(longer)
+
+
+@pytest.mark.parametrize("around", [(b"", bytes(3)), (b"PK\x03\x04", b"")], ids=["after", "before"])
+def test_archives_within_other_bytes_are_refused(around, state, tmp_path):
+    path = save_torch({"model": state}, tmp_path / "weights.pth")
+    path.write_bytes(around[0] + path.read_bytes() + around[1])
+    with pytest.raises(CheckpointError, match="something is before or after its zip archive"):
+        read_checkpoint(path)
+
+
+def test_what_pytorch_quotes_of_a_file_is_printable(tmp_path):
+    path = save_torch({"model": {"class_embed.bias": torch.zeros(4)}}, tmp_path / "weights.pth")
+    path.write_bytes(path.read_bytes().replace(b"weights/data/0", b"weights\x1bdata/0"))
+    with pytest.raises(CheckpointError, match="weights\ufffddata/0"):
+        read_checkpoint(path)
+
+
+# Values
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_weights_that_are_not_finite_are_refused(value, state, tmp_path):
+    broken = state | {"query_feat.weight": torch.full_like(state["query_feat.weight"], value)}
+    with pytest.raises(
+        CheckpointError, match=r"weights must be finite in float32, query_feat\.weight holds NaN or inf"
+    ):
+        load(save_safetensors(broken, tmp_path / "broken.safetensors"))
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.bool, torch.complex64, torch.float8_e4m3fn, torch.int64])
+def test_weights_of_other_types_are_refused(dtype, state, tmp_path):
+    broken = state | {"query_feat.weight": torch.zeros_like(state["query_feat.weight"]).to(dtype)}
+    with pytest.raises(CheckpointError, match=rf"weights must be floating-point .* query_feat\.weight is {dtype}"):
+        load(save_safetensors(broken, tmp_path / "broken.safetensors"))
+
+
+def test_what_is_loaded_does_not_lie_in_the_file(state, tmp_path):
+    path = save_safetensors(state, tmp_path / "weights.safetensors")
+    network = load(path)
+    path.write_bytes(b"")  # what is mapped from a file that shrank ends the process
+    for name, tensor in network.state_dict().items():
+        assert torch.equal(tensor, state[name])
+
+
+# Names
+
+
+HOSTILE_NAMES = {
+    "\ud800": "\ufffd",
+    "a\x1b]0;owned\x07b": "a\ufffd]0;owned\ufffdb",
+    "two\nlines": "two\ufffdlines",
+    "\u202eevil": "\ufffdevil",
+    "x" * 10_000: "x" * 99 + "…",
+    "日本語 ü 🙂": "日本語 ü 🙂",
+    3: "3",
+}
+
+
+def test_class_names_are_made_printable(state, tmp_path):
+    names = list(HOSTILE_NAMES)
+    path = save_torch({"model": state, "args": argparse.Namespace(class_names=names)}, tmp_path / "weights.pth")
+    assert read_checkpoint(path).class_names == tuple(HOSTILE_NAMES.values())
+    "".join(HOSTILE_NAMES.values()).encode()
+
+
+def test_class_names_of_a_spec_are_made_printable(state, tmp_path):
+    spec = {"class_names": {"0": "\ud800\x1b[2J", "2": "bolt"}}
+    network = load(save_safetensors(state, tmp_path / "weights.safetensors", **spec))
+    assert network.spec.class_names == {0: "\ufffd\ufffd[2J", 2: "bolt"}
+
+
+@pytest.mark.parametrize("names", [[None], [["a"]], {"0": "a"}, 7, [b"a"], [True]])
+def test_class_names_of_other_types_are_refused(names, state, tmp_path):
+    path = save_torch({"model": state, "args": {"class_names": names}}, tmp_path / "weights.pth")
+    with pytest.raises(CheckpointError, match="class_names must be a list of texts, got"):
+        read_checkpoint(path)
+
+
+def test_names_of_tensors_must_be_texts(state, tmp_path):
+    with pytest.raises(CheckpointError, match="weights must name their tensors by texts, got 7"):
+        read_checkpoint(save_torch({"model": state | {7: torch.zeros(1)}}, tmp_path / "weights.pth"))
+
+
+def test_names_of_tensors_are_printed_safely(state, tmp_path):
+    state = state | {"\x1b]0;owned\x07\ud800": torch.zeros(1)}
+    path = save_torch({"model": state, "model_name": "RFDETR\x1b[2J"}, tmp_path / "weights.pth")
+    with pytest.raises(CheckpointError) as caught:
+        load(path)
+    assert str(caught.value).isprintable()
+
+
+# Mutants
+
+
+def cyclic():
+    content = {}
+    content["model"] = content["args"] = content["model_config"] = content
+    return content
+
+
+def nested(depth=300):
+    content = inner = []
+    for _ in range(depth):
+        inner.append([])
+        inner = inner[0]
+    return content
+
+
+def odd_contents(state):
+    """Whatever a pickle of plain values can hold where something else is expected."""
+    tensor = torch.zeros(3)
+    odd = [None, 7, 10**300, -1, 1.5, float("nan"), "", "\ud800", b"x", [], [[]], {}, {7: 7}, tensor, True, nested()]
+    odd += [tensor.to_sparse(), argparse.Namespace(), {"class_embed.bias": None}, {None: tensor}, {("a",): tensor}]
+    for key in ("model", "state_dict", "args", "model_config", "model_name", "hyper_parameters"):
+        for value in odd:
+            yield {"model": state, "args": {}} | {key: value}
+    for field in ("resolution", "class_names", "num_queries"):
+        for value in odd:
+            yield {"model": state, "args": {field: value}}
+            yield {"model": state, "model_config": {field: value}}
+    for name in ("class_embed.bias", "query_feat.weight", "refpoint_embed.weight"):
+        for shape in ((), (0,), (1, 0), (2, 3, 4, 5)):
+            yield {"model": state | {name: torch.zeros(shape)}}
+    for value in odd:
+        yield value
+        yield {"model": state | {"extra": value}}
+        yield {"model": {"class_embed.bias": value}}
+    yield cyclic()
+
+
+def only_ours(path, size=None):
+    """Whether a file loads; it may raise a CheckpointError only, whose message is one printable line."""
+    try:
+        load(path, size)
+    except CheckpointError as error:
+        message = str(error)
+        assert "weights_only" not in message
+        assert len(message) < 1500
+        message.encode()
+        assert message == printable(message, most=1500), ascii(message)
+        return False
+    return True
+
+
+def test_odd_contents_raise_our_error_only(state, tmp_path):
+    for content in odd_contents({name: tensor for name, tensor in state.items() if "embed" in name}):
+        assert not only_ours(save_torch(content, tmp_path / "weights.pth")), content
+
+
+def mutants(good, generator, count):
+    """Copies of a file with bits flipped, bytes overwritten, cut off, repeated or put in; most are near its ends."""
+    for _ in range(count):
+        data = bytearray(good)
+        for _ in range(generator.choice((1, 1, 2, 8))):
+            near = generator.choice((64, 2048, len(data)))
+            where = generator.randrange(min(near, len(data)))
+            where = generator.choice((where, len(data) - 1 - where))
+            edit = generator.randrange(6)
+            if edit == 0:
+                data[where] ^= 1 << generator.randrange(8)
+            elif edit == 1:
+                data[where] = generator.choice((0, 1, 0x7F, 0x80, 0xFF))
+            elif edit == 2:
+                del data[max(where, 1) :]
+            elif edit == 3:
+                data[where:where] = data[where : where + generator.randrange(1, 64)]
+            elif edit == 4:
+                data[where : where + 8] = generator.randbytes(8)
+            else:
+                del data[where : where + generator.randrange(1, 16)]
+            if not data:
+                break
+        yield bytes(data)
+
+
+def small(state):
+    """A file of few bytes, so that most of what is changed matters."""
+    return {name: tensor for name, tensor in state.items() if tensor.numel() < 100}
+
+
+@pytest.mark.parametrize("count", [MUTANTS, pytest.param(40 * MUTANTS, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("suffix", [".pth", ".ckpt", ".safetensors"])
+def test_mutants_raise_our_error_only(suffix, count, state, tmp_path):
+    path, generator = tmp_path / f"weights{suffix}", random.Random(11)
+    config = {"resolution": 144, "num_queries": 100, "class_names": ["a"]}
+    if suffix == ".safetensors":
+        save_safetensors(state, path)
+    elif suffix == ".pth":
+        save_torch({"model": small(state), "args": argparse.Namespace(**config), "model_name": "RFDETRSegNano"}, path)
+    else:
+        save_torch({"state_dict": {f"model.{name}": each for name, each in small(state).items()}, "args": config}, path)
+    for data in mutants(path.read_bytes(), generator, count):
+        path.write_bytes(data)
+        only_ours(path)

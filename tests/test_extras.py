@@ -1,0 +1,25 @@
+"""Optional packages that are missing, or here and broken."""
+
+import sys
+
+import pytest
+
+from maskjet.errors import MissingDependencyError
+from maskjet.extras import require
+
+
+def test_what_is_here_is_imported():
+    assert require("json.decoder", extra="bench", purpose="A test").JSONDecoder
+
+
+def test_what_is_missing_is_one_sentence(monkeypatch):
+    monkeypatch.setitem(sys.modules, "faster_coco_eval", None)
+    with pytest.raises(MissingDependencyError, match=r'^mAP needs faster-coco-eval: pip install "maskjet\[coco\]"\.$'):
+        require("faster_coco_eval.core", extra="coco", purpose="mAP")
+
+
+def test_what_is_broken_says_so(monkeypatch, tmp_path):
+    (tmp_path / "half_a_package.py").write_text("import another_that_nobody_has")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(MissingDependencyError, match=r"half-a-package, which is here but can't be imported \("):
+        require("half_a_package", extra="bench", purpose="A test")

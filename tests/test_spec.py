@@ -1,0 +1,117 @@
+"""ModelSpec: what a network may be, whoever describes it."""
+
+import json
+import random
+from dataclasses import fields
+
+import pytest
+
+from maskjet.errors import InputError
+from maskjet.spec import BOUNDS, SPECS, ModelSpec, printable
+from tests.networks.test_network import TINY
+
+ODD = (None, True, False, -1, 0, 1, 2, 7, 10**6, 10**30, 10**5000, 0.5, float("nan"), float("inf"), "", "7", "\ud800")
+ODD += ([], [1], [1, 2, 3], [0.5] * 3, ["a"] * 3, {}, {"0": "a"}, {"9": "a"}, {"x": "a"}, {"0": 1}, b"x")
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_numbers_are_bounded(name):
+    least, most = BOUNDS[name]
+    for value, shown in ((least - 1, least - 1), (most + 1, most + 1), ("8", "'8'"), (8.0, "8.0"), (True, "True")):
+        with pytest.raises(InputError, match=f"{name} must be a whole number from {least} to {most}, got {shown}"):
+            ModelSpec(**{**vars(TINY), name: value})
+    with pytest.raises(InputError, match=f"{name} must be a whole number .*, got a number of more than 64 bits"):
+        ModelSpec(**{**vars(TINY), name: 10**5000})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"name": ""}, "name must be a text of at least one character, got ''"),
+        ({"has_masks": 1}, "has_masks must be True or False, got 1"),
+        ({"mean": (0.5, 0.5)}, r"mean must be three finite numbers, got \(0\.5, 0\.5\)"),
+        ({"mean": (0.5, 0.5, float("nan"))}, "mean must be three finite numbers, got "),
+        ({"std": (0.5, 0.5, float("inf"))}, "std must be three finite numbers, got "),
+        ({"std": (0.5, 0.0, 0.5)}, r"std must be above 0, got \(0\.5, 0\.0, 0\.5\)"),
+        ({"feature_layers": ()}, r"feature_layers must be whole numbers, at least one, got \(\)"),
+        ({"feature_layers": (2.0,)}, r"feature_layers must be whole numbers, at least one, got \(2\.0,\)"),
+        ({"feature_layers": (4, 2)}, r"feature_layers must ascend from at least 1, got \(4, 2\)"),
+        ({"feature_layers": (2, 2)}, "feature_layers must ascend"),
+        ({"feature_layers": (0, 2)}, "feature_layers must ascend from at least 1"),
+        ({"backbone_heads": 5}, "backbone_heads must divide backbone_width = 48, got 5"),
+        ({"self_attention_heads": 3}, "self_attention_heads must divide hidden_dim = 32, got 3"),
+        ({"cross_attention_heads": 3}, "cross_attention_heads must divide hidden_dim = 32, got 3"),
+        (
+            {"hidden_dim": 30, "self_attention_heads": 1, "cross_attention_heads": 1},
+            "hidden_dim must be a multiple of 4",
+        ),
+        ({"class_names": {4: "a"}}, "class_names must map ids from 0 to 3 to names, got 4: 'a'"),
+        ({"class_names": {0: 1}}, "class_names must map ids from 0 to 3 to names, got 0: 1"),
+        ({"input_size": 2064, "patch_size": 4}, "input_size must be at most 256 patches of 4, got 2064"),
+        (
+            {"mask_stride": 65},
+            "mask_stride must leave masks of 1 to 2048 pixels a side for 10 queries and hidden_dim 32",
+        ),
+        (
+            {"input_size": 4096, "patch_size": 16, "mask_stride": 1},
+            "mask_stride must leave masks of 1 to 2048 pixels a side .*, got 1 at input_size 4096",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_refused(change, message):
+    with pytest.raises(InputError, match=message):
+        ModelSpec(**{**vars(TINY), **change})
+
+
+def test_named_sizes_are_far_within_the_bounds():
+    for spec in SPECS.values():
+        for name, (_, most) in BOUNDS.items():
+            assert 4 * (getattr(spec, name) or 0) <= most
+
+
+@pytest.mark.parametrize(
+    ("stated", "message"),
+    [
+        ([], "spec must be a mapping of its fields, got "),
+        ({}, "spec must state name"),
+        ({key: value for key, value in TINY.as_dict().items() if key != "queries"}, "spec must state queries"),
+        (TINY.as_dict() | {"anchors": 3}, "spec must have the fields of ModelSpec only, got anchors"),
+        (TINY.as_dict() | {"class_names": ["a"]}, r"class_names must be a mapping of ids to names, got \['a'\]"),
+        (TINY.as_dict() | {"class_names": {"x": "a"}}, "class_names must map whole numbers to names, got 'x': 'a'"),
+        (TINY.as_dict() | {"class_names": {"-1": "a"}}, "class_names must map whole numbers to names, got '-1': 'a'"),
+    ],
+)
+def test_what_a_file_states_is_checked(stated, message):
+    with pytest.raises(InputError, match=message):
+        ModelSpec.from_dict(stated)
+
+
+def test_names_from_a_file_are_printable():
+    stated = TINY.as_dict() | {"name": "a\x1b[2J\ud800", "class_names": {"1": "b\nc"}}
+    spec = ModelSpec.from_dict(stated)
+    assert (spec.name, spec.class_names) == ("a\ufffd[2J\ufffd", {1: "b\ufffdc"})
+
+
+def test_printable_text_stays():
+    for text in ("person", "Ampel, rot", "日本語", "🙂‍↔️", ""):
+        assert printable(text) == text
+
+
+def test_mutants_of_a_spec_are_built_or_refused():
+    generator, built, messages = random.Random(5), 0, []
+    names = [each.name for each in fields(ModelSpec)]
+    for _ in range(3000):
+        stated = json.loads(json.dumps(TINY.as_dict()))
+        for _ in range(generator.choice((1, 1, 2))):
+            name = generator.choice(names)
+            number = isinstance(stated[name], int) and generator.random() < 0.5
+            stated[name] = generator.randrange(1, 2 * stated[name] + 3) if number else generator.choice(ODD)
+        try:
+            spec = ModelSpec.from_dict(stated)
+        except InputError as error:
+            messages.append(str(error))
+            continue
+        built += 1
+        assert ModelSpec.from_dict(json.loads(json.dumps(spec.as_dict()))) == spec
+    assert built > 300
+    assert all(message.isprintable() for message in messages)
