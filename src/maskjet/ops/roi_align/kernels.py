@@ -58,6 +58,7 @@ def roi_align_kernel(
     scale = tl.exp2(-(finest + level).to(tl.float32))
     left, top, right, bottom = left * scale, top * scale, right * scale, bottom * scale
     has_sides = (tl.abs(right - left) < float("inf")) & (tl.abs(bottom - top) < float("inf"))
+    left = tl.where(has_sides, left, float("inf"))  # which is near no pixel
     bin_width = tl.div_rn(tl.maximum(right - left, 1.0), SIZE * 1.0)
     bin_height = tl.div_rn(tl.maximum(bottom - top, 1.0), SIZE * 1.0)
     bins = tl.arange(0, BINS)
@@ -69,7 +70,7 @@ def roi_align_kernel(
         x = left + bins * bin_width + (0.25 + 0.5 * (sample % 2)) * bin_width
         upper, lower, down, is_row = _taps(y, height)
         before, after, across, is_column = _taps(x, width)
-        is_near = (is_row & is_column & has_sides & (bins < SIZE))[:, None] & is_channel[None, :]
+        is_near = (is_row & is_column & (bins < SIZE))[:, None] & is_channel[None, :]
         for corner in tl.static_range(4):
             row = upper if corner < 2 else lower
             column = before if corner % 2 == 0 else after
