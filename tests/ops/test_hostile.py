@@ -90,7 +90,7 @@ def test_what_is_wrong_with_a_selection_is_named(changes, message):
 @pytest.mark.parametrize("implementation", on_cpu("select"))
 def test_boxes_of_huge_images_are_rounded_to_whole_pixels(implementation):
     boxes = torch.tensor([[[0.5, 0.5, 1.0, 1.0], [0.3, 0.3, 0.1234567, 0.1234567]]])
-    given = {"image_sizes": [(500, 2**24 + 6)], "round_boxes": True}
+    given = {"image_sizes": [(500, 2**24 + 6)], "round_boxes": True, "max_detections": 2}
     found = ops.select(torch.full((1, 2, 1), 3.0), boxes, **given, implementation=implementation)
     assert torch.equal(found.xyxy, found.xyxy.round())
     assert found.xyxy[0, 0].tolist() == [0, 0, 2**24 + 6, 500]
@@ -273,13 +273,18 @@ def _compare(op, inputs):
     assert RECORDS[op].tolerance_used(inputs, expected, actual) <= 1
 
 
+def test_the_cpu_agrees_with_the_reference_on_wild_numbers():
+    assert fuzz(seed=2, rounds=24) == 72
+
+
+@pytest.mark.slow
 def test_no_compiled_loop_leaves_its_arrays(tmp_path):
     """With numba's checks of every index; they are compiled in, so in a process of its own."""
-    program = "import torch; torch.set_num_threads(2); from tests.ops.test_hostile import fuzz; print(fuzz(1, 24))"
+    program = "import torch; torch.set_num_threads(2); from tests.ops.test_hostile import fuzz; print(fuzz(1, 200))"
     # numba's cache knows nothing of these checks.
     checks = {"NUMBA_BOUNDSCHECK": "1", "NUMBA_OPT": "0", "NUMBA_CACHE_DIR": str(tmp_path)}
     command, environment = [sys.executable, "-c", program], {**os.environ, **checks}
     root = Path(__file__).parents[2]
     done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.split() == ["72"]
+    assert done.stdout.split() == ["600"]

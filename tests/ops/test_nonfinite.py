@@ -10,7 +10,7 @@ from maskjet.ops.paste_masks.reference import LARGEST
 from tests.ops.serving import on_cpu
 
 STRANGE = [torch.nan, torch.inf, -torch.inf, 3e38, -3e38, 0.0, -0.0]
-SEEDS = range(3)
+SEEDS = range(2)
 
 
 def spoil(tensor, generator, count=3):
