@@ -3,7 +3,8 @@
 An RLE is `{"size": [H, W], "counts": bytes}`, as pycocotools reads and writes it. The counts are the lengths of runs
 in column-major order, zeros first; in the string, each from the fourth on stands as its difference to the one two
 before it, in groups of five bits. Where an RLE is read, its counts may also be a `str` (as in JSON) or a list of
-integers (COCO's uncompressed form).
+integers (COCO's uncompressed form), and nothing in it is believed: `_read` checks all of it, also that it states no
+more pixels than `limits.mask_pixels`, before memory is taken or a compiled loop sees a number of it.
 
 The first import on a machine compiles the loops; see `jit.compiled`.
 """
@@ -11,6 +12,7 @@ The first import on a machine compiles the loops; see `jit.compiled`.
 from __future__ import annotations
 
 import operator
+import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,6 +20,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from maskjet import limits
 from maskjet.errors import InputError
 from maskjet.jit import compiled
 
@@ -25,7 +28,11 @@ RLE = Mapping[str, Any]
 Counts = NDArray[np.int64]
 
 BYTES_PER_COUNT = 7
-"""Most bytes of one count in a string: five bits each are enough for differences of counts below 2**33."""
+"""Most bytes of one count in a string: of five bits each, the topmost of all being the sign."""
+MOST_PIXELS = 2 ** (5 * BYTES_PER_COUNT - 1) - 1
+"""Of a mask whose counts, and their differences, fit into so many bytes."""
+_MOST_SIDE = 2**31 - 1  # so that the product of two fits into 64 bits
+_MOST_SUM = 2**62  # of counts whose mask's size is not known; leaves room to add one more
 
 
 def encode(masks: NDArray[Any]) -> list[dict[str, Any]]:
@@ -79,27 +86,52 @@ def string_to_counts(string: bytes | str) -> Counts:
     """
     if not isinstance(string, bytes | str):
         raise InputError(f"counts must be a COCO RLE string, got {_shorten(string)}.")
-    data = np.frombuffer(string.encode() if isinstance(string, str) else string, dtype=np.uint8)
-    counts = np.empty(len(data), dtype=np.int64)
-    found = _read_string(data, counts)
-    if found < 0:
-        raise InputError(f"counts must be a whole COCO RLE string, got {_shorten(string)}.")
-    return counts[:found]
+    counts, _ = _expand(string, _MOST_SUM)
+    return counts
 
 
 def to_json(rle: RLE) -> dict[str, Any]:
-    """An RLE that `encode` returned, in JSON types: the counts become a `str`."""
-    return {"size": list(rle["size"]), "counts": rle["counts"].decode("ascii")}
+    """An RLE that `encode` returned, in JSON types: the counts become a `str`, unread.
+
+    Raises:
+        InputError: The size is none, or the counts can't be written as a string.
+    """
+    (height, width), counts = _fields(rle)
+    string = counts if isinstance(counts, bytes | str) else counts_to_string(counts)
+    if not string.isascii():
+        raise InputError(f"counts must be a COCO RLE string, got {_shorten(string)}.")
+    return {"size": [height, width], "counts": string if isinstance(string, str) else string.decode("ascii")}
+
+
+def from_json(rle: RLE) -> dict[str, Any]:
+    """An RLE from outside as `encode` returns it, with the counts as `bytes`.
+
+    Raises:
+        InputError: The RLE is malformed.
+    """
+    counts, (height, width) = _read(rle)
+    string = rle["counts"]
+    if not isinstance(string, bytes | str):
+        string = counts_to_string(counts)
+    return {"size": [height, width], "counts": string.encode("ascii") if isinstance(string, str) else string}
 
 
 def area(rle: RLE) -> int:
-    """Pixels inside."""
+    """Pixels inside.
+
+    Raises:
+        InputError: The RLE is malformed.
+    """
     counts, _ = _read(rle)
     return int(counts[1::2].sum())
 
 
 def to_xyxy(rle: RLE) -> tuple[int, int, int, int]:
-    """The tight box of an RLE in pixels, right and bottom exclusive; all 0 for an empty mask."""
+    """The tight box of an RLE in pixels, right and bottom exclusive; all 0 for an empty mask.
+
+    Raises:
+        InputError: The RLE is malformed.
+    """
     counts, (height, _) = _read(rle)
     return _box(counts, height)
 
@@ -109,6 +141,9 @@ def decode_crop(rle: RLE) -> tuple[int, int, NDArray[np.uint8]]:
 
     Returns:
         (left, top) of the box in pixels, and the mask in it, uint8 [h, w], 1 inside; [0, 0] for an empty mask.
+
+    Raises:
+        InputError: The RLE is malformed.
     """
     counts, (height, _) = _read(rle)
     left, top, right, bottom = _box(counts, height)
@@ -142,6 +177,9 @@ def polygons(rle: RLE) -> list[NDArray[np.float32]]:
 
     Returns:
         float32 [k, 2] arrays of (x, y), none for an empty mask.
+
+    Raises:
+        InputError: The RLE is malformed.
     """
     left, top, crop = decode_crop(rle)
     if crop.size == 0:
@@ -152,25 +190,50 @@ def polygons(rle: RLE) -> list[NDArray[np.float32]]:
 
 
 def _read(rle: RLE) -> tuple[Counts, tuple[int, int]]:
-    """Run lengths and (height, width), checked against each other."""
-    try:
-        height, width = (operator.index(side) for side in rle["size"])
-        counts = rle["counts"]
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"rle must be {{'size': [H, W], 'counts': ...}}, got {_shorten(rle)}.") from error
-    if min(height, width) < 0:
-        raise InputError(f"size must be [H, W] in pixels, got {[height, width]}.")
-    runs = string_to_counts(counts) if isinstance(counts, bytes | str) else _run_lengths(counts)
-    if runs.sum() != height * width:
-        raise InputError(f"counts must sum to {height} × {width} = {height * width}, got {int(runs.sum())}.")
+    """Run lengths and (height, width), checked: no length is negative, and their sum is height × width."""
+    (height, width), counts = _fields(rle)
+    pixels = height * width
+    limits.check("mask_pixels", pixels, "rle has")
+    if isinstance(counts, bytes | str):
+        runs, total = _expand(counts, pixels)
+    else:
+        runs = _run_lengths(counts)
+        total = int(runs.sum())  # of lengths below 2**32, fewer than 2**31 of which fit into memory
+    if total != pixels:
+        got = "more" if total > pixels else total
+        raise InputError(f"counts must sum to {height} × {width} = {pixels}, got {got}.")
     return runs, (height, width)
+
+
+def _fields(rle: RLE) -> tuple[tuple[int, int], Any]:
+    """(height, width), checked, and the counts as they are."""
+    try:
+        height, width = rle["size"]
+        counts = rle["counts"]
+        sides = operator.index(height), operator.index(width)
+    except Exception as error:  # an RLE from outside may be anything, and raise anything
+        raise InputError(f"rle must be {{'size': [H, W], 'counts': ...}}, got {_shorten(rle)}.") from error
+    if isinstance(height, bool) or isinstance(width, bool) or not 0 <= min(sides) <= max(sides) <= _MOST_SIDE:
+        raise InputError(f"size must be [H, W] in pixels, got {_shorten([height, width])}.")
+    return sides, counts
+
+
+def _expand(string: bytes | str, most: int) -> tuple[Counts, int]:
+    """Run lengths of a string and their sum, or a number above `most` in place of a larger one."""
+    # Whatever is not ASCII becomes bytes that no string has, lone surrogates too.
+    data = np.frombuffer(string.encode("utf-8", "surrogatepass") if isinstance(string, str) else string, dtype=np.uint8)
+    counts = np.empty(len(data), dtype=np.int64)
+    found, total = _read_string(data, counts, most)
+    if found < 0:
+        raise InputError(f"counts must be a whole COCO RLE string, got {_shorten(string)}.")
+    return counts[:found], total
 
 
 def _run_lengths(counts: Sequence[int] | Counts) -> Counts:
     """Run lengths as an array, checked."""
     try:
         array = np.asarray(counts)
-    except ValueError:  # lists of different lengths
+    except Exception:  # lists of different lengths, and whatever else NumPy refuses
         array = np.empty((0, 0))
     is_integer = np.issubdtype(array.dtype, np.integer) or array.size == 0
     if array.ndim != 1 or not is_integer or (array.size and (array.min() < 0 or array.max() >= 2**32)):
@@ -178,8 +241,16 @@ def _run_lengths(counts: Sequence[int] | Counts) -> Counts:
     return np.ascontiguousarray(array, dtype=np.int64)
 
 
+_short = reprlib.Repr()
+_short.maxstring = _short.maxother = 60
+
+
 def _shorten(value: object) -> str:
-    text = repr(value)
+    """The beginning of a value as Python writes it, for a message; never all of a large one."""
+    try:
+        text = _short.repr(value)
+    except ValueError:  # an integer of thousands of digits
+        text = f"a huge {type(value).__name__}"
     return text if len(text) <= 60 else text[:57] + "..."
 
 
@@ -200,15 +271,19 @@ def write_string(counts: Counts, out: NDArray[np.uint8]) -> int:
     return written
 
 
-@compiled("int64(Array(uint8, 1, 'C', True), int64[::1])")
-def _read_string(data: NDArray[np.uint8], counts: Counts) -> int:
-    """Fill `counts`; returns how many, or -1 if the string is malformed."""
-    found, position = 0, 0
-    while position < len(data):
+@compiled("UniTuple(int64, 2)(Array(uint8, 1, 'C', True), int64[::1], int64)")
+def _read_string(data: NDArray[np.uint8], counts: Counts, most: int) -> tuple[int, int]:
+    """Fill `counts`, of which there may be one per byte, until their sum exceeds `most`, at most 2**62.
+
+    Returns:
+        How many, and their sum; (-1, 0) if the string is malformed.
+    """
+    found, position, total = 0, 0, np.int64(0)
+    while position < len(data) and total <= most:
         value, shift = np.int64(0), 0
         while True:
             if position == len(data) or not 48 <= data[position] < 112 or shift > 30:
-                return -1
+                return -1, 0
             group = np.int64(data[position]) - 48
             position += 1
             value |= (group & 0x1F) << shift
@@ -220,10 +295,11 @@ def _read_string(data: NDArray[np.uint8], counts: Counts) -> int:
         if found > 2:
             value += counts[found - 2]
         if value < 0:
-            return -1
+            return -1, 0
         counts[found] = value
+        total += value  # neither a count nor the sum before it is above 2**62: no wrap
         found += 1
-    return found
+    return found, int(total)
 
 
 @compiled("int64[::1](Array(uint8, 2, 'A', True))")

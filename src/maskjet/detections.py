@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskjet import coco_rle
-from maskjet.errors import InputError
+from maskjet.errors import InputError, border
 from maskjet.extras import require
 
 if TYPE_CHECKING:
@@ -186,21 +187,43 @@ class Detections:
         """Build detections from what `as_dict` wrote, possibly through JSON.
 
         Raises:
-            InputError: A field is missing.
+            InputError: A field is missing or not what it must be; a mask is malformed, or not of the image's size.
         """
-        try:
+        with border(InputError, "fields must be what Detections.as_dict returns"):
             found = fields["detections"]
+            height, width = (_whole("size", side, least=0) for side in fields["size"])
+            class_id = [_whole("class_id", entry["class_id"]) for entry in found]
             return cls(
-                image_size=(fields["size"][0], fields["size"][1]),
-                xyxy=np.array([entry["xyxy"] for entry in found], dtype=np.float32).reshape(-1, 4),
-                confidence=np.array([entry["confidence"] for entry in found], dtype=np.float32),
-                class_id=np.array([entry["class_id"] for entry in found], dtype=np.int32),
-                rle=[_as_bytes(entry["rle"]) for entry in found] if fields["has_masks"] else None,
-                class_names={entry["class_id"]: entry["class_name"] for entry in found},
+                image_size=(height, width),
+                xyxy=_floats("xyxy", [entry["xyxy"] for entry in found], (4,)),
+                confidence=_floats("confidence", [entry["confidence"] for entry in found], ()),
+                class_id=np.array(class_id, dtype=np.int32),
+                rle=[coco_rle.from_json(entry["rle"]) for entry in found] if fields["has_masks"] else None,
+                class_names={
+                    n: _text("class_name", entry["class_name"]) for n, entry in zip(class_id, found, strict=True)
+                },
             )
-        except (KeyError, IndexError, TypeError) as error:
-            raise InputError(f"fields must be what Detections.as_dict returns, {error!r} is wrong.") from error
 
 
-def _as_bytes(rle: Mapping[str, Any]) -> dict[str, Any]:
-    return {"size": list(rle["size"]), "counts": rle["counts"].encode("ascii")}
+def _whole(name: str, value: Any, least: int | None = None) -> int:
+    if isinstance(value, bool) or (least is not None and value < least):
+        bound = "" if least is None else f" of at least {least}"
+        raise InputError(f"{name} must be a whole number{bound}, got {value}.")
+    return operator.index(value)
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise InputError(f"{name} must be text, got {type(value).__name__}.")
+    return value
+
+
+def _floats(name: str, rows: list[Any], shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """Numbers as float32 [n, *shape]; not what NumPy would read as numbers, such as text."""
+    if not rows:
+        return np.empty((0, *shape), dtype=np.float32)
+    numbers = np.array(rows)
+    if numbers.dtype.kind not in "iuf":
+        raise InputError(f"{name} must be numbers, got {numbers.dtype}.")
+    with np.errstate(over="raise"):  # or a number too large becomes infinite
+        return numbers.astype(np.float32)

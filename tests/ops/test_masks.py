@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from pycocotools import mask as pycoco_mask
 from torchvision.models.detection.roi_heads import expand_boxes, paste_masks_in_image
 
-from maskjet import coco_rle, ops
+from maskjet import coco_rle, limits, ops
 from maskjet.errors import InputError
 from maskjet.ops import RECORDS, Selection
 from maskjet.ops.paste_masks.cases import blobs
@@ -89,7 +89,7 @@ def test_interpreted_encode_agrees(drawn):
     assert_encodes_as_the_reference(masks.nan_to_num(nan=torch.nan, posinf=3, neginf=-3), size, "triton")
 
 
-def test_no_full_size_mask_is_made():
+def test_no_full_size_mask_is_made(monkeypatch):
     """One mask of 65,536 × 65,536 pixels would take 4 GB, and its values 17."""
     masks = torch.full((1, 1, 8, 8), -1.0)
     masks[0, 0, 3:5, 3:5] = 1
@@ -97,6 +97,7 @@ def test_no_full_size_mask_is_made():
     ((counts,),) = ops.encode_masks(masks, rows, [size], implementation="cpu")
     (small, _) = ops.paste_masks(masks, rows, [(2**9, 2**9)], implementation="reference")[0]
     rle = {"size": size, "counts": counts}
+    monkeypatch.setattr(limits, "mask_pixels", 2**32)
     assert coco_rle.area(rle) / 2**32 == pytest.approx(small.sum().item() / 2**18, rel=0.01)
     left, top, right, bottom = coco_rle.to_xyxy(rle)
     assert (left + right, top + bottom) == size

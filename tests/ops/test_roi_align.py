@@ -93,7 +93,7 @@ def test_images_have_their_own_features():
             {"features": [torch.zeros(1, 2, 8, 8), torch.zeros(1, 3, 4, 4)]},
             r"features\[1\] must be .* of one type, batch and device, got float32 \[1, 3, 4, 4\]",
         ),
-        ({"boxes": torch.zeros(2, 5, 4)}, r"boxes must be float32 \[1, N, 4\], got float32 \[2, 5, 4\]"),
+        ({"boxes": torch.zeros(2, 5, 4)}, r"boxes must be float32 \[1, N, 4\] on cpu, got float32 \[2, 5, 4\]"),
         (
             {"scales": (0.25, 0.125)},
             r"scales must be one power of two per level, 1, each half .*, got \(0\.25, 0\.125\)",

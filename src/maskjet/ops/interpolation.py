@@ -43,6 +43,11 @@ def taps(source: int, target: int, channels: int) -> Taps:
     return _taps(source, target, _rounds_positions_once(channels, torch.get_num_threads() == 1))
 
 
+def taps_at(index: NDArray[np.int64], source: int, target: int, channels: int) -> Taps:
+    """Those of `taps` at some of the target positions."""
+    return _taps_at(index, source, target, _rounds_positions_once(channels, torch.get_num_threads() == 1))
+
+
 @cache
 def _rounds_positions_once(channels: int, _has_one_thread: bool) -> bool:
     """Whether PyTorch, with as many threads as it has now, computes a source position as one operation."""
@@ -60,11 +65,14 @@ def _rounds_positions_once(channels: int, _has_one_thread: bool) -> bool:
 
 @lru_cache(maxsize=64)
 def _taps(source: int, target: int, is_rounded_once: bool) -> Taps:
-    if source == target:  # ATen reads the same value twice, which shows where it is infinite: infinity × 0 is NaN
-        same = np.arange(source)
-        return Taps(same, same, np.zeros(source, dtype=np.float32))
+    return _taps_at(np.arange(target), source, target, is_rounded_once)
+
+
+def _taps_at(index: NDArray[np.int64], source: int, target: int, is_rounded_once: bool) -> Taps:
+    if source == target:  # ATen reads the same value twice
+        return Taps(index.copy(), index.copy(), np.zeros(len(index), dtype=np.float32))
     scale = np.float32(source) / np.float32(target)
-    centre = np.arange(target, dtype=np.float32) + np.float32(0.5)
+    centre = index.astype(np.float32) + np.float32(0.5)
     if is_rounded_once:  # the product of two float32 is exact in float64
         position = (np.float64(scale) * centre.astype(np.float64) - 0.5).astype(np.float32)
     else:

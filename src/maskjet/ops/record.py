@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -97,6 +98,11 @@ class Op:
                 return Choice(name, variant.run, "; ".join(refusals) or "fastest")
             refusals.append(f"not {name}: {reason}")
         raise UnsupportedError(f"ops.{self.name} has no implementation for this input: {'; '.join(refusals)}.")
+
+
+def is_whole(value: object) -> bool:
+    """Whether an argument is an integer, and not True or False."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def serves_any(_sample: torch.Tensor) -> None:

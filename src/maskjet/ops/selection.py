@@ -12,10 +12,14 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.utils.rnn import pad_sequence
 
-from maskjet.errors import InputError
+from maskjet.coco_rle import MOST_PIXELS
+from maskjet.errors import InputError, border
 
 ImageSizes = Sequence[tuple[int, int]]
 """(height, width) in pixels, one per image of the batch."""
+
+_MOST_SIDE = 2**31 - 1  # of 32 bits, as tables of sizes on a GPU have
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def _lengths(batch: int, max_detections: int) -> tuple[int, ...]:
@@ -109,7 +113,7 @@ class MaskQueries:
     """Which masks of each image a mask op takes, in which order; B images, K rows each."""
 
     count: torch.Tensor
-    """int32 [B]: masks per image, at most K."""
+    """int32 [B]: masks per image, 0..K."""
     query: torch.Tensor
     """int32 [B, K], contiguous: indices into the image's masks; rows at and past `count` are undefined."""
     limit: int
@@ -132,10 +136,12 @@ class MaskQueries:
         """The indices of each image as int64 [count] tensors on the host; waits for the device, once.
 
         Raises:
-            InputError: An index is out of range.
+            InputError: A count or an index is out of range.
         """
         batch, most = self.query.shape
         count, query = torch.cat((self.count, self.query.flatten())).cpu().split_with_sizes((batch, batch * most))
+        if batch and not 0 <= int(count.min()) <= int(count.max()) <= most:
+            raise InputError(f"query must have counts in 0..{most}, got {count.tolist()}.")
         rows = [row[:n].long() for row, n in zip(query.view(batch, most), count.tolist(), strict=True)]
         _check_range(rows, self.limit)
         return rows
@@ -159,18 +165,32 @@ def mask_queries(
     if isinstance(query, Selection):
         if len(query.count) != batch:
             raise InputError(f"query must have one entry per image, {batch}, got {len(query.count)}.")
-        return MaskQueries(query.count.to(device, torch.int32), query.query.to(device, torch.int32).contiguous(), limit)
-    rows = list(query)
+        if query.count.ndim != 1 or query.query.ndim != 2 or len(query.query) != batch:
+            shapes = f"{list(query.count.shape)} and {list(query.query.shape)}"
+            raise InputError(f"query must have counts [{batch}] and queries [{batch}, K], got {shapes}.")
+        most = query.query.shape[1]
+        return MaskQueries(
+            _narrowed(query.count, most, device), _narrowed(query.query, limit, device).contiguous(), limit
+        )
+    with border(InputError, "query must be a Selection or one integer tensor [n] per image"):
+        rows = list(query)
     if len(rows) != batch:
         raise InputError(f"query must have one entry per image, {batch}, got {len(rows)}.")
     for image, row in enumerate(rows):
-        if not isinstance(row, torch.Tensor) or row.ndim != 1 or row.is_floating_point() or row.is_complex():
+        if not isinstance(row, torch.Tensor) or row.ndim != 1 or row.dtype not in _INTEGERS:
             got = f"{row.dtype} {list(row.shape)}" if isinstance(row, torch.Tensor) else type(row).__name__
             raise InputError(f"query[{image}] must be an integer tensor [n], got {got}.")
     _check_range(rows, limit)
     padded = pad_sequence(rows, batch_first=True) if rows else torch.empty(0, 0)
     count = torch.tensor([len(row) for row in rows], dtype=torch.int32, device=device)
     return MaskQueries(count, padded.to(device, torch.int32), limit)
+
+
+def _narrowed(values: torch.Tensor, limit: int, device: torch.device) -> torch.Tensor:
+    """As int32; what is below 0 or above `limit` stays so."""
+    if values.dtype != torch.int32:  # a wider type would wrap around
+        values = values.clamp(-1, limit + 1)
+    return values.to(device, torch.int32)
 
 
 def _check_range(rows: Sequence[torch.Tensor], limit: int) -> None:
@@ -185,12 +205,16 @@ def check_image_sizes(image_sizes: ImageSizes, batch: int) -> list[tuple[int, in
     """Check the `image_sizes` argument of an op.
 
     Raises:
-        InputError: Not one (height, width) of positive integers per image.
+        InputError: Not one (height, width) of positive integers per image, or more pixels than RLE can count.
     """
-    sizes = list(image_sizes)
+    with border(InputError, "image_sizes must have one (height, width) per image"):
+        sizes = [tuple(size) for size in image_sizes]
     if len(sizes) != batch:
         raise InputError(f"image_sizes must have one (height, width) per image, {batch}, got {len(sizes)}.")
     for image, size in enumerate(sizes):
-        if len(size) != 2 or any(not isinstance(side, int) or side < 1 for side in size):
+        if len(size) != 2 or any(not isinstance(side, int) or isinstance(side, bool) or side < 1 for side in size):
             raise InputError(f"image_sizes[{image}] must be (height, width) of at least 1 pixel, got {size!r}.")
+        if max(size) > _MOST_SIDE or size[0] * size[1] > MOST_PIXELS:
+            most = f"sides of at most {_MOST_SIDE:,} and {MOST_PIXELS:,} pixels"
+            raise InputError(f"image_sizes[{image}] must be (height, width) with {most}, got {size!r}.")
     return [(height, width) for height, width in sizes]

@@ -11,7 +11,10 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
+from maskjet.ops.paste_masks.reference import LARGEST
+
 _IS_INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
+_LARGEST = tl.constexpr(LARGEST)
 
 
 @triton.jit
@@ -54,6 +57,12 @@ def taps(index, scale, source):
     where = position(index, scale, source)
     first = tl.minimum(where.to(tl.int32), source - 1)
     return first, following(first, scale, source), where - first.to(tl.float32)
+
+
+@triton.jit
+def finite(logit):
+    """A mask logit of at most `LARGEST` in magnitude; NaN is outside, as minus infinity is."""
+    return tl.minimum(tl.where(logit > -_LARGEST, logit, -_LARGEST), _LARGEST)
 
 
 @triton.jit

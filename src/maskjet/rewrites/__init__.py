@@ -16,6 +16,7 @@ from torch import nn
 from maskjet.rewrites.layers import rewrite_layers
 from maskjet.rewrites.layers.proposing import join_predictors
 from maskjet.rewrites.onnx import optimize_onnx
+from maskjet.rewrites.ownership import check_layers, is_torchvisions
 from maskjet.rewrites.static import StaticDetector, check
 from maskjet.spec import COCO_CLASS_NAMES
 
@@ -34,7 +35,9 @@ def optimize(model: Any, *, class_names: Mapping[int, str] | None = None) -> Sta
     are joined (`rewrites.layers`). The model is left as it is.
 
     Args:
-        model: In eval mode, float32, without keypoints, as torchvision's builders make it.
+        model: In eval mode, float32, without keypoints, as torchvision's builders make it. The backbone and the heads
+            may be modules of your own; what lies between them is written anew, so a subclass, a hook or a method set on
+            an instance is refused there.
         class_names: Label to name; None is COCO's for 91 labels, else none.
 
     Returns:
@@ -51,13 +54,15 @@ def optimize(model: Any, *, class_names: Mapping[int, str] | None = None) -> Sta
         ...     found = fast.predict(maskjet.traffic.sample(seed=3).image)
     """
     check(model)  # before anything is copied
+    check_layers(model)
     ours = copy.deepcopy(model).requires_grad_(requires_grad=False)
     heads, channels = ours.roi_heads, ours.backbone.out_channels
     parts = [
         (ours, "backbone", (3, *_EXAMPLE_HW)),
-        (ours.rpn.head, "conv", (channels, *_EXAMPLE_HW)),
         (heads, "box_head", (channels, *heads.box_roi_pool.output_size)),
     ]
+    if is_torchvisions(ours.rpn.head, "rpn.RPNHead"):  # another may do more with its layers than call them
+        parts.append((ours.rpn.head, "conv", (channels, *_EXAMPLE_HW)))
     if heads.has_mask():
         parts.append((heads, "mask_head", (channels, *heads.mask_roi_pool.output_size)))
     for owner, name, shape in parts:

@@ -19,6 +19,7 @@ from torch import nn
 from maskjet import ops
 from maskjet.errors import UnsupportedError
 from maskjet.rewrites.layers.matching import is_pixelwise
+from maskjet.rewrites.ownership import MASK_PARTS, PARTS, check_parts
 from maskjet.spec import TwoStageSpec
 
 CANDIDATES = 8192
@@ -253,7 +254,9 @@ def _read_spec(model: Any, class_names: Mapping[int, str]) -> TwoStageSpec:
 
 
 def check(model: Any) -> None:
-    """Whether the parts are those that torchvision's own builders use.
+    """Whether the parts are those that torchvision's own builders use, without code of the user's own.
+
+    Called, and so free to be anything, are the backbone, the head of the RPN, and the heads and the predictor of boxes.
 
     Raises:
         UnsupportedError: One is not; says which.
@@ -263,6 +266,9 @@ def check(model: Any) -> None:
         raise UnsupportedError(f"model must be a Faster or Mask R-CNN of torchvision, got {type(model).__name__}.")
     if model.training:
         raise UnsupportedError("model must be in eval mode: call model.eval().")
+    check_parts(model, PARTS)
+    if model.transform._skip_resize:
+        raise UnsupportedError("model.transform must resize, got one made with _skip_resize.")
     if heads.keypoint_roi_pool is not None:
         raise UnsupportedError("model must not have a keypoint head, which is not rewritten.")
     if not isinstance(getattr(heads.box_predictor, "cls_score", None), nn.Linear):
@@ -275,6 +281,8 @@ def check(model: Any) -> None:
             "model must have layers roi_heads.mask_predictor of which the last is a convolution of one pixel with a "
             "bias, as torchvision's MaskRCNNPredictor has."
         )
+    if heads.has_mask():
+        check_parts(model, MASK_PARTS)
     poolers = [heads.box_roi_pool, *([heads.mask_roi_pool] if heads.has_mask() else [])]
     for pooler in poolers:
         known = (pooler.sampling_ratio, pooler.canonical_scale, pooler.canonical_level)

@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from maskjet import coco_rle
 from maskjet.config import Implementation
-from maskjet.errors import InputError
+from maskjet.errors import InputError, border
 from maskjet.ops.encode_masks import cpu, reference
 from maskjet.ops.encode_masks.cases import BOX_CASES, differing_share
 from maskjet.ops.gpu import triton_variant
@@ -37,9 +37,9 @@ def encode_masks(
         mask_logits: float32, float16 or bfloat16 [B, Q, h, w]; positive is inside.
         query: Which masks, in which order: a `Selection`, or per image an integer tensor [n].
         image_sizes: (height, width) in pixels, one per image.
-        boxes: int32, per image [n, 4], or [B, K, 4] for a `Selection`: left, top, width and height, at least 1, in
-            pixels of what each mask fills; it may lie beyond the image. The logits at a mask's border must not be
-            positive, as nothing is inside beyond its box. None fills the image.
+        boxes: int32, per image [n, 4], or [B, K, 4] for a `Selection`: left, top, width and height in pixels of what
+            each mask fills; it may lie beyond the image. A box narrower or lower than a pixel holds nothing. The
+            logits at a mask's border must not be positive, as nothing is inside beyond its box. None fills the image.
         implementation: "auto", "reference", "triton" or "cpu".
 
     Returns:
@@ -70,7 +70,8 @@ def _check_boxes(boxes: Sequence[torch.Tensor] | torch.Tensor, queries: MaskQuer
     if isinstance(boxes, torch.Tensor):
         given = boxes
     else:
-        rows = list(boxes)
+        with border(InputError, "boxes must be int32 tensors [n, 4], one per image"):
+            rows = list(boxes)
         if any(not isinstance(row, torch.Tensor) or row.ndim != 2 or row.shape[1] != 4 for row in rows):
             raise InputError("boxes must be int32 tensors [n, 4], one per image.")
         given = pad_sequence(rows, batch_first=True) if rows else torch.empty(0, 0, 4)

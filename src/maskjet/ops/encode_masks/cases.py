@@ -67,6 +67,7 @@ BOX_CASES: Mapping[str, Callable[[torch.device], dict[str, Any]]] = {
     "a wide image": _case((900, 3, 180, 19), (-5, -5, 1110, 30), (1040, 2, 15, 20), size=(22, 1050)),
     "boxes, not numbers": _case((5, 6, 88, 60), (60, 4, 25, 62), (-9, 0, 30, 30), edit=_some_nan),
     "boxes, float16": _case((5, 6, 88, 60), (-15, 4, 80, 60), (7, 7, 9, 9), dtype=torch.float16),
+    "boxes without pixels": _case((5, 6, 0, 60), (60, 4, 25, 0), (-9, 0, -30, 30), edit=_fill),
     "batch with boxes": _batch,
 }
 
@@ -75,9 +76,10 @@ def differing_share(inputs: dict[str, Any], image: int, is_different: torch.Tens
     """As that of the mask ops, for masks with or without boxes."""
     if "boxes" not in inputs:
         return cases.differing_share(inputs, image, is_different)
-    masks = inputs["mask_logits"][image].double()
-    values = [
-        values_in_box(masks[row], box, inputs["image_sizes"][image])
-        for row, box in zip(inputs["query"][image].tolist(), inputs["boxes"][image].tolist(), strict=True)
-    ]
-    return cases.share_of(torch.stack(values), is_different)
+    masks, size = inputs["mask_logits"][image].double(), inputs["image_sizes"][image]
+    placed = list(zip(inputs["query"][image].tolist(), inputs["boxes"][image].tolist(), strict=True))
+    values, magnitudes = (
+        torch.stack([values_in_box(logits[row], box, size) for row, box in placed])
+        for logits in (masks, cases.largest_around(masks))
+    )
+    return cases.share_of(values, magnitudes, is_different)

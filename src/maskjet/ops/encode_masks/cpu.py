@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from maskjet.coco_rle import BYTES_PER_COUNT, write_string
 from maskjet.jit import compiled
 from maskjet.ops.encode_masks.reference import encode_dense
-from maskjet.ops.interpolation import SMALL, Taps, blend, taps
-from maskjet.ops.paste_masks.reference import upsample
+from maskjet.ops.interpolation import SMALL, Taps, blend, taps, taps_at
+from maskjet.ops.paste_masks.reference import LARGEST, upsample
 from maskjet.ops.selection import MaskQueries
 
 
@@ -56,19 +56,26 @@ def _encode_in_boxes(
     _, rows_of_logits, columns_of_logits = mask_logits.shape
     strings = []
     for row, (left, top, box_width, box_height) in zip(rows.tolist(), boxes, strict=True):
-        down = _extend(taps(rows_of_logits, box_height, 1), rows_of_logits, top, height)
-        across = _extend(taps(columns_of_logits, box_width, 1), columns_of_logits, left, width)
+        if box_width < 1 or box_height < 1:
+            strings.append(_to_string(np.array([height * width])))
+            continue
+        down = _place(rows_of_logits, box_height, top, height)
+        across = _place(columns_of_logits, box_width, left, width)
         strings.append(_encode_one(mask_logits[row], down, across))
     return strings
 
 
-def _extend(inside: Taps, source: int, offset: int, target: int) -> Taps:
-    """The taps of a box that begins at `offset` of `target` positions: beyond it the first and the last value."""
+def _place(source: int, side: int, offset: int, target: int) -> Taps:
+    """The taps of `target` positions, where a box of a side begins at `offset`: beyond it the first and the last value.
+
+    Only those of the positions are made: a box may be far larger than its image.
+    """
     index = np.arange(target) - offset
-    first, second, weight = (values[index.clip(0, len(values) - 1)] for values in inside)
-    is_before, is_behind = index < 0, index >= len(inside.first)
+    first, second, weight = taps_at(index.clip(0, side - 1), source, side, 1)
+    is_before, is_behind = index < 0, index >= side
     first[is_before], weight[is_before] = 0, 0
-    second[is_before] = 0 if inside.first[0] else inside.second[0]  # the same two values are one stretch
+    start = taps_at(np.zeros(1, dtype=np.int64), source, side, 1)
+    second[is_before] = 0 if start.first[0] else start.second[0]  # the same two values are one stretch
     first[is_behind] = second[is_behind] = source - 1
     return Taps(first, second, weight)
 
@@ -77,23 +84,38 @@ def _encode_one(mask_logits: torch.Tensor, down: Taps, across: Taps) -> bytes:
     """The counts string of a mask [h, w] at the size that the taps lead to."""
     starts = np.flatnonzero(np.diff(down.first, prepend=-1))  # of the stretches with the same two rows
     starts = np.append(starts, len(down.first))
-    runs = _find_runs(mask_logits.float().contiguous().numpy(), *down, starts, *across)
+    return _to_string(_find_runs(mask_logits.float().contiguous().numpy(), *down, starts, *across))
+
+
+def _to_string(runs: NDArray[np.int64]) -> bytes:
     buffer = np.empty(BYTES_PER_COUNT * len(runs), dtype=np.uint8)
     return buffer[: write_string(runs, buffer)].tobytes()
 
 
-@compiled("Tuple((boolean[::1], int64, int64))(float32[:, ::1])")
-def _extent(mask: NDArray[np.float32]) -> tuple[NDArray[np.bool_], int, int]:
-    """Where a mask [h, w] has positive logits: in which columns, and from which row to which (inclusive)."""
+@compiled("Tuple((boolean[::1], int64, int64, boolean))(float32[:, ::1])")
+def _extent(mask: NDArray[np.float32]) -> tuple[NDArray[np.bool_], int, int, bool]:
+    """Where a mask [h, w] has positive logits: in which columns, from which row to which; and if all are finite."""
     height, width = mask.shape
-    has_inside = np.zeros(width, dtype=np.bool_)
+    has_inside, is_finite = np.zeros(width, dtype=np.bool_), True
     low, high = height, -1
     for row in range(height):
         for column in range(width):
+            is_finite &= abs(mask[row, column]) <= LARGEST
             if mask[row, column] > 0:
                 has_inside[column] = True
                 low, high = min(low, row), row
-    return has_inside, low, high
+    return has_inside, low, high, is_finite
+
+
+@compiled("float32[:, ::1](float32[:, ::1])")
+def _finite(mask: NDArray[np.float32]) -> NDArray[np.float32]:
+    """A mask's logits as `paste_masks.reference.finite` has them."""
+    found = np.empty_like(mask)
+    for row in range(mask.shape[0]):
+        for column in range(mask.shape[1]):
+            logit = mask[row, column]
+            found[row, column] = min(logit, np.float32(LARGEST)) if logit > -LARGEST else np.float32(-LARGEST)
+    return found
 
 
 @compiled("int64(float32, float32, float32[::1], int64, int64)")
@@ -138,7 +160,9 @@ def _find_runs(
 ) -> NDArray[np.int64]:
     """Run lengths of one mask [h, w] at the size that the taps lead to, column by column."""
     height, width = len(top), len(left)
-    has_inside, low, high = _extent(mask)
+    has_inside, low, high, is_finite = _extent(mask)
+    if not is_finite:
+        mask = _finite(mask)
     begin, end = 0, len(starts) - 1  # of the stretches that touch a row with a positive logit
     while begin < end and bottom[starts[begin]] < low:
         begin += 1
@@ -161,15 +185,11 @@ def _find_runs(
         for stretch in range(begin, end):
             first, last = starts[stretch], starts[stretch + 1]
             upper, lower = column[top[first]], column[bottom[first]]
-            if abs(upper - lower) < np.inf:
-                turn = last if (upper > 0) == (lower > 0) else _find_turn(upper, lower, down, first, last)
-                if turn > first:
-                    found = _mark(edges, found, pixel + first, upper > 0)
-                if turn < last:
-                    found = _mark(edges, found, pixel + turn, lower > 0)
-            else:  # 0 × infinity is NaN, which is not inside: look at each pixel
-                for y in range(first, last):
-                    found = _mark(edges, found, pixel + y, blend(upper, lower, down[y]) > 0)
+            turn = last if (upper > 0) == (lower > 0) else _find_turn(upper, lower, down, first, last)
+            if turn > first:
+                found = _mark(edges, found, pixel + first, upper > 0)
+            if turn < last:
+                found = _mark(edges, found, pixel + turn, lower > 0)
         if starts[end] < height:
             found = _mark(edges, found, pixel + starts[end], False)
     runs = np.empty(found + 1, dtype=np.int64)

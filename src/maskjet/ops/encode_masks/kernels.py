@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from maskjet.ops.triton_language import blend, following, position, scale_of, taps
+from maskjet.ops.triton_language import blend, finite, following, position, scale_of, taps
 
 # The header, int32: these counters, the masks of each image, then of each mask these fields.
 COUNTERS = tl.constexpr(3)
@@ -74,8 +74,9 @@ def find_edges_kernel(
         box_ptr = boxes_ptr + 4 * (image.to(tl.int64) * slots + slot)
         left, top = tl.load(box_ptr), tl.load(box_ptr + 1)
         box_width, box_height = tl.load(box_ptr + 2), tl.load(box_ptr + 3)
-    across_scale = scale_of(mask_width, box_width)
-    down_scale = scale_of(mask_height, box_height)
+    has_pixels = (box_width > 0) & (box_height > 0)
+    across_scale = scale_of(mask_width, tl.maximum(box_width, 1))
+    down_scale = scale_of(mask_height, tl.maximum(box_height, 1))
     target = (height, down_scale, top)
 
     x = (block * COLUMNS + tl.arange(0, COLUMNS))[None, :]
@@ -86,7 +87,7 @@ def find_edges_kernel(
     low, high = _find_rows(mask, columns, x < width, ROWS)
     segment_ptr = segments_ptr + 2 * ((image.to(tl.int64) * slots + slot) * tl.num_programs(0) + block)
     tl.store(segment_ptr + 1, 0)
-    if (high < 0) & (not has_foot):
+    if ((high < 0) & (not has_foot)) | (not has_pixels):
         return
     # Rows whose stretches can have edges: up to the one that holds the pixel after the last inside.
     begin = tl.where(has_foot, 0, tl.maximum(low - 1, 0))
@@ -104,9 +105,10 @@ def find_edges_kernel(
     if total == 0:
         return
     begins = tl.atomic_add(header_ptr + FOUND, total, sem="relaxed")
-    tl.store(segment_ptr, tl.where(begins + total > room, -1, begins))
+    fits = _fits(begins, total, room)
+    tl.store(segment_ptr, tl.where(fits, begins, -1))
     tl.store(segment_ptr + 1, total)
-    if begins + total > room:
+    if not fits:
         return
     edge_ptr = edges_ptr + begins + tl.cumsum(counts, axis=1) - counts
     for start in range(begin, end, ROWS):
@@ -117,6 +119,12 @@ def find_edges_kernel(
         tl.store(place_ptr, x * height + stretch[0], mask=is_edge != 0)
         tl.store(place_ptr + is_edge, x * height + _find_turn(stretch, row, target, mask_height), mask=has_turn != 0)
         edge_ptr += tl.sum(edges, axis=0)[None, :]
+
+
+@triton.jit
+def _fits(begins, length, room):
+    """Whether a part of a pool lies within it; a counter that went beyond 2**31 is negative."""
+    return (begins >= 0) & (begins <= room - length)
 
 
 @triton.jit
@@ -189,7 +197,7 @@ def _blend_along(mask, row, columns, is_read):
     before, after, across = columns
     first = tl.load(mask_ptr + (row * stride_y + before * stride_x), mask=is_read, other=0).to(tl.float32)
     second = tl.load(mask_ptr + (row * stride_y + after * stride_x), mask=is_read, other=0).to(tl.float32)
-    return blend(first, second, across)
+    return blend(finite(first), finite(second), across)
 
 
 @triton.jit
@@ -202,13 +210,12 @@ def _is_inside(upper, lower, y, row, scale, rows):
 def _find_turn(stretch, row, target, rows):
     """The first pixel on the side on which a stretch ends, where it begins on the other.
 
-    Near where the line through the two values is zero; with a value that is not finite, where the weights begin to
-    change. Rounding moves it by less than a pixel, so the three around are looked at.
+    Near where the line through the two values is zero. Rounding moves it by less than a pixel, so the three around are
+    looked at.
     """
     first, last, upper, lower, ends_inside = stretch
     _, scale, top = target
     zero = upper / (upper - lower)
-    zero = tl.where(tl.abs(upper - lower) < float("inf"), zero, 0.0)
     guess = top + tl.ceil((row.to(tl.float32) + zero + 0.5) / scale - 0.5).to(tl.int32)
     turn = last
     for step in tl.static_range(3):
@@ -267,7 +274,7 @@ def write_strings_kernel(
     begins = 0
     if has_all:
         begins = tl.atomic_add(header_ptr + ORDERED, edges, sem="relaxed")
-    if (not has_all) | (begins + edges > room):
+    if (not has_all) | (not _fits(begins, edges, room)):
         tl.store(row_ptr + LENGTH, NO_EDGES)
         return
     ordered_ptr += begins
@@ -277,7 +284,7 @@ def write_strings_kernel(
         number = start + tl.arange(0, TILE)
         length += tl.sum(_characters(_difference(ordered_ptr, number, edges, height * width), number <= edges))
     offset = tl.atomic_add(header_ptr + BYTES, length, sem="relaxed")
-    if offset + length > capacity:
+    if not _fits(offset, length, capacity):
         tl.store(row_ptr + LENGTH, NO_BYTES)
         return
     tl.store(row_ptr + OFFSET, offset)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from maskjet import coco_rle
+from maskjet import coco_rle, limits
 from maskjet.ops.paste_masks.reference import paste_masks, upsample
 from maskjet.ops.selection import MaskQueries
 
@@ -33,9 +33,16 @@ def encode_dense(masks: torch.Tensor) -> list[bytes]:
 
 
 def values_in_box(mask: torch.Tensor, box: Sequence[int], size: tuple[int, int]) -> torch.Tensor:
-    """A mask [h, w] resized to its box (left, top, width, height), in an image that is minus infinity elsewhere."""
+    """A mask [h, w] resized to its box (left, top, width, height), in an image that is minus infinity elsewhere.
+
+    Raises:
+        InputError: The box is too large to resize a mask to it; the other implementations look at the image only.
+    """
     left, top, width, height = box
     image = mask.new_full(size, -torch.inf)
+    if width < 1 or height < 1:
+        return image
+    limits.check("mask_pixels", width * height, "a box has")
     rows, columns = slice(max(top, 0), max(top + height, 0)), slice(max(left, 0), max(left + width, 0))
     part = image[rows, columns]
     resized = upsample(mask[None], height, width)[0]

@@ -47,6 +47,8 @@ _EDGES = 8192  # of a mask on average; at 1080p a ragged blob 560 pixels wide ha
 _BYTES = 4096  # of a mask's string on average; that blob's has 2,300
 _LEAST_ROOM = 16  # masks of that average, if there are fewer
 _BYTES_AT_ONCE = 2**18  # of an image's strings on average, copied to the host with the first copy; 5 µs at 50 GB/s
+_MOST_PIXELS = 2**28  # of an image: seven bytes for each can be counted in 32 bits
+_MOST_PROGRAMS = 65535  # along the second and third axis of a grid
 _COUNTERS, _FIELDS, _NO_MASK = (int(constant.value) for constant in (COUNTERS, FIELDS, NO_MASK))
 _find_edges = Launcher(find_edges_kernel, num_warps=4, enable_fp_fusion=True)
 _write_strings = Launcher(write_strings_kernel, num_warps=16, enable_fp_fusion=True)
@@ -122,8 +124,8 @@ def encode_masks(
     batch, masks = queries.query.shape
     if not batch or not masks:
         return [[] for _ in image_sizes]
-    if max(height * width for height, width in image_sizes) >= 2**31:  # pixels are counted in 32 bits
-        FALLBACKS["encode_masks: images of 2**31 pixels and more"] += batch
+    if (reason := _why_too_large(mask_logits, masks, image_sizes)) is not None:
+        FALLBACKS[f"encode_masks: {reason}"] += batch
         return cpu.encode_masks(mask_logits.cpu(), queries.to(torch.device("cpu")), image_sizes)
     blocks = triton.cdiv(max(width for _, width in image_sizes), _COLUMNS)
     buffers, host = _own_buffers(threading.get_ident(), batch, masks, blocks * _COLUMNS, mask_logits.device)
@@ -132,8 +134,24 @@ def encode_masks(
     _wait_for(mask_logits.device)
     strings = read(host.numpy(), buffers, batch)
     if strings.has_invalid:
-        queries.rows()  # names the index
+        queries.rows()  # names what is out of range
     return strings.by_image(encode_missing(mask_logits, queries, image_sizes, strings))
+
+
+def _why_too_large(mask_logits: torch.Tensor, slots: int, image_sizes: list[tuple[int, int]]) -> str | None:
+    """What 32 bits can't count, or a grid can't hold; None if all is well."""
+    batch, _, rows, columns = mask_logits.shape
+    if max(height * width for height, width in image_sizes) > _MOST_PIXELS:
+        return f"images of more than {_MOST_PIXELS:,} pixels"
+    if max(batch, slots) > _MOST_PROGRAMS:
+        return f"more than {_MOST_PROGRAMS:,} masks of an image, or images"
+    _, _, down, across = mask_logits.stride()
+    if (rows - 1) * down + (columns - 1) * across >= 2**31:
+        return "masks whose logits lie too far apart"
+    # Up to 2**32 edges the counter of all of them is seen to be negative; then it begins anew.
+    if batch * slots * max(width for _, width in image_sizes) * 2 * rows >= 2**32:
+        return "so many masks that their edges can't be counted"
+    return None
 
 
 @lru_cache(maxsize=8)
@@ -152,7 +170,7 @@ def launch(mask_logits: torch.Tensor, queries: MaskQueries, sizes: torch.Tensor,
     Args:
         mask_logits: float32, float16 or bfloat16 [B, Q, h, w].
         queries: Which masks; the counts and indices are read on the device.
-        sizes: int32 [2 B], on the device: (height, width) per image, less than 2**31 pixels.
+        sizes: int32 [2 B], on the device: (height, width) per image, at most 2**28 pixels each.
         buffers: Allocated for this batch, as many masks and at least this width; overwritten.
     """
     batch, masks, blocks, _ = buffers.segments.shape
@@ -241,7 +259,8 @@ class Strings:
         fields = _header_length(batch, masks)
         header = packed[: 4 * fields].view(np.int32)
         self._data = packed[4 * fields : 4 * fields + int(header[0])].tobytes()
-        self._count = header[_COUNTERS : _COUNTERS + images].tolist()
+        counts = header[_COUNTERS : _COUNTERS + images].tolist()
+        self._count = [min(max(count, 0), masks) for count in counts]
         rows = header[_COUNTERS + batch :].reshape(batch, masks, _FIELDS)
         self._rows = rows[:images, : max(self._count)].tolist()
         failures = [
@@ -252,8 +271,8 @@ class Strings:
         ]
         self.missing = {where: edges for length, where, edges in failures if length != _NO_MASK}
         """(image, slot) of the masks that did not fit, and how many edges each has."""
-        self.has_invalid = any(length == _NO_MASK for length, _, _ in failures)
-        """Whether an index was out of range."""
+        self.has_invalid = self._count != counts or any(length == _NO_MASK for length, _, _ in failures)
+        """Whether a count or an index was out of range."""
 
     def by_image(self, remade: Mapping[tuple[int, int], bytes]) -> list[list[bytes]]:
         """The strings of each image, in the order of its queries; those that are missing from `remade`."""

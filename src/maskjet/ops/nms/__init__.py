@@ -13,7 +13,7 @@ from maskjet.ops.gpu import triton_variant
 from maskjet.ops.nms import cpu, reference
 from maskjet.ops.nms.cases import CASES, bytes_moved, tolerance_used
 from maskjet.ops.nms.kept import Kept
-from maskjet.ops.record import Op, Variant, needs_cpu, serves_any
+from maskjet.ops.record import Op, Variant, is_whole, needs_cpu, serves_any
 
 
 def nms(
@@ -33,7 +33,7 @@ def nms(
 
     Args:
         boxes: float32 [B, N, 4] xyxy, each image's in descending order of confidence.
-        count: int32 [B]: boxes of each image, at most N; those after are ignored. None takes all.
+        count: int32 [B]: boxes of each image; those after are ignored. None takes all, as does a number above N.
         iou_threshold: 0..1; a box goes if its intersection over union with one that stays is larger. Compared in
             float32 with the largest number not above it, which is how torchvision's CPU code compares.
         groups: int32 [B, N]; boxes of different groups (classes, levels) don't touch each other. None is one group.
@@ -60,14 +60,19 @@ def nms(
     if groups is None:
         groups = torch.zeros((batch, most), dtype=torch.int32, device=boxes.device)
     for name, value, shape in (("count", count, [batch]), ("groups", groups, [batch, most])):
-        if value.dtype != torch.int32 or list(value.shape) != shape or value.device != boxes.device:
+        is_tensor = isinstance(value, torch.Tensor)
+        if not is_tensor or value.dtype != torch.int32 or list(value.shape) != shape or value.device != boxes.device:
             raise InputError(f"{name} must be int32 {shape} on {boxes.device}, got {_describe(value)}.")
-    if not 0 <= iou_threshold <= 1:
+    if not isinstance(iou_threshold, int | float) or not 0 <= iou_threshold <= 1:
         raise InputError(f"iou_threshold must be 0..1, got {iou_threshold}.")
-    if max_output is not None and max_output < 1:
+    if max_output is not None and (not is_whole(max_output) or max_output < 1):
         raise InputError(f"max_output must be at least 1, got {max_output}.")
     kept: Kept = RECORD.choose(implementation, boxes).run(
-        boxes, count, groups, threshold=round_down(iou_threshold), max_output=most if max_output is None else max_output
+        boxes.detach(),
+        count,
+        groups,
+        threshold=round_down(iou_threshold),
+        max_output=most if max_output is None else int(max_output),
     )
     return kept
 

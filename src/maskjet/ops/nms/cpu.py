@@ -15,7 +15,7 @@ def nms(boxes: torch.Tensor, count: torch.Tensor, groups: torch.Tensor, *, thres
     index = torch.zeros((len(boxes), max_output), dtype=torch.int32)
     kept = torch.zeros(len(boxes), dtype=torch.int32)
     counts, rows = kept.numpy(), index.numpy()
-    for image, found in enumerate(count.tolist()):
+    for image, found in enumerate(count.clamp(0, boxes.shape[1]).tolist()):
         ours = np.ascontiguousarray(boxes[image, :found].numpy())
         group = np.ascontiguousarray(groups[image, :found].numpy())
         counts[image] = _choose(ours, group, np.float32(threshold), rows[image])

@@ -21,7 +21,7 @@ def find_overlaps_kernel(
     image = tl.program_id(2).to(tl.int64)
     word = tl.program_id(0)
     start = tl.program_id(1) * ROWS
-    found = tl.load(count_ptr + image)
+    found = tl.minimum(tl.load(count_ptr + image), most)
     if (start < found) & (word * BITS < found) & ((word + 1) * BITS > start):  # the others are never read
         row = start + tl.arange(0, ROWS)
         column = word * BITS + tl.arange(0, BITS)
@@ -66,7 +66,7 @@ def choose_kernel(
     WORDS: tl.constexpr,
 ):
     image = tl.program_id(0).to(tl.int64)
-    found = tl.load(count_ptr + image)
+    found = tl.minimum(tl.load(count_ptr + image), most)
     overlaps_ptr += image * most * words
     removed_ptr += image * words
     index_ptr += image * max_output

@@ -11,7 +11,7 @@ def nms(boxes: torch.Tensor, count: torch.Tensor, groups: torch.Tensor, *, thres
     """Choose which of boxes [B, N, 4] stay; see `ops.nms`."""
     index = torch.zeros((len(boxes), max_output), dtype=torch.int32, device=boxes.device)
     kept = torch.zeros(len(boxes), dtype=torch.int32, device=boxes.device)
-    for image, found in enumerate(count.tolist()):
+    for image, found in enumerate(count.clamp(0, boxes.shape[1]).tolist()):
         ours, group = boxes[image, :found], groups[image, :found]
         suppresses = ((_iou(ours) > threshold) & (group[:, None] == group)).cpu()
         is_removed = torch.zeros(found, dtype=torch.bool)

@@ -38,7 +38,8 @@ def paste_masks(
         UnsupportedError: The implementation asked for can't serve these logits.
 
     The reference is `F.interpolate(mask, (H, W), mode="bilinear", align_corners=False) > 0` in float32. Equal to it but
-    for pixels whose value lies within 1e-5 of zero.
+    for pixels whose value lies within 1e-5 of zero. Infinite logits count as ±1e30, NaN as -1e30, before they are
+    blended; within a millionth of that, pixels beside them may differ.
     """
     queries, sizes = check_masks(mask_logits, query, image_sizes)
     pasted: list[tuple[torch.Tensor, torch.Tensor]] = RECORD.choose(implementation, mask_logits).run(

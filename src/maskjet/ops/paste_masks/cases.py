@@ -6,11 +6,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
-from maskjet.ops.paste_masks.reference import upsample
+from maskjet.ops.paste_masks.reference import LARGEST, finite, upsample
 
 _TOLERANCE = 1e-5
 """A pixel may differ where its value is this close to zero: float32 rounding of logits of magnitude 10."""
+_TOLERANCE_BESIDE_INFINITY = LARGEST * 1e-6
+"""The same beside a logit that is not finite."""
 
 _Edit = Callable[[torch.Tensor], object]
 
@@ -111,16 +114,30 @@ def tolerance_used(inputs: dict[str, Any], expected: Any, actual: Any) -> float:
 
 
 def differing_share(inputs: dict[str, Any], image: int, is_different: torch.Tensor) -> float:
-    """How far from zero the values of an image's differing pixels [n, H, W] get, in tolerances; NaN is far."""
-    rows = inputs["query"][image].long()
-    return share_of(upsample(inputs["mask_logits"][image, rows].double(), *inputs["image_sizes"][image]), is_different)
+    """How far from zero the values of an image's differing pixels [n, H, W] get, in tolerances."""
+    rows, size = inputs["query"][image].long(), inputs["image_sizes"][image]
+    masks = inputs["mask_logits"][image, rows].double()
+    return share_of(upsample(masks, *size), upsample(largest_around(masks), *size), is_different)
 
 
-def share_of(values: torch.Tensor, is_different: torch.Tensor) -> float:
-    """The largest of the values that differ, in tolerances; 0 where none does."""
+def largest_around(masks: torch.Tensor) -> torch.Tensor:
+    """Of each logit [n, h, w] and its neighbours the largest magnitude."""
+    return F.max_pool2d(finite(masks).abs()[:, None], 3, stride=1, padding=1)[:, 0]
+
+
+def share_of(values: torch.Tensor, magnitudes: torch.Tensor, is_different: torch.Tensor) -> float:
+    """The largest of the values that differ, in tolerances; 0 where none does.
+
+    Args:
+        values: [n, H, W], whose sign decides.
+        magnitudes: [n, H, W]: of the logits around.
+        is_different: bool [n, H, W].
+    """
     if not is_different.any():
         return 0.0
-    return float(values[is_different].abs().nan_to_num(nan=float("inf")).max()) / _TOLERANCE
+    is_huge = magnitudes[is_different] > _TOLERANCE_BESIDE_INFINITY
+    limits = torch.where(is_huge, _TOLERANCE_BESIDE_INFINITY, _TOLERANCE)
+    return float((values[is_different].abs() / limits).max())
 
 
 def bytes_moved(inputs: dict[str, Any]) -> int:

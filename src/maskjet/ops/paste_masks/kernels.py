@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from maskjet.ops.triton_language import blend, scale_of, taps
+from maskjet.ops.triton_language import blend, finite, scale_of, taps
 
 
 @triton.jit(do_not_specialize=[*range(3), *range(4, 13)])
@@ -54,7 +54,7 @@ def paste_kernel(
     is_read = (row <= last_row) & (column < tl.where(is_small & is_valid, last_column + 1, 0))
     logits = tl.load(mask_ptr + (row * stride_y + column * stride_x), mask=is_read, other=0).to(tl.float32)
     has_inside = tl.max((logits > 0).to(tl.int32)) > 0
-    has_outside = tl.max((is_read & ((logits > 0) & (logits < float("inf")) == 0)).to(tl.int32)) > 0
+    has_outside = tl.max((is_read & ((logits > 0) == 0)).to(tl.int32)) > 0
     if (not is_valid) | (is_small & (has_inside != has_outside)):
         fill = tl.zeros([TILE_HEIGHT, TILE_WIDTH], tl.uint8) + (has_inside & is_valid).to(tl.uint8)
         _store(out_ptr, line, x, fill, y < height, width)
@@ -67,7 +67,9 @@ def paste_kernel(
     upper_after = tl.load(mask_ptr + (upper * stride_y + after * stride_x), mask=is_pixel, other=0).to(tl.float32)
     lower_before = tl.load(mask_ptr + (lower * stride_y + before * stride_x), mask=is_pixel, other=0).to(tl.float32)
     lower_after = tl.load(mask_ptr + (lower * stride_y + after * stride_x), mask=is_pixel, other=0).to(tl.float32)
-    value = blend(blend(upper_before, upper_after, across), blend(lower_before, lower_after, across), down)
+    above = blend(finite(upper_before), finite(upper_after), across)
+    below = blend(finite(lower_before), finite(lower_after), across)
+    value = blend(above, below, down)
     is_inside = (value > 0).to(tl.uint8)
     _store(out_ptr, line, x, is_inside, y < height, width)
     if tl.max(is_inside.to(tl.int32)) > 0:

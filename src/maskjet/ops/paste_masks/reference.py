@@ -7,6 +7,8 @@ import torch.nn.functional as F
 
 from maskjet.ops.selection import MaskQueries
 
+LARGEST = 1e30
+"""What an infinite logit counts as: blends of such stay finite, so that a share of 0 makes 0 of it and not NaN."""
 _FLOATS_AT_ONCE = 2**26  # of the upsampled values: 256 MB
 
 
@@ -30,4 +32,9 @@ def paste_masks(
 
 def upsample(masks: torch.Tensor, height: int, width: int) -> torch.Tensor:
     """Mask logits [n, h, w] to values [n, height, width], whose sign decides."""
-    return F.interpolate(masks[:, None], size=(height, width), mode="bilinear", align_corners=False)[:, 0]
+    return F.interpolate(finite(masks)[:, None], size=(height, width), mode="bilinear", align_corners=False)[:, 0]
+
+
+def finite(masks: torch.Tensor) -> torch.Tensor:
+    """Mask logits at most `LARGEST` in magnitude; NaN is outside, as minus infinity is."""
+    return masks.clamp(-LARGEST, LARGEST).nan_to_num(nan=-LARGEST)

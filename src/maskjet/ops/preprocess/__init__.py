@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -76,7 +77,7 @@ def preprocess(
         out = torch.empty((len(frames), 3, *size), dtype=dtype, device=frames.device)
     _check_out(out, (len(frames), 3, *size), frames.device)
     for name, values in (("mean", mean), ("std", std)):
-        if len(values) != 3 or (name == "std" and min(values) <= 0):
+        if len(values) != 3 or not all(map(math.isfinite, values)) or (name == "std" and min(values) <= 0):
             expected = "3 numbers above 0" if name == "std" else "3 numbers"
             raise InputError(f"{name} must be {expected}, got {tuple(values)}.")
     for name, value, known in (("order", order, ("rgb", "bgr")), ("resample", resample, ("bilinear", "cv2"))):

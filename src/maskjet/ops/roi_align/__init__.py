@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import torch
 
 from maskjet.config import Implementation
-from maskjet.errors import InputError
+from maskjet.errors import InputError, border
 from maskjet.ops.gpu import triton_variant
-from maskjet.ops.record import FLOATS, Op, Variant, serves_any
+from maskjet.ops.record import FLOATS, Op, Variant, is_whole, serves_any
 from maskjet.ops.roi_align import cpu, reference
 from maskjet.ops.roi_align.cases import CASES, bytes_moved, tolerance_used
 
@@ -46,28 +46,36 @@ def roi_align(
         InputError: An argument is not as above.
         UnsupportedError: The implementation asked for can't serve these features.
 
-    Equal to torchvision's within rounding. A box with a NaN, or with one negative side, is pooled from the finest
-    level, where torchvision leaves zeros or reads garbage.
+    Equal to torchvision's within rounding. A box with one negative side is pooled from the finest level, where
+    torchvision leaves zeros. One whose width or height on its level is not finite, as with a NaN, gives zeros, where
+    torchvision reads anywhere. Features that are not finite spread to the bins that have a share of them, be it 0.
     """
+    if not isinstance(boxes, torch.Tensor) or not isinstance(features, list | tuple):
+        got = f"{type(boxes).__name__} and {type(features).__name__}"
+        raise InputError(f"boxes must be a tensor, and features a list of tensors, one per level, got {got}.")
     if not 1 <= len(features) <= _MOST_LEVELS:
         raise InputError(f"features must have 1..{_MOST_LEVELS} levels, got {len(features)}.")
     first = features[0]
     for level, feature in enumerate(features):
+        if not isinstance(feature, torch.Tensor):
+            raise InputError(f"features[{level}] must be a tensor, got {type(feature).__name__}.")
         is_alike = (feature.dtype, feature.device, feature.shape[:2]) == (first.dtype, first.device, first.shape[:2])
         if feature.dtype not in FLOATS or feature.ndim != 4 or not is_alike or 0 in feature.shape[1:]:
             wanted = "float32, float16 or bfloat16 [B, C, H, W], of one type, batch and device"
             raise InputError(f"features[{level}] must be {wanted}, got {_describe(feature)}.")
-    if boxes.dtype != torch.float32 or boxes.ndim != 3 or boxes.shape[2] != 4 or len(boxes) != len(first):
-        raise InputError(f"boxes must be float32 [{len(first)}, N, 4], got {_describe(boxes)}.")
-    exponents = [math.log2(scale) if scale > 0 else math.nan for scale in scales]
+    is_alike = boxes.dtype == torch.float32 and boxes.device == first.device
+    if not is_alike or boxes.ndim != 3 or boxes.shape[2] != 4 or len(boxes) != len(first):
+        raise InputError(f"boxes must be float32 [{len(first)}, N, 4] on {first.device}, got {_describe(boxes)}.")
+    with border(InputError, "scales must be numbers, one per level"):
+        exponents = [math.log2(scale) if scale > 0 else math.nan for scale in scales]
     expected = [exponents[0] - level for level in range(len(features))] if exponents else []
     if exponents != expected or not exponents[0].is_integer():
         wanted = f"one power of two per level, {len(features)}, each half the one before"
         raise InputError(f"scales must be {wanted}, got {tuple(scales)}.")
-    if size < 1:
+    if not is_whole(size) or size < 1:
         raise InputError(f"size must be at least 1, got {size}.")
     pooled: torch.Tensor = RECORD.choose(implementation, first).run(
-        list(features), boxes, finest=round(-exponents[0]), size=size
+        list(features), boxes, finest=round(-exponents[0]), size=int(size)
     )
     return pooled
 

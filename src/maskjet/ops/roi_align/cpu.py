@@ -24,13 +24,14 @@ def roi_align(features: list[torch.Tensor], boxes: torch.Tensor, *, finest: int,
     batch, count = boxes.shape[:2]
     rows = boxes.reshape(-1, 4)
     image = torch.arange(batch, dtype=rows.dtype).repeat_interleave(count)
-    is_finite = rows.isfinite().all(dim=1)  # torchvision reads anywhere for the others, whose bins are zero
-    levels = find_levels(rows, finest, len(features)).where(is_finite, -1)
+    levels = find_levels(rows, finest, len(features))
     pooled = features[0].new_zeros((batch * count, features[0].shape[1], size, size))
     pooled = pooled.contiguous(memory_format=torch.channels_last)
     for level, feature in enumerate(features):
-        chosen = levels == level
+        scale = 2.0 ** -(finest + level)
+        sides = rows[:, 2:] * scale - rows[:, :2] * scale
+        chosen = (levels == level) & sides.isfinite().all(dim=1)  # for the others torchvision reads anywhere
         numbered = torch.cat((image[chosen, None], rows[chosen]), dim=1)
-        bins = pool(feature.float(), numbered, size, 2.0 ** -(finest + level), sampling_ratio=2)
+        bins = pool(feature.float(), numbered, size, scale, sampling_ratio=2)
         pooled[chosen] = bins.to(pooled.dtype)
     return pooled

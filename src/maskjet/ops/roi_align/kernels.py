@@ -57,6 +57,8 @@ def roi_align_kernel(
 
     scale = tl.exp2(-(finest + level).to(tl.float32))
     left, top, right, bottom = left * scale, top * scale, right * scale, bottom * scale
+    has_sides = (tl.abs(right - left) < float("inf")) & (tl.abs(bottom - top) < float("inf"))
+    left = tl.where(has_sides, left, float("inf"))  # which is near no pixel
     bin_width = tl.div_rn(tl.maximum(right - left, 1.0), SIZE * 1.0)
     bin_height = tl.div_rn(tl.maximum(bottom - top, 1.0), SIZE * 1.0)
     bins = tl.arange(0, BINS)

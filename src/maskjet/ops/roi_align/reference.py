@@ -33,7 +33,9 @@ def find_levels(boxes: torch.Tensor, finest: int, levels: int) -> torch.Tensor:
 
 def _pool(feature: torch.Tensor, image: torch.Tensor, boxes: torch.Tensor, size: int) -> torch.Tensor:
     """Bins [n, C, size, size] of boxes in feature coordinates."""
-    sides = (boxes[:, 2:] - boxes[:, :2]).clamp(min=1) / size
+    sides = boxes[:, 2:] - boxes[:, :2]
+    boxes = boxes.where(sides.isfinite().all(dim=1, keepdim=True), torch.nan)  # which is near no pixel
+    sides = sides.clamp(min=1) / size
     bins = torch.arange(size, device=boxes.device)
     total = torch.zeros((len(boxes), size, size, feature.shape[1]), device=boxes.device)
     for down in (0.25, 0.75):

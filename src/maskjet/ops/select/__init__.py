@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from maskjet.config import Implementation
-from maskjet.errors import InputError
+from maskjet.errors import InputError, border
 from maskjet.ops.gpu import table, triton_variant
-from maskjet.ops.record import FLOATS, Op, Variant, needs_cpu, serves_any
+from maskjet.ops.record import FLOATS, Op, Variant, is_whole, needs_cpu, serves_any
 from maskjet.ops.select import cpu, reference
 from maskjet.ops.select.cases import CASES, bytes_moved, tolerance_used
 from maskjet.ops.selection import ImageSizes, Selection, check_image_sizes
 
 PerClass = torch.Tensor | Sequence[float]
 """One value per class logit."""
+_MOST_ROWS = 2**28  # of a selection; its numbers are counted in 32 bits
 
 
 def select(
@@ -34,14 +37,15 @@ def select(
 
     Sigmoid over all query-class pairs; the `num_select` best, ties by ascending flat index (query × C + class); of
     these, those above the threshold; their classes mapped; of what is left, the first `max_detections`. NaN logits
-    rank first, as in `torch.sort`, and never pass.
+    rank first, as in `torch.sort`, and never pass. A box coordinate that is not a number lies at 0.
 
     Args:
         logits: float32, float16 or bfloat16 [B, Q, C].
-        boxes: Floating [B, Q, 4] cxcywh, 0..1 of the image.
+        boxes: Floating [B, Q, 4] cxcywh, 0..1 of the image. Both may have any strides.
         image_sizes: (height, width) in pixels, one per image.
-        threshold: What a score must exceed, 0..1: one number, or one per class.
-        class_map: int, one per class: the class id to report, -1 to drop the class. None reports the index.
+        threshold: What a score must exceed, 0..1: one number, or one per class. No score exceeds NaN.
+        class_map: int, one per class: the class id to report, -1 to drop the class. None reports the index. A tensor
+            of another type than int32 is looked at, which waits for its device.
         max_detections: Rows of the result, at least 1.
         num_select: How many of the best pairs are considered, at least 1; None for all.
         round_boxes: Round coordinates to whole pixels, halves to even.
@@ -59,20 +63,22 @@ def select(
     _check_predictions(logits, boxes)
     batch, queries, classes = logits.shape
     sizes = check_image_sizes(image_sizes, batch)
-    if max_detections < 1:
+    if not is_whole(max_detections) or max_detections < 1:
         raise InputError(f"max_detections must be at least 1, got {max_detections}.")
-    if num_select is not None and num_select < 1:
+    if batch * max_detections > _MOST_ROWS:
+        raise InputError(f"max_detections must be at most {_MOST_ROWS // batch:,} here, got {max_detections:,}.")
+    if num_select is not None and (not is_whole(num_select) or num_select < 1):
         raise InputError(f"num_select must be at least 1 or None, got {num_select}.")
     thresholds = _per_class("threshold", threshold, classes, torch.float32, logits.device)
-    mapping = range(classes) if class_map is None else class_map
+    mapping = range(classes) if class_map is None else _whole_numbers(class_map)
     selection: Selection = RECORD.choose(implementation, logits).run(
-        logits,
-        boxes,
+        logits.detach(),
+        boxes.detach(),
         sizes,
         thresholds=thresholds,
         class_map=_per_class("class_map", mapping, classes, torch.int32, logits.device),
-        max_detections=max_detections,
-        num_select=min(num_select or queries * classes, queries * classes),
+        max_detections=int(max_detections),
+        num_select=min(int(num_select or queries * classes), queries * classes),
         round_boxes=round_boxes,
     )
     return selection
@@ -81,7 +87,8 @@ def select(
 def _check_predictions(logits: torch.Tensor, boxes: torch.Tensor) -> None:
     if not isinstance(logits, torch.Tensor) or logits.ndim != 3 or not logits.is_floating_point():
         raise InputError(f"logits must be a floating tensor [B, Q, C], got {_describe(logits)}.")
-    if not isinstance(boxes, torch.Tensor) or boxes.shape != (*logits.shape[:2], 4) or boxes.device != logits.device:
+    is_alike = isinstance(boxes, torch.Tensor) and boxes.is_floating_point() and boxes.device == logits.device
+    if not is_alike or boxes.shape != (*logits.shape[:2], 4):
         raise InputError(
             f"boxes must be {[*logits.shape[:2], 4]} on {logits.device} to go with the logits, got {_describe(boxes)}."
         )
@@ -94,10 +101,25 @@ def _per_class(
         if value.shape != (classes,):
             raise InputError(f"{name} must have one value per class, {classes}, got {list(value.shape)}.")
         return value.to(device, dtype).contiguous()
-    values = (float(value),) * classes if isinstance(value, int | float | torch.Tensor) else tuple(value)
-    if len(values) != classes:
-        raise InputError(f"{name} must have one value per class, {classes}, got [{len(values)}].")
-    return table(values, dtype, device)
+    with border(InputError, f"{name} must be numbers"):
+        values = (float(value),) * classes if isinstance(value, int | float | torch.Tensor) else tuple(value)
+        if len(values) != classes:
+            raise InputError(f"{name} must have one value per class, {classes}, got [{len(values)}].")
+        return table(values, dtype, device)
+
+
+def _whole_numbers(class_map: Any) -> Any:
+    """A class map whose conversion to int32 loses nothing."""
+    if not isinstance(class_map, torch.Tensor):
+        with border(InputError, "class_map must be whole numbers, one per class"):
+            return tuple(operator.index(number) for number in class_map)
+    if class_map.dtype == torch.int32:
+        return class_map
+    if class_map.is_floating_point() or class_map.is_complex() or class_map.dtype == torch.bool:
+        raise InputError(f"class_map must be int, got {_describe(class_map)}.")
+    if class_map.numel() and not -(2**31) <= int(class_map.min()) <= int(class_map.max()) < 2**31:
+        raise InputError("class_map must hold class ids of 32 bits.")
+    return class_map
 
 
 def _describe(value: object) -> str:

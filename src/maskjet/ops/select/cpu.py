@@ -25,8 +25,9 @@ def select(
 ) -> Selection:
     """Choose detections from logits [B, Q, C] and boxes [B, Q, 4]; see `ops.select`."""
     batch, queries, classes = logits.shape
-    scores = logits.float().sigmoid().view(batch, queries * classes).numpy()
-    lowest, per_class = float(thresholds.min()), thresholds.numpy()
+    scores = logits.float().sigmoid().reshape(batch, queries * classes).numpy()
+    per_class = thresholds.numpy()
+    lowest = np.fmin.reduce(per_class, initial=np.inf)  # but for a NaN, which no score exceeds
     mapping = class_map.numpy()
     selection = Selection.empty(batch, max_detections, logits.device)
     for image, (height, width) in enumerate(image_sizes):

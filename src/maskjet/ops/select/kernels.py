@@ -74,7 +74,7 @@ def _collect(logits_ptr, thresholds_ptr, keys_ptr, pairs, classes, TILE: tl.cons
     lowest = float("inf")
     for start in range(0, classes, TILE):
         thresholds = tl.load(thresholds_ptr + start + offsets, mask=start + offsets < classes, other=float("inf"))
-        lowest = tl.minimum(lowest, tl.min(thresholds))
+        lowest = tl.minimum(lowest, tl.min(tl.where(thresholds == thresholds, thresholds, float("inf"))))
     found = 0
     nans = 0
     upcoming = tl.load(logits_ptr + offsets, mask=offsets < pairs, other=-float("inf"))
@@ -156,9 +156,9 @@ def _append(keys_ptr, kept, key, is_kept):
 
 @triton.jit
 def _to_pixels(coordinate, extent, IS_ROUNDED: tl.constexpr):
-    """A coordinate on the 0..1 scale in pixels, clamped to the image."""
-    pixels = tl.maximum(coordinate * extent, 0.0, propagate_nan=tl.PropagateNan.ALL)
-    pixels = tl.minimum(pixels, extent, propagate_nan=tl.PropagateNan.ALL)
-    if IS_ROUNDED:  # to whole pixels, halves to even
-        pixels = (pixels + 12582912.0) - 12582912.0
+    """A coordinate on the 0..1 scale in pixels, clamped to the image; 0 for a NaN."""
+    pixels = coordinate * extent
+    pixels = tl.minimum(tl.where(pixels > 0.0, pixels, 0.0), extent)
+    if IS_ROUNDED:  # to whole pixels, halves to even; from 2**23 on all are whole
+        pixels = tl.where(pixels < 8388608.0, (pixels + 8388608.0) - 8388608.0, pixels)
     return pixels

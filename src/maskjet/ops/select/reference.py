@@ -20,7 +20,7 @@ def select(
 ) -> Selection:
     """Choose detections from logits [B, Q, C] and boxes [B, Q, 4]; see `ops.select`."""
     batch, queries, classes = logits.shape
-    scores = logits.float().sigmoid().view(batch, queries * classes)
+    scores = logits.float().sigmoid().reshape(batch, queries * classes)
     ranked = scores.argsort(dim=1, descending=True, stable=True)[:, :num_select]
     selection = Selection.empty(batch, max_detections, logits.device)
     for image, (height, width) in enumerate(image_sizes):
@@ -39,9 +39,12 @@ def select(
 
 
 def to_pixels(boxes_cxcywh: torch.Tensor, height: int, width: int) -> torch.Tensor:
-    """Boxes [n, 4] on the 0..1 scale to float32 xyxy in pixels, clamped to the image; negative sizes count as 0."""
+    """Boxes [n, 4] on the 0..1 scale to float32 xyxy in pixels, clamped to the image.
+
+    Negative sizes count as 0, and so does what is then not a number.
+    """
     centre, size = boxes_cxcywh.float().chunk(2, dim=-1)
     half = 0.5 * size.clamp(min=0)
     scale = centre.new_tensor([width, height, width, height])
     xyxy = torch.cat((centre - half, centre + half), dim=-1) * scale
-    return xyxy.clamp(min=0).minimum(scale)
+    return xyxy.nan_to_num(nan=0, posinf=torch.inf, neginf=-torch.inf).clamp(min=0).minimum(scale)

@@ -23,6 +23,7 @@ from torchvision.ops import boxes as box_ops
 from torchvision.ops import poolers
 
 from maskjet.errors import InputError, UnsupportedError
+from maskjet.rewrites.ownership import check_parts
 
 Detections = list[dict[str, torch.Tensor]]
 """Per image as torchvision returns them: boxes, labels, scores and, of Mask R-CNN, masks."""
@@ -121,7 +122,7 @@ def capture(model: GeneralizedRCNN, images: Sequence[torch.Tensor]) -> Program:
 
     Raises:
         InputError: The model is no such model, or the images are none.
-        UnsupportedError: The model also detects keypoints.
+        UnsupportedError: The model also detects keypoints, or its transform or box coders are not torchvision's.
     """
     _check(model, images)
     with _LOCK, torch.no_grad(), ExitStack() as patches:
@@ -178,6 +179,7 @@ def _check(model: Any, images: Sequence[torch.Tensor]) -> None:
             raise InputError(f"images must be float tensors [C, H, W], got {image.dtype} {list(image.shape)}.")
     if model.roi_heads.has_keypoint():
         raise UnsupportedError("model must be without keypoints: decoding them is a loop over the detections.")
+    check_parts(model, ("transform", "rpn.box_coder", "roi_heads.box_coder"))  # the others are called
 
 
 def _patches(model: Any) -> Iterator[tuple[Any, str, Any]]:

@@ -18,11 +18,18 @@ from maskjet.rewrites.rewriting import Rewrite, called_module
 
 _FIELDS = ("running_mean", "running_var", "weight", "bias", "eps")  # of torchvision's FrozenBatchNorm2d too
 
+_NORMS = (
+    "torch.nn.modules.batchnorm.BatchNorm2d",
+    "torch.nn.modules.batchnorm.SyncBatchNorm",
+    "torchvision.ops.misc.FrozenBatchNorm2d",
+)
+
 
 def is_norm(module: nn.Module | None) -> bool:
     """Whether this is a batch norm that only scales and shifts."""
     has_fields = all(getattr(module, field, None) is not None for field in _FIELDS)
-    return has_fields and "BatchNorm" in type(module).__name__ and not (module and module.training)
+    is_known = f"{type(module).__module__}.{type(module).__qualname__}" in _NORMS  # a user's own may do more
+    return has_fields and is_known and not (module and module.training)
 
 
 def _anchors(graph: Graph) -> Iterator[Node]:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from maskjet.rewrites.layers.matching import is_pixelwise
+from maskjet.rewrites.ownership import is_torchvisions
 
 _CHANNELS = 8  # that a convolution in float16 writes at once; full multiples are faster
 
@@ -41,5 +42,5 @@ class JoinedRPNHead(nn.Module):
 def join_predictors(head: nn.Module) -> nn.Module:
     """The head with one convolution instead of two, or as it is if it is not like torchvision's."""
     parts = [getattr(head, name, None) for name in ("conv", "cls_logits", "bbox_pred")]
-    is_known = type(head).__name__ == "RPNHead" and all(map(is_pixelwise, parts[1:]))
+    is_known = is_torchvisions(head, "rpn.RPNHead") and all(map(is_pixelwise, parts[1:]))
     return JoinedRPNHead(head) if is_known else head
