@@ -13,7 +13,7 @@ import pytest
 import torch
 from PIL import Image as PILImage
 
-from maskjet import frames as frames_module
+from maskjet import videos as videos_module
 from maskjet.errors import InputError, SourceError
 from maskjet.frames import ListSource, VideoSource, open_source
 from maskjet.images import read_image, to_image
@@ -291,14 +291,14 @@ class TestVideos:
         for position, size in (packets[index] for index in damaged):
             data[position + 5 : position + size] = np.random.default_rng(0).bytes(size - 5)
         path.write_bytes(data)
-        opened = frames_module._open_container
+        opened = videos_module._open_container
 
         def with_threads(name):
             container = opened(name)
             container.streams.video[0].codec_context.thread_count = threads
             return container
 
-        monkeypatch.setattr(frames_module, "_open_container", with_threads)
+        monkeypatch.setattr(videos_module, "_open_container", with_threads)
         with open_source(path) as source:
             frames = list(source)
         shown, bad = [frame.index for frame in frames], [index for index, _ in source.bad_frames]

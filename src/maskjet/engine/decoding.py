@@ -104,10 +104,12 @@ class Readers:
     def _read(self, lane: _Lane, source: Any, room: int, drops_late: bool) -> None:
         error = None
         try:
-            with open_source(source) as opened:
+            opened = open_source(source)
+            frames = iter(opened)  # before it is ours to close: another may be reading it
+            with opened:
                 if drops_late:
                     _check_is_live(opened)
-                for frame in opened:
+                for frame in frames:
                     if not self._put(lane, frame, room, opened if drops_late else None):
                         return
         except BaseException as caught:
@@ -123,7 +125,9 @@ class Readers:
         """Add a frame; False if nobody wants any more."""
         if lane.number:
             # As dataclasses.replace would in three times the time, which counts at thousands of frames per second.
-            frame = Frame(frame.index, frame.time_s, frame.image, frame.source, frame.name, lane.number)
+            frame = Frame(
+                frame.index, frame.time_s, frame.image, frame.source, frame.name, lane.number, frame.index_is_exact
+            )
         with self._lock:
             if dropping is not None and len(lane.frames) >= room:
                 dropping.frames_dropped += len(lane.frames)
