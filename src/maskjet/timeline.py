@@ -7,7 +7,6 @@ damaged.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,85 +30,127 @@ class Gap:
 
 
 class Timeline:
-    """Sees a video's packets in the order of the file, and its pictures in the order they are shown.
+    """Sees a video's packets in the order of the file, and its frames in the order they are shown.
 
     Args:
         container: The opened file.
         stream: Its video.
+
+    Attributes:
+        is_constant: Whether all frames so far came at the stated rate.
     """
 
     def __init__(self, container: av.container.InputContainer, stream: av.VideoStream) -> None:
         rate = stream.average_rate
-        self._step = float(1 / (rate * stream.time_base)) if rate and stream.time_base else None
+        self.is_constant = True
+        self._step = float(1 / (rate * stream.time_base)) if rate and stream.time_base else 0.0
+        self._longest = self._step
+        self._tick_s = float(stream.time_base or 0)
         self._number = stream.index
         # MP4 lists its packets in its head: none can be missed, and none lies where the last one ended.
-        self._between = None if container.format.name == _MP4 and stream.frames else _BETWEEN.get(container.format.name)
         self._is_listed = container.format.name == _MP4 and bool(stream.frames)
+        self._between = None if self._is_listed else _BETWEEN.get(container.format.name)
+        self._index = _Index(stream) if container.format.name == "avi" else None
         self._end: int | None = None  # in the file, of the last packet
         self._before: int | None = None  # when the last one of the video is decoded
-        self._was_corrupt = False
+        self._was_damaged = False
         self._delay = 0  # most that one is shown after it is decoded
         self._suspects: list[tuple[int, int]] = []  # from when to when packets may be missing
-        self._shown: int | None = None
-        self._is_constant = True
-
-    @property
-    def step(self) -> float | None:
-        """Time from one frame to the next, in the stream's unit; None if it is not known to be constant."""
-        return self._step if self._is_constant else None
+        self._has_lost_count = False
+        self._last: int | None = None
 
     def see(self, packet: av.Packet[Any]) -> None:
-        """Take note of a packet of any stream."""
-        has_hole = False
+        """Take note of a packet of any stream; one of an AVI gets its time."""
+        is_damaged = packet.is_corrupt
         if packet.pos is not None and self._between is not None:
-            has_hole = self._end is not None and packet.pos - self._end > self._between
-            self._end = max(self._end or 0, packet.pos + packet.size)
+            is_damaged |= self._end is not None and not 0 <= packet.pos - self._end <= self._between
+            self._end = packet.pos + packet.size
         if packet.stream_index != self._number:
-            self._was_corrupt |= has_hole  # what is missing may be the video's all the same
+            self._was_damaged |= is_damaged  # what is missing may be the video's all the same
             return
-        time = packet.dts if packet.dts is not None else packet.pts
-        if time is None:
+        if packet.dts is None and packet.pts is None:
             return
+        if self._index is not None and not self._index.correct(packet):
+            self._has_lost_count |= is_damaged or self._was_damaged
+        time = packet.pts if packet.dts is None else packet.dts
         self._delay = max(self._delay, (packet.pts or time) - time)
-        if has_hole or packet.is_corrupt or self._was_corrupt:
+        if is_damaged or self._was_damaged:
             self._suspect(time)
-        self._was_corrupt = packet.is_corrupt
+        self._was_damaged = packet.is_corrupt
         self._before = time
 
     def suspect(self) -> None:
         """Take note that the decoder finds damage at the last packet."""
         if self._before is not None:
             self._suspect(self._before)
-        self._was_corrupt = True
+        self._was_damaged = True
 
     def _suspect(self, time: int) -> None:
         before = time if self._before is None else self._before
         self._suspects.append((min(before, time), max(before, time) + self._delay))
 
-    def show(self, pts: int, lost: int) -> Gap | None:
-        """Take note of a picture.
+    def place(self, pts: int) -> Gap | None:
+        """Take note of a frame, shown or lost.
 
         Args:
             pts: When it is shown.
-            lost: How many packets since the last one are known to have given none.
 
         Returns:
-            What else is missing before it.
+            What is missing between the last one and this one.
         """
-        before, self._shown = self._shown, pts
-        if before is None or self._step is None or self._is_listed:
+        if self._has_lost_count:
+            self._has_lost_count = False
+            return Gap(0, is_exact=False)
+        before, self._last = self._last, pts
+        if before is None and self._index is not None and self._index.is_complete:
+            before = -1
+            self._suspects.append((before, pts))
+        if before is None or not self._step or self._is_listed:
             return None
         margin = self._step / 2
         is_suspect = any(since - margin < pts and until + margin > before for since, until in self._suspects)
         self._suspects = [(since, until) for since, until in self._suspects if until + margin > before]
         steps = (pts - before) / self._step
         if not is_suspect:
-            self._is_constant &= 0.5 < steps < 1.5
+            self.is_constant &= 0.5 < steps < 1.5
+            self._longest = max(self._longest, pts - before)
             return None
-        missing = round(steps) - 1 - lost
+        missing = round(steps) - 1
         if steps <= 0 or missing > _MOST_MISSING:  # times are damaged, too
             return Gap(0, is_exact=False)
-        return Gap(missing, is_exact=self._is_constant) if missing > 0 else None
+        return Gap(missing, is_exact=self.is_constant) if missing > 0 else None
+
+    def frames_in(self, seconds: float) -> int:
+        """How many frames would fill the time from the last packet's end to the end that the file states."""
+        if not self._step or seconds < (self._longest - self._step / 4) * self._tick_s:
+            return 0
+        return round(seconds / (self._step * self._tick_s))
+
+
+class _Index:
+    """What an AVI says at its end: where each packet lies.
+
+    AVI has no times: FFmpeg counts packets, and after one that it could not find all others come too early.
+    """
+
+    def __init__(self, stream: av.VideoStream) -> None:
+        self._entries = stream.index_entries
+        self._count = len(self._entries)
+        self.is_complete = self._count == stream.frames
+        self._next = 0
+
+    def correct(self, packet: av.Packet[Any]) -> bool:
+        """Give a packet the time of its number; False if the index does not know it."""
+        if not self.is_complete or packet.pos is None or packet.dts is None:
+            return False
+        while self._next < self._count and self._entries[self._next].pos < packet.pos:
+            self._next += 1
+        if self._next == self._count or self._entries[self._next].pos != packet.pos:
+            return False
+        late = self._next - packet.dts
+        packet.dts += late
+        packet.pts = None if packet.pts is None else packet.pts + late
+        return True
 
 
 def states_end(container: av.container.InputContainer, stream: av.VideoStream) -> bool:
@@ -135,22 +176,3 @@ def announced_end_s(stream: av.VideoStream) -> float:
         return int(hours) * 3600 + int(minutes) * 60 + float(seconds)
     except ValueError:
         return 0.0
-
-
-def timed_by_index(packets: Iterator[av.Packet[Any]], stream: av.VideoStream) -> Iterator[av.Packet[Any]]:
-    """An AVI's packets at their times.
-
-    AVI has no times: FFmpeg counts packets, and after one that it could not find all others come too early. The index
-    at the file's end says which number the packet at a position has.
-    """
-    entries, number = stream.index_entries, 0
-    count = len(entries) if len(entries) == stream.frames else 0
-    for packet in packets:
-        if packet.stream_index == stream.index and packet.pos is not None and packet.dts is not None:
-            while number < count and entries[number].pos < packet.pos:
-                number += 1
-            if number < count and entries[number].pos == packet.pos:
-                late = number - packet.dts
-                packet.dts += late
-                packet.pts = None if packet.pts is None else packet.pts + late
-        yield packet

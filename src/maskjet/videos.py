@@ -21,7 +21,7 @@ from maskjet import limits
 from maskjet.errors import FrameError, SourceError, border
 from maskjet.images import explain
 from maskjet.source import Frame, Source
-from maskjet.timeline import Timeline, announced_end_s, stated_packets, states_end, timed_by_index
+from maskjet.timeline import Timeline, announced_end_s, stated_packets, states_end
 
 _OPEN_TIMEOUT_S, _READ_TIMEOUT_S = 10.0, 10.0
 _DAMAGED = "its data are damaged"
@@ -170,7 +170,7 @@ class VideoSource(Source):
         """The packets of all streams up to the end, or to where the file breaks off, and one that drains the decoder."""
         packets: Iterator[av.Packet[Any]] = container.demux(stream) if self.is_live else container.demux()
         try:
-            yield from timed_by_index(packets, stream) if container.format.name == "avi" else packets
+            yield from packets
         except av.error.FFmpegError as error:
             if self.is_live:
                 raise FrameError(f"{self.name!r} broke off: {_reason(error)}.", index=self.frames_seen) from error
@@ -192,11 +192,8 @@ class VideoSource(Source):
 
     def _show(self, picture: av.VideoFrame) -> Iterator[Frame]:
         """The frame of a picture, unless it is damaged."""
-        lost = self._miss_before(picture.pts)
-        if picture.pts is None:
-            self.index_is_exact = self.is_live  # a live source's first frame is the first that comes
-        elif not self.is_live:
-            self._miss_gap(picture, lost)
+        self._miss_before(picture.pts)
+        self._place(picture.pts)
         if picture.is_corrupt:
             self._damage = _DAMAGED
             self._skip(f"{self.name}: {self._damage}")
@@ -207,27 +204,30 @@ class VideoSource(Source):
         image = np.ascontiguousarray(np.rot90(pixels, round(picture.rotation / 90)))
         index = self.frames_seen
         self.frames_seen += 1
-        yield Frame(
-            index, picture.time, image, self.name, f"{self.name}#{index}", index_is_exact=self.index_is_exact
-        )
+        name = f"{self.name}#{index}"
+        yield Frame(index, picture.time, image, self.name, name, index_is_exact=self.index_is_exact)
 
-    def _miss_before(self, pts: int | None) -> int:
+    def _miss_before(self, pts: int | None) -> None:
         """Count the frames due before `pts`, None being the end, as lost if the stream is damaged.
 
         If it is not, they are no frames: second fields, or pictures that are never to be shown.
         """
-        lost = 0
         while self._due and (pts is None or self._due[0] <= pts):
-            if heappop(self._due) != pts and self._damage is not None:
+            due = heappop(self._due)
+            if due != pts and self._damage is not None:
+                self._place(due)
                 self._skip(f"{self.name}: {self._damage}")
-                lost += 1
-        return lost
 
-    def _miss_gap(self, picture: av.VideoFrame, lost: int) -> None:
-        """Count the frames that are missing before a picture, besides those known to be lost."""
-        gap = self._timeline.show(picture.pts, lost)
+    def _place(self, pts: int | None) -> None:
+        """Count the frames whose packets are missing before one that is shown or lost."""
+        if self.is_live:  # its first frame is the first that comes, its next one the next that comes
+            return
+        if pts is None:
+            self.index_is_exact = False
+            return
+        gap = self._timeline.place(pts)
         if gap is not None:
-            self._miss(gap.count, gap.is_exact, f"before {picture.time:.2f} s")
+            self._miss(gap.count, gap.is_exact, f"before {float(pts * self._stream.time_base):.2f} s")
 
     def _miss_end(self) -> None:
         """Count the frames that the file states and does not have at its end."""
@@ -240,9 +240,9 @@ class VideoSource(Source):
         else:
             if not stated_s and self.states_end and self._container.duration:
                 stated_s, end_s = self._container.duration / av.time_base, self._end_of_all_s
-            count = round((stated_s - end_s) * self.fps) if self.fps and stated_s - end_s > 1.5 / self.fps else 0
+            count = self._timeline.frames_in(stated_s - end_s)
         if count > 0:
-            is_exact = bool(self._stated_packets) or self._timeline.step is not None
+            is_exact = bool(self._stated_packets) or self._timeline.is_constant
             self._miss(count, is_exact, f"at the end: the video breaks off at {end_s:.2f} of {stated_s:.2f} s")
 
     def _miss(self, count: int, is_exact: bool, where: str) -> None:
