@@ -16,6 +16,7 @@ _MP4 = "mov,mp4,m4a,3gp,3g2,mj2"
 _BETWEEN = {"matroska,webm": 64, "flv": 64, "avi": 64, _MP4: 512}
 """Most bytes of headers between two packets, in the formats that have no other padding."""
 _STATE_THEIR_END = ("matroska,webm", "flv", "avi", "gif", _MP4)
+_CHUNK_HEADER = 8  # of an AVI's packet, in bytes
 _MOST_MISSING = 10**6
 
 
@@ -48,15 +49,16 @@ class Timeline:
         self._tick_s = float(stream.time_base or 0)
         self._number = stream.index
         # MP4 lists its packets in its head: none can be missed, and none lies where the last one ended.
-        self._is_listed = container.format.name == _MP4 and bool(stream.frames)
-        self._between = None if self._is_listed else _BETWEEN.get(container.format.name)
-        self._index = _Index(stream) if container.format.name == "avi" else None
+        is_listed = container.format.name == _MP4 and bool(stream.frames)
+        self._index = _Index(stream) if container.format.name == "avi" and stream.frames else None
+        self._has_times = not is_listed and self._index is None
+        self._between = None if is_listed else _BETWEEN.get(container.format.name)
         self._end: int | None = None  # in the file, of the last packet
         self._before: int | None = None  # when the last one of the video is decoded
         self._was_damaged = False
         self._delay = 0  # most that one is shown after it is decoded
         self._suspects: list[tuple[int, int]] = []  # from when to when packets may be missing
-        self._has_lost_count = False
+        self._missing: list[tuple[int, Gap]] = []  # what the index says is missing, and before when
         self._last: int | None = None
 
     def see(self, packet: av.Packet[Any]) -> None:
@@ -70,8 +72,8 @@ class Timeline:
             return
         if packet.dts is None and packet.pts is None:
             return
-        if self._index is not None and not self._index.correct(packet):
-            self._has_lost_count |= is_damaged or self._was_damaged
+        if self._index is not None:
+            self._look_up(packet, is_damaged or self._was_damaged)
         time = packet.pts if packet.dts is None else packet.dts
         self._delay = max(self._delay, (packet.pts or time) - time)
         if is_damaged or self._was_damaged:
@@ -84,6 +86,17 @@ class Timeline:
         if self._before is not None:
             self._suspect(self._before)
         self._was_damaged = True
+
+    def _look_up(self, packet: av.Packet[Any], is_damaged: bool) -> None:
+        """Give a packet of an AVI its time, and note what the index lists between it and the last one."""
+        assert self._index is not None
+        passed = self._index.find(packet)
+        if passed is None:
+            gap = Gap(0, is_exact=False) if is_damaged else None
+        else:
+            gap = Gap(passed, is_exact=True) if passed else None
+        if gap is not None:
+            self._missing.append((packet.dts if packet.pts is None else packet.pts, gap))
 
     def _suspect(self, time: int) -> None:
         before = time if self._before is None else self._before
@@ -98,14 +111,10 @@ class Timeline:
         Returns:
             What is missing between the last one and this one.
         """
-        if self._has_lost_count:
-            self._has_lost_count = False
-            return Gap(0, is_exact=False)
+        if self._missing and self._missing[0][0] <= pts:
+            return self._missing.pop(0)[1]
         before, self._last = self._last, pts
-        if before is None and self._index is not None and self._index.is_complete:
-            before = -1
-            self._suspects.append((before, pts))
-        if before is None or not self._step or self._is_listed:
+        if before is None or not self._step or not self._has_times:
             return None
         margin = self._step / 2
         is_suspect = any(since - margin < pts and until + margin > before for since, until in self._suspects)
@@ -134,23 +143,31 @@ class _Index:
     """
 
     def __init__(self, stream: av.VideoStream) -> None:
-        self._entries = stream.index_entries
-        self._count = len(self._entries)
-        self.is_complete = self._count == stream.frames
+        entries = stream.index_entries
+        self._entries = entries
+        self.packets = len(entries) if len(entries) and entries[-1].timestamp + 1 == stream.frames else 0
+        """How many it lists; 0 if it is missing or damaged. What shows the last frame once more is not listed."""
         self._next = 0
 
-    def correct(self, packet: av.Packet[Any]) -> bool:
-        """Give a packet the time of its number; False if the index does not know it."""
-        if not self.is_complete or packet.pos is None or packet.dts is None:
-            return False
-        while self._next < self._count and self._entries[self._next].pos < packet.pos:
-            self._next += 1
-        if self._next == self._count or self._entries[self._next].pos != packet.pos:
-            return False
-        late = self._next - packet.dts
+    def find(self, packet: av.Packet[Any]) -> int | None:
+        """Give a packet the time of its number.
+
+        Returns:
+            How many others there are between the last one that was found and this one; None if it is not listed.
+        """
+        if packet.pos is None or packet.dts is None:
+            return None
+        start = packet.pos - _CHUNK_HEADER
+        number = self._next
+        while number < self.packets and self._entries[number].pos < start:
+            number += 1
+        if number >= self.packets or self._entries[number].pos != start:
+            return None
+        late = self._entries[number].timestamp - packet.dts
         packet.dts += late
         packet.pts = None if packet.pts is None else packet.pts + late
-        return True
+        passed, self._next = number - self._next, number + 1
+        return passed
 
 
 def states_end(container: av.container.InputContainer, stream: av.VideoStream) -> bool:
@@ -164,11 +181,13 @@ def stated_packets(container: av.container.InputContainer, stream: av.VideoStrea
     """How many packets the video has by the file's head; 0 if it does not say."""
     if container.format.name == _MP4 and stream.frames:
         return len(stream.index_entries)  # without those that an edit list cuts away
-    return stream.frames
+    return (container.format.name == "avi" and _Index(stream).packets) or stream.frames
 
 
-def announced_end_s(stream: av.VideoStream) -> float:
+def announced_end_s(container: av.container.InputContainer, stream: av.VideoStream) -> float:
     """When the last frame ends, as the file's head says; 0 if it does not say."""
+    if container.format.name not in _STATE_THEIR_END:  # then FFmpeg has guessed
+        return 0.0
     if stream.duration is not None and stream.time_base is not None:
         return float((stream.duration + (stream.start_time or 0)) * stream.time_base)
     try:

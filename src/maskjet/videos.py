@@ -99,6 +99,7 @@ class VideoSource(Source):
         self._due: list[int] = []  # a heap: presentation times of packets that gave no frame yet
         # What the decoder last said of damage; FFmpeg's HEVC decoder says nothing.
         self._damage = _DAMAGED if stream.codec_context.name == "hevc" else None
+        self._stated_s = announced_end_s(container, stream)
         self._stated_packets = stated_packets(container, stream)
         self._packets_seen = 0
         self._missing = 0
@@ -233,8 +234,7 @@ class VideoSource(Source):
         """Count the frames that the file states and does not have at its end."""
         if self.is_live:
             return
-        stated_s = announced_end_s(self._stream)
-        end_s = self._end_s
+        stated_s, end_s = self._stated_s, self._end_s
         if self._stated_packets:
             count = self._stated_packets - self._packets_seen - self._missing
         else:
