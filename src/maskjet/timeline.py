@@ -8,14 +8,18 @@ damaged.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import av
 
+from maskjet.matroska import first_cluster
+
 _MP4 = "mov,mp4,m4a,3gp,3g2,mj2"
-_BETWEEN = {"matroska,webm": 64, "flv": 64, "avi": 64, _MP4: 512}
-"""Most bytes of headers between two packets, in the formats that have no other padding."""
-_STATE_THEIR_END = ("matroska,webm", "flv", "avi", "gif", _MP4)
+_MATROSKA, _TS = "matroska,webm", "mpegts"
+_BETWEEN = {_MATROSKA: 64, "flv": 64, "avi": 64, _MP4: 512, _TS: 5 * 188}
+"""Most bytes of headers and, in transport streams, stuffing between two packets."""
+_STATE_THEIR_END = (_MATROSKA, "flv", "avi", "gif", _MP4)
 _CHUNK_HEADER = 8  # of an AVI's packet, in bytes
 _MOST_MISSING = 10**6
 
@@ -36,12 +40,15 @@ class Timeline:
     Args:
         container: The opened file.
         stream: Its video.
+        path: Where it lies; None if it is no file.
 
     Attributes:
         is_constant: Whether all frames so far came at the stated rate.
     """
 
-    def __init__(self, container: av.container.InputContainer, stream: av.VideoStream) -> None:
+    def __init__(
+        self, container: av.container.InputContainer, stream: av.VideoStream, path: Path | None = None
+    ) -> None:
         rate = stream.average_rate
         self.is_constant = True
         self._step = float(1 / (rate * stream.time_base)) if rate and stream.time_base else 0.0
@@ -53,7 +60,10 @@ class Timeline:
         self._index = _Index(stream) if container.format.name == "avi" and stream.frames else None
         self._has_times = not is_listed and self._index is None
         self._between = None if is_listed else _BETWEEN.get(container.format.name)
-        self._end: int | None = None  # in the file, of the last packet
+        self._starts_at_zero = container.format.name == _MATROSKA
+        self._is_interleaved = container.format.name == _TS  # byte by byte, so that packets overlap
+        self._end = first_cluster(path) or 0 if path and container.format.name == _MATROSKA else None
+        """In the file, of the last packet."""
         self._before: int | None = None  # when the last one of the video is decoded
         self._was_damaged = False
         self._delay = 0  # most that one is shown after it is decoded
@@ -65,24 +75,30 @@ class Timeline:
         """Take note of a packet of any stream; one of an AVI gets its time."""
         is_damaged = packet.is_corrupt
         if packet.pos is not None and self._between is not None:
-            is_damaged |= self._end is not None and not 0 <= packet.pos - self._end <= self._between
-            self._end = packet.pos + packet.size
+            is_damaged |= self._end is not None and not self._adjoins(packet.pos - self._end)
+            end = packet.pos + packet.size
+            self._end = max(self._end or 0, end + packet.size * 4 // 184) if self._is_interleaved else end
         if packet.stream_index != self._number:
             self._was_damaged |= is_damaged  # what is missing may be the video's all the same
             return
         if packet.dts is None and packet.pts is None:
             return
         if self._index is not None:
-            self._look_up(packet, is_damaged or self._was_damaged)
+            self._look_up(packet, is_damaged or self._was_damaged or self._before is None)
         time = packet.pts if packet.dts is None else packet.dts
         self._delay = max(self._delay, (packet.pts or time) - time)
         if is_damaged or self._was_damaged:
+            if self._before is None and self._starts_at_zero:  # what should come first has not been read
+                self._last, self._before = -round(self._step), -round(self._step)
             self._suspect(time)
         self._was_damaged = packet.is_corrupt
         self._before = time
 
-    def suspect(self) -> None:
-        """Take note that the decoder finds damage at the last packet."""
+    def suspect(self, pts: int | None = None) -> None:
+        """Take note that the decoder finds damage in a picture, or at the last packet."""
+        if pts is not None:
+            self._suspects.append((pts, pts))
+            return
         if self._before is not None:
             self._suspect(self._before)
         self._was_damaged = True
@@ -90,23 +106,25 @@ class Timeline:
     def _look_up(self, packet: av.Packet[Any], is_damaged: bool) -> None:
         """Give a packet of an AVI its time, and note what the index lists between it and the last one."""
         assert self._index is not None
-        passed = self._index.find(packet)
-        if passed is None:
-            gap = Gap(0, is_exact=False) if is_damaged else None
-        else:
-            gap = Gap(passed, is_exact=True) if passed else None
-        if gap is not None:
-            self._missing.append((packet.dts if packet.pts is None else packet.pts, gap))
+        passed = self._index.find(packet, is_damaged=is_damaged)
+        if is_damaged and passed != 0 and (passed or self._before is not None):
+            since = packet.dts if packet.pts is None else packet.pts
+            self._missing.append((since, Gap(passed or 0, is_exact=passed is not None)))
+
+    def _adjoins(self, distance: int) -> bool:
+        assert self._between is not None
+        return distance <= self._between and (distance >= 0 or self._is_interleaved)
 
     def _suspect(self, time: int) -> None:
         before = time if self._before is None else self._before
         self._suspects.append((min(before, time), max(before, time) + self._delay))
 
-    def place(self, pts: int) -> Gap | None:
+    def place(self, pts: int, *, has_damage: bool) -> Gap | None:
         """Take note of a frame, shown or lost.
 
         Args:
             pts: When it is shown.
+            has_damage: Whether anything was found damaged or missing so far, anywhere.
 
         Returns:
             What is missing between the last one and this one.
@@ -120,14 +138,15 @@ class Timeline:
         is_suspect = any(since - margin < pts and until + margin > before for since, until in self._suspects)
         self._suspects = [(since, until) for since, until in self._suspects if until + margin > before]
         steps = (pts - before) / self._step
+        missing = round(steps) - 1
+        if is_suspect and 0 < missing <= _MOST_MISSING:
+            return Gap(missing, is_exact=self.is_constant)
+        if (is_suspect and steps <= 0) or (has_damage and self.is_constant and not 0.5 < steps < 1.5):
+            return Gap(0, is_exact=False)  # times are damaged, too
         if not is_suspect:
             self.is_constant &= 0.5 < steps < 1.5
             self._longest = max(self._longest, pts - before)
-            return None
-        missing = round(steps) - 1
-        if steps <= 0 or missing > _MOST_MISSING:  # times are damaged, too
-            return Gap(0, is_exact=False)
-        return Gap(missing, is_exact=self.is_constant) if missing > 0 else None
+        return None
 
     def frames_in(self, seconds: float) -> int:
         """How many frames would fill the time from the last packet's end to the end that the file states."""
@@ -148,26 +167,32 @@ class _Index:
         self.packets = len(entries) if len(entries) and entries[-1].timestamp + 1 == stream.frames else 0
         """How many it lists; 0 if it is missing or damaged. What shows the last frame once more is not listed."""
         self._next = 0
+        self._late = 0
 
-    def find(self, packet: av.Packet[Any]) -> int | None:
+    def find(self, packet: av.Packet[Any], *, is_damaged: bool) -> int | None:
         """Give a packet the time of its number.
+
+        Args:
+            packet: To be found by its position, and given its time.
+            is_damaged: Whether something may be missing before it; else the index is wrong where it lists it.
 
         Returns:
             How many others there are between the last one that was found and this one; None if it is not listed.
         """
         if packet.pos is None or packet.dts is None:
             return None
-        start = packet.pos - _CHUNK_HEADER
-        number = self._next
+        start, number = packet.pos - _CHUNK_HEADER, self._next
         while number < self.packets and self._entries[number].pos < start:
             number += 1
-        if number >= self.packets or self._entries[number].pos != start:
+        is_found = number < self.packets and self._entries[number].pos == start
+        if is_found and is_damaged:
+            self._late = self._entries[number].timestamp - packet.dts
+        packet.dts += self._late
+        packet.pts = None if packet.pts is None else packet.pts + self._late
+        if not is_found:
             return None
-        late = self._entries[number].timestamp - packet.dts
-        packet.dts += late
-        packet.pts = None if packet.pts is None else packet.pts + late
         passed, self._next = number - self._next, number + 1
-        return passed
+        return passed if is_damaged else 0
 
 
 def states_end(container: av.container.InputContainer, stream: av.VideoStream) -> bool:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from fractions import Fraction
 from functools import cache
 from heapq import heappop, heappush
+from pathlib import Path
 from typing import Any, TypeVar
 
 import av
@@ -95,7 +96,7 @@ class VideoSource(Source):
         self.length = None if self.is_live else self._announced_length(rate)
         self.states_end = not self.is_live and states_end(container, stream)
         self._to_rgb = av.video.reformatter.VideoReformatter()
-        self._timeline = Timeline(container, stream)
+        self._timeline = Timeline(container, stream, None if is_stream(self.name) else Path(self.name))
         self._due: list[int] = []  # a heap: presentation times of packets that gave no frame yet
         # What the decoder last said of damage; FFmpeg's HEVC decoder says nothing.
         self._damage = _DAMAGED if stream.codec_context.name == "hevc" else None
@@ -194,6 +195,8 @@ class VideoSource(Source):
     def _show(self, picture: av.VideoFrame) -> Iterator[Frame]:
         """The frame of a picture, unless it is damaged."""
         self._miss_before(picture.pts)
+        if picture.is_corrupt and picture.pts is not None:
+            self._timeline.suspect(picture.pts)
         self._place(picture.pts)
         if picture.is_corrupt:
             self._damage = _DAMAGED
@@ -226,8 +229,8 @@ class VideoSource(Source):
         if pts is None:
             self.index_is_exact = False
             return
-        gap = self._timeline.place(pts)
-        if gap is not None:
+        gap = self._timeline.place(pts, has_damage=bool(self.bad_frames))
+        if gap is not None and (gap.count or self.index_is_exact):  # that it can't be known is said once
             self._miss(gap.count, gap.is_exact, f"before {float(pts * self._stream.time_base):.2f} s")
 
     def _miss_end(self) -> None:
