@@ -119,7 +119,7 @@ def _open_files(text: str, what: str, paths: Iterable[Path]) -> Source:
 
 
 def _may_be_read(path: Path) -> bool:
-    """Whether a path leads to a file, a folder or nowhere, which is told in its turn; not to a FIFO, socket or device."""
+    """Whether a path leads to no FIFO, socket or device; that one leads nowhere is told in its turn."""
     mode = _mode(str(path))
     return mode is None or stat.S_ISREG(mode) or stat.S_ISDIR(mode)
 

@@ -62,7 +62,7 @@ def _tiff(data: bytes) -> tuple[int, int] | None:
     is_big = _read(data, 2, 2, order) == 43
     offset, count_size, entry_size, value_at = (8, 8, 20, 12) if is_big else (4, 2, 12, 8)
     start = _read(data, offset, 8 if is_big else 4, order)
-    found = {}
+    found: dict[int, int] = {}
     for number in range(_read(data, start, count_size, order)):
         entry = start + count_size + number * entry_size
         tag, kind = _read(data, entry, 2, order), _read(data, entry + 2, 2, order)

@@ -6,6 +6,7 @@ import os
 import re
 import stat
 import threading
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -64,8 +65,10 @@ def read_image(path: Path) -> Image:
     """
     name = str(path)
     with border(SourceError, f"image must be decodable, {name!r} is not"):
-        data = _read_file(path)
-        if not _is_whole(data):
+        data: bytes | None = _read_file(path)
+        if data is not None and data.startswith(b"\x89PNG"):
+            data = _plain_png(data)
+        if data is None or not _is_whole(data):
             raise SourceError(f"image must be whole, {name!r} is empty or cut off.")
         size_hw = stated_size_hw(data)
         if size_hw is None:  # OpenCV knows other formats, but not how large it may become
@@ -118,9 +121,40 @@ def _is_whole(data: bytes) -> bool:
     """Whether a file reaches its format's end mark; OpenCV fills what a JPEG lacks with grey and says nothing."""
     if data.startswith(b"\xff\xd8"):
         return _is_whole_jpeg(data)
-    if data.startswith(b"\x89PNG"):
-        return b"IEND\xaeB`\x82" in data
     return len(data) > 0
+
+
+_PNG_EXTRAS = {
+    b"iCCP",
+    b"sRGB",
+    b"gAMA",
+    b"cHRM",
+    b"cICP",
+    b"tEXt",
+    b"zTXt",
+    b"iTXt",
+    b"tIME",
+    b"pHYs",
+    b"bKGD",
+    b"sBIT",
+}
+"""Chunks that no pixel of ours depends on."""
+
+
+def _plain_png(data: bytes) -> bytes | None:
+    """A PNG without its extras, of which libpng complains on stderr; None if it is cut off or a checksum is wrong."""
+    position, kept = 8, [data[:8]]
+    while position + 12 <= len(data):
+        end = position + 12 + int.from_bytes(data[position : position + 4], "big")
+        kind = data[position + 4 : position + 8]
+        if kind not in _PNG_EXTRAS:
+            if zlib.crc32(data[position + 4 : end - 4]) != int.from_bytes(data[end - 4 : end], "big"):
+                return None
+            kept.append(data[position:end])
+        if kind == b"IEND":
+            return b"".join(kept)
+        position = end
+    return None
 
 
 _JPEG_MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")  # not a stuffed zero, not a restart within a scan

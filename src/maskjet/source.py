@@ -31,7 +31,7 @@ class Frame:
     stream: int = 0
     """Position of its source among those that run side by side, from 0."""
     index_is_exact: bool = True
-    """False where frames may be missing before it whose number can't be known: the index then counts only known ones."""
+    """False where frames may be missing before it and can't be counted: the index counts the known ones."""
 
 
 class Source(ABC):

@@ -81,12 +81,13 @@ class Timeline:
         if packet.stream_index != self._number:
             self._was_damaged |= is_damaged  # what is missing may be the video's all the same
             return
-        if packet.dts is None and packet.pts is None:
-            return
         if self._index is not None:
             self._look_up(packet, is_damaged or self._was_damaged or self._before is None)
+        shown = packet.dts if packet.pts is None else packet.pts
         time = packet.pts if packet.dts is None else packet.dts
-        self._delay = max(self._delay, (packet.pts or time) - time)
+        if shown is None or time is None:
+            return
+        self._delay = max(self._delay, shown - time)
         if is_damaged or self._was_damaged:
             if self._before is None and self._starts_at_zero:  # what should come first has not been read
                 self._last, self._before = -round(self._step), -round(self._step)
@@ -107,8 +108,8 @@ class Timeline:
         """Give a packet of an AVI its time, and note what the index lists between it and the last one."""
         assert self._index is not None
         passed = self._index.find(packet, is_damaged=is_damaged)
-        if is_damaged and passed != 0 and (passed or self._before is not None):
-            since = packet.dts if packet.pts is None else packet.pts
+        since = packet.dts if packet.pts is None else packet.pts
+        if is_damaged and since is not None and passed != 0 and (passed or self._before is not None):
             self._missing.append((since, Gap(passed or 0, is_exact=passed is not None)))
 
     def _adjoins(self, distance: int) -> bool:

@@ -29,7 +29,7 @@ _DAMAGED = "its data are damaged"
 _CONVERTING_THREADS = 4  # to RGB; one for each of 16 cores, FFmpeg's choice, takes a fifth off decoding at 720p
 _CAMERA = re.compile(r"/dev/video\d+")
 _URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
-_PROTOCOLS = "http,https,httpproxy,tls,tcp,udp,udplite,rtp,srtp,rtsp,rtmp,rtmps,rtmpt,rtmpe,srt,ftp,mmsh,mmst,crypto,data"
+_PROTOCOLS = "http,https,httpproxy,tls,tcp,udp,rtp,srtp,rtsp,rtmp,rtmps,rtmpt,rtmpe,srt,ftp,mmsh,mmst,crypto,data"
 _NAMING_OTHERS = {"concat", "dash", "hls", "image2", "imf", "lavfi", "mlv", "sdp", "vobsub", "webm_dash_manifest"}
 """Formats of files that name other files, or siblings that are read with them."""
 
@@ -169,7 +169,7 @@ class VideoSource(Source):
                         yield from self._show(picture)
 
     def _packets(self, container: av.container.InputContainer, stream: av.VideoStream) -> Iterator[av.Packet[Any]]:
-        """The packets of all streams up to the end, or to where the file breaks off, and one that drains the decoder."""
+        """The packets of all streams to the end, or to where the file breaks off, and one that drains the decoder."""
         packets: Iterator[av.Packet[Any]] = container.demux(stream) if self.is_live else container.demux()
         try:
             yield from packets
@@ -226,7 +226,7 @@ class VideoSource(Source):
         """Count the frames whose packets are missing before one that is shown or lost."""
         if self.is_live:  # its first frame is the first that comes, its next one the next that comes
             return
-        if pts is None:
+        if pts is None or self._stream.time_base is None:
             self.index_is_exact = False
             return
         gap = self._timeline.place(pts, has_damage=bool(self.bad_frames))
@@ -250,7 +250,7 @@ class VideoSource(Source):
 
     def _miss(self, count: int, is_exact: bool, where: str) -> None:
         """Note a run of frames whose packets are missing."""
-        how_many = f"{count} frame{'s' if count > 1 else ''}" if is_exact else f"{count or 'some'} frames or another number"
+        how_many = f"{count} frame{'s'[: count > 1]}" if is_exact else f"{count or 'some'} frames or another number"
         self.index_is_exact &= is_exact
         self._missing += count
         self._skip(f"{self.name}: {how_many} missing {where}", count)
@@ -274,7 +274,7 @@ def _reason(error: av.error.FFmpegError) -> str:
 
 
 def _interruptible(work: Callable[[], _T]) -> _T:
-    """Do what may wait for the network in a thread of its own, so that Ctrl-C ends the wait: FFmpeg heeds no signals."""
+    """Do what may wait for the network in a thread of its own: FFmpeg heeds no signals, so Ctrl-C would wait, too."""
     if threading.current_thread() is not threading.main_thread():
         return work()
     done: Future[_T] = Future()
