@@ -61,7 +61,7 @@ def read_image(path: Path) -> Image:
     """Read an image file as uint8 [H, W, 3] RGB, upright; of an animation or a multi-page file the first.
 
     Raises:
-        SourceError: Missing, unreadable, empty, cut off or no image; the message names the file.
+        SourceError: Missing, unreadable, no plain file, too large, empty, cut off or no image; the message names the file.
     """
     name = str(path)
     with border(SourceError, f"image must be decodable, {name!r} is not"):
@@ -69,7 +69,7 @@ def read_image(path: Path) -> Image:
         if data is not None and data.startswith(b"\x89PNG"):
             data = _plain_png(data)
         if data is None or not _is_whole(data):
-            raise SourceError(f"image must be whole, {name!r} is empty or cut off.")
+            raise SourceError(f"image must be whole, {name!r} is empty, cut off or damaged.")
         size_hw = stated_size_hw(data)
         if size_hw is None:  # OpenCV knows other formats, but not how large it may become
             raise SourceError(f"image must be decodable, {name!r} is corrupt or no PNG, JPEG, WebP, BMP, TIFF or GIF.")

@@ -63,7 +63,9 @@ class Timeline:
         self._starts_at_zero = container.format.name == _MATROSKA
         self._is_interleaved = container.format.name == _TS  # byte by byte, so that packets overlap
         self._end = first_cluster(path) or 0 if path and container.format.name == _MATROSKA else None
-        """In the file, of the last packet."""
+        """In the file, of the last packet; where they are interleaved, the start of the last one of the video."""
+        self._video_size = 0
+        self._others: list[tuple[int, int]] = []  # start and size, of packets beside that one
         self._before: int | None = None  # when the last one of the video is decoded
         self._was_damaged = False
         self._delay = 0  # most that one is shown after it is decoded
@@ -75,9 +77,7 @@ class Timeline:
         """Take note of a packet of any stream; one of an AVI gets its time."""
         is_damaged = packet.is_corrupt
         if packet.pos is not None and self._between is not None:
-            is_damaged |= self._end is not None and not self._adjoins(packet.pos - self._end)
-            end = packet.pos + packet.size
-            self._end = max(self._end or 0, end + packet.size * 4 // 184) if self._is_interleaved else end
+            is_damaged |= self._has_hole(packet.pos, packet.size, packet.stream_index == self._number)
         if packet.stream_index != self._number:
             self._was_damaged |= is_damaged  # what is missing may be the video's all the same
             return
@@ -112,9 +112,22 @@ class Timeline:
         if is_damaged and since is not None and passed != 0 and (passed or self._before is not None):
             self._missing.append((since, Gap(passed or 0, is_exact=passed is not None)))
 
-    def _adjoins(self, distance: int) -> bool:
+    def _has_hole(self, start: int, size: int, is_video: bool) -> bool:
+        """Whether bytes before a packet belong to none, or to two."""
         assert self._between is not None
-        return distance <= self._between and (distance >= 0 or self._is_interleaved)
+        if not self._is_interleaved:
+            has_hole = self._end is not None and not 0 <= start - self._end <= self._between
+            self._end = start + size
+            return has_hole
+        if not is_video:
+            self._others.append((start, size))
+            return False
+        inside = [others for at, others in self._others if self._end is not None and at < start]
+        self._others = [(at, others) for at, others in self._others if at > start]
+        most = self._between + (self._video_size + sum(inside)) * 188 // 184 + 188 * len(inside)
+        has_hole = self._end is not None and start - self._end > most
+        self._end, self._video_size = start, size
+        return has_hole
 
     def _suspect(self, time: int) -> None:
         before = time if self._before is None else self._before
