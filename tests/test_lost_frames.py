@@ -208,16 +208,17 @@ def mutate(data, rng):
     return (data[:start] + new + data[start + (0 if what == "insert" else count) :])[: len(data) + count]
 
 
+@pytest.mark.parametrize("b_frames", [0, 2])
 @pytest.mark.parametrize("kind", FORMATS)
-def test_nothing_is_lost_in_silence(kind, tmp_path):
+def test_nothing_is_lost_in_silence(kind, b_frames, tmp_path):
     """Frames that came and frames reported add up, or the source says that it can't know."""
-    data = write(tmp_path / f"v.{kind}", kind).read_bytes()
+    data = write(tmp_path / f"v.{kind}", kind, b_frames=b_frames).read_bytes()
     path, verdicts = tmp_path / f"mutated.{kind}", Counter()
-    for seed in range(25):
+    for seed in range(15):
         path.write_bytes(mutate(data, random.Random(seed)))
         source, frames = read(path)
         adds_up = source.frames_seen == 60 and not misplaced(frames)
         is_known = source.states_end and source.index_is_exact
         verdicts[adds_up] += 1
         assert adds_up or not is_known, (seed, len(frames), source.frames_seen, misplaced(frames))
-    assert verdicts[True] > 5
+    assert verdicts[True] > 3

@@ -61,7 +61,7 @@ def read_image(path: Path) -> Image:
     """Read an image file as uint8 [H, W, 3] RGB, upright; of an animation or a multi-page file the first.
 
     Raises:
-        SourceError: Missing, unreadable, no plain file, too large, empty, cut off or no image; the message names the file.
+        SourceError: Missing, unreadable, too large, empty, cut off, damaged or no image; the message names the file.
     """
     name = str(path)
     with border(SourceError, f"image must be decodable, {name!r} is not"):

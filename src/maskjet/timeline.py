@@ -44,6 +44,7 @@ class Timeline:
 
     Attributes:
         is_constant: Whether all frames so far came at the stated rate.
+        is_doubtful: Whether the last frames may lack others between them, in a stream that does not state its end.
     """
 
     def __init__(
@@ -51,6 +52,8 @@ class Timeline:
     ) -> None:
         rate = stream.average_rate
         self.is_constant = True
+        self.is_doubtful = False
+        self._open_end: int | None = None  # from when on that may be
         self._step = float(1 / (rate * stream.time_base)) if rate and stream.time_base else 0.0
         self._longest = self._step
         self._tick_s = float(stream.time_base or 0)
@@ -94,6 +97,20 @@ class Timeline:
             self._suspect(time)
         self._was_damaged = packet.is_corrupt
         self._before = time
+
+    def end(self, *, is_cut: bool, states_end: bool) -> None:
+        """Take note of the end: where frames are not stored in the order they are shown, the last ones may lack others.
+
+        Args:
+            is_cut: Whether the file states more.
+            states_end: Whether it would.
+        """
+        if self._before is None or not self._delay:
+            return
+        if is_cut:
+            self._suspects.append((self._before, self._before + 2 * self._delay))
+        elif not states_end:
+            self._open_end = self._before
 
     def suspect(self, pts: int | None = None) -> None:
         """Take note that the decoder finds damage in a picture, or at the last packet."""
@@ -157,6 +174,8 @@ class Timeline:
             return Gap(missing, is_exact=self.is_constant)
         if (is_suspect and steps <= 0) or (has_damage and self.is_constant and not 0.5 < steps < 1.5):
             return Gap(0, is_exact=False)  # times are damaged, too
+        if self._open_end is not None and pts > self._open_end and missing > 0 and self.is_constant:
+            self.is_doubtful = True
         if not is_suspect:
             self.is_constant &= 0.5 < steps < 1.5
             self._longest = max(self._longest, pts - before)

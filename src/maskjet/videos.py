@@ -98,6 +98,7 @@ class VideoSource(Source):
         self._to_rgb = av.video.reformatter.VideoReformatter()
         self._timeline = Timeline(container, stream, None if is_stream(self.name) else Path(self.name))
         self._due: list[int] = []  # a heap: presentation times of packets that gave no frame yet
+        self._given_up: set[int] = set()  # those that were counted as lost
         # What the decoder last said of damage; FFmpeg's HEVC decoder says nothing.
         self._damage = _DAMAGED if stream.codec_context.name == "hevc" else None
         self._stated_s = announced_end_s(container, stream)
@@ -145,6 +146,8 @@ class VideoSource(Source):
             if packet.stream_index != self._stream.index:
                 continue
             self._packets_seen += packet.pos is not None
+            if not packet.size and packet.dts is None:  # the last one, which drains the decoder
+                self._timeline.end(is_cut=self._missing_at_end() > 0, states_end=self.states_end)
             if packet.size and packet.pts is not None and not packet.is_discard:
                 heappush(self._due, packet.pts)
                 self._end_s = max(self._end_s, _end_s(packet))
@@ -193,7 +196,9 @@ class VideoSource(Source):
             return []
 
     def _show(self, picture: av.VideoFrame) -> Iterator[Frame]:
-        """The frame of a picture, unless it is damaged."""
+        """The frame of a picture, unless it is damaged, or comes after it was given up."""
+        if picture.pts in self._given_up:
+            return
         self._miss_before(picture.pts)
         if picture.is_corrupt and picture.pts is not None:
             self._timeline.suspect(picture.pts)
@@ -220,6 +225,7 @@ class VideoSource(Source):
             due = heappop(self._due)
             if due != pts and self._damage is not None:
                 self._place(due)
+                self._given_up.add(due)
                 self._skip(f"{self.name}: {self._damage}")
 
     def _place(self, pts: int | None) -> None:
@@ -230,23 +236,27 @@ class VideoSource(Source):
             self.index_is_exact = False
             return
         gap = self._timeline.place(pts, has_damage=bool(self.bad_frames))
+        self.index_is_exact &= not self._timeline.is_doubtful
         if gap is not None and (gap.count or self.index_is_exact):  # that it can't be known is said once
             self._miss(gap.count, gap.is_exact, f"before {float(pts * self._stream.time_base):.2f} s")
 
-    def _miss_end(self) -> None:
-        """Count the frames that the file states and does not have at its end."""
+    def _missing_at_end(self) -> int:
+        """How many frames the file states and does not have at its end."""
         if self.is_live:
-            return
-        stated_s, end_s = self._stated_s, self._end_s
+            return 0
         if self._stated_packets:
-            count = self._stated_packets - self._packets_seen - self._missing
-        else:
-            if not stated_s and self.states_end and self._container.duration:
-                stated_s, end_s = self._container.duration / av.time_base, self._end_of_all_s
-            count = self._timeline.frames_in(stated_s - end_s)
+            return max(self._stated_packets - self._packets_seen - self._missing, 0)
+        if self._stated_s or not (self.states_end and self._container.duration):
+            return self._timeline.frames_in(self._stated_s - self._end_s)
+        return self._timeline.frames_in(self._container.duration / av.time_base - self._end_of_all_s)
+
+    def _miss_end(self) -> None:
+        """Count the frames that are missing at the end."""
+        count = self._missing_at_end()
         if count > 0:
+            stated_s = self._stated_s or (self._container.duration or 0) / av.time_base
             is_exact = bool(self._stated_packets) or self._timeline.is_constant
-            self._miss(count, is_exact, f"at the end: the video breaks off at {end_s:.2f} of {stated_s:.2f} s")
+            self._miss(count, is_exact, f"at the end: the video breaks off at {self._end_s:.2f} of {stated_s:.2f} s")
 
     def _miss(self, count: int, is_exact: bool, where: str) -> None:
         """Note a run of frames whose packets are missing."""
