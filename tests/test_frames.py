@@ -13,7 +13,7 @@ import pytest
 import torch
 from PIL import Image as PILImage
 
-from maskjet import frames as frames_module
+from maskjet import videos as videos_module
 from maskjet.errors import InputError, SourceError
 from maskjet.frames import ListSource, VideoSource, open_source
 from maskjet.images import read_image, to_image
@@ -72,15 +72,20 @@ class TestImages:
         for value in (rgba, PILImage.fromarray(rgba), tmp_path / "rgba.png"):
             np.testing.assert_array_equal(to_image(value, "image"), picture())
 
-    def test_sixteen_bits_are_scaled(self, tmp_path):
+    def test_files_of_sixteen_bits_are_scaled(self, tmp_path):
         deep = picture().astype(np.uint16) * 257
         assert cv2.imwrite(str(tmp_path / "deep.png"), deep[..., ::-1])
         PILImage.fromarray(deep[..., 0]).save(tmp_path / "deep_grey.png")
-        np.testing.assert_array_equal(to_image(deep, "image"), picture())
         np.testing.assert_array_equal(read_image(tmp_path / "deep.png"), picture())
         np.testing.assert_array_equal(
             to_image(PILImage.open(tmp_path / "deep_grey.png"), "image")[..., 0], picture()[..., 0]
         )
+
+    @pytest.mark.parametrize("pack", [np.asarray, torch.from_numpy, PILImage.fromarray])
+    def test_arrays_of_sixteen_bits_are_refused_with_the_cure(self, pack):
+        twelve_bits = picture()[..., 0].astype(np.uint16) << 4
+        with pytest.raises(InputError, match=r"image must be uint8, got uint16 .* for 12 bits with \(image >> 4\)"):
+            to_image(pack(twelve_bits), "image")
 
     def test_exif_rotation_is_applied(self, tmp_path):
         exif = PILImage.Exif()
@@ -115,7 +120,7 @@ class TestImages:
     def test_a_file_cut_off(self, suffix, tmp_path):
         path = write_image(tmp_path / f"cut{suffix}", picture(200, 300))
         path.write_bytes(path.read_bytes()[: path.stat().st_size * 2 // 3])
-        with pytest.raises(SourceError, match=rf"image must be whole, '.*cut\{suffix}' is empty or cut off"):
+        with pytest.raises(SourceError, match=rf"image must be whole, '.*cut\{suffix}' is empty, cut off or damaged"):
             list(open_source(path))
 
     def test_a_jpeg_may_hold_a_thumbnail_and_be_followed_by_a_film(self, tmp_path):
@@ -127,14 +132,14 @@ class TestImages:
         path.write_bytes(whole[:2] + exif + whole[2:] + film)
         np.testing.assert_array_equal(read_image(path), cv2.imdecode(np.frombuffer(whole, np.uint8), 1)[..., ::-1])
         path.write_bytes(whole[:2] + exif + whole[2:-40])
-        with pytest.raises(SourceError, match=r"motion\.jpg' is empty or cut off"):
+        with pytest.raises(SourceError, match=r"motion\.jpg' is empty, cut off or damaged"):
             read_image(path)
 
     def test_a_header_that_asks_for_too_much(self, tmp_path):
         data = bytearray(cv2.imencode(".bmp", picture(8, 8))[1].tobytes())
         data[18:26] = (60_000).to_bytes(4, "little") * 2
         (tmp_path / "huge.bmp").write_bytes(data)
-        with pytest.raises(SourceError, match=r"huge\.bmp' is corrupt, too large or no image"):
+        with pytest.raises(SourceError, match=r"huge\.bmp' has 3,600,000,000 pixels, the limit is"):
             read_image(tmp_path / "huge.bmp")
 
     def test_corrupt_and_empty_files(self, tmp_path):
@@ -291,14 +296,14 @@ class TestVideos:
         for position, size in (packets[index] for index in damaged):
             data[position + 5 : position + size] = np.random.default_rng(0).bytes(size - 5)
         path.write_bytes(data)
-        opened = frames_module._open_container
+        opened = videos_module._open_container
 
         def with_threads(name):
             container = opened(name)
             container.streams.video[0].codec_context.thread_count = threads
             return container
 
-        monkeypatch.setattr(frames_module, "_open_container", with_threads)
+        monkeypatch.setattr(videos_module, "_open_container", with_threads)
         with open_source(path) as source:
             frames = list(source)
         shown, bad = [frame.index for frame in frames], [index for index, _ in source.bad_frames]

@@ -5,97 +5,18 @@ from __future__ import annotations
 import glob
 import os
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from fractions import Fraction
-from heapq import heappop, heappush
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any
 
-import av
-import av.error
-import av.video.reformatter
-import numpy as np
-from numpy.typing import NDArray
-
-from maskjet.colours import Look, guess_matrix, read_look
-from maskjet.errors import FrameError, InputError, SourceError
+from maskjet.errors import InputError, SourceError, border
 from maskjet.images import IMAGE_SUFFIXES, explain, to_image
+from maskjet.source import Frame, Source
+from maskjet.videos import VideoSource, files_of, is_stream
 
-_OPEN_TIMEOUT_S, _READ_TIMEOUT_S = 10.0, 10.0
-_DAMAGED = "its data are damaged"
-_CONVERTING_THREADS = 4  # to RGB; one for each of 16 cores, FFmpeg's choice, takes a fifth off decoding at 720p
-
-
-@dataclass(frozen=True, eq=False)
-class Frame:
-    """One image of a source."""
-
-    index: int
-    """Position in the source, from 0; frames that could not be decoded are counted."""
-    time_s: float | None
-    """When it is shown, in seconds; None where the source has no clock."""
-    image: NDArray[np.uint8]
-    """uint8 [H, W, 3], RGB."""
-    source: str
-    """What the source was opened with."""
-    name: str
-    """The file it comes from; for a video its name and the index."""
-    stream: int = 0
-    """Position of its source among those that run side by side, from 0."""
-
-
-class Source(ABC):
-    """Frames in order, to be iterated over once; a context manager.
-
-    Args:
-        name: What it was opened with.
-
-    Attributes:
-        kind: What frames are read from.
-        name: What it was opened with.
-        length: How many frames it should have; None if that can't be known.
-        fps: Frames per second; None where there is no clock.
-        size_hw: (height, width) of the first frame; None where that is not known before it is read.
-        look: What its colours and pixels mean; None for images, and before the first frame of a video is there.
-        files: The files it reads, as far as they are known before.
-        is_live: Whether frames come as they happen, from a camera or a stream without an end.
-        frames_seen: How many frames went by, those in `bad_frames` included: the next one's index.
-        bad_frames: (index, reason) of the frames left out because they could not be decoded.
-        frames_dropped: How many frames were left out because newer ones had come.
-    """
-
-    kind: ClassVar[Literal["image", "list", "video"]]
-    length: int | None = None
-    fps: float | None = None
-    size_hw: tuple[int, int] | None = None
-    look: Look | None = None
-    files: Sequence[Path] = ()
-    is_live: bool = False
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.frames_seen = 0
-        self.bad_frames: list[tuple[int, str]] = []
-        self.frames_dropped = 0
-
-    @abstractmethod
-    def __iter__(self) -> Iterator[Frame]: ...
-
-    def close(self) -> None:  # noqa: B027 - most sources hold nothing open
-        """Let go of files and devices; may be called twice."""
-
-    def __enter__(self) -> Source:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _skip(self, reason: str) -> None:
-        """Count a frame that is left out."""
-        self.bad_frames.append((self.frames_seen, reason))
-        self.frames_seen += 1
+__all__ = ["Frame", "ImageSource", "ListSource", "Source", "VideoSource", "open_source", "split_sources"]
 
 
 def open_source(source: Any) -> Source:
@@ -107,20 +28,30 @@ def open_source(source: Any) -> Source:
             array, PIL image or tensor; an iterable of these; or a `Source`, which is returned as it is.
 
     Returns:
-        The source, opened. What can't be read at all is an error here; one bad frame among others is not.
+        The source, opened. What can't be read at all is an error here, and so is a file in a list that does not exist;
+        one bad frame among others is not, nor is a file of a folder or glob that is gone when its turn comes.
 
     Raises:
-        SourceError: Nothing can be read from it; the message names it.
+        SourceError: Nothing can be read from it, or it is a FIFO, socket or device; the message names it.
         InputError: It is of no type above.
     """
     return _open(source, "image")
 
 
 def split_sources(source: Any) -> list[Any]:
-    """What runs side by side: the items of a list or tuple, unless all are images; else the source alone."""
-    if isinstance(source, list | tuple) and not all(map(_is_image, source)):
-        return list(source)
-    return [source]
+    """What runs side by side: the items of a list or tuple, unless all are images; else the source alone.
+
+    Raises:
+        SourceError: A file that is named does not exist.
+        InputError: An opened source is given twice.
+    """
+    if not isinstance(source, list | tuple) or all(map(_is_image, source)):
+        return [source]
+    for position, item in enumerate(source):
+        _check_named(item)
+        if isinstance(item, Source) and any(item is other for other in source[:position]):
+            raise InputError(f"source must be given once, {item.name!r} is given twice: open it twice.")
+    return list(source)
 
 
 def _open(source: Any, name: str) -> Source:
@@ -134,31 +65,63 @@ def _open(source: Any, name: str) -> Source:
     if hasattr(source, "shape") or hasattr(source, "getexif"):
         return ImageSource(source, name)
     if isinstance(source, Iterable) and not isinstance(source, bytes):
+        if isinstance(source, list | tuple):
+            for item in source:
+                _check_named(item)
         return ListSource(source, type(source).__name__)
     raise InputError(f"source must be a path, URL, camera, image or an iterable of these, got {type(source).__name__}.")
 
 
 def _open_path(text: str) -> Source:
-    if "://" in text or text.startswith("/dev/video"):
+    text = text.removeprefix("file://")
+    if is_stream(text):
         return VideoSource(text)
-    path = Path(text)
-    try:
-        if path.is_dir():
-            return _open_files(text, "folder with images", filter(_is_image, path.iterdir()))
-        if path.exists():
-            return ImageSource(path, text) if _is_image(path) else VideoSource(text)
-    except OSError as error:
-        raise SourceError(f"source must be readable, {text!r} is not: {explain(error)}.") from error
-    if glob.has_magic(text):
+    mode = _mode(text)
+    if mode is None and glob.has_magic(text):
         return _open_files(text, "glob that matches files", map(Path, glob.glob(text, recursive=True)))  # noqa: PTH207
-    raise SourceError(f"source must exist, {text!r} does not.")
+    if mode is None:
+        raise SourceError(f"source must exist, {text!r} does not.")
+    if stat.S_ISDIR(mode):
+        return _open_files(text, "folder with images", filter(_is_image, Path(text).iterdir()))
+    if not stat.S_ISREG(mode):  # reading it might wait for ever
+        raise SourceError(
+            f"source must be a file, folder, camera or URL, {text!r} is a FIFO, socket or device: save what comes from "
+            "it to a file, or serve it at a URL."
+        )
+    return ImageSource(Path(text), text) if _is_image(text) else VideoSource(text)
+
+
+def _check_named(item: Any) -> None:
+    """Refuse a path to nothing."""
+    if isinstance(item, str | os.PathLike):
+        text = os.fspath(item).removeprefix("file://")
+        if not (text.isdecimal() or is_stream(text) or glob.has_magic(text)) and _mode(text) is None:
+            raise SourceError(f"source must exist, {text!r} does not.")
+
+
+def _mode(text: str) -> int | None:
+    """What kind of file a path leads to; None if to none."""
+    with border(SourceError, f"source must be readable, {text!r} is not"):
+        try:
+            return Path(text).stat().st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise SourceError(f"source must be readable, {text!r} is not: {explain(error)}.") from error
 
 
 def _open_files(text: str, what: str, paths: Iterable[Path]) -> Source:
-    found = sorted(paths, key=_natural)
+    with border(SourceError, f"source must be readable, {text!r} is not"):
+        found = sorted(filter(_may_be_read, paths), key=_natural)
     if not found:
         raise SourceError(f"source must be a {what}, {text!r} has none.")
     return ListSource(found, text)
+
+
+def _may_be_read(path: Path) -> bool:
+    """Whether a path leads to no FIFO, socket or device; that one leads nowhere is told in its turn."""
+    mode = _mode(str(path))
+    return mode is None or stat.S_ISREG(mode) or stat.S_ISDIR(mode)
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
@@ -172,12 +135,10 @@ def _files_of(item: Any) -> list[Path]:
         return list(item.files)
     if not isinstance(item, str | os.PathLike):
         return []
-    text = os.fspath(item)
-    if "://" in text:  # FFmpeg's protocols can be nested, as in async:file:///a.mp4
-        return [Path(found) for found in re.findall(r"file:([^|]+)", text)]
+    text = os.fspath(item).removeprefix("file://")
     path = Path(text)
-    if isinstance(item, Path) and _is_image(path):
-        return [path]  # one of a folder's or glob's thousands
+    if is_stream(text) or (isinstance(item, Path) and _is_image(path)):  # the second: one of a folder's thousands
+        return files_of(text)
     if path.is_dir():
         return list(filter(_is_image, path.iterdir()))
     if path.exists() or not glob.has_magic(text):
@@ -213,7 +174,7 @@ class ImageSource(Source):
         self.files = _files_of(image)
         self.size_hw = (self._image.shape[0], self._image.shape[1])
 
-    def __iter__(self) -> Iterator[Frame]:
+    def _read(self) -> Iterator[Frame]:
         self.frames_seen = 1
         yield Frame(0, None, self._image, self.name, self.name)
 
@@ -221,7 +182,7 @@ class ImageSource(Source):
 class ListSource(Source):
     """Sources one after the other, each opened when its turn comes, their frames numbered through.
 
-    An item that can't be opened is one bad frame.
+    An item that can't be opened, or breaks, is one bad frame.
 
     Args:
         items: What `open_source` takes.
@@ -238,180 +199,30 @@ class ListSource(Source):
         if isinstance(items, list | tuple) and all(map(_is_image, items)):
             self.length = len(items)
 
-    def __iter__(self) -> Iterator[Frame]:
+    def _read(self) -> Iterator[Frame]:
         for position, item in enumerate(self._items):
             try:
                 source = _open(item, f"{self.name}[{position}]")
+                frames = iter(source)  # before it is ours to close: another may be reading it
+                self.look = self.look or source.look
+                with source:
+                    yield from self._number(source, frames)
             except SourceError as error:
                 self._skip(str(error))
-                continue
-            self.look = self.look or source.look
-            with source:
-                yield from self._number(source)
 
-    def _number(self, source: Source) -> Iterator[Frame]:
+    def _number(self, source: Source, frames: Iterator[Frame]) -> Iterator[Frame]:
         """The frames of one of the sources, counted from where the last one ended."""
-        first = self.frames_seen
+        first, is_exact = self.frames_seen, self.index_is_exact
         try:
-            for frame in source:
-                yield replace(frame, index=first + frame.index, source=self.name)
+            for frame in frames:
+                yield replace(
+                    frame,
+                    index=first + frame.index,
+                    source=self.name,
+                    index_is_exact=is_exact and frame.index_is_exact,
+                )
         finally:
             self.bad_frames += [(first + index, reason) for index, reason in source.bad_frames]
             self.frames_seen = first + source.frames_seen
-
-
-class VideoSource(Source):
-    """A video file, camera or network stream, decoded by FFmpeg, upright.
-
-    A damaged frame costs itself, and those that can't be shown without it; they are counted where the container gives
-    times to its packets, as all but raw streams do. So each frame has the index it has in the whole file. Frames that
-    are predicted from a damaged one are shown as FFmpeg decodes them, up to the next key frame with traces of it. A
-    file that ends before the time it announces gets one more entry in `bad_frames`, for its end.
-
-    Args:
-        name: Path, device file or URL.
-
-    Raises:
-        SourceError: It can't be opened, has no video, or not one frame of it can be decoded.
-    """
-
-    kind = "video"
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.files = _files_of(name)
-        self._container = _open_container(name)
-        self._stream = self._container.streams.video[0]
-        is_device = name.startswith("/dev/video")
-        self.is_live = is_device or ("://" in name and self._container.duration is None)
-        self._stream.thread_type = "SLICE" if self.is_live else "AUTO"  # a thread per frame is faster, and later
-        rate = self._stream.average_rate
-        self.fps = float(rate) if rate else None
-        self.length = None if self.is_live else self._announced_length(rate)
-        self._to_rgb = av.video.reformatter.VideoReformatter()
-        self._due: list[int] = []  # a heap: presentation times of packets that gave no frame yet
-        # What the decoder last said of damage; FFmpeg's HEVC decoder says nothing.
-        self._damage = _DAMAGED if self._stream.codec_context.name == "hevc" else None
-        self._end_s = 0.0
-        self._frames = self._read()
-        self._first = next(self._frames, None)
-        if self._first is None:
-            self.close()
-            raise SourceError(f"source must have a frame that can be decoded, {name!r} has none.")
-        self.size_hw = (self._first.image.shape[0], self._first.image.shape[1])
-
-    def _announced_length(self, rate: Fraction | None) -> int | None:
-        if self._stream.frames:
-            return self._stream.frames
-        if self._container.duration and rate:
-            return round(self._container.duration / av.time_base * rate)
-        return None
-
-    def __iter__(self) -> Iterator[Frame]:
-        if self._first is not None:
-            first, self._first = self._first, None
-            yield first
-            yield from self._frames
-
-    def close(self) -> None:
-        """Close the file or device; may be called twice."""
-        self._container.close()
-
-    def _read(self) -> Iterator[Frame]:
-        for packet in self._packets(self._container, self._stream):
-            if packet.size and packet.pts is not None and not packet.is_discard:
-                heappush(self._due, packet.pts)
-                self._end_s = max(self._end_s, float((packet.pts + (packet.duration or 0)) * packet.time_base))
-            for picture in self._decode(packet):
-                yield from self._show(picture)
-        if self._due and not self.is_live:
-            yield from self._read_end()
-        self._miss_before(None)
-        announced_s = _announced_end_s(self._stream)
-        if self.fps and announced_s - self._end_s > 1.5 / self.fps:
-            self._skip(f"{self.name}: the video breaks off at {self._end_s:.2f} of {announced_s:.2f} s")
-
-    def _read_end(self) -> Iterator[Frame]:
-        """The frames still due, decoded again one by one: damage ends PyAV's draining of the decoder's threads."""
-        with _open_container(self.name) as container:
-            stream = container.streams.video[0]
-            stream.thread_type = "SLICE"
-            container.seek(self._due[0], stream=stream)
-            for packet in self._packets(container, stream):
-                for picture in self._decode(packet):
-                    if self._due and picture.pts is not None and picture.pts >= self._due[0]:
-                        yield from self._show(picture)
-
-    def _packets(self, container: av.container.InputContainer, stream: av.VideoStream) -> Iterator[av.Packet[Any]]:
-        """The packets up to the end, or to where the file breaks off, and an empty one that drains the decoder."""
-        try:
-            yield from container.demux(stream)
-        except av.error.FFmpegError as error:
-            if self.is_live:
-                raise FrameError(f"{self.name!r} broke off: {explain(error)}.", index=self.frames_seen) from error
-            self._damage = explain(error)
-            drain: av.Packet[Any] = av.Packet()
-            drain.stream = stream
-            yield drain
-
-    def _decode(self, packet: av.Packet[Any]) -> list[av.VideoFrame]:
-        """The pictures that come out of the decoder after this packet; none if it finds damage."""
-        try:
-            return packet.decode()
-        except av.error.FFmpegError as error:
-            self._damage = explain(error)
-            if packet.size and packet.pts is None:  # it will not be missed
-                self._skip(f"{self.name}: {self._damage}")
-            return []
-
-    def _show(self, picture: av.VideoFrame) -> Iterator[Frame]:
-        """The frame of a picture, unless it is damaged."""
-        self._miss_before(picture.pts)
-        if picture.is_corrupt:
-            self._damage = _DAMAGED
-            self._skip(f"{self.name}: {self._damage}")
-            return
-        if self.look is None:
-            self.look = read_look(picture, self._stream.sample_aspect_ratio)
-        matrix = guess_matrix(picture)
-        rgb = self._to_rgb.reformat(picture, format="rgb24", src_colorspace=matrix, threads=_CONVERTING_THREADS)
-        pixels = np.asarray(rgb.to_ndarray(), dtype=np.uint8)
-        image = np.ascontiguousarray(np.rot90(pixels, round(picture.rotation / 90)))
-        index = self.frames_seen
-        self.frames_seen += 1
-        yield Frame(index, picture.time, image, self.name, f"{self.name}#{index}")
-
-    def _miss_before(self, pts: int | None) -> None:
-        """Count the frames due before `pts`, None being the end, as lost if the stream is damaged.
-
-        If it is not, they are no frames: second fields, or pictures that are never to be shown.
-        """
-        while self._due and (pts is None or self._due[0] <= pts):
-            if heappop(self._due) != pts and self._damage is not None:
-                self._skip(f"{self.name}: {self._damage}")
-
-
-def _open_container(name: str) -> av.container.InputContainer:
-    try:
-        container = av.open(
-            name,
-            format="v4l2" if name.startswith("/dev/video") else None,
-            options={"rtsp_transport": "tcp"} if name.startswith("rtsp:") else {},
-            timeout=(_OPEN_TIMEOUT_S, _READ_TIMEOUT_S),
-        )
-    except (av.error.FFmpegError, OSError) as error:
-        raise SourceError(
-            f"source must be an image, video or stream, {name!r} can't be read: {explain(error)}."
-        ) from error
-    if not container.streams.video:
-        container.close()
-        raise SourceError(f"source must contain video, {name!r} contains none.")
-    return container
-
-
-def _announced_end_s(stream: av.VideoStream) -> float:
-    """When the last frame ends, as the file's head says; 0 if it does not say."""
-    if stream.duration is not None and stream.time_base is not None:
-        return float((stream.duration + (stream.start_time or 0)) * stream.time_base)
-    hours, minutes, seconds = (stream.metadata.get("DURATION") or "0:0:0").split(":")  # Matroska
-    return int(hours) * 3600 + int(minutes) * 60 + float(seconds)
+            self.index_is_exact = is_exact and source.index_is_exact
+            self.states_end &= source.states_end

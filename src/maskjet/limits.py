@@ -13,6 +13,8 @@ from maskjet.errors import InputError
 
 image_pixels = 2**28
 """Height × width of one image or frame: 16,384 × 16,384. Decoded it takes three bytes a pixel, and as much to turn."""
+image_bytes = 2**31
+"""Bytes of one image file, which is read as a whole; what an uncompressed one of that many pixels takes."""
 mask_pixels = 2**28
 """Height × width that a COCO RLE from outside may state; decoded it takes one byte a pixel."""
 dump_bytes = 2**33
@@ -20,7 +22,7 @@ dump_bytes = 2**33
 checkpoint_bytes = 2**33
 """Bytes that the tensors of one checkpoint may take; the largest RF-DETR takes 0.15 GB in float32."""
 
-NAMES = ("image_pixels", "mask_pixels", "dump_bytes", "checkpoint_bytes")
+NAMES = ("image_pixels", "image_bytes", "mask_pixels", "dump_bytes", "checkpoint_bytes")
 _PREFIX = "MASKJET_LIMIT_"
 
 

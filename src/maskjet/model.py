@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import platform
+import threading
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.resources import as_file, files
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Union, overload
 
 import torch
 
-from maskjet import ops, process
+from maskjet import forks, ops, process
 from maskjet.config import DEFAULT_THRESHOLD, EngineConfig, Implementation, Precision
 from maskjet.detections import Detections
 from maskjet.engine import pipeline
@@ -140,7 +141,13 @@ class Model:
         return found
 
     def stream(
-        self, source: Any, *, depth: int = 2, batch: int | None = None, drop_late: bool = False
+        self,
+        source: Any,
+        *,
+        depth: int = 2,
+        batch: int | None = None,
+        drop_late: bool = False,
+        stop: threading.Event | None = None,
     ) -> Generator[tuple[Frame, Detections]]:
         """Detect instances frame by frame.
 
@@ -159,15 +166,17 @@ class Model:
             drop_late: For cameras and other live sources: where frames come faster than they are detected on, the
                 newest one waits and those before it are dropped (`Source.frames_dropped`, `report()`). Else they all
                 wait in line.
+            stop: Once it is set, the stream ends after the frames in flight, also while none comes.
 
         Yields:
             Each frame with its detections, those of a source in order. A frame that can't be decoded is left out and
             recorded in the source's `bad_frames`.
 
         Raises:
-            InputError: An argument is not as above.
+            InputError: An argument is not as above, or an opened source is given twice or is read already.
             UnsupportedError: The model is closed, or belongs to another process.
-            SourceError: A source can't be opened or breaks. Of several the others go on, and it is raised at the end.
+            SourceError: A file that is named does not exist, before work starts; or a source can't be opened or breaks.
+                Of several the others go on, and it is raised at the end.
             DeviceError: The device failed on a frame; the frames before it were handed over.
         """
         sources = split_sources(source)
@@ -179,7 +188,7 @@ class Model:
             raise InputError(f"batch must be at least 1, got {batch}.")
         self._engine.check()
         self._engine.steps.prepare(batch)  # now: with the first frame it would be late
-        return pipeline.run(self._engine, sources, depth=depth, batch=batch, drops_late=drop_late)
+        return pipeline.run(self._engine, sources, depth=depth, batch=batch, drops_late=drop_late, stop=stop)
 
     def report(self) -> Report:
         """What each step runs on and why, and what was done so far."""
@@ -251,7 +260,8 @@ def load(
     Raises:
         InputError: An argument is not as above.
         CheckpointError: The weights are missing, truncated, foreign or of another size.
-        UnsupportedError: The device or precision is not to be had here.
+        UnsupportedError: The device or precision is not to be had here, or the process was forked from one where
+            PyTorch's threads ran.
 
     Example:
         >>> import maskjet
@@ -259,6 +269,7 @@ def load(
         >>> len(model.predict(maskjet.traffic.sample(seed=3).image)) > 0
         True
     """
+    forks.check()
     if isinstance(model, StaticDetector):
         if weights is not None:
             raise InputError("weights must be None for a detector, which has its own.")

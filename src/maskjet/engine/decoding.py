@@ -12,7 +12,8 @@ from typing import Any
 from maskjet.errors import InputError
 from maskjet.frames import Frame, Source, open_source
 
-_PATIENCE_S = 15.0  # for threads that are reading; FFmpeg gives up on a silent camera after 10
+_PATIENCE_S = 2.0  # for threads that are reading; one that waits for a camera ends when FFmpeg gives up
+_GLANCE_S = 0.1  # how often a wait looks whether it should go on
 _log = logging.getLogger("maskjet")
 
 
@@ -25,9 +26,13 @@ class Readers:
         sources: Whatever `open_source` takes, at least one; each is closed at its end.
         room: Frames of each that wait to be taken, at least 1; at that many reading pauses.
         drops_late: A frame that finds no room takes the place of all that wait, which are counted as dropped.
+        stop: Once it is set there are no more frames, also if none comes meanwhile.
     """
 
-    def __init__(self, sources: Sequence[Any], room: int, *, drops_late: bool = False) -> None:
+    def __init__(
+        self, sources: Sequence[Any], room: int, *, drops_late: bool = False, stop: threading.Event | None = None
+    ) -> None:
+        self._stop = stop or threading.Event()
         self._lock = threading.Lock()
         self._arrived = threading.Condition(self._lock)
         self._is_closed = False
@@ -50,12 +55,16 @@ class Readers:
             waits: Whether to wait for one where there is none.
 
         Returns:
-            The frames; none where none is there, or all sources have ended.
+            The frames; none where none is there, all sources have ended, or `stop` is set.
         """
         with self._lock:
-            while waits and not any(lane.frames for lane in self._lanes) and any(lane.runs for lane in self._lanes):
-                self._arrived.wait()
-            return self._pick(most)
+            while waits and not self._stop.is_set() and self._is_waiting():
+                self._arrived.wait(_GLANCE_S)
+            return [] if self._stop.is_set() else self._pick(most)
+
+    def _is_waiting(self) -> bool:
+        """Whether there is no frame, but may be one."""
+        return not any(lane.frames for lane in self._lanes) and any(lane.runs for lane in self._lanes)
 
     def check(self) -> None:
         """Whether all sources that have ended did so as they should.
@@ -104,10 +113,12 @@ class Readers:
     def _read(self, lane: _Lane, source: Any, room: int, drops_late: bool) -> None:
         error = None
         try:
-            with open_source(source) as opened:
+            opened = open_source(source)
+            frames = iter(opened)  # before it is ours to close: another may be reading it
+            with opened:
                 if drops_late:
                     _check_is_live(opened)
-                for frame in opened:
+                for frame in frames:
                     if not self._put(lane, frame, room, opened if drops_late else None):
                         return
         except BaseException as caught:
@@ -123,7 +134,9 @@ class Readers:
         """Add a frame; False if nobody wants any more."""
         if lane.number:
             # As dataclasses.replace would in three times the time, which counts at thousands of frames per second.
-            frame = Frame(frame.index, frame.time_s, frame.image, frame.source, frame.name, lane.number)
+            frame = Frame(
+                frame.index, frame.time_s, frame.image, frame.source, frame.name, lane.number, frame.index_is_exact
+            )
         with self._lock:
             if dropping is not None and len(lane.frames) >= room:
                 dropping.frames_dropped += len(lane.frames)

@@ -8,6 +8,7 @@ the device works on the next ones.
 from __future__ import annotations
 
 import math
+import threading
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -36,7 +37,13 @@ class _Flight:
 
 
 def run(
-    engine: Engine, sources: Sequence[Any], *, depth: int, batch: int, drops_late: bool = False
+    engine: Engine,
+    sources: Sequence[Any],
+    *,
+    depth: int,
+    batch: int,
+    drops_late: bool = False,
+    stop: threading.Event | None = None,
 ) -> Generator[tuple[Frame, Detections]]:
     """Detect on the frames of sources, side by side.
 
@@ -46,6 +53,7 @@ def run(
         depth: Batches in flight, at least 1.
         batch: Most frames of a batch, which are all of one size.
         drops_late: As for `Readers`.
+        stop: As for `Readers`.
 
     Yields:
         Each frame with its detections; those of a source in their order.
@@ -58,7 +66,7 @@ def run(
     room = 1 if drops_late else math.ceil(depth * batch / len(sources))
     with (
         engine.lease(depth) as slots,
-        closing(Readers(sources, room, drops_late=drops_late)) as readers,
+        closing(Readers(sources, room, drops_late=drops_late, stop=stop)) as readers,
     ):
         idle = list(slots)
         try:

@@ -314,7 +314,7 @@ class _ImagesSource(Source):
         length = images.length  # a folder is listed for it, a video opened
         self.length = None if length is None else length - start
 
-    def __iter__(self) -> Iterator[Frame]:
+    def _read(self) -> Iterator[Frame]:
         for index, (name, image) in enumerate(self._images.read(self._start), self._start):
             self.frames_seen += 1
             yield Frame(index, None, image, self.name, name)
@@ -334,7 +334,7 @@ class _FilesSource(Source):
         length = self._opened.length
         self.length = None if length is None else length - start
 
-    def __iter__(self) -> Iterator[Frame]:
+    def _read(self) -> Iterator[Frame]:
         try:
             for index, frame in enumerate(islice(self._opened, self._start, None), self._start):
                 self.frames_seen += 1

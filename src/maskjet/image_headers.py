@@ -1,0 +1,86 @@
+"""How large an image file says it is, read from its head: asked before memory is taken to decode it."""
+
+from __future__ import annotations
+
+import re
+
+_JPEG_FRAME = re.compile(rb"\xff[\xc0-\xc3\xc5-\xc7\xc9-\xcb\xcd-\xcf]")
+_JPEG_SEGMENT = re.compile(rb"\xff+[\x01-\xfe]")
+_TIFF_WIDTH, _TIFF_HEIGHT = 256, 257
+_TIFF_SIZES = {1: 1, 3: 2, 4: 4, 16: 8}  # bytes of a value by its type
+
+
+def stated_size_hw(data: bytes) -> tuple[int, int] | None:
+    """The (height, width) that a PNG, JPEG, WebP, BMP, GIF or TIFF states; None for anything else.
+
+    Args:
+        data: The whole file.
+    """
+    try:
+        if data.startswith(b"\x89PNG\r\n\x1a\n"):
+            return _read(data, 20, 4, "big"), _read(data, 16, 4, "big")
+        if data.startswith((b"GIF87a", b"GIF89a")):
+            return _read(data, 8, 2), _read(data, 6, 2)
+        if data.startswith(b"BM"):
+            return _bmp(data)
+        if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
+            return _webp(data)
+        if data.startswith((b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")):
+            return _tiff(data)
+        return _jpeg(data) if data.startswith(b"\xff\xd8") else None
+    except IndexError:  # it ends before
+        return None
+
+
+def _read(data: bytes, start: int, size: int, order: str = "little") -> int:
+    part = data[start : start + size]
+    if len(part) < size:
+        raise IndexError
+    return int.from_bytes(part, "big" if order == "big" else "little")
+
+
+def _bmp(data: bytes) -> tuple[int, int]:
+    if _read(data, 14, 4) == 12:  # OS/2's
+        return _read(data, 20, 2), _read(data, 18, 2)
+    height, width = _read(data, 22, 4), _read(data, 18, 4)
+    return min(height, 2**32 - height), min(width, 2**32 - width)  # negative from top to bottom
+
+
+def _webp(data: bytes) -> tuple[int, int] | None:
+    kind = data[12:16]
+    if kind == b"VP8X":
+        return _read(data, 27, 3) + 1, _read(data, 24, 3) + 1
+    if kind == b"VP8L":
+        bits = _read(data, 21, 4)
+        return (bits >> 14 & 0x3FFF) + 1, (bits & 0x3FFF) + 1
+    return (_read(data, 28, 2) & 0x3FFF, _read(data, 26, 2) & 0x3FFF) if kind == b"VP8 " else None
+
+
+def _tiff(data: bytes) -> tuple[int, int] | None:
+    """Of the first image: its directory is a list of (tag, type, count, value)."""
+    order = "big" if data.startswith(b"MM") else "little"
+    is_big = _read(data, 2, 2, order) == 43
+    offset, count_size, entry_size, value_at = (8, 8, 20, 12) if is_big else (4, 2, 12, 8)
+    start = _read(data, offset, 8 if is_big else 4, order)
+    found: dict[int, int] = {}
+    for number in range(_read(data, start, count_size, order)):
+        entry = start + count_size + number * entry_size
+        tag, kind = _read(data, entry, 2, order), _read(data, entry + 2, 2, order)
+        if tag in (_TIFF_WIDTH, _TIFF_HEIGHT) and kind in _TIFF_SIZES:
+            value = _read(data, entry + value_at, _TIFF_SIZES[kind], order)
+            found[tag] = max(found.get(tag, 0), value)
+    return (found[_TIFF_HEIGHT], found[_TIFF_WIDTH]) if len(found) == 2 else None
+
+
+def _jpeg(data: bytes) -> tuple[int, int] | None:
+    """Of the largest frame header before the first scan: the segments follow one another."""
+    position, largest = 2, None
+    while marker := _JPEG_SEGMENT.search(data, position):
+        start = marker.end()
+        if _JPEG_FRAME.fullmatch(data, start - 2, start):
+            size = _read(data, start + 3, 2, "big"), _read(data, start + 5, 2, "big")
+            largest = max(largest or size, size, key=lambda hw: hw[0] * hw[1])
+        if data[start - 1] == 0xDA:
+            break
+        position = start + (0 if 0xD0 <= data[start - 1] <= 0xD8 else _read(data, start, 2, "big"))
+    return largest
