@@ -59,10 +59,9 @@ class Timeline:
         self._tick_s = float(stream.time_base or 0)
         self._number = stream.index
         # MP4 lists its packets in its head: none can be missed, and none lies where the last one ended.
-        is_listed = container.format.name == _MP4 and bool(stream.frames)
+        self._is_listed = container.format.name == _MP4 and bool(stream.frames)
         self._index = _Index(stream) if container.format.name == "avi" and stream.frames else None
-        self._has_times = not is_listed and self._index is None
-        self._between = None if is_listed else _BETWEEN.get(container.format.name)
+        self._between = None if self._is_listed else _BETWEEN.get(container.format.name)
         self._starts_at_zero = container.format.name == _MATROSKA
         self._is_interleaved = container.format.name == _TS  # byte by byte, so that packets overlap
         self._end = first_cluster(path) or 0 if path and container.format.name == _MATROSKA else None
@@ -73,7 +72,7 @@ class Timeline:
         self._was_damaged = False
         self._delay = 0  # most that one is shown after it is decoded
         self._suspects: list[tuple[int, int]] = []  # from when to when packets may be missing
-        self._missing: list[tuple[int, Gap]] = []  # what the index says is missing, and before when
+        self._has_lost_count = False  # of an AVI's packets
         self._last: int | None = None
 
     def see(self, packet: av.Packet[Any]) -> None:
@@ -85,7 +84,8 @@ class Timeline:
             self._was_damaged |= is_damaged  # what is missing may be the video's all the same
             return
         if self._index is not None:
-            self._look_up(packet, is_damaged or self._was_damaged or self._before is None)
+            is_damaged = self._look_up(packet, is_damaged or self._was_damaged or self._before is None)
+            self._was_damaged = False
         shown = packet.dts if packet.pts is None else packet.pts
         time = packet.pts if packet.dts is None else packet.dts
         if shown is None or time is None:
@@ -108,6 +108,7 @@ class Timeline:
         if self._before is None or not self._delay:
             return
         if is_cut:
+            self._is_listed = False  # what is listed is not there
             self._suspects.append((self._before, self._before + 2 * self._delay))
         elif not states_end:
             self._open_end = self._before
@@ -121,13 +122,15 @@ class Timeline:
             self._suspect(self._before)
         self._was_damaged = True
 
-    def _look_up(self, packet: av.Packet[Any], is_damaged: bool) -> None:
-        """Give a packet of an AVI its time, and note what the index lists between it and the last one."""
+    def _look_up(self, packet: av.Packet[Any], is_damaged: bool) -> bool:
+        """Give a packet of an AVI its time; whether the index lists others between it and the last one."""
         assert self._index is not None
         passed = self._index.find(packet, is_damaged=is_damaged)
-        since = packet.dts if packet.pts is None else packet.pts
-        if is_damaged and since is not None and passed != 0 and (passed or self._before is not None):
-            self._missing.append((since, Gap(passed or 0, is_exact=passed is not None)))
+        self._has_lost_count |= passed is None and is_damaged and self._before is not None
+        if passed and self._before is None and packet.dts is not None:
+            self._before = packet.dts - passed - 1
+            self._last = (packet.dts if packet.pts is None else packet.pts) - passed - 1
+        return bool(passed)
 
     def _has_hole(self, start: int, size: int, is_video: bool) -> bool:
         """Whether bytes before a packet belong to none, or to two."""
@@ -160,16 +163,20 @@ class Timeline:
         Returns:
             What is missing between the last one and this one.
         """
-        if self._missing and self._missing[0][0] <= pts:
-            return self._missing.pop(0)[1]
+        if self._has_lost_count:
+            self._has_lost_count = False
+            return Gap(0, is_exact=False)
         before, self._last = self._last, pts
-        if before is None or not self._step or not self._has_times:
+        if before is None or not self._step:
             return None
         margin = self._step / 2
         is_suspect = any(since - margin < pts and until + margin > before for since, until in self._suspects)
         self._suspects = [(since, until) for since, until in self._suspects if until + margin > before]
         steps = (pts - before) / self._step
         missing = round(steps) - 1
+        if self._is_listed:
+            self.is_constant &= missing == 0
+            return None
         if is_suspect and 0 < missing <= _MOST_MISSING:
             return Gap(missing, is_exact=self.is_constant)
         if (is_suspect and steps <= 0) or (has_damage and self.is_constant and not 0.5 < steps < 1.5):
