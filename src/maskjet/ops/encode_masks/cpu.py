@@ -73,9 +73,8 @@ def _place(source: int, side: int, offset: int, target: int) -> Taps:
     index = np.arange(target) - offset
     first, second, weight = taps_at(index.clip(0, side - 1), source, side, 1)
     is_before, is_behind = index < 0, index >= side
+    second[is_before] = 0 if first[0] else second[0]  # the same two values are one stretch
     first[is_before], weight[is_before] = 0, 0
-    start = taps_at(np.zeros(1, dtype=np.int64), source, side, 1)
-    second[is_before] = 0 if start.first[0] else start.second[0]  # the same two values are one stretch
     first[is_behind] = second[is_behind] = source - 1
     return Taps(first, second, weight)
 

@@ -47,4 +47,4 @@ def to_pixels(boxes_cxcywh: torch.Tensor, height: int, width: int) -> torch.Tens
     half = 0.5 * size.clamp(min=0)
     scale = centre.new_tensor([width, height, width, height])
     xyxy = torch.cat((centre - half, centre + half), dim=-1) * scale
-    return xyxy.nan_to_num(nan=0, posinf=torch.inf, neginf=-torch.inf).clamp(min=0).minimum(scale)
+    return xyxy.where(xyxy > 0, 0).minimum(scale)
