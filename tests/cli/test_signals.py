@@ -3,11 +3,14 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 
+import av
+import numpy as np
 import pytest
 
 from maskjet import traffic
@@ -110,53 +113,54 @@ def test_ctrl_c_while_modules_are_imported_is_quiet(module):
     assert (process.returncode, out, err) == (130, "", "")
 
 
-class Results:
-    """Results that a test's steps make; a step is called when its result is asked for."""
+def test_a_signal_ends_waiting_for_a_source_that_fell_silent(tmp_path):
+    video = tmp_path / "v.ts"
+    with av.open(str(video), "w", format="mpegts") as container:
+        stream = container.add_stream(
+            "libx264", rate=10, options={"g": "1", "preset": "ultrafast", "tune": "zerolatency"}
+        )
+        stream.width, stream.height = 160, 96
+        for _ in range(30):
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(np.zeros((96, 160, 3), np.uint8), format="rgb24")))
+        container.mux(stream.encode(None))
+    with socket.create_server(("127.0.0.1", 0)) as server:
 
-    def __init__(self, *steps):
-        self.closed = False
-        self.steps = steps
+        def serve():
+            taken, _ = server.accept()
+            taken.recv(1000)
+            taken.sendall(b"HTTP/1.0 200 OK\r\nContent-Type: video/mp2t\r\n\r\n" + video.read_bytes())
+            silenced.append(taken)  # neither closed nor written to again
 
-    def make(self):
-        try:
-            for step in self.steps:
-                yield step()
-        finally:
-            self.closed = True
-
-
-def stop_at(number, finished):
-    def step():
-        os.kill(os.getpid(), number)
-        time.sleep(10)  # a camera without frames; the signal ends it
-        return "never"
-
-    with signals.stopping() as stop:
-        results = Results(lambda: "a", lambda: "b", step, lambda: "c")
-        found = list(stop.until(results.make(), lambda: finished.append(results.closed)))
-    return found, stop.number, results.closed
+        silenced = []
+        threading.Thread(target=serve, daemon=True).start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/v.ts"
+        process = start("run", url, "--json", "--out", tmp_path / "a.jsonl", "--out", tmp_path / "a.mp4")
+        wait_for_lines(process, tmp_path / "a.partial.jsonl")
+        time.sleep(1)  # the frames that came are done
+        sent = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=60)
+        silenced.pop().close()
+    summary = json.loads(out)
+    assert (process.returncode, err, summary["is_interrupted"]) == (143, "", True)
+    assert time.monotonic() - sent < 9  # FFmpeg itself would wait for ten seconds
+    assert 0 < summary["frames"] == len((tmp_path / "a.jsonl").read_text().splitlines())
+    assert len(list(open_source(tmp_path / "a.mp4"))) == summary["frames"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_a_signal_ends_waiting_after_the_outputs_are_whole(number):
-    finished = []
-    started = time.monotonic()
-    assert stop_at(number, finished) == (["a", "b"], number, True)
-    assert finished == [False]  # before the source was asked to let go
-    assert time.monotonic() - started < 9
-
-
-def test_a_signal_while_something_is_written_waits_for_it():
-    written = []
-    with signals.stopping() as stop:
-        for item in stop.until(Results(lambda: "a", lambda: "b").make(), lambda: written.append("finished")):
-            os.kill(os.getpid(), signal.SIGTERM)
-            written.append(item)
-    assert (written, stop.number) == (["a"], signal.SIGTERM)
+def test_the_first_signal_stops_a_stream(number):
+    stop = signals.Stop()
+    with signals.stopping(stop):
+        assert not stop.event.is_set()
+        os.kill(os.getpid(), number)
+        assert stop.event.wait(5)
+    assert stop.number == number
 
 
 def test_a_second_signal_raises():
-    with signals.stopping() as stop:
+    stop = signals.Stop()
+    with signals.stopping(stop):
         os.kill(os.getpid(), signal.SIGINT)
         assert stop.number == signal.SIGINT
         with pytest.raises(signals.Ended, match="ended by SIGTERM"):
@@ -166,7 +170,8 @@ def test_a_second_signal_raises():
 def test_ignored_signals_stay_ignored():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with signals.raising() as came, signals.stopping() as stop:
+        stop = signals.Stop()
+        with signals.raising() as came, signals.stopping(stop):
             os.kill(os.getpid(), signal.SIGHUP)
         assert (came, stop.number) == ([], None)
     finally:
@@ -177,14 +182,14 @@ def test_handlers_are_those_from_before_and_other_threads_have_none():
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
 
     def in_a_thread():
-        with signals.raising(), signals.stopping():
+        with signals.raising(), signals.stopping(signals.Stop()):
             seen.append(signal.getsignal(signal.SIGTERM))
 
     seen = []
     thread = threading.Thread(target=in_a_thread)
     thread.start()
     thread.join()
-    with signals.raising(), signals.stopping():
+    with signals.raising(), signals.stopping(signals.Stop()):
         pass
     assert seen == [before[1]]
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before

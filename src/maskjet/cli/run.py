@@ -6,7 +6,6 @@ import time
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -131,7 +130,7 @@ def run(
         nvtx=nvtx or None,
     )
     names = [name.strip() for name in classes.split(",")] if classes else None
-    summary = Summary()
+    summary, stop = Summary(), signals.Stop()
     try:
         with ExitStack() as stack:
             given = source if len(source) == 1 else split_sources(source)  # images are one source, however many
@@ -141,44 +140,49 @@ def run(
             stack.enter_context(runner)
             # This checks the last options and may compile for seconds. Only then is anything opened to be written.
             streamed = sources[0] if len(sources) == 1 else sources
-            results = runner.stream(streamed, depth=depth, batch=batch, drop_late=drop_late)
-            number = _write(results, sources, outputs, summary)
+            results = runner.stream(streamed, depth=depth, batch=batch, drop_late=drop_late, stop=stop.event)
+            _write(results, sources, outputs, summary, stop)
     except Exception:
         if summary.frames or summary.outputs:
             with suppress(OutputError):
                 print_result(asdict(summary) if as_json else summary)
         raise
     print_result(asdict(summary) if as_json else summary)
-    if number is not None:
-        raise typer.Exit(signals.exit_code(number))
+    if stop.number is not None:
+        raise typer.Exit(signals.exit_code(stop.number))
     if strict and summary.bad_frames:
         raise typer.Exit(_EXIT_STRICT)
 
 
 def _write(
-    results: Generator[tuple[Frame, Detections]], sources: Sequence[Source], outputs: Outputs, summary: Summary
-) -> int | None:
-    """Write results into outputs, counted in the summary; the number of the signal that ended it early."""
+    results: Generator[tuple[Frame, Detections]],
+    sources: Sequence[Source],
+    outputs: Outputs,
+    summary: Summary,
+    stop: signals.Stop,
+) -> None:
+    """Write results into outputs, counted in the summary, to the end or to the signal that ends it early."""
     from maskjet import garbage
 
     sinks: Sinks | None = None
     start = time.perf_counter()
     try:
         with (
-            signals.stopping() as stop,
+            signals.stopping(stop),
             closing(results),
             garbage.frozen(),
             progress("detecting", _total_length(sources)) as advance,
             outputs.open() as sinks,  # closed first: sources may take seconds to let go
         ):
-            finish = partial(_finish, sinks, summary)
-            for frame, detections in stop.until(results, finish):
+            for frame, detections in results:
                 sinks.write(frame, detections)
                 summary.frames += 1
                 summary.detections += len(detections)
                 advance()
-            if stop.number is not None:
-                finish()
+                if stop.number is not None:
+                    break
+            if stop.number is not None and not summary.frames:
+                sinks.abandon()  # what was there before is worth more
     except Exception as error:
         summary.error = str(error)
         raise
@@ -187,18 +191,9 @@ def _write(
         summary.fps = summary.frames / summary.seconds
         summary.bad_frames = _bad_frames(sources)
         summary.dropped = sum(source.frames_dropped for source in sources)
+        summary.is_interrupted = stop.number is not None
         if sinks is not None:
             summary.outputs, summary.left_out = list(sinks.paths), sinks.left_out
-    summary.is_interrupted = stop.number is not None
-    return stop.number
-
-
-def _finish(sinks: Sinks, summary: Summary) -> None:
-    """Make outputs whole after a signal; without a frame what was there before is worth more."""
-    if summary.frames:
-        sinks.close()
-    else:
-        sinks.abandon()
 
 
 def _total_length(sources: Sequence[Source]) -> int | None:

@@ -10,15 +10,13 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _DEFAULTS = (signal.SIG_DFL, signal.default_int_handler)
-
-Item = TypeVar("Item")
 
 
 class Ended(KeyboardInterrupt):
@@ -55,50 +53,29 @@ def raising() -> Iterator[list[int]]:
 
 
 class Stop:
-    """Ends a loop over results at a signal, so that no output misses a frame that another has; see `stopping`."""
+    """Ends a stream of results at a signal, so that no output misses a frame that another has; see `stopping`.
+
+    Attributes:
+        number: The signal's; None while none has come.
+        event: For `Model.stream`, which then ends even if no frame comes.
+    """
 
     def __init__(self) -> None:
         self.number: int | None = None
-        self._finish: Callable[[], None] | None = None  # while a result is awaited
-
-    def until(self, results: Generator[Item, Any, Any], finish: Callable[[], None]) -> Iterator[Item]:
-        """The results up to the signal.
-
-        Args:
-            results: What to take them from.
-            finish: Makes the outputs whole. Called at once if the signal comes while a result is awaited, which may
-                take long, as from a silent camera; the wait is ended then.
-        """
-        try:
-            while self.number is None:
-                self._finish = finish
-                result = next(results, None)
-                self._finish = None
-                if result is None:
-                    return
-                yield result
-        except Ended:
-            if self.number is None:
-                raise
-        finally:
-            self._finish = None
+        self.event = threading.Event()
 
     def _handle(self, number: int, _: FrameType | None) -> None:
         if self.number is not None:
             raise Ended(number)
         self.number = number
-        if self._finish is not None:
-            finish, self._finish = self._finish, None
-            finish()  # first: the sources may take seconds to let go
-            raise Ended(number)
+        self.event.set()
 
 
 @contextmanager
-def stopping() -> Iterator[Stop]:
-    """Let the first signal stop a loop; the second raises `Ended`, wherever it hits."""
-    stop = Stop()
+def stopping(stop: Stop) -> Iterator[None]:
+    """Let the first signal stop a stream; the second raises `Ended`, wherever it hits."""
     with _handling(stop._handle, None):
-        yield stop
+        yield
 
 
 @contextmanager
