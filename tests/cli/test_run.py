@@ -381,7 +381,9 @@ def test_nothing_printed_acts_on_a_terminal(text, tmp_path, monkeypatch, capsys)
     code, _, err = run("run", tmp_path / "set" / "images", "--out", tmp_path / "a.jsonl", capsys=capsys)
     escaped = ascii(text)[1:-1]
     assert (code, err) == (2, f"maskjet: classes must name classes of {escaped}.\n")
-    logging.getLogger("maskjet").warning("source %d broke off: %s", 1, text)
+    logger = logging.getLogger("maskjet")
+    monkeypatch.setattr(logger, "propagate", False)  # pytest-xdist can't send what pytest keeps of it
+    logger.warning("source %d broke off: %s", 1, text)
     assert capsys.readouterr().err == f"maskjet: source 1 broke off: {escaped}\n"
     summary = str(run_command.Summary(frames=1, bad_frames=[text], outputs=[text]))
     assert summary.splitlines()[-2:] == [f"  bad frame: {escaped}", f"  wrote {escaped}"]
