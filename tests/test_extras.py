@@ -13,7 +13,8 @@ def test_what_is_here_is_imported():
 
 
 def test_what_is_missing_is_one_sentence(monkeypatch):
-    monkeypatch.setitem(sys.modules, "faster_coco_eval", None)
+    for name in ("faster_coco_eval", "faster_coco_eval.core"):
+        monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(MissingDependencyError, match=r'^mAP needs faster-coco-eval: pip install "maskjet\[coco\]"\.$'):
         require("faster_coco_eval.core", extra="coco", purpose="mAP")
 

@@ -34,6 +34,8 @@ _PROTOCOLS = "http,https,httpproxy,tls,tcp,udp,rtp,srtp,rtsp,rtmp,rtmps,rtmpt,rt
 _NAMING_OTHERS = {"concat", "dash", "hls", "image2", "imf", "lavfi", "mlv", "sdp", "vobsub", "webm_dash_manifest"}
 """Formats of files that name other files, or siblings that are read with them."""
 
+# Titles may be of any encoding; PyAV 19 reads them so by itself and has no such argument.
+_METADATA: Any = {"metadata_errors": "replace"} if int(av.__version__.partition(".")[0]) < 19 else {}
 _T = TypeVar("_T")
 
 
@@ -324,7 +326,7 @@ def _open_container(name: str) -> av.container.InputContainer:
             format="v4l2" if is_camera else None,
             options=options,
             timeout=(_OPEN_TIMEOUT_S, _READ_TIMEOUT_S),
-            metadata_errors="replace",
+            **_METADATA,
         )
     try:
         _check(container, name)

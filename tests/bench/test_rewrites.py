@@ -34,6 +34,7 @@ def test_planted_detectors_find_about_what_was_asked_for():
     assert counts == pytest.approx([15, 30], abs=6)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_quick")
 def test_contenders_are_paired_and_written(tmp_path):
     only = ["captured", "captured, NMS of the first 1,000", "maskjet, step by step", "maskjet, graph, fp16"]

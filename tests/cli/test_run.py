@@ -339,10 +339,10 @@ def test_what_a_run_that_failed_did_is_said_and_kept(error, code, clip, tmp_path
     stream = Model.stream
 
     def breaking(self, *arguments, **options):
-        results = stream(self, *arguments, **options)
-        yield next(results)
-        yield next(results)
-        raise error
+        with contextlib.closing(stream(self, *arguments, **options)) as results:
+            yield next(results)
+            yield next(results)
+            raise error
 
     monkeypatch.setattr(Model, "stream", breaking)
     arguments = ("run", clip, "--out", tmp_path / "a.jsonl")

@@ -77,6 +77,7 @@ def test_a_signal_leaves_whole_outputs_a_summary_and_its_exit_code(number, clip,
     assert len(json.loads(outs[2].read_text())["images"]) == summary["frames"]
 
 
+@pytest.mark.slow
 def test_kill_leaves_what_was_there_and_parts_that_can_be_read(clip, tmp_path):
     (tmp_path / "a.mp4").write_bytes(b"old")
     outs = [tmp_path / name for name in ("a.mp4", "a.jsonl", "a.json")]

@@ -248,9 +248,10 @@ def test_a_source_that_breaks_ends_after_its_frames(fake):
     assert str(error) == "the cable was pulled"
 
 
-def test_the_others_go_on_when_one_of_them_breaks(fake, caplog):
+def test_the_others_go_on_when_one_of_them_breaks(fake, caplog, tmp_path):
     caplog.set_level(logging.CRITICAL)
-    indices, error = consume(fake.stream([frames(30), "nowhere.mp4"]))
+    (tmp_path / "broken.mp4").write_bytes(b"no video")
+    indices, error = consume(fake.stream([frames(30), tmp_path / "broken.mp4"]))
     assert indices == list(range(30))
     assert isinstance(error, SourceError)
 

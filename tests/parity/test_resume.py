@@ -219,7 +219,7 @@ def test_images_that_can_not_be_read_are_told(folder, network, tmp_path):
 def test_nothing_that_can_be_read_is_no_dump(folder, network, tmp_path):
     for path in folder.iterdir():
         path.write_bytes(b"")
-    with pytest.raises(InputError, match=r"images must have one that can be read, got .*empty or cut off"):
+    with pytest.raises(InputError, match=r"images must have one that can be read, got .*empty, cut off or damaged"):
         write_dump(tmp_path / "one.npz", VARIANT, network, Files(str(folder)))
     assert not (tmp_path / "one.npz").exists()
 
