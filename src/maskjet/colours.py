@@ -86,5 +86,7 @@ def _upright(pixel_aspect: Fraction | None, rotation: int) -> Fraction:
     """A pixel's aspect after turning the picture; 1 where it is not said, or none that a video has."""
     if not pixel_aspect or not _NARROWEST <= pixel_aspect <= 1 / _NARROWEST:
         return Fraction(1)
-    aspect = 1 / pixel_aspect if rotation % 180 else pixel_aspect
+    aspect = Fraction(pixel_aspect.numerator, pixel_aspect.denominator)  # PyAV 19 has a class of its own
+    if rotation % 180:
+        aspect = 1 / aspect
     return aspect.limit_denominator(500)  # H.264 has 16 bits for each side

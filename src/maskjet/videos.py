@@ -321,7 +321,7 @@ def _open_container(name: str) -> av.container.InputContainer:
     if name.startswith("rtsp:"):
         options["rtsp_transport"] = "tcp"
     with _border(name):
-        container = av.open(
+        container: av.container.InputContainer = av.open(
             name if is_stream(name) else f"file:{name}",  # with the protocol, or "12:00.mp4" would name one
             format="v4l2" if is_camera else None,
             options=options,

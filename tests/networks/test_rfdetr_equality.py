@@ -70,7 +70,7 @@ def test_every_named_size_is_compared():
     ("name", "batch"),
     [
         pytest.param(
-            name, 3 if name.endswith("-nano") else 1, marks=pytest.mark.slow if name.endswith("2xlarge") else ()
+            name, 3 if name.endswith("-nano") else 1, marks=pytest.mark.slow if name.endswith("xlarge") else ()
         )
         for name in CLASSES
     ],
