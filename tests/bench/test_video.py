@@ -37,6 +37,7 @@ def report(tmp_path_factory):
     return folder, found
 
 
+@pytest.mark.slow
 def test_every_contender_runs_every_size(report):
     folder, found = report
     assert json.loads((folder / "video.json").read_text()) == json.loads(json.dumps(found.as_dict()))
@@ -54,12 +55,14 @@ def test_every_contender_runs_every_size(report):
     assert sorted(path.name for path in folder.glob("*.mp4")) == ["street_160x96_4_7.mp4", "street_64x64_4_7.mp4"]
 
 
+@pytest.mark.slow
 def test_what_cannot_be_had_is_named(report):
     _, found = report
     assert [note.split(" left out")[0] for note in found.notes] == ["graph", "compile", "rfdetr"]
     assert "it needs an NVIDIA GPU" in found.notes[0]
 
 
+@pytest.mark.slow
 def test_the_table_has_a_row_for_each(report):
     _, found = report
     lines = str(found).splitlines()
@@ -67,6 +70,7 @@ def test_the_table_has_a_row_for_each(report):
     assert lines[0].split()[:2] == ["size", "frames/s"]
 
 
+@pytest.mark.slow
 def test_the_chart_is_drawn(report, tmp_path):
     pytest.importorskip("matplotlib")
     draw_videos(report[1].as_dict(), tmp_path / "video.png")

@@ -61,6 +61,7 @@ def test_a_set_knows_what_is_on_it(folder):
     assert Files(str(folder)).truth() is None
 
 
+@pytest.mark.slow
 def test_processes_draw_the_same_streets_in_order(monkeypatch):
     streets = Traffic(5, (32, 48), seed=8)
     expected = list(streets.read())
