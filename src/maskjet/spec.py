@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from maskjet.errors import InputError
+from maskjet.printing import sanitise
 
 # What a network may be at most. Specs come with weights files, and a number in one costs its author nothing: these
 # bounds are some five times the largest RF-DETR, and keep what a spec alone can take below a gigabyte.
@@ -35,9 +36,6 @@ MAX_GRID = 256
 # Of the mask head's two largest tensors, channels × pixels and queries × pixels.
 _MAX_MASK_VALUES = 2**27
 
-_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-# Would end a line, or change the order of what follows them on a terminal.
-_SEPARATORS_AND_OVERRIDES = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -180,7 +178,7 @@ class ModelSpec:
     def from_dict(cls, stated: Mapping[str, Any]) -> ModelSpec:
         """Build a spec from what `as_dict` wrote, possibly through JSON and possibly by others.
 
-        Its name and the classes' are made printable (`printable`).
+        Its name and the classes' are sanitised (`printing.sanitise`).
 
         Raises:
             InputError: A field is missing, unknown, or not as described above.
@@ -188,7 +186,7 @@ class ModelSpec:
         if not isinstance(stated, Mapping):
             raise InputError(f"spec must be a mapping of its fields, got {shown(stated)}.")
         known = {each.name for each in fields(cls)}
-        unknown = sorted(printable(str(name)) for name in stated.keys() - known)
+        unknown = sorted(sanitise(str(name)) for name in stated.keys() - known)
         if unknown:
             raise InputError(f"spec must have the fields of ModelSpec only, got {unknown[0]}.")
         missing = [each.name for each in fields(cls) if each.name not in stated and each.name in _REQUIRED]
@@ -199,7 +197,7 @@ class ModelSpec:
             if isinstance(given.get(name), list):
                 given[name] = tuple(given[name])
         if isinstance(given["name"], str):
-            given["name"] = printable(given["name"])
+            given["name"] = sanitise(given["name"])
         given["class_names"] = _read_class_names(given.get("class_names", {}))
         return cls(**given)
 
@@ -220,15 +218,6 @@ def check_whole(name: str, value: object, bounds: tuple[int, int]) -> None:
         raise InputError(f"{name} must be a whole number from {least} to {most}, got {shown(value)}.")
 
 
-def printable(text: str, most: int = 100) -> str:
-    """Text from outside as it can be drawn, printed and written: one line, valid UTF-8, of so many characters at most.
-
-    Control characters, lone surrogates and bidirectional overrides become U+FFFD.
-    """
-    replaced = _SEPARATORS_AND_OVERRIDES.sub(_REPLACEMENT, text[:most])
-    return replaced if len(text) <= most else replaced[: most - 1] + "…"
-
-
 def shown(value: object) -> str:
     """Any value from outside for a message: short, printable and in no time, though it may be endless or huge."""
     values = value if isinstance(value, list | tuple) else [value]
@@ -236,7 +225,7 @@ def shown(value: object) -> str:
         return f"a {type(value).__name__}"
     if any(isinstance(each, int) and abs(each) >= 2**64 for each in values):  # too many digits to be converted to text
         return "a number of more than 64 bits"
-    return printable(repr(value))
+    return sanitise(repr(value))
 
 
 def _is_finite(value: object) -> bool:
@@ -251,7 +240,7 @@ def _read_class_names(stated: object) -> dict[int, str]:
     for class_id, name in stated.items():
         if not re.fullmatch("[0-9]{1,9}", str(class_id)) or not isinstance(name, str):
             raise InputError(f"class_names must map whole numbers to names, got {shown(class_id)}: {shown(name)}.")
-        names[int(class_id)] = printable(name)
+        names[int(class_id)] = sanitise(name)
     return names
 
 

@@ -21,7 +21,7 @@ from maskjet import limits
 from maskjet.errors import CheckpointError, InputError
 from maskjet.networks.rfdetr import read_checkpoint
 from maskjet.networks.rfdetr.checkpoint import load_network, resolve_spec
-from maskjet.spec import printable
+from maskjet.printing import sanitise
 from tests.networks.test_network import TINY, tiny_network
 
 # Mutants of a spec may ask for a network of other windows or heads, which the same weights fit.
@@ -447,7 +447,7 @@ def only_ours(path, size=None):
         assert "weights_only" not in message
         assert len(message) < 1500
         message.encode()
-        assert message == printable(message, most=1500), ascii(message)
+        assert message == sanitise(message, most=1500), ascii(message)
         return False
     return True
 

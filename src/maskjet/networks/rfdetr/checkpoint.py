@@ -19,7 +19,8 @@ from maskjet.errors import CheckpointError, InputError, border
 from maskjet.networks.rfdetr.model_config import build_spec, read_config, states_everything
 from maskjet.networks.rfdetr.network import RFDETR
 from maskjet.networks.rfdetr.weights_file import is_safetensors, open_safetensors, open_torch, read_json
-from maskjet.spec import COCO_CLASS_NAMES, MAX_GRID, SPECS, ModelSpec, printable, shown
+from maskjet.printing import sanitise
+from maskjet.spec import COCO_CLASS_NAMES, MAX_GRID, SPECS, ModelSpec, shown
 
 _POSITIONS = "backbone.0.encoder.encoder.embeddings.position_embeddings"
 _PATCHES = "backbone.0.encoder.encoder.embeddings.patch_embeddings.projection.weight"
@@ -82,7 +83,7 @@ def _reading(path: Path) -> Iterator[None]:
     except InputError as error:
         raise CheckpointError(f"weights must describe their network, {str(path)!r} does not: {error}") from error
     except CheckpointError as error:  # what PyTorch says may quote the file
-        raise CheckpointError(printable(str(error), most=2000)) from error.__cause__
+        raise CheckpointError(sanitise(str(error), most=2000)) from error.__cause__
 
 
 def _read_safetensors(path: Path) -> Checkpoint:
@@ -145,7 +146,7 @@ def _unwrap(state: Mapping[Any, Tensor]) -> dict[str, Tensor]:
     for name, tensor in state.items():
         ours = name.removeprefix(prefix).replace("_orig_mod.", "")
         if name.startswith(prefix) and ours in unwrapped:
-            raise CheckpointError(f"weights must name each parameter once, {printable(ours)} is there twice.")
+            raise CheckpointError(f"weights must name each parameter once, {sanitise(ours)} is there twice.")
         if name.startswith(prefix):
             unwrapped[ours] = tensor
     return unwrapped
@@ -159,7 +160,7 @@ def _read_class_names(names: Any) -> tuple[str, ...] | None:
         names = [names]
     if not isinstance(names, list | tuple) or not all(type(name) in (str, int) for name in names):
         raise CheckpointError(f"class_names must be a list of texts, got {shown(names)}.")
-    return tuple(printable(name if isinstance(name, str) else shown(name)) for name in names)
+    return tuple(sanitise(name if isinstance(name, str) else shown(name)) for name in names)
 
 
 def resolve_spec(checkpoint: Checkpoint, size: ModelSpec | None = None) -> ModelSpec:
@@ -178,7 +179,7 @@ def resolve_spec(checkpoint: Checkpoint, size: ModelSpec | None = None) -> Model
     with _reading(checkpoint.path):
         if checkpoint.spec is not None:
             if size is not None and checkpoint.spec.name != size.name:
-                raise _other_size(checkpoint, size, f"says that it is {printable(checkpoint.spec.name)}")
+                raise _other_size(checkpoint, size, f"says that it is {sanitise(checkpoint.spec.name)}")
             return checkpoint.spec
         for name, dimensions in ((_PATCHES, 4), (_POSITIONS, 3), (_CLASS_BIAS, 1), (_QUERIES, 2)):
             if name not in checkpoint.state:
@@ -197,7 +198,7 @@ def _find_size(checkpoint: Checkpoint, size: ModelSpec | None) -> ModelSpec | No
     recognised = _BY_MODEL_NAME.get(stated) if stated else _recognise(checkpoint)
     if size is not None:
         if stated and recognised is not size:
-            raise _other_size(checkpoint, size, f"says that it is {printable(str(checkpoint.model_name))}")
+            raise _other_size(checkpoint, size, f"says that it is {sanitise(str(checkpoint.model_name))}")
         if recognised not in (None, size) and checkpoint.config.get("input_size") in (None, recognised.input_size):
             raise _other_size(checkpoint, size, f"has the shapes of {recognised.name}")
         return size
@@ -245,7 +246,7 @@ def _describe(checkpoint: Checkpoint, base: ModelSpec | None) -> ModelSpec:
     if class_logits == SPECS["rf-detr-nano"].class_logits and set(names.values()) <= set(COCO_CLASS_NAMES.values()):
         names = COCO_CLASS_NAMES
     fields: dict[str, Any] = (
-        {"name": printable(checkpoint.model_name or "RF-DETR")} if base is None else dict(vars(base))
+        {"name": sanitise(checkpoint.model_name or "RF-DETR")} if base is None else dict(vars(base))
     )
     fields["queries"] = checkpoint.state[_QUERIES].shape[0] // _count_groups(checkpoint.state)
     fields |= {**checkpoint.config, "class_logits": class_logits, "class_names": names}
@@ -282,7 +283,7 @@ def load_network(spec: ModelSpec, checkpoint: Checkpoint) -> RFDETR:
             network = RFDETR(spec)
         expected = {name: tensor.shape for name, tensor in network.state_dict().items()}
         state = _keep_used(checkpoint, spec)
-        _check_shapes(state, expected, f"{str(checkpoint.path)!r} does not fit {printable(spec.name)}")
+        _check_shapes(state, expected, f"{str(checkpoint.path)!r} does not fit {sanitise(spec.name)}")
         taken = 4 * sum(shape.numel() for shape in expected.values())
         limits.check("checkpoint_bytes", taken, f"the network of {str(checkpoint.path)!r} has", CheckpointError)
         network.load_state_dict({name: _copy(name, tensor, spec) for name, tensor in state.items()}, assign=True)
@@ -333,7 +334,7 @@ def _check_shapes(state: Mapping[str, Tensor], expected: Mapping[str, torch.Size
     foreign = sorted(state.keys() - expected.keys())
     if foreign:
         raise CheckpointError(
-            f"weights must hold this network's parameters only, {where}: {printable(foreign[0])} is foreign."
+            f"weights must hold this network's parameters only, {where}: {sanitise(foreign[0])} is foreign."
         )
 
 
