@@ -299,12 +299,24 @@ def test_a_failure_to_submit_comes_in_its_turn(fake, monkeypatch):
 
 
 def test_close_during_a_stream_delivers_what_is_in_flight(fake):
-    stream = fake.stream(frames(50), depth=4)
-    assert [next(stream)[0].index for _ in range(10)] == list(range(10))
+    are_there = threading.Event()
+
+    def read():
+        for number, image in enumerate(frames(50)):
+            if number == 13:
+                are_there.set()  # frames 9 to 12 have been read: as many as there are slots
+            yield image
+
+    FakeSlot.frames.clear()
+    stream = fake.stream(read(), depth=4)
+    assert [next(stream)[0].index for _ in range(9)] == list(range(9))
+    assert are_there.wait(10)
+    assert next(stream)[0].index == 9
+    in_flight = FakeSlot.frames["submitted"] - FakeSlot.frames["answered"]
+    assert 3 <= in_flight <= 4
     fake.close()
     indices, error = consume(stream)
-    assert indices == list(range(10, 10 + len(indices)))
-    assert 1 <= len(indices) <= 4
+    assert indices == list(range(10, 10 + in_flight))
     assert str(error) == "The model is closed; load it again."
     fake.close()
     assert no_reader_is_left()
