@@ -239,8 +239,9 @@ def test_an_image_that_is_damaged_is_left_out_and_told(kind, network, tmp_path):
     assert "000001.jpg' is corrupt" in reason
     name, image = images.at(1)
     np.testing.assert_array_equal(images.find(1, name), image)
-    with pytest.raises(InputError, match="the images must be those of the dump, number 1"):
-        images.find(1, "other.jpg")
+    if kind == "coco":
+        with pytest.raises(InputError, match="the images must be those of the dump, number 1, 'other.jpg', is not"):
+            images.find(1, "other.jpg")
 
 
 def test_names_that_are_no_text_are_written_as_escapes(network, tmp_path):
