@@ -240,7 +240,7 @@ def test_an_image_that_is_damaged_is_left_out_and_told(kind, network, tmp_path):
     name, image = images.at(1)
     np.testing.assert_array_equal(images.find(1, name), image)
     if kind == "coco":
-        with pytest.raises(InputError, match="the images must be those of the dump, number 1, 'other.jpg', is not"):
+        with pytest.raises(InputError, match=r"the images must be those of the dump, number 1, 'other.jpg', is not"):
             images.find(1, "other.jpg")
 
 
