@@ -132,11 +132,32 @@ def test_a_missing_package_is_one_clear_sentence(monkeypatch):
         ({"rle": []}, "rle must have one mask per box, 2, got 0"),
         ({"image_size": (64, 48)}, r"rle\[0\] must have the image's size \(64, 48\), got \[48, 64\]"),
         ({"confidence": [0.5, 0.4]}, r"confidence must be float32 \[2\], got list"),
+        ({"xyxy": None}, "xyxy must be float32 .*, got NoneType"),
+        ({"rle": 5}, "rle must be a list of COCO RLEs: "),
+        ({"rle": [None, None]}, "rle must be a list of COCO RLEs: "),
+        ({"rle": [{"counts": b"0"}] * 2}, "rle must be a list of COCO RLEs: 'size'"),
+        ({"rle": [{"size": [48, 64]}] * 2}, r"rle\[0\] must have counts"),
+        ({"image_size": None}, r"image_size must be \(height, width\) in pixels: "),
+        ({"image_size": (48.5, 64)}, r"image_size must be \(height, width\) in pixels: "),
+        ({"image_size": (-1, 64)}, "image_size must be a whole number of at least 0, got -1"),
     ],
 )
 def test_wrong_arrays_are_named(change, message):
     with pytest.raises(InputError, match=message):
         Detections(**{**vars(some_detections(2)), **change})
+
+
+def test_dense_masks_beyond_the_limit_are_refused():
+    few_bytes = [{"size": [2**14, 2**14], "counts": coco_rle.counts_to_string([2**28])}] * 40
+    found = Detections(
+        image_size=(2**14, 2**14),
+        xyxy=np.zeros((40, 4), np.float32),
+        confidence=np.ones(40, np.float32),
+        class_id=np.zeros(40, np.int32),
+        rle=few_bytes,
+    )
+    with pytest.raises(InputError, match=r"masks\(\) needs 10,737,418,240 bytes, the limit is .*limits\.masks_bytes"):
+        found.masks()
 
 
 def test_foreign_dictionaries_are_refused():

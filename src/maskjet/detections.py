@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from maskjet import coco_rle
+from maskjet import coco_rle, limits
 from maskjet.errors import InputError, border
 from maskjet.extras import require
 
@@ -36,7 +37,9 @@ class Detections:
     """Class id to name; an id that is not in it is named by its number."""
 
     def __post_init__(self) -> None:
-        count = len(self.xyxy)
+        with border(InputError, "image_size must be (height, width) in pixels"):
+            height, width = (_whole("image_size", side, least=0) for side in self.image_size)
+        count = len(self.xyxy) if isinstance(self.xyxy, np.ndarray) and self.xyxy.ndim else 0
         expected = {
             "xyxy": (np.float32, (count, 4)),
             "confidence": (np.float32, (count,)),
@@ -49,12 +52,14 @@ class Detections:
                 raise InputError(f"{name} must be {np.dtype(dtype).name} {list(shape)}, got {got}.")
         if self.rle is None:
             return
-        if len(self.rle) != count:
-            raise InputError(f"rle must have one mask per box, {count}, got {len(self.rle)}.")
-        size = list(self.image_size)
-        for index, rle in enumerate(self.rle):
-            if list(rle["size"]) != size:
-                raise InputError(f"rle[{index}] must have the image's size {self.image_size}, got {rle['size']}.")
+        with border(InputError, "rle must be a list of COCO RLEs"):
+            if len(self.rle) != count:
+                raise InputError(f"rle must have one mask per box, {count}, got {len(self.rle)}.")
+            for index, rle in enumerate(self.rle):
+                if "counts" not in rle:
+                    raise InputError(f"rle[{index}] must have counts, got none.")
+                if [*rle["size"]] != [height, width]:
+                    raise InputError(f"rle[{index}] must have the image's size {self.image_size}, got {rle['size']}.")
 
     def __len__(self) -> int:
         return len(self.xyxy)
@@ -90,10 +95,13 @@ class Detections:
         """Dense masks, bool [n, H, W].
 
         Raises:
-            InputError: These detections have no masks.
+            InputError: These detections have no masks, a mask is malformed, or all of them are larger than
+                `limits.masks_bytes`.
         """
-        dense = np.zeros((len(self), *self.image_size), dtype=np.bool_)
-        for plane, rle in zip(dense, self._masks_or_raise("masks"), strict=True):
+        masks = self._masks_or_raise("masks")
+        limits.check("masks_bytes", len(masks) * math.prod(self.image_size), "masks() needs")
+        dense = np.zeros((len(masks), *self.image_size), dtype=np.bool_)
+        for plane, rle in zip(dense, masks, strict=True):
             plane[:] = coco_rle.decode(rle)
         return dense
 

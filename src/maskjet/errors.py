@@ -69,6 +69,11 @@ class MissingDependencyError(MaskjetError, ImportError):
     """An optional package is not installed."""
 
 
+def explain(error: Exception) -> str:
+    """The reason an operating system's or FFmpeg's error gives, without its number."""
+    return getattr(error, "strerror", None) or str(error)
+
+
 def first_line(error: BaseException) -> str:
     """The first line of what an error says; its class's name if it says nothing."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

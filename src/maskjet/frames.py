@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from maskjet.errors import InputError, SourceError, border
-from maskjet.images import IMAGE_SUFFIXES, explain, to_image
+from maskjet.errors import InputError, SourceError, border, explain
+from maskjet.images import IMAGE_SUFFIXES, to_image
 from maskjet.source import Frame, Source
 from maskjet.videos import VideoSource, files_of, is_stream
 

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from maskjet import limits
-from maskjet.errors import InputError, SourceError, border
+from maskjet.errors import InputError, SourceError, border, explain
 from maskjet.image_headers import stated_size_hw
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif")
@@ -110,11 +110,6 @@ def _without_warnings() -> Iterator[None]:
             before = _quiet_now.pop()
             if not _quiet_now:
                 logging.setLogLevel(before)
-
-
-def explain(error: Exception) -> str:
-    """The reason an operating system's or FFmpeg's error gives, without its number."""
-    return getattr(error, "strerror", None) or str(error)
 
 
 def _is_whole(data: bytes) -> bool:

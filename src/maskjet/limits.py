@@ -17,12 +17,16 @@ image_bytes = 2**31
 """Bytes of one image file, which is read as a whole; what an uncompressed one of that many pixels takes."""
 mask_pixels = 2**28
 """Height × width that a COCO RLE from outside may state; decoded it takes one byte a pixel."""
+masks_bytes = 2**33
+"""Bytes that the dense masks of one image's detections may take together, one a pixel."""
+json_bytes = 2**31
+"""Bytes of one COCO file; read, it takes up to ten times as many."""
 dump_bytes = 2**33
 """Bytes that one parity dump may take in memory: its arrays, unpacked, and Python's objects for its detections."""
 checkpoint_bytes = 2**33
 """Bytes that the tensors of one checkpoint may take; the largest RF-DETR takes 0.15 GB in float32."""
 
-NAMES = ("image_pixels", "image_bytes", "mask_pixels", "dump_bytes", "checkpoint_bytes")
+NAMES = ("image_pixels", "image_bytes", "mask_pixels", "masks_bytes", "json_bytes", "dump_bytes", "checkpoint_bytes")
 _PREFIX = "MASKJET_LIMIT_"
 
 

@@ -20,8 +20,7 @@ import numpy as np
 
 from maskjet import limits
 from maskjet.colours import guess_matrix, read_look
-from maskjet.errors import FrameError, SourceError, border
-from maskjet.images import explain
+from maskjet.errors import FrameError, SourceError, border, explain
 from maskjet.source import Frame, Source
 from maskjet.timeline import Timeline, announced_end_s, stated_packets, states_end
 

@@ -193,6 +193,7 @@ def test_no_total_where_a_length_is_not_known(clip):
             ("run", "CLIP", "--out", "a.jsonl", "--engine", "graph", "--device", "cpu"),
             "maskjet: engine='graph'",
         ),
+        (("run", "CLIP", "--out", "-", "--json"), "maskjet: --json must not go with --out -: both print to stdout."),
         (("bench", "ops", "--only", "blur"), "maskjet: only must be of 'preprocess', "),
         (("bench", "ablation", "--size", "big"), "maskjet: --size must be one of 312"),
         (("bench", "ablation", "--nvtx", "--device", "cpu"), "maskjet: --nvtx needs a GPU, got cpu"),

@@ -142,6 +142,10 @@ def test_writes_into_the_given_buffer_and_nowhere_else(implementation):
         ({"order": "gbr"}, r"order must be one of \('rgb', 'bgr'\), got 'gbr'"),
         ({"letterbox": 256}, r"letterbox must be a byte value, 0\.\.255, or None to stretch, got 256"),
         ({"resample": "nearest"}, r"resample must be one of \('bilinear', 'cv2'\), got 'nearest'"),
+        (
+            {"frames": torch.zeros(1, 1, 3, dtype=torch.uint8).expand(1, 2**30, 3)},
+            r"frames must be at most 715,827,88",
+        ),
         ({"out": torch.zeros(1, 3, 4, 5)}, r"out must be .*\[1, 3, 8, 8\] on cpu, got float32 \[1, 3, 4, 5\] on cpu"),
         ({"out": torch.zeros(1, 3, 8, 8, dtype=torch.int32)}, r"out must be float32, float16 or bfloat16 .*got int32"),
     ],

@@ -393,7 +393,7 @@ def test_bad_arguments():
         coco.evaluate(truth, {"a": perfect}, baseline="b")
     with pytest.raises(InputError, match="results must have at least one variant, got none"):
         coco.evaluate(truth, {})
-    with pytest.raises(InputError, match="resamples must be at least 0, got -1"):
+    with pytest.raises(InputError, match="resamples must be 0 to 100,000, got -1"):
         coco.evaluate(truth, {"a": perfect}, resamples=-1)
     with pytest.raises(InputError, match="truth must be a COCO data set with 'categories'"):
         coco.evaluate({"images": truth["images"]}, {"a": perfect})

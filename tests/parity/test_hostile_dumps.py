@@ -291,7 +291,7 @@ def test_no_path_in_a_dump_is_opened(source, tmp_path):
 
 def test_other_images_given_again_are_refused(tmp_path):
     one, two = dump(digests=["x"] * 4), dump("two", [FAULTS["dropped"]], digests=["x"] * 4)
-    with pytest.raises(InputError, match="number 0 was 'street 5' and is 'street 5', with other pixels"):
+    with pytest.raises(InputError, match="number 0, 'street 5', has other pixels"):
         write_worst(tmp_path, check(one, two), one, two)
 
 

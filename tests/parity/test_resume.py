@@ -2,11 +2,13 @@
 
 import shutil
 from functools import cache
+from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
 
+from maskjet import traffic
 from maskjet.config import EngineConfig
 from maskjet.detections import Detections
 from maskjet.errors import InputError, SourceError
@@ -222,6 +224,24 @@ def test_nothing_that_can_be_read_is_no_dump(folder, network, tmp_path):
     with pytest.raises(InputError, match=r"images must have one that can be read, got .*empty, cut off or damaged"):
         write_dump(tmp_path / "one.npz", VARIANT, network, Files(str(folder)))
     assert not (tmp_path / "one.npz").exists()
+
+
+@pytest.mark.parametrize("kind", ["files", "coco"])
+def test_an_image_that_is_damaged_is_left_out_and_told(kind, network, tmp_path):
+    traffic.write_coco(folder := tmp_path / "set", images=3, size_hw=(32, 48))
+    (folder / "images" / "000001.jpg").write_bytes(b"no image")
+    images = Files(str(folder / "images")) if kind == "files" else CocoFolder(folder)
+    assert [Path(name).name for name, _ in images.read()] == ["000000.jpg", "000002.jpg"]
+    assert Path(images.at(1)[0]).name == "000002.jpg"
+    found = write_dump(tmp_path / "one.npz", VARIANT, network, images)
+    assert [Path(name).name for name in found.names] == ["000000.jpg", "000002.jpg"]
+    (reason,) = found.skipped
+    assert "000001.jpg' is corrupt" in reason
+    name, image = images.at(1)
+    np.testing.assert_array_equal(images.find(1, name), image)
+    if kind == "coco":
+        with pytest.raises(InputError, match=r"the images must be those of the dump, number 1, 'other.jpg', is not"):
+            images.find(1, "other.jpg")
 
 
 def test_names_that_are_no_text_are_written_as_escapes(network, tmp_path):

@@ -1,5 +1,6 @@
 """Every comparison is bitwise: the rewrites change what is copied and when, never what is computed."""
 
+import errno
 import json
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredic
 from torchvision.ops import MultiScaleRoIAlign
 
 from maskjet.bench import rewrites_onnx
-from maskjet.errors import InputError, MissingDependencyError, SourceError
+from maskjet.errors import InputError, MissingDependencyError, OutputError, SourceError
 from maskjet.rewrites import optimize_onnx
 from maskjet.rewrites.onnx import REWRITES
 
@@ -628,8 +629,24 @@ def test_files_that_are_no_models(tmp_path):
     (tmp_path / "empty.onnx").touch()
     with pytest.raises(SourceError, match="which holds no graph"):
         optimize_onnx(tmp_path / "empty.onnx")
-    with pytest.raises(SourceError, match="out must be a file that can be written"):
-        optimize_onnx(write_plain(tmp_path / "plain.onnx", is_external=False), tmp_path / "none" / "out.onnx")
+
+
+@pytest.mark.parametrize("is_external", [False, True])
+def test_what_can_not_be_written_leaves_what_was_there(is_external, tmp_path, monkeypatch):
+    path = write_plain(tmp_path / "plain.onnx", is_external=is_external)
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match=r"out must be writable, '.*file/out\.onnx' is not: "):
+        optimize_onnx(path, tmp_path / "file" / "out.onnx")
+    before = {found.name: found.read_bytes() for found in tmp_path.iterdir()}
+
+    def breaks(_, out, **__):
+        out.write_bytes(b"half of it")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("onnx_ir.save", breaks)
+    with pytest.raises(OutputError, match="No space left on device"):
+        optimize_onnx(path, path)
+    assert {found.name: found.read_bytes() for found in tmp_path.iterdir()} == before
 
 
 def test_old_opsets_are_refused(tmp_path):

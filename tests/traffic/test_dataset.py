@@ -106,5 +106,6 @@ def test_bad_arguments_are_named(call, message, tmp_path):
 )
 def test_unwritable_paths_are_named(call, tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(OutputError, match=r"file.* must be writable"):
+    with pytest.raises(OutputError, match=r"must be writable, '.*file.*' is not: "):
         call(tmp_path / "file")
+    assert [found.name for found in tmp_path.iterdir()] == ["file"]

@@ -24,6 +24,7 @@ from safetensors.torch import load_file, save_file
 from maskjet import __version__, ops
 from maskjet.config import DEFAULT_THRESHOLD, EngineConfig
 from maskjet.errors import InputError, SourceError
+from maskjet.files import write_json
 from maskjet.frames import open_source
 from maskjet.model import read_network
 from maskjet.networks.rfdetr import RFDETR
@@ -105,7 +106,7 @@ def write(
         "masks": [spec.queries, spec.mask_size, spec.mask_size],
         "arguments": arguments,
     }
-    (out / _MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
+    write_json(out / _MANIFEST, manifest, "out")
     return saved
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -11,7 +10,8 @@ from typing import Any
 
 from maskjet.bench.machine import Machine
 from maskjet.bench.table import as_table
-from maskjet.errors import InputError, OutputError
+from maskjet.errors import InputError
+from maskjet.files import write_json
 
 
 @dataclass(frozen=True)
@@ -39,13 +39,8 @@ class Report(ABC):
         Raises:
             OutputError: It can't be written.
         """
-        if path is None:
-            return
-        text = json.dumps(self.as_dict(), indent=2) + "\n"
-        try:
-            path.write_text(text)
-        except OSError as error:
-            raise OutputError(f"{str(path)!r} must be writable: {error.strerror}.") from error
+        if path is not None:
+            write_json(path, self.as_dict())
 
     def __str__(self) -> str:
         return "\n".join([as_table(self.rows()), str(self.machine), *self.notes])

@@ -27,7 +27,7 @@ from maskjet.cli.options import (
     progress,
 )
 from maskjet.config import DEFAULT_THRESHOLD, EngineConfig
-from maskjet.errors import OutputError
+from maskjet.errors import InputError, OutputError
 from maskjet.printing import printable
 
 if TYPE_CHECKING:
@@ -129,6 +129,8 @@ def run(
         max_detections=max_detections,
         nvtx=nvtx or None,
     )
+    if as_json and "-" in out:
+        raise InputError("--json must not go with --out -: both print to stdout. Write the results to a file.")
     names = [name.strip() for name in classes.split(",")] if classes else None
     summary, stop = Summary(), signals.Stop()
     try:

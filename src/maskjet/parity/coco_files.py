@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from maskjet import coco_rle, limits
-from maskjet.errors import InputError, SourceError, border
-from maskjet.images import explain
+from maskjet.errors import InputError, SourceError, border, explain
 
 Entry = Mapping[str, Any]
 """Of one of COCO's lists."""
@@ -51,6 +50,7 @@ def read_json(path: Path) -> Any:
     """
     with border(SourceError, f"{str(path)!r} must be JSON"):
         try:
+            limits.check("json_bytes", path.stat().st_size, f"{str(path)!r} has", SourceError)
             return json.loads(path.read_bytes())
         except OSError as error:
             raise SourceError(f"{str(path)!r} must be a readable file: {explain(error)}.") from error

@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 
 from maskjet import coco_rle
 from maskjet.detections import Detections
-from maskjet.errors import InputError, OutputError, SourceError, border
+from maskjet.errors import InputError, SourceError, border
 from maskjet.frames import Source
-from maskjet.images import explain
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.parity import dump_file
 from maskjet.parity.images import Images, digest
@@ -163,10 +162,7 @@ class Dump:
             "strings": np.frombuffer(b"".join(strings), np.uint8),
         }
         with border(InputError, f"{str(path)!r} must be a dump that can be read again"):
-            try:
-                return dump_file.write(path, self._header() | dict(more), fields)
-            except OSError as error:
-                raise OutputError(f"{str(path)!r} must be writable: {explain(error)}.") from error
+            return dump_file.write(path, self._header() | dict(more), fields)
 
     @classmethod
     def _read(cls, path: Path) -> tuple[Dump, dict[str, Any]]:

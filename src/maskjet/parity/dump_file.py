@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from maskjet import limits
 from maskjet.errors import SourceError
+from maskjet.files import replacing
 
 Header = dict[str, Any]
 Fields = Mapping[str, NDArray[Any]]
@@ -66,11 +67,8 @@ def write(path: Path, header: Header, fields: Fields) -> str:
     check(header, fields)
     header["digest"] = _digest(header, fields)
     data = np.frombuffer(json.dumps(header).encode(), np.uint8)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("wb") as file:
-        np.savez_compressed(file, header=data, **fields)  # type: ignore[arg-type]
-    partial.replace(path)
+    with replacing(path) as part:
+        np.savez_compressed(part.file, header=data, **fields)  # type: ignore[arg-type]
     return str(header["digest"])
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import jinja2
 
-from maskjet.errors import InputError, OutputError
+from maskjet.errors import InputError
+from maskjet.files import replacing
 from maskjet.parity import check, coco
 from maskjet.parity.dump import Dump
 from maskjet.parity.images import Images
@@ -149,8 +150,5 @@ def write_page(
         notes=[*found.notes, *(precision.notes if precision else ())],
         pictures=pictures,
     )
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise OutputError(f"{str(path)!r} must be writable: {error.strerror}.") from error
+    with replacing(path, "html") as part:
+        part.write(page.encode())

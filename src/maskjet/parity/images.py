@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from maskjet import limits, traffic
 from maskjet.errors import InputError, SourceError
-from maskjet.frames import Frame, Source, open_source
+from maskjet.frames import Frame, ListSource, Source, open_source
 from maskjet.images import to_image
 from maskjet.parity import FIRST_SEED
 from maskjet.parity.coco_files import check_truth, read_json
@@ -55,6 +55,15 @@ class Images(ABC):
         for found in self.read(number):
             return found
         raise InputError(f"number must be one of the images, there is no number {number}.")
+
+    def find(self, number: int, name: str) -> NDArray[np.uint8]:
+        """The image at a position, whose name may have changed with its folder's.
+
+        Raises:
+            InputError: There is none.
+        """
+        del name
+        return self.at(number)[1]
 
     def reread(self, stop: int) -> Iterator[tuple[int, str, NDArray[np.uint8]]]:
         """Number, name and image of those before `stop` that may have changed since they were read, in order."""
@@ -174,13 +183,15 @@ class Files(Images):
 
     def read(self, start: int = 0) -> Iterator[tuple[str, NDArray[np.uint8]]]:
         """Name and image, from the start-th on; those that can't be decoded are left out, `open` tells them."""
-        with self.open(start) as source:
-            for frame in source:
-                yield frame.name, frame.image
+        return _read_frames(self.open(start))
 
     def open(self, start: int = 0) -> Source:
         """As a source whose `bad_frames` are those of all images, also of those before the start-th."""
-        return _FilesSource(self.source, start)
+        opened = open_source(self.source)
+        if opened.is_live:
+            opened.close()
+            raise InputError(f"images must be the same every time, {self.source!r} is live.")
+        return _OpenedSource(opened, self.kind, start)
 
 
 @dataclass(frozen=True)
@@ -197,10 +208,20 @@ class CocoFolder(Images):
         return len(self._listed())
 
     def read(self, start: int = 0) -> Iterator[tuple[str, NDArray[np.uint8]]]:
-        """File name and image, as listed, from the start-th on."""
+        """File name and image, from the start-th on, as listed; those that can't be decoded are left out."""
+        return _read_frames(self.open(start))
+
+    def find(self, number: int, name: str) -> NDArray[np.uint8]:
+        """The image of that file name; to count up to the number, all before it would be decoded."""
+        if name not in self._listed():
+            raise InputError(f"the images must be those of the dump, number {number}, {name!r}, is not listed.")
+        return to_image(self._find()[1] / name, "image")
+
+    def open(self, start: int = 0) -> Source:
+        """As `Files.open`."""
         images = self._find()[1]
-        for name in self._listed()[start:]:
-            yield name, to_image(images / name, "image")
+        names = {str(images / name): name for name in self._listed()}
+        return _OpenedSource(ListSource([*map(Path, names)], str(self.folder)), self.kind, start, names)
 
     def truth(self) -> dict[str, Any]:
         """Its annotations.
@@ -320,25 +341,30 @@ class _ImagesSource(Source):
             yield Frame(index, None, image, self.name, name)
 
 
-class _FilesSource(Source):
-    """What a path holds, from the start-th image on."""
+def _read_frames(source: Source) -> Iterator[tuple[str, NDArray[np.uint8]]]:
+    """Name and image of each frame."""
+    with source:
+        for frame in source:
+            yield frame.name, frame.image
+
+
+class _OpenedSource(Source):
+    """An opened source, from the start-th image on; `names` are those of images that have one of their own."""
 
     kind = "list"
 
-    def __init__(self, path: str, start: int) -> None:
-        super().__init__(Files.kind)
-        self._opened, self._start = open_source(path), start
-        if self._opened.is_live:
-            self._opened.close()
-            raise InputError(f"images must be the same every time, {path!r} is live.")
-        length = self._opened.length
+    def __init__(self, opened: Source, name: str, start: int, names: Mapping[str, str] | None = None) -> None:
+        super().__init__(name)
+        self._opened, self._start, self._names = opened, start, names or {}
+        length = opened.length
         self.length = None if length is None else length - start
 
     def _read(self) -> Iterator[Frame]:
         try:
             for index, frame in enumerate(islice(self._opened, self._start, None), self._start):
                 self.frames_seen += 1
-                yield replace(frame, index=index, source=self.name)
+                name = self._names.get(frame.name, frame.name)
+                yield replace(frame, index=index, source=self.name, name=name)
         finally:
             self.bad_frames = list(self._opened.bad_frames)
 

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from maskjet.detections import Detections
 from maskjet.drawing import draw
-from maskjet.errors import InputError, OutputError
+from maskjet.errors import InputError
+from maskjet.files import replacing
 from maskjet.parity.check import ChangedImage, Report
 from maskjet.parity.dump import Dump
 from maskjet.parity.images import Images, digest, streets_from
@@ -48,12 +49,11 @@ def draw_worst(
     if images is None:
         images = streets_from(expected.images, len(expected.names))
     for changed in found.worst:
-        name, image = images.at(changed.number)
+        image = images.find(changed.number, changed.name)
         one, other = expected.found[changed.number], actual.found[changed.number]
         if image.shape[:2] != one.image_size or digest(image) != expected.digests[changed.number]:
             raise InputError(
-                f"the images must be those of the dump, number {changed.number} was {changed.name!r} and is {name!r}, "
-                "with other pixels."
+                f"the images must be those of the dump, number {changed.number}, {changed.name!r}, has other pixels."
             )
         yield changed, draw_pair(image, one, other, changed, (expected.name, actual.name))
 
@@ -61,13 +61,10 @@ def draw_worst(
 def write_worst(folder: Path, found: Report, expected: Dump, actual: Dump, images: Images | None = None) -> list[Path]:
     """Write the report's worst images as PNG files; see `draw_worst`."""
     written = []
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for rank, (_, picture) in enumerate(draw_worst(found, expected, actual, images), 1):
-            written.append(folder / f"worst_{rank:02}.png")
-            written[-1].write_bytes(encode(picture, ".png"))
-    except OSError as error:
-        raise OutputError(f"{str(folder)!r} must be writable: {error.strerror}.") from error
+    for rank, (_, picture) in enumerate(draw_worst(found, expected, actual, images), 1):
+        written.append(folder / f"worst_{rank:02}.png")
+        with replacing(written[-1], "folder") as part:
+            part.write(encode(picture, ".png"))
     return written
 
 

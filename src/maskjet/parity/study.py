@@ -16,7 +16,8 @@ from maskjet.bench.machine import Machine, describe_machine
 from maskjet.bench.planted import plant
 from maskjet.bench.table import as_table
 from maskjet.config import EngineConfig
-from maskjet.errors import InputError, OutputError, UnsupportedError
+from maskjet.errors import InputError, SourceError, UnsupportedError
+from maskjet.files import write_json
 from maskjet.model import read_network
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.parity import RESAMPLES, check, coco
@@ -288,21 +289,19 @@ def compare(
         on_progress: Called after each image of each pair, and while average precision is measured.
 
     Raises:
-        SourceError: A dump is damaged.
+        SourceError: A dump is damaged, or not that of its variant and these images.
         OutputError: The folder can't be written.
         MissingDependencyError: faster-coco-eval is not installed.
     """
     reports, runs = [], {}
     for part in PARTS.values():
-        dumps = {v.name: Dump.load(path) for v in part.variants if (path := _path(folder, part, v)).exists()}
+        streets = Traffic(_count(part, images), size_hw)
+        dumps = {v.name: _load(path, v, streets) for v in part.variants if (path := _path(folder, part, v)).exists()}
         if dumps:
             runs[part.name] = {name: found.run for name, found in dumps.items()}
-            reports.append(_compare(part, dumps, Traffic(_count(part, images), size_hw), resamples, on_progress))
+            reports.append(_compare(part, dumps, streets, resamples, on_progress))
     report = Report(describe_machine(), reports, runs, notes)
-    try:
-        (folder / "study.json").write_text(json.dumps(report.as_dict(), indent=1) + "\n")
-    except OSError as error:
-        raise OutputError(f"{str(folder)!r} must be writable: {error.strerror}.") from error
+    write_json(folder / "study.json", report.as_dict(), "folder")
     return report
 
 
@@ -324,6 +323,18 @@ def _count(part: Part, images: int | None) -> int:
 def _path(folder: Path, part: Part, variant: Variant) -> Path:
     words = "".join(letter if letter.isalnum() else " " for letter in variant.name).split()
     return folder / part.name / ("_".join(words) + ".npz")
+
+
+def _load(path: Path, variant: Variant, streets: Traffic) -> Dump:
+    """A variant's dump, which must be one: a file may have been copied, or be of another number of images."""
+    dump = Dump.load(path)
+    expected = (variant.name, variant.program, json.loads(json.dumps(streets.describe())))
+    got = (dump.variant.get("name"), dump.variant.get("program"), dict(dump.images))
+    if got != expected:
+        raise SourceError(
+            f"{str(path)!r} must be a dump of {expected}, it is of {got}; remove it, or ask for its images."
+        )
+    return dump
 
 
 def _dump_part(

@@ -10,8 +10,8 @@ from typing import Any
 
 from maskjet.detections import Detections
 from maskjet.errors import InputError
+from maskjet.files import Part, naming
 from maskjet.frames import Frame
-from maskjet.sinks.part import Part, naming
 from maskjet.sinks.sink import Sink
 
 # How the lines of each kind start, by its place in the data set; the first key of an entry decides.

@@ -9,8 +9,8 @@ from typing import IO
 
 from maskjet.detections import Detections
 from maskjet.errors import InputError, OutputError
+from maskjet.files import Part, naming
 from maskjet.frames import Frame
-from maskjet.sinks.part import Part, naming
 from maskjet.sinks.sink import Sink
 
 

@@ -13,12 +13,12 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from maskjet.errors import InputError, OutputError
+from maskjet.files import naming
 from maskjet.frames import Source
 from maskjet.images import IMAGE_SUFFIXES
 from maskjet.sinks import pictures, video
 from maskjet.sinks.coco import CocoJson
 from maskjet.sinks.lines import JsonLines, StdoutLines
-from maskjet.sinks.part import naming
 from maskjet.sinks.pictures import AnnotatedImages, FileId, PictureNames
 from maskjet.sinks.sink import Sink, SinksBySource
 from maskjet.sinks.video import AnnotatedVideo

@@ -12,9 +12,9 @@ import cv2
 from maskjet.detections import Detections
 from maskjet.drawing import draw
 from maskjet.errors import InputError, OutputError
+from maskjet.files import Part, naming
 from maskjet.frames import Frame
 from maskjet.images import IMAGE_SUFFIXES
-from maskjet.sinks.part import Part, naming
 from maskjet.sinks.sink import Sink
 
 SUFFIXES = (".jpg", ".jpeg", ".png")

@@ -18,8 +18,8 @@ from maskjet.colours import Look, guess_look
 from maskjet.detections import Detections
 from maskjet.drawing import draw
 from maskjet.errors import InputError, OutputError
+from maskjet.files import Part, naming
 from maskjet.frames import Frame, Source
-from maskjet.sinks.part import Part, naming
 from maskjet.sinks.sink import Sink
 
 _FRAGMENTS = {

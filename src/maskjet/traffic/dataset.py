@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 import av
-import av.error
 import cv2
 import numpy as np
 
 from maskjet import coco_rle
 from maskjet.errors import InputError, OutputError
+from maskjet.files import naming, replacing
 from maskjet.traffic.bodies import CLASSES
 from maskjet.traffic.street import FPS, Street, TrafficFrame, sample
 
@@ -61,7 +60,7 @@ def write_video(
     if any(side % 2 for side in size_hw):
         raise InputError(f"size_hw must be even for a video, got {size_hw}.")
     street = Street(seed, size_hw, density=density)
-    with _partial(Path(path)) as partial, av.open(str(partial), "w", format="mp4") as container:
+    with replacing(path, "path") as part, av.open(str(part.path), "w", format="mp4") as container:
         stream = container.add_stream("libx264", rate=int(FPS), options=_ENCODING)
         stream.height, stream.width = size_hw
         stream.codec_context.thread_count = 1  # or the bytes depend on how many cores there are
@@ -107,7 +106,7 @@ def write_coco(
     if annotations not in ("rle", "polygon"):
         raise InputError(f"annotations must be 'rle' or 'polygon', got {annotations!r}.")
     directory = Path(directory)
-    with _named_errors(directory):
+    with naming(str(directory), "directory"):
         (directory / "images").mkdir(parents=True, exist_ok=True)
     listed: list[dict[str, Any]] = []
     found: list[dict[str, Any]] = []
@@ -128,8 +127,8 @@ def write_coco(
         "categories": CATEGORIES,
         "annotations": found,
     }
-    with _partial(directory / "annotations.json") as partial:
-        partial.write_text(json.dumps(data_set))
+    with replacing(directory / "annotations.json", "directory") as part:
+        part.write(json.dumps(data_set).encode())
 
 
 def annotate(scene: TrafficFrame, image_id: int, first_id: int, kind: Annotations = "rle") -> Iterator[dict[str, Any]]:
@@ -150,22 +149,3 @@ def annotate(scene: TrafficFrame, image_id: int, first_id: int, kind: Annotation
             "iscrowd": 0,
             "segmentation": segmentation,
         }
-
-
-@contextmanager
-def _named_errors(path: Path) -> Iterator[None]:
-    """Turn what the system says of a path into our error."""
-    try:
-        yield
-    except (OSError, av.error.FFmpegError) as error:
-        raise OutputError(f"{str(path)!r} must be writable: {error.strerror}.") from error
-
-
-@contextmanager
-def _partial(path: Path) -> Iterator[Path]:
-    """A path beside `path` that takes its name once it is written."""
-    partial = path.with_name(path.name + ".partial")
-    with _named_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield partial
-        partial.replace(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -9,6 +10,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from maskjet import limits
 from maskjet.errors import InputError
 from maskjet.traffic import scenery
 from maskjet.traffic.bodies import CLASSES, Body, build_body
@@ -90,6 +92,7 @@ class Street:
     def __init__(self, seed: int = 0, size_hw: tuple[int, int] = (720, 1280), *, density: float = 1.0) -> None:
         if len(size_hw) != 2 or min(size_hw) < _MIN_SIDE:
             raise InputError(f"size_hw must be (height, width) of at least {_MIN_SIDE} pixels, got {size_hw}.")
+        limits.check("image_pixels", math.prod(size_hw), f"size_hw {tuple(size_hw)} has")
         if density < 0:
             raise InputError(f"density must be at least 0, got {density}.")
         random = np.random.default_rng([seed, 7])

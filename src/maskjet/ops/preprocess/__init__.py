@@ -19,6 +19,7 @@ from maskjet.ops.record import FLOATS, Op, Variant, needs_cpu, serves_any
 
 Order = Literal["rgb", "bgr"]
 Resample = Literal["bilinear", "cv2"]
+_WIDEST = (2**31 - 1) // 3  # kernels count the bytes of a row in 32 bits
 
 
 def preprocess(
@@ -104,6 +105,8 @@ def _check_frames(frames: torch.Tensor) -> torch.Tensor:
             f"frames must be uint8 [H, W, 3] or [N, H, W, 3] of at least one pixel, "
             f"got {str(frames.dtype).removeprefix('torch.')} {list(frames.shape)}."
         )
+    if frames.shape[-2] > _WIDEST:
+        raise InputError(f"frames must be at most {_WIDEST:,} pixels wide, got {frames.shape[-2]:,}.")
     return frames if frames.ndim == 4 else frames[None]
 
 

@@ -36,7 +36,8 @@ def optimize_onnx(path: str | Path, out: str | Path | None = None, *, rewrites: 
 
     Raises:
         InputError: A rewrite has no such name, or the file's opset is older than 13.
-        SourceError: The file is missing or no ONNX model, its weights are missing, or `out` can't be written.
+        SourceError: The file is missing or no ONNX model, or its weights are missing.
+        OutputError: `out` can't be written; what lay there before still does.
         MissingDependencyError: onnx-ir is not installed.
     """
     unknown = sorted(set(rewrites) - set(REWRITES))

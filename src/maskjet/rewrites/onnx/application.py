@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType
 
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from maskjet.errors import InputError, SourceError, first_line
+from maskjet.files import naming
 from maskjet.rewrites.onnx import level_pooling, loop_concat, mask_paste, nms_top_k
 from maskjet.rewrites.onnx.building import Workspace
 from maskjet.rewrites.onnx.matching import MismatchError
@@ -88,10 +90,13 @@ def _write(model: ir.Model, out: Path) -> None:
     weights = _weights(model)
     is_external = any(isinstance(tensor, ir.ExternalTensor) for tensor in weights)
     is_large = sum(tensor.nbytes for tensor in weights) > _LARGEST
-    try:
-        ir.save(model, out, external_data=f"{out.name}.data" if is_external or is_large else None)
-    except OSError as error:
-        raise SourceError(f"out must be a file that can be written, got {str(out)!r}: {first_line(error)}.") from error
+    data = f"{out.name}.data" if is_external or is_large else None
+    with naming(str(out)):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=out.parent, prefix=f"{out.stem[:32]}.partial.") as folder:
+            ir.save(model, Path(folder, out.name), external_data=data)
+            for name in filter(None, (data, out.name)):
+                Path(folder, name).replace(out.with_name(name))
 
 
 def _weights(model: ir.Model) -> list[ir.TensorProtocol]:

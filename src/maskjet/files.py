@@ -1,32 +1,38 @@
-"""Files that take their name only when they are whole."""
+"""Files that take their name only when they are whole: nothing is replaced by half a result."""
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import chain, count
 from pathlib import Path
+from typing import Any
 
 import av.error
 
-from maskjet.errors import MaskjetError, OutputError
-from maskjet.images import explain
+from maskjet.errors import MaskjetError, OutputError, explain
 
 _LONGEST_NAME = 255  # bytes, on Linux's file systems
 _MARK = ".partial"
 
 
 @contextmanager
-def naming(path: str) -> Iterator[None]:
-    """Turn what the system or FFmpeg says of an output into an error that names it."""
+def naming(path: str, name: str = "out") -> Iterator[None]:
+    """Turn what the system or FFmpeg says of an output into an error that names it.
+
+    Args:
+        path: The output's.
+        name: Of the argument that gave it.
+    """
     try:
         yield
     except MaskjetError:
         raise
     except (OSError, av.error.FFmpegError) as error:
-        raise OutputError(f"out must be writable, {path!r} is not: {explain(error)}.") from error
+        raise OutputError(f"{name} must be writable, {path!r} is not: {explain(error)}.") from error
 
 
 class Part:
@@ -38,6 +44,7 @@ class Part:
     Args:
         path: Where it is to lie in the end; its folder is made.
         suffix: Of the other name, with its dot; None for the same.
+        name: Of the argument that gave the path, for errors.
 
     Attributes:
         file: To write to; nothing is kept from the system after `flush`.
@@ -47,10 +54,12 @@ class Part:
         OutputError: It can't be opened.
     """
 
-    def __init__(self, path: str, *, suffix: str | None = None) -> None:
-        self._asked_for = path
+    def __init__(self, path: str, *, suffix: str | None = None, name: str = "out") -> None:
+        self._asked_for, self._name = path, name
         self._end = 0  # of what was written whole
-        with naming(path):
+        with naming(path, name):
+            if "\0" in path:
+                raise OutputError(f"{name} must be a path without NUL characters, got {path!r}.")
             self._target = Path(os.path.realpath(path))
             self._target.parent.mkdir(parents=True, exist_ok=True)
             if self._target.exists() and not self._target.is_file():
@@ -72,7 +81,7 @@ class Part:
         Raises:
             OutputError: It can't be written.
         """
-        with naming(self._asked_for):
+        with naming(self._asked_for, self._name):
             try:
                 self.file.write(data)
                 self.file.flush()
@@ -97,7 +106,7 @@ class Part:
         Raises:
             OutputError: It can't be written.
         """
-        with naming(self._asked_for):
+        with naming(self._asked_for, self._name):
             self.file.flush()
             if is_durable and self.path != self._target:
                 os.fsync(self.file.fileno())
@@ -118,6 +127,43 @@ class Part:
         self.keep()
         if self.path != self._target:
             self.path.unlink(missing_ok=True)
+
+
+@contextmanager
+def replacing(path: str | Path, name: str = "out") -> Iterator[Part]:
+    """A file that takes its name when the block ends, and is removed if an error ends it.
+
+    Args:
+        path: As for `Part`.
+        name: Likewise.
+
+    Raises:
+        OutputError: It can't be written.
+    """
+    part = Part(str(path), name=name)
+    try:
+        with naming(str(path), name):
+            yield part
+            part.finish()
+    except BaseException:
+        part.remove()
+        raise
+
+
+def write_json(path: str | Path, value: Any, name: str = "report") -> None:
+    """Write a value as JSON, for people to read; an existing file is replaced once the new one is whole.
+
+    Args:
+        path: Of the file; its folder is made.
+        value: JSON types; no number that is not finite, which JSON does not have.
+        name: Of the argument that gave the path, for errors.
+
+    Raises:
+        OutputError: It can't be written.
+    """
+    text = json.dumps(value, indent=2, allow_nan=False) + "\n"
+    with replacing(path, name) as part:
+        part.write(text.encode())
 
 
 def _create(target: Path, suffix: str) -> tuple[Path, int]:
