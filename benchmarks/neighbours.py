@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 SETTINGS: Mapping[str, Mapping[str, str]] = {
     "as OpenMP has it": {},
@@ -44,7 +45,7 @@ print(json.dumps(times))
 
 def measure(setting: Mapping[str, str], seconds: float) -> list[float]:
     """Seconds of each frame in a process with that setting."""
-    environment = {name: value for name, value in os.environ.items() if name not in _VARIABLES} | setting
+    environment = {name: value for name, value in os.environ.items() if name not in _VARIABLES} | dict(setting)
     command = [sys.executable, "-c", _CHILD, str(seconds)]
     done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     return list(json.loads(done.stdout))
@@ -78,12 +79,12 @@ def main() -> None:
                 with busy(neighbours):
                     times[name] += measure(setting, options.seconds)
         for name, found in times.items():
-            row = {"setting": name, "neighbours": neighbours, "frames": len(found)}
+            row: dict[str, Any] = {"setting": name, "neighbours": neighbours, "frames": len(found)}
             row |= {"p50_ms": 1e3 * statistics.median(found), "worst_ms": 1e3 * max(found)}
             rows.append(row)
             print("{setting:24} {neighbours} neighbours {p50_ms:8.1f} ms, at most {worst_ms:8.1f}".format(**row))
     if options.out is not None:
-        from maskjet.bench.machine import describe_machine  # after the measurements, which it would disturb
+        from maskjet.parity.machine import describe_machine  # after the measurements, which it would disturb
 
         report = {"machine": asdict(describe_machine()), "measurements": rows}
         options.out.write_text(json.dumps(report, indent=2) + "\n")

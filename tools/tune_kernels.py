@@ -18,8 +18,7 @@ from unittest.mock import patch
 
 import torch
 
-from maskjet.bench.machine import describe_machine
-from maskjet.bench.workloads import WORKLOADS, to_device
+from benchmarks.workloads import WORKLOADS, to_device
 from maskjet.ops.encode_masks import triton as encode
 from maskjet.ops.gpu import Launcher, sizes_table, table
 from maskjet.ops.paste_masks import triton as paste
@@ -27,6 +26,7 @@ from maskjet.ops.preprocess import triton as preprocess
 from maskjet.ops.preprocess.region import stretch
 from maskjet.ops.select import triton as select
 from maskjet.ops.selection import mask_queries
+from maskjet.parity.machine import describe_machine
 from maskjet.spec import IMAGENET_MEAN, IMAGENET_STD
 
 DEVICE = torch.device("cuda")

@@ -21,7 +21,7 @@ from maskjet.errors import (
 if TYPE_CHECKING:
     from maskjet import ops, rewrites, traffic
     from maskjet.detections import Detections
-    from maskjet.frames import Frame
+    from maskjet.media.frames import Frame
     from maskjet.model import Model, Report, load
 
 __version__ = "0.1.0"

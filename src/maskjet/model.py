@@ -21,11 +21,11 @@ from maskjet.engine import pipeline
 from maskjet.engine.engine import Engine, Network
 from maskjet.engine.steps import Postprocessing
 from maskjet.errors import InputError
-from maskjet.frames import Frame, split_sources
-from maskjet.images import to_image
+from maskjet.media.frames import Frame, split_sources
+from maskjet.media.images import to_image
 from maskjet.networks.rfdetr.checkpoint import Checkpoint, load_network, read_checkpoint, resolve_spec
 from maskjet.networks.rfdetr.network import RFDETR
-from maskjet.rewrites.static import StaticDetector
+from maskjet.networks.torchvision.detector import StaticDetector
 from maskjet.spec import SPECS, ModelSpec, TwoStageSpec
 
 if TYPE_CHECKING:
@@ -156,8 +156,8 @@ class Model:
         consumer works on results the next ones are made; on a CPU frames are decoded that far ahead.
 
         Args:
-            source: Whatever `maskjet.frames.open_source` takes, or a source it returned: an image, folder, glob, video,
-                camera, URL, array, or a list of images. A list of other things (videos, cameras, URLs, folders,
+            source: Whatever `maskjet.media.frames.open_source` takes, or a source it returned: an image, folder, glob,
+                video, camera, URL, array, or a list of images. A list of other things (videos, cameras, URLs, folders,
                 sources) runs side by side; `Frame.stream` is the position in the list.
             depth: Batches in flight, 1 to 8.
             batch: Most frames that the network sees at once. They are of one size, of all sources in turn, and none is

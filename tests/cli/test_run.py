@@ -16,7 +16,7 @@ from maskjet import traffic
 from maskjet.cli import run as run_command
 from maskjet.cli.main import main
 from maskjet.errors import DeviceError, InputError, OutputError, SourceError, UnsupportedError
-from maskjet.frames import ListSource, open_source
+from maskjet.media.frames import ListSource, open_source
 from maskjet.model import Model
 
 
@@ -128,7 +128,7 @@ class Camera(ListSource):
 
 
 def test_late_frames_are_dropped_and_counted(clip, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("maskjet.frames.open_source", Camera)
+    monkeypatch.setattr("maskjet.media.frames.open_source", Camera)
     arguments = ("run", clip, "--out", tmp_path / "a.jsonl", "--drop-late")
     code, out, _ = run(*arguments, "--json", capsys=capsys)
     summary = json.loads(out)

@@ -17,8 +17,8 @@ from maskjet import traffic
 from maskjet.cli import run as run_command
 from maskjet.cli import signals
 from maskjet.cli.main import main
-from maskjet.frames import Frame, open_source
-from maskjet.sinks import open_sinks
+from maskjet.media.frames import Frame, open_source
+from maskjet.media.sinks import open_sinks
 from tests.test_detections import some_detections
 
 ENV = {**os.environ, "OMP_NUM_THREADS": "1"}

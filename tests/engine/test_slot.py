@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.planted import randomise
 from maskjet import ops
-from maskjet.bench.planted import randomise
 from maskjet.config import EngineConfig
 from maskjet.model import Model
 from maskjet.networks.rfdetr import RFDETR

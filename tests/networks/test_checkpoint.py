@@ -7,7 +7,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from maskjet.bench.planted import randomise
+from benchmarks.planted import randomise
 from maskjet.errors import CheckpointError
 from maskjet.networks.rfdetr import RFDETR, read_checkpoint
 from maskjet.networks.rfdetr.checkpoint import load_network, resolve_spec

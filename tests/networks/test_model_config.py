@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import maskjet
-from maskjet.bench.planted import randomise
+from benchmarks.planted import randomise
 from maskjet.errors import CheckpointError
 from maskjet.networks.rfdetr.checkpoint import read_checkpoint, resolve_spec
 from maskjet.spec import SPECS

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from maskjet.bench.planted import randomise
+from benchmarks.planted import randomise
 from maskjet.errors import InputError
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.networks.rfdetr.backbone import join_windows, split_windows

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import maskjet
-from maskjet.bench.planted import randomise
+from benchmarks.planted import randomise
 from maskjet.networks.rfdetr import read_checkpoint
 from maskjet.networks.rfdetr.checkpoint import load_network, resolve_spec
 from maskjet.spec import SPECS

@@ -14,9 +14,8 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from maskjet import coco_rle, traffic
-from maskjet.bench import machine
 from maskjet.errors import InputError, MissingDependencyError, SourceError, UnsupportedError
-from maskjet.parity import coco
+from maskjet.parity import coco, machine
 from maskjet.traffic.dataset import CATEGORIES, annotate
 
 SIZE = (96, 160)

@@ -7,8 +7,8 @@ import numpy as np
 
 import maskjet
 from maskjet import coco_rle
-from maskjet.bench.machine import describe_machine
 from maskjet.detections import Detections
+from maskjet.parity.machine import describe_machine
 from maskjet.traffic import sample
 from tools.train_demo import calibrate, evaluate
 

@@ -34,7 +34,7 @@ def bench_ops(
     device: BenchDeviceOption = "auto",
 ) -> None:
     """Compare, then time every implementation of every op, beside pycocotools where it is installed."""
-    from maskjet.bench import ops
+    from benchmarks import ops
 
     print_result(ops.run(out, runs=runs, only=only or (), device=device), to_stdout=True)
 
@@ -50,7 +50,7 @@ def bench_ablation(
     device: BenchDeviceOption = "auto",
 ) -> None:
     """Can torch.compile match the kernels? Compare, then time one postprocess rung by rung, beside its peers."""
-    from maskjet.bench import ablation
+    from benchmarks import ablation
     from maskjet.traffic import SIZES_HW
 
     sizes_hw = [parse_size(text) for text in size or SIZES_HW]
@@ -79,7 +79,7 @@ def bench_capture(
     device: BenchDeviceOption = "auto",
 ) -> None:
     """Save the ops' calls of a run, with the references' results, for maskjet bench replay."""
-    from maskjet.bench import capture
+    from benchmarks import capture
 
     with progress("capturing", frames) as advance:
         saved = capture.write(source, out, model=model, frames=frames, device=device, on_progress=advance)
@@ -97,8 +97,8 @@ def bench_replay(
     device: BenchDeviceOption = "auto",
 ) -> None:
     """Make captured calls again, check each result against the saved one, and time them; exit with 1 if one differs."""
-    from maskjet.bench import replay
-    from maskjet.bench.capture import read_manifest
+    from benchmarks import replay
+    from benchmarks.capture import read_manifest
 
     frames = sum(read_manifest(folder)["frames"] for folder in captures)
     with progress("replaying", frames) as advance:
@@ -123,8 +123,8 @@ def bench_video(
     chart: Annotated[Path | None, typer.Option(help="A .png or .svg of the frames per second.")] = None,
 ) -> None:
     """Run street videos through every rung of the engine and its peers, decoding to RLE."""
-    from maskjet.bench import video
-    from maskjet.bench.chart import check, draw_videos
+    from benchmarks import video
+    from benchmarks.chart import check, draw_videos
 
     sizes_hw = [parse_size(text) for text in size or ("720p",)]
     if chart is not None:
@@ -159,8 +159,8 @@ def bench_rewrites(
     tf32: Annotated[bool, typer.Option(help="Let convolutions in float32 round to TF32, as PyTorch does.")] = True,
 ) -> None:
     """Run a torchvision detector as it is, compiled, with each rewrite, and in the engine."""
-    from maskjet.bench import rewrites
-    from maskjet.bench.rewrites_contest import CONTENDERS
+    from benchmarks import rewrites
+    from benchmarks.rewrites_contest import CONTENDERS
 
     settings = setting or rewrites.SETTINGS
     with progress("preparing", len(settings) * len(only or CONTENDERS)) as advance:
@@ -187,7 +187,7 @@ def bench_rewrites_onnx(
     threads: Annotated[int, typer.Option(help="Of ONNX Runtime.")] = 2,
 ) -> None:
     """Run an exported detector in ONNX Runtime as it is, with each rewrite, and with all."""
-    from maskjet.bench import rewrites_onnx
+    from benchmarks import rewrites_onnx
 
     with progress("comparing", len(rewrites_onnx.VARIANTS)) as advance:
         report = rewrites_onnx.run(

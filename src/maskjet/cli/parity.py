@@ -68,8 +68,8 @@ def parity_probe(
     picture: Annotated[Path | None, typer.Option(help="A .png of where the tensors differ.")] = None,
 ) -> None:
     """Compare the network's input as each implementation makes it with F.interpolate's and cv2.resize's."""
+    from benchmarks import probe
     from maskjet.model import read_network
-    from maskjet.parity import probe
 
     chosen = _choose_images(images, coco_dir, count, size, seed)
     spec = read_network(model, weights).spec
@@ -251,7 +251,7 @@ def parity_study(
     ] = "all",
 ) -> None:
     """Run every variant that can be had here on the same streets, and compare them."""
-    from maskjet.parity import study
+    from benchmarks import study
 
     chosen: dict[str, Any] = {"only": only or (), "variants": variant or (), "images": count}
     size_hw = parse_size(size)

@@ -32,8 +32,8 @@ from maskjet.printing import printable
 
 if TYPE_CHECKING:
     from maskjet.detections import Detections
-    from maskjet.frames import Frame, Source
-    from maskjet.sinks import Outputs, Sinks
+    from maskjet.media.frames import Frame, Source
+    from maskjet.media.sinks import Outputs, Sinks
 
 _EXIT_STRICT = 1
 EPILOG = (
@@ -115,9 +115,9 @@ def run(
     as_json: JsonOption = False,
 ) -> None:
     """Detect on every frame of one source or several and write the results."""
-    from maskjet.frames import open_source, split_sources
+    from maskjet.media.frames import open_source, split_sources
+    from maskjet.media.sinks import check_outputs
     from maskjet.model import Model, read_network
-    from maskjet.sinks import check_outputs
 
     config = EngineConfig.from_env(
         device=device,

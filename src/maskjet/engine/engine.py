@@ -14,12 +14,12 @@ import torch
 from maskjet.config import EngineConfig
 from maskjet.detections import Detections
 from maskjet.engine.eager import EagerSlot
-from maskjet.engine.one_stage import OneStage
 from maskjet.engine.steps import Postprocessing, Slot, Steps
-from maskjet.engine.two_stage import TwoStage
 from maskjet.errors import DeviceError, MaskjetError, UnsupportedError, first_line
 from maskjet.networks.rfdetr import RFDETR
-from maskjet.rewrites.static import StaticDetector
+from maskjet.networks.rfdetr.steps import OneStage
+from maskjet.networks.torchvision.detector import StaticDetector
+from maskjet.networks.torchvision.steps import TwoStage
 
 if TYPE_CHECKING:
     from maskjet.engine.slot import GraphSlot

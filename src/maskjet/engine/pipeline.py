@@ -18,10 +18,10 @@ from typing import Any
 import torch
 
 from maskjet.detections import Detections
-from maskjet.engine.decoding import Readers
 from maskjet.engine.engine import Engine, reporting_failures
+from maskjet.engine.reading import Readers
 from maskjet.engine.steps import Slot
-from maskjet.frames import Frame
+from maskjet.media.frames import Frame
 
 
 @dataclass

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from maskjet.bench import report
-from maskjet.bench.machine import describe_machine
 from maskjet.errors import InputError
+from maskjet.parity import report
 from maskjet.parity.dump import Dump
+from maskjet.parity.machine import describe_machine
 from maskjet.parity.pair import KINDS, Difference, Pairing, compare
 from maskjet.printing import printable
 

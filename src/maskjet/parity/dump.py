@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from maskjet import coco_rle
 from maskjet.detections import Detections
 from maskjet.errors import InputError, SourceError, border
-from maskjet.frames import Source
+from maskjet.media.frames import Source
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.parity import dump_file
 from maskjet.parity.images import Images, digest

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from maskjet import limits, traffic
 from maskjet.errors import InputError, SourceError
-from maskjet.frames import Frame, ListSource, Source, open_source
-from maskjet.images import to_image
+from maskjet.media.frames import Frame, ListSource, Source, open_source
+from maskjet.media.images import to_image
 from maskjet.parity import FIRST_SEED
 from maskjet.parity.coco_files import check_truth, read_json
 from maskjet.traffic.dataset import CATEGORIES, annotate

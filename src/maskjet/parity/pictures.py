@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskjet.detections import Detections
-from maskjet.drawing import draw
 from maskjet.errors import InputError
 from maskjet.files import replacing
+from maskjet.media.drawing import draw
 from maskjet.parity.check import ChangedImage, Report
 from maskjet.parity.dump import Dump
 from maskjet.parity.images import Images, digest, streets_from

@@ -9,15 +9,15 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from maskjet.bench.machine import describe_machine
-from maskjet.bench.video_peers import ORACLE, PEERS
+from benchmarks.video_peers import ORACLE, PEERS
 from maskjet.config import EngineConfig
 from maskjet.detections import Detections
 from maskjet.errors import InputError
-from maskjet.frames import Frame, Source
+from maskjet.media.frames import Frame, Source
 from maskjet.model import Model
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.parity import OURS, THRESHOLD
+from maskjet.parity.machine import describe_machine
 
 _PEERS = {**PEERS, ORACLE.name: ORACLE}
 PROGRAMS = (OURS, *_PEERS)

@@ -1,0 +1,347 @@
+"""Can torch.compile match the kernels? One postprocess, rung by rung, with equal outputs.
+
+Every rung that can run here, and the peers that are installed, gets the same requests in the same process. Each result
+is compared with the references first; a rung that differs ends the run without a time. Then all take turns. What they
+make the GPU do is counted in a second pass, because the profiler slows down every launch that follows it.
+"""
+
+from __future__ import annotations
+
+import csv
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks import chart
+from benchmarks.agreement import compare
+from benchmarks.peers import PEERS
+from benchmarks.profiling import profile_gpu
+from benchmarks.rungs import RUNGS, Found, Output, Postprocess, Request, Rung, encode_on_host, plant
+from benchmarks.timing import percentile, synchronize, take_turns
+from maskjet.config import EngineConfig
+from maskjet.errors import InputError, MaskjetError, UnsupportedError
+from maskjet.parity import report
+from maskjet.parity.machine import describe_machine
+from maskjet.parity.table import shown
+from maskjet.traffic import SIZES_HW
+
+SURVIVORS = (0, 5, 25, 100)
+_REQUESTS = 4  # that a case rotates through
+_BUDGET_S = 1.0  # for the turns of one rung: copying and encoding 100 masks of 1080p takes half of that
+_OUTPUTS: tuple[Output, ...] = ("masks", "rle")
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One rung with one output on one case."""
+
+    rung: str
+    """A key of `RUNGS` or `PEERS`."""
+    output: Output
+    """"masks" on the device, or "rle": strings on the host."""
+    size_hw: tuple[int, int]
+    """Of the image, in pixels."""
+    survivors: int
+    """Detections."""
+    runs: int
+    """Timed calls."""
+    p50_ms: float
+    """Median time of a call, until the device is done."""
+    p95_ms: float
+    """Time that 95 % of the calls kept."""
+    speedup: float | None
+    """Median time of eager with the same output over this one's; None if eager was not run."""
+    tolerance_used: float
+    """Largest share of the ops' tolerances that a difference to the references takes; 0 is equal."""
+    peak_mib: float | None
+    """Device memory that a call takes at most, in MiB, beyond its inputs; None on a CPU."""
+    launches: float | None = None
+    """Kernels per call; None on a CPU."""
+    copies: float | None = None
+    """Copies and fills of memory per call; None on a CPU."""
+    gpu_us: float | None = None
+    """Microseconds of kernels per call; None on a CPU."""
+
+
+@dataclass(frozen=True)
+class Report(report.Report):
+    """All measurements of a run."""
+
+    measurements: Sequence[Measurement]
+    """By size, survivors and output."""
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """The table: its header, then one row per measurement."""
+        work = ("launches", "copies", "GPU µs", "peak MiB", "tolerance")
+        rows: list[tuple[str, ...]] = [("size", "found", "output", "rung", "p50 ms", "p95 ms", "speed-up", *work)]
+        for m in self.measurements:
+            what = (f"{m.size_hw[1]} × {m.size_hw[0]}", str(m.survivors), m.output, m.rung)
+            times = (f"{m.p50_ms:.3f}", f"{m.p95_ms:.3f}", shown(m.speedup, 2))
+            did = (shown(m.launches, 1), shown(m.copies, 1), shown(m.gpu_us, 1), shown(m.peak_mib, 1))
+            rows.append((*what, *times, *did, f"{m.tolerance_used:.2g}"))
+        return rows
+
+    def save(self, folder: Path) -> None:
+        """Write ablation.csv, ablation.json and, where matplotlib is installed, ablation.png into a folder."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.write(folder / "ablation.json")
+        gpu = asdict(self.machine.gpu) if self.machine.gpu else dict.fromkeys(("name", "driver", "cuda", "triton"))
+        where = {
+            "gpu": gpu["name"],
+            **{name: gpu[name] for name in ("driver", "cuda", "triton")},
+            "cpu": self.machine.cpu,
+            "torch": self.machine.versions["torch"],
+            "commit": self.machine.commit,
+            "measured_at": self.machine.measured_at,
+        }
+        with (folder / "ablation.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, [*_columns(self.measurements[0]), *where])
+            writer.writeheader()
+            writer.writerows({**_columns(measurement), **where} for measurement in self.measurements)
+        if chart.why_not() is None:
+            chart.draw(self.as_dict(), folder / "ablation.png")
+
+
+def _columns(measurement: Measurement) -> dict[str, Any]:
+    fields = asdict(measurement)
+    height, width = fields.pop("size_hw")
+    return {"height": height, "width": width, **fields}
+
+
+@dataclass(frozen=True)
+class _Contender:
+    """A rung with an output, ready to be called."""
+
+    rung: Rung
+    output: Output
+    call: Postprocess
+
+    @property
+    def name(self) -> str:
+        return f"{self.rung.name}/{self.output}"
+
+
+Case = tuple[tuple[int, int], int]
+"""Size of the image and survivors."""
+
+
+def run(
+    out: Path | None = None,
+    *,
+    sizes_hw: Sequence[tuple[int, int]] = tuple(SIZES_HW.values()),
+    survivors: Sequence[int] = SURVIVORS,
+    runs: int = 50,
+    only: Sequence[str] = (),
+    device: str = "auto",
+    marks_ranges: bool = False,
+    on_progress: Callable[[], None] = lambda: None,
+) -> Report:
+    """Compare, then time all rungs.
+
+    Args:
+        out: A folder to write the CSV, the JSON and the chart to.
+        sizes_hw: (height, width) of the images, in pixels.
+        survivors: How many detections there are, 0 to 100 each.
+        runs: Calls to time per rung, output and case, at least 1; fewer where they take long.
+        only: Names of rungs and peers; none for all.
+        device: "auto", "cpu", "cuda" or "cuda:N".
+        marks_ranges: Put NVTX ranges around the timed calls, for Nsight.
+        on_progress: Called after each case.
+
+    Returns:
+        The report, which prints as a table.
+
+    Raises:
+        InputError: An argument is not as above.
+        UnsupportedError: The device, or NVTX, is not to be had here, or no rung runs on it.
+        MaskjetError: A rung does not equal the references; nothing is written.
+    """
+    _check(sizes_hw, survivors, runs, only)
+    resolved = EngineConfig(device=device).resolve_device()
+    if marks_ranges and resolved.type != "cuda":
+        raise UnsupportedError(f"--nvtx needs a GPU, got {resolved}. Leave it out.")
+    machine = describe_machine()
+    rungs, notes = _find_rungs(only, resolved)
+    cases = list(dict.fromkeys((size_hw, count) for size_hw in sizes_hw for count in survivors))
+    measurements: list[Measurement] = []
+    with torch.inference_mode():
+        for case, contenders in _prepared(cases, rungs, resolved):
+            trial, refused = _admit(case, contenders, resolved)
+            notes += refused
+            measurements += _measure(trial, runs, resolved, marks_ranges)
+            on_progress()
+        notes += _compiled_note(rungs, cases)
+        if resolved.type == "cuda":
+            for case, contenders in _prepared(cases, rungs, resolved):
+                measurements = [_count_work(m, case, contenders, resolved) for m in measurements]
+                on_progress()
+    found = Report(machine, measurements, notes)
+    if out is not None:
+        found.save(out)
+    return found
+
+
+def _is_compiled(rungs: Sequence[Rung]) -> bool:
+    return any(rung.name.startswith("compiled") for rung in rungs)
+
+
+def _compiled_note(rungs: Sequence[Rung], cases: Sequence[Case]) -> list[str]:
+    if not _is_compiled(rungs):
+        return []
+    from torch._dynamo.utils import counters  # no public way to count graphs; a second to import
+
+    return [f"torch.compile made {counters['stats']['unique_graphs']} graphs over {len(cases)} cases."]
+
+
+def passes(device: str) -> int:
+    """How often `run` goes through its cases, for a progress bar."""
+    return 2 if EngineConfig(device=device).resolve_device().type == "cuda" else 1
+
+
+def _check(sizes_hw: Sequence[tuple[int, int]], survivors: Sequence[int], runs: int, only: Sequence[str]) -> None:
+    report.check_runs(runs)
+    if not (sizes_hw and survivors):
+        raise InputError("sizes_hw and survivors must not be empty.")
+    for count in survivors:
+        if not 0 <= count <= max(SURVIVORS):
+            raise InputError(f"survivors must be 0..{max(SURVIVORS)}, got {count}.")
+    report.check_names(only, (*RUNGS, *PEERS))
+
+
+def _find_rungs(only: Sequence[str], device: torch.device) -> tuple[list[Rung], list[str]]:
+    """The rungs that can run on a device, and why the others can't."""
+    rungs, notes = [], []
+    for name, rung in {**RUNGS, **PEERS}.items():
+        if only and name not in only:
+            continue
+        try:
+            rung.build(device)
+        except UnsupportedError as error:
+            notes.append(f"{name} was left out: {error}")
+        else:
+            rungs.append(rung)
+    if not rungs:
+        raise UnsupportedError(f"No rung runs on {device}: {'; '.join(notes)}.")
+    if (missing := chart.why_not()) is not None:
+        notes.append(f"There is no chart: {missing}")
+    return rungs, notes
+
+
+def _prepared(
+    cases: Sequence[Case], rungs: Sequence[Rung], device: torch.device
+) -> Iterator[tuple[Case, list[_Contender]]]:
+    """Each case with its contenders; what is compiled is compiled anew for each size."""
+    contenders: list[_Contender] = []
+    size_hw = None
+    for case in cases:
+        if case[0] != size_hw:
+            size_hw = case[0]
+            if _is_compiled(rungs):
+                torch.compiler.reset()
+            contenders = [contender for rung in rungs for contender in _contend(rung, device)]
+        yield case, contenders
+
+
+def _contend(rung: Rung, device: torch.device) -> Iterator[_Contender]:
+    call = rung.build(device)
+    yield _Contender(rung, rung.output, call)
+    if rung.output == "masks":
+        yield _Contender(rung, "rle", lambda request: encode_on_host(call(request)))
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """A case with those who may take part."""
+
+    case: Case
+    requests: Sequence[Request]
+    contenders: Sequence[_Contender]
+    used: Mapping[str, float]
+    """The share of the tolerances by the contender's name."""
+
+
+def _admit(case: Case, contenders: Sequence[_Contender], device: torch.device) -> tuple[_Trial, list[str]]:
+    """Compare all contenders on all requests: a peer that differs gets no time, a rung of ours ends the run."""
+    (height, width), survivors = case
+    requests = [plant(seed, survivors, case[0], device) for seed in range(_REQUESTS)]
+    used = compare({c.name: (c.rung, c.call) for c in contenders}, requests)
+    admitted, refused = [], []
+    for contender in contenders:
+        if used[contender.name] <= contender.rung.tolerance:
+            admitted.append(contender)
+            continue
+        message = (
+            f"{contender.name} must equal the references with {survivors} detections at {width} × {height}, got a "
+            f"difference of {used[contender.name]:.3g} tolerances where {contender.rung.tolerance:g} are allowed; "
+            "it was not timed."
+        )
+        if contender.rung.name not in PEERS:
+            raise MaskjetError(message)
+        refused.append(message)
+    return _Trial(case, requests, admitted, used), refused
+
+
+def _measure(trial: _Trial, runs: int, device: torch.device, marks_ranges: bool) -> Iterator[Measurement]:
+    """Time the contenders of each output in turns."""
+    size_hw, survivors = trial.case
+    for output in _OUTPUTS:
+        rivals = [c for c in trial.contenders if c.output == output]
+        marks = {c.rung.name: _mark(c, trial.case) if marks_ranges else nullcontext for c in rivals}
+        turns = {c.rung.name: partial(_call_in_turn, c.call, trial.requests, marks[c.rung.name]) for c in rivals}
+        times_ms = take_turns(turns, runs=runs, device=device, budget_s=_BUDGET_S)
+        median = {name: statistics.median(times) for name, times in times_ms.items()}
+        for contender in rivals:
+            name = contender.rung.name
+            yield Measurement(
+                rung=name,
+                output=output,
+                size_hw=size_hw,
+                survivors=survivors,
+                runs=len(times_ms[name]),
+                p50_ms=round(median[name], 4),
+                p95_ms=round(percentile(times_ms[name], 0.95), 4),
+                speedup=round(median["eager"] / median[name], 3) if "eager" in median else None,
+                tolerance_used=trial.used[contender.name],
+                peak_mib=_peak_mib(contender, trial.requests[0], device),
+            )
+
+
+def _mark(contender: _Contender, case: Case) -> Callable[[], AbstractContextManager[None]]:
+    (height, width), survivors = case
+    return partial(torch.cuda.nvtx.range, f"{contender.name} {width}x{height} {survivors} found")
+
+
+def _call_in_turn(
+    call: Postprocess, requests: Sequence[Request], mark: Callable[[], AbstractContextManager[None]], turn: int
+) -> Found:
+    with mark():
+        return call(requests[turn % len(requests)])
+
+
+def _peak_mib(contender: _Contender, request: Request, device: torch.device) -> float | None:
+    if device.type != "cuda":
+        return None
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    result = contender.call(request)
+    synchronize(device)
+    peak = torch.cuda.max_memory_allocated(device) - before
+    del result
+    return round(peak / 2**20, 2)
+
+
+def _count_work(
+    measurement: Measurement, case: Case, contenders: Sequence[_Contender], device: torch.device
+) -> Measurement:
+    """The measurement with the GPU's work, if it is one of this case."""
+    if (measurement.size_hw, measurement.survivors) != case:
+        return measurement
+    (contender,) = (c for c in contenders if (c.rung.name, c.output) == (measurement.rung, measurement.output))
+    work = profile_gpu(partial(contender.call, plant(0, case[1], case[0], device)), device)
+    return measurement if work is None else replace(measurement, **asdict(work))

@@ -1,0 +1,90 @@
+"""Whether what a rung found equals the references: the same detections, masks and strings, by the ops' tolerances."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from benchmarks.rungs import Found, Postprocess, Request, Rung, as_found
+from benchmarks.workloads import QUERIES
+from maskjet import ops
+from maskjet.ops.encode_masks.reference import encode_dense
+
+_ROUNDING = 0.5 + 1e-3  # pixels that a rounded box may be off
+
+
+def compare(calls: Mapping[str, tuple[Rung, Postprocess]], requests: Sequence[Request]) -> dict[str, float]:
+    """Call some rungs on some requests and compare each result with the references.
+
+    Args:
+        calls: By name; the rung says whether its boxes are rounded.
+        requests: What to call them with.
+
+    Returns:
+        The largest share of the ops' tolerances that each uses, by name; 0 is equal, infinite where it
+        found other things.
+    """
+    used = dict.fromkeys(calls, 0.0)
+    for request in requests:
+        expected, strings = _expect(request)
+        for name, (rung, call) in calls.items():
+            used[name] = max(used[name], _share(request, expected, strings, call(request), rung))
+    return used
+
+
+def _expect(request: Request) -> tuple[Found, list[bytes]]:
+    """The references' detections with dense masks, and these as strings."""
+    selection = ops.select(
+        request.logits,
+        request.boxes,
+        [request.size_hw],
+        threshold=request.thresholds,
+        num_select=QUERIES,
+        implementation="reference",
+    )
+    masks = ops.paste_masks(request.mask_logits, selection, [request.size_hw], implementation="reference")[0][0]
+    return as_found(selection, masks), encode_dense(masks)
+
+
+def _share(request: Request, expected: Found, strings: list[bytes], actual: Found, rung: Rung) -> float:
+    """The largest share of a tolerance that a result uses; infinite if other things were found."""
+    count = int(expected.count)
+    if int(actual.count) != count:
+        return math.inf
+    if rung.rounds_boxes:
+        off = (actual.xyxy[:count].cpu() - expected.xyxy[:count].cpu()).abs()
+        if not bool((off <= _ROUNDING).all()):
+            return math.inf
+        actual = replace(actual, xyxy=expected.xyxy)
+    assert expected.query is not None
+    sizes, query = [request.size_hw], expected.query[:count]
+    selections = (_as_selection(found, count, expected.query) for found in (expected, actual))
+    used = ops.RECORDS["select"].tolerance_used({"image_sizes": sizes}, *selections)
+    inputs: dict[str, Any] = {"mask_logits": request.mask_logits, "query": [query], "image_sizes": sizes}
+    if isinstance(actual.masks, list):
+        of_masks = ops.RECORDS["encode_masks"].tolerance_used(inputs, [strings], [actual.masks])
+    else:
+        pasted = ([_with_flags(found.masks, count)] for found in (expected, actual))
+        of_masks = ops.RECORDS["paste_masks"].tolerance_used(inputs, *pasted)
+    return max(used, of_masks)
+
+
+def _as_selection(found: Found, count: int, query: torch.Tensor) -> ops.Selection:
+    """A result as the record of select compares it; a rung that does not name its queries shows them in its masks."""
+    own = query if found.query is None else found.query
+    return ops.Selection(
+        count=torch.tensor([count]),
+        query=own[None, :count].int().cpu(),  # peers return some of it on the host
+        class_id=found.class_id[None, :count].int().cpu(),
+        confidence=found.confidence[None, :count].cpu(),
+        xyxy=found.xyxy[None, :count].cpu(),
+    )
+
+
+def _with_flags(masks: Any, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    dense = masks[:count].view(torch.uint8)
+    return dense, dense.flatten(1).any(dim=1)

@@ -1,0 +1,121 @@
+"""NMS followed by a slice of the first k: folded into an NMS that stops once k boxes stay.
+
+Pattern:     batched_nms(boxes, scores, classes, iou) → slice(0, 0, k)
+Replacement: nms_topk(boxes, scores, classes, iou, k)
+
+What takes rows by the result stays as it is, which is why the pattern ends before it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from benchmarks.aten.capture import BATCHED_NMS
+from maskjet.networks.torchvision.layers.rewriting import Rewrite, arguments, calls, checks_of
+from maskjet.ops.nms import nms
+
+
+@torch.library.custom_op("maskjet::nms_topk", mutates_args=())
+def nms_topk(
+    boxes: torch.Tensor, scores: torch.Tensor, classes: torch.Tensor, iou_threshold: float, max_output: int
+) -> torch.Tensor:
+    """The first `max_output` boxes that torchvision's `batched_nms` would keep, and no work for those after.
+
+    Equal scores keep their order. Boxes of different classes are never compared, where torchvision moves them apart by
+    adding to their coordinates: the two differ on boxes that only the rounding of these sums makes overlap.
+
+    Args:
+        boxes: float32 [N, 4] xyxy.
+        scores: [N].
+        classes: int64 [N]; boxes of different classes don't touch each other.
+        iou_threshold: 0..1; a box goes if its intersection over union with one that stays is larger.
+        max_output: Most boxes that stay, at least 1.
+
+    Returns:
+        int64 [n]: positions of the boxes that stay, in descending order of their scores.
+    """
+    if not len(boxes):
+        return boxes.new_empty(0, dtype=torch.int64)
+    order = scores.argsort(descending=True, stable=True)
+    kept = nms(
+        boxes[order][None],
+        groups=classes[order].int()[None],
+        iou_threshold=iou_threshold,
+        max_output=min(max_output, len(boxes)),
+    )
+    return order[kept.index[0, : int(kept.count)].long()]
+
+
+@nms_topk.register_fake
+def _nms_topk_fake(
+    boxes: torch.Tensor,
+    scores: torch.Tensor,  # noqa: ARG001
+    classes: torch.Tensor,  # noqa: ARG001
+    iou_threshold: float,  # noqa: ARG001
+    max_output: int,
+) -> torch.Tensor:
+    count = torch.library.get_ctx().new_dynamic_size(min=0, max=max_output)
+    return boxes.new_empty(count, dtype=torch.int64)
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """A match."""
+
+    nms: Node
+    slice: Node
+    count: int
+    """The k of the slice."""
+
+
+def _anchors(graph: Graph) -> Iterator[Node]:
+    return (node for node in graph.nodes if calls(node, BATCHED_NMS))
+
+
+def _match(nms: Node) -> _Cut | str:
+    given = arguments(nms)
+    slices = [user for user in nms.users if calls(user, torch.ops.aten.slice.Tensor)]
+    if len(slices) != 1:
+        return f"its result is sliced {len(slices)} times, not once"
+    cut = arguments(slices[0])
+    if cut["dim"] != 0 or cut["start"] not in (None, 0) or cut["step"] != 1:
+        return f"the slice is {cut['start']}:{cut['end']}:{cut['step']} of dimension {cut['dim']}, not the first k"
+    count = cut["end"]
+    if not isinstance(count, int) or not 1 <= count < sys.maxsize:
+        return f"the slice ends at {count}, not at a positive constant"
+    for user in nms.users:
+        if user is not slices[0] and not _is_size_below(user, count):
+            return f"{user.name} uses more of its result than the first {count}"
+    dtype = given["boxes"].meta["val"].dtype
+    if dtype != torch.float32:
+        return f"the boxes are {dtype}, not torch.float32"
+    if not 0 <= given["iou_threshold"] <= 1:
+        return f"the threshold is {given['iou_threshold']}, not 0..1"
+    return _Cut(nms, slices[0], count)
+
+
+def _is_size_below(user: Node, count: int) -> bool:
+    """Whether a user only checks how many boxes stay, or takes the smaller of this and k: the same after the fold."""
+    if not calls(user, torch.ops.aten.sym_size.int):
+        return False
+    checks = checks_of(user)
+    return all(use in checks or (calls(use, torch.sym_min) and set(use.args) == {count, user}) for use in user.users)
+
+
+def _replace(graph: Graph, match: _Cut) -> None:
+    with graph.inserting_before(match.nms):
+        folded = graph.call_function(torch.ops.maskjet.nms_topk.default, (*match.nms.args, match.count))
+    folded.meta.update(match.slice.meta)
+    for node in (match.slice, match.nms):
+        node.replace_all_uses_with(folded)
+        graph.erase_node(node)
+
+
+FOLD: Rewrite[Any] = Rewrite("nms_topk", _anchors, _match, _replace)
+"""See the module."""

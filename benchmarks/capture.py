@@ -1,0 +1,218 @@
+"""Real calls of the ops, with the references' results, in a folder: written from a run, read to be replayed.
+
+A folder holds capture.json (the format's version, where it comes from, the arguments that stay the same) and one
+safetensors file per frame: the frame as PNG, the network's output, and what the references made of them. Of the mask
+logits only those of the detections are kept; the other queries' masks are zeros when a call is read, and no op looks at
+them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from maskjet import __version__, ops
+from maskjet.config import DEFAULT_THRESHOLD, EngineConfig
+from maskjet.errors import InputError, SourceError
+from maskjet.files import write_json
+from maskjet.media.frames import open_source
+from maskjet.model import read_network
+from maskjet.networks.rfdetr import RFDETR
+
+FORMAT = 1
+"""Version of the folder's format."""
+_MANIFEST = "capture.json"
+_SELECTION = ("count", "query", "class_id", "confidence", "xyxy")
+Tensors = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of an op, as an engine made it."""
+
+    op: str
+    """The op's name."""
+    inputs: dict[str, Any]
+    """Keyword arguments of its public function; tensors on the CPU."""
+    expected: Any
+    """What the reference returned; tensors on the CPU."""
+
+
+@torch.inference_mode()
+def write(
+    source: Any,
+    out: Path,
+    *,
+    model: str = "demo",
+    frames: int = 100,
+    device: str = "auto",
+    on_progress: Callable[[], None] = lambda: None,
+) -> int:
+    """Run a model over a source with the reference implementations and save every call.
+
+    Args:
+        source: Whatever `maskjet.media.frames.open_source` takes.
+        out: The folder to write; must hold no capture yet.
+        model: As for `maskjet.load`; it must have masks.
+        frames: How many to save, at least 1; fewer if the source ends.
+        device: "auto", "cpu", "cuda" or "cuda:N". The references' results hold for the device: scores that are equal
+            but for their last bit may rank otherwise on another.
+        on_progress: Called after each frame.
+
+    Returns:
+        How many frames were saved.
+
+    Raises:
+        InputError: An argument is not as above.
+        SourceError: The source can't be opened, or has no frame.
+    """
+    if frames < 1:
+        raise InputError(f"frames must be at least 1, got {frames}.")
+    if (out / _MANIFEST).exists():
+        raise InputError(f"out must be a folder without a capture, got {str(out)!r}.")
+    resolved = EngineConfig(device=device).resolve_device()
+    network = read_network(model).to(resolved)
+    if not network.spec.has_masks:
+        raise InputError(f"model must have masks, {model!r} has none.")
+    arguments = _arguments(network)
+    saved = 0
+    with open_source(source) as opened:
+        out.mkdir(parents=True, exist_ok=True)
+        for frame in islice(opened, frames):
+            tensors = _run(network, np.ascontiguousarray(frame.image), arguments, resolved)
+            save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, _path(out, saved))
+            saved += 1
+            on_progress()
+    if not saved:
+        raise SourceError(f"source must have a frame that can be decoded, {opened.name!r} has none.")
+    spec = network.spec
+    manifest = {
+        "format": FORMAT,
+        "maskjet": __version__,
+        "model": spec.name,
+        "source": opened.name,
+        "device": str(resolved),
+        "frames": saved,
+        "masks": [spec.queries, spec.mask_size, spec.mask_size],
+        "arguments": arguments,
+    }
+    write_json(out / _MANIFEST, manifest, "out")
+    return saved
+
+
+def _arguments(network: RFDETR) -> dict[str, dict[str, Any]]:
+    """What an engine passes to each op besides a frame's own tensors, in JSON types."""
+    spec, side = network.spec, network.spec.input_size
+    return {
+        "preprocess": {"size": [side, side], "mean": list(spec.mean), "std": list(spec.std)},
+        "select": {
+            "threshold": [DEFAULT_THRESHOLD] * spec.class_logits,
+            "class_map": list(range(spec.class_logits)),
+            "max_detections": 100,
+            "num_select": spec.selected_pairs,
+        },
+        "encode_masks": {},
+    }
+
+
+def _run(network: RFDETR, image: np.ndarray[Any, Any], arguments: Mapping[str, Any], device: torch.device) -> Tensors:
+    """The steps of one frame with the references, and everything that went in and came out."""
+    frames = torch.from_numpy(image).to(device)
+    size = (image.shape[0], image.shape[1])
+    inputs = ops.preprocess(frames, **arguments["preprocess"], implementation="reference")
+    output = network(inputs)
+    selection = ops.select(
+        output.logits, output.boxes_cxcywh, [size], **arguments["select"], implementation="reference"
+    )
+    assert output.mask_logits is not None
+    (strings,) = ops.encode_masks(output.mask_logits, selection, [size], implementation="reference")
+    rows = torch.unique(selection.queries()[0])
+    _, png = cv2.imencode(".png", image)  # the channels in another order than OpenCV's: read back, they are as here
+    return {
+        "preprocess.png": torch.from_numpy(png.reshape(-1)),
+        "preprocess.out": inputs,
+        "select.logits": output.logits,
+        "select.boxes": output.boxes_cxcywh,
+        **{f"select.{name}": getattr(selection, name).clone() for name in _SELECTION},
+        "encode_masks.rows": rows,
+        "encode_masks.mask_logits": output.mask_logits[0, rows.long()],
+        "encode_masks.strings": torch.tensor(list(b"".join(strings)), dtype=torch.uint8),
+        "encode_masks.lengths": torch.tensor([len(text) for text in strings], dtype=torch.int64),
+    }
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """What a capture's folder says of itself.
+
+    Raises:
+        InputError: It holds no capture, or one in another format.
+    """
+    try:
+        read = json.loads((folder / _MANIFEST).read_text())
+        manifest = {name: read[name] for name in ("format", "frames", "masks", "arguments")}
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise InputError(f"capture must be a folder `maskjet bench capture` wrote, got {str(folder)!r}.") from error
+    if manifest["format"] != FORMAT:
+        raise InputError(f"{str(folder)!r} must be a capture in format {FORMAT}, got {manifest['format']!r}.")
+    return manifest
+
+
+def read_calls(folder: Path, manifest: Mapping[str, Any], index: int) -> list[Call]:
+    """The calls of a frame, in the order they were made.
+
+    Args:
+        folder: The capture.
+        manifest: What `read_manifest` returned.
+        index: Of the frame, from 0.
+
+    Raises:
+        InputError: The frame's file is missing or damaged.
+    """
+    path = _path(folder, index)
+    try:
+        return _calls(load_file(path), manifest)
+    except (OSError, KeyError, ValueError, RuntimeError, cv2.error, SafetensorError) as error:
+        raise InputError(f"{str(path)!r} must be a whole frame of a capture, got {error!r}.") from error
+
+
+def _calls(tensors: Tensors, manifest: Mapping[str, Any]) -> list[Call]:
+    arguments, per_class = manifest["arguments"], manifest["arguments"]["select"]
+    frames = torch.from_numpy(cv2.imdecode(tensors["preprocess.png"].numpy(), cv2.IMREAD_COLOR))
+    sizes = [(frames.shape[0], frames.shape[1])]
+    selection = ops.Selection(**{name: tensors[f"select.{name}"] for name in _SELECTION})
+    masks = torch.zeros(1, *manifest["masks"])
+    masks[0, tensors["encode_masks.rows"].long()] = tensors["encode_masks.mask_logits"]
+    predictions = {"logits": tensors["select.logits"], "boxes": tensors["select.boxes"], "image_sizes": sizes}
+    as_tensors = {  # as an engine passes them
+        "threshold": torch.tensor(per_class["threshold"]),
+        "class_map": torch.tensor(per_class["class_map"], dtype=torch.int32),
+    }
+    found = {"mask_logits": masks, "query": selection, "image_sizes": sizes}
+    strings = _split(bytes(tensors["encode_masks.strings"].tolist()), tensors["encode_masks.lengths"].tolist())
+    return [
+        Call("preprocess", {"frames": frames, **arguments["preprocess"]}, tensors["preprocess.out"]),
+        Call("select", {**predictions, **arguments["select"], **as_tensors}, selection),
+        Call("encode_masks", found, [strings]),
+    ]
+
+
+def _split(joined: bytes, lengths: list[int]) -> list[bytes]:
+    parts, start = [], 0
+    for length in lengths:
+        parts.append(joined[start : start + length])
+        start += length
+    return parts
+
+
+def _path(folder: Path, index: int) -> Path:
+    return folder / f"{index:06d}.safetensors"

@@ -1,0 +1,198 @@
+"""What the benchmark of videos compares: our engine rung by rung, and other projects' whole pipelines."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.video_peers import PEERS, Detect
+from maskjet.config import DEFAULT_THRESHOLD, EngineConfig
+from maskjet.detections import Detections
+from maskjet.errors import UnsupportedError, first_line
+from maskjet.media.frames import open_source
+from maskjet.model import Model
+from maskjet.networks.rfdetr import RFDETR
+from maskjet.parity.report import check_names
+
+Image = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One way to run the engine."""
+
+    name: str
+    """Its name in tables and on the command line."""
+    what: str
+    """One line on what it changes."""
+    choices: Mapping[str, Any]
+    """Fields of `EngineConfig`."""
+    depth: int = 1
+    """Batches in flight."""
+    sources: int = 1
+    """Videos side by side; a batch has one frame of each."""
+
+
+_GRAPH = {"engine": "graph", "compile": True}
+RUNGS: Mapping[str, Rung] = {
+    rung.name: rung
+    for rung in (
+        Rung(
+            "eager",
+            "PyTorch, step by step: the ops' references",
+            {"engine": "eager", "implementation": "reference", "compile": False},
+        ),
+        Rung("kernels", "the ops' fast implementations", {"engine": "eager", "compile": False}),
+        Rung("graph", "all of a frame as one CUDA graph", {"engine": "graph", "compile": False}),
+        Rung("compile", "the network through torch.compile", _GRAPH),
+        Rung("depth 2", "two frames in flight", _GRAPH, depth=2),
+        Rung("depth 4", "four frames in flight", _GRAPH, depth=4),
+        Rung("depth 6", "six frames in flight", _GRAPH, depth=6),
+        Rung("16 sources", "sixteen videos, a frame of each at once, three such batches in flight", _GRAPH, 3, 16),
+    )
+}
+"""In the order of the ladder; by name."""
+
+
+class Contender(ABC):
+    """Something that detects on videos.
+
+    Args:
+        name: Of a rung or a peer.
+        what: One line.
+    """
+
+    def __init__(self, name: str, what: str) -> None:
+        self.name, self.what = name, what
+        self.sources = 1
+        """Videos side by side."""
+        self.in_flight = 1
+        """Frames that it works on at once."""
+
+    @abstractmethod
+    def detect(self, image: Image) -> Detections:
+        """Detect on one frame."""
+
+    @abstractmethod
+    def play(self, source: Any) -> Iterator[Detections]:
+        """Detect on all frames of what `open_source` takes."""
+
+    def loop(self, images: Sequence[Image], count: int) -> Iterator[Detections]:
+        """Detect on frames in memory, over and over, so many in all."""
+        return self.play(_cycle(images, count))
+
+
+def _cycle(images: Sequence[Image], count: int, start: int = 0) -> Iterator[Image]:
+    return (images[(start + number) % len(images)] for number in range(count))
+
+
+class Ours(Contender):
+    """A rung.
+
+    Args:
+        rung: Which.
+        model: Configured for it.
+    """
+
+    def __init__(self, rung: Rung, model: Model) -> None:
+        super().__init__(rung.name, rung.what)
+        self.rung, self.model = rung, model
+        self.sources, self.in_flight = rung.sources, rung.sources * rung.depth
+
+    def detect(self, image: Image) -> Detections:
+        """Detect on one frame."""
+        return self.model.predict(image)
+
+    def replay(self) -> Callable[[], None] | None:
+        """What launches the graph of the frame seen last, and waits for it; None without graphs."""
+        engine = self.model._engine
+        if engine.why_no_graph is not None:
+            return None
+        with engine.lease(1) as (slot,):
+            replay: Callable[[], None] = slot.replay  # type: ignore[attr-defined]
+            return replay
+
+    def play(self, source: Any) -> Iterator[Detections]:
+        """Detect on all frames."""
+        return (found for _, found in self.model.stream(source, depth=self.rung.depth, batch=self.rung.sources))
+
+    def loop(self, images: Sequence[Image], count: int) -> Iterator[Detections]:
+        """Detect on frames in memory, each source starting elsewhere."""
+        if self.sources == 1:
+            return super().loop(images, count)
+        return self.play([_cycle(images, count // self.sources, start) for start in range(self.sources)])
+
+
+class Theirs(Contender):
+    """A peer, called as its users call it: frame after frame.
+
+    Args:
+        name: The peer's.
+        what: One line.
+        detect: The peer.
+    """
+
+    def __init__(self, name: str, what: str, detect: Detect) -> None:
+        super().__init__(name, what)
+        self._detect = detect
+
+    def detect(self, image: Image) -> Detections:
+        """Detect on one frame."""
+        return self._detect(image)
+
+    def play(self, source: Any) -> Iterator[Detections]:
+        """Detect on all frames."""
+        with open_source(source) as opened:
+            for frame in opened:
+                yield self._detect(frame.image)
+
+
+def build(
+    network: RFDETR, config: EngineConfig, only: Sequence[str]
+) -> tuple[list[Contender], list[str], Sequence[Model]]:
+    """Build the contenders that can be had here.
+
+    Args:
+        network: In eval mode, float32, on the CPU; not changed.
+        config: What the rungs share.
+        only: Names of rungs and peers; none for all.
+
+    Returns:
+        The contenders, why others are missing, and the models to be closed.
+
+    Raises:
+        InputError: A name is not known.
+    """
+    known = [*RUNGS, *PEERS]
+    check_names(only, known)
+    wanted = set(only) or set(known)
+    contenders: list[Contender] = []
+    notes: list[str] = []
+    models: dict[EngineConfig, Model] = {}
+    batch = max(config.batch, *(rung.sources for rung in RUNGS.values()))
+    for rung in RUNGS.values():
+        if rung.name in wanted:
+            choices = replace(config, batch=batch, **rung.choices)
+            try:
+                if choices not in models:
+                    models[choices] = Model(deepcopy(network), choices)  # which moves and converts it
+                contenders.append(Ours(rung, models[choices]))
+            except UnsupportedError as error:
+                notes.append(f"{rung.name} left out: {error}")
+    device, state = config.resolve_device(), network.state_dict()
+    for peer in PEERS.values():
+        if peer.name in wanted:
+            try:
+                detect = peer.build(state, network.spec, device, DEFAULT_THRESHOLD)
+                detect(np.zeros((64, 64, 3), np.uint8))
+            except Exception as error:  # whatever they raise
+                notes.append(f"{peer.name} left out: {type(error).__name__}: {first_line(error)}")
+            else:
+                contenders.append(Theirs(peer.name, peer.what, detect))
+    return contenders, notes, list(models.values())

@@ -1,0 +1,396 @@
+"""The tensor probe: how far our preprocessed network inputs are from those of the projects we claim to equal.
+
+Two oracles, as their own projects call them: PyTorch's F.interpolate on the device, `predict` of rfdetr 1.11.2 step by
+step, and OpenCV's cv2.resize on the host, both bilinear without antialias. They don't agree with each other: the one
+blends floats, the other bytes in fixed point. How far they are apart is the yardstick for all else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import combinations, pairwise
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+
+from benchmarks import chart
+from maskjet.errors import InputError, UnsupportedError
+from maskjet.media.images import Image, to_image
+from maskjet.ops.preprocess import RECORD
+from maskjet.parity import report
+from maskjet.parity.machine import Machine, describe_machine
+from maskjet.spec import ModelSpec
+
+Prepare = Callable[[torch.Tensor], torch.Tensor]
+"""Frame, uint8 [H, W, 3] RGB, to network input, float32 [3, h, w] on any device."""
+
+_BOUNDS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+BUCKETS = (
+    *("0", "1", "2"),
+    *(f"{low + 1}-{high}" for low, high in pairwise(_BOUNDS[2:])),
+    f">{_BOUNDS[-1]}",
+)
+"""Of the histograms: distances in ULPs, ascending."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One variant against one oracle, over all images."""
+
+    variant: str
+    """An implementation of `ops.preprocess`, ", cv2" appended if it resamples as OpenCV does; or the other oracle."""
+    oracle: str
+    """"F.interpolate" or "cv2.resize"."""
+    images: int
+    """Compared."""
+    values: int
+    """Compared: three channels of each pixel of each network input."""
+    max_difference: float
+    """Absolute, in units of the normalised input; infinite where only one of the two is a number."""
+    mean_difference: float
+    """Absolute, in units of the normalised input."""
+    equal: float
+    """Share of the values that are equal bit for bit, 0..1."""
+    ulps: Mapping[str, int]
+    """Values by their distance in float32 ULPs, as `ulps_apart` counts, a key for each of `BUCKETS`. Near zero an ULP
+    is tiny, so that a value there may be far off in ULPs and close in units."""
+    largest_at: tuple[int, int, int] | None
+    """(image, y, x), all from 0, of the first largest difference; None if there is none."""
+
+
+@dataclass(frozen=True)
+class Report(report.Report):
+    """All variants against both oracles, and the oracles against each other."""
+
+    measurements: Sequence[Measurement]
+    """Of each variant both oracles; last the yardstick, one oracle against the other."""
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """The table: its header, then one row per variant and oracle."""
+        header = ("variant", "oracle", "images", "Δ max", "Δ mean", "bit-equal", "≤ 1 ULP", "≤ 8 ULPs", "farthest")
+        return [header, *map(_as_row, self.measurements)]
+
+
+def _as_row(m: Measurement) -> tuple[str, ...]:
+    counts = list(m.ulps.values())
+    farthest = [bucket for bucket, count in m.ulps.items() if count][-1]
+    near, nearby = (sum(counts[: BUCKETS.index(bucket) + 1]) / m.values for bucket in ("1", "5-8"))
+    return (
+        *(m.variant, m.oracle, str(m.images)),
+        *(f"{m.max_difference:.1e}", f"{m.mean_difference:.1e}"),
+        *(_as_percentage(share) for share in (m.equal, near, nearby)),
+        f"{farthest} ULP" + ("" if farthest == "1" else "s"),
+    )
+
+
+def _as_percentage(share: float) -> str:
+    """Cut, not rounded: 100 % means all."""
+    return f"{np.floor(1e4 * share) / 100:.2f} %"
+
+
+def probe(
+    images: Iterable[NDArray[np.uint8]],
+    *,
+    spec: ModelSpec,
+    device: torch.device,
+    picture: Path | None = None,
+    on_progress: Callable[[], object] = lambda: None,
+) -> Report:
+    """Compare the network inputs that our implementations make with both oracles'.
+
+    Every implementation that can run on the device is probed with both of its filters; its output is filled with NaN
+    first. Frames are stretched to the input.
+
+    Args:
+        images: uint8 [H, W, 3] RGB, of any sizes, at least one; read one at a time.
+        spec: Says the input's size, mean and standard deviation.
+        device: Where the frames lie, and where `F.interpolate` runs. On a CPU PyTorch's result depends on whether it
+            has one thread or several; implementations and oracle are run on as many as it has.
+        picture: A PNG to write: where the inputs differ, for the image with the largest difference.
+        on_progress: Called after each image.
+
+    Returns:
+        The report, which prints as a table. Its notes name what can't run on the device.
+
+    Raises:
+        InputError: There is no image, or one is not as above.
+        MissingDependencyError: There shall be a picture, and matplotlib is not installed.
+    """
+    if picture is not None:
+        chart.check()
+    variants, notes = _find_variants(spec, device)
+    oracles = {"F.interpolate": partial(_interpolate, spec=spec), "cv2.resize": partial(_resize, spec=spec)}
+    measurements, scene = _compare(images, variants, oracles, device=device, on_progress=on_progress)
+    found = Report(describe_machine(), measurements, notes)
+    if picture is not None:
+        _draw(scene, spec, found.machine, picture)
+    return found
+
+
+def _find_variants(spec: ModelSpec, device: torch.device) -> tuple[dict[str, Prepare], list[str]]:
+    """The implementations that can run on a device, once for each filter, and why the others can't."""
+    sample = torch.empty((1, 1, 1, 3), dtype=torch.uint8, device=device)
+    variants: dict[str, Prepare] = {}
+    notes = []
+    for name in RECORD.variants:
+        try:
+            RECORD.choose(name, sample)
+        except UnsupportedError as error:
+            notes.append(f"{name} left out: {error}")
+        else:
+            variants[name] = partial(_preprocess, spec=spec, implementation=name, resample="bilinear")
+            variants[f"{name}, cv2"] = partial(_preprocess, spec=spec, implementation=name, resample="cv2")
+    return variants, notes
+
+
+def _preprocess(frame: torch.Tensor, *, spec: ModelSpec, implementation: str, resample: str) -> torch.Tensor:
+    size = (spec.input_size, spec.input_size)
+    out = torch.full((1, 3, *size), torch.nan, device=frame.device)
+    RECORD.public(frame, out, size=size, mean=spec.mean, std=spec.std, resample=resample, implementation=implementation)
+    return out[0]
+
+
+def _interpolate(frame: torch.Tensor, *, spec: ModelSpec) -> torch.Tensor:
+    """Float pixels through PyTorch, operation by operation as rfdetr's `predict`, on the frame's device."""
+    image = frame.permute(2, 0, 1).to(torch.float32, memory_format=torch.contiguous_format)
+    image = image / image.new_tensor(255)  # by a Python number CUDA would multiply with the reciprocal
+    size = (spec.input_size, spec.input_size)
+    resized = F.interpolate(image[None], size=size, mode="bilinear", align_corners=False, antialias=False)[0]
+    mean, std = (resized.new_tensor(values).view(3, 1, 1) for values in (spec.mean, spec.std))
+    return (resized - mean) / std
+
+
+def _resize(frame: torch.Tensor, *, spec: ModelSpec) -> torch.Tensor:
+    """Bytes through OpenCV, then the same normalisation in NumPy, on the host."""
+    resized = cv2.resize(frame.cpu().numpy(), (spec.input_size, spec.input_size), interpolation=cv2.INTER_LINEAR)
+    mean, std = (np.array(values, dtype=np.float32) for values in (spec.mean, spec.std))
+    normalised = (resized.astype(np.float32) / np.float32(255) - mean) / std
+    return torch.from_numpy(normalised).permute(2, 0, 1)
+
+
+@dataclass(frozen=True)
+class _Scene:
+    """An image, and where the network inputs made of it differ."""
+
+    image: Image
+    """uint8 [H, W, 3] RGB."""
+    index: int
+    """From 0."""
+    maps: Mapping[tuple[str, str], NDArray[np.float64]]
+    """By variant and oracle: the largest difference over the channels [h, w]."""
+
+
+def _compare(
+    images: Iterable[NDArray[np.uint8]],
+    variants: Mapping[str, Prepare],
+    oracles: Mapping[str, Prepare],
+    *,
+    device: torch.device,
+    on_progress: Callable[[], object] = lambda: None,
+) -> tuple[list[Measurement], _Scene]:
+    """Variants against oracles, oracles against each other; and the image with the largest difference of all."""
+    pairs = [*((variant, oracle) for variant in variants for oracle in oracles), *combinations(oracles, 2)]
+    tallies = {pair: _Tally() for pair in pairs}
+    largest, scene = -1.0, None
+    for index, given in enumerate(images):
+        image = to_image(given, f"images[{index}]")
+        frame = torch.tensor(image, device=device)
+        inputs = {name: prepare(frame).to(device) for name, prepare in {**oracles, **variants}.items()}
+        maps = {(one, other): tallies[one, other].add(index, inputs[one], inputs[other]) for one, other in pairs}
+        here = max(float(each.max()) for each in maps.values())
+        if here > largest:
+            largest, scene = here, _Scene(image, index, {pair: each.cpu().numpy() for pair, each in maps.items()})
+        on_progress()
+    if scene is None:
+        raise InputError("images must hold at least one, got none.")
+    return [tally.as_measurement(*pair) for pair, tally in tallies.items()], scene
+
+
+@dataclass
+class _Tally:
+    """One variant against one oracle, over the images so far."""
+
+    images: int = 0
+    values: int = 0
+    equal: int = 0
+    total: float = 0.0
+    largest: float = 0.0
+    largest_at: tuple[int, int, int] | None = None
+    counts: torch.Tensor = field(default_factory=lambda: torch.zeros(len(BUCKETS), dtype=torch.int64))
+
+    def add(self, index: int, actual: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+        """Take in an image's inputs, float32 [3, h, w] of one device.
+
+        Returns:
+            The largest difference over the channels, float64 [h, w].
+        """
+        distance = ulps_apart(actual, expected)
+        # infinity less infinity is NaN, as is what differs by being one
+        difference = (actual.double() - expected.double()).abs().nan_to_num(nan=torch.inf, posinf=torch.inf)
+        difference = torch.where(distance == 0, 0.0, difference)
+        where = difference.amax(dim=0)
+        place = int(where.argmax())
+        largest = float(where.flatten()[place])
+        self.images += 1
+        self.values += distance.numel()
+        self.equal += int((actual.view(torch.int32) == expected.view(torch.int32)).sum())
+        self.total += float(difference.sum())
+        if largest > self.largest:
+            self.largest, self.largest_at = largest, (index, *divmod(place, where.shape[1]))
+        buckets = torch.bucketize(distance, torch.tensor(_BOUNDS, device=distance.device))
+        self.counts += torch.bincount(buckets.flatten(), minlength=len(BUCKETS)).cpu()
+        return where
+
+    def as_measurement(self, variant: str, oracle: str) -> Measurement:
+        return Measurement(
+            variant=variant,
+            oracle=oracle,
+            images=self.images,
+            values=self.values,
+            max_difference=self.largest,
+            mean_difference=self.total / self.values,
+            equal=self.equal / self.values,
+            ulps=dict(zip(BUCKETS, self.counts.tolist(), strict=True)),
+            largest_at=self.largest_at,
+        )
+
+
+def ulps_apart(values: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+    """How many float32 numbers lie from one value to the other, element by element.
+
+    The two zeros are one number; infinity follows the largest finite one; NaN is no distance from NaN.
+
+    Args:
+        values: float32.
+        others: float32, of the same shape and device.
+
+    Returns:
+        int64, at least 0; where one of the two is NaN 2**32, which is more than any other.
+
+    Example:
+        >>> ulps_apart(torch.tensor([1.0, -0.0, 1e-45]), torch.tensor([1.0 + 2**-22, 0.0, -1e-45]))
+        tensor([2, 0, 2])
+    """
+    distance = (_ordered(values) - _ordered(others)).abs()
+    distance = distance.masked_fill(values.isnan() ^ others.isnan(), 2**32)
+    return distance.masked_fill(values.isnan() & others.isnan(), 0)
+
+
+def _ordered(values: torch.Tensor) -> torch.Tensor:
+    """The bits of float32, sign and magnitude, as int64 in two's complement, which are in the order of the values."""
+    bits = values.contiguous().view(torch.int32).to(torch.int64)
+    return torch.where(bits < 0, -(bits & 0x7FFFFFFF), bits)
+
+
+_SAME = "#e4e4e4"
+_MARK = "#ff2d78"
+_CAPTION = (
+    "triton, cpu, reference: maskjet's implementations, of PyTorch's filter or, with “cv2”, of OpenCV's.\n"
+    "F.interpolate: PyTorch's own. cv2.resize: OpenCV's own. The network's input is (pixel / 255 − mean) / std."
+)
+
+
+def _draw(scene: _Scene, spec: ModelSpec, machine: Machine, path: Path) -> None:
+    """Draw the image, and beside it a map for each pair that differs; pairs whose maps are the same share one."""
+    from matplotlib.figure import Figure
+
+    groups: dict[bytes, list[tuple[str, str]]] = {}
+    for pair, where in scene.maps.items():
+        groups.setdefault(where.tobytes() if where.any() else b"", []).append(pair)
+    equal = groups.pop(b"", [])
+    columns = min(3, 1 + len(groups))
+    rows = -(-(1 + len(groups)) // columns)
+    lines = max(map(len, groups.values()), default=0) + len(equal)  # above and below the squares
+    figure = Figure(figsize=(5 * columns + 1.8, 5.2 * rows + 0.19 * lines + 1.9), layout="compressed")
+    cells = list(figure.subplots(rows, columns, squeeze=False).flat)
+    _draw_image(cells[0], scene, spec, equal)
+    if groups:
+        limits = _find_limits([scene.maps[pairs[0]] for pairs in groups.values()])
+        drawn = [_draw_map(axes, scene, pairs, limits) for axes, pairs in zip(cells[1:], groups.values(), strict=False)]
+        _draw_colour_bar(figure, cells, drawn[0], spec)
+    for axes in cells[1 + len(groups) :]:
+        axes.set_axis_off()
+    what = "Where preprocessed network inputs differ" if groups else "Preprocessed network inputs: no pair differs"
+    where_run = machine.gpu.name if machine.gpu else machine.cpu
+    versions = f"torch {machine.versions['torch']}, OpenCV {cv2.__version__}, maskjet commit {machine.commit}"
+    _draw_caption(figure, has_maps=bool(groups))
+    figure.suptitle(f"{what}\n{where_run}, {versions}", fontsize=12)
+    figure.savefig(path, dpi=110, format="png")
+
+
+def _draw_image(axes: Any, scene: _Scene, spec: ModelSpec, equal: Sequence[tuple[str, str]]) -> None:
+    height, width = scene.image.shape[:2]
+    side = spec.input_size
+    axes.imshow(cv2.resize(scene.image, (side, side), interpolation=cv2.INTER_LINEAR))
+    which = ", which differs most" if len(equal) < len(scene.maps) else ""
+    axes.set_title(f"image {scene.index}, counted from 0{which}", fontsize=10)
+    below = f"{width} × {height} pixels, resized to {side} × {side}"
+    axes.set_xlabel(f"{below}\n\nno difference here:\n{_list_pairs(equal)}" if equal else below, fontsize=9)
+    axes.set(xticks=[], yticks=[])
+
+
+def _list_pairs(pairs: Iterable[tuple[str, str]]) -> str:
+    return "\n".join(f"{variant}  vs  {oracle}" for variant, oracle in pairs)
+
+
+def _find_limits(maps: Sequence[NDArray[np.float64]]) -> tuple[float, float]:
+    """Powers of ten around the finite differences but the smallest hundredth, which would take the contrast."""
+    differences = np.concatenate([where[(where > 0) & np.isfinite(where)] for where in maps])
+    if not len(differences):
+        return 0.1, 1.0
+    low, high = np.log10([np.quantile(differences, 0.01), differences.max()])
+    return float(10.0 ** np.floor(low)), float(10.0 ** max(np.ceil(high), np.floor(low) + 1))
+
+
+def _draw_map(axes: Any, scene: _Scene, pairs: Sequence[tuple[str, str]], limits: tuple[float, float]) -> Any:
+    """One map, titled with all pairs that it holds for."""
+    from matplotlib import colormaps
+    from matplotlib.colors import LogNorm
+
+    where = scene.maps[pairs[0]]
+    shown = axes.imshow(
+        np.ma.masked_equal(where, 0).clip(max=10 * limits[1]),  # infinity would have no colour
+        norm=LogNorm(*limits),
+        cmap=colormaps["viridis"].with_extremes(bad=_SAME),
+        interpolation="nearest",
+    )
+    y, x = divmod(int(where.argmax()), where.shape[1])
+    axes.plot(x, y, marker="o", markersize=14, fillstyle="none", color=_MARK, markeredgewidth=1.8)
+    axes.set_title(_list_pairs(pairs), fontsize=10)
+    axes.set_xlabel(
+        f"{np.count_nonzero(where):,} of {where.size:,} pixels differ, by {np.median(where[where > 0]):.2g} at the "
+        f"median\nand at most by {where.max():.2g}, at x = {x}, y = {y}",
+        fontsize=9,
+    )
+    axes.set(xticks=[], yticks=[])
+    return shown
+
+
+def _draw_colour_bar(figure: Any, cells: Sequence[Any], shown: Any, spec: ModelSpec) -> None:
+    """The colours in units, with marks that give them a size."""
+    bar = figure.colorbar(shown, ax=cells, extend="both", shrink=0.8, aspect=40, extendfrac=0.02, pad=0.02)
+    bar.set_label("difference, the largest of three colours,\nin units of the network's input (log scale)", fontsize=9)
+    low, high = shown.get_clim()
+    for size, name in ((1 / 255 / max(spec.std), "one step\nof a byte"), (2.0**-23, "float32's\nULP at 1")):
+        if low < size < high:
+            bar.ax.axhline(size, color="white", linewidth=1.5)
+            across = bar.ax.get_yaxis_transform()
+            bar.ax.text(-0.25, size, name, transform=across, ha="right", va="center", fontsize=8)
+
+
+def _draw_caption(figure: Any, *, has_maps: bool) -> None:
+    """What the names mean, and what in a map is no colour."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    ring = Line2D([], [], marker="o", markersize=10, fillstyle="none", color=_MARK, linestyle="none")
+    handles = {"no difference": Patch(color=_SAME), "the largest difference": ring} if has_maps else {}
+    options = {"ncols": 2, "frameon": False, "fontsize": 9, "title": _CAPTION, "title_fontsize": 9}
+    figure.legend(handles.values(), handles, loc="outside lower center", **options)

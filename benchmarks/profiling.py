@@ -1,0 +1,149 @@
+"""What a call makes a GPU do, counted by PyTorch's profiler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.autograd import DeviceType  # type: ignore[attr-defined] # public, but for its stub
+
+from benchmarks.timing import synchronize
+
+_CALLS = 3
+_COPIES = ("Memcpy", "Memset")
+"""How the profiler's names of copies and fills begin; other names are kernels'."""
+_NO_WORK = (
+    *("Activity Buffer", "Command Buffer", "Lazy Function", "Runtime Triggered"),
+    *("Context Sync", "Event Sync", "Stream Sync", "Stream Wait"),
+)
+"""How its names of waits and of its own overhead begin, which some versions put on the device."""
+
+
+@dataclass(frozen=True)
+class GpuWork:
+    """What one call makes a GPU do, on average."""
+
+    launches: float
+    """Kernels."""
+    copies: float
+    """Copies and fills of memory, on the GPU, to it and from it."""
+    gpu_us: float
+    """Microseconds that its kernels take, without copies and gaps."""
+
+
+def profile_gpu(call: Callable[[], object], device: torch.device) -> GpuWork | None:
+    """Count what a call does on a GPU.
+
+    The profiler slows every launch that follows, in the whole process: take times before.
+
+    Args:
+        call: The same work on every call.
+        device: The one it works on.
+
+    Returns:
+        Means over three calls; None where the device is no GPU.
+    """
+    if device.type != "cuda":
+        return None
+    call()  # warm-up
+    return sum_up(_trace([call] * _CALLS, device), calls=_CALLS)
+
+
+def _trace(calls: Iterable[Callable[[], object]], device: torch.device) -> Iterable[Any]:
+    """The events of some calls, the host's and the device's."""
+    synchronize(device)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as profiler:
+        for call in calls:
+            call()
+        synchronize(device)
+    return profiler.events() or ()
+
+
+_LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "cudaGraphLaunch")
+_HOST_COPIES = ("cudaMemcpy", "cudaMemset")
+_WAITS = ("cudaStreamSynchronize", "cudaEventSynchronize", "cudaDeviceSynchronize", "cuStreamSynchronize")
+"""How the driver's calls begin."""
+
+
+@dataclass(frozen=True)
+class HostWork:
+    """What the host asks of a GPU for one item of work, on average, and how busy that keeps it."""
+
+    launches: float
+    """Kernels and graphs, each one call."""
+    copies: float
+    """Copies and fills of memory, those within graphs not counted."""
+    waits: float
+    """Calls that block until the GPU has done something, between its first work and its last."""
+    busy: float
+    """Share of the time, from the first work to the last, in which the GPU does something, 0..1."""
+
+
+def profile_host(call: Callable[[], object], device: torch.device, *, times: int) -> HostWork | None:
+    """Count what the host does for a GPU; see `profile_gpu` for what profiling costs.
+
+    Args:
+        call: Does the work.
+        device: The one it works on.
+        times: Items of work in a call.
+
+    Returns:
+        Means per item; None where the device is no GPU.
+    """
+    if device.type != "cuda":
+        return None
+    return sum_up_host(_trace([call], device), times=times)
+
+
+def sum_up_host(events: Iterable[Any], *, times: int) -> HostWork:
+    """Sum a profile up.
+
+    Args:
+        events: `torch.autograd.profiler_util.FunctionEvent`s, the host's and the device's.
+        times: Items of work they come from.
+    """
+    events = list(events)
+    calls = [event for event in events if event.device_type == DeviceType.CPU]
+    spans = sorted(
+        (event.time_range.start, event.time_range.end)
+        for event in events
+        if event.device_type == DeviceType.CUDA and _is_work(event)
+    )
+    busy_us = end = 0.0
+    for start, stop in spans:
+        busy_us += max(stop - max(start, end), 0)
+        end = max(end, stop)
+    begin = spans[0][0] if spans else 0.0
+    waits = [call for call in calls if call.name.startswith(_WAITS) and begin <= call.time_range.start < end]
+    return HostWork(
+        launches=round(sum(call.name.startswith(_LAUNCHES) for call in calls) / times, 2),
+        copies=round(sum(call.name.startswith(_HOST_COPIES) for call in calls) / times, 2),
+        waits=round(len(waits) / times, 2),
+        busy=round(busy_us / (end - begin), 3) if spans else 0.0,
+    )
+
+
+def sum_up(events: Iterable[Any], *, calls: int) -> GpuWork:
+    """Sum the device's events of a profile up.
+
+    Args:
+        events: `torch.autograd.profiler_util.FunctionEvent`s, the host's among them.
+        calls: How many calls they come from.
+
+    Returns:
+        Means per call.
+    """
+    on_device = [event for event in events if event.device_type == DeviceType.CUDA and _is_work(event)]
+    kernels = [event for event in on_device if not event.name.startswith(_COPIES)]
+    return GpuWork(
+        launches=round(len(kernels) / calls, 2),
+        copies=round((len(on_device) - len(kernels)) / calls, 2),
+        gpu_us=round(sum(event.time_range.elapsed_us() for event in kernels) / calls, 2),
+    )
+
+
+def _is_work(event: Any) -> bool:
+    # torch.compile marks its regions on the GPU's time line too
+    return not (getattr(event, "is_user_annotation", False) or event.name.startswith(_NO_WORK))

@@ -1,0 +1,179 @@
+"""Captured calls, made again with every implementation: each result checked against the saved one, each call timed."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.capture import Call, read_calls, read_manifest
+from benchmarks.timing import percentile, take_turns
+from benchmarks.workloads import as_listed, to_device
+from maskjet import ops
+from maskjet.config import EngineConfig
+from maskjet.ops.record import Op
+from maskjet.parity import report
+from maskjet.parity.machine import describe_machine
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One implementation of one op on the calls of one capture."""
+
+    capture: str
+    """Name of the capture's folder."""
+    op: str
+    """The op's name."""
+    implementation: str
+    """The implementation."""
+    calls: int
+    """That were replayed."""
+    mean_ms: float
+    """Of all timed calls."""
+    p50_ms: float
+    """Their median."""
+    p90_ms: float
+    """Time that 90 % of them kept."""
+    p99_ms: float
+    """Time that 99 % of them kept."""
+    equal: int
+    """Calls whose result was the saved one, bit for bit."""
+    within_tolerance: int
+    """Calls whose result differed from it by no more than the op's tolerance."""
+    different: int
+    """Calls whose result differed by more."""
+    tolerance_used: float
+    """Largest share of the tolerance that a difference takes."""
+
+
+@dataclass(frozen=True)
+class Report(report.Report):
+    """All measurements of a run."""
+
+    measurements: Sequence[Measurement]
+    """By capture, op and implementation."""
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether every result was within its tolerance of the saved one."""
+        return not any(m.different for m in self.measurements)
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """The table: its header, then one row per measurement."""
+        times = ("mean ms", "p50 ms", "p90 ms", "p99 ms")
+        checks = ("equal", "within tolerance", "different", "tolerance")
+        rows: list[tuple[str, ...]] = [("capture", "op", "implementation", "calls", *times, *checks)]
+        for m in self.measurements:
+            numbers = (f"{ms:.3f}" for ms in (m.mean_ms, m.p50_ms, m.p90_ms, m.p99_ms))
+            counts = (str(m.equal), str(m.within_tolerance), str(m.different), f"{m.tolerance_used:.2g}")
+            rows.append((m.capture, m.op, m.implementation, str(m.calls), *numbers, *counts))
+        return rows
+
+
+@dataclass
+class _Tally:
+    """What an implementation did so far."""
+
+    times_ms: list[float] = field(default_factory=list)
+    shares: list[float] = field(default_factory=list)
+
+    def finish(self, capture: str, op: str, implementation: str) -> Measurement:
+        equal = sum(share == 0 for share in self.shares)
+        within = sum(0 < share <= 1 for share in self.shares)
+        return Measurement(
+            capture=capture,
+            op=op,
+            implementation=implementation,
+            calls=len(self.shares),
+            mean_ms=round(statistics.fmean(self.times_ms), 4),
+            p50_ms=round(statistics.median(self.times_ms), 4),
+            p90_ms=round(percentile(self.times_ms, 0.9), 4),
+            p99_ms=round(percentile(self.times_ms, 0.99), 4),
+            equal=equal,
+            within_tolerance=within,
+            different=len(self.shares) - equal - within,
+            tolerance_used=max(self.shares),
+        )
+
+
+def run(
+    captures: Sequence[Path],
+    path: Path | None = None,
+    *,
+    implementation: str | None = None,
+    runs: int = 5,
+    device: str = "auto",
+    on_progress: Callable[[], None] = lambda: None,
+) -> Report:
+    """Replay captures.
+
+    Args:
+        captures: Folders that `capture.write` wrote.
+        path: A JSON file to write the report to.
+        implementation: "auto" for each op's fastest, or the name of one; None for all that serve the calls.
+        runs: How often each call is timed, after one that is checked; at least 1.
+        device: "auto", "cpu", "cuda" or "cuda:N".
+        on_progress: Called after each frame.
+
+    Returns:
+        The report, which prints as a table; its `is_equal` is the verdict.
+
+    Raises:
+        InputError: An argument or a capture is not as above.
+        UnsupportedError: The implementation asked for can't serve the calls.
+    """
+    report.check_runs(runs)
+    resolved = EngineConfig(device=device).resolve_device()
+    manifests = {folder: read_manifest(folder) for folder in captures}
+    machine = describe_machine()
+    measurements: list[Measurement] = []
+    for folder, manifest in manifests.items():
+        tallies: dict[tuple[str, str], _Tally] = {}
+        for index in range(manifest["frames"]):
+            for call in read_calls(folder, manifest, index):
+                _replay(call, implementation, runs, resolved, tallies)
+            on_progress()
+        measurements += [tally.finish(folder.name, *names) for names, tally in tallies.items()]
+    found = Report(machine, measurements)
+    found.write(path)
+    return found
+
+
+@torch.inference_mode()
+def _replay(
+    call: Call, implementation: str | None, runs: int, device: torch.device, tallies: dict[tuple[str, str], _Tally]
+) -> None:
+    op, inputs, expected = ops.RECORDS[call.op], to_device(call.inputs, device), to_device(call.expected, device)
+    calls = {
+        name: partial(op.public, **inputs, implementation=name)
+        for name in _implementations(op, implementation, next(iter(inputs.values())))
+    }
+    shares = {name: _share(op, inputs, expected, again()) for name, again in calls.items()}
+    turns = {name: partial(_ignore_turn, again) for name, again in calls.items()}
+    for name, times_ms in take_turns(turns, runs=runs, device=device).items():
+        tally = tallies.setdefault((op.name, name), _Tally())
+        tally.times_ms += times_ms
+        tally.shares.append(shares[name])
+
+
+def _implementations(op: Op, implementation: str | None, sample: torch.Tensor) -> list[str]:
+    if implementation is not None:
+        return [op.choose(implementation, sample).name]
+    return [name for name, variant in op.variants.items() if variant.refuse(sample) is None]
+
+
+def _share(op: Op, inputs: dict[str, Any], expected: Any, actual: Any) -> float:
+    try:
+        return op.tolerance_used(as_listed(inputs), expected, actual)
+    except (RuntimeError, ValueError, IndexError):  # other shapes, or no RLE at all
+        return inf
+
+
+def _ignore_turn(call: Callable[[], Any], _turn: int) -> Any:
+    return call()

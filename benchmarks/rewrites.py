@@ -1,0 +1,131 @@
+"""What the rewrites of torchvision's detectors buy: as they are, compiled, captured, rewritten, and in the engine.
+
+Everybody gets the same images, uint8 on the host, in one process and in turns. Their detections are paired with
+torchvision's first. What they make a GPU do is counted last, because the profiler slows down what follows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks import planted_two_stage
+from benchmarks.pooling import measure_pooling
+from benchmarks.rewrites_contest import BASELINE, CONTENDERS, Contest, Measurement, to_float
+from maskjet.config import EngineConfig
+from maskjet.ops.record import FALLBACKS
+from maskjet.parity import report
+from maskjet.parity.machine import describe_machine
+from maskjet.parity.table import shown
+from maskjet.tf32 import convolutions_in_tf32
+from maskjet.traffic import sample
+
+SETTINGS = ("default", "stress")
+"""The model's own thresholds, or a score threshold of 0, which makes every class of every proposal a candidate."""
+_CANDIDATES, _SURVIVORS = 500, 60
+_POOLED = ((1000, 7), (100, 14))  # boxes and bins: of the box head, and of the mask head
+_IMAGES = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report(report.Report):
+    """All contenders at all settings."""
+
+    measurements: Sequence[Measurement]
+    """By setting, in the order of `CONTENDERS`."""
+    model: str
+    """torchvision's builder."""
+    size_hw: tuple[int, int]
+    """Of the images."""
+    uses_tf32: bool
+    """Whether convolutions in float32 rounded to TF32."""
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """The table: its header, then one row per measurement."""
+        header = ("setting", "contender", "p50 ms", "p95 ms", "speed-up", "found", "matched", "Δconf", "mask IoU min")
+        rows: list[tuple[str, ...]] = [(*header, "GPU ms", "launches", "kernels", "waits")]
+        for m in self.measurements:
+            times = (f"{m.p50_ms:.2f}", f"{m.p95_ms:.2f}", f"{m.speedup:.2f}×")
+            same = (f"{m.found:.1f}", f"{m.matched:.2%}", f"{m.largest_difference:.1e}", shown(m.smallest_iou, 4))
+            work = (shown(m.gpu_ms, 2), shown(m.launches, 0), shown(m.kernels, 0), shown(m.waits, 0))
+            rows.append((m.setting, m.contender, *times, *same, *work))
+        return rows
+
+
+def run(
+    path: Path | None = None,
+    *,
+    model: str = "maskrcnn_resnet50_fpn",
+    size_hw: tuple[int, int] = (800, 1333),
+    settings: Sequence[str] = SETTINGS,
+    runs: int = 30,
+    only: Sequence[str] = (),
+    device: str = "auto",
+    uses_tf32: bool = True,
+    on_progress: Callable[[], object] = lambda: None,
+) -> Report:
+    """Compare, then time a detector with and without the rewrites.
+
+    Args:
+        model: Name of torchvision's builder.
+        size_hw: (height, width) of the images; the model resizes none of them.
+        settings: Of `SETTINGS`.
+        runs: Timed images of each contender, at least 1; fewer where they take long.
+        only: Names of contenders; none for all. The baseline always takes part.
+        device: "auto", "cpu", "cuda" or "cuda:N".
+        uses_tf32: Whether convolutions in float32 may round to TF32, as PyTorch lets them; without, what is found is
+            the same but for the order of sums.
+        path: A JSON file to write the report to, after each setting.
+        on_progress: Called when a contender is ready, or left out.
+
+    Returns:
+        The report, which prints as a table.
+
+    Raises:
+        InputError: An argument is not as above.
+        UnsupportedError: The device is not here.
+        MissingDependencyError: torchvision is not installed.
+    """
+    report.check_runs(runs)
+    report.check_names(settings, SETTINGS, "settings")
+    report.check_names(only, CONTENDERS)
+    where = EngineConfig(device=device).resolve_device()
+    with convolutions_in_tf32(uses_tf32):
+        images = [np.array(sample(seed, size_hw=size_hw).image) for seed in range(_IMAGES)]
+        planted = planted_two_stage.build(
+            model,
+            [to_float(image, where) for image in images],
+            candidates=_CANDIDATES,
+            survivors=_SURVIVORS,
+            min_size=min(size_hw),
+            max_size=max(size_hw),
+        )
+        machine, notes, measurements = describe_machine(), list[str](), list[Measurement]()
+        wanted = [name for name in CONTENDERS if name in only or not only or name == BASELINE]
+        result = Report(
+            machine=machine,
+            measurements=measurements,
+            notes=notes,
+            model=model,
+            size_hw=size_hw,
+            uses_tf32=uses_tf32,
+        )
+        for setting in settings:
+            if setting == "stress":
+                planted.roi_heads.score_thresh = 0.0
+            FALLBACKS.clear()
+            with Contest(planted, images, where) as contest:
+                for name in wanted:
+                    contest.enter(name)
+                    on_progress()
+                measurements += contest.measure(setting, runs)
+                slower = [f"{times} × {why}" for why, times in FALLBACKS.items()]
+                notes += [f"{setting}: {note}" for note in [*contest.notes, *slower]]
+            result.write(path)
+        if not only:
+            measurements += [found for boxes, size in _POOLED for found in measure_pooling(boxes, size, runs, where)]
+            result.write(path)
+        return result

@@ -1,0 +1,228 @@
+"""Those who run a two-stage detector, as it is, rewritten, or in the engine: made ready, paired, timed and counted."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from benchmarks.aten import FOLD_NMS, GATHER_LEVELS, PICK_LEVELS, Rewrite, capture
+from benchmarks.profiling import profile_gpu, profile_host
+from benchmarks.timing import percentile, take_turns
+from maskjet import coco_rle
+from maskjet.config import EngineConfig
+from maskjet.detections import Detections
+from maskjet.errors import MaskjetError, first_line
+from maskjet.garbage import frozen
+from maskjet.model import Model
+from maskjet.parity.pair import Pairing, pair
+from maskjet.rewrites import optimize
+
+Image = NDArray[np.uint8]
+Detect = Callable[[Image], Detections]
+
+BASELINE = "torchvision"
+"""What the others are compared with: torchvision as it is, up to masks pasted on its device."""
+_ENCODED = "torchvision, masks as RLE"
+_CAPTURED: Mapping[str, Sequence[Rewrite[Any]]] = {
+    "captured": (),
+    "captured, NMS of the first 1,000": (FOLD_NMS,),
+    "captured, levels gathered": (GATHER_LEVELS,),
+    "captured, level picked in the kernel": (PICK_LEVELS,),
+    "captured, both": (FOLD_NMS, PICK_LEVELS),
+}
+_OURS: Mapping[str, Mapping[str, Any]] = {
+    "maskjet, step by step": {"precision": "fp32", "engine": "eager", "compile": False},
+    "maskjet, graph": {"precision": "fp32", "engine": "graph", "compile": False},
+    "maskjet, graph, compiled": {"precision": "fp32", "engine": "graph", "compile": True},
+    "maskjet, graph, fp16": {"precision": "fp16", "engine": "graph", "compile": False},
+    "maskjet, graph, fp16, compiled": {"precision": "fp16", "engine": "graph", "compile": True},
+}
+CONTENDERS = (BASELINE, _ENCODED, *_CAPTURED, *_OURS, "torchvision, torch.compile")
+"""Their names."""
+_HALF = 0.5  # the probability from which a pixel is inside
+_BUDGET_S = 10.0  # for the turns of one contender
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One contender at one setting."""
+
+    setting: str
+    """Of `SETTINGS`."""
+    contender: str
+    """Of `CONTENDERS`."""
+    runs: int
+    """Timed images."""
+    p50_ms: float
+    """Median per image, from bytes on the host to what is returned."""
+    p95_ms: float
+    """Time that 95 % of the images kept."""
+    speedup: float
+    """The baseline's median over this one's."""
+    found: float
+    """Detections per image."""
+    matched: float
+    """Share of the detections of both that are matched, 0..1."""
+    largest_difference: float
+    """Of the confidences of those matched."""
+    smallest_iou: float | None
+    """Of the masks of those matched."""
+    gpu_ms: float | None = None
+    """Of kernels per image; None on a CPU."""
+    launches: float | None = None
+    """Kernels and graphs that the host launches per image."""
+    kernels: float | None = None
+    """That the GPU runs per image."""
+    waits: float | None = None
+    """Calls per image that block until the GPU has done something; those of the engine poll instead, once."""
+
+
+class Contest(ExitStack):
+    """Those who find what torchvision finds, on one device and at one setting."""
+
+    def __init__(self, planted: Any, images: Sequence[Image], device: torch.device) -> None:
+        super().__init__()
+        self._planted, self._images, self._device = planted, images, device
+        self._captured: Any = None
+        self._calls: dict[str, Detect] = {}
+        self._same: dict[str, Pairing] = {}
+        self._expected: list[Detections] = []
+        self.notes: list[str] = []
+
+    def enter(self, name: str) -> None:
+        """Make a contender ready and pair what it finds; note why if it can't take part."""
+        try:
+            call = self._build(name)
+            for _ in range(2):
+                call(self._images[0])  # a graph is captured with the second
+            found = [call(image) for image in self._images]
+        except (MaskjetError, RuntimeError, ImportError) as error:
+            self.notes.append(f"{name} left out: {first_line(error)}")
+            return
+        if name == BASELINE:
+            self._expected = [_as_detections(theirs) for theirs in found]
+        else:
+            self._same[name] = self._compare(found)
+        self._calls[name] = call
+
+    def _compare(self, found: Sequence[Any]) -> Pairing:
+        same = Pairing()
+        for expected, actual in zip(self._expected, found, strict=True):
+            same.add(pair(expected, _as_detections(actual)))
+        return same
+
+    def _build(self, name: str) -> Any:
+        """A function from an image to its detections, or to what torchvision returns."""
+        if name in _OURS:
+            threshold = self._planted.roi_heads.score_thresh
+            config = EngineConfig(device=str(self._device), **_OURS[name])
+            return self.enter_context(Model(optimize(self._planted), config, threshold=threshold)).predict
+        if name in _CAPTURED:
+            return self._rewrite(_CAPTURED[name])
+        model = self._planted
+        if name == "torchvision, torch.compile":
+            from torch._dynamo.utils import counters
+
+            torch._dynamo.reset()
+            counters.clear()
+            compiled = torch.compile(model)
+            with torch.inference_mode():
+                compiled([to_float(self._images[0], self._device)])  # type: ignore[no-untyped-call]
+            breaks, graphs = sum(counters["graph_break"].values()), counters["stats"]["unique_graphs"]
+            self.notes.append(f"{name}: {graphs} graphs, {breaks} breaks")
+            model = compiled
+        if name == _ENCODED:
+            return lambda image: _as_detections(_detect(model, image, self._device))
+        return lambda image: _detect(model, image, self._device)
+
+    def _rewrite(self, rewrites: Sequence[Rewrite[Any]]) -> Any:
+        given = [to_float(self._images[0], self._device)]
+        if self._captured is None:
+            self._captured = capture(self._planted, given)
+        program = replace(self._captured, module=copy.deepcopy(self._captured.module))
+        for rewrite in rewrites:
+            rewrite.apply(program.module)
+        return lambda image: program.detect([to_float(image, self._device)])[0]
+
+    def measure(self, setting: str, runs: int) -> list[Measurement]:
+        """Time them in turns, then count what they make the GPU do."""
+        gc.collect()
+        with frozen():
+            calls = {name: _in_turn(call, self._images) for name, call in self._calls.items()}
+            times_ms = take_turns(calls, runs=runs, device=self._device, budget_s=_BUDGET_S)
+        median = {name: statistics.median(times) for name, times in times_ms.items()}
+        return [
+            self._count(name, self._measure(setting, name, times, median[BASELINE] / median[name]))
+            for name, times in times_ms.items()
+        ]
+
+    def _measure(self, setting: str, name: str, times_ms: Sequence[float], speedup: float) -> Measurement:
+        same = self._same.get(name)
+        found = sum(map(len, self._expected)) if same is None else same.matched + same.extra
+        return Measurement(
+            setting=setting,
+            contender=name,
+            runs=len(times_ms),
+            p50_ms=round(statistics.median(times_ms), 3),
+            p95_ms=round(percentile(times_ms, 0.95), 3),
+            speedup=round(speedup, 2),
+            found=found / len(self._images),
+            matched=1.0 if same is None else same.share,
+            largest_difference=max(same.confidence_differences, default=0.0) if same else 0.0,
+            smallest_iou=min(same.mask_ious, default=None) if same else None,
+        )
+
+    def _count(self, name: str, measured: Measurement) -> Measurement:
+        call, image = self._calls[name], self._images[0]
+        work = profile_gpu(lambda: call(image), self._device)
+        host = profile_host(lambda: call(image), self._device, times=1)
+        if work is None or host is None:
+            return measured
+        return replace(
+            measured,
+            gpu_ms=round(work.gpu_us / 1000, 3),
+            kernels=work.launches,
+            launches=host.launches,
+            waits=host.waits,
+        )
+
+
+def _in_turn(call: Detect, images: Sequence[Image]) -> Callable[[int], object]:
+    return lambda number: call(images[number % len(images)])
+
+
+def to_float(image: Image, device: torch.device) -> torch.Tensor:
+    """float32 [3, H, W], 0..1."""
+    return torch.from_numpy(image).to(device).permute(2, 0, 1) / 255
+
+
+@torch.inference_mode()
+def _detect(model: Any, image: Image, device: torch.device) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = model([to_float(image, device)])[0]
+    return found
+
+
+def _as_detections(found: Any) -> Detections:
+    """What torchvision returns, on the host, with masks as RLE."""
+    if isinstance(found, Detections):
+        return found
+    size_hw, rle = (0, 0), None
+    if "masks" in found:
+        masks = (found["masks"][:, 0] > _HALF).cpu().numpy()
+        size_hw, rle = masks.shape[1:], coco_rle.encode(masks)
+    return Detections(
+        image_size=size_hw,
+        xyxy=found["boxes"].cpu().numpy(),
+        confidence=found["scores"].cpu().numpy(),
+        class_id=found["labels"].int().cpu().numpy(),
+        rle=rle,
+    )

@@ -1,0 +1,252 @@
+"""The rungs of the ablation: one postprocess, written from plain PyTorch up to two kernels, each runnable alone.
+
+All of them take RF-DETR-Seg Nano's output for one image and return its detections. The plain one is written the way a
+good engineer would for one image on a GPU: no loop over images, constants made beforehand, one wait for the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+
+from benchmarks.workloads import CLASSES, MASK_SIDE, QUERIES
+from maskjet import coco_rle, ops
+from maskjet.errors import UnsupportedError
+from maskjet.ops.paste_masks.cases import blobs
+
+THRESHOLD = 0.5
+Output = Literal["masks", "rle"]
+"""What a rung ends with: dense masks left on the device, or COCO RLE strings on the host."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """The network's output for one image, and the constants that an engine makes once."""
+
+    logits: torch.Tensor
+    """float32 [1, Q, C]."""
+    boxes: torch.Tensor
+    """float32 [1, Q, 4] cxcywh, 0..1."""
+    mask_logits: torch.Tensor
+    """float32 [1, Q, h, w]."""
+    size_hw: tuple[int, int]
+    """Of the image, in pixels."""
+    scale: torch.Tensor
+    """float32 [4]: width, height, width, height."""
+    thresholds: torch.Tensor
+    """float32 [C]."""
+    class_map: torch.Tensor
+    """int32 [C]: every class as itself."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a rung makes of a request; rows at and past `count` don't count."""
+
+    count: torch.Tensor | int
+    """Detections."""
+    query: torch.Tensor | None
+    """[K]: where each came from; None if the rung does not say."""
+    class_id: torch.Tensor
+    """[K]."""
+    confidence: torch.Tensor
+    """float32 [K], descending."""
+    xyxy: torch.Tensor
+    """float32 [K, 4], pixels."""
+    masks: torch.Tensor | list[bytes]
+    """bool or uint8 [K, H, W] on the device, or the counts of COCO RLEs."""
+
+
+Postprocess = Callable[[Request], Found]
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One way to write the postprocess."""
+
+    name: str
+    """Its name in tables and on the command line."""
+    what: str
+    """One line on what it changes."""
+    build: Callable[[torch.device], Postprocess]
+    """Make it ready for a device; raises UnsupportedError, with the reason, where it can't run."""
+    output: Output = "masks"
+    """What it returns by itself."""
+    tolerance: float = 1.0
+    """How many of the ops' tolerances it may use."""
+    rounds_boxes: bool = False
+    """Whether its boxes are whole pixels."""
+
+
+def plant(seed: int, survivors: int, size_hw: tuple[int, int], device: torch.device) -> Request:
+    """Random logits with blobs for masks, of which exactly `survivors` pass the threshold.
+
+    Args:
+        seed: Same seed, same request.
+        survivors: 0 to 100, of different queries.
+        size_hw: (height, width) of the image, in pixels.
+        device: Where to put it.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    logits = (1.5 * torch.randn(1, QUERIES, CLASSES, generator=generator) - 6).clamp(max=-1)
+    where = torch.randperm(QUERIES, generator=generator)[:survivors]
+    classes = torch.randint(0, CLASSES, (survivors,), generator=generator)
+    # Evenly apart: rounding a sigmoid otherwise must not change the order.
+    logits[0, where, classes] = 0.5 + torch.arange(survivors, dtype=torch.float32) / QUERIES
+    height, width = size_hw
+    return Request(
+        logits=logits.to(device),
+        boxes=torch.rand(1, QUERIES, 4, generator=generator).to(device),
+        mask_logits=blobs(1, QUERIES, (MASK_SIDE, MASK_SIDE), generator).to(device),
+        size_hw=size_hw,
+        scale=torch.tensor([width, height, width, height], dtype=torch.float32, device=device),
+        thresholds=torch.full((CLASSES,), THRESHOLD, device=device),
+        class_map=torch.arange(CLASSES, dtype=torch.int32, device=device),
+    )
+
+
+def encode_on_host(found: Found) -> Found:
+    """Bring dense masks to the host and encode them there, with pycocotools where it is installed.
+
+    Both read columns: the masks are transposed on the device, where that costs nothing beside the copy.
+    """
+    assert isinstance(found.masks, torch.Tensor)
+    masks = found.masks[: int(found.count)].view(torch.uint8).transpose(1, 2).contiguous().cpu()
+    columns = masks.numpy().transpose(2, 1, 0)  # [H, W, n], in Fortran's order
+    try:
+        from pycocotools import mask as pycoco_mask
+    except ImportError:
+        rles = coco_rle.encode(columns.transpose(2, 0, 1))
+    else:
+        rles = pycoco_mask.encode(columns) if columns.shape[2] else []
+    return replace(found, masks=[rle["counts"] for rle in rles])
+
+
+def _rank(
+    logits: torch.Tensor, boxes: torch.Tensor, scale: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The 100 best pairs of query and class: how many pass, queries, classes, scores, boxes; shapes are fixed."""
+    scores, flat = logits.sigmoid().flatten().sort(descending=True, stable=True)
+    scores, flat = scores[:QUERIES], flat[:QUERIES]
+    query = flat // CLASSES
+    centre, size = boxes[0, query].chunk(2, dim=-1)
+    half = 0.5 * size
+    xyxy = (torch.cat((centre - half, centre + half), dim=-1) * scale).clamp(min=0).minimum(scale)
+    return (scores > THRESHOLD).sum(), query, flat % CLASSES, scores, xyxy
+
+
+def _upsample(mask_logits: torch.Tensor, query: torch.Tensor, height: int, width: int) -> torch.Tensor:
+    chosen = mask_logits[0, query][:, None]
+    return F.interpolate(chosen, size=(height, width), mode="bilinear", align_corners=False)[:, 0] > 0
+
+
+def _eager(
+    logits: torch.Tensor, boxes: torch.Tensor, mask_logits: torch.Tensor, scale: torch.Tensor, size_hw: tuple[int, int]
+) -> tuple[Any, ...]:
+    passing, query, class_id, scores, xyxy = _rank(logits, boxes, scale)
+    count = int(passing)  # the one wait: who passes ranks first
+    query = query[:count]
+    masks = _upsample(mask_logits, query, *size_hw)
+    return count, query, class_id[:count], scores[:count], xyxy[:count], masks
+
+
+def _fixed(
+    logits: torch.Tensor, boxes: torch.Tensor, mask_logits: torch.Tensor, scale: torch.Tensor, size_hw: tuple[int, int]
+) -> tuple[Any, ...]:
+    passing, query, class_id, scores, xyxy = _rank(logits, boxes, scale)
+    return passing, query, class_id, scores, xyxy, _upsample(mask_logits, query, *size_hw)
+
+
+def _spread(function: Callable[..., tuple[Any, ...]]) -> Postprocess:
+    return lambda r: Found(*function(r.logits, r.boxes, r.mask_logits, r.scale, r.size_hw))
+
+
+def _build_hybrid(_device: torch.device) -> Postprocess:
+    rank = torch.compile(_rank, fullgraph=True, dynamic=False)
+
+    def run(request: Request) -> Found:
+        passing, query, class_id, scores, xyxy = rank(request.logits, request.boxes, request.scale)
+        count = int(passing)
+        query = query[:count]
+        masks = _upsample(request.mask_logits, query, *request.size_hw)
+        return Found(count, query, class_id[:count], scores[:count], xyxy[:count], masks)
+
+    return run
+
+
+def _select(request: Request) -> ops.Selection:
+    return ops.select(
+        request.logits,
+        request.boxes,
+        [request.size_hw],
+        threshold=request.thresholds,
+        class_map=request.class_map,
+        num_select=QUERIES,
+        implementation="triton",
+    )
+
+
+def _paste_triton(request: Request) -> Found:
+    selection = _select(request)
+    ((masks, _),) = ops.paste_masks(request.mask_logits, selection, [request.size_hw], implementation="triton")
+    return as_found(selection, masks)
+
+
+def _encode_triton(request: Request) -> Found:
+    selection = _select(request)
+    (strings,) = ops.encode_masks(request.mask_logits, selection, [request.size_hw], implementation="triton")
+    return as_found(selection, strings)
+
+
+def as_found(selection: ops.Selection, masks: torch.Tensor | list[bytes]) -> Found:
+    """The one image of a selection, with its masks."""
+    s = selection
+    return Found(s.count[0], s.query[0], s.class_id[0], s.confidence[0], s.xyxy[0], masks)
+
+
+def _with_kernels(run: Postprocess, *names: str) -> Callable[[torch.device], Postprocess]:
+    """Builds `run` where the ops it calls have a Triton implementation that serves."""
+
+    def build(device: torch.device) -> Postprocess:
+        for name in names:
+            reason = ops.RECORDS[name].variants["triton"].refuse(torch.empty(0, device=device))
+            if reason is not None:
+                raise UnsupportedError(f"no Triton for ops.{name}: {reason}")
+        return run
+
+    return build
+
+
+RUNGS: Mapping[str, Rung] = {
+    rung.name: rung
+    for rung in (
+        Rung("eager", "plain PyTorch, one wait for the count", lambda _: _spread(_eager)),
+        Rung(
+            "compiled",
+            "torch.compile of eager as it stands, graph breaks and all",
+            lambda _: _spread(torch.compile(_eager)),
+        ),
+        Rung(
+            "compiled_fixed",
+            "fixed shapes in one graph: all 100 masks upsampled",
+            lambda _: _spread(torch.compile(_fixed, fullgraph=True, dynamic=False)),
+        ),
+        Rung(
+            "compiled_hybrid",
+            "ranking and boxes compiled, survivors upsampled eagerly",
+            _build_hybrid,
+        ),
+        Rung("triton_dense", "ops.select and ops.paste_masks", _with_kernels(_paste_triton, "select", "paste_masks")),
+        Rung(
+            "triton_rle",
+            "ops.select and ops.encode_masks: no full-size mask",
+            _with_kernels(_encode_triton, "select", "encode_masks"),
+            output="rle",
+        ),
+    )
+}
+"""In the order of the study; by name."""

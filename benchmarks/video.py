@@ -1,0 +1,391 @@
+"""How fast a video becomes masks, decoding to COCO RLE in Python: rung by rung, beside other projects.
+
+All contenders run in one process and take turns on the same street. What a rung or peer finds is compared before
+anything is timed. A contender that is slow stops after some seconds of each run; what it did until then counts.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+
+from benchmarks.contenders import Contender, Image, Ours, build
+from benchmarks.planted import plant
+from benchmarks.profiling import HostWork, profile_host
+from benchmarks.timing import percentile
+from maskjet import garbage, traffic
+from maskjet.config import EngineConfig
+from maskjet.detections import Detections
+from maskjet.errors import MaskjetError
+from maskjet.media.frames import open_source
+from maskjet.media.sinks import open_sinks
+from maskjet.model import read_network
+from maskjet.networks.rfdetr import RFDETR
+from maskjet.parity import report
+from maskjet.parity.machine import describe_machine
+from maskjet.parity.pair import Pairing, pair_all
+from maskjet.parity.table import shown
+from maskjet.spec import SPECS, ModelSpec
+
+OUTPUTS = {"JSON lines": ("out.jsonl",), "JSON lines + annotated video": ("out.jsonl", "out.mp4")}
+"""What else is made of the results of the last rung, by name."""
+_SEED = 7
+_PLANTED = 25  # masks per frame
+_IN_MEMORY = 120  # frames: 750 MB at 1080p, more than any cache
+_COMPARED = 6  # frames
+_BUDGET_S = 2.0  # of one run
+_WARM_UP = 24  # frames: three of each of eight slots
+_REPLAYS = 200
+_PROFILED = 16  # times the frames in flight
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One contender on one video."""
+
+    name: str
+    """Of a rung or a peer."""
+    what: str
+    """One line on it."""
+    precision: str
+    """The network's; a peer's own is in its name."""
+    size_hw: tuple[int, int]
+    """Of the frames."""
+    detections: float
+    """Per frame."""
+    matched: float
+    """Share of detections that pair with those of the first contender, and the other way round, 0..1."""
+    max_confidence_difference: float
+    """Of the pairs."""
+    fps: float | None
+    """Frames per second from the file, decoding included: the median run's; None for several sources."""
+    memory_fps: float
+    """Frames per second from decoded frames in memory: the median run's."""
+    p50_ms: float | None
+    """From a frame in memory to its detections; None where frames overlap."""
+    p99_ms: float | None
+    """The same, of the slowest in a hundred."""
+    replay_ms: float | None
+    """The frame's graph alone, launched and waited for; None without graphs, and where frames overlap."""
+    launches: float | None
+    """Kernels and graphs that the host launches per frame; None without a GPU."""
+    copies: float | None
+    """Copies and fills that the host asks for one by one, per frame."""
+    waits: float | None
+    """Calls per frame that block until the GPU has done something. Our graphs' one event is polled, and not here."""
+    gpu_busy: float | None
+    """Share of the time in which the GPU does something, 0..1; under the profiler, in memory."""
+
+
+@dataclass(frozen=True)
+class OutputMeasurement:
+    """The last rung with outputs written."""
+
+    name: str
+    """The rung's."""
+    size_hw: tuple[int, int]
+    """Of the frames."""
+    output: str
+    """A key of `OUTPUTS`."""
+    fps: float
+    """Frames per second, decoding and writing included: the median run's."""
+
+
+@dataclass(frozen=True)
+class Report(report.Report):
+    """All measurements of a run."""
+
+    measurements: Sequence[Measurement]
+    """By size and contender."""
+    outputs: Sequence[OutputMeasurement] = ()
+    """By size and output."""
+    model: str = ""
+    """What ran."""
+    frames: int = 0
+    """Of each video."""
+    runs: int = 0
+    """Of each contender on each video."""
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """The table: its header, then one row per measurement."""
+        header = (
+            *(
+                "size",
+                "",
+                "frames/s",
+                "in memory",
+                "p50 ms",
+                "p99 ms",
+                "graph ms",
+                "launches",
+                "copies",
+                "waits",
+                "GPU busy",
+            ),
+            *("found", "matched", "Δconf"),
+        )
+        return [header, *map(_row, self.measurements)]
+
+    def __str__(self) -> str:
+        written = [f"{o.name}, {_size(o.size_hw)}, {o.output}: {o.fps:.1f} frames/s" for o in self.outputs]
+        return "\n".join([super().__str__(), *written])
+
+
+def _size(size_hw: tuple[int, int]) -> str:
+    return f"{size_hw[1]} × {size_hw[0]}"
+
+
+def _row(m: Measurement) -> tuple[str, ...]:
+    return (
+        *(_size(m.size_hw), m.name, shown(m.fps, 1), shown(m.memory_fps, 1)),
+        *(shown(m.p50_ms, 2), shown(m.p99_ms, 2), shown(m.replay_ms, 2)),
+        *(shown(m.launches, 1), shown(m.copies, 1), shown(m.waits, 1)),
+        "-" if m.gpu_busy is None else f"{m.gpu_busy:.0%}",
+        *(shown(m.detections, 1), f"{m.matched:.1%}", f"{m.max_confidence_difference:.1e}"),
+    )
+
+
+def run(
+    path: Path | None = None,
+    *,
+    model: str = "demo",
+    weights: Path | None = None,
+    sizes_hw: Sequence[tuple[int, int]] = ((720, 1280),),
+    config: EngineConfig | None = None,
+    frames: int = 538,
+    runs: int = 3,
+    only: Sequence[str] = (),
+    videos: Path | None = None,
+    on_progress: Callable[[], object] = lambda: None,
+) -> Report:
+    """Run generated videos through the contenders.
+
+    Args:
+        path: A JSON file to write the report to.
+        model: As for `maskjet.load`; a named size without weights gets random ones that find about 25 masks per frame.
+        weights: As for `maskjet.load`.
+        sizes_hw: (height, width) of the videos, even.
+        config: What the rungs share; None for the defaults.
+        frames: Of each video, at least 1.
+        runs: Of each contender on each video, at least 1; the median counts.
+        only: Names of rungs and peers; none for all that can be had here.
+        videos: A folder to keep the videos in, and to find them in the next time; None for a temporary one.
+        on_progress: Called after each size.
+
+    Returns:
+        The report, which prints as a table.
+
+    Raises:
+        InputError: An argument is not as above, or as `maskjet.load` says.
+        UnsupportedError: The device or precision is not to be had here.
+        MaskjetError: A rung that must find exactly the same as another does not.
+    """
+    report.check_runs(runs)
+    report.check_runs(frames, "frames")
+    machine = describe_machine()
+    config = config or EngineConfig()
+    trials: list[_Trial] = []
+    outputs: list[OutputMeasurement] = []
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory()))
+        if model in SPECS and weights is None:
+            network = _plant(SPECS[model], _decode(_draw(videos or folder, sizes_hw[0], frames)))
+        else:
+            network = read_network(model, weights)
+        contenders, notes, models = build(network, config, only)
+        for each in models:
+            stack.enter_context(each)
+
+        def write(*, is_profiled: bool) -> Report:
+            measurements = [trial.finish(is_profiled=is_profiled) for trial in trials]
+            found = Report(machine, measurements, notes, outputs, model, frames, runs)
+            found.write(path)
+            return found
+
+        for size_hw in sizes_hw:
+            file = _draw(videos or folder, size_hw, frames)
+            images = _decode(file)
+            same = [_Trial(contender, file, images, size_hw, config.resolve_device()) for contender in contenders]
+            _compare(same)
+            with garbage.frozen():  # as `maskjet run` does; for the peers as well
+                for _ in range(runs):
+                    for trial in same:
+                        trial.play()
+                for trial in same:
+                    trial.time_frames()
+                outputs += _write_outputs(same, folder, runs)
+            trials += same
+            write(is_profiled=False)
+            on_progress()
+        return write(is_profiled=True)  # last: the profiler slows what comes after it
+
+
+def _draw(folder: Path, size_hw: tuple[int, int], frames: int) -> Path:
+    height, width = size_hw
+    path = folder / f"street_{width}x{height}_{frames}_{_SEED}.mp4"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(".partial.mp4")
+        traffic.write_video(partial, size_hw=size_hw, frames=frames, seed=_SEED)
+        partial.replace(path)
+    return path
+
+
+def _decode(path: Path) -> list[Image]:
+    with open_source(path) as source:
+        return [frame.image for frame in islice(source, _IN_MEMORY)]
+
+
+def _plant(spec: ModelSpec, images: Sequence[Image]) -> RFDETR:
+    return plant(spec, images[:: max(len(images) // 8, 1)], survivors=_PLANTED)
+
+
+def _compare(trials: Sequence[_Trial]) -> None:
+    """Compare what is found with the first contender's; step by step and as a graph it is exactly the same."""
+    baseline = trials[0]
+    exact: dict[object, _Trial] = {}
+    for trial in trials:
+        trial.look()
+        trial.pairs = pair_all(baseline.found, trial.found)
+        if isinstance(trial.contender, Ours) and not trial.contender.model.config.compile:
+            steps = tuple(trial.contender.model.report().steps.items())
+            other = exact.setdefault(steps, trial)
+            if [found.as_dict() for found in other.found] != [found.as_dict() for found in trial.found]:
+                raise MaskjetError(f"{trial.contender.name} does not find what {other.contender.name} does.")
+
+
+class _Trial:
+    """One contender on one video."""
+
+    def __init__(
+        self,
+        contender: Contender,
+        file: Path,
+        images: Sequence[Image],
+        size_hw: tuple[int, int],
+        device: torch.device,
+    ) -> None:
+        self.contender, self.file, self.images, self.size_hw = contender, file, images, size_hw
+        self.device = device
+        self.found: list[Detections] = []
+        self.pairs = Pairing()
+        self._fps: list[float] = []
+        self._memory_fps: list[float] = []
+        self._times_ms: list[float] = []
+        self._replays_ms: list[float] = []
+        self._detections: list[int] = []
+
+    def look(self) -> None:
+        """Warm up, and keep what is found on some frames."""
+        for _ in self.contender.loop(self.images, _WARM_UP * self.contender.sources):
+            pass
+        step = max(len(self.images) // _COMPARED, 1)
+        self.found = [self.contender.detect(image) for image in self.images[::step]]
+
+    def play(self) -> None:
+        """One run from the file, and one from memory."""
+        if self.contender.sources == 1:
+            self._fps.append(self._rate(self.contender.play(self.file)))
+        count = 4 * _IN_MEMORY * self.contender.sources
+        self._memory_fps.append(self._rate(self.contender.loop(self.images, count)))
+
+    def _rate(self, results: Iterator[Detections]) -> float:
+        start = time.perf_counter()
+        counts = []
+        with closing(results):  # type: ignore[type-var]
+            for found in results:
+                counts.append(len(found))
+                if time.perf_counter() - start > _BUDGET_S:
+                    break
+            seconds = time.perf_counter() - start
+        self._detections += counts
+        return len(counts) / seconds
+
+    def time_frames(self) -> None:
+        """Time frames one by one."""
+        if self.contender.in_flight > 1:
+            return
+        for image in list(self.images) * 3:
+            self._times_ms.append(_time_ms(lambda image=image: self.contender.detect(image)))  # type: ignore[misc]
+            if sum(self._times_ms) > 1000 * _BUDGET_S:
+                break
+        replay = self.contender.replay() if isinstance(self.contender, Ours) else None
+        if replay is not None:
+            self._replays_ms = [_time_ms(replay) for _ in range(_REPLAYS)]
+
+    def finish(self, *, is_profiled: bool) -> Measurement:
+        """Sum everything up."""
+        work = self._profile() if is_profiled else None
+        return Measurement(
+            name=self.contender.name,
+            what=self.contender.what,
+            precision=self.contender.model.report().precision if isinstance(self.contender, Ours) else "-",
+            size_hw=self.size_hw,
+            detections=round(statistics.mean(self._detections), 2),
+            matched=round(self.pairs.share, 4),
+            max_confidence_difference=max(self.pairs.confidence_differences, default=0.0),
+            fps=round(statistics.median(self._fps), 2) if self._fps else None,
+            memory_fps=round(statistics.median(self._memory_fps), 2),
+            p50_ms=_percentile(self._times_ms, 0.5),
+            p99_ms=_percentile(self._times_ms, 0.99),
+            replay_ms=_percentile(self._replays_ms, 0.5),
+            launches=None if work is None else work.launches,
+            copies=None if work is None else work.copies,
+            waits=None if work is None else work.waits,
+            gpu_busy=None if work is None else work.busy,
+        )
+
+    def _profile(self) -> HostWork | None:
+        count = _PROFILED * self.contender.in_flight
+
+        def call() -> None:
+            for _ in self.contender.loop(self.images, count):
+                pass
+
+        return profile_host(call, self.device, times=count)
+
+
+def _time_ms(call: Callable[[], object]) -> float:
+    before = time.perf_counter()
+    call()
+    return 1000 * (time.perf_counter() - before)
+
+
+def _percentile(times_ms: Sequence[float], share: float) -> float | None:
+    return round(percentile(times_ms, share), 3) if times_ms else None
+
+
+def _write_outputs(trials: Sequence[_Trial], folder: Path, runs: int) -> list[OutputMeasurement]:
+    """Write what the last rung for a single source finds."""
+    ours = [t for t in trials if isinstance(t.contender, Ours) and t.contender.sources == 1]
+    measured = []
+    for trial in ours[-1:]:
+        for output, names in OUTPUTS.items():
+            outs = [str(folder / name) for name in names]
+            rate = statistics.median(_write(trial.contender, trial.file, outs) for _ in range(runs))
+            measured.append(OutputMeasurement(trial.contender.name, trial.size_hw, output, round(rate, 2)))
+    return measured
+
+
+def _write(contender: Contender, file: Path, outs: Sequence[str]) -> float:
+    """Frames per second."""
+    assert isinstance(contender, Ours)
+    start, count = time.perf_counter(), 0
+    with ExitStack() as stack:
+        source = stack.enter_context(open_source(file))
+        sinks = stack.enter_context(open_sinks(outs, fps=source.fps))
+        results = stack.enter_context(closing(contender.model.stream(source, depth=contender.rung.depth)))
+        for frame, found in results:
+            sinks.write(frame, found)
+            count += 1
+            if time.perf_counter() - start > _BUDGET_S:
+                break
+    return count / (time.perf_counter() - start)

@@ -1,1 +1,0 @@
-"""What each step costs, after a check that it is right."""

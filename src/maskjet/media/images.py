@@ -1,0 +1,201 @@
+"""Anything that is one image, as uint8 RGB."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import threading
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from maskjet import limits
+from maskjet.errors import InputError, SourceError, border, explain
+from maskjet.media.image_headers import stated_size_hw
+
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif")
+"""File names that are read as images; anything else is tried as a video."""
+
+Image = NDArray[np.uint8]
+
+
+def to_image(value: Any, name: str) -> Image:
+    """Turn one image of any accepted kind into uint8 [H, W, 3] RGB.
+
+    Grey becomes RGB; alpha is dropped, not blended, as PIL's convert("RGB") does; an EXIF rotation of a file or PIL
+    image is applied (rfdetr's `predict` leaves it). Of files with 16 bits per channel the upper 8 are kept, as their
+    formats and OpenCV have it: 65535 is white, so that a camera's 12 bits must have been scaled when they were written.
+    An array does not say what white is, so that uint16 is refused.
+
+    Args:
+        value: uint8 array or CPU tensor [H, W], [H, W, 1], [H, W, 3] or [H, W, 4]; path; or PIL image.
+        name: How messages call it.
+
+    Returns:
+        uint8 [H, W, 3]; shares memory with an array that already is one.
+
+    Raises:
+        InputError: Not an image as above.
+        SourceError: A file that can't be read; the message names it.
+    """
+    if isinstance(value, str | os.PathLike):
+        return read_image(Path(value))
+    if isinstance(value, torch.Tensor):
+        return _from_array(value.detach().cpu().numpy(), name)
+    if hasattr(value, "getexif"):
+        return _from_pil(value, name)
+    if isinstance(value, np.ndarray):
+        return _from_array(value, name)
+    raise InputError(f"{name} must be an array, tensor, PIL image or path, got {type(value).__name__}.")
+
+
+def read_image(path: Path) -> Image:
+    """Read an image file as uint8 [H, W, 3] RGB, upright; of an animation or a multi-page file the first.
+
+    Raises:
+        SourceError: Missing, unreadable, too large, empty, cut off, damaged or no image; the message names the file.
+    """
+    name = str(path)
+    with border(SourceError, f"image must be decodable, {name!r} is not"):
+        data: bytes | None = _read_file(path)
+        if data is not None and data.startswith(b"\x89PNG"):
+            data = _plain_png(data)
+        if data is None or not _is_whole(data):
+            raise SourceError(f"image must be whole, {name!r} is empty, cut off or damaged.")
+        size_hw = stated_size_hw(data)
+        if size_hw is None:  # OpenCV knows other formats, but not how large it may become
+            raise SourceError(f"image must be decodable, {name!r} is corrupt or no PNG, JPEG, WebP, BMP, TIFF or GIF.")
+        limits.check("image_pixels", size_hw[0] * size_hw[1], f"{name!r} has", SourceError)
+        with _without_warnings():
+            pixels = cv2.imdecode(np.frombuffer(data, dtype=np.uint8), cv2.IMREAD_COLOR)
+        if pixels is None:
+            raise SourceError(f"image must be decodable, {name!r} is corrupt.")
+        return np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB, dst=pixels), dtype=np.uint8)
+
+
+def _read_file(path: Path) -> bytes:
+    try:
+        facts = path.stat()
+        if not stat.S_ISREG(facts.st_mode):  # reading a FIFO might wait for ever
+            raise SourceError(f"image must be a readable file, {str(path)!r} is a folder, FIFO, socket or device.")
+        limits.check("image_bytes", facts.st_size, f"{str(path)!r} has", SourceError)
+        return path.read_bytes()
+    except OSError as error:
+        raise SourceError(f"image must be a readable file, {str(path)!r} is not: {explain(error)}.") from error
+
+
+_quiet = threading.Lock()
+_quiet_now: list[int] = []  # OpenCV's level before, once for each who reads
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Keep OpenCV from writing to stderr what is raised here; several threads may do so at a time."""
+    logging = cv2.utils.logging
+    with _quiet:
+        _quiet_now.append(_quiet_now[0] if _quiet_now else logging.getLogLevel())
+        logging.setLogLevel(logging.LOG_LEVEL_SILENT)
+    try:
+        yield
+    finally:
+        with _quiet:
+            before = _quiet_now.pop()
+            if not _quiet_now:
+                logging.setLogLevel(before)
+
+
+def _is_whole(data: bytes) -> bool:
+    """Whether a file reaches its format's end mark; OpenCV fills what a JPEG lacks with grey and says nothing."""
+    if data.startswith(b"\xff\xd8"):
+        return _is_whole_jpeg(data)
+    return len(data) > 0
+
+
+_PNG_EXTRAS = {
+    b"iCCP",
+    b"sRGB",
+    b"gAMA",
+    b"cHRM",
+    b"cICP",
+    b"tEXt",
+    b"zTXt",
+    b"iTXt",
+    b"tIME",
+    b"pHYs",
+    b"bKGD",
+    b"sBIT",
+}
+"""Chunks that no pixel of ours depends on."""
+
+
+def _plain_png(data: bytes) -> bytes | None:
+    """A PNG without its extras, of which libpng complains on stderr; None if it is cut off or a checksum is wrong."""
+    position, kept = 8, [data[:8]]
+    while position + 12 <= len(data):
+        end = position + 12 + int.from_bytes(data[position : position + 4], "big")
+        kind = data[position + 4 : position + 8]
+        if kind not in _PNG_EXTRAS:
+            if zlib.crc32(data[position + 4 : end - 4]) != int.from_bytes(data[end - 4 : end], "big"):
+                return None
+            kept.append(data[position:end])
+        if kind == b"IEND":
+            return b"".join(kept)
+        position = end
+    return None
+
+
+_JPEG_MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")  # not a stuffed zero, not a restart within a scan
+
+
+def _is_whole_jpeg(data: bytes) -> bool:
+    """Whether the end of the image is reached from segment to segment: thumbnails in and films after it don't count."""
+    position = 2
+    while marker := _JPEG_MARKER.search(data, position):
+        if marker[0] == b"\xff\xd9":
+            return True
+        position = marker.end() + int.from_bytes(data[marker.end() : marker.end() + 2], "big")
+    return False
+
+
+def _from_pil(image: Any, name: str) -> Image:
+    from PIL import ImageOps  # installed, or there would be no such image
+
+    limits.check("image_pixels", image.width * image.height, f"{name} has")
+    with border(SourceError, f"{name} must be whole, the PIL image can't be read"):  # PIL reads the pixels only now
+        upright = ImageOps.exif_transpose(image)
+    if upright.mode.startswith("I;16"):
+        deep = np.asarray(upright).astype(np.uint16)
+        return _from_array(deep if image.format is None else (deep >> 8).astype(np.uint8), name)  # None: of no file
+    if upright.mode in ("I", "F"):
+        raise InputError(f"{name} must have 8 or 16 bits per channel, got a PIL image of mode {upright.mode!r}.")
+    return np.array(upright.convert("RGB"), dtype=np.uint8)
+
+
+def _from_array(array: NDArray[Any], name: str) -> Image:
+    got = f"{array.dtype} {list(array.shape)}"
+    if array.ndim == 3 and array.shape[-1] not in (1, 3, 4) and array.shape[0] in (1, 3, 4):
+        raise InputError(f"{name} must be [H, W, 3], got {got}, which looks like [C, H, W]: move the channels last.")
+    if array.dtype == np.uint16:
+        raise InputError(
+            f"{name} must be uint8, got {got}, which does not say what white is: scale it, for 12 bits with "
+            "(image >> 4).astype(np.uint8), for 16 with (image >> 8)."
+        )
+    if array.dtype != np.uint8:
+        raise InputError(f"{name} must be uint8 [H, W, 3] RGB in 0..255, got {got}.")
+    if array.ndim == 2:
+        array = array[..., None]
+    if array.ndim != 3 or array.shape[-1] not in (1, 3, 4) or 0 in array.shape:
+        raise InputError(f"{name} must be uint8 [H, W, 3] RGB of at least one pixel, got {got}.")
+    if array.shape[-1] == 1:
+        array = array.repeat(3, axis=-1)
+    rgb = array[..., :3]
+    is_packed = rgb.strides[-2:] == (rgb.shape[-1], 1) and rgb.strides[0] >= 0
+    return rgb if is_packed else np.ascontiguousarray(rgb)

@@ -1,0 +1,112 @@
+"""COCO JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from itertools import islice
+from typing import Any
+
+from maskjet.detections import Detections
+from maskjet.errors import InputError
+from maskjet.files import Part, naming
+from maskjet.media.frames import Frame
+from maskjet.media.sinks.sink import Sink
+
+# How the lines of each kind start, by its place in the data set; the first key of an entry decides.
+_STARTS = {"images": b'{"file_name"', "categories": b'{"name"', "annotations": b'{"id"'}
+_ENTRIES_AT_ONCE = 1000
+
+
+class CocoJson(Sink):
+    """A COCO data set: images, categories, and annotations with a score each.
+
+    Its "annotations" are also a COCO results list, as pycocotools' loadRes takes it. An image's id is its frame's
+    index, its file_name the frame's name. COCO numbers categories from 1: a model's class ids, where they start at 0,
+    are written plus one, and as they are where they are COCO's own.
+
+    Entries are written as they come, one JSON object per line, to a .partial.jsonl beside the file: memory does not
+    grow, and after a crash they are there. `close` makes the data set of them.
+
+    Args:
+        path: The file.
+
+    Raises:
+        OutputError: It can't be opened.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._entries: Part | None = Part(path, suffix=".jsonl")
+        self._frames = self._annotations = 0
+        self._first_id: int | None = None
+        self._categories: set[int] = set()
+        self.paths: Sequence[str] = (self._entries.shown,)
+
+    def write(self, frame: Frame, detections: Detections) -> None:
+        """Write one frame's entries."""
+        if self._entries is None:
+            raise InputError(f"{self._path!r} is closed; open another sink.")
+        if self._first_id is None:
+            self._first_id = 1 if 0 in detections.class_names else 0
+        height, width = detections.image_size
+        entries: list[dict[str, Any]] = [
+            {"file_name": frame.name, "id": frame.index, "height": height, "width": width},
+            *self._new_categories(detections),
+        ]
+        ids = {class_id: class_id + self._first_id for class_id in detections.class_id.tolist()}
+        for entry, area in zip(detections.to_coco(frame.index, ids), detections.area.tolist(), strict=True):
+            self._annotations += 1
+            entries.append({"id": self._annotations, "area": area, "iscrowd": 0, **entry})
+        self._entries.write("".join(json.dumps(entry, allow_nan=False) + "\n" for entry in entries).encode())
+        self._frames += 1
+
+    def _new_categories(self, detections: Detections) -> Iterator[dict[str, Any]]:
+        """The entries of classes that no frame had before: all the model knows, and those it found without a name."""
+        names = dict(zip(detections.class_id.tolist(), detections.class_name, strict=True)) | dict(
+            detections.class_names
+        )
+        for class_id in sorted(names.keys() - self._categories):
+            self._categories.add(class_id)
+            yield {"name": names[class_id], "id": class_id + (self._first_id or 0)}
+
+    def close(self) -> None:
+        """Make one JSON object of the entries."""
+        if self._entries is None:
+            return
+        with ExitStack() as undo:
+            undo.callback(self.abandon)
+            whole = Part(self._path)
+            undo.callback(whole.remove)
+            for name, start in _STARTS.items():
+                whole.write(f'{"{" if name == "images" else ","}"{name}": ['.encode())
+                with naming(self._path):
+                    self._copy(start, whole)
+                whole.write(b"]")
+            whole.write(b"}\n")
+            whole.finish()
+            undo.pop_all()
+        self._entries.remove()
+        self._entries, self.paths = None, (self._path,)
+
+    def _copy(self, start: bytes, whole: Part) -> None:
+        """Copy the entries of one kind."""
+        assert self._entries is not None
+        separator = b"\n"
+        with self._entries.path.open("rb") as file:
+            entries = (line[:-1] for line in file if line.startswith(start))
+            while some := list(islice(entries, _ENTRIES_AT_ONCE)):
+                whole.write(separator + b",\n".join(some))
+                separator = b",\n"
+
+    def abandon(self) -> None:
+        """Leave the entries beside the file's name."""
+        if self._entries is None:
+            return
+        if self._frames:
+            self._entries.keep()
+        else:
+            self._entries.remove()
+            self.paths = ()
+        self._entries = None

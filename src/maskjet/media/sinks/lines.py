@@ -1,0 +1,96 @@
+"""JSON lines."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import IO
+
+from maskjet.detections import Detections
+from maskjet.errors import InputError, OutputError
+from maskjet.files import Part, naming
+from maskjet.media.frames import Frame
+from maskjet.media.sinks.sink import Sink
+
+
+class JsonLines(Sink):
+    """One line of JSON per frame: index, time_s, source, name and what `Detections.as_dict` returns.
+
+    Every line is written through at once, so that there are whole lines at any moment, and after a crash.
+
+    Args:
+        path: The file.
+        tells_streams: Whether each line also has the frame's stream, which its source's name does not tell.
+
+    Raises:
+        OutputError: It can't be opened.
+    """
+
+    def __init__(self, path: str, *, tells_streams: bool = False) -> None:
+        self._path = path
+        self._tells_streams = tells_streams
+        self._part: Part | None = Part(path)
+        self._lines = 0
+        self.paths: Sequence[str] = (self._part.shown,)
+
+    def write(self, frame: Frame, detections: Detections) -> None:
+        """Write one line."""
+        if self._part is None:
+            raise InputError(f"{self._path!r} is closed; open another sink.")
+        self._part.write(line(frame, detections, tells_streams=self._tells_streams).encode())
+        self._lines += 1
+
+    def close(self) -> None:
+        """Give the file its name."""
+        if self._part is None:
+            return
+        try:
+            self._part.finish()
+        except BaseException:
+            self.abandon()
+            raise
+        self._part, self.paths = None, (self._path,)
+
+    def abandon(self) -> None:
+        """Leave the lines beside the file's name."""
+        if self._part is None:
+            return
+        if self._lines:
+            self._part.keep()
+        else:
+            self._part.remove()
+            self.paths = ()
+        self._part = None
+
+
+class StdoutLines(Sink):
+    """The same on stdout."""
+
+    paths = ("-",)
+
+    def __init__(self, *, tells_streams: bool = False) -> None:
+        self._tells_streams = tells_streams
+
+    def write(self, frame: Frame, detections: Detections) -> None:
+        """Write one line."""
+        stdout: IO[str] | None = sys.stdout  # None where the caller has closed it
+        if stdout is None:
+            raise OutputError("out must be writable, '-' is not: stdout is closed.")
+        with naming("-"):
+            stdout.write(line(frame, detections, tells_streams=self._tells_streams))
+            stdout.flush()
+
+    def close(self) -> None:
+        """Nothing is left to do."""
+
+    def abandon(self) -> None:
+        """Nothing can be taken back."""
+
+
+def line(frame: Frame, detections: Detections, *, tells_streams: bool) -> str:
+    """One frame as a line of JSON."""
+    about = {"index": frame.index, "time_s": frame.time_s, "source": frame.source, "name": frame.name}
+    if tells_streams:
+        about["stream"] = frame.stream
+    return json.dumps(about | detections.as_dict(), allow_nan=False) + "\n"

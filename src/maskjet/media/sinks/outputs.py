@@ -1,0 +1,250 @@
+"""Which outputs are asked for: checked before anything is opened, and then opened."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from itertools import chain, count
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+from maskjet.errors import InputError, OutputError
+from maskjet.files import naming
+from maskjet.media.frames import Source
+from maskjet.media.images import IMAGE_SUFFIXES
+from maskjet.media.sinks import pictures, video
+from maskjet.media.sinks.coco import CocoJson
+from maskjet.media.sinks.lines import JsonLines, StdoutLines
+from maskjet.media.sinks.pictures import AnnotatedImages, FileId, PictureNames
+from maskjet.media.sinks.sink import Sink, SinksBySource
+from maskjet.media.sinks.video import AnnotatedVideo
+
+PLACEHOLDER = "{}"
+"""In an output's path: the name of its source."""
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Outputs that were checked, ready to be opened."""
+
+    shared: Sequence[str]
+    """Paths that take the frames of all sources."""
+    owned: Sequence[Sequence[str]]
+    """Per source, paths that take its frames alone."""
+    sources: Sequence[Source]
+    """In the order of `Frame.stream`."""
+
+    def open(self) -> SinksBySource:
+        """Open them all.
+
+        Raises:
+            OutputError: One can't be written.
+        """
+        names = [source.name for source in self.sources]
+        tells_streams = len(set(names)) < len(names)
+        taken: set[Path] = set()
+        files = set(_identities(self.sources))
+        with ExitStack() as undo:
+            sinks: list[Sink] = []
+            for out, source in self.pairs():
+                sinks.append(open_sink(out, source, taken=taken, files=files, tells_streams=tells_streams))
+                undo.callback(sinks[-1].abandon)
+            undo.pop_all()
+        opened = iter(sinks)
+        shared = [next(opened) for _ in self.shared]
+        return SinksBySource(shared, [[next(opened) for _ in own] for own in self.owned])
+
+    def pairs(self) -> Iterator[tuple[str, Source]]:
+        """Each path with its source; for those of all sources that is the first one."""
+        yield from ((out, self.sources[0]) for out in self.shared)
+        for source, own in zip(self.sources, self.owned, strict=True):
+            yield from ((out, source) for out in own)
+
+
+def open_sink(
+    out: str,
+    source: Source | None = None,
+    *,
+    fps: float | None = None,
+    taken: set[Path],
+    files: Collection[FileId] = (),
+    tells_streams: bool = False,
+) -> Sink:
+    """Open one output.
+
+    Args:
+        out: Its path, checked.
+        source: Whose frames it takes.
+        fps: As for `AnnotatedVideo`.
+        taken: As for `AnnotatedImages`.
+        files: Likewise its sources.
+        tells_streams: As for `JsonLines`.
+
+    Raises:
+        OutputError: It can't be written.
+    """
+    kind = kind_of(out)
+    if kind == "images":
+        return AnnotatedImages(out, taken=taken, sources=files)
+    if kind == "video":
+        return AnnotatedVideo(out, fps, source)
+    if out == "-":
+        return StdoutLines(tells_streams=tells_streams)
+    if kind == "lines":
+        return JsonLines(out, tells_streams=tells_streams)
+    return CocoJson(out)
+
+
+def check_outputs(outs: Sequence[str], sources: Sequence[Source]) -> Outputs:
+    """Check, without opening or making anything, that outputs can be written and none is another, or a source.
+
+    Args:
+        outs: As for `open_sinks_by_source`.
+        sources: Likewise.
+
+    Raises:
+        InputError: As `open_sinks_by_source` says.
+        OutputError: A path is too long, or its folder is none or closed to us.
+    """
+    shared = [out for out in outs if PLACEHOLDER not in out]
+    for out in outs:
+        _check_word(out)
+        if len(sources) > 1 and PLACEHOLDER not in out and kind_of(out) != "lines":
+            example = f"out/{PLACEHOLDER}{Path(out).suffix}"
+            raise InputError(
+                f"out must contain {PLACEHOLDER} for several sources, got {out!r}; write for example {example!r}: "
+                f"{PLACEHOLDER} becomes each source's name."
+            )
+    templates = [out for out in outs if PLACEHOLDER in out]
+    stems = unique_stems([source.name for source in sources])
+    owned = [[template.replace(PLACEHOLDER, stem) for template in templates] for stem in stems]
+    check_paths([*shared, *chain.from_iterable(owned)], sources)
+    outputs = Outputs(shared, owned, sources)
+    _check_pictures(outputs)
+    return outputs
+
+
+def unique_stems(names: Sequence[str]) -> list[str]:
+    """What `{}` becomes for each of the sources of these names; no two are the same."""
+    stems: list[str] = []
+    for name in names:
+        stem = _stem(name)
+        numbered = (f"{stem}_{number}" for number in count(2))
+        stems.append(next(free for free in chain((stem,), numbered) if free not in stems))
+    return stems
+
+
+def _stem(name: str) -> str:
+    """A source's name as part of a file name: no folder, no suffix, and of a URL no password or query."""
+    stem = Path(name).stem
+    if "://" in name:
+        url = urlsplit(name)
+        stem = "_".join(filter(None, (url.hostname, Path(url.path).stem)))
+    safe = re.sub(r"[^\w -]", "_", stem)
+    return safe if safe.strip("_ -") else "source"
+
+
+def kind_of(out: str) -> Literal["images", "video", "lines", "data set"]:
+    """What an output's path asks for."""
+    suffix = Path(out).suffix.lower()
+    kinds: Mapping[str, Literal["images", "video", "lines", "data set"]] = {
+        **dict.fromkeys(pictures.SUFFIXES, "images"),
+        **dict.fromkeys(video.SUFFIXES, "video"),
+        ".jsonl": "lines",
+        ".json": "data set",
+    }
+    if out == "-":
+        return "lines"
+    if out.endswith("/") or suffix == "":
+        return "images"
+    if suffix in kinds:
+        return kinds[suffix]
+    if Path(out).is_dir():
+        return "images"
+    known = ", ".join((*video.SUFFIXES, ".jsonl", ".json", *pictures.SUFFIXES))
+    raise InputError(f"out must end in one of {known}, or be a folder or '-', got {out!r}.")
+
+
+def _check_word(out: str) -> None:
+    """Check what can be told from the word alone."""
+    if not out or "\0" in out:
+        raise InputError(f"out must be a path, got {out!r}.")
+    if "://" in out:
+        raise InputError(f"out must be a path, got the URL {out!r}.")
+    with naming(out):
+        kind_of(out)
+
+
+def check_paths(outs: Sequence[str], sources: Sequence[Source] = ()) -> None:
+    """Check paths without `{}`, as `check_outputs` does."""
+    if not outs:
+        raise InputError("out must name at least one output, got none.")
+    files = set(_identities(sources))
+    seen: set[str | FileId] = set()
+    for out in outs:
+        _check_word(out)
+        with naming(out):
+            identities = {out} if out == "-" else _check_path(out, files)
+        if seen & identities:
+            raise InputError(f"out must name each output once, got {', '.join(outs)}.")
+        seen |= identities
+
+
+def _check_path(out: str, files: Collection[FileId]) -> set[str | FileId]:
+    """Check one path; what tells it from others, whatever they are written like."""
+    path = Path(os.path.realpath(out))
+    is_folder = kind_of(out) == "images" and not pictures.is_picture(out)
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        _check_folder(out, path if is_folder else path.parent)
+        return {str(path)}
+    if is_folder:
+        _check_folder(out, path)
+    elif path.is_dir():
+        raise InputError(f"out must be a file, {out!r} is a folder; write {out + '/'!r} for images in it.")
+    elif not path.is_file() and kind_of(out) != "lines":
+        raise InputError(f"out must be a file or a new name, {out!r} is neither; only .jsonl may be a pipe or device.")
+    identity = (status.st_dev, status.st_ino)
+    if identity in files:
+        raise InputError(f"out must not be the source, got {out!r} for both.")
+    if path.is_file():
+        _check_folder(out, path.parent)
+    return {str(path), identity}
+
+
+def _check_folder(out: str, folder: Path) -> None:
+    """Check that files can be made in a folder, or the folder in the next one above that is there."""
+    while not folder.exists():
+        folder = folder.parent
+    if not folder.is_dir():
+        raise OutputError(f"out must be writable, {out!r} is not: {str(folder)!r} is no folder.")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise OutputError(f"out must be writable, {out!r} is not: {str(folder)!r} is closed to writing.")
+
+
+def _check_pictures(outputs: Outputs) -> None:
+    """Check that no picture would go where an image of a source is, as far as names tell beforehand."""
+    files = {path.resolve() for source in outputs.sources for path in source.files if _is_image(path)}
+    taken: set[Path] = set()
+    for out, source in outputs.pairs():
+        names = PictureNames(out, taken)
+        for index, path in enumerate(filter(_is_image, source.files if kind_of(out) == "images" else ())):
+            if names.take(str(path), index) in files:
+                raise InputError(f"out must not be where the source is, {str(path)!r} would be overwritten.")
+
+
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in IMAGE_SUFFIXES
+
+
+def _identities(sources: Sequence[Source]) -> Iterator[FileId]:
+    """Device and inode of the sources' files that are there."""
+    for path in chain.from_iterable(source.files for source in sources):
+        with suppress(OSError, ValueError):
+            status = path.stat()
+            yield status.st_dev, status.st_ino

@@ -1,0 +1,262 @@
+"""Where frames of a video are missing, told from its packets' times and from the bytes between them.
+
+A gap in the times alone is no loss: screens and phones record frames when something changes. Nor are bytes that hold
+no packet: containers pad. Both at once are, and so is a gap beside a packet that the demuxer or the decoder calls
+damaged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import av
+
+from maskjet.media.matroska import first_cluster
+
+_MP4 = "mov,mp4,m4a,3gp,3g2,mj2"
+_MATROSKA, _TS = "matroska,webm", "mpegts"
+_BETWEEN = {_MATROSKA: 64, "flv": 64, "avi": 64, _MP4: 512, _TS: 5 * 188}
+"""Most bytes of headers and, in transport streams, stuffing between two packets."""
+_STATE_THEIR_END = (_MATROSKA, "flv", "avi", "gif", _MP4)
+_CHUNK_HEADER = 8  # of an AVI's packet, in bytes
+_MOST_MISSING = 10**6
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Frames that are missing before one that came."""
+
+    count: int
+    """How many, at least."""
+    is_exact: bool
+    """Whether it is that many."""
+
+
+class Timeline:
+    """Sees a video's packets in the order of the file, and its frames in the order they are shown.
+
+    Args:
+        container: The opened file.
+        stream: Its video.
+        path: Where it lies; None if it is no file.
+
+    Attributes:
+        is_constant: Whether all frames so far came at the stated rate.
+        is_doubtful: Whether the last frames may lack others between them, in a stream that does not state its end.
+    """
+
+    def __init__(
+        self, container: av.container.InputContainer, stream: av.VideoStream, path: Path | None = None
+    ) -> None:
+        rate = stream.average_rate
+        self.is_constant = True
+        self.is_doubtful = False
+        self._open_end: int | None = None  # from when on that may be
+        self._step = float(1 / (rate * stream.time_base)) if rate and stream.time_base else 0.0
+        self._longest = self._step
+        self._tick_s = float(stream.time_base or 0)
+        self._number = stream.index
+        # MP4 lists its packets in its head: none can be missed, and none lies where the last one ended.
+        self._is_listed = container.format.name == _MP4 and bool(stream.frames)
+        self._index = _Index(stream) if container.format.name == "avi" and stream.frames else None
+        self._between = None if self._is_listed else _BETWEEN.get(container.format.name)
+        self._starts_at_zero = container.format.name == _MATROSKA
+        self._is_interleaved = container.format.name == _TS  # byte by byte, so that packets overlap
+        self._end = first_cluster(path) or 0 if path and container.format.name == _MATROSKA else None
+        """In the file, of the last packet; where they are interleaved, the start of the last one of the video."""
+        self._video_size = 0
+        self._others: list[tuple[int, int]] = []  # start and size, of packets beside that one
+        self._before: int | None = None  # when the last one of the video is decoded
+        self._was_damaged = False
+        self._delay = 0  # most that one is shown after it is decoded
+        self._suspects: list[tuple[int, int]] = []  # from when to when packets may be missing
+        self._has_lost_count = False  # of an AVI's packets
+        self._last: int | None = None
+
+    def see(self, packet: av.Packet[Any]) -> None:
+        """Take note of a packet of any stream; one of an AVI gets its time."""
+        is_damaged = packet.is_corrupt
+        if packet.pos is not None and self._between is not None:
+            is_damaged |= self._has_hole(packet.pos, packet.size, packet.stream_index == self._number)
+        if packet.stream_index != self._number:
+            self._was_damaged |= is_damaged  # what is missing may be the video's all the same
+            return
+        if self._index is not None:
+            is_damaged = self._look_up(packet, is_damaged or self._was_damaged or self._before is None)
+            self._was_damaged = False
+        shown = packet.dts if packet.pts is None else packet.pts
+        time = packet.pts if packet.dts is None else packet.dts
+        if shown is None or time is None:
+            return
+        self._delay = max(self._delay, shown - time)
+        if is_damaged or self._was_damaged:
+            if self._before is None and self._starts_at_zero:  # what should come first has not been read
+                self._last, self._before = -round(self._step), -round(self._step)
+            self._suspect(time)
+        self._was_damaged = packet.is_corrupt
+        self._before = time
+
+    def end(self, *, is_cut: bool, states_end: bool) -> None:
+        """Take note of the end: where frames are not stored in the order they are shown, the last ones may lack others.
+
+        Args:
+            is_cut: Whether the file states more.
+            states_end: Whether it would.
+        """
+        if self._before is None or not self._delay:
+            return
+        if is_cut:
+            self._is_listed = False  # what is listed is not there
+            self._suspects.append((self._before, self._before + 2 * self._delay))
+        elif not states_end:
+            self._open_end = self._before
+
+    def suspect(self, pts: int | None = None) -> None:
+        """Take note that the decoder finds damage in a picture, or at the last packet."""
+        if pts is not None:
+            self._suspects.append((pts, pts))
+            return
+        if self._before is not None:
+            self._suspect(self._before)
+        self._was_damaged = True
+
+    def _look_up(self, packet: av.Packet[Any], is_damaged: bool) -> bool:
+        """Give a packet of an AVI its time; whether the index lists others between it and the last one."""
+        assert self._index is not None
+        passed = self._index.find(packet, is_damaged=is_damaged)
+        self._has_lost_count |= passed is None and is_damaged and self._before is not None
+        if passed and self._before is None and packet.dts is not None:
+            self._before = packet.dts - passed - 1
+            self._last = (packet.dts if packet.pts is None else packet.pts) - passed - 1
+        return bool(passed)
+
+    def _has_hole(self, start: int, size: int, is_video: bool) -> bool:
+        """Whether bytes before a packet belong to none, or to two."""
+        assert self._between is not None
+        if not self._is_interleaved:
+            has_hole = self._end is not None and not 0 <= start - self._end <= self._between
+            self._end = start + size
+            return has_hole
+        if not is_video:
+            self._others.append((start, size))
+            return False
+        inside = [others for at, others in self._others if self._end is not None and at < start]
+        self._others = [(at, others) for at, others in self._others if at > start]
+        most = self._between + (self._video_size + sum(inside)) * 188 // 184 + 188 * len(inside)
+        has_hole = self._end is not None and start - self._end > most
+        self._end, self._video_size = start, size
+        return has_hole
+
+    def _suspect(self, time: int) -> None:
+        before = time if self._before is None else self._before
+        self._suspects.append((min(before, time), max(before, time) + self._delay))
+
+    def place(self, pts: int, *, has_damage: bool) -> Gap | None:
+        """Take note of a frame, shown or lost.
+
+        Args:
+            pts: When it is shown.
+            has_damage: Whether anything was found damaged or missing so far, anywhere.
+
+        Returns:
+            What is missing between the last one and this one.
+        """
+        if self._has_lost_count:
+            self._has_lost_count = False
+            return Gap(0, is_exact=False)
+        before, self._last = self._last, pts
+        if before is None or not self._step:
+            return None
+        margin = self._step / 2
+        is_suspect = any(since - margin < pts and until + margin > before for since, until in self._suspects)
+        self._suspects = [(since, until) for since, until in self._suspects if until + margin > before]
+        steps = (pts - before) / self._step
+        missing = round(steps) - 1
+        if self._is_listed:
+            self.is_constant &= missing == 0
+            return None
+        if is_suspect and 0 < missing <= _MOST_MISSING:
+            return Gap(missing, is_exact=self.is_constant)
+        if (is_suspect and steps <= 0) or (has_damage and self.is_constant and not 0.5 < steps < 1.5):
+            return Gap(0, is_exact=False)  # times are damaged, too
+        if self._open_end is not None and pts > self._open_end and missing > 0 and self.is_constant:
+            self.is_doubtful = True
+        if not is_suspect:
+            self.is_constant &= 0.5 < steps < 1.5
+            self._longest = max(self._longest, pts - before)
+        return None
+
+    def frames_in(self, seconds: float) -> int:
+        """How many frames would fill the time from the last packet's end to the end that the file states."""
+        if not self._step or seconds < (self._longest - self._step / 4) * self._tick_s:
+            return 0
+        return round(seconds / (self._step * self._tick_s))
+
+
+class _Index:
+    """What an AVI says at its end: where each packet lies.
+
+    AVI has no times: FFmpeg counts packets, and after one that it could not find all others come too early.
+    """
+
+    def __init__(self, stream: av.VideoStream) -> None:
+        entries = stream.index_entries
+        self._entries = entries
+        self.packets = len(entries) if len(entries) and entries[-1].timestamp + 1 == stream.frames else 0
+        """How many it lists; 0 if it is missing or damaged. What shows the last frame once more is not listed."""
+        self._next = 0
+        self._late = 0
+
+    def find(self, packet: av.Packet[Any], *, is_damaged: bool) -> int | None:
+        """Give a packet the time of its number.
+
+        Args:
+            packet: To be found by its position, and given its time.
+            is_damaged: Whether something may be missing before it; else the index is wrong where it lists it.
+
+        Returns:
+            How many others there are between the last one that was found and this one; None if it is not listed.
+        """
+        if packet.pos is None or packet.dts is None:
+            return None
+        start, number = packet.pos - _CHUNK_HEADER, self._next
+        while number < self.packets and self._entries[number].pos < start:
+            number += 1
+        is_found = number < self.packets and self._entries[number].pos == start
+        if is_found and is_damaged:
+            self._late = self._entries[number].timestamp - packet.dts
+        packet.dts += self._late
+        packet.pts = None if packet.pts is None else packet.pts + self._late
+        if not is_found:
+            return None
+        passed, self._next = number - self._next, number + 1
+        return passed if is_damaged else 0
+
+
+def states_end(container: av.container.InputContainer, stream: av.VideoStream) -> bool:
+    """Whether the file's head or index says how many frames or seconds there are."""
+    if container.format.name == _MP4:
+        return bool(stream.frames)
+    return container.format.name in _STATE_THEIR_END
+
+
+def stated_packets(container: av.container.InputContainer, stream: av.VideoStream) -> int:
+    """How many packets the video has by the file's head; 0 if it does not say."""
+    if container.format.name == _MP4 and stream.frames:
+        return len(stream.index_entries)  # without those that an edit list cuts away
+    return (container.format.name == "avi" and _Index(stream).packets) or stream.frames
+
+
+def announced_end_s(container: av.container.InputContainer, stream: av.VideoStream) -> float:
+    """When the last frame ends, as the file's head says; 0 if it does not say."""
+    if container.format.name not in _STATE_THEIR_END:  # then FFmpeg has guessed
+        return 0.0
+    if stream.duration is not None and stream.time_base is not None:
+        return float((stream.duration + (stream.start_time or 0)) * stream.time_base)
+    try:
+        hours, minutes, seconds = (stream.metadata.get("DURATION") or "0:0:0").split(":")  # Matroska
+        return int(hours) * 3600 + int(minutes) * 60 + float(seconds)
+    except ValueError:
+        return 0.0

@@ -1,0 +1,69 @@
+"""Rewrites of a network's layers, on the graph of its modules: fewer passes over the features.
+
+Each is a pattern with its replacement and its guard; all of them are applied to what `torch.fx` can trace.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.fx.passes.shape_prop import ShapeProp
+
+from maskjet.networks.torchvision.layers.biases import JOIN
+from maskjet.networks.torchvision.layers.flattening import TAKE
+from maskjet.networks.torchvision.layers.folding import FOLD, is_norm
+from maskjet.networks.torchvision.layers.fusing import FUSE
+from maskjet.networks.torchvision.layers.rewriting import Report, Rewrite
+from maskjet.networks.torchvision.layers.upsampling import ADD
+from maskjet.tf32 import convolutions_in_tf32
+
+REWRITES: tuple[Rewrite[Any], ...] = (FOLD, JOIN, FUSE, ADD, TAKE)
+"""In the order in which they are applied: folding leaves convolutions that the others look for."""
+_MOST_DIFFERENCE = 1e-3  # of the largest value; rounding leaves a hundredth of it
+
+
+class _Tracer(torch.fx.Tracer):
+    def is_leaf_module(self, module: nn.Module, name: str) -> bool:
+        return is_norm(module) or super().is_leaf_module(module, name)
+
+
+@torch.no_grad()
+def rewrite_layers(module: nn.Module, example: torch.Tensor) -> tuple[nn.Module, tuple[Report, ...]]:
+    """Apply `REWRITES` to a copy.
+
+    Args:
+        module: In eval mode, in float32; returns features, or a dict of them.
+        example: Features to compare both on: a trace leaves out what Python does besides, such as changing in place
+            what is read again.
+
+    Returns:
+        What takes its place, and what each rewrite did; the module itself and nothing if it can't be traced, or if
+        its trace does something else.
+    """
+    with convolutions_in_tf32(is_allowed=False):
+        try:
+            expected = module(example.clone())
+            traced = torch.fx.GraphModule(copy.deepcopy(module), _Tracer().trace(module))
+            traced.graph.eliminate_dead_code()  # the tracer's looks at parameters
+            traced.recompile()
+            ShapeProp(traced).propagate(example.clone())
+        except Exception:  # whatever its code does with what isn't a value, or with an example
+            return module, ()
+        reports = tuple(rewrite.apply(traced) for rewrite in REWRITES)
+        traced.graph.eliminate_dead_code()
+        traced.recompile()
+        traced.delete_all_unused_submodules()
+        return (traced, reports) if _is_close(traced(example.clone()), expected) else (module, ())
+
+
+def _is_close(actual: Any, expected: Any) -> bool:
+    if isinstance(expected, Mapping):
+        return actual.keys() == expected.keys() and all(_is_close(actual[name], expected[name]) for name in expected)
+    if not isinstance(expected, torch.Tensor):
+        return False
+    limit = _MOST_DIFFERENCE * float(expected.abs().max())
+    return torch.allclose(actual, expected, rtol=0, atol=limit, equal_nan=True)

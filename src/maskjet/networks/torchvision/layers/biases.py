@@ -1,0 +1,50 @@
+"""Two convolutions that are added, with one bias instead of two: a pass over the features less.
+
+Pattern:     conv(x) + conv(y), which nothing else reads
+Replacement: the same, the second without its bias, which is in the first's
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import nn
+from torch.fx import Graph, Node
+
+from maskjet.networks.torchvision.layers.matching import sole_convolution, terms_of
+from maskjet.networks.torchvision.layers.rewriting import Rewrite
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """A match."""
+
+    first: nn.Conv2d
+    second: nn.Conv2d
+
+
+def _anchors(graph: Graph) -> Iterator[Node]:
+    return (node for node in graph.nodes if terms_of(node) is not None)
+
+
+def _match(added: Node) -> _Pair | str:
+    first, second = (sole_convolution(term) for term in terms_of(added) or ())
+    if first is None or second is None:
+        return "one of its terms is not a convolution that nothing else reads"
+    if first.bias is None or second.bias is None:
+        return "one of its convolutions has no bias"
+    if first.out_channels != second.out_channels:
+        return f"one has {first.out_channels} channels, the other {second.out_channels}"
+    return _Pair(first, second)
+
+
+def _replace(graph: Graph, match: _Pair) -> None:  # noqa: ARG001
+    assert match.first.bias is not None
+    assert match.second.bias is not None
+    match.first.bias.data = match.first.bias.data + match.second.bias.data
+    match.second.bias = None
+
+
+JOIN: Rewrite[_Pair] = Rewrite("join_biases", _anchors, _match, _replace)
+"""See the module; results change by rounding."""

@@ -1,0 +1,148 @@
+"""Convolution, bias, residual and ReLU as one call of cuDNN: one pass over the features instead of up to four.
+
+Pattern:     conv(x) → relu, or conv(x) + y → relu
+Replacement: ConvolutionReLU(x), or ConvolutionReLU(x, y)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.fx import Graph, Node
+
+from maskjet.networks.torchvision.layers.matching import put_in_place, sole_convolution, terms_of
+from maskjet.networks.torchvision.layers.rewriting import Rewrite, called_module
+
+_SERVED = (torch.float32, torch.float16)  # on a GPU by one call
+_RELUS = (F.relu, torch.relu, torch.relu_)
+
+
+@torch.library.custom_op("maskjet::convolution_relu", mutates_args=())
+def _convolution_relu(
+    features: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    added: torch.Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+) -> torch.Tensor:
+    features, weight = _laid_out(features), _laid_out(weight)
+    if torch.backends.cudnn.is_acceptable(features):  # type: ignore[no-untyped-call]
+        if added is None:
+            return torch.cudnn_convolution_relu(features, weight, bias, stride, padding, dilation, 1)
+        # cuDNN reads what is added without asking for its shape.
+        if added.shape == _shape(features, weight, stride, padding, dilation):
+            options = (bias, stride, padding, dilation, 1)
+            return torch.cudnn_convolution_add_relu(features, weight, _laid_out(added), 1.0, *options)
+    return _laid_out(_apart(features, weight, bias, added, stride, padding, dilation))
+
+
+@_convolution_relu.register_fake
+def _(*given: Any) -> torch.Tensor:
+    return _laid_out(_apart(*given))
+
+
+def _laid_out(features: torch.Tensor) -> torch.Tensor:
+    """Channels-last, where cuDNN is fastest."""
+    return features.contiguous(memory_format=torch.channels_last)
+
+
+def _apart(
+    features: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    added: torch.Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+) -> torch.Tensor:
+    """The same in several calls, which a compiler can join."""
+    found = F.conv2d(features, weight, bias, stride, padding, dilation)
+    return (found if added is None else found + added).relu()
+
+
+def _shape(
+    features: torch.Tensor, weight: torch.Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
+) -> tuple[int, ...]:
+    sides = zip(features.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True)
+    return len(features), len(weight), *((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sides)
+
+
+class ConvolutionReLU(nn.Module):
+    """relu(convolution(features) + added).
+
+    Args:
+        convolution: Whose weights are taken; without groups, padded with zeros.
+    """
+
+    def __init__(self, convolution: nn.Conv2d) -> None:
+        super().__init__()
+        assert not isinstance(convolution.padding, str)
+        self.weight, self.bias = convolution.weight, convolution.bias
+        self._options = ([*convolution.stride], [*convolution.padding], [*convolution.dilation])
+
+    def forward(self, features: torch.Tensor, added: torch.Tensor | None = None) -> torch.Tensor:
+        """[B, C, H, W] to [B, D, h, w], to which what is added must broadcast, or the other way round."""
+        is_served = features.is_cuda and features.dtype in _SERVED
+        call = torch.ops.maskjet.convolution_relu if is_served else _apart
+        found: torch.Tensor = call(features, self.weight, self.bias, added, *self._options)
+        return found
+
+
+@dataclass(frozen=True)
+class _Fused:
+    """A match."""
+
+    relu: Node
+    convolution: Node
+    sum: Node | None
+
+
+def _anchors(graph: Graph) -> Iterator[Node]:
+    for node in graph.nodes:
+        is_called = (node.op == "call_function" and node.target in _RELUS) or (
+            node.op == "call_method" and node.target in ("relu", "relu_")
+        )
+        if is_called or isinstance(called_module(node), nn.ReLU):
+            yield node
+
+
+def _match(relu: Node) -> _Fused | str:
+    before = relu.args[0]
+    assert isinstance(before, Node)
+    if _is_convolution(before):
+        return _Fused(relu, before, None)
+    terms = terms_of(before)
+    if terms is None or len(before.users) != 1:
+        return "it follows neither a convolution nor a sum that nothing else reads"
+    for term in terms:
+        if _is_convolution(term):
+            return _Fused(relu, term, before)
+    return "no term of the sum is a convolution that can be fused and that nothing else reads"
+
+
+def _is_convolution(node: Node) -> bool:
+    module = sole_convolution(node)
+    if module is None or isinstance(module.padding, str):
+        return False
+    return module.groups == 1 and module.padding_mode == "zeros"
+
+
+def _replace(graph: Graph, match: _Fused) -> None:  # noqa: ARG001
+    convolution = called_module(match.convolution)
+    assert isinstance(convolution, nn.Conv2d)
+    name = f"{match.convolution.target}".replace(".", "_") + "_relu"
+    sums = [] if match.sum is None else [match.sum]
+    added = [term for each in sums for term in each.all_input_nodes if term is not match.convolution]
+    arguments = [*match.convolution.all_input_nodes, *added]
+    put_in_place(ConvolutionReLU(convolution), name, arguments, of=[match.relu, *sums, match.convolution])
+
+
+FUSE: Rewrite[_Fused] = Rewrite("fuse_relus", _anchors, _match, _replace)
+"""See the module."""

@@ -1,0 +1,67 @@
+"""What the patterns have in common."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+from torch.fx import Node
+
+from maskjet.networks.torchvision.layers.rewriting import called_module
+
+_SUMS = (operator.add, torch.add)  # as a trace has "+=", too
+_TERMS = 2
+
+
+def sole_convolution(node: object, users: int = 1) -> nn.Conv2d | None:
+    """The convolution that a node calls, if no other calls it and its result has so many users; else None."""
+    if not isinstance(node, Node) or len(node.users) != users:
+        return None
+    module = called_module(node)
+    is_sole = sum(each.op == "call_module" and each.target == node.target for each in node.graph.nodes) == 1
+    return module if is_sole and type(module) is nn.Conv2d else None
+
+
+def terms_of(node: Node) -> tuple[Node, Node] | None:
+    """The two tensors that a node adds, if that is what it does and they are not the same."""
+    if node.op != "call_function" or node.target not in _SUMS or node.kwargs or len(node.args) != _TERMS:
+        return None
+    first, second = node.args
+    if not isinstance(first, Node) or not isinstance(second, Node) or first is second:
+        return None
+    return first, second
+
+
+def put_in_place(module: nn.Module, name: str, arguments: Sequence[Node], of: Sequence[Node]) -> None:
+    """Call a module where others were called.
+
+    Args:
+        module: To be called, and kept under this name.
+        name: One that is new.
+        arguments: Of the call.
+        of: What goes, users before what they use; the result of the first is now the module's.
+    """
+    first, graph = of[0], of[0].graph
+    assert graph.owning_module is not None
+    graph.owning_module.add_submodule(name, module)
+    with graph.inserting_before(first):
+        called = graph.call_module(name, tuple(arguments))
+    called.meta.update(first.meta)
+    first.replace_all_uses_with(called)
+    for node in of:
+        graph.erase_node(node)
+
+
+def shape_of(node: object) -> tuple[int, ...]:
+    """The shape of the tensor that a node gave for the example; empty if it gave none."""
+    found = node.meta.get("tensor_meta") if isinstance(node, Node) else None
+    return tuple(getattr(found, "shape", ()))
+
+
+def is_pixelwise(module: object) -> bool:
+    """Whether this is a convolution of one pixel, with a bias."""
+    if type(module) is not nn.Conv2d or module.bias is None:
+        return False
+    return {*module.kernel_size, *module.stride, module.groups} == {1} and set(module.padding) == {0}

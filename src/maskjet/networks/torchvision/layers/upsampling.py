@@ -1,0 +1,101 @@
+"""A coarser level of a pyramid added to a finer one, read where it is instead of enlarged first.
+
+Pattern:     fine + interpolate(coarse, size=fine.shape[-2:], mode="nearest")
+Replacement: AddUpsampled(fine, coarse)
+
+Where the finer one comes from a convolution that nothing else reads, its bias is added to the coarser one instead,
+which has a quarter of the pixels.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.fx import Graph, Node
+
+from maskjet.networks.torchvision.layers.matching import put_in_place, sole_convolution, terms_of
+from maskjet.networks.torchvision.layers.rewriting import Rewrite, calls
+
+
+class AddUpsampled(nn.Module):
+    """fine + interpolate(coarse + bias, size=fine.shape[-2:], mode="nearest").
+
+    Args:
+        bias: [C]; None for none.
+    """
+
+    def __init__(self, bias: torch.Tensor | None) -> None:
+        super().__init__()
+        self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
+
+    def forward(self, fine: torch.Tensor, coarse: torch.Tensor) -> torch.Tensor:
+        """[B, C, H, W] and [B, C, h, w] to [B, C, H, W]; what is enlarged is never made where H, W are twice h, w."""
+        if self.bias is not None:
+            coarse = coarse + self.bias[:, None, None]
+        height, width = coarse.shape[2:]
+        if fine.shape[2:] != (2 * height, 2 * width):
+            return fine + F.interpolate(coarse, size=fine.shape[2:], mode="nearest")
+        pairs = fine.view(*fine.shape[:2], height, 2, width, 2)
+        return (pairs + coarse[:, :, :, None, :, None]).flatten(4, 5).flatten(2, 3)
+
+
+@dataclass(frozen=True)
+class _Enlarged:
+    """A match."""
+
+    sum: Node
+    interpolate: Node
+    fine: Node
+    bias_of: nn.Conv2d | None
+    """What `fine` comes from, if nothing else reads it."""
+
+
+def _anchors(graph: Graph) -> Iterator[Node]:
+    return (node for node in graph.nodes if calls(node, F.interpolate))
+
+
+def _match(interpolate: Node) -> _Enlarged | str:
+    options = {name: given for name, given in interpolate.kwargs.items() if given not in (None, False)}
+    if len(interpolate.args) != 1 or options.keys() != {"size", "mode"} or options["mode"] != "nearest":
+        return "it does not enlarge to a size by the nearest pixel"
+    if len(interpolate.users) != 1:
+        return f"it is read {len(interpolate.users)} times, not once"
+    (added,) = interpolate.users
+    terms = terms_of(added)
+    if terms is None:
+        return "it is not added to features"
+    fine = terms[0] if terms[1] is interpolate else terms[1]
+    shape = _shape_of(options["size"])
+    if shape is None or shape.args[0] is not fine:
+        return "its size is not that of what it is added to"
+    is_read_here = fine.users.keys() == {added, shape} and len(shape.users) == 1
+    return _Enlarged(added, interpolate, fine, sole_convolution(fine, users=2) if is_read_here else None)
+
+
+def _shape_of(size: object) -> Node | None:
+    """The node x.shape of a size x.shape[-2:] that only one reads."""
+    if not isinstance(size, Node) or not calls(size, operator.getitem) or len(size.users) != 1:
+        return None
+    shape, part = size.args
+    if not isinstance(shape, Node) or not calls(shape, getattr) or shape.args[1] != "shape":
+        return None
+    return shape if part == slice(-2, None) else None
+
+
+def _replace(graph: Graph, match: _Enlarged) -> None:  # noqa: ARG001
+    bias = None
+    if match.bias_of is not None:
+        bias, match.bias_of.bias = match.bias_of.bias, None
+    name = f"add_{match.interpolate.name}"
+    coarse = match.interpolate.args[0]
+    assert isinstance(coarse, Node)
+    put_in_place(AddUpsampled(bias), name, [match.fine, coarse], of=[match.sum, match.interpolate])
+
+
+ADD: Rewrite[_Enlarged] = Rewrite("add_upsampled", _anchors, _match, _replace)
+"""See the module; results change by rounding."""

@@ -1,0 +1,103 @@
+"""Applying rewrites to a file: read, rewrite, drop what nothing needs any more, write."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import ModuleType
+
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from maskjet.errors import InputError, SourceError, first_line
+from maskjet.files import naming
+from maskjet.onnx import level_pooling, loop_concat, mask_paste, nms_top_k
+from maskjet.onnx.building import Workspace
+from maskjet.onnx.matching import MismatchError
+from maskjet.onnx.report import Outcome, Report
+
+_OLDEST_OPSET = 13  # since then Squeeze and Unsqueeze take their axes as an input
+_LARGEST = 2**31 - 2**24  # bytes of weights: what a protobuf can hold, less 16 MiB for everything else
+_MODULES: Mapping[str, ModuleType] = {
+    "nms_top_k": nms_top_k,
+    "level_pooling": level_pooling,
+    "loop_concat": loop_concat,
+    "mask_paste": mask_paste,
+}
+"""By name. Each has `candidates(model)`, and `rewrite(node, workspace)`, which raises before it changes anything."""
+
+
+def apply_to_file(path: Path, out: Path, rewrites: Sequence[str]) -> Report:
+    """Apply rewrites, in the order given, to what a file holds.
+
+    Args:
+        path: An ONNX file.
+        out: The file to write; may be the same.
+        rewrites: Keys of `_MODULES`.
+
+    Raises:
+        InputError: The file's opset is too old.
+        SourceError: As `optimize_onnx` says.
+    """
+    model = _read(path)
+    before = _count(model)
+    workspace = Workspace(model)
+    outcomes = [_apply(name, model, workspace) for name in rewrites]
+    if any(outcome.matched for outcome in outcomes):
+        RemoveUnusedNodesPass()(model)
+    _write(model, out)
+    return Report(str(out), outcomes, before, _count(model))
+
+
+def _apply(name: str, model: ir.Model, workspace: Workspace) -> Outcome:
+    module, matched, left_alone = _MODULES[name], 0, []
+    for node in module.candidates(model):
+        label = f"{node.op_type} {node.name or node.outputs[0].name}"  # before it is replaced
+        try:
+            module.rewrite(node, workspace)
+        except MismatchError as reason:
+            left_alone.append(f"{label}: {reason}")
+        else:
+            matched += 1
+    return Outcome(name, matched, left_alone)
+
+
+def _count(model: ir.Model) -> dict[str, int]:
+    return dict(Counter(node.op_type for node in model.graph.all_nodes()))
+
+
+def _read(path: Path) -> ir.Model:
+    try:
+        model = ir.load(path)
+    except OSError as error:
+        raise SourceError(f"path must be an ONNX file, got {str(path)!r}: {first_line(error)}.") from error
+    except Exception as error:  # protobuf's own, or whatever a foreign file trips over
+        raise SourceError(f"path must be an ONNX file, got {str(path)!r}, which is none.") from error
+    if not model.graph.outputs:  # as protobuf makes of an empty file
+        raise SourceError(f"path must be an ONNX file, got {str(path)!r}, which holds no graph.")
+    opset = model.opset_imports.get("", 0)
+    if opset < _OLDEST_OPSET:
+        raise InputError(f"path must be of opset {_OLDEST_OPSET} or later, got {opset}: export it again.")
+    for tensor in _weights(model):
+        if isinstance(tensor, ir.ExternalTensor) and not Path(tensor.path).is_file():
+            raise SourceError(f"weights of {str(path)!r} must be in {str(tensor.path)!r}, which is missing.")
+    return model
+
+
+def _write(model: ir.Model, out: Path) -> None:
+    weights = _weights(model)
+    is_external = any(isinstance(tensor, ir.ExternalTensor) for tensor in weights)
+    is_large = sum(tensor.nbytes for tensor in weights) > _LARGEST
+    data = f"{out.name}.data" if is_external or is_large else None
+    with naming(str(out)):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=out.parent, prefix=f"{out.stem[:32]}.partial.") as folder:
+            ir.save(model, Path(folder, out.name), external_data=data)
+            for name in filter(None, (data, out.name)):
+                Path(folder, name).replace(out.with_name(name))
+
+
+def _weights(model: ir.Model) -> list[ir.TensorProtocol]:
+    return [value.const_value for value in model.graph.initializers.values() if value.const_value is not None]

@@ -1,0 +1,170 @@
+"""RoiAlign per pyramid level, each level's rows scattered into zeros: concatenated, then gathered once.
+
+    zeros -> ScatterElements(Expand(rows of level 0), RoiAlign) -> ... -> ScatterElements(rows of level 3, RoiAlign)
+
+becomes `Gather(Concat(RoiAligns, a row of zeros), source)`: row i of the result is row `source[i]` of the concatenated
+ones, where `source` inverts the permutation that the levels' rows are when they follow one another. A box that is on no
+level, such as one that is not a number, gets the row of zeros that it keeps in the original. ScatterElements takes an
+index for every number and handles each by itself; Gather copies rows.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from maskjet.onnx.building import Builder, Workspace, replace
+from maskjet.onnx.matching import (
+    MismatchError,
+    given,
+    integers,
+    is_op,
+    is_zeros,
+    nodes_of_type,
+    producer,
+    require,
+    whole,
+)
+
+_DIMENSIONS = 4
+
+
+class _Level(NamedTuple):
+    """One ScatterElements."""
+
+    rows: ir.Value
+    """int64 [boxes of this level]: where its boxes are among all."""
+    levels: ir.Value
+    """Each box's level; the same value for all levels."""
+    number: int
+    """Which of them this is."""
+    pooled: ir.Value
+    """[boxes of this level, channels, height, width]."""
+    align: ir.Node
+    """The RoiAlign that made it."""
+
+
+def candidates(model: ir.Model) -> list[ir.Node]:
+    """The last ScatterElements of each chain with at least one RoiAlign."""
+    found = []
+    for node in nodes_of_type(model, "ScatterElements"):
+        is_last = not any(index == 0 and is_op(user, "ScatterElements") for user, index in node.outputs[0].uses())
+        if is_last and any(_find_align(link.inputs[2]) for link in _chain(node)):
+            found.append(node)
+    return found
+
+
+def rewrite(node: ir.Node, workspace: Workspace) -> None:
+    """Replace a chain.
+
+    Raises:
+        MismatchError: It starts from other than zeros of the pooled rows' size, it adds up instead of overwriting, its
+            rows are not those of distinct levels, or something else uses an unfinished result.
+    """
+    chain = _chain(node)
+    levels = [_read_level(link) for link in reversed(chain)]
+    require(len({level.levels for level in levels}) == 1, "its levels are of different boxes")
+    require(len({level.number for level in levels}) == len(levels), "two of its levels are the same")
+    require(all(len(link.outputs[0].uses()) == 1 for link in chain[1:]), "an unfinished result is used elsewhere")
+    zeros = producer(chain[-1].inputs[0], "ConstantOfShape", reason="it does not start from zeros")
+    require(is_zeros(zeros), "it does not start from zeros")
+    _check_sizes(zeros.inputs[0], levels)
+    assert zeros.inputs[0] is not None, "ConstantOfShape has an input"
+    build = Builder(node, workspace, "level_pooling")
+    source = _build_source(build, [level.rows for level in levels], zeros.inputs[0])
+    tail = build.add("Slice", zeros.inputs[0], build.constant([1]), build.constant([_DIMENSIONS]))
+    shape = build.add("Concat", build.constant([1]), tail, axis=0)
+    nothing = build.add("ConstantOfShape", shape, **zeros.attributes)
+    pooled = build.add("Concat", *(level.pooled for level in levels), nothing, axis=0)
+    replace(node.outputs[0], build.add("Gather", pooled, source, axis=0))
+
+
+def _build_source(build: Builder, rows: list[ir.Value], shape: ir.Value) -> ir.Value:
+    """For each box the row of the concatenated ones that is its own; the one after the last where none is."""
+    order = build.add("Concat", *rows, axis=0)
+    count = build.add("Size", order)
+    boxes = build.add("Slice", shape, build.constant([0]), build.constant([1]))
+    position = build.add("Range", build.constant(0), count, build.constant(1))
+    return build.add("ScatterElements", build.add("Expand", count, boxes), order, position, axis=0)
+
+
+def _chain(node: ir.Node) -> list[ir.Node]:
+    """The ScatterElements that a last one writes on, itself the first of them."""
+    chain, below = [node], node.inputs[0]
+    while below is not None and (link := below.producer()) is not None and is_op(link, "ScatterElements"):
+        chain.append(link)
+        below = link.inputs[0]
+    return chain
+
+
+def _find_align(value: ir.Value | None) -> ir.Node | None:
+    node = None if value is None else value.producer()
+    if node is not None and is_op(node, "Cast"):
+        return _find_align(node.inputs[0])
+    return node if is_op(node, "RoiAlign") else None
+
+
+def _read_level(link: ir.Node) -> _Level:
+    reduction = link.attributes.get("reduction")
+    require(reduction is None or reduction.as_string() == "none", "it adds up instead of overwriting")
+    require(whole(link, "axis", 0) == 0, "it does not scatter rows")
+    _, indices, pooled = link.inputs
+    align = _find_align(pooled)
+    if pooled is None or align is None:
+        raise MismatchError("it scatters something besides RoiAlign")
+    reason = "its rows are not those of one level"
+    reshape = producer(producer(indices, "Expand", reason=reason).inputs[0], "Reshape", reason=reason)
+    require(integers(given(reshape, 1)) == (-1, 1, 1, 1), reason)
+    rows = reshape.inputs[0]
+    node = producer(rows, "Squeeze", reason=reason)
+    while not is_op(node, "NonZero"):
+        require(len(node.outputs) == 1, "its levels have more than one dimension")
+        node = producer(node.inputs[0], "Split", "Transpose", "NonZero", reason=reason)
+    equal = producer(node.inputs[0], "Equal", reason=reason)
+    levels, number = equal.inputs[0], integers(equal.inputs[1])
+    if rows is None or levels is None or number is None or len(number) != 1:
+        raise MismatchError(reason)
+    return _Level(rows, levels, number[0], pooled, align)
+
+
+def _check_sizes(shape: ir.Value | None, levels: list[_Level]) -> None:
+    """Check that the zeros have the channels, height and width of every level's rows."""
+    sizes = {_size(level.align) for level in levels}
+    require(len(sizes) == 1 and None not in sizes, "its levels may differ in channels or size")
+    concat = producer(shape, "Concat", reason="the size of its zeros is not known")
+    require(len(concat.inputs) == _DIMENSIONS, "its zeros do not have four dimensions")
+    size = sizes.pop()
+    assert size is not None, "checked above"
+    for axis, value in list(enumerate(concat.inputs))[1:]:
+        is_same = integers(value) == (size[axis - 1],) or _is_dimension(value, axis, {lv.pooled for lv in levels})
+        require(is_same, "its zeros may differ from its levels in size")
+
+
+def _size(align: ir.Node) -> tuple[int, int, int] | None:
+    """Channels, height and width of what a RoiAlign makes."""
+    channels = _channels(align.inputs[0])
+    return None if channels is None else (channels, whole(align, "output_height", 1), whole(align, "output_width", 1))
+
+
+def _channels(value: ir.Value | None) -> int | None:
+    node = None if value is None else value.producer()
+    if value is not None and value.shape is not None and len(value.shape) > 1 and isinstance(value.shape[1], int):
+        return value.shape[1]
+    if node is not None and is_op(node, "BatchNormalization", "Relu"):
+        return _channels(node.inputs[0])
+    weight = given(node, 1) if node is not None and is_op(node, "Conv") else None
+    known = weight.shape[0] if weight is not None and weight.shape is not None else None
+    return known if isinstance(known, int) else None
+
+
+def _is_dimension(value: ir.Value | None, axis: int, of: set[ir.Value]) -> bool:
+    """Whether a value is `Unsqueeze(Gather(Shape(x), axis))`, x one of some."""
+    path = []
+    for op_type in ("Unsqueeze", "Gather", "Shape"):
+        node = None if value is None else value.producer()
+        if node is None or not is_op(node, op_type):
+            return False
+        path.append(node)
+        value = node.inputs[0]
+    return integers(path[1].inputs[1]) == (axis,) and value in of

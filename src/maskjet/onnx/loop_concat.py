@@ -1,0 +1,112 @@
+"""A Loop that appends one row per iteration by Concat: the rows become an output that the runtime collects.
+
+    Loop(trips, condition, [0, ...]) { carried -> Concat(carried, Unsqueeze(row)) }
+
+becomes `Loop(trips, condition) { row }`, its rows stacked. The Concat copies all rows so far in every iteration, which
+for n rows is n²/2 copies; now each is copied once.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from maskjet.onnx.building import Builder, Workspace, replace
+from maskjet.onnx.matching import (
+    MismatchError,
+    constant,
+    given,
+    integers,
+    is_op,
+    nodes_of_type,
+    producer,
+    require,
+    whole,
+)
+
+_CARRIED = 2
+"""Where carried values begin among the inputs of a Loop and of its body."""
+_ALL = 2**63 - 1
+
+
+def candidates(model: ir.Model) -> list[ir.Node]:
+    """Every Loop with a carried value that an iteration extends by Concat."""
+    return [node for node in nodes_of_type(model, "Loop") if any(_is_extended(node))]
+
+
+def rewrite(node: ir.Node, workspace: Workspace) -> None:
+    """Stack the rows of a Loop that carries nothing else.
+
+    Raises:
+        MismatchError: It carries or stacks something else, too, it does not begin with nothing, an iteration appends
+            other than one row, or it uses the rows so far.
+    """
+    body = node.attributes["body"].as_graph()
+    require(len(body.inputs) == _CARRIED + 1 and len(body.outputs) == _CARRIED, "it carries something else, too")
+    first = given(node, _CARRIED)
+    if first is None or not _is_empty(first):
+        raise MismatchError("it does not begin with nothing")
+    carried, result = body.inputs[_CARRIED], body.outputs[1]
+    require(len(carried.uses()) == 1 and not carried.is_graph_output(), "an iteration uses the rows so far")
+    concat = producer(result, "Concat", reason="it does not append")
+    require(whole(concat, "axis", 0) == 0 and len(concat.inputs) == 2, "it does not append one row")
+    require(concat.inputs[0] is carried, "it does not append at the end")
+    unsqueeze = producer(concat.inputs[1], "Unsqueeze", reason="an iteration may append other than one row")
+    row = unsqueeze.inputs[0]
+    require(integers(given(unsqueeze, 1)) == (0,), "an iteration may append other than one row")
+    assert row is not None, "Unsqueeze has an input"
+    require(row.graph is body and not row.is_graph_input(), "the appended row is the same in every iteration")
+    row.type = row.type or result.type
+    body.outputs[1] = row
+    body.remove(concat, safe=True)
+    body.inputs.pop()
+    _stack(node, first, workspace)
+
+
+def _stack(node: ir.Node, first: ir.Value, workspace: Workspace) -> None:
+    """Let a Loop without carried values take another's place.
+
+    What is stacked in no iteration has no size: it is that of what the Loop began with.
+    """
+    graph, result = node.graph, node.outputs[0]
+    assert graph is not None, "a candidate is in a graph"
+    build = Builder(node, workspace, "loop_concat")
+    shape = build.add("Shape", first)
+    tail = build.add("Slice", shape, build.constant([1]), build.constant([_ALL]))
+    wanted = build.add("Concat", build.constant([0]), tail, axis=0)  # where 0 is as many as there are
+    condition = given(node, 1)
+    if condition is None:  # none can be left out at the end of the inputs
+        condition = build.add("Constant", value=ir.tensor(np.array(True)))
+    stacked = ir.Value(name=workspace.fresh("maskjet/loop_concat/Loop"))
+    loop = ir.node(
+        "Loop",
+        [node.inputs[0], condition],
+        dict(node.attributes),
+        outputs=[stacked],
+        name=workspace.fresh("maskjet/Loop"),
+    )
+    graph.insert_before(node, loop)
+    replace(result, build.add("Reshape", stacked, wanted))
+    graph.remove(node, safe=True)
+
+
+def _is_extended(node: ir.Node) -> list[bool]:
+    body = node.attributes["body"].as_graph()
+    carried = set(body.inputs[_CARRIED:])
+    made = (output.producer() for output in body.outputs)
+    return [is_op(concat, "Concat") and bool(carried & set(concat.inputs)) for concat in made if concat is not None]
+
+
+def _is_empty(value: ir.Value) -> bool:
+    """Whether a value certainly has no rows."""
+    known = constant(value)
+    if known is not None:
+        return known.ndim > 0 and known.shape[0] == 0
+    node = value.producer()
+    if node is None or not is_op(node, "ConstantOfShape"):
+        return False
+    shape = integers(node.inputs[0])
+    if shape is None:
+        concat = None if node.inputs[0] is None else node.inputs[0].producer()
+        shape = integers(concat.inputs[0]) if concat is not None and is_op(concat, "Concat") else None
+    return shape is not None and shape[:1] == (0,)

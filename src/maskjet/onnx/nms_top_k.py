@@ -1,0 +1,96 @@
+"""NonMaxSuppression of which only the first k results are used: it stops after k.
+
+    If(empty) { [] } else { NonMaxSuppression(boxes, scores, maximum) -> Gather -> Squeeze } -> Slice[:k]
+
+becomes the same with `min(maximum, k)` as the maximum. Whether a box is kept is decided by those kept before it alone,
+and those come in descending order of score, which is what the slice relies on too. The slice itself stays: it costs
+microseconds, and holds for whatever the other branch of the If returns.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from maskjet.onnx.building import Builder, Workspace
+from maskjet.onnx.matching import (
+    MismatchError,
+    given,
+    integers,
+    is_op,
+    nodes_of_type,
+    require,
+    slice_parts,
+    whole,
+)
+
+_MAXIMUM = 2
+"""The position of max_output_boxes_per_class among the inputs."""
+
+
+def candidates(model: ir.Model) -> list[ir.Node]:
+    """Every NonMaxSuppression."""
+    return nodes_of_type(model, "NonMaxSuppression")
+
+
+def rewrite(node: ir.Node, workspace: Workspace) -> None:
+    """Lower its maximum to the rows that are used.
+
+    Raises:
+        MismatchError: More than the first k are used, there may be several images or classes, whose results follow one
+            another, or the maximum is not above k.
+    """
+    used = _rows_used(node.outputs[0], workspace)
+    require(_leading_ones(node.inputs[1]) >= 2, "its scores may be of several images or classes")
+    maximum = integers(given(node, _MAXIMUM))
+    if maximum is None or len(maximum) != 1:
+        raise MismatchError("its maximum is no constant")
+    require(used < maximum[0], f"it already keeps at most {maximum[0]}, and {used} are used")
+    node.replace_input_with(_MAXIMUM, Builder(node, workspace, "nms_top_k").constant([used]))
+
+
+def _rows_used(value: ir.Value, workspace: Workspace) -> int:
+    """Of how many leading rows of a value anything is used."""
+    used = [_rows_used_by(user, index, workspace) for user, index in value.uses()]
+    if value.is_graph_output():
+        graph = value.graph
+        assert graph is not None, "an output is of a graph"
+        owner = workspace.owner(graph)
+        if owner is None or not is_op(owner, "If"):
+            raise MismatchError("all it keeps is returned")
+        used.append(_rows_used(owner.outputs[list(graph.outputs).index(value)], workspace))
+    return max(used, default=0)
+
+
+def _rows_used_by(user: ir.Node, index: int, workspace: Workspace) -> int:
+    if index == 0 and _keeps_rows(user):
+        return _rows_used(user.outputs[0], workspace)
+    require(index == 0 and is_op(user, "Slice"), f"{user.op_type} uses all it keeps")
+    start, end, axis = slice_parts(user)
+    last = integers(end)
+    require(axis == 0 and integers(start) == (0,), "a slice takes other than the first ones")
+    if last is None or last[0] < 0:
+        raise MismatchError("a slice takes a number that is not known")
+    return last[0]
+
+
+def _keeps_rows(node: ir.Node) -> bool:
+    """Whether row i of the output is made of row i of the input alone."""
+    return (
+        is_op(node, "Cast", "Identity")
+        or (is_op(node, "Gather") and whole(node, "axis", 0) == 1)
+        or (is_op(node, "Squeeze") and integers(given(node, 1)) == (1,))
+    )
+
+
+def _leading_ones(value: ir.Value | None) -> int:
+    """How many of a value's first dimensions are certainly 1."""
+    node = None if value is None else value.producer()
+    if node is None:
+        return 0
+    if is_op(node, "Cast", "Identity"):
+        return _leading_ones(node.inputs[0])
+    if is_op(node, "Unsqueeze"):
+        axes = integers(given(node, 1))
+        if axes is not None and sorted(axes) == list(range(len(axes))):
+            return len(axes) + _leading_ones(node.inputs[0])
+    return 0

@@ -1,0 +1,150 @@
+"""The machine and the versions that a measurement holds for."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import time
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+
+from benchmarks.timing import take_turns
+
+_PACKAGES = (
+    *("maskjet", "numpy", "numba", "opencv-python-headless", "triton"),
+    *("pycocotools", "rfdetr", "inference-models"),
+)
+_COPIED_BYTES = {"cpu": 2**27, "cuda": 2**29}
+"""By device: four times the largest cache that we have seen; on a GPU enough to hide the launch."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A graphics processor and what drives it."""
+
+    name: str
+    """As its driver calls it."""
+    driver: str | None
+    """Version of the driver; None if nvidia-smi does not say."""
+    cuda: str | None
+    """Version of CUDA that torch was built with."""
+    triton: str | None
+    """Version of Triton; None if it is not installed."""
+    copy_gb_per_s: float
+    """Bytes read and written per second, in 1e9, by the fastest of ten copies of 512 MiB within its memory."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where and with what something was measured."""
+
+    cpu: str
+    """Model name of the processor."""
+    cores: int
+    """Cores this process may use."""
+    torch_threads: int
+    """Threads of one torch operation."""
+    copy_gb_per_s: float
+    """Bytes read and written per second, in 1e9, by the fastest of ten copies of 128 MiB."""
+    load: float
+    """Processes that wanted a core, on average over the minute before: 0 on an idle machine."""
+    gpu: Gpu | None
+    """The GPU that torch uses; None without one."""
+    system: str
+    """Kernel and architecture."""
+    versions: dict[str, str]
+    """Of Python and the packages that matter; those not installed are left out."""
+    commit: str | None
+    """Of maskjet's checkout, "+" appended if it was modified; None outside of one."""
+    measured_at: str
+    """Date and time, UTC."""
+
+    def __str__(self) -> str:
+        cpu = f"{self.cpu}, {self.cores} cores, load {self.load}"
+        return cpu if self.gpu is None else f"{self.gpu.name}; {cpu}"
+
+    def copy_bytes_per_s(self, device: torch.device) -> float:
+        """Bytes per second that a device reads and writes when it copies its own memory.
+
+        Args:
+            device: The CPU, or the GPU that was measured.
+        """
+        measured = self if device.type == "cpu" or self.gpu is None else self.gpu
+        return 1e9 * measured.copy_gb_per_s
+
+
+def describe_machine() -> Machine:
+    """Look at the machine; takes a fraction of a second, more to wake a GPU, to measure its memory."""
+    return Machine(
+        cpu=_cpu_name(),
+        cores=len(os.sched_getaffinity(0)),
+        torch_threads=torch.get_num_threads(),
+        load=round(os.getloadavg()[0], 2),
+        copy_gb_per_s=round(_copy_bytes_per_s(torch.device("cpu")) / 1e9, 1),
+        gpu=_describe_gpu() if torch.cuda.is_available() else None,
+        system=f"{platform.system()} {platform.release()} {platform.machine()}",
+        versions={"python": platform.python_version(), "torch": torch.__version__, **_installed_versions()},
+        commit=_commit(),
+        measured_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    )
+
+
+def _cpu_name() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _installed_versions() -> dict[str, str]:
+    found = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _describe_gpu() -> Gpu:
+    device = torch.device("cuda", torch.cuda.current_device())
+    return Gpu(
+        name=torch.cuda.get_device_name(device),
+        driver=_driver(),
+        cuda=torch.version.cuda,
+        triton=_installed_versions().get("triton"),
+        copy_gb_per_s=round(_copy_bytes_per_s(device) / 1e9, 1),
+    )
+
+
+def _driver() -> str | None:
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return said.splitlines()[0].strip() if said else None
+
+
+def _copy_bytes_per_s(device: torch.device) -> float:
+    size = _COPIED_BYTES[device.type]
+    source = torch.zeros(size, dtype=torch.uint8, device=device)
+    target = torch.ones_like(source)
+    times_ms = take_turns({"copy": lambda _: target.copy_(source)}, runs=10, device=device)["copy"]
+    return 2000 * size / min(times_ms)
+
+
+def _commit() -> str | None:
+    def git(*arguments: str) -> str:
+        here = Path(__file__).parents[1]  # the package
+        return subprocess.run(["git", *arguments], cwd=here, check=True, capture_output=True, text=True).stdout.strip()
+
+    try:
+        is_modified = bool(git("status", "--porcelain", "--untracked-files=no", "--", "."))
+        return git("rev-parse", "--short", "HEAD") + ("+" if is_modified else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None

@@ -1,0 +1,112 @@
+"""The benchmark of the ops: complete, checked before it is timed, and written as it prints."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks import ops as bench_ops
+from benchmarks.workloads import GPU_WORKLOADS, WORKLOADS, as_listed
+from maskjet import coco_rle, ops
+from maskjet.errors import InputError, MaskjetError, UnsupportedError
+
+EVERY_WORKLOAD = [
+    (op, name, build)
+    for workloads in (WORKLOADS, GPU_WORKLOADS)
+    for op, builds in workloads.items()
+    for name, build in builds.items()
+]
+
+
+@pytest.fixture
+def _small_masks(monkeypatch):
+    """encode_masks at its smallest size only."""
+    smallest = {"312, 25 masks": WORKLOADS["encode_masks"]["312, 25 masks"]}
+    monkeypatch.setitem(WORKLOADS, "encode_masks", smallest)
+
+
+def test_every_op_has_a_workload():
+    assert list(WORKLOADS) == list(GPU_WORKLOADS) == list(ops.RECORDS)
+
+
+@pytest.mark.parametrize("build", [pytest.param(build, id=f"{op}: {name}") for op, name, build in EVERY_WORKLOAD])
+def test_workloads_are_the_same_for_a_seed_and_change_with_it(build):
+    first, again, other = (next(iter(build(torch.Generator().manual_seed(seed)).values())) for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_workloads_hold_what_their_names_say():
+    def build(op, name):
+        return {**WORKLOADS, **GPU_WORKLOADS}[op][name](torch.Generator().manual_seed(0))
+
+    assert [len(rows) for rows in as_listed(build("encode_masks", "1080p, 5 masks"))["query"]] == [5]
+    everything = build("select", "300 queries, 91 classes, all pass")
+    assert ops.select(**everything).count.tolist() == [300]
+    assert (everything["logits"].sigmoid() > everything["threshold"]).all()
+    some = WORKLOADS["select"]["100 queries, 91 classes, 25 found"](torch.Generator().manual_seed(0))
+    assert ops.select(**some).count.tolist() == [25]
+
+
+@pytest.mark.usefixtures("_small_masks")
+def test_report_is_written_as_it_is_returned(tmp_path):
+    path = tmp_path / "ops.json"
+    report = bench_ops.run(path, runs=2, only=["encode_masks"], device="cpu")
+    assert json.loads(path.read_text()) == json.loads(json.dumps(report.as_dict()))
+    variants = {found.variant: found for found in report.measurements}
+    assert list(variants) == ["cpu", "reference", "paste + pycocotools"]
+    assert all((found.gpu_us, found.launches) == (None, None) for found in variants.values())
+    assert all(found.tolerance_used == 0 < found.floor_ms < found.p50_ms <= found.p95_ms for found in variants.values())
+    assert min(found.speedup for found in variants.values()) == 1
+    assert report.machine.versions["torch"] == torch.__version__
+    table = str(report).splitlines()
+    assert [line.split("  ")[0] for line in table[:4]] == ["op", *["encode_masks"] * 3]
+    assert report.machine.cpu in table[4]
+
+
+@pytest.mark.usefixtures("_small_masks")
+def test_a_wrong_variant_gets_no_time(tmp_path, monkeypatch):
+    path = tmp_path / "ops.json"
+    (empty,) = coco_rle.encode(np.zeros((176, 312), bool))
+    wrong = {"encode_masks": {"peer": lambda **_: [[empty["counts"]] * 25]}}
+    monkeypatch.setattr(bench_ops, "_peers", lambda: (wrong, []))
+    with pytest.raises(MaskjetError, match=r"peer must equal the reference of ops.encode_masks .* nothing was timed"):
+        bench_ops.run(path, runs=1, only=["encode_masks"], device="cpu")
+    assert not path.exists()
+
+
+def test_without_pycocotools_a_sentence_says_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pycocotools", None)
+    report = bench_ops.run(runs=1, only=["select"])
+    assert "pycocotools is not installed, so it was not compared with" in str(report)
+
+
+def test_a_device_that_is_not_here():
+    with pytest.raises(UnsupportedError, match="device='cuda:77' is not here"):
+        bench_ops.run(device="cuda:77")
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_launches_and_the_gpus_time_are_told():
+    report = bench_ops.run(runs=3, only=["select"], device="cuda")
+    workloads = {measurement.workload for measurement in report.measurements}
+    assert workloads == {*WORKLOADS["select"], *GPU_WORKLOADS["select"]}
+    for measurement in report.measurements:
+        assert measurement.launches >= 1
+        assert measurement.gpu_us > 0
+    assert report.machine.gpu.name == torch.cuda.get_device_name()
+    assert report.machine.gpu.copy_gb_per_s > report.machine.copy_gb_per_s
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"runs": 0}, "runs must be at least 1, got 0"),
+        ({"only": ["select", "blur"]}, "only must be of 'preprocess', .*, 'roi_align', got 'blur'"),
+    ],
+)
+def test_bad_arguments_are_named(arguments, message):
+    with pytest.raises(InputError, match=message):
+        bench_ops.run(**arguments)

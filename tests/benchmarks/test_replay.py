@@ -1,0 +1,162 @@
+"""Capture and replay: what was saved is what was called, and a difference is found."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from benchmarks import capture, replay
+from maskjet import ops, traffic
+from maskjet.errors import InputError, SourceError, UnsupportedError
+from maskjet.media.frames import open_source
+from maskjet.model import read_network
+
+OPS = ["preprocess", "select", "encode_masks"]
+pytestmark = pytest.mark.usefixtures("two_threads")
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    path = tmp_path_factory.mktemp("source") / "street.mp4"
+    traffic.write_video(path, size_hw=(176, 312), frames=3, seed=3)
+    return path
+
+
+@pytest.fixture(scope="module")
+def captured(source, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("captured") / "street"
+    assert capture.write(source, folder, frames=2, device="cpu") == 2
+    return folder
+
+
+@pytest.fixture
+def tampered(captured, tmp_path):
+    """A copy of a capture, and what edits a tensor of its first frame."""
+    folder = shutil.copytree(captured, tmp_path / "tampered")
+    path = folder / "000000.safetensors"
+
+    def edit(name, change):
+        tensors = load_file(path)
+        save_file({**tensors, name: change(tensors[name])}, path)
+
+    return folder, edit
+
+
+def test_calls_are_read_as_they_were_made(source, captured):
+    manifest = capture.read_manifest(captured)
+    network = read_network("demo")
+    with open_source(source) as frames, torch.inference_mode():
+        for index, frame in zip(range(manifest["frames"]), frames, strict=False):
+            preprocess, select, encode = capture.read_calls(captured, manifest, index)
+            assert [call.op for call in (preprocess, select, encode)] == OPS
+            np.testing.assert_array_equal(preprocess.inputs["frames"].numpy(), frame.image)
+            output = network(preprocess.expected)
+            assert torch.equal(select.inputs["logits"], output.logits)
+            assert torch.equal(select.inputs["boxes"], output.boxes_cxcywh)
+            (rows,) = encode.inputs["query"].queries()
+            assert len(rows) == len(encode.expected[0]) > 2
+            rows = rows.long()
+            assert torch.equal(encode.inputs["mask_logits"][0, rows], output.mask_logits[0, rows])
+            assert encode.inputs["mask_logits"].shape == output.mask_logits.shape
+
+
+def test_replaying_finds_everything_equal(captured, tmp_path):
+    seen = []
+    path = tmp_path / "replay.json"
+    again = shutil.copytree(captured, tmp_path / "again")
+    report = replay.run([captured, again], path, runs=2, device="cpu", on_progress=lambda: seen.append(None))
+    assert len(seen) == 4
+    assert report.is_equal
+    assert json.loads(path.read_text()) == json.loads(json.dumps(report.as_dict()))
+    serving = [
+        (op, name)
+        for op in OPS
+        for name, variant in ops.RECORDS[op].variants.items()
+        if variant.refuse(torch.empty(0, dtype=torch.uint8 if op == "preprocess" else torch.float32)) is None
+    ]
+    assert [(m.op, m.implementation) for m in report.measurements] == 2 * serving
+    assert [m.capture for m in report.measurements] == ["street"] * len(serving) + ["again"] * len(serving)
+    for m in report.measurements:
+        assert (m.calls, m.different) == (2, 0)
+        assert m.equal + m.within_tolerance == 2
+        assert m.implementation != "reference" or m.equal == 2
+        assert 0 < m.p50_ms <= m.p90_ms <= m.p99_ms
+        assert m.mean_ms <= m.p99_ms
+    assert len(str(report).splitlines()) == 1 + len(report.measurements) + 1
+
+
+@pytest.mark.parametrize(
+    ("op", "name", "change"),
+    [
+        ("preprocess", "preprocess.out", lambda values: values.index_fill(3, torch.tensor([7]), 0.5)),
+        ("preprocess", "preprocess.out", lambda values: values[..., 1:].contiguous()),
+        ("preprocess", "preprocess.out", lambda values: values * float("nan")),
+        ("select", "select.confidence", lambda values: values + 1e-6),
+        ("select", "select.class_id", lambda values: values + 1),
+        ("encode_masks", "encode_masks.mask_logits", lambda values: values.flip(-1).contiguous()),
+        ("encode_masks", "encode_masks.strings", lambda values: values + 1),
+        ("encode_masks", "encode_masks.lengths", lambda values: values[1:].contiguous()),
+    ],
+)
+def test_a_tampered_capture_is_reported_as_different(op, name, change, tampered):
+    folder, edit = tampered
+    edit(name, change)
+    report = replay.run([folder], implementation="reference", runs=1, device="cpu")
+    assert not report.is_equal
+    assert {m.op: (m.equal + m.within_tolerance, m.different) for m in report.measurements} == {
+        other: (1, 1) if other == op else (2, 0) for other in OPS
+    }
+
+
+def test_one_implementation_can_be_asked_for(captured):
+    report = replay.run([captured], implementation="cpu", runs=1, device="cpu")
+    assert {m.implementation for m in report.measurements} == {"cpu"}
+    fastest = {op: ops.RECORDS[op].choose("auto", torch.empty(0)).name for op in OPS[1:]}
+    report = replay.run([captured], implementation="auto", runs=1, device="cpu")
+    assert {m.op: m.implementation for m in report.measurements if m.op in fastest} == fastest
+    with pytest.raises(InputError, match="implementation must be one of 'auto'"):
+        replay.run([captured], implementation="magic", device="cpu")
+
+
+def test_damaged_captures_are_named(tampered, tmp_path):
+    folder, edit = tampered
+    with pytest.raises(InputError, match="capture must be a folder `maskjet bench capture` wrote, got"):
+        replay.run([tmp_path / "nothing"], device="cpu")
+    edit("select.logits", lambda values: values[0])
+    with pytest.raises(InputError, match=r"logits must be a floating tensor \[B, Q, C\]"):
+        replay.run([folder], device="cpu")
+    frame = folder / "000000.safetensors"
+    for damaged in (b"", frame.read_bytes()[:1000]):
+        frame.write_bytes(damaged)
+        with pytest.raises(InputError, match=r"000000\.safetensors' must be a whole frame of a capture"):
+            replay.run([folder], device="cpu")
+    manifest = folder / "capture.json"
+    manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 9'))
+    with pytest.raises(InputError, match="must be a capture in format 1, got 9"):
+        replay.run([folder], device="cpu")
+
+
+def test_bad_arguments_are_named(source, captured, tmp_path):
+    with pytest.raises(InputError, match="frames must be at least 1, got 0"):
+        capture.write(source, tmp_path / "out", frames=0)
+    with pytest.raises(InputError, match="out must be a folder without a capture"):
+        capture.write(source, captured)
+    with pytest.raises(InputError, match="runs must be at least 1, got 0"):
+        replay.run([captured], runs=0)
+    with pytest.raises(UnsupportedError, match="device='cuda:77' is not here"):
+        replay.run([captured], device="cuda:77")
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "bad.jpg").write_bytes(b"\xff\xd8")
+    with pytest.raises(SourceError, match="source must have a frame that can be decoded"):
+        capture.write(tmp_path / "images", tmp_path / "out", device="cpu")
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_every_implementation_agrees(source, tmp_path):
+    capture.write(source, tmp_path / "street", frames=2, device="cuda")
+    report = replay.run([tmp_path / "street"], runs=2, device="cuda")
+    assert report.is_equal, str(report)
+    assert {(m.op, m.implementation) for m in report.measurements} >= {(op, "triton") for op in OPS}

@@ -1,0 +1,155 @@
+"""Image files that are damaged or lie: a clear error, in bounded memory, and nothing on stderr."""
+
+import io
+import os
+import random
+import struct
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image as PILImage
+
+from maskjet import limits
+from maskjet.errors import MaskjetError, SourceError
+from maskjet.media.image_headers import stated_size_hw
+from maskjet.media.images import read_image, to_image
+from tests.test_frames import picture
+
+
+def encode(suffix, image=None, **options):
+    """An image file's bytes; options go to PIL, without them OpenCV writes it."""
+    image = picture(37, 53) if image is None else image
+    if not options:
+        return cv2.imencode(suffix, image[..., ::-1])[1].tobytes()
+    file = io.BytesIO()
+    PILImage.fromarray(image).save(file, {".jpg": "JPEG", ".tif": "TIFF"}.get(suffix, suffix[1:].upper()), **options)
+    return file.getvalue()
+
+
+FILES = [
+    (".png", {}),
+    (".png", {"bits": 8, "optimize": True}),
+    (".jpg", {}),
+    (".jpg", {"progressive": True}),
+    (".bmp", {}),
+    (".webp", {}),
+    (".webp", {"lossless": True}),
+    (".webp", {"quality": 60, "exif": b"Exif\0\0"}),
+    (".gif", {}),
+    (".tif", {}),
+    (".tif", {"compression": "tiff_lzw"}),
+    (".tif", {"big_tiff": True}),
+]
+
+
+def chunk(kind, data):
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def png_of(height, width, *extras):
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
+    rows = chunk(b"IDAT", zlib.compress(bytes(min(height, 64) * (1 + 3 * min(width, 64)))))
+    return b"\x89PNG\r\n\x1a\n" + head + b"".join(extras) + rows + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize(("suffix", "options"), FILES, ids=str)
+def test_the_head_tells_the_size(suffix, options):
+    assert stated_size_hw(encode(suffix, **options)) == (37, 53)
+
+
+def test_the_largest_size_that_a_head_tells_counts():
+    once = encode(".tif")
+    order = "<" if once.startswith(b"II") else ">"
+    start = struct.unpack_from(order + "I", once, 4)[0]
+    entries = bytearray(once)
+    for number in range(struct.unpack_from(order + "H", once, start)[0]):
+        at = start + 2 + 12 * number
+        if struct.unpack_from(order + "H", once, at)[0] not in (256, 257):  # any other becomes a second width
+            struct.pack_into(order + "HHII", entries, at, 256, 4, 1, 99_999)
+            break
+    assert stated_size_hw(bytes(entries)) == (37, 99_999)
+
+
+def test_a_bomb_takes_no_memory(tmp_path):
+    (tmp_path / "bomb.png").write_bytes(png_of(40_000, 40_000))
+    code = (
+        "import resource, sys; from pathlib import Path; from maskjet.media.images import read_image\n"
+        "used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "try: read_image(Path(sys.argv[1]))\n"
+        "except ValueError as error: print(error)\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - used < 50_000)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "bomb.png"], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert (
+        "bomb.png' has 1,600,000,000 pixels, the limit is 268,435,456; raise maskjet.limits.image_pixels" in done.stdout
+    )
+    assert done.stdout.endswith("True\n")
+
+
+def test_a_pil_image_and_a_long_file_are_refused_before_they_are_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "image_pixels", 100)
+    with pytest.raises(ValueError, match="image has 1,961 pixels, the limit is 100"):
+        to_image(PILImage.open(io.BytesIO(encode(".png"))), "image")
+    monkeypatch.setattr(limits, "image_bytes", 100)
+    (tmp_path / "a.png").write_bytes(encode(".png"))
+    with pytest.raises(SourceError, match=r"a\.png' has [\d,]+ bytes, the limit is 100"):
+        read_image(tmp_path / "a.png")
+
+
+def test_nothing_is_written_to_stderr(tmp_path, capfd):
+    good = png_of(8, 8, chunk(b"iCCP", b"profile\0\0" + zlib.compress(b"no profile")))
+    (tmp_path / "good.png").write_bytes(good)
+    assert read_image(tmp_path / "good.png").shape == (8, 8, 3)
+    before = cv2.utils.logging.getLogLevel()
+    for name, data in (("sum.png", good.replace(b"IDAT", b"IDAU")), ("a.gif", b"GIF89a\x09\0\x09\0 nothing")):
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(SourceError, match=name.replace(".", r"\.")):
+            read_image(tmp_path / name)
+    assert capfd.readouterr().err == ""
+    assert cv2.utils.logging.getLogLevel() == before
+
+
+def test_a_fifo_that_is_called_an_image(tmp_path):
+    os.mkfifo(tmp_path / "a.png")
+    with pytest.raises(SourceError, match=r"a\.png' is a folder, FIFO, socket or device"):
+        read_image(tmp_path / "a.png")
+
+
+def mutate(data, rng):
+    data = bytearray(data)
+    what = rng.choice(["bytes", "head", "cut", "hole"])
+    if what == "cut":
+        return data[: rng.randrange(len(data))]
+    if what == "hole":
+        start = rng.randrange(len(data))
+        return data[:start] + data[start + rng.choice([1, 20, 200]) :]
+    for _ in range(rng.choice([1, 3, 20])):
+        data[rng.randrange(min(64, len(data)) if what == "head" else len(data))] = rng.choice(
+            [0, 255, rng.randrange(256)]
+        )
+    return data
+
+
+@pytest.mark.parametrize(("suffix", "options"), FILES, ids=str)
+def test_a_damaged_file_is_an_image_or_an_error_of_ours(suffix, options, tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "image_pixels", 2**22)
+    data, path = encode(suffix, **options), Path(tmp_path / f"a{suffix}")
+    refused = 0
+    for seed in range(60):
+        path.write_bytes(mutate(data, random.Random(seed)))
+        try:
+            image = read_image(path)
+        except MaskjetError as error:
+            assert path.name in str(error)  # noqa: PT017 - most are refused
+            refused += 1
+        else:
+            assert image.dtype == np.uint8
+            assert image.shape[-1] == 3
+    assert refused > 10

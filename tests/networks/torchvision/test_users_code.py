@@ -1,0 +1,180 @@
+"""A user's own code in a detector: refused by name where it would not run, run where it is called."""
+
+import pytest
+import torch
+from torch import nn
+from torchvision.models.detection import MaskRCNN
+from torchvision.models.detection.anchor_utils import AnchorGenerator
+from torchvision.models.detection.mask_rcnn import MaskRCNNPredictor
+from torchvision.models.detection.roi_heads import RoIHeads
+from torchvision.models.detection.rpn import RegionProposalNetwork, RPNHead
+from torchvision.models.detection.transform import GeneralizedRCNNTransform
+from torchvision.ops import FrozenBatchNorm2d, MultiScaleRoIAlign
+
+from benchmarks.aten.capture import capture
+from maskjet.errors import UnsupportedError
+from maskjet.networks.torchvision.layers import rewrite_layers
+from maskjet.networks.torchvision.layers.proposing import JoinedRPNHead, join_predictors
+from maskjet.rewrites import StaticDetector, optimize
+from tests.networks.torchvision.detectors import detector, images
+
+PARTS = {
+    "": MaskRCNN,
+    "transform": GeneralizedRCNNTransform,
+    "rpn": RegionProposalNetwork,
+    "rpn.anchor_generator": AnchorGenerator,
+    "roi_heads": RoIHeads,
+    "roi_heads.box_roi_pool": MultiScaleRoIAlign,
+    "roi_heads.mask_roi_pool": MultiScaleRoIAlign,
+    "roi_heads.mask_predictor": MaskRCNNPredictor,
+}
+
+
+@pytest.fixture(scope="module")
+def detector_of_all():
+    return detector()
+
+
+@pytest.fixture
+def model(detector_of_all):
+    """Shared: a test that changes it puts it back."""
+    return detector_of_all
+
+
+def part_of(model, path):
+    for name in filter(None, path.split(".")):
+        model = getattr(model, name)
+    return model
+
+
+@pytest.mark.parametrize("make", [optimize, StaticDetector])
+@pytest.mark.parametrize("path", PARTS)
+def test_a_subclass_is_refused(path, make, model, monkeypatch):
+    monkeypatch.setattr(part_of(model, path), "__class__", type("Mine", (PARTS[path],), {}))
+    message = rf"model{'.' if path else ''}{path} must be torchvision's .*{PARTS[path].__name__}.*, got .*\.Mine, whose"
+    with pytest.raises(UnsupportedError, match=message):
+        make(model)
+
+
+@pytest.mark.parametrize("make", [optimize, StaticDetector])
+@pytest.mark.parametrize("path", PARTS)
+def test_a_method_set_on_an_instance_is_refused(path, make, model, monkeypatch):
+    monkeypatch.setitem(vars(part_of(model, path)), "forward", lambda *_: None)
+    name = f"model.{path}".rstrip(".")
+    with pytest.raises(
+        UnsupportedError, match=rf"{name}\.forward must be the method of {PARTS[path].__name__}, got one"
+    ):
+        make(model)
+
+
+@pytest.mark.parametrize("make", [optimize, StaticDetector])
+@pytest.mark.parametrize(
+    ("path", "method"),
+    [
+        ("roi_heads", "postprocess_detections"),
+        ("rpn", "filter_proposals"),
+        ("transform", "postprocess"),
+        ("rpn.box_coder", "decode_single"),
+        ("roi_heads.box_coder", "decode"),
+    ],
+)
+def test_a_part_of_it_too(path, method, make, model, monkeypatch):
+    monkeypatch.setitem(vars(part_of(model, path)), method, lambda *_: None)
+    with pytest.raises(UnsupportedError, match=rf"model\.{path}\.{method} must be the method of"):
+        make(model)
+
+
+def test_a_method_replaced_in_torchvisions_class_is_refused(model, monkeypatch):
+    monkeypatch.setattr(RoIHeads, "postprocess_detections", lambda *_: None)
+    with pytest.raises(UnsupportedError, match=r"model\.roi_heads\.postprocess_detections must be torchvision's, got"):
+        optimize(model)
+
+
+@pytest.mark.parametrize("path", [*PARTS, "backbone", "backbone.body.layer1.0.conv1", "rpn.head", "roi_heads.box_head"])
+@pytest.mark.parametrize("kind", ["forward_hook", "forward_pre_hook", "full_backward_hook", "full_backward_pre_hook"])
+def test_hooks_are_refused(path, kind, model):
+    message = (
+        rf"{f'model.{path}'.rstrip('.')} must have no (forward|backward) (pre )?hooks, which would not run: remove"
+    )
+    hook = getattr(part_of(model, path), f"register_{kind}")(lambda *_: None)
+    try:
+        for make in (optimize, StaticDetector) if path in PARTS else (optimize,):
+            with pytest.raises(UnsupportedError, match=message):
+                make(model)
+    finally:
+        hook.remove()
+
+
+def test_a_method_set_on_a_layer_is_refused(model, monkeypatch):
+    monkeypatch.setitem(vars(model.backbone.body.relu), "forward", torch.sigmoid)
+    with pytest.raises(UnsupportedError, match=r"model\.backbone\.body\.relu\.forward must be the method of ReLU"):
+        optimize(model)
+
+
+def test_what_does_not_resize_is_refused(model, monkeypatch):
+    monkeypatch.setattr(model.transform, "_skip_resize", True)
+    with pytest.raises(UnsupportedError, match=r"model\.transform must resize, got one made with _skip_resize"):
+        optimize(model)
+
+
+def test_missing_parts_are_named(model, monkeypatch):
+    monkeypatch.delitem(model._modules, "transform")
+    with pytest.raises(UnsupportedError, match=r"model\.transform must be torchvision's, got none"):
+        optimize(model)
+
+
+class _Backbone(nn.Module):
+    """Around another, with something of its own."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner, self.out_channels = inner, inner.out_channels
+
+    def forward(self, images):
+        return {name: features.clamp(max=0.5) for name, features in self.inner(images).items()}
+
+
+class RPNHead2(RPNHead):
+    """Likewise."""
+
+    def forward(self, levels):
+        scores, codes = super().forward(levels)
+        return [score + self.conv[0][0].weight.mean() for score in scores], codes
+
+
+def test_what_is_called_may_be_the_users_own():
+    model = detector()
+    model.backbone = _Backbone(model.backbone)
+    model.rpn.head.__class__ = RPNHead2
+    fast = optimize(model)
+    assert not isinstance(fast.rpn_head, JoinedRPNHead)
+    (picture,) = images((96, 160))
+    with torch.inference_mode():
+        features = model.backbone(picture[None])
+        for name, level in fast.backbone(picture[None]).items():
+            torch.testing.assert_close(level, features[name], rtol=0, atol=1e-4)
+        for ours, theirs in zip(fast.rpn_head([*features.values()]), model.rpn.head([*features.values()]), strict=True):
+            for one, other in zip(ours, theirs, strict=True):
+                torch.testing.assert_close(one, other, rtol=0, atol=1e-4)
+
+
+def test_a_head_of_the_same_name_stays(model, monkeypatch):
+    assert isinstance(join_predictors(model.rpn.head), JoinedRPNHead)
+    monkeypatch.setattr(model.rpn.head, "__class__", type("RPNHead", (RPNHead2,), {}))
+    assert join_predictors(model.rpn.head) is model.rpn.head
+
+
+def test_a_norm_of_a_similar_name_is_not_folded():
+    class ClampedBatchNorm2d(FrozenBatchNorm2d):
+        def forward(self, x):
+            return super().forward(x).clamp(max=50.0)  # above what an example has
+
+    layers = nn.Sequential(nn.Conv2d(3, 4, 3), ClampedBatchNorm2d(4)).eval().requires_grad_(requires_grad=False)
+    rewritten, _ = rewrite_layers(layers, torch.randn(1, 3, 8, 8))
+    assert rewritten(100 * torch.randn(1, 3, 8, 8) + 1000).max() <= 50
+
+
+def test_capture_refuses_what_it_leaves_out(model, monkeypatch):
+    monkeypatch.setitem(vars(model.transform), "postprocess", lambda *_: None)
+    with pytest.raises(UnsupportedError, match=r"model\.transform\.postprocess must be the method of"):
+        capture(model, images((96, 160)))

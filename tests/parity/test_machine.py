@@ -1,0 +1,47 @@
+"""What a report says of the machine."""
+
+import subprocess
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from maskjet.parity import machine
+from maskjet.parity.machine import Gpu, describe_machine
+
+GPU = Gpu(name="NVIDIA T4", driver="580.1", cuda="13.0", triton="3.6.0", copy_gb_per_s=240.0)
+
+
+def test_a_gpus_bandwidth_counts_for_what_lies_on_it():
+    here = replace(describe_machine(), gpu=GPU)
+    assert here.copy_bytes_per_s(torch.device("cuda", 0)) == 240e9
+    assert here.copy_bytes_per_s(torch.device("cpu")) == pytest.approx(1e9 * here.copy_gb_per_s)
+    assert str(here).startswith(f"NVIDIA T4; {here.cpu}, ")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="looks at a machine without a GPU")
+def test_without_a_gpu_there_is_none():
+    here = describe_machine()
+    assert here.gpu is None
+    assert str(here).startswith(here.cpu)
+
+
+def test_the_drivers_version_is_asked_for(monkeypatch):
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(stdout="580.95.05\n580.95.05\n"))
+    assert machine._driver() == "580.95.05"
+    for error in (FileNotFoundError(), subprocess.CalledProcessError(9, "nvidia-smi")):
+
+        def fail(*_, error=error, **__):
+            raise error
+
+        monkeypatch.setattr(subprocess, "run", fail)
+        assert machine._driver() is None
+
+
+@pytest.mark.gpu
+def test_a_gpu_is_described():
+    gpu = describe_machine().gpu
+    assert gpu.name == torch.cuda.get_device_name()
+    assert gpu.cuda == torch.version.cuda
+    assert gpu.copy_gb_per_s > 50
