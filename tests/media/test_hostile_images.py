@@ -18,7 +18,7 @@ from maskjet import limits
 from maskjet.errors import MaskjetError, SourceError
 from maskjet.media.image_headers import stated_size_hw
 from maskjet.media.images import read_image, to_image
-from tests.test_frames import picture
+from tests.media.test_frames import picture
 
 
 def encode(suffix, image=None, **options):

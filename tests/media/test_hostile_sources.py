@@ -20,8 +20,8 @@ from maskjet import forks, limits
 from maskjet.engine.reading import Readers
 from maskjet.errors import InputError, MaskjetError, SourceError, UnsupportedError
 from maskjet.media.frames import ListSource, open_source
-from tests.test_frames import picture, write_image, write_video
-from tests.test_lost_frames import FORMATS, write
+from tests.media.test_frames import picture, write_image, write_video
+from tests.media.test_lost_frames import FORMATS, write
 
 
 @pytest.fixture
