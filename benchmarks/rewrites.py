@@ -20,7 +20,7 @@ from maskjet.ops.record import FALLBACKS
 from maskjet.parity import report
 from maskjet.parity.machine import describe_machine
 from maskjet.parity.table import shown
-from maskjet.tf32 import convolutions_in_tf32
+from maskjet.process import convolutions_in_tf32
 from maskjet.traffic import sample
 
 SETTINGS = ("default", "stress")

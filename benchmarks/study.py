@@ -24,8 +24,8 @@ from maskjet.parity.images import Images, Kept, Traffic
 from maskjet.parity.machine import Machine, describe_machine
 from maskjet.parity.table import as_table
 from maskjet.parity.variants import Variant
+from maskjet.process import convolutions_in_tf32
 from maskjet.spec import SPECS
-from maskjet.tf32 import convolutions_in_tf32
 
 _CERTAIN = 0.4
 CONFIDENCES = (_CERTAIN,)

@@ -21,7 +21,7 @@ from benchmarks.contenders import Contender, Image, Ours, build
 from benchmarks.planted import plant
 from benchmarks.profiling import HostWork, profile_host
 from benchmarks.timing import percentile
-from maskjet import garbage, traffic
+from maskjet import process, traffic
 from maskjet.config import EngineConfig
 from maskjet.detections import Detections
 from maskjet.errors import MaskjetError
@@ -215,7 +215,7 @@ def run(
             images = _decode(file)
             same = [_Trial(contender, file, images, size_hw, config.resolve_device()) for contender in contenders]
             _compare(same)
-            with garbage.frozen():  # as `maskjet run` does; for the peers as well
+            with process.garbage_frozen():  # as `maskjet run` does; for the peers as well
                 for _ in range(runs):
                     for trial in same:
                         trial.play()

@@ -3,7 +3,7 @@ import weakref
 
 import pytest
 
-from maskjet import garbage
+from maskjet import process
 
 
 class Knot:
@@ -16,7 +16,7 @@ class Knot:
 def test_what_is_alive_is_left_alone_until_the_end() -> None:
     knot = Knot()
     known = weakref.ref(knot)
-    with garbage.frozen():
+    with process.garbage_frozen():
         assert gc.get_freeze_count() > 0
         del knot
         gc.collect()
@@ -27,13 +27,13 @@ def test_what_is_alive_is_left_alone_until_the_end() -> None:
 
 
 def test_what_comes_later_is_collected() -> None:
-    with garbage.frozen():
+    with process.garbage_frozen():
         known = weakref.ref(Knot())
         gc.collect()
         assert known() is None
 
 
 def test_an_error_ends_it_as_well() -> None:
-    with pytest.raises(KeyError), garbage.frozen():
+    with pytest.raises(KeyError), process.garbage_frozen():
         {}["nothing"]
     assert gc.get_freeze_count() == 0

@@ -6,7 +6,7 @@ import os
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from maskjet.errors import InputError, UnsupportedError
 
@@ -28,32 +28,38 @@ _SWITCHES = {"1": True, "true": True, "0": False, "false": False}
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """How a model runs. The field names are the CLI's flags and, in capitals behind MASKJET_, its variables."""
+    """How a model runs.
 
-    device: str = "auto"
-    """"cpu", "cuda" or "cuda:N"; "auto" takes the first GPU, else the CPU."""
-    precision: Precision = "auto"
-    """Of the network's weights and activations; boxes and scores are float32 in all of them. "auto" is fp16 on a GPU,
-    fp32 on a CPU."""
-    engine: Driver = "auto"
-    """"graph" runs all steps of a frame as one CUDA graph, "eager" one after the other; "auto" takes graphs where all
-    steps can be captured."""
-    compile: bool | None = None
-    """Whether `torch.compile` makes the network faster before the first frame: 20 s for each batch size, the first time
-    on a machine. None does it on a GPU."""
-    implementation: Implementation | Mapping[Step, Implementation] = "auto"
-    """Of the steps around the network: one for all, or by step, "auto" for those not named. What "cpu" serves runs on
-    the CPU, also where the network is on a GPU."""
-    resample: Resample = "bilinear"
-    """"bilinear" resizes on floats as rfdetr's predict does, "cv2" on bytes as cv2.resize does."""
-    max_detections: int = 100
-    """Most detections per image, the most confident ones."""
-    batch: int = 8
-    """Most images of one `predict` call, or frames of several sources, that the network sees at once."""
-    graphs: int = 8
-    """Most CUDA graphs of a slot: one for each frame size and batch; the one not used for longest makes room."""
-    nvtx: bool = False
-    """Whether NVTX ranges mark what the host does for each batch, for Nsight Systems; needs a GPU."""
+    Field names are the command line's flags and, in capitals behind MASKJET_, its environment variables. Each field's
+    annotation says what it chooses; the command line shows the same text.
+    """
+
+    device: Annotated[str, "auto (the first GPU, else the CPU), cpu, cuda or cuda:N."] = "auto"
+    precision: Annotated[
+        Precision, "Weights and activations; boxes and scores are float32 in all. auto: fp16 on a GPU, fp32 on a CPU."
+    ] = "auto"
+    engine: Annotated[
+        Driver, "graph: a frame is one CUDA graph; eager: step after step; auto: a graph where all steps allow it."
+    ] = "auto"
+    compile: Annotated[
+        bool | None,
+        "torch.compile the network before the first frame: 20 s per batch size, the first time on a machine. "
+        "Not given: on a GPU only.",
+    ] = None
+    implementation: Annotated[
+        Implementation | Mapping[Step, Implementation],
+        "Steps around the network: auto, reference, triton or cpu; or by step, as in preprocess=reference,"
+        "encode_masks=cpu. Steps set to cpu run there even if the network is on a GPU.",
+    ] = "auto"
+    resample: Annotated[Resample, "bilinear: on floats, as rfdetr's predict; cv2: on bytes, as cv2.resize."] = (
+        "bilinear"
+    )
+    max_detections: Annotated[int, "Most detections per frame, the most confident ones."] = 100
+    batch: Annotated[int, "Most images of one predict call, or frames of several sources, in one batch."] = 8
+    graphs: Annotated[
+        int, "Most CUDA graphs per slot, one per frame size and batch; the least recently used makes room."
+    ] = 8
+    nvtx: Annotated[bool, "Mark the host's work on each batch with NVTX ranges, for Nsight Systems (GPU)."] = False
 
     def __post_init__(self) -> None:
         hints = typing.get_type_hints(type(self))

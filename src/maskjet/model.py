@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Union, overload
 
 import torch
 
-from maskjet import forks, ops, process
+from maskjet import ops, process
 from maskjet.config import DEFAULT_THRESHOLD, EngineConfig, Implementation, Precision
 from maskjet.detections import Detections
 from maskjet.engine import pipeline
@@ -269,7 +269,7 @@ def load(
         >>> len(model.predict(maskjet.traffic.sample(seed=3).image)) > 0
         True
     """
-    forks.check()
+    process.check_fork()
     if isinstance(model, StaticDetector):
         if weights is not None:
             raise InputError("weights must be None for a detector, which has its own.")

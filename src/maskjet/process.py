@@ -1,17 +1,24 @@
-"""Settings of the whole process that must be made before PyTorch runs: the processor's instructions, OpenMP's waiting.
+"""Settings of the whole process: the processor's instructions, OpenMP's waiting, forks, garbage, TF32.
 
-Both are environment variables that a library reads once, so that they also reach processes started from this one. A
-variable that the user has set is never changed. Nothing here imports PyTorch.
+The first two are environment variables that a library reads once, before PyTorch runs; they also reach processes
+started from this one. A variable that the user has set is never changed. Importing this imports no PyTorch.
 """
 
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
+import signal
 import sys
 import tempfile
+import time
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from maskjet.errors import UnsupportedError
 
 _LEVEL = "ONEDNN_MAX_CPU_ISA"
 _CPUINFO = Path("/proc/cpuinfo")
@@ -24,6 +31,9 @@ _LEVELS = (
 )
 _SPINS = "10000"
 _notes: list[str] = []
+_PATIENCE_S = 5.0  # for a parallel loop that takes a millisecond
+_SHARED = 2**20  # elements; PyTorch takes a thread for each 32,768
+_is_fork = False
 
 
 def level_without_amx(cpuinfo: str) -> str | None:
@@ -112,3 +122,80 @@ def spin_less() -> None:
     """
     if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & set(os.environ):
         os.environ["GOMP_SPINCOUNT"] = _SPINS
+
+
+def _note_fork() -> None:
+    global _is_fork
+    _is_fork = True
+
+
+os.register_at_fork(after_in_child=_note_fork)
+
+
+def check_fork() -> None:
+    """Refuse to run in a fork where PyTorch would hang.
+
+    A fork copies one thread. OpenMP believes that the others of its pool are there, too, and its first parallel loop in
+    the copy waits for them for ever. It can't be asked, so that a copy of our own tries.
+
+    Raises:
+        UnsupportedError: This process was forked from one in which PyTorch's threads ran.
+    """
+    import torch
+
+    global _is_fork
+    if not _is_fork or torch.get_num_threads() == 1:
+        return
+    if not _has_threads():
+        raise UnsupportedError(
+            "This process was forked from one in which PyTorch had run with several threads, which would hang here: "
+            "start processes with multiprocessing's 'spawn', or call torch.set_num_threads(1) in this one."
+        )
+    _is_fork = False
+
+
+def _has_threads() -> bool:
+    """Whether a parallel loop ends in a copy of this process."""
+    import torch
+
+    trial = os.fork()
+    if trial == 0:
+        torch.zeros(_SHARED).add_(1)
+        os._exit(0)
+    deadline = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < deadline:
+        if os.waitpid(trial, os.WNOHANG)[0]:
+            return True
+        time.sleep(0.005)
+    os.kill(trial, signal.SIGKILL)
+    os.waitpid(trial, 0)
+    return False
+
+
+@contextmanager
+def garbage_frozen() -> Iterator[None]:
+    """Collect garbage once, then leave what is alive out of later collections until the end.
+
+    Python's collector stops every thread while it looks through the heap. With PyTorch loaded a full collection takes
+    0.45 s (torch 2.11, Python 3.12), and every few thousand frames of results bring one about. It is the whole
+    process's collector, so that is for programs to decide, not for a library.
+    """
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+@contextmanager
+def convolutions_in_tf32(is_allowed: bool) -> Iterator[None]:
+    """Allow or forbid that cuDNN rounds float32 convolutions to TF32; PyTorch allows it. Restored at the end."""
+    import torch
+
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = is_allowed
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = before

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import maskjet
-from maskjet import forks, limits
+from maskjet import limits, process
 from maskjet.engine.reading import Readers
 from maskjet.errors import InputError, MaskjetError, SourceError, UnsupportedError
 from maskjet.media.frames import ListSource, open_source
@@ -268,26 +268,26 @@ class TestForks:
 
     @pytest.mark.usefixtures("two_threads")
     def test_a_fork_of_pytorchs_threads_is_refused(self, monkeypatch):
-        monkeypatch.setattr(forks, "_PATIENCE_S", 1.0)
+        monkeypatch.setattr(process, "_PATIENCE_S", 1.0)
         torch.zeros(2**22).add_(1)
         assert "UnsupportedError: This process was forked from one in which PyTorch had run" in self.answer()
         assert "start processes with multiprocessing's 'spawn'" in self.answer()
 
     def test_one_thread_is_enough(self, monkeypatch):
         monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-        monkeypatch.setattr(forks, "_is_fork", True)
-        forks.check()
+        monkeypatch.setattr(process, "_is_fork", True)
+        process.check_fork()
 
     @pytest.mark.usefixtures("two_threads")
     def test_threads_that_answer(self, monkeypatch):
-        monkeypatch.setattr(forks, "_is_fork", True)
-        monkeypatch.setattr(forks, "_has_threads", lambda: True)
-        forks.check()
-        assert not forks._is_fork
+        monkeypatch.setattr(process, "_is_fork", True)
+        monkeypatch.setattr(process, "_has_threads", lambda: True)
+        process.check_fork()
+        assert not process._is_fork
 
     @pytest.mark.usefixtures("two_threads")
     def test_threads_that_do_not(self, monkeypatch):
-        monkeypatch.setattr(forks, "_is_fork", True)
-        monkeypatch.setattr(forks, "_has_threads", lambda: False)
+        monkeypatch.setattr(process, "_is_fork", True)
+        monkeypatch.setattr(process, "_has_threads", lambda: False)
         with pytest.raises(UnsupportedError, match="start processes with multiprocessing's 'spawn'"):
             maskjet.load("demo")

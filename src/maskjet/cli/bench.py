@@ -9,10 +9,7 @@ import typer
 
 from maskjet.cli.options import (
     BenchDeviceOption,
-    DeviceOption,
     ModelOption,
-    NvtxOption,
-    PrecisionOption,
     ReportOption,
     SizeOption,
     WeightsOption,
@@ -46,7 +43,7 @@ def bench_ablation(
     survivors: Annotated[list[int] | None, typer.Option(help="Detections, 0 to 100; may be repeated.")] = None,
     runs: Annotated[int, typer.Option(help="Timed calls per rung and case; slow rungs get fewer.")] = 50,
     only: Annotated[list[str] | None, typer.Option(help="A rung's or peer's name; may be repeated.")] = None,
-    nvtx: NvtxOption = False,
+    nvtx: Annotated[bool, typer.Option("--nvtx", help="NVTX ranges, for Nsight (GPU).")] = False,
     device: BenchDeviceOption = "auto",
 ) -> None:
     """Can torch.compile match the kernels? Compare, then time one postprocess rung by rung, beside its peers."""
@@ -114,8 +111,8 @@ def bench_video(
     model: ModelOption = "demo",
     weights: WeightsOption = None,
     size: Annotated[list[str] | None, typer.Option(help="As for traffic video; may be repeated.")] = None,
-    device: DeviceOption = None,
-    precision: PrecisionOption = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")] = None,
+    precision: Annotated[str | None, typer.Option(help="auto, fp32, fp16 or bf16.")] = None,
     frames: Annotated[int, typer.Option(help="Of each video.")] = 538,
     runs: Annotated[int, typer.Option(help="Of each video; the median counts.")] = 3,
     only: Annotated[list[str] | None, typer.Option(help="A rung's or peer's name; may be repeated.")] = None,

@@ -8,25 +8,20 @@ from typing import Annotated, Any
 import typer
 
 from maskjet.cli.options import (
-    CompileOption,
-    DeviceOption,
-    EngineOption,
-    ImplementationOption,
     JsonOption,
-    PrecisionOption,
     WeightsOption,
     print_result,
+    with_config,
 )
+from maskjet.config import EngineConfig
 
 
+@with_config("device", "precision", "engine", "compile", "implementation")
 def info(
+    *,
     model: Annotated[str | None, typer.Option(help="Load this model and report what it runs on.")] = None,
     weights: WeightsOption = None,
-    device: DeviceOption = None,
-    precision: PrecisionOption = None,
-    engine: EngineOption = None,
-    compile: CompileOption = None,  # noqa: A002 - PyTorch's word
-    implementation: ImplementationOption = None,
+    config: EngineConfig,
     as_json: JsonOption = False,
 ) -> None:
     """Show versions and devices; load a model, detect on two black frames and show what that ran on, and why."""
@@ -34,7 +29,6 @@ def info(
     import torch
 
     from maskjet import __version__, process
-    from maskjet.config import EngineConfig
     from maskjet.model import Model, read_network
     from maskjet.spec import SPECS
     from maskjet.traffic import SIZES_HW
@@ -48,9 +42,6 @@ def info(
         "models": ["demo", *SPECS],
     }
     if model is not None:
-        config = EngineConfig.from_env(
-            device=device, precision=precision, engine=engine, compile=compile, implementation=implementation
-        )
         with Model(read_network(model, weights), config) as loaded:
             for _ in range(2):  # with the second one the steps are captured
                 loaded.predict(np.zeros((*SIZES_HW["720p"], 3), np.uint8))

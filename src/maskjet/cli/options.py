@@ -2,46 +2,68 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
 import logging
+import typing
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
+from maskjet.config import EngineConfig
 from maskjet.errors import InputError, OutputError, first_line
 from maskjet.printing import printable
 from maskjet.spec import SPECS
 
 ModelOption = Annotated[str, typer.Option(help=f"demo, a checkpoint's path, or a size: {', '.join(SPECS)}.")]
 WeightsOption = Annotated[Path | None, typer.Option(help="Checkpoint for a named size.")]
-DeviceOption = Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 BenchDeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
-PrecisionOption = Annotated[str | None, typer.Option(help="auto, fp32, fp16 (GPU) or bf16.")]
-EngineOption = Annotated[str | None, typer.Option(help="What drives the steps: auto, graph (GPU), eager.")]
-CompileOption = Annotated[
-    bool | None,
-    typer.Option(
-        "--compile/--no-compile",
-        help="torch.compile the network first: 20 s per batch size, the first time on a machine. "
-        "If not given, on a GPU only.",
-    ),
-]
-ImplementationOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Of the steps around the network: auto, reference, triton, cpu; or by step, "
-        "as in preprocess=reference,encode_masks=cpu."
-    ),
-]
-ResampleOption = Annotated[str | None, typer.Option(help="bilinear, or cv2 for cv2.resize's pixels.")]
 DepthOption = Annotated[int, typer.Option(help="Batches in flight, 1 to 8.")]
-NvtxOption = Annotated[bool, typer.Option("--nvtx", help="Mark the host's work with NVTX ranges, for Nsight (GPU).")]
 ReportOption = Annotated[Path | None, typer.Option(help="A JSON file for the report.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
 SizeOption = Annotated[str, typer.Option(help="312, 720p, 1080p or WIDTHxHEIGHT.")]
+
+
+def with_config(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command one option per named field of `EngineConfig`, in place of its parameter `config`.
+
+    Help, choices and type come from the field. An option that is not given leaves the choice to MASKJET_* variables and
+    the field's default.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def with_options(**arguments: Any) -> None:
+            choices = {name: arguments.pop(name) for name in names}
+            command(config=EngineConfig.from_env(**choices), **arguments)
+
+        signature = inspect.signature(command, eval_str=True)
+        parameters: list[inspect.Parameter] = []
+        for parameter in signature.parameters.values():
+            parameters += map(_option, names) if parameter.name == "config" else [parameter]
+        with_options.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return with_options
+
+    return decorate
+
+
+def _option(name: str) -> inspect.Parameter:
+    """The option for a field of `EngineConfig`, None if it is not given."""
+    kind, text = typing.get_args(typing.get_type_hints(EngineConfig, include_extras=True)[name])
+    value: type = str
+    flag, metavar = f"--{name.replace('_', '-')}", None
+    if kind == bool | None:
+        flag, value = f"{flag}/--no-{name}", bool
+    elif kind in (bool, int):
+        value = kind
+    elif typing.get_origin(kind) is Literal:
+        metavar = "|".join(typing.get_args(kind))
+    annotation = Annotated[value | None, typer.Option(flag, help=text, metavar=metavar)]  # type: ignore[valid-type]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
 def parse_size(text: str) -> tuple[int, int]:

@@ -10,20 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from maskjet.cli.options import (
-    CompileOption,
     DepthOption,
-    DeviceOption,
-    EngineOption,
-    ImplementationOption,
     ModelOption,
-    PrecisionOption,
     ReportOption,
-    ResampleOption,
     SizeOption,
     WeightsOption,
     parse_size,
     print_result,
     progress,
+    with_config,
 )
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError
@@ -55,7 +50,9 @@ _DumpArgument = Annotated[Path, typer.Argument(help="A file that parity dump wro
 
 
 @parity_app.command("probe")
+@with_config("device")
 def parity_probe(
+    *,
     images: _ImagesOption = None,
     coco_dir: _CocoDirOption = None,
     count: _CountOption = 10,
@@ -63,7 +60,7 @@ def parity_probe(
     seed: _SeedOption = FIRST_SEED,
     model: ModelOption = "demo",
     weights: WeightsOption = None,
-    device: DeviceOption = None,
+    config: EngineConfig,
     out: ReportOption = None,
     picture: Annotated[Path | None, typer.Option(help="A .png of where the tensors differ.")] = None,
 ) -> None:
@@ -73,7 +70,7 @@ def parity_probe(
 
     chosen = _choose_images(images, coco_dir, count, size, seed)
     spec = read_network(model, weights).spec
-    resolved = EngineConfig.from_env(device=device).resolve_device()
+    resolved = config.resolve_device()
     with progress("probing", chosen.length) as advance:
         pixels = (image for _, image in chosen.read())
         report = probe.probe(pixels, spec=spec, device=resolved, picture=picture, on_progress=advance)
@@ -82,8 +79,10 @@ def parity_probe(
 
 
 @parity_app.command("dump")
+@with_config("device", "precision", "engine", "compile", "implementation", "resample")
 def parity_dump(
     out: Annotated[Path, typer.Argument(help="The file to write, .npz; if interrupted, the same command goes on.")],
+    *,
     images: _ImagesOption = None,
     coco_dir: _CocoDirOption = None,
     count: _CountOption = 50,
@@ -92,12 +91,7 @@ def parity_dump(
     name: Annotated[str | None, typer.Option(help="The variant's name in tables; if not given, the file's.")] = None,
     model: ModelOption = "demo",
     weights: WeightsOption = None,
-    device: DeviceOption = None,
-    precision: PrecisionOption = None,
-    engine: EngineOption = None,
-    compile: CompileOption = None,  # noqa: A002 - PyTorch's word
-    implementation: ImplementationOption = None,
-    resample: ResampleOption = None,
+    config: EngineConfig,
     depth: DepthOption = 1,
     batch: Annotated[int, typer.Option(help="Most images the network sees at once.")] = 1,
     threshold: Annotated[float, typer.Option(help="What a confidence must exceed, 0..1.")] = THRESHOLD,
@@ -108,14 +102,6 @@ def parity_dump(
     from maskjet.parity.dump import write_dump
     from maskjet.parity.variants import Variant
 
-    config = EngineConfig.from_env(
-        device=device,
-        precision=precision,
-        engine=engine,
-        compile=compile,
-        implementation=implementation,
-        resample=resample,
-    )
     variant = Variant(name or out.stem, config, depth=depth, batch=batch, threshold=threshold, program=program)
     chosen = _choose_images(images, coco_dir, count, size, seed)
     with progress("detecting", chosen.length) as advance:

@@ -12,19 +12,13 @@ import typer
 
 from maskjet.cli import signals
 from maskjet.cli.options import (
-    CompileOption,
     DepthOption,
-    DeviceOption,
-    EngineOption,
-    ImplementationOption,
     JsonOption,
     ModelOption,
-    NvtxOption,
-    PrecisionOption,
-    ResampleOption,
     WeightsOption,
     print_result,
     progress,
+    with_config,
 )
 from maskjet.config import DEFAULT_THRESHOLD, EngineConfig
 from maskjet.errors import InputError, OutputError
@@ -78,6 +72,9 @@ class Summary:
         return "\n".join([state, *lines])
 
 
+@with_config(
+    *("device", "precision", "engine", "compile", "implementation", "resample", "max_detections", "nvtx"),
+)
 def run(
     source: Annotated[
         list[str], typer.Argument(help="Image, folder, glob, video, camera number or URL; several run side by side.")
@@ -89,16 +86,11 @@ def run(
             "several sources all but .jsonl need it. Until a file is whole it has .partial in its name."
         ),
     ],
+    *,
     model: ModelOption = "demo",
     weights: WeightsOption = None,
-    device: DeviceOption = None,
-    precision: PrecisionOption = None,
-    engine: EngineOption = None,
-    compile: CompileOption = None,  # noqa: A002 - PyTorch's word
-    implementation: ImplementationOption = None,
-    resample: ResampleOption = None,
+    config: EngineConfig,
     threshold: Annotated[float, typer.Option(help="What a confidence must exceed, 0..1.")] = DEFAULT_THRESHOLD,
-    max_detections: Annotated[int | None, typer.Option(help="Most detections per frame.")] = None,
     classes: Annotated[str | None, typer.Option(help="Names of the classes to report, separated by commas.")] = None,
     depth: DepthOption = 2,
     batch: Annotated[
@@ -110,7 +102,6 @@ def run(
             "--drop-late", help="For live sources: the newest frame wins, older ones are dropped and counted."
         ),
     ] = False,
-    nvtx: NvtxOption = False,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if a frame could not be decoded.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -119,16 +110,6 @@ def run(
     from maskjet.media.sinks import check_outputs
     from maskjet.model import Model, read_network
 
-    config = EngineConfig.from_env(
-        device=device,
-        precision=precision,
-        engine=engine,
-        compile=compile,
-        implementation=implementation,
-        resample=resample,
-        max_detections=max_detections,
-        nvtx=nvtx or None,
-    )
     if as_json and "-" in out:
         raise InputError("--json must not go with --out -: both print to stdout. Write the results to a file.")
     names = [name.strip() for name in classes.split(",")] if classes else None
@@ -164,7 +145,7 @@ def _write(
     stop: signals.Stop,
 ) -> None:
     """Write results into outputs, counted in the summary, to the end or to the signal that ends it early."""
-    from maskjet import garbage
+    from maskjet import process
 
     sinks: Sinks | None = None
     start = time.perf_counter()
@@ -172,7 +153,7 @@ def _write(
         with (
             signals.stopping(stop),
             closing(results),
-            garbage.frozen(),
+            process.garbage_frozen(),
             progress("detecting", _total_length(sources)) as advance,
             outputs.open() as sinks,  # closed first: sources may take seconds to let go
         ):

@@ -16,7 +16,7 @@ from maskjet.networks.torchvision.layers import rewrite_layers
 from maskjet.networks.torchvision.layers.fusing import ConvolutionReLU
 from maskjet.networks.torchvision.layers.proposing import JoinedRPNHead, join_predictors
 from maskjet.networks.torchvision.layers.upsampling import AddUpsampled
-from maskjet.tf32 import convolutions_in_tf32
+from maskjet.process import convolutions_in_tf32
 from tests.rounding import additions, rounding
 
 

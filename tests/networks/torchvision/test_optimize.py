@@ -11,8 +11,8 @@ from maskjet.config import EngineConfig
 from maskjet.errors import InputError, UnsupportedError
 from maskjet.networks.torchvision import detector as static_detector
 from maskjet.ops import FALLBACKS
+from maskjet.process import convolutions_in_tf32
 from maskjet.rewrites import optimize
-from maskjet.tf32 import convolutions_in_tf32
 from tests.networks.torchvision.detectors import NAMED, detector, named
 from tests.rounding import additions, pair_rows, rounding, sure_rows
 

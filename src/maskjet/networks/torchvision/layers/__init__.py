@@ -19,7 +19,7 @@ from maskjet.networks.torchvision.layers.folding import FOLD, is_norm
 from maskjet.networks.torchvision.layers.fusing import FUSE
 from maskjet.networks.torchvision.layers.rewriting import Report, Rewrite
 from maskjet.networks.torchvision.layers.upsampling import ADD
-from maskjet.tf32 import convolutions_in_tf32
+from maskjet.process import convolutions_in_tf32
 
 REWRITES: tuple[Rewrite[Any], ...] = (FOLD, JOIN, FUSE, ADD, TAKE)
 """In the order in which they are applied: folding leaves convolutions that the others look for."""
