@@ -12,6 +12,7 @@ import av
 import numpy as np
 import pytest
 
+from maskjet.errors import SourceError
 from maskjet.media.frames import open_source
 
 FORMATS = {
@@ -223,3 +224,138 @@ def test_nothing_is_lost_in_silence(kind, b_frames, tmp_path):
         verdicts[adds_up] += 1
         assert adds_up or not is_known, (seed, len(frames), source.frames_seen, misplaced(frames, start_s))
     assert verdicts[True] > 2
+
+
+@functools.cache
+def picture(index):
+    return np.random.default_rng(index).integers(0, 256, (12, 20, 3), np.uint8).astype(float)
+
+
+def true_number(image):
+    """Which frame of `write` an image shows, told from its pixels; None if it is too damaged to tell."""
+    blocks = image.reshape(12, 8, 20, 8, 3)[:, 2:6, :, 2:6].mean((1, 3))
+    errors = [float(np.abs(blocks - picture(index)).mean()) for index in range(60)]
+    best = int(np.argmin(errors))
+    return best if errors[best] < 40 else None
+
+
+def misnumbered(frames, start_s=0.0):
+    """Frames whose pixels and time both say that their index is wrong, though it is called exact."""
+    wrong = misplaced(frames, start_s)
+    numbers = {frame.index: true_number(frame.image) for frame in frames}
+    return [(index, numbers[index]) for index, _ in wrong if numbers[index] not in (None, index)]
+
+
+def packet_starts(path):
+    with av.open(str(path)) as container:
+        return sorted(packet.pos for packet in container.demux(video=0) if packet.size)
+
+
+def cut_out(data, starts, rng):
+    """Take packets out, at the beginning or later, or overwrite what stands around the start of one."""
+    first = rng.randrange(len(starts) - 12)
+    what = rng.choice(["out", "beginning", "overwritten beginning", "border", "inside"])
+    if what == "out":
+        return data[: starts[first]] + data[starts[first + rng.choice([1, 2, 5, 11])] :]
+    if what == "border":
+        start, count = starts[first] + rng.choice([-24, -16, -12, -8, -4, -1, 0, 1]), rng.choice([1, 2, 4, 8])
+        return data[:start] + rng.randbytes(count) + data[start + count :]
+    if what == "inside":
+        start = rng.randrange(starts[0], len(data))
+        return zero(data, start, min(rng.choice([188, 1880, 4000]), len(data) - start))
+    end = starts[rng.randrange(1, 8)] + rng.choice([0, 700])
+    return data[: starts[0]] + (bytes(end - starts[0]) if "over" in what else b"") + data[end:]
+
+
+@pytest.mark.parametrize("b_frames", [0, 2])
+@pytest.mark.parametrize("kind", ["mkv", "ts", "flv", "fragmented.mp4"])
+def test_no_frame_has_the_index_of_another(kind, b_frames, tmp_path):
+    path = write(tmp_path / f"v.{kind}", kind, b_frames=b_frames)
+    data, starts, start_s = path.read_bytes(), packet_starts(path), read(path)[1][0].time_s
+    for seed in range(25):
+        path.write_bytes(cut_out(data, starts, random.Random(seed)))
+        try:
+            source, frames = read(path)
+        except SourceError:  # nothing is left to be shown
+            continue
+        assert misnumbered(frames, start_s) == [], seed
+        assert source.frames_seen == 60 or source.bad_frames or not source.index_is_exact, seed
+
+
+@pytest.mark.parametrize("kind", ["ts", "flv"])
+@pytest.mark.parametrize("end", [2, 3])
+@pytest.mark.parametrize("is_overwritten", [False, True])
+def test_a_beginning_that_is_missing(kind, end, is_overwritten, tmp_path):
+    """Taken out or overwritten up to a frame that is no key frame."""
+    path = write(tmp_path / f"v.{kind}", kind)
+    data, starts = path.read_bytes(), packet_starts(path)
+    lost = bytes(starts[end] - starts[0] if is_overwritten else 0)
+    path.write_bytes(data[: starts[0]] + lost + data[starts[end] :])
+    source, frames = read(path)
+    assert (true_number(frames[0].image), source.index_is_exact) == (10, False)
+    assert "frames or another number missing before" in source.bad_frames[0][1]
+    assert source.frames_seen > 50  # those before the key frame were lost, too
+
+
+@pytest.mark.parametrize("number", [1, 2, 7])
+def test_a_transport_stream_whose_first_packets_are_not_all_there(number, tmp_path):
+    path = write(tmp_path / "v.ts", "ts")
+    data, starts = path.read_bytes(), packet_starts(path)
+    path.write_bytes(data[: starts[number]] + data[starts[number + 1] :])
+    source, frames = read(path)
+    assert (len(frames), source.frames_seen, misnumbered(frames, frames[0].time_s)) == (59, 60, [])
+
+
+@pytest.mark.parametrize("number", [0, 10, 31, 59])
+def test_tags_of_a_flash_video_that_are_taken_out(number, tmp_path):
+    path = write(tmp_path / "v.flv", "flv")
+    data, starts = path.read_bytes(), [*packet_starts(path), None]
+    after = b"" if starts[number + 1] is None else data[starts[number + 1] :]
+    path.write_bytes(data[: starts[number]] + after)
+    source, frames = read(path)
+    assert misnumbered(frames) == []
+    assert any("missing" in reason for _, reason in source.bad_frames)
+    assert source.index_is_exact == (number == 59)
+
+
+def test_a_flash_video_with_a_tag_that_calls_itself_another_video(tmp_path):
+    path = write(tmp_path / "v.flv", "flv")
+    data, start = path.read_bytes(), packet_starts(path)[47]
+    path.write_bytes(data[: start + 11] + b"\x22" + data[start + 12 :])  # H.263
+    source, frames = read(path)
+    assert source.frames_seen == 60
+    assert misnumbered(frames) == []
+
+
+def test_a_matroska_block_that_goes_back_in_time(tmp_path):
+    path = write(tmp_path / "v.mkv", "mkv")
+    data, start = path.read_bytes(), packet_starts(path)[45]
+    time = data.index(b"\x81", start - 1, start + 8) + 1  # behind the number of the track
+    path.write_bytes(zero(data, time, 2))
+    source, frames = read(path)
+    assert misnumbered(frames) == []
+    assert source.bad_frames
+
+
+def test_an_avi_without_its_index_knows_no_index(tmp_path):
+    path = write(tmp_path / "v.avi", "avi")
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"idx1", b"JUNK"))
+    source, frames = read(path)
+    assert (len(frames), source.frames_seen, source.bad_frames) == (60, 60, [])
+    assert [frame.index_is_exact for frame in frames] == [False] * 60
+
+
+@pytest.mark.parametrize("steps", [[1, 1, 1, 1, 1, 1, 1, 30], [3, 4, 5], [1, 1, 1, 200], [1, 2]], ids=str)
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("sound_s", [0.0, 2.4])
+def test_a_whole_file_whose_rate_varies_is_no_damaged_one(kind, steps, sound_s, tmp_path):
+    """Gaps and B-frames, at the ends of fragments and between tables of a transport stream, too."""
+    sound_s *= kind != "webm"  # which takes no AAC
+    rng = random.Random(repr(steps))
+    times = np.cumsum([0, *(rng.choice(steps) for _ in range(39))]).tolist()
+    for b_frames in (0, 3):
+        path = write(tmp_path / f"v.{kind}", kind, 40, times=times, b_frames=b_frames, sound_s=sound_s)
+        source, frames = read(path)
+        assert source.bad_frames == []
+        assert [(frame.index, frame.index_is_exact) for frame in frames] == [(index, True) for index in range(40)]

@@ -2,7 +2,7 @@
 
 A gap in the times alone is no loss: screens and phones record frames when something changes. Nor are bytes that hold
 no packet: containers pad. Both at once are, and so is a gap beside a packet that the demuxer or the decoder calls
-damaged.
+damaged. The beginning is missing where no key frame comes first, or where a format's own structure says so.
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ from typing import Any
 
 import av
 
+from maskjet.media import beginnings
 from maskjet.media.matroska import first_cluster
 
 _MP4 = "mov,mp4,m4a,3gp,3g2,mj2"
-_MATROSKA, _TS = "matroska,webm", "mpegts"
-_BETWEEN = {_MATROSKA: 64, "flv": 64, "avi": 64, _MP4: 512, _TS: 5 * 188}
+_MATROSKA, _TS, _FLASH = "matroska,webm", "mpegts", "flv"
+_BETWEEN = {_MATROSKA: 64, _FLASH: 64, "avi": 64, _MP4: 4096, _TS: 2 * 188}
 """Most bytes of headers and, in transport streams, stuffing between two packets."""
-_STATE_THEIR_END = (_MATROSKA, "flv", "avi", "gif", _MP4)
+_TS_TABLES = 3 * 188  # most bytes of tables and clocks in a frame's time
+_STATE_THEIR_END = (_MATROSKA, _FLASH, "avi", "gif", _MP4)
 _CHUNK_HEADER = 8  # of an AVI's packet, in bytes
-_MOST_MISSING = 10**6
+_FEWEST_STEPS = 5  # from which a rate is called constant where frames are counted by it
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class Timeline:
 
     Attributes:
         is_constant: Whether all frames so far came at the stated rate.
+        lacks_index: Whether it is an AVI whose index is missing: then FFmpeg counts the packets that come.
         is_doubtful: Whether the last frames may lack others between them, in a stream that does not state its end.
     """
 
@@ -57,30 +60,39 @@ class Timeline:
         self._step = float(1 / (rate * stream.time_base)) if rate and stream.time_base else 0.0
         self._longest = self._step
         self._tick_s = float(stream.time_base or 0)
-        self._number = stream.index
+        self._number, self._program_id = stream.index, stream.id
+        self._format, self._path = container.format.name, path
         # MP4 lists its packets in its head: none can be missed, and none lies where the last one ended.
-        self._is_listed = container.format.name == _MP4 and bool(stream.frames)
-        self._index = _Index(stream) if container.format.name == "avi" and stream.frames else None
-        self._between = None if self._is_listed else _BETWEEN.get(container.format.name)
-        self._starts_at_zero = container.format.name == _MATROSKA
-        self._is_interleaved = container.format.name == _TS  # byte by byte, so that packets overlap
-        self._end = first_cluster(path) or 0 if path and container.format.name == _MATROSKA else None
+        self._is_listed = self._format == _MP4 and bool(stream.frames)
+        self._index = _Index(stream) if self._format == "avi" and stream.frames else None
+        self.lacks_index = self._index is not None and not self._index.packets
+        self._between = None if self._is_listed else _BETWEEN.get(self._format)
+        self._starts_at_zero = self._format == _MATROSKA
+        self._has_its_size = path is None or self._format != _FLASH or beginnings.flash_has_its_size(path)
+        self._is_interleaved = self._format in (_TS, _MP4)  # packets overlap, or are not read in the order they lie
+        self._end = first_cluster(path) or 0 if path and self._format == _MATROSKA else None
         """In the file, of the last packet; where they are interleaved, the start of the last one of the video."""
         self._video_size = 0
         self._others: list[tuple[int, int]] = []  # start and size, of packets beside that one
-        self._before: int | None = None  # when the last one of the video is decoded
+        self._before: int | None = None  # when the last one of the video is decoded, or shown if that is not stated
+        self._decoded: int | None = None  # when it is decoded, if that is stated
         self._was_damaged = False
         self._delay = 0  # most that one is shown after it is decoded
         self._suspects: list[tuple[int, int]] = []  # from when to when packets may be missing
-        self._has_lost_count = False  # of an AVI's packets
+        self._has_key = False  # without one no picture can be shown
+        self._has_lost_count = False  # of an AVI's packets, or at the beginning
+        length_s = (container.duration or 0) / av.time_base
+        self._most_missing = length_s / (self._step * self._tick_s) if length_s and self._step else float("inf")
+        self._steps = 0  # between frames so far
         self._last: int | None = None
 
     def see(self, packet: av.Packet[Any]) -> None:
         """Take note of a packet of any stream; one of an AVI gets its time."""
         is_damaged = packet.is_corrupt
         if packet.pos is not None and self._between is not None:
-            is_damaged |= self._has_hole(packet.pos, packet.size, packet.stream_index == self._number)
+            is_damaged |= self._has_hole(packet, packet.pos)
         if packet.stream_index != self._number:
+            is_damaged |= self._format == _FLASH and packet.stream.type == "video"  # there is only one
             self._was_damaged |= is_damaged  # what is missing may be the video's all the same
             return
         if self._index is not None:
@@ -91,12 +103,16 @@ class Timeline:
         if shown is None or time is None:
             return
         self._delay = max(self._delay, shown - time)
+        if self._between is not None and self._index is None:
+            is_damaged |= self._lacks_some_before(packet, time)
         if is_damaged or self._was_damaged:
             if self._before is None and self._starts_at_zero:  # what should come first has not been read
                 self._last, self._before = -round(self._step), -round(self._step)
+            is_first = self._before is None and self._between is not None
+            self._has_lost_count |= is_first and (self._format == _TS or time > self._step / 2)  # else it is the first
             self._suspect(time)
         self._was_damaged = packet.is_corrupt
-        self._before = time
+        self._before, self._decoded = time, packet.dts
 
     def end(self, *, is_cut: bool, states_end: bool) -> None:
         """Take note of the end: where frames are not stored in the order they are shown, the last ones may lack others.
@@ -132,21 +148,39 @@ class Timeline:
             self._last = (packet.dts if packet.pts is None else packet.pts) - passed - 1
         return bool(passed)
 
-    def _has_hole(self, start: int, size: int, is_video: bool) -> bool:
+    def _lacks_some_before(self, packet: av.Packet[Any], time: int) -> bool:
+        """Whether the beginning, a key frame or the order of times is missing before a packet of the video."""
+        self._has_key |= packet.is_keyframe
+        is_lacking = not self._has_key
+        if self._before is not None:
+            if not self._is_interleaved and packet.dts is not None and self._decoded is not None:
+                is_lacking |= packet.dts < self._decoded
+            return is_lacking
+        if self._path is not None and packet.pos is not None and self._format == _FLASH:
+            is_lacking |= not self._has_its_size and time > self._step
+            is_lacking |= not beginnings.flash_starts_whole(self._path, packet.pos)
+        elif self._path is not None and self._format == _TS:
+            is_lacking |= not beginnings.transport_starts_whole(self._path, self._program_id)
+        return is_lacking
+
+    def _has_hole(self, packet: av.Packet[Any], start: int) -> bool:
         """Whether bytes before a packet belong to none, or to two."""
         assert self._between is not None
         if not self._is_interleaved:
             has_hole = self._end is not None and not 0 <= start - self._end <= self._between
-            self._end = start + size
+            self._end = start + packet.size
             return has_hole
-        if not is_video:
-            self._others.append((start, size))
+        if packet.stream_index != self._number:
+            self._others.append((start, packet.size))
             return False
         inside = [others for at, others in self._others if self._end is not None and at < start]
         self._others = [(at, others) for at, others in self._others if at > start]
         most = self._between + (self._video_size + sum(inside)) * 188 // 184 + 188 * len(inside)
+        if self._format == _TS:
+            time = 0 if packet.dts is None or self._before is None else packet.dts - self._before
+            most += _TS_TABLES * max(1, round(time / self._step) if self._step else 1)
         has_hole = self._end is not None and start - self._end > most
-        self._end, self._video_size = start, size
+        self._end, self._video_size = start, packet.size
         return has_hole
 
     def _suspect(self, time: int) -> None:
@@ -163,30 +197,37 @@ class Timeline:
         Returns:
             What is missing between the last one and this one.
         """
+        before, self._last = self._last, pts
         if self._has_lost_count:
             self._has_lost_count = False
             return Gap(0, is_exact=False)
-        before, self._last = self._last, pts
         if before is None or not self._step:
             return None
-        margin = self._step / 2
-        is_suspect = any(since - margin < pts and until + margin > before for since, until in self._suspects)
-        self._suspects = [(since, until) for since, until in self._suspects if until + margin > before]
+        is_suspect = self.is_suspect(before, pts)
+        self._suspects = [(since, until) for since, until in self._suspects if until + self._step / 2 > before]
         steps = (pts - before) / self._step
         missing = round(steps) - 1
+        self._steps += not is_suspect
         if self._is_listed:
             self.is_constant &= missing == 0
-            return None
-        if is_suspect and 0 < missing <= _MOST_MISSING:
-            return Gap(missing, is_exact=self.is_constant)
-        if (is_suspect and steps <= 0) or (has_damage and self.is_constant and not 0.5 < steps < 1.5):
-            return Gap(0, is_exact=False)  # times are damaged, too
+            return Gap(0, is_exact=False) if has_damage and not steps else None  # the decoder lost count
+        if is_suspect and 0 < missing <= self._most_missing:
+            is_known = self._index.is_full if self._index is not None else self._steps >= _FEWEST_STEPS
+            return Gap(missing, is_exact=self.is_constant and is_known)
+        is_regular = 0.5 < steps < 1.5 or not self.is_constant
+        if (is_suspect and steps <= 0) or (not is_regular and (has_damage or is_suspect or not self._has_its_size)):
+            return Gap(0, is_exact=False)  # times are damaged, too, or packets were cut out
         if self._open_end is not None and pts > self._open_end and missing > 0 and self.is_constant:
             self.is_doubtful = True
         if not is_suspect:
             self.is_constant &= 0.5 < steps < 1.5
             self._longest = max(self._longest, pts - before)
         return None
+
+    def is_suspect(self, since: int, until: int) -> bool:
+        """Whether packets may be missing between two times."""
+        margin = self._step / 2
+        return any(first - margin < until and last + margin > since for first, last in self._suspects)
 
     def frames_in(self, seconds: float) -> int:
         """How many frames would fill the time from the last packet's end to the end that the file states."""
@@ -206,6 +247,7 @@ class _Index:
         self._entries = entries
         self.packets = len(entries) if len(entries) and entries[-1].timestamp + 1 == stream.frames else 0
         """How many it lists; 0 if it is missing or damaged. What shows the last frame once more is not listed."""
+        self.is_full = self.packets == stream.frames
         self._next = 0
         self._late = 0
 
@@ -254,7 +296,8 @@ def announced_end_s(container: av.container.InputContainer, stream: av.VideoStre
     if container.format.name not in _STATE_THEIR_END:  # then FFmpeg has guessed
         return 0.0
     if stream.duration is not None and stream.time_base is not None:
-        return float((stream.duration + (stream.start_time or 0)) * stream.time_base)
+        start = stream.start_time or 0 if states_end(container, stream) else 0  # fragments are as long as they decode
+        return float((stream.duration + start) * stream.time_base)
     try:
         hours, minutes, seconds = (stream.metadata.get("DURATION") or "0:0:0").split(":")  # Matroska
         return int(hours) * 3600 + int(minutes) * 60 + float(seconds)

@@ -56,10 +56,12 @@ class VideoSource(Source):
     A damaged frame costs itself, and those that can't be shown without it; frames whose packets are missing are one
     entry in `bad_frames`, with their number. So each frame has the index it has in the whole file. Where the number
     can't be known the entry says so, and `index_is_exact` is False from there on: in raw streams, whose packets have
-    no times, always; in others after damage if the frame rate varies or times are damaged as well. Frames that are
-    missing at the very beginning leave no trace. Frames that are predicted from a damaged one are shown as FFmpeg
-    decodes them, up to the next key frame with traces of it. A file that ends before the count or time it states gets
-    one more entry in `bad_frames`, for its end; see `states_end`.
+    no times, and in an AVI that lost its index, always; in others after damage if the frame rate varies or times are
+    damaged as well, and where a file begins inside a frame or without a key frame. What is left of a file leaves no
+    trace of a loss where it equals a whole one: cut to begin with a key frame, joined where a packet was taken out with
+    its header, or cut at an end that comes early by less than a gap elsewhere. Frames that are predicted from a damaged
+    one are shown as FFmpeg decodes them, up to the next key frame with traces of it. A file that ends before the count
+    or time it states gets one more entry in `bad_frames`, for its end; see `states_end`.
 
     Files are read themselves, never others that they name (playlists are refused); URLs over network protocols only.
 
@@ -107,6 +109,7 @@ class VideoSource(Source):
         self.states_end = not self.is_live and states_end(container, stream)
         self._to_rgb = av.video.reformatter.VideoReformatter()
         self._timeline = Timeline(container, stream, None if is_stream(self.name) else Path(self.name))
+        self.index_is_exact = not self._timeline.lacks_index
         self._due: list[int] = []  # a heap: presentation times of packets that gave no frame yet
         self._given_up: set[int] = set()  # those that were counted as lost
         # What the decoder last said of damage; FFmpeg's HEVC decoder says nothing.
@@ -236,10 +239,11 @@ class VideoSource(Source):
         """
         while self._due and (pts is None or self._due[0] <= pts):
             due = heappop(self._due)
-            if due != pts and self._damage is not None:
+            if due != pts and (self._damage is not None or self._timeline.is_suspect(due, due)):
+                self._timeline.suspect(due)
                 self._place(due)
                 self._given_up.add(due)
-                self._skip(f"{self.name}: {self._damage}")
+                self._skip(f"{self.name}: {self._damage or _DAMAGED}")
 
     def _place(self, pts: int | None) -> None:
         """Count the frames whose packets are missing before one that is shown or lost."""
