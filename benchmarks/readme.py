@@ -1,0 +1,62 @@
+"""README's table of speeds, written from the committed results.
+
+    python -m benchmarks.readme
+
+rewrites README.md; `tests/benchmarks/test_readme.py` fails when the two differ.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+README = ROOT / "README.md"
+RESULTS = Path(__file__).resolve().parent / "results"
+_SIZES = ((176, 312), (720, 1280), (1080, 1920))
+_PEERS = ("rfdetr", "rfdetr_fp16", "inference_models")
+_ROWS: Mapping[str, str] = {
+    "maskjet, one frame at a time": "compile",
+    "maskjet, four frames in flight": "depth 4",
+    "maskjet, 16 videos side by side": "16 sources",
+}
+"""README's words to the name of a measurement of `benchmarks.video`."""
+_MARKS = re.compile(r"(<!-- speed: .*? -->\n).*?(<!-- end of speed -->)", re.DOTALL)
+
+
+def speed_table(measurements: Iterable[Mapping[str, Any]]) -> str:
+    """Frames per second of frames in memory, in Markdown: the best peer, then ours, by frame size."""
+    fps = {(m["name"], tuple(m["size_hw"])): m["memory_fps"] for m in measurements}
+    best = {size: max(fps[peer, size] for peer in _PEERS) for size in _SIZES}
+    header = ["Frames per second", *(f"{width} × {height}" for height, width in _SIZES)]
+    rows = [["best of rfdetr and inference-models", *(f"{best[size]:,.0f}" for size in _SIZES)]]
+    for words, name in _ROWS.items():
+        rows.append([words, *(_beside(fps[name, size], best[size]) for size in _SIZES)])
+    lines = [header, ["---"] * len(header), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _beside(fps: float, peer: float) -> str:
+    return f"**{fps:,.0f}** ({fps / peer:.0f}×)"
+
+
+def render(text: str, measurements: Iterable[Mapping[str, Any]]) -> str:
+    """README's text with its table made anew."""
+    table = speed_table(measurements)
+    replace: Callable[[re.Match[str]], str] = lambda marks: f"{marks[1]}{table}{marks[2]}"  # noqa: E731
+    found, count = _MARKS.subn(replace, text)
+    assert count == 1, "README.md must have one table between the marks of speed."
+    return found
+
+
+def read_results() -> list[dict[str, Any]]:
+    """The measurements that the table is of."""
+    found: list[dict[str, Any]] = json.loads((RESULTS / "video_h200.json").read_text())["measurements"]
+    return found
+
+
+if __name__ == "__main__":
+    README.write_text(render(README.read_text(), read_results()))
