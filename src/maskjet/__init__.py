@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from maskjet.media.frames import Frame
     from maskjet.model import Model, Report, load
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "CheckpointError",
