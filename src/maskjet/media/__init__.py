@@ -1,1 +1,1 @@
-"""Frames in, from images, files and cameras; results out, as files and pictures."""
+"""Reading frames from images, videos and cameras, and writing results to files."""

@@ -1,6 +1,6 @@
-"""Whether the beginning of a video is there, in formats whose head does not lead to it.
+"""Whether a transport stream or Flash video lacks anything before its first frame.
 
-FFmpeg skips what it can't read before the first frame and does not say so.
+FFmpeg skips unreadable bytes before the first frame without reporting them.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from pathlib import Path
 _TS_SYNC, _TS_SIZES = 0x47, (188, 192, 204)
 _TS_SEARCHED = 1 << 22  # bytes; a first frame is smaller
 _FLV_TYPES = {8, 9, 18}  # sound, video, script
-_FLV_HEADER, _FLV_TAG, _FLV_BACK = 9, 11, 4  # bytes of the file's head, of a tag's, and of its size behind it
+_FLV_HEADER, _FLV_TAG, _FLV_BACK = 9, 11, 4  # bytes of the file's header, a tag's, and the size after a tag
 
 
-def transport_starts_whole(path: Path, program_id: int) -> bool:
-    """Whether a transport stream begins with the start of a frame of this program, and lacks nothing up to the third.
+def transport_starts_whole(path: Path, packet_id: int) -> bool:
+    """Whether the packets with this PID begin with the start of a frame and are complete up to the third frame.
 
-    FFmpeg marks damage on the frame before the one it lies in, so that it can mark none before the second.
+    FFmpeg flags damage on the frame before the damaged one, so it can flag none before the second frame.
     """
     with path.open("rb") as file:
         data = file.read(_TS_SEARCHED)
@@ -30,8 +30,8 @@ def transport_starts_whole(path: Path, program_id: int) -> bool:
     for at in range(first, len(data) - 3, size):
         if data[at] != _TS_SYNC:
             return False
-        is_ours = (data[at + 1] & 0x1F) << 8 | data[at + 2] == program_id
-        if not is_ours or not data[at + 3] & 0x10:  # only those with a payload are counted
+        is_ours = (data[at + 1] & 0x1F) << 8 | data[at + 2] == packet_id
+        if not is_ours or not data[at + 3] & 0x10:  # the counter advances only with a payload
             continue
         is_start = bool(data[at + 1] & 0x40)
         if not is_start if counter is None else data[at + 3] & 15 not in (counter, (counter + 1) % 16):
@@ -44,7 +44,7 @@ def transport_starts_whole(path: Path, program_id: int) -> bool:
 
 
 def flash_starts_whole(path: Path, position: int) -> bool:
-    """Whether the tags of a Flash video lead from its head to the one of the first frame, at `position`."""
+    """Whether intact tags lead from a Flash video's header to the tag of its first frame, at `position`."""
     with path.open("rb") as file:
         at = _FLV_HEADER + _FLV_BACK
         while at < position:
@@ -57,7 +57,7 @@ def flash_starts_whole(path: Path, position: int) -> bool:
 
 
 def flash_has_its_size(path: Path) -> bool:
-    """Whether a Flash video is as large as it states; one that states nothing is."""
+    """Whether a Flash video has the file size it states; True if it states none."""
     with path.open("rb") as file:
         _, key, value = file.read(1 << 16).partition(b"\x00\x08filesize\x00")
     stated = struct.unpack(">d", value[:8])[0] if key and len(value) >= 8 else 0

@@ -1,4 +1,4 @@
-"""How a video's samples are meant: which colours they stand for, and the shape of a pixel."""
+"""Colour space and pixel aspect ratio of a video."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from fractions import Fraction
 
 from av.video.frame import VideoFrame
 
-# Numbers of ITU-T H.273, which FFmpeg's enumerations and the containers share.
+# Code points of ITU-T H.273, used by FFmpeg's enumerations and the containers alike.
 _BT709, _BT470BG, _SMPTE170M, _BT2020, _BT2020_TRANSFER = 1, 5, 6, 9, 14
 _PRIMARIES = frozenset({1, 4, 5, 6, 7, 8, 9, 10, 11, 12, 22})
 _TRANSFERS = frozenset({1, *range(4, 19)})
 _FULL_RANGE = 2  # FFmpeg's AVCOL_RANGE_JPEG
 _NARROWEST = Fraction(1, 100)
 
-# Primaries and transfer that go with a matrix where only that is said; these matrices are those that swscale knows.
+# Primaries and transfer assumed if only the matrix is stated; the keys are the matrices that swscale knows.
 _COMPANIONS: Mapping[int, tuple[int, int]] = {
     _BT709: (_BT709, _BT709),
     4: (4, 4),  # FCC
@@ -28,33 +28,33 @@ _COMPANIONS: Mapping[int, tuple[int, int]] = {
 
 @dataclass(frozen=True)
 class Look:
-    """What turns a video's samples into what is seen; numbers are those of ITU-T H.273."""
+    """Colour space and pixel aspect ratio of a video; integers are code points of ITU-T H.273."""
 
     matrix: int
-    """From YCbCr to RGB."""
+    """Matrix coefficients, which convert YCbCr to RGB."""
     primaries: int
-    """What red, green and blue are."""
+    """Colour primaries: the chromaticities of red, green and blue."""
     transfer: int
-    """From values to light."""
+    """Transfer characteristics, which map sample values to light."""
     is_full_range: bool = False
     """Whether luma spans 0..255, not 16..235."""
     pixel_aspect: Fraction = Fraction(1)
-    """Width of a pixel by its height."""
+    """Pixel aspect ratio: width divided by height."""
 
 
 def is_hd(size_hw: tuple[int, int]) -> bool:
-    """Whether video of this size is BT.709 where it does not say: players' rule."""
+    """Whether video of this size is taken as BT.709 if it states no colour space, as players do."""
     return size_hw[0] > 576 or size_hw[1] >= 1280
 
 
 def guess_look(size_hw: tuple[int, int]) -> Look:
-    """The look of video that says nothing: BT.709 for HD, BT.601 below, limited range, square pixels."""
+    """The look assumed for video that states none: BT.709 for HD, BT.601 below, limited range, square pixels."""
     matrix = _BT709 if is_hd(size_hw) else _SMPTE170M
     return Look(matrix, *_COMPANIONS[matrix])
 
 
 def guess_matrix(picture: VideoFrame) -> int | None:
-    """The matrix to decode a picture with that names none, or none that is known; None where it does."""
+    """The matrix to decode a picture with if it states no known one; None if it does or is RGB."""
     if picture.format.is_rgb or int(picture.colorspace) in _COMPANIONS:
         return None
     # swscale's own guess is BT.601 for any size. Its number for that is BT.470BG's.
@@ -62,11 +62,11 @@ def guess_matrix(picture: VideoFrame) -> int | None:
 
 
 def read_look(picture: VideoFrame, pixel_aspect: Fraction | None) -> Look:
-    """The look of a decoded picture once it is upright; guessed where it says nothing, or nothing that makes sense.
+    """The look of a decoded picture, after rotation; values that are missing or invalid are guessed.
 
     Args:
-        picture: As decoded.
-        pixel_aspect: Of its stream; None or 0 where it does not say.
+        picture: Picture as it comes from the decoder.
+        pixel_aspect: Pixel aspect ratio its stream states; None or 0 if it states none.
     """
     matrix = int(picture.colorspace)
     if matrix not in _COMPANIONS:
@@ -83,10 +83,10 @@ def read_look(picture: VideoFrame, pixel_aspect: Fraction | None) -> Look:
 
 
 def _upright(pixel_aspect: Fraction | None, rotation: int) -> Fraction:
-    """A pixel's aspect after turning the picture; 1 where it is not said, or none that a video has."""
+    """Pixel aspect ratio after rotation; 1 if it is missing or implausible."""
     if not pixel_aspect or not _NARROWEST <= pixel_aspect <= 1 / _NARROWEST:
         return Fraction(1)
-    aspect = Fraction(pixel_aspect.numerator, pixel_aspect.denominator)  # PyAV 19 has a class of its own
+    aspect = Fraction(pixel_aspect.numerator, pixel_aspect.denominator)  # PyAV 19 has its own class
     if rotation % 180:
         aspect = 1 / aspect
     return aspect.limit_denominator(500)  # H.264 has 16 bits for each side

@@ -1,4 +1,4 @@
-"""One frame with its masks, boxes and names drawn in."""
+"""Drawing masks, boxes and labels into a frame."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from maskjet import coco_rle
 from maskjet.detections import Detections
 
-# RGB, far apart in hue, light enough for dark letters; classes beyond take them in turn.
+# RGB, far apart in hue, light enough for dark letters; further classes reuse them in turn.
 _PALETTE = (
     (78, 205, 255),
     (255, 181, 71),
@@ -26,8 +26,8 @@ _LETTERS = (20, 24, 28)
 _FONT = cv2.FONT_HERSHEY_SIMPLEX
 _FILL = 0.42  # opacity of a mask's inside
 _REFERENCE_HEIGHT = 720  # line and letter sizes are given for this height of the image
-_LONGEST_NAME = 60  # letters of it are drawn
-_FAR = 2**15  # pixels; OpenCV's lines end long before its integers do
+_LONGEST_NAME = 60  # characters of a class name that are drawn
+_FAR = 2**15  # pixels; OpenCV's line drawing covers only part of its integers' range
 
 
 def class_colour(class_id: int) -> tuple[int, int, int]:
@@ -40,7 +40,7 @@ def draw(image: NDArray[np.uint8], detections: Detections) -> NDArray[np.uint8]:
 
     Args:
         image: uint8 [H, W, 3], RGB.
-        detections: Of this image; without masks, boxes alone are drawn.
+        detections: Detections of the image; without masks, only boxes and labels are drawn.
 
     Returns:
         uint8 [H, W, 3], RGB.
@@ -74,7 +74,7 @@ def _fill_mask(canvas: NDArray[np.uint8], rle: coco_rle.RLE, colour: tuple[int, 
 
 
 def _drawable(name: str) -> str:
-    """A name without what OpenCV has no letters for: surrogates, which end the process, and control characters."""
+    """A class name for OpenCV, cut if long; unprintable characters become "?", as surrogates would end the process."""
     shown = name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
     return "".join(letter if letter.isprintable() else "?" for letter in shown)
 
@@ -82,7 +82,7 @@ def _drawable(name: str) -> str:
 def _write_label(
     canvas: NDArray[np.uint8], text: str, corner: tuple[int, int], colour: tuple[int, int, int], *, scale: float
 ) -> None:
-    """Write on a plate above a box's top left corner; inside the image even where the box touches its border."""
+    """Write text on a plate above a box's top left corner, or further inside if that is outside the image."""
     size, pad = 0.5 * scale, max(round(3 * scale), 1)
     weight = 1 if scale < 1.5 else 2
     (width, height), base = cv2.getTextSize(text, _FONT, size, weight)

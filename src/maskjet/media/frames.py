@@ -1,4 +1,4 @@
-"""Where frames come from: images, folders, globs, videos, cameras, URLs, arrays, and lists of these."""
+"""Opening sources: images, folders, globs, videos, cameras, URLs, arrays, and lists of these."""
 
 from __future__ import annotations
 
@@ -20,29 +20,30 @@ __all__ = ["Frame", "ImageSource", "ListSource", "Source", "VideoSource", "open_
 
 
 def open_source(source: Any) -> Source:
-    """Open whatever frames can be read from.
+    """Open a source of frames.
 
     Args:
-        source: The path of an image or a video; a folder, whose images are taken in natural order (2 before 10) and
-            whose videos are not; a glob; a camera, by its number or device file; an RTSP or HTTP URL; an image as an
-            array, PIL image or tensor; an iterable of these; or a `Source`, which is returned as it is.
+        source: The path of an image or a video; a folder, whose images are read in natural order (2 before 10) and
+            whose videos are ignored; a glob; a camera, by number or device file; an RTSP or HTTP URL; an image as an
+            array, PIL image or tensor; an iterable of these; or a `Source`, which is returned as is.
 
     Returns:
-        The source, opened. What can't be read at all is an error here, and so is a file in a list that does not exist;
-        one bad frame among others is not, nor is a file of a folder or glob that is gone when its turn comes.
+        The opened source. A frame that turns out bad later, or a file of a folder or glob that is gone when its turn
+        comes, is no error; it is listed in `bad_frames`.
 
     Raises:
-        SourceError: Nothing can be read from it, or it is a FIFO, socket or device; the message names it.
-        InputError: It is of no type above.
+        SourceError: Nothing can be read from the source, a file named in a list does not exist, or the source is a
+            FIFO, socket or device; the message names it.
+        InputError: The source is of none of the types above.
     """
     return _open(source, "image")
 
 
 def split_sources(source: Any) -> list[Any]:
-    """What runs side by side: the items of a list or tuple, unless all are images; else the source alone.
+    """Split a list or tuple into sources to read side by side; anything else, or a list of images, stays one source.
 
     Raises:
-        SourceError: A file that is named does not exist.
+        SourceError: A named file does not exist.
         InputError: An opened source is given twice.
     """
     if not isinstance(source, list | tuple) or all(map(_is_image, source)):
@@ -55,7 +56,7 @@ def split_sources(source: Any) -> list[Any]:
 
 
 def _open(source: Any, name: str) -> Source:
-    """Open a source; `name` is for what has none of its own."""
+    """Open a source; `name` is used for images in memory."""
     if isinstance(source, Source):
         return source
     if isinstance(source, int) or (isinstance(source, str) and source.isdecimal()):
@@ -92,7 +93,7 @@ def _open_path(text: str) -> Source:
 
 
 def _check_named(item: Any) -> None:
-    """Refuse a path to nothing."""
+    """Raise if an item is the path of a missing file."""
     if isinstance(item, str | os.PathLike):
         text = os.fspath(item).removeprefix("file://")
         if not (text.isdecimal() or is_stream(text) or glob.has_magic(text)) and _mode(text) is None:
@@ -100,7 +101,7 @@ def _check_named(item: Any) -> None:
 
 
 def _mode(text: str) -> int | None:
-    """What kind of file a path leads to; None if to none."""
+    """The mode bits (`st_mode`) of a file; None if it does not exist."""
     with border(SourceError, f"source must be readable, {text!r} is not"):
         try:
             return Path(text).stat().st_mode
@@ -110,16 +111,16 @@ def _mode(text: str) -> int | None:
             raise SourceError(f"source must be readable, {text!r} is not: {explain(error)}.") from error
 
 
-def _open_files(text: str, what: str, paths: Iterable[Path]) -> Source:
+def _open_files(text: str, expected: str, paths: Iterable[Path]) -> Source:
     with border(SourceError, f"source must be readable, {text!r} is not"):
         found = sorted(filter(_may_be_read, paths), key=_natural)
     if not found:
-        raise SourceError(f"source must be a {what}, {text!r} has none.")
+        raise SourceError(f"source must be a {expected}, {text!r} has none.")
     return ListSource(found, text)
 
 
 def _may_be_read(path: Path) -> bool:
-    """Whether a path leads to no FIFO, socket or device; that one leads nowhere is told in its turn."""
+    """Whether a path is no FIFO, socket or device; a missing file is reported when its turn comes."""
     mode = _mode(str(path))
     return mode is None or stat.S_ISREG(mode) or stat.S_ISDIR(mode)
 
@@ -137,7 +138,7 @@ def _files_of(item: Any) -> list[Path]:
         return []
     text = os.fspath(item).removeprefix("file://")
     path = Path(text)
-    if is_stream(text) or (isinstance(item, Path) and _is_image(path)):  # the second: one of a folder's thousands
+    if is_stream(text) or (isinstance(item, Path) and _is_image(path)):  # the second: a folder may have thousands
         return files_of(text)
     if path.is_dir():
         return list(filter(_is_image, path.iterdir()))
@@ -147,7 +148,7 @@ def _files_of(item: Any) -> list[Path]:
 
 
 def _is_image(item: Any) -> bool:
-    """Whether an item is one image: in memory, or a file that is named like one."""
+    """Whether an item is one image: in memory, or a path with an image's suffix."""
     if isinstance(item, str | os.PathLike):
         return Path(item).suffix.lower() in IMAGE_SUFFIXES
     return hasattr(item, "shape") or hasattr(item, "getexif")
@@ -157,12 +158,12 @@ class ImageSource(Source):
     """One image, read when it is opened.
 
     Args:
-        image: What `to_image` takes.
-        name: Its path, or what to call it.
+        image: Path or image in memory, as `to_image` takes it.
+        name: Path of the image, or its name in frames and messages.
 
     Raises:
         SourceError: The file can't be read.
-        InputError: It is no image.
+        InputError: The value is no image.
     """
 
     kind = "image"
@@ -180,13 +181,13 @@ class ImageSource(Source):
 
 
 class ListSource(Source):
-    """Sources one after the other, each opened when its turn comes, their frames numbered through.
+    """Sources read one after another, each opened when its turn comes; their frames are numbered continuously.
 
-    An item that can't be opened, or breaks, is one bad frame.
+    An item that can't be opened, or breaks off, counts as one bad frame.
 
     Args:
-        items: What `open_source` takes.
-        name: Of the whole.
+        items: Sources, each as `open_source` takes it.
+        name: Name of the whole list.
     """
 
     kind = "list"
@@ -203,7 +204,7 @@ class ListSource(Source):
         for position, item in enumerate(self._items):
             try:
                 source = _open(item, f"{self.name}[{position}]")
-                frames = iter(source)  # before it is ours to close: another may be reading it
+                frames = iter(source)  # raises if another reads it, before it is closed below
                 self.look = self.look or source.look
                 with source:
                     yield from self._number(source, frames)
@@ -211,7 +212,7 @@ class ListSource(Source):
                 self._skip(str(error))
 
     def _number(self, source: Source, frames: Iterator[Frame]) -> Iterator[Frame]:
-        """The frames of one of the sources, counted from where the last one ended."""
+        """The frames of one source, numbered on from the end of the previous one."""
         first, is_exact = self.frames_seen, self.index_is_exact
         try:
             for frame in frames:

@@ -1,4 +1,4 @@
-"""How large an image file says it is, read from its head: asked before memory is taken to decode it."""
+"""Image sizes read from file headers, to be checked before memory is allocated for decoding."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def stated_size_hw(data: bytes) -> tuple[int, int] | None:
     """The (height, width) that a PNG, JPEG, WebP, BMP, GIF or TIFF states; None for anything else.
 
     Args:
-        data: The whole file.
+        data: Content of the whole file.
     """
     try:
         if data.startswith(b"\x89PNG\r\n\x1a\n"):
@@ -28,7 +28,7 @@ def stated_size_hw(data: bytes) -> tuple[int, int] | None:
         if data.startswith((b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")):
             return _tiff(data)
         return _jpeg(data) if data.startswith(b"\xff\xd8") else None
-    except IndexError:  # it ends before
+    except IndexError:  # the file ends within its header
         return None
 
 
@@ -40,10 +40,10 @@ def _read(data: bytes, start: int, size: int, order: str = "little") -> int:
 
 
 def _bmp(data: bytes) -> tuple[int, int]:
-    if _read(data, 14, 4) == 12:  # OS/2's
+    if _read(data, 14, 4) == 12:  # header of OS/2
         return _read(data, 20, 2), _read(data, 18, 2)
     height, width = _read(data, 22, 4), _read(data, 18, 4)
-    return min(height, 2**32 - height), min(width, 2**32 - width)  # negative from top to bottom
+    return min(height, 2**32 - height), min(width, 2**32 - width)  # negative height: rows from top to bottom
 
 
 def _webp(data: bytes) -> tuple[int, int] | None:
@@ -57,7 +57,7 @@ def _webp(data: bytes) -> tuple[int, int] | None:
 
 
 def _tiff(data: bytes) -> tuple[int, int] | None:
-    """Of the first image: its directory is a list of (tag, type, count, value)."""
+    """Size of the first image; its directory is a list of (tag, type, count, value)."""
     order = "big" if data.startswith(b"MM") else "little"
     is_big = _read(data, 2, 2, order) == 43
     offset, count_size, entry_size, value_at = (8, 8, 20, 12) if is_big else (4, 2, 12, 8)
@@ -73,7 +73,7 @@ def _tiff(data: bytes) -> tuple[int, int] | None:
 
 
 def _jpeg(data: bytes) -> tuple[int, int] | None:
-    """Of the largest frame header before the first scan: the segments follow one another."""
+    """Size in the largest frame header before the first scan, found by walking the segments."""
     position, largest = 2, None
     while marker := _JPEG_SEGMENT.search(data, position):
         start = marker.end()

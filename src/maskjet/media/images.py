@@ -1,4 +1,4 @@
-"""Anything that is one image, as uint8 RGB."""
+"""Reading one image of any accepted kind as uint8 RGB."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ Image = NDArray[np.uint8]
 def to_image(value: Any, name: str) -> Image:
     """Turn one image of any accepted kind into uint8 [H, W, 3] RGB.
 
-    Grey becomes RGB; alpha is dropped, not blended, as PIL's convert("RGB") does; an EXIF rotation of a file or PIL
-    image is applied (rfdetr's `predict` leaves it). Of files with 16 bits per channel the upper 8 are kept, as their
-    formats and OpenCV have it: 65535 is white, so that a camera's 12 bits must have been scaled when they were written.
-    An array does not say what white is, so that uint16 is refused.
+    Grey becomes RGB. Alpha is dropped, not blended, as PIL's convert("RGB") does. The EXIF rotation of a file or PIL
+    image is applied; rfdetr's `predict` ignores it. Files with 16 bits per channel keep the upper 8, as their formats
+    and OpenCV define it: 65535 is white, so a camera's 12 bits must be scaled before they are saved. uint16 arrays are
+    refused, because their white level is unknown.
 
     Args:
         value: uint8 array or CPU tensor [H, W], [H, W, 1], [H, W, 3] or [H, W, 4]; path; or PIL image.
-        name: How messages call it.
+        name: Name of the image in error messages.
 
     Returns:
         uint8 [H, W, 3]; shares memory with an array that already is one.
 
     Raises:
-        InputError: Not an image as above.
-        SourceError: A file that can't be read; the message names it.
+        InputError: The value is no image as described above.
+        SourceError: The file can't be read; the message names it.
     """
     if isinstance(value, str | os.PathLike):
         return read_image(Path(value))
@@ -58,10 +58,11 @@ def to_image(value: Any, name: str) -> Image:
 
 
 def read_image(path: Path) -> Image:
-    """Read an image file as uint8 [H, W, 3] RGB, upright; of an animation or a multi-page file the first.
+    """Read an image file as uint8 [H, W, 3] RGB, upright; an animation or multi-page file gives its first image.
 
     Raises:
-        SourceError: Missing, unreadable, too large, empty, cut off, damaged or no image; the message names the file.
+        SourceError: The file is missing, unreadable, too large, empty, cut off, damaged or no image; the message
+            names it.
     """
     name = str(path)
     with border(SourceError, f"image must be decodable, {name!r} is not"):
@@ -71,7 +72,7 @@ def read_image(path: Path) -> Image:
         if data is None or not _is_whole(data):
             raise SourceError(f"image must be whole, {name!r} is empty, cut off or damaged.")
         size_hw = stated_size_hw(data)
-        if size_hw is None:  # OpenCV knows other formats, but not how large it may become
+        if size_hw is None:  # OpenCV decodes other formats, but their size is unknown beforehand
             raise SourceError(f"image must be decodable, {name!r} is corrupt or no PNG, JPEG, WebP, BMP, TIFF or GIF.")
         limits.check("image_pixels", size_hw[0] * size_hw[1], f"{name!r} has", SourceError)
         with _without_warnings():
@@ -93,12 +94,12 @@ def _read_file(path: Path) -> bytes:
 
 
 _quiet = threading.Lock()
-_quiet_now: list[int] = []  # OpenCV's level before, once for each who reads
+_quiet_now: list[int] = []  # OpenCV's previous log level, once per active reader
 
 
 @contextmanager
 def _without_warnings() -> Iterator[None]:
-    """Keep OpenCV from writing to stderr what is raised here; several threads may do so at a time."""
+    """Silence OpenCV's log while an image is read, as its errors are raised; safe in several threads at a time."""
     logging = cv2.utils.logging
     with _quiet:
         _quiet_now.append(_quiet_now[0] if _quiet_now else logging.getLogLevel())
@@ -113,7 +114,7 @@ def _without_warnings() -> Iterator[None]:
 
 
 def _is_whole(data: bytes) -> bool:
-    """Whether a file reaches its format's end mark; OpenCV fills what a JPEG lacks with grey and says nothing."""
+    """Whether a file is not empty and a JPEG has its end marker; OpenCV silently fills missing parts with grey."""
     if data.startswith(b"\xff\xd8"):
         return _is_whole_jpeg(data)
     return len(data) > 0
@@ -133,11 +134,11 @@ _PNG_EXTRAS = {
     b"bKGD",
     b"sBIT",
 }
-"""Chunks that no pixel of ours depends on."""
+"""PNG chunks that do not change the pixels OpenCV decodes."""
 
 
 def _plain_png(data: bytes) -> bytes | None:
-    """A PNG without its extras, of which libpng complains on stderr; None if it is cut off or a checksum is wrong."""
+    """A PNG without `_PNG_EXTRAS`, about which libpng complains on stderr; None if cut off or a checksum is wrong."""
     position, kept = 8, [data[:8]]
     while position + 12 <= len(data):
         end = position + 12 + int.from_bytes(data[position : position + 4], "big")
@@ -152,11 +153,11 @@ def _plain_png(data: bytes) -> bytes | None:
     return None
 
 
-_JPEG_MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")  # not a stuffed zero, not a restart within a scan
+_JPEG_MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")  # neither a stuffed zero nor a restart marker
 
 
 def _is_whole_jpeg(data: bytes) -> bool:
-    """Whether the end of the image is reached from segment to segment: thumbnails in and films after it don't count."""
+    """Whether walking the segments reaches the image's end marker, not that of a thumbnail or appended video."""
     position = 2
     while marker := _JPEG_MARKER.search(data, position):
         if marker[0] == b"\xff\xd9":
@@ -173,7 +174,7 @@ def _from_pil(image: Any, name: str) -> Image:
         upright = ImageOps.exif_transpose(image)
     if upright.mode.startswith("I;16"):
         deep = np.asarray(upright).astype(np.uint16)
-        return _from_array(deep if image.format is None else (deep >> 8).astype(np.uint8), name)  # None: of no file
+        return _from_array(deep if image.format is None else (deep >> 8).astype(np.uint8), name)  # None: no file
     if upright.mode in ("I", "F"):
         raise InputError(f"{name} must have 8 or 16 bits per channel, got a PIL image of mode {upright.mode!r}.")
     return np.array(upright.convert("RGB"), dtype=np.uint8)

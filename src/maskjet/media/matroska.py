@@ -1,7 +1,7 @@
-"""Where the first frames of a Matroska or WebM file should lie.
+"""Position of the first cluster, which holds the first frames, of a Matroska or WebM file.
 
-FFmpeg skips what it can't read up to the next cluster and does not say so. Between frames the bytes and times tell;
-before the first one only the file's head does, whose elements follow one another without gaps.
+FFmpeg skips unreadable bytes up to the next cluster without reporting them. Between frames, times and byte positions
+reveal the loss. Before the first frame only the file's header does: its elements follow one another without gaps.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import BinaryIO
 
 _EBML, _SEGMENT, _CLUSTER = 0x1A45DFA3, 0x18538067, 0x1F43B675
 _BEFORE_CLUSTERS = {
-    0x114D9B74,  # where the others are
-    0x1549A966,  # facts
+    0x114D9B74,  # seek head
+    0x1549A966,  # segment information
     0x1654AE6B,  # tracks
     0x1254C367,  # tags
     0x1C53BB6B,  # index
@@ -24,7 +24,7 @@ _BEFORE_CLUSTERS = {
 
 
 def first_cluster(path: Path) -> int | None:
-    """The position of the first cluster; None if the head does not lead to one."""
+    """Byte position of the first cluster; None if the header does not lead to one."""
     with path.open("rb") as file:
         while True:
             start = file.tell()
@@ -40,7 +40,7 @@ def first_cluster(path: Path) -> int | None:
 
 
 def _read_number(file: BinaryIO, *, keeps_marker: bool = False) -> int | None:
-    """A number whose first set bit tells its length, 1 to 8 bytes."""
+    """Read a variable-length integer, whose first set bit gives its length, 1 to 8 bytes; None if there is none."""
     first = file.read(1)
     if not first or not first[0]:
         return None

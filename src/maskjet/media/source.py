@@ -1,4 +1,4 @@
-"""What every source is: frames in order, each with its index, read once by one reader."""
+"""The interface of sources: frames in order, each with its index, read once by one reader."""
 
 from __future__ import annotations
 
@@ -23,41 +23,41 @@ class Frame:
     index: int
     """Position in the source, from 0; frames that could not be decoded are counted."""
     time_s: float | None
-    """When it is shown, in seconds; None where the source has no clock."""
+    """Presentation time in seconds; None if the source has no clock."""
     image: NDArray[np.uint8]
     """uint8 [H, W, 3], RGB."""
     source: str
-    """What the source was opened with."""
+    """Name of the source: the path or URL it was opened with, if any."""
     name: str
-    """The file it comes from; for a video its name and the index."""
+    """Name of the image, its path if it has one; for a video, the video's name, "#" and the index."""
     stream: int = 0
-    """Position of its source among those that run side by side, from 0."""
+    """Position of the frame's source among those read side by side, from 0."""
     index_is_exact: bool = True
-    """False where frames may be missing before it and can't be counted: the index counts the known ones."""
+    """False if an unknown number of frames may be missing before this one; `index` then counts the known ones."""
 
 
 class Source(ABC):
-    """Frames in order, to be iterated over once; a context manager.
+    """An iterable of frames in order, to be read once; a context manager.
 
     Args:
-        name: What it was opened with.
+        name: Path or URL the source is opened with, or another name for it.
 
     Attributes:
-        kind: What frames are read from.
-        name: What it was opened with.
-        length: How many frames it should have; None if that can't be known.
-        states_end: Whether the source itself states how many frames or seconds it has, so that an end that comes too
-            early is seen; raw streams, transport streams and fragmented MP4 do not.
-        fps: Frames per second; None where there is no clock.
-        size_hw: (height, width) of the first frame; None where that is not known before it is read.
-        look: What its colours and pixels mean; None for images, and before the first frame of a video is there.
-        files: The files it reads, as far as they are known before.
-        is_live: Whether frames come as they happen, from a camera or a stream without an end.
-        frames_seen: How many frames went by, those in `bad_frames` included: the next one's index.
-        index_is_exact: Whether that is known, as `Frame.index_is_exact`.
-        bad_frames: (index, reason) of what was left out: a frame that could not be decoded, or a run of frames that
-            are missing, with the first one's index and their number in the reason.
-        frames_dropped: How many frames were left out because newer ones had come.
+        kind: Kind of source: "image", "list" or "video".
+        name: Name of the source, as given.
+        length: Expected number of frames; None if unknown.
+        states_end: Whether the source states its number of frames or its duration, so that a premature end is noticed;
+            raw streams, transport streams and fragmented MP4 do not.
+        fps: Frames per second; None if there is no clock.
+        size_hw: (height, width) of the first frame in pixels; None if unknown before it is read.
+        look: Colour space and pixel aspect ratio; None for images, and before a video's first frame is decoded.
+        files: Files the source reads, as far as they are known beforehand.
+        is_live: Whether frames arrive in real time, from a camera or an endless stream.
+        frames_seen: Number of frames so far, including those in `bad_frames`; the index of the next frame.
+        index_is_exact: Whether `frames_seen` is exact; see `Frame.index_is_exact`.
+        bad_frames: One (index, reason) per frame that could not be decoded and per run of missing frames; a run has its
+            first frame's index, and its length in the reason.
+        frames_dropped: Number of frames skipped because newer ones had arrived.
     """
 
     kind: ClassVar[Literal["image", "list", "video"]]
@@ -75,13 +75,13 @@ class Source(ABC):
         self.index_is_exact = True
         self.bad_frames: list[tuple[int, str]] = []
         self.frames_dropped = 0
-        self._reader = threading.Lock()  # taken by whoever reads first, and never given back
+        self._reader = threading.Lock()  # acquired by the first reader and never released
 
     def __iter__(self) -> Iterator[Frame]:
-        """The frames, for one reader.
+        """The frames, for one reader only.
 
         Raises:
-            InputError: Somebody reads it already, or has read it.
+            InputError: The source is being read, or has been read.
         """
         if not self._reader.acquire(blocking=False):
             raise InputError(f"source must be read once, {self.name!r} is or was read already: open it once more.")
@@ -89,10 +89,10 @@ class Source(ABC):
 
     @abstractmethod
     def _read(self) -> Iterator[Frame]:
-        """The frames."""
+        """Yield the frames."""
 
     def close(self) -> None:  # noqa: B027 - most sources hold nothing open
-        """Let go of files and devices; may be called twice, and while another thread reads."""
+        """Release files and devices; may be called twice, and while another thread reads."""
 
     def __enter__(self) -> Source:
         return self
@@ -101,6 +101,6 @@ class Source(ABC):
         self.close()
 
     def _skip(self, reason: str, count: int = 1) -> None:
-        """Count frames that are left out."""
+        """Record frames that are left out, and why."""
         self.bad_frames.append((self.frames_seen, reason))
         self.frames_seen += count

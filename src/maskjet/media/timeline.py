@@ -1,8 +1,9 @@
-"""Where frames of a video are missing, told from its packets' times and from the bytes between them.
+"""Detection of missing frames in a video, from its packets' times and the bytes between them.
 
-A gap in the times alone is no loss: screens and phones record frames when something changes. Nor are bytes that hold
-no packet: containers pad. Both at once are, and so is a gap beside a packet that the demuxer or the decoder calls
-damaged. The beginning is missing where no key frame comes first, or where a format's own structure says so.
+A gap in time alone is no loss: screen recorders and phones write a frame only when something changes. Bytes outside
+any packet alone are no loss: containers pad. Both at once are a loss, and so is a gap in time next to a packet that the
+demuxer or decoder reports as damaged. The beginning is missing if no key frame comes first, or if the format's own
+structure shows it.
 """
 
 from __future__ import annotations
@@ -19,35 +20,35 @@ from maskjet.media.matroska import first_cluster
 _MP4 = "mov,mp4,m4a,3gp,3g2,mj2"
 _MATROSKA, _TS, _FLASH = "matroska,webm", "mpegts", "flv"
 _BETWEEN = {_MATROSKA: 64, _FLASH: 64, "avi": 64, _MP4: 4096, _TS: 2 * 188}
-"""Most bytes of headers and, in transport streams, stuffing between two packets."""
-_TS_TABLES = 3 * 188  # most bytes of tables and clocks in a frame's time
+"""Most bytes between two packets by format: headers and, in transport streams, stuffing."""
+_TS_TABLES = 3 * 188  # most bytes of tables and clock packets per frame interval
 _STATE_THEIR_END = (_MATROSKA, _FLASH, "avi", "gif", _MP4)
-_CHUNK_HEADER = 8  # of an AVI's packet, in bytes
-_FEWEST_STEPS = 5  # from which a rate is called constant where frames are counted by it
+_CHUNK_HEADER = 8  # bytes of the header of an AVI's packet
+_FEWEST_STEPS = 5  # frame intervals needed to count missing frames by a constant rate
 
 
 @dataclass(frozen=True)
 class Gap:
-    """Frames that are missing before one that came."""
+    """A run of missing frames before a known one."""
 
     count: int
-    """How many, at least."""
+    """Number of missing frames, 0 if unknown; an estimate unless `is_exact`."""
     is_exact: bool
-    """Whether it is that many."""
+    """Whether exactly `count` frames are missing."""
 
 
 class Timeline:
-    """Sees a video's packets in the order of the file, and its frames in the order they are shown.
+    """Finds missing frames by following a video's packets in file order and its frames in presentation order.
 
     Args:
         container: The opened file.
-        stream: Its video.
-        path: Where it lies; None if it is no file.
+        stream: Its video stream.
+        path: Path of the file; None for a camera or network stream.
 
     Attributes:
         is_constant: Whether all frames so far came at the stated rate.
-        lacks_index: Whether it is an AVI whose index is missing: then FFmpeg counts the packets that come.
-        is_doubtful: Whether the last frames may lack others between them, in a stream that does not state its end.
+        lacks_index: Whether this is an AVI without its index, where FFmpeg counts only the packets it finds.
+        is_doubtful: Whether frames may be missing among the last ones, in a stream that does not state its end.
     """
 
     def __init__(
@@ -56,44 +57,44 @@ class Timeline:
         rate = stream.average_rate
         self.is_constant = True
         self.is_doubtful = False
-        self._open_end: int | None = None  # from when on that may be
+        self._open_end: int | None = None  # time after which frames may be missing among the last ones
         self._step = float(1 / (rate * stream.time_base)) if rate and stream.time_base else 0.0
         self._longest = self._step
         self._tick_s = float(stream.time_base or 0)
-        self._number, self._program_id = stream.index, stream.id
+        self._number, self._packet_id = stream.index, stream.id
         self._format, self._path = container.format.name, path
-        # MP4 lists its packets in its head: none can be missed, and none lies where the last one ended.
+        # MP4 lists its packets in its header: none can be missed, and they need not be contiguous.
         self._is_listed = self._format == _MP4 and bool(stream.frames)
         self._index = _Index(stream) if self._format == "avi" and stream.frames else None
         self.lacks_index = self._index is not None and not self._index.packets
         self._between = None if self._is_listed else _BETWEEN.get(self._format)
         self._starts_at_zero = self._format == _MATROSKA
         self._has_its_size = path is None or self._format != _FLASH or beginnings.flash_has_its_size(path)
-        self._is_interleaved = self._format in (_TS, _MP4)  # packets overlap, or are not read in the order they lie
+        self._is_interleaved = self._format in (_TS, _MP4)  # packets overlap, or are not read in file order
         self._end = first_cluster(path) or 0 if path and self._format == _MATROSKA else None
-        """In the file, of the last packet; where they are interleaved, the start of the last one of the video."""
+        """Byte position where the last packet ends; if interleaved, where the video's last packet starts."""
         self._video_size = 0
-        self._others: list[tuple[int, int]] = []  # start and size, of packets beside that one
-        self._before: int | None = None  # when the last one of the video is decoded, or shown if that is not stated
-        self._decoded: int | None = None  # when it is decoded, if that is stated
+        self._others: list[tuple[int, int]] = []  # (byte position, size) of packets of other streams
+        self._before: int | None = None  # the last video packet's decoding time, else its presentation time
+        self._decoded: int | None = None  # its decoding time, if stated
         self._was_damaged = False
-        self._delay = 0  # most that one is shown after it is decoded
-        self._suspects: list[tuple[int, int]] = []  # from when to when packets may be missing
+        self._delay = 0  # longest time from decoding to presentation so far
+        self._suspects: list[tuple[int, int]] = []  # (start, end) of spans in which packets may be missing
         self._has_key = False  # without one no picture can be shown
-        self._has_lost_count = False  # of an AVI's packets, or at the beginning
+        self._has_lost_count = False  # an unknown number is missing, in an AVI or at the beginning
         length_s = (container.duration or 0) / av.time_base
         self._most_missing = length_s / (self._step * self._tick_s) if length_s and self._step else float("inf")
-        self._steps = 0  # between frames so far
+        self._steps = 0  # undamaged frame intervals so far
         self._last: int | None = None
 
     def see(self, packet: av.Packet[Any]) -> None:
-        """Take note of a packet of any stream; one of an AVI gets its time."""
+        """Record a packet of any stream; an AVI's video packet gets its time corrected."""
         is_damaged = packet.is_corrupt
         if packet.pos is not None and self._between is not None:
             is_damaged |= self._has_hole(packet, packet.pos)
         if packet.stream_index != self._number:
-            is_damaged |= self._format == _FLASH and packet.stream.type == "video"  # there is only one
-            self._was_damaged |= is_damaged  # what is missing may be the video's all the same
+            is_damaged |= self._format == _FLASH and packet.stream.type == "video"  # a second one is damage
+            self._was_damaged |= is_damaged  # the missing packet may be the video's
             return
         if self._index is not None:
             is_damaged = self._look_up(packet, is_damaged or self._was_damaged or self._before is None)
@@ -106,31 +107,31 @@ class Timeline:
         if self._between is not None and self._index is None:
             is_damaged |= self._lacks_some_before(packet, time)
         if is_damaged or self._was_damaged:
-            if self._before is None and self._starts_at_zero:  # what should come first has not been read
+            if self._before is None and self._starts_at_zero:  # the first packet was not read
                 self._last, self._before = -round(self._step), -round(self._step)
             is_first = self._before is None and self._between is not None
-            self._has_lost_count |= is_first and (self._format == _TS or time > self._step / 2)  # else it is the first
+            self._has_lost_count |= is_first and (self._format == _TS or time > self._step / 2)  # else the first frame
             self._suspect(time)
         self._was_damaged = packet.is_corrupt
         self._before, self._decoded = time, packet.dts
 
     def end(self, *, is_cut: bool, states_end: bool) -> None:
-        """Take note of the end: where frames are not stored in the order they are shown, the last ones may lack others.
+        """Record the end: if frames are not stored in presentation order, some may be missing among the last ones.
 
         Args:
-            is_cut: Whether the file states more.
-            states_end: Whether it would.
+            is_cut: Whether the file ends before the end it states.
+            states_end: Whether the file states its end.
         """
         if self._before is None or not self._delay:
             return
         if is_cut:
-            self._is_listed = False  # what is listed is not there
+            self._is_listed = False  # listed packets are missing
             self._suspects.append((self._before, self._before + 2 * self._delay))
         elif not states_end:
             self._open_end = self._before
 
     def suspect(self, pts: int | None = None) -> None:
-        """Take note that the decoder finds damage in a picture, or at the last packet."""
+        """Record damage the decoder found: in the picture shown at `pts` or, if None, at the last packet."""
         if pts is not None:
             self._suspects.append((pts, pts))
             return
@@ -139,7 +140,7 @@ class Timeline:
         self._was_damaged = True
 
     def _look_up(self, packet: av.Packet[Any], is_damaged: bool) -> bool:
-        """Give a packet of an AVI its time; whether the index lists others between it and the last one."""
+        """Correct the time of an AVI's packet; returns whether the index lists others since the last one."""
         assert self._index is not None
         passed = self._index.find(packet, is_damaged=is_damaged)
         self._has_lost_count |= passed is None and is_damaged and self._before is not None
@@ -149,7 +150,7 @@ class Timeline:
         return bool(passed)
 
     def _lacks_some_before(self, packet: av.Packet[Any], time: int) -> bool:
-        """Whether the beginning, a key frame or the order of times is missing before a packet of the video."""
+        """Whether packets are missing before a video packet: no beginning, no key frame, or times out of order."""
         self._has_key |= packet.is_keyframe
         is_lacking = not self._has_key
         if self._before is not None:
@@ -160,11 +161,11 @@ class Timeline:
             is_lacking |= not self._has_its_size and time > self._step
             is_lacking |= not beginnings.flash_starts_whole(self._path, packet.pos)
         elif self._path is not None and self._format == _TS:
-            is_lacking |= not beginnings.transport_starts_whole(self._path, self._program_id)
+            is_lacking |= not beginnings.transport_starts_whole(self._path, self._packet_id)
         return is_lacking
 
     def _has_hole(self, packet: av.Packet[Any], start: int) -> bool:
-        """Whether bytes before a packet belong to none, or to two."""
+        """Whether the bytes before a packet belong to no packet, or to two."""
         assert self._between is not None
         if not self._is_interleaved:
             has_hole = self._end is not None and not 0 <= start - self._end <= self._between
@@ -188,14 +189,14 @@ class Timeline:
         self._suspects.append((min(before, time), max(before, time) + self._delay))
 
     def place(self, pts: int, *, has_damage: bool) -> Gap | None:
-        """Take note of a frame, shown or lost.
+        """Record a frame, shown or lost.
 
         Args:
-            pts: When it is shown.
-            has_damage: Whether anything was found damaged or missing so far, anywhere.
+            pts: Presentation time of the frame.
+            has_damage: Whether any damage or loss was found so far.
 
         Returns:
-            What is missing between the last one and this one.
+            The frames missing between the last frame and this one; None if there are none.
         """
         before, self._last = self._last, pts
         if self._has_lost_count:
@@ -230,36 +231,36 @@ class Timeline:
         return any(first - margin < until and last + margin > since for first, last in self._suspects)
 
     def frames_in(self, seconds: float) -> int:
-        """How many frames would fill the time from the last packet's end to the end that the file states."""
+        """Number of frames that would fill the seconds from the last packet's end to the stated end."""
         if not self._step or seconds < (self._longest - self._step / 4) * self._tick_s:
             return 0
         return round(seconds / (self._step * self._tick_s))
 
 
 class _Index:
-    """What an AVI says at its end: where each packet lies.
+    """The index at the end of an AVI, which lists each packet's byte position.
 
-    AVI has no times: FFmpeg counts packets, and after one that it could not find all others come too early.
+    AVI packets have no times. FFmpeg counts packets instead, so all packets after one it could not find come too early.
     """
 
     def __init__(self, stream: av.VideoStream) -> None:
         entries = stream.index_entries
         self._entries = entries
         self.packets = len(entries) if len(entries) and entries[-1].timestamp + 1 == stream.frames else 0
-        """How many it lists; 0 if it is missing or damaged. What shows the last frame once more is not listed."""
+        """Number of listed packets; 0 if the index is missing or damaged. Repetitions of a frame are not listed."""
         self.is_full = self.packets == stream.frames
         self._next = 0
         self._late = 0
 
     def find(self, packet: av.Packet[Any], *, is_damaged: bool) -> int | None:
-        """Give a packet the time of its number.
+        """Correct a packet's time by its place in the index.
 
         Args:
-            packet: To be found by its position, and given its time.
-            is_damaged: Whether something may be missing before it; else the index is wrong where it lists it.
+            packet: Packet, found by its byte position; its times are changed.
+            is_damaged: Whether packets may be missing before it; if not, further ones in the index are taken as wrong.
 
         Returns:
-            How many others there are between the last one that was found and this one; None if it is not listed.
+            Number of listed packets between the last one found and this one; None if this one is not listed.
         """
         if packet.pos is None or packet.dts is None:
             return None
@@ -278,25 +279,25 @@ class _Index:
 
 
 def states_end(container: av.container.InputContainer, stream: av.VideoStream) -> bool:
-    """Whether the file's head or index says how many frames or seconds there are."""
+    """Whether the file's header or index states the number of frames or the duration."""
     if container.format.name == _MP4:
         return bool(stream.frames)
     return container.format.name in _STATE_THEIR_END
 
 
 def stated_packets(container: av.container.InputContainer, stream: av.VideoStream) -> int:
-    """How many packets the video has by the file's head; 0 if it does not say."""
+    """Number of video packets that the file's header states; 0 if it states none."""
     if container.format.name == _MP4 and stream.frames:
         return len(stream.index_entries)  # without those that an edit list cuts away
     return (container.format.name == "avi" and _Index(stream).packets) or stream.frames
 
 
 def announced_end_s(container: av.container.InputContainer, stream: av.VideoStream) -> float:
-    """When the last frame ends, as the file's head says; 0 if it does not say."""
-    if container.format.name not in _STATE_THEIR_END:  # then FFmpeg has guessed
+    """End of the last frame in seconds, as the file's header states it; 0 if it does not."""
+    if container.format.name not in _STATE_THEIR_END:  # FFmpeg's duration is a guess
         return 0.0
     if stream.duration is not None and stream.time_base is not None:
-        start = stream.start_time or 0 if states_end(container, stream) else 0  # fragments are as long as they decode
+        start = stream.start_time or 0 if states_end(container, stream) else 0  # fragments: the end in decoding time
         return float((stream.duration + start) * stream.time_base)
     try:
         hours, minutes, seconds = (stream.metadata.get("DURATION") or "0:0:0").split(":")  # Matroska

@@ -26,25 +26,25 @@ from maskjet.media.timeline import Timeline, announced_end_s, stated_packets, st
 
 _OPEN_TIMEOUT_S, _READ_TIMEOUT_S = 10.0, 10.0
 _DAMAGED = "its data are damaged"
-_CONVERTING_THREADS = 4  # to RGB; one for each of 16 cores, FFmpeg's choice, takes a fifth off decoding at 720p
+_CONVERTING_THREADS = 4  # to RGB; FFmpeg's choice, 16 on 16 cores, makes decoding at 720p a fifth slower
 _CAMERA = re.compile(r"/dev/video\d+")
 _URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
 _PROTOCOLS = "http,https,httpproxy,tls,tcp,udp,rtp,srtp,rtsp,rtmp,rtmps,rtmpt,rtmpe,srt,ftp,mmsh,mmst,crypto,data"
 _NAMING_OTHERS = {"concat", "dash", "hls", "image2", "imf", "lavfi", "mlv", "sdp", "vobsub", "webm_dash_manifest"}
-"""Formats of files that name other files, or siblings that are read with them."""
+"""Formats whose files name other files, or are read together with sibling files."""
 
-# Titles may be of any encoding; PyAV 19 reads them so by itself and has no such argument.
+# Titles may be in any encoding; PyAV 19 replaces invalid bytes by itself and has no such argument.
 _METADATA: Any = {"metadata_errors": "replace"} if int(av.__version__.partition(".")[0]) < 19 else {}
 _T = TypeVar("_T")
 
 
 def is_stream(text: str) -> bool:
-    """Whether a source's name is a camera's or a URL and no path."""
+    """Whether a source's name is a camera or a URL rather than a file's path."""
     return bool(_CAMERA.fullmatch(text) or _URL.match(text))
 
 
 def files_of(text: str) -> list[Path]:
-    """The files that a video's name leads to, as far as it tells."""
+    """The files that a video's name refers to, as far as the name tells."""
     if is_stream(text):  # FFmpeg's protocols can be nested, as in async:file:///a.mp4
         return [Path(found) for found in re.findall(r"file:([^|]+)", text)]
     return [Path(text)]
@@ -53,23 +53,27 @@ def files_of(text: str) -> list[Path]:
 class VideoSource(Source):
     """A video file, camera or network stream, decoded by FFmpeg, upright.
 
-    A damaged frame costs itself, and those that can't be shown without it; frames whose packets are missing are one
-    entry in `bad_frames`, with their number. So each frame has the index it has in the whole file. Where the number
-    can't be known the entry says so, and `index_is_exact` is False from there on: in raw streams, whose packets have
-    no times, and in an AVI that lost its index, always; in others after damage if the frame rate varies or times are
-    damaged as well, and where a file begins inside a frame or without a key frame. What is left of a file leaves no
-    trace of a loss where it equals a whole one: cut to begin with a key frame, joined where a packet was taken out with
-    its header, or cut at an end that comes early by less than a gap elsewhere. Frames that are predicted from a damaged
-    one are shown as FFmpeg decodes them, up to the next key frame with traces of it. A file that ends before the count
-    or time it states gets one more entry in `bad_frames`, for its end; see `states_end`.
+    Damage loses the damaged frame and those that can't be shown without it. A run of frames whose packets are missing
+    is one entry in `bad_frames`, with their number, so that every frame keeps the index it has in the whole file.
+    Frames predicted from a damaged one are shown as FFmpeg decodes them, with traces of the damage up to the next key
+    frame. A file that ends before its stated frame count or duration gets one more entry in `bad_frames`, for its end;
+    see `states_end`.
 
-    Files are read themselves, never others that they name (playlists are refused); URLs over network protocols only.
+    If the number of missing frames is unknown, the entry says so and `index_is_exact` is False from there on. This is
+    always so in raw streams, whose packets have no times, and in an AVI without its index. In other files it happens
+    after damage if the frame rate varies or times are damaged as well, and if the file begins inside a frame or without
+    a key frame.
+
+    A loss goes unnoticed if the rest looks like a whole file: if it was cut to begin with a key frame, if a packet was
+    removed together with its header, or if it ends too early by less than a gap elsewhere.
+
+    Files that refer to other files, such as playlists, are refused. URLs are read over network protocols only.
 
     Args:
         name: Path, device file or URL.
 
     Raises:
-        SourceError: It can't be opened, has no video, or not one frame of it can be decoded.
+        SourceError: The source can't be opened, has no video, or has no frame that can be decoded.
     """
 
     kind = "video"
@@ -83,7 +87,7 @@ class VideoSource(Source):
         self._first = _interruptible(self._open) if is_stream(name) else self._open()
 
     def _open(self) -> Frame:
-        """Open it and read the first frame."""
+        """Open the source and decode its first frame."""
         self._container = _open_container(self.name)
         try:
             with _border(self.name):
@@ -102,7 +106,7 @@ class VideoSource(Source):
         container = self._container
         self._stream = stream = container.streams.video[0]
         self.is_live = bool(_CAMERA.fullmatch(self.name)) or (is_stream(self.name) and container.duration is None)
-        stream.thread_type = "SLICE" if self.is_live else "AUTO"  # a thread per frame is faster, and later
+        stream.thread_type = "SLICE" if self.is_live else "AUTO"  # a thread per frame is faster, but adds latency
         rate = stream.average_rate
         self.fps = float(rate) if rate else None
         self.length = None if self.is_live else self._announced_length(rate)
@@ -110,9 +114,9 @@ class VideoSource(Source):
         self._to_rgb = av.video.reformatter.VideoReformatter()
         self._timeline = Timeline(container, stream, None if is_stream(self.name) else Path(self.name))
         self.index_is_exact = not self._timeline.lacks_index
-        self._due: list[int] = []  # a heap: presentation times of packets that gave no frame yet
-        self._given_up: set[int] = set()  # those that were counted as lost
-        # What the decoder last said of damage; FFmpeg's HEVC decoder says nothing.
+        self._due: list[int] = []  # a heap: presentation times of packets without a frame yet
+        self._given_up: set[int] = set()  # presentation times of frames counted as lost
+        # The decoder's last report of damage; FFmpeg's HEVC decoder reports none, so damage is assumed.
         self._damage = _DAMAGED if stream.codec_context.name == "hevc" else None
         self._stated_s = announced_end_s(container, stream)
         self._stated_packets = stated_packets(container, stream)
@@ -143,9 +147,9 @@ class VideoSource(Source):
                     self._container.close()
 
     def close(self) -> None:
-        """Close the file or device; may be called twice, and while another thread reads, which then ends."""
+        """Close the file or device; may be called twice, and while another thread reads, whose frames then end."""
         self._is_closed = True
-        if self._is_reading.acquire(blocking=False):  # else whoever reads closes it: FFmpeg is in the middle of it
+        if self._is_reading.acquire(blocking=False):  # else FFmpeg is in use, and the reading thread closes it
             try:
                 self._container.close()
             finally:
@@ -159,7 +163,7 @@ class VideoSource(Source):
             if packet.stream_index != self._stream.index:
                 continue
             self._packets_seen += packet.pos is not None
-            if not packet.size and packet.dts is None:  # the last one, which drains the decoder
+            if not packet.size and packet.dts is None:  # the final, empty packet, which drains the decoder
                 self._timeline.end(is_cut=self._missing_at_end() > 0, states_end=self.states_end)
             if packet.size and packet.pts is not None and not packet.is_discard:
                 heappush(self._due, packet.pts)
@@ -172,7 +176,7 @@ class VideoSource(Source):
         self._miss_end()
 
     def _decoded_end(self) -> Iterator[Frame]:
-        """The frames still due, decoded again one by one: damage ends PyAV's draining of the decoder's threads."""
+        """Decode the frames still due again, without frame threads: at damage PyAV stops draining those."""
         with _open_container(self.name) as container:
             stream = container.streams.video[0]
             stream.thread_type = "SLICE"
@@ -185,7 +189,7 @@ class VideoSource(Source):
                         yield from self._show(picture)
 
     def _packets(self, container: av.container.InputContainer, stream: av.VideoStream) -> Iterator[av.Packet[Any]]:
-        """The packets of all streams to the end, or to where the file breaks off, and one that drains the decoder."""
+        """Packets of all streams (live: of the video) to the end or a read error, then one that drains the decoder."""
         packets: Iterator[av.Packet[Any]] = container.demux(stream) if self.is_live else container.demux()
         try:
             yield from packets
@@ -198,18 +202,18 @@ class VideoSource(Source):
             yield drain
 
     def _decode(self, packet: av.Packet[Any]) -> list[av.VideoFrame]:
-        """The pictures that come out of the decoder after this packet; none if it finds damage."""
+        """The pictures the decoder returns after a packet; none if it finds damage."""
         try:
             return packet.decode()
         except av.error.FFmpegError as error:
             self._damage = _reason(error)
             self._timeline.suspect()
-            if packet.size and packet.pts is None:  # it will not be missed
+            if packet.size and packet.pts is None:  # not in `_due`
                 self._skip(f"{self.name}: {self._damage}")
             return []
 
     def _show(self, picture: av.VideoFrame) -> Iterator[Frame]:
-        """The frame of a picture, unless it is damaged, or comes after it was given up."""
+        """Yield a decoded picture as a frame, unless it is damaged or was already counted as lost."""
         if picture.pts in self._given_up:
             return
         self._miss_before(picture.pts)
@@ -233,9 +237,9 @@ class VideoSource(Source):
         yield Frame(index, picture.time, image, self.name, name, index_is_exact=self.index_is_exact)
 
     def _miss_before(self, pts: int | None) -> None:
-        """Count the frames due before `pts`, None being the end, as lost if the stream is damaged.
+        """Count the packets due before `pts`, or the end if None, as lost frames if there is damage.
 
-        If it is not, they are no frames: second fields, or pictures that are never to be shown.
+        Without damage they are no frames but second fields, or pictures that are never shown.
         """
         while self._due and (pts is None or self._due[0] <= pts):
             due = heappop(self._due)
@@ -246,19 +250,19 @@ class VideoSource(Source):
                 self._skip(f"{self.name}: {self._damage or _DAMAGED}")
 
     def _place(self, pts: int | None) -> None:
-        """Count the frames whose packets are missing before one that is shown or lost."""
-        if self.is_live:  # its first frame is the first that comes, its next one the next that comes
+        """Count the frames whose packets are missing before a frame that is shown or lost."""
+        if self.is_live:  # frames are numbered as they arrive
             return
         if pts is None or self._stream.time_base is None:
             self.index_is_exact = False
             return
         gap = self._timeline.place(pts, has_damage=bool(self.bad_frames))
         self.index_is_exact &= not self._timeline.is_doubtful
-        if gap is not None and (gap.count or self.index_is_exact):  # that it can't be known is said once
+        if gap is not None and (gap.count or self.index_is_exact):  # an unknown number is reported once
             self._miss(gap.count, gap.is_exact, f"before {float(pts * self._stream.time_base):.2f} s")
 
     def _missing_at_end(self) -> int:
-        """How many frames the file states and does not have at its end."""
+        """Number of frames the file states beyond its actual end."""
         if self.is_live:
             return 0
         if self._stated_packets:
@@ -276,7 +280,7 @@ class VideoSource(Source):
             self._miss(count, is_exact, f"at the end: the video breaks off at {self._end_s:.2f} of {stated_s:.2f} s")
 
     def _miss(self, count: int, is_exact: bool, where: str) -> None:
-        """Note a run of frames whose packets are missing."""
+        """Record a run of frames whose packets are missing."""
         how_many = f"{count} frame{'s'[: count > 1]}" if is_exact else f"{count or 'some'} frames or another number"
         self.index_is_exact &= is_exact
         self._missing += count
@@ -285,13 +289,13 @@ class VideoSource(Source):
 
 @contextmanager
 def _border(name: str) -> Iterator[None]:
-    """Where videos are read: what FFmpeg and PyAV raise becomes a SourceError."""
-    what = f"source must be an image, video or stream, {name!r} can't be read"
-    with border(SourceError, what):
+    """Turn errors of FFmpeg and PyAV into a SourceError that names the video."""
+    message = f"source must be an image, video or stream, {name!r} can't be read"
+    with border(SourceError, message):
         try:
             yield
         except av.error.FFmpegError as error:
-            raise SourceError(f"{what}: {_reason(error)}.") from error
+            raise SourceError(f"{message}: {_reason(error)}.") from error
 
 
 def _reason(error: av.error.FFmpegError) -> str:
@@ -301,7 +305,7 @@ def _reason(error: av.error.FFmpegError) -> str:
 
 
 def _interruptible(work: Callable[[], _T]) -> _T:
-    """Do what may wait for the network in a thread of its own: FFmpeg heeds no signals, so Ctrl-C would wait, too."""
+    """Run work that may wait for the network in a thread: FFmpeg ignores signals, so Ctrl-C would have to wait."""
     if threading.current_thread() is not threading.main_thread():
         return work()
     done: Future[_T] = Future()
@@ -325,7 +329,7 @@ def _open_container(name: str) -> av.container.InputContainer:
         options["rtsp_transport"] = "tcp"
     with _border(name):
         container: av.container.InputContainer = av.open(
-            name if is_stream(name) else f"file:{name}",  # with the protocol, or "12:00.mp4" would name one
+            name if is_stream(name) else f"file:{name}",  # with the protocol, or "12:00.mp4" would be read as one
             format="v4l2" if is_camera else None,
             options=options,
             timeout=(_OPEN_TIMEOUT_S, _READ_TIMEOUT_S),
@@ -341,12 +345,12 @@ def _open_container(name: str) -> av.container.InputContainer:
 
 @cache
 def _formats() -> str:
-    """All that FFmpeg reads but files that name other files."""
+    """All formats that FFmpeg reads, except `_NAMING_OTHERS`."""
     return ",".join(sorted(av.formats_available - _NAMING_OTHERS))
 
 
 def _check(container: av.container.InputContainer, name: str) -> None:
-    """Refuse what has no video that can be decoded here, before memory is taken for a frame."""
+    """Raise if there is no decodable video or its frames are too large, before memory is allocated for one."""
     if not container.streams.video:
         raise SourceError(f"source must contain video, {name!r} contains none.")
     context = container.streams.video[0].codec_context
@@ -357,5 +361,5 @@ def _check(container: av.container.InputContainer, name: str) -> None:
 
 
 def _end_s(packet: av.Packet[Any]) -> float:
-    """When what is in a packet ends."""
+    """End of a packet's presentation, in seconds."""
     return float(((packet.pts or 0) + (packet.duration or 0)) * packet.time_base)

@@ -1,4 +1,4 @@
-"""Where results go: JSON lines, COCO JSON, annotated video, annotated images."""
+"""Output sinks: JSON lines, COCO JSON, annotated video, annotated images."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ __all__ = [
 
 
 def open_sinks(outs: Sequence[str], *, fps: float | None = None) -> Sinks:
-    """Open the sinks that output paths ask for by their suffix.
+    """Open one sink per output path, chosen by its suffix.
 
     Args:
         outs: .mp4, .mkv or .mov for annotated video, .jsonl or "-" for JSON lines, .json for COCO JSON, .jpg or .png
             for one annotated image, a folder (no suffix, or a slash at its end) for many. Missing folders are made,
             existing files replaced once the new ones are whole.
-        fps: Of videos whose frames bring no times.
+        fps: Frames per second of videos whose frames have no times; None for 30.
 
     Returns:
-        The sinks as one.
+        One sink that writes to all of them.
 
     Raises:
-        InputError: A suffix that is not known, an output given twice, or no output at all.
-        OutputError: An output that can't be written.
+        InputError: A suffix is unknown, an output is given twice, there is no output, or fps is not above 0.
+        OutputError: An output can't be written.
     """
     if fps is not None and not (math.isfinite(fps) and fps > 0):
         raise InputError(f"fps must be above 0, got {fps}.")
@@ -62,21 +62,21 @@ def open_sinks(outs: Sequence[str], *, fps: float | None = None) -> Sinks:
 
 
 def open_sinks_by_source(outs: Sequence[str], sources: Sequence[Source]) -> SinksBySource:
-    """Open the sinks of sources that run side by side: for each its own, and JSON lines for all where a path says so.
+    """Open the sinks of sources read side by side: one per source if the path has `{}`, else one for all sources.
 
     Args:
-        outs: As for `open_sinks`. Each `{}` becomes the name of the source: a file's without folder and suffix, a URL's
-            host and file, "video0" for a camera; "_" stands for what is neither letter, digit, space nor hyphen, and a
-            number is added where sources have the same. Without `{}` JSON lines take the frames of all sources; their
-            lines have the frame's "stream" only if sources were opened with the same name.
-        sources: In the order of `Frame.stream`, at least one. None of their files is overwritten.
+        outs: Paths as in `open_sinks`. Each `{}` becomes the name of the source: a file's without folder and suffix, a
+            URL's host and file, "video0" for a camera. Characters other than letters, digits, spaces and hyphens become
+            "_", and equal names get a number. With several sources only JSON lines may lack `{}`; their lines have the
+            frame's "stream" only if sources were opened with the same name.
+        sources: At least one, in the order of `Frame.stream`. None of their files is overwritten.
 
     Returns:
-        The sinks as one.
+        One sink that writes each frame to the sinks of its source.
 
     Raises:
-        InputError: As for `open_sinks`, also if an output is one of the sources' files; or `{}` is missing where there
+        InputError: An output is invalid as in `open_sinks`, is one of the sources' files, or lacks `{}` although there
             are several sources.
-        OutputError: An output that can't be written.
+        OutputError: An output can't be written.
     """
     return check_outputs(outs, sources).open()

@@ -1,4 +1,4 @@
-"""COCO JSON."""
+"""COCO JSON output."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from maskjet.files import Part, naming
 from maskjet.media.frames import Frame
 from maskjet.media.sinks.sink import Sink
 
-# How the lines of each kind start, by its place in the data set; the first key of an entry decides.
+# The data set's lists, in order, and the start of their entries' lines: an entry's first key tells its list.
 _STARTS = {"images": b'{"file_name"', "categories": b'{"name"', "annotations": b'{"id"'}
 _ENTRIES_AT_ONCE = 1000
 
@@ -22,18 +22,18 @@ _ENTRIES_AT_ONCE = 1000
 class CocoJson(Sink):
     """A COCO data set: images, categories, and annotations with a score each.
 
-    Its "annotations" are also a COCO results list, as pycocotools' loadRes takes it. An image's id is its frame's
-    index, its file_name the frame's name. COCO numbers categories from 1: a model's class ids, where they start at 0,
-    are written plus one, and as they are where they are COCO's own.
+    Its "annotations" are also a COCO results list, which pycocotools' loadRes reads. An image's id is its frame's
+    index, its file_name the frame's name. COCO numbers categories from 1: if the model has a class 0, class ids are
+    written plus one, else unchanged.
 
-    Entries are written as they come, one JSON object per line, to a .partial.jsonl beside the file: memory does not
-    grow, and after a crash they are there. `close` makes the data set of them.
+    Entries are written as they come, one JSON object per line, to a .partial.jsonl beside the file, so that memory does
+    not grow and entries survive a crash. `close` builds the data set from them.
 
     Args:
-        path: The file.
+        path: Path of the .json file.
 
     Raises:
-        OutputError: It can't be opened.
+        OutputError: The file can't be opened.
     """
 
     def __init__(self, path: str) -> None:
@@ -63,7 +63,7 @@ class CocoJson(Sink):
         self._frames += 1
 
     def _new_categories(self, detections: Detections) -> Iterator[dict[str, Any]]:
-        """The entries of classes that no frame had before: all the model knows, and those it found without a name."""
+        """Entries of classes not written yet: the model's named ones, and unnamed ones that were detected."""
         names = dict(zip(detections.class_id.tolist(), detections.class_name, strict=True)) | dict(
             detections.class_names
         )
@@ -72,7 +72,7 @@ class CocoJson(Sink):
             yield {"name": names[class_id], "id": class_id + (self._first_id or 0)}
 
     def close(self) -> None:
-        """Make one JSON object of the entries."""
+        """Build the data set from the entries and give the file its name."""
         if self._entries is None:
             return
         with ExitStack() as undo:
@@ -91,7 +91,7 @@ class CocoJson(Sink):
         self._entries, self.paths = None, (self._path,)
 
     def _copy(self, start: bytes, whole: Part) -> None:
-        """Copy the entries of one kind."""
+        """Copy the entries whose lines begin with `start`."""
         assert self._entries is not None
         separator = b"\n"
         with self._entries.path.open("rb") as file:
@@ -101,7 +101,7 @@ class CocoJson(Sink):
                 separator = b",\n"
 
     def abandon(self) -> None:
-        """Leave the entries beside the file's name."""
+        """Keep the entries in the .partial.jsonl; without frames, remove it."""
         if self._entries is None:
             return
         if self._frames:

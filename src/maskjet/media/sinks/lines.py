@@ -1,4 +1,4 @@
-"""JSON lines."""
+"""JSON lines output."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from maskjet.media.sinks.sink import Sink
 
 
 class JsonLines(Sink):
-    """One line of JSON per frame: index, time_s, source, name and what `Detections.as_dict` returns.
+    """One line of JSON per frame: index, time_s, source, name and the fields of `Detections.as_dict`.
 
-    Every line is written through at once, so that there are whole lines at any moment, and after a crash.
+    Every line is flushed at once, so that the file holds whole lines at any moment, even after a crash.
 
     Args:
-        path: The file.
-        tells_streams: Whether each line also has the frame's stream, which its source's name does not tell.
+        path: Path of the .jsonl file.
+        tells_streams: Whether each line also has the frame's "stream", as sources may share a name.
 
     Raises:
-        OutputError: It can't be opened.
+        OutputError: The file can't be opened.
     """
 
     def __init__(self, path: str, *, tells_streams: bool = False) -> None:
@@ -53,7 +53,7 @@ class JsonLines(Sink):
         self._part, self.paths = None, (self._path,)
 
     def abandon(self) -> None:
-        """Leave the lines beside the file's name."""
+        """Keep the lines under the temporary name; without lines, remove the file."""
         if self._part is None:
             return
         if self._lines:
@@ -65,7 +65,7 @@ class JsonLines(Sink):
 
 
 class StdoutLines(Sink):
-    """The same on stdout."""
+    """JSON lines on stdout, as `JsonLines` writes them to a file."""
 
     paths = ("-",)
 
@@ -82,10 +82,10 @@ class StdoutLines(Sink):
             stdout.flush()
 
     def close(self) -> None:
-        """Nothing is left to do."""
+        """Do nothing: lines are flushed already."""
 
     def abandon(self) -> None:
-        """Nothing can be taken back."""
+        """Do nothing: printed lines can't be taken back."""
 
 
 def line(frame: Frame, detections: Detections, *, tells_streams: bool) -> str:

@@ -1,4 +1,4 @@
-"""Which outputs are asked for: checked before anything is opened, and then opened."""
+"""Output paths: checked before anything is opened, then opened as sinks."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from maskjet.media.sinks.sink import Sink, SinksBySource
 from maskjet.media.sinks.video import AnnotatedVideo
 
 PLACEHOLDER = "{}"
-"""In an output's path: the name of its source."""
+"""Placeholder in an output's path that becomes the name of its source."""
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """Outputs that were checked, ready to be opened."""
+    """Checked output paths, ready to be opened."""
 
     shared: Sequence[str]
     """Paths that take the frames of all sources."""
     owned: Sequence[Sequence[str]]
     """Per source, paths that take its frames alone."""
     sources: Sequence[Source]
-    """In the order of `Frame.stream`."""
+    """All sources, in the order of `Frame.stream`."""
 
     def open(self) -> SinksBySource:
-        """Open them all.
+        """Open a sink for every path.
 
         Raises:
-            OutputError: One can't be written.
+            OutputError: An output can't be written.
         """
         names = [source.name for source in self.sources]
         tells_streams = len(set(names)) < len(names)
@@ -59,7 +59,7 @@ class Outputs:
         return SinksBySource(shared, [[next(opened) for _ in own] for own in self.owned])
 
     def pairs(self) -> Iterator[tuple[str, Source]]:
-        """Each path with its source; for those of all sources that is the first one."""
+        """Each path with its source; shared paths come with the first one."""
         yield from ((out, self.sources[0]) for out in self.shared)
         for source, own in zip(self.sources, self.owned, strict=True):
             yield from ((out, source) for out in own)
@@ -77,15 +77,15 @@ def open_sink(
     """Open one output.
 
     Args:
-        out: Its path, checked.
-        source: Whose frames it takes.
-        fps: As for `AnnotatedVideo`.
-        taken: As for `AnnotatedImages`.
-        files: Likewise its sources.
-        tells_streams: As for `JsonLines`.
+        out: Path of the output, checked.
+        source: Source of the frames, if known.
+        fps: Frames per second for `AnnotatedVideo`.
+        taken: Paths taken by other sinks, for `AnnotatedImages`.
+        files: Source files not to be overwritten, for `AnnotatedImages`.
+        tells_streams: Whether lines state the frame's stream, for `JsonLines`.
 
     Raises:
-        OutputError: It can't be written.
+        OutputError: The output can't be written.
     """
     kind = kind_of(out)
     if kind == "images":
@@ -100,19 +100,19 @@ def open_sink(
 
 
 def check_outputs(outs: Sequence[str], sources: Sequence[Source]) -> Outputs:
-    """Check, without opening or making anything, that outputs can be written and none is another, or a source.
+    """Check, without opening or making anything, that outputs can be written, are distinct and are no source.
 
     Args:
-        outs: As for `open_sinks_by_source`.
-        sources: Likewise.
+        outs: Paths, as in `open_sinks_by_source`.
+        sources: Sources, in the order of `Frame.stream`.
 
     Raises:
-        InputError: As `open_sinks_by_source` says.
-        OutputError: A path is too long, or its folder is none or closed to us.
+        InputError: An output is invalid, as in `open_sinks_by_source`.
+        OutputError: A path is too long, or its folder is not a writable folder.
     """
     shared = [out for out in outs if PLACEHOLDER not in out]
     for out in outs:
-        _check_word(out)
+        _check_form(out)
         if len(sources) > 1 and PLACEHOLDER not in out and kind_of(out) != "lines":
             example = f"out/{PLACEHOLDER}{Path(out).suffix}"
             raise InputError(
@@ -129,7 +129,7 @@ def check_outputs(outs: Sequence[str], sources: Sequence[Source]) -> Outputs:
 
 
 def unique_stems(names: Sequence[str]) -> list[str]:
-    """What `{}` becomes for each of the sources of these names; no two are the same."""
+    """The text that replaces `{}` for each of these source names, without duplicates."""
     stems: list[str] = []
     for name in names:
         stem = _stem(name)
@@ -139,7 +139,7 @@ def unique_stems(names: Sequence[str]) -> list[str]:
 
 
 def _stem(name: str) -> str:
-    """A source's name as part of a file name: no folder, no suffix, and of a URL no password or query."""
+    """A source's name as part of a file name: no folder, no suffix, and no password or query of a URL."""
     stem = Path(name).stem
     if "://" in name:
         url = urlsplit(name)
@@ -149,7 +149,7 @@ def _stem(name: str) -> str:
 
 
 def kind_of(out: str) -> Literal["images", "video", "lines", "data set"]:
-    """What an output's path asks for."""
+    """The kind of output that a path names."""
     suffix = Path(out).suffix.lower()
     kinds: Mapping[str, Literal["images", "video", "lines", "data set"]] = {
         **dict.fromkeys(pictures.SUFFIXES, "images"),
@@ -169,8 +169,8 @@ def kind_of(out: str) -> Literal["images", "video", "lines", "data set"]:
     raise InputError(f"out must end in one of {known}, or be a folder or '-', got {out!r}.")
 
 
-def _check_word(out: str) -> None:
-    """Check what can be told from the word alone."""
+def _check_form(out: str) -> None:
+    """Check that a path is well-formed and names a kind of output."""
     if not out or "\0" in out:
         raise InputError(f"out must be a path, got {out!r}.")
     if "://" in out:
@@ -186,7 +186,7 @@ def check_paths(outs: Sequence[str], sources: Sequence[Source] = ()) -> None:
     files = set(_identities(sources))
     seen: set[str | FileId] = set()
     for out in outs:
-        _check_word(out)
+        _check_form(out)
         with naming(out):
             identities = {out} if out == "-" else _check_path(out, files)
         if seen & identities:
@@ -195,7 +195,7 @@ def check_paths(outs: Sequence[str], sources: Sequence[Source] = ()) -> None:
 
 
 def _check_path(out: str, files: Collection[FileId]) -> set[str | FileId]:
-    """Check one path; what tells it from others, whatever they are written like."""
+    """Check one path; returns keys that identify its file, however the path is spelled."""
     path = Path(os.path.realpath(out))
     is_folder = kind_of(out) == "images" and not pictures.is_picture(out)
     try:
@@ -218,7 +218,7 @@ def _check_path(out: str, files: Collection[FileId]) -> set[str | FileId]:
 
 
 def _check_folder(out: str, folder: Path) -> None:
-    """Check that files can be made in a folder, or the folder in the next one above that is there."""
+    """Check that a folder is writable or, if missing, can be created."""
     while not folder.exists():
         folder = folder.parent
     if not folder.is_dir():
@@ -228,7 +228,7 @@ def _check_folder(out: str, folder: Path) -> None:
 
 
 def _check_pictures(outputs: Outputs) -> None:
-    """Check that no picture would go where an image of a source is, as far as names tell beforehand."""
+    """Check that no picture would overwrite a source's image, as far as names tell beforehand."""
     files = {path.resolve() for source in outputs.sources for path in source.files if _is_image(path)}
     taken: set[Path] = set()
     for out, source in outputs.pairs():
@@ -243,7 +243,7 @@ def _is_image(path: Path) -> bool:
 
 
 def _identities(sources: Sequence[Source]) -> Iterator[FileId]:
-    """Device and inode of the sources' files that are there."""
+    """Device and inode of each source file that exists."""
     for path in chain.from_iterable(source.files for source in sources):
         with suppress(OSError, ValueError):
             status = path.stat()

@@ -1,4 +1,4 @@
-"""Annotated images."""
+"""Annotated images as output."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from maskjet.media.images import IMAGE_SUFFIXES
 from maskjet.media.sinks.sink import Sink
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
-"""Of pictures that are written."""
+"""Suffixes of annotated images."""
 FileId = tuple[int, int]
-"""Device and inode."""
+"""Device and inode numbers, which identify a file."""
 
 
 def is_picture(path: str | Path) -> bool:
-    """Whether a path is that of one picture, and not of a folder."""
+    """Whether a path names one picture, not a folder."""
     return Path(path).suffix.lower() in SUFFIXES
 
 
 class PictureNames:
-    """Where the pictures of frames go: no two to the same place.
+    """Chooses a path of its own for each frame's picture.
 
     Args:
-        path: As for `AnnotatedImages`.
-        taken: Paths of pictures that others write; grows.
+        path: Folder or single picture, as in `AnnotatedImages`.
+        taken: Paths of pictures that others write; own ones are added.
     """
 
     def __init__(self, path: str, taken: set[Path]) -> None:
@@ -42,7 +42,7 @@ class PictureNames:
         self._taken = taken
 
     def take(self, frame_name: str, index: int) -> Path:
-        """A path that no earlier frame has."""
+        """Take a path that no earlier frame has."""
         video, _, number = frame_name.rpartition("#")
         own = f"{Path(video).stem}_{number:>06}" if number.isdecimal() else Path(frame_name).name
         wanted = Path(self._name or own or "frame")
@@ -55,20 +55,19 @@ class PictureNames:
 
 
 class AnnotatedImages(Sink):
-    """Images with their detections drawn in, each whole or not there.
+    """Images with their detections drawn in; a file is whole or does not exist.
 
-    In a folder they keep the names of their files, but for the suffix where it is neither .jpg nor .png; frames of a
-    video get theirs with a number. Where a name is taken, by a file of the same name in another folder, the frame's
+    In a folder, images keep their file names; a suffix other than .jpg, .jpeg and .png becomes .jpg. Video frames get
+    the video's name and their number. If a name is taken, as by a file of the same name in another folder, the frame's
     index is added.
 
     Args:
-        path: The folder, made if it is not there; or the .jpg or .png of the only frame, others getting its name and
-            their index.
-        taken: Paths of pictures that other sinks write; grows.
-        sources: Files that must not be written over.
+        path: A folder, made if missing; or one .jpg or .png, to whose name frames after the first add their index.
+        taken: Paths of pictures that other sinks write; own ones are added.
+        sources: Files that must not be overwritten.
 
     Raises:
-        OutputError: Nothing can be written there.
+        OutputError: The folder can't be written to.
     """
 
     def __init__(self, path: str, *, taken: set[Path] | None = None, sources: Collection[FileId] = ()) -> None:
@@ -76,7 +75,7 @@ class AnnotatedImages(Sink):
         self._sources = sources
         with naming(path):
             self._names.folder.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=self._names.folder).close()  # a folder may be there and closed to us
+            tempfile.TemporaryFile(dir=self._names.folder).close()  # an existing folder may not be writable
         self.paths = (path,)
 
     def write(self, frame: Frame, detections: Detections) -> None:
@@ -88,8 +87,8 @@ class AnnotatedImages(Sink):
         try:
             _, data = cv2.imencode(path.suffix, pixels, [cv2.IMWRITE_JPEG_QUALITY, 92])
         except cv2.error as error:  # a JPEG has at most 65,500 pixels a side
-            raise OutputError(f"{str(path)!r} must be of a size that {path.suffix} has: {error}.") from error
-        part = Part(str(path), suffix="")  # of no image, or it would be one of the folder
+            raise OutputError(f"{str(path)!r} must be of a size that {path.suffix} can hold: {error}.") from error
+        part = Part(str(path), suffix="")  # no image suffix, or it would count as an image of the folder
         try:
             part.write(data.tobytes())
             part.finish(is_durable=False)
@@ -106,7 +105,7 @@ class AnnotatedImages(Sink):
             raise InputError(f"out must not be where the source is, {str(path)!r} would be overwritten.")
 
     def close(self) -> None:
-        """Nothing is left to do."""
+        """Do nothing: each image is finished already."""
 
     def abandon(self) -> None:
-        """Nothing either: each image is whole."""
+        """Do nothing: each image is whole."""

@@ -1,4 +1,4 @@
-"""Sinks: what takes frames with their detections, alone or several as one."""
+"""The interface of output sinks, and several sinks combined into one."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from maskjet.media.frames import Frame
 class Sink(ABC):
     """Takes frames with their detections, in order; a context manager.
 
-    A file is written under another name beside its own and takes its own in `close`, once it is whole. Where an
-    exception ends the context, `abandon` is called instead: what was there before stays, and what was written stays
-    beside it. KeyboardInterrupt is no such exception: whoever stops a run wants what there is.
+    A file is written under a temporary name beside its own and renamed by `close`, once it is whole. If an exception
+    ends the context, `abandon` is called instead: an existing file stays, and the partial output is kept beside it.
+    KeyboardInterrupt closes the sink: a user who stops a run wants the results so far.
 
     Attributes:
-        paths: Where the output lies now; nothing where there is none.
+        paths: Current paths of the output; empty if there is none.
     """
 
     paths: Sequence[str] = ()
@@ -37,7 +37,7 @@ class Sink(ABC):
 
     @abstractmethod
     def abandon(self) -> None:
-        """Keep what was written, readable and under no name of something whole; nothing after `close`."""
+        """Keep the partial output, readable, under its temporary name; does nothing after `close`."""
 
     def __enter__(self) -> Self:
         return self
@@ -57,7 +57,7 @@ class Sinks(Sink):
     """Several sinks as one.
 
     Attributes:
-        left_out: Detections that no sink was given because their box or confidence is not finite.
+        left_out: Number of detections that were not written because their box or confidence is not finite.
     """
 
     def __init__(self, sinks: Sequence[Sink]) -> None:
@@ -66,13 +66,13 @@ class Sinks(Sink):
         self.left_out = 0
 
     def write(self, frame: Frame, detections: Detections) -> None:
-        """Write one frame to each."""
+        """Write one frame to each sink."""
         detections = self._finite(detections)
         for sink in self._sinks:
             sink.write(frame, detections)
 
     def _finite(self, detections: Detections) -> Detections:
-        """Leave out what JSON has no numbers for, and what can't be drawn."""
+        """Drop detections that are not finite: JSON has no such numbers, and they can't be drawn."""
         is_finite = np.isfinite(detections.xyxy).all(axis=1) & np.isfinite(detections.confidence)
         if is_finite.all():
             return detections
@@ -80,11 +80,11 @@ class Sinks(Sink):
         return detections[is_finite]
 
     def close(self) -> None:
-        """Close each; if one fails, the others are closed all the same."""
+        """Close each sink; if one fails, the others are closed all the same."""
         self._call_each("close")
 
     def abandon(self) -> None:
-        """Abandon each."""
+        """Abandon each sink; if one fails, the others are abandoned all the same."""
         self._call_each("abandon")
 
     def _call_each(self, method: str) -> None:
@@ -98,11 +98,11 @@ class Sinks(Sink):
 
 
 class SinksBySource(Sinks):
-    """Sinks of which some take the frames of all sources, and the others those of one.
+    """Sinks of several sources: shared ones take all frames, owned ones those of one source.
 
     Args:
-        shared: For the frames of all.
-        owned: For each source, in the order of `Frame.stream`, its own.
+        shared: Sinks for the frames of all sources.
+        owned: Sinks per source, in the order of `Frame.stream`.
     """
 
     def __init__(self, shared: Sequence[Sink], owned: Sequence[Sequence[Sink]]) -> None:

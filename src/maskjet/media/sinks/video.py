@@ -1,4 +1,4 @@
-"""Annotated video."""
+"""Annotated video as output."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _CONTAINERS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     ".mkv": ("matroska", {"cluster_time_limit": "1000", "flush_packets": "1"}),
     ".mov": ("mov", _FRAGMENTS),
 }
-"""FFmpeg's format, and options with which a file plays up to its last second at any moment while it is written."""
+"""FFmpeg's format by suffix, and options that keep a file playable, but for its last second, while it is written."""
 SUFFIXES = tuple(_CONTAINERS)
 
 _DEFAULT_FPS = 30.0
-_LOWEST_FPS, _HIGHEST_FPS = 0.001, 1000.0  # what a file says beyond is wrong
-_LONGEST_GAP_S = 3600.0  # an MP4 holds 13 hours
+_LOWEST_FPS, _HIGHEST_FPS = 0.001, 1000.0  # a rate outside is taken as wrong
+_LONGEST_GAP_S = 3600.0  # a longer one is a clock's jump; an MP4 holds 13 hours
 _CLOCK_HZ = 90_000  # ticks of a video's timestamps, as in MPEG
 # 10 ms of CPU per noisy 720p frame; veryfast at the same PSNR takes 20 ms and saves a fifth of the size.
 _ENCODER = {"preset": "ultrafast", "crf": "22"}
@@ -46,23 +46,22 @@ _ENCODER = {"preset": "ultrafast", "crf": "22"}
 class AnnotatedVideo(Sink):
     """H.264 video of the frames with their detections drawn in.
 
-    It starts at 0; frames keep their distances in time. Where there is no clock, or it jumps (back to another video's
-    start, or more than an hour ahead), they follow at the frames per second given. The first frame sets the size, an
-    odd side loses its last row or column; frames of another size are shrunk or grown into it, their proportions kept,
-    on black. Colours are written, and tagged, as the source's are; as BT.709 for HD and BT.601 below where it does not
-    say.
+    The video starts at 0 and keeps the frames' intervals in time. If there is no clock, or it jumps (back to another
+    video's start, or more than an hour ahead), frames follow at `fps`. The first frame sets the size; an odd side loses
+    its last row or column. Frames of another size are letterboxed. Colours are encoded and tagged like the source's; if
+    it states none, as BT.709 for HD and BT.601 below.
 
-    While it is written, MP4 and QuickTime are fragmented, so that all but the last second plays after a crash. `close`
-    copies them to files whose index comes first, which takes as much room again; without it the fragments stay, which
-    play all the same.
+    MP4 and QuickTime are fragmented while they are written, so that all but the last second plays after a crash.
+    `close` copies them to a file with its index first, which takes as much disk space again. If that fails, the
+    fragmented file takes the name; it plays as well.
 
     Args:
-        path: .mp4, .mkv or .mov.
-        fps: Frames per second where the frames bring no times; None for the source's, or 30.
-        source: Whose colours and pixel shape it has, once its first frame is there.
+        path: Path of the .mp4, .mkv or .mov file.
+        fps: Frames per second for frames without times; None for the source's rate, or 30.
+        source: Source whose colours and pixel aspect ratio the video gets; they are read with the first frame.
 
     Raises:
-        OutputError: It can't be opened.
+        OutputError: The file can't be opened.
     """
 
     def __init__(self, path: str, fps: float | None = None, source: Source | None = None) -> None:
@@ -100,7 +99,7 @@ class AnnotatedVideo(Sink):
             self._encode(self._part, picture)
 
     def _encode(self, part: Part, picture: av.VideoFrame | None) -> None:
-        """Encode a picture, or with None what the encoder holds, and write it through."""
+        """Encode a picture, or drain the encoder if None, and flush the packets to the file."""
         assert self._container is not None
         assert self._stream is not None
         try:
@@ -109,11 +108,11 @@ class AnnotatedVideo(Sink):
                 self._packets += 1
             part.file.flush()
         except BaseException:
-            self._give_up(part)  # FFmpeg crashes if it is asked for more after a header that failed
+            self._give_up(part)  # FFmpeg crashes if it is called again after a failed header
             raise
 
     def _give_up(self, part: Part) -> None:
-        """Leave what was written, unless it is nothing."""
+        """Keep the partial file; remove it if it is empty."""
         part.keep()
         if not self._packets or not part.path.stat().st_size:
             part.remove()
@@ -121,7 +120,7 @@ class AnnotatedVideo(Sink):
         self._part = None
 
     def _next_tick(self, time_s: float | None) -> int:
-        """When to show a frame of this time in its source, in ticks since the first."""
+        """Presentation time of a frame in ticks since the first, from its time in the source."""
         gap_s = 1 / self._fps
         if time_s is not None and self._source_s is not None and 0 < time_s - self._source_s <= _LONGEST_GAP_S:
             gap_s = time_s - self._source_s
@@ -141,7 +140,7 @@ class AnnotatedVideo(Sink):
         _tag(self._stream.codec_context, look or guess_look((height, width)))
 
     def close(self) -> None:
-        """Finish the file, which is then playable; without a single frame there is none."""
+        """Finish the file and give it its name; without frames there is no file."""
         if self._part is None:
             return
         if self._container is None:
@@ -167,7 +166,7 @@ class AnnotatedVideo(Sink):
         part.file.flush()
 
     def _finish_in_order(self, part: Part) -> None:
-        """Copy the fragments to a file with its index first, and give that the name; the fragments if it can't be."""
+        """Copy the packets to a file with its index first, which takes the name; if that fails, the fragments do."""
         with ExitStack() as undo:
             try:
                 whole = Part(self._path)
@@ -183,7 +182,7 @@ class AnnotatedVideo(Sink):
         part.remove()
 
     def abandon(self) -> None:
-        """Leave what there is beside the file's name; it plays."""
+        """Keep the partial file, playable, under its temporary name."""
         if self._part is None:
             return
         part = self._part
@@ -194,14 +193,14 @@ class AnnotatedVideo(Sink):
 
 
 def _tag(context: av.VideoCodecContext, look: Look) -> None:
-    """Write a look into a stream."""
+    """Tag a stream with colour space and pixel aspect ratio."""
     context.colorspace, context.color_primaries, context.color_trc = look.matrix, look.primaries, look.transfer
     context.color_range = 2 if look.is_full_range else 1
     context.sample_aspect_ratio = look.pixel_aspect
 
 
 def _copy(part: Part, whole: Part, container_format: str) -> int:
-    """Copy a video as it is to a file with its index first; the number of frames."""
+    """Copy a video's packets to a file with its index first; returns their number."""
     packets = 0
     with (
         av.open(str(part.path)) as fragments,
@@ -217,7 +216,7 @@ def _copy(part: Part, whole: Part, container_format: str) -> int:
 
 
 def _fit(image: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
-    """Bring an image to a size: unchanged or cropped by a row or column where that is enough, else letterboxed."""
+    """Fit an image to a size: cropped by up to one row and column if that is enough, else letterboxed."""
     if 0 <= image.shape[0] - height <= 1 and 0 <= image.shape[1] - width <= 1:
         return np.ascontiguousarray(image[:height, :width])
     scale = min(height / image.shape[0], width / image.shape[1])
