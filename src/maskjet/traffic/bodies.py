@@ -1,7 +1,7 @@
-"""What moves on the street, as lit boxes: car, truck, bus, motorcycle, person.
+"""Bodies of moving things, built from boxes: car, truck, bus, motorcycle, person.
 
 A body is a list of faces, each a quadrilateral with a colour. Details (windows, lights, wheels) are faces that lie on
-another one and are drawn right after it. Local axes: x to the right, y forward, z up; metres; the origin on the ground.
+another one and are drawn right after it. Local axes in metres: x to the right, y forward, z up; the origin is on the ground.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ _CLOTHES: tuple[Colour, ...] = (
     (98, 108, 120),
 )
 
-# The corners of a box's faces, in -1..1 of its half sizes, in an order such that u goes to the right and v upwards when
-# the face is looked at from outside.
+# Corners of a box's faces in units of its half sizes, ordered so that u points right and v up when the face is seen
+# from outside.
 _SIDES = {
     "front": ((1, 1, -1), (-1, 1, -1), (-1, 1, 1), (1, 1, 1)),
     "back": ((-1, -1, -1), (1, -1, -1), (1, -1, 1), (-1, -1, 1)),
@@ -71,17 +71,17 @@ class Body:
     corners: NDArray[np.float64]
     """[F, 4, 3] in metres."""
     normals: NDArray[np.float64]
-    """[F, 3], outwards, of length 1; of a detail, its face's."""
+    """[F, 3]: unit normals, outwards; a detail has its face's."""
     colours: NDArray[np.float64]
     """[F, 3] RGB, 0..255, before light."""
     carrier: NDArray[np.int64]
-    """[F]: the face that a detail lies on; its own number for other faces."""
+    """[F]: index of the face that a detail lies on; other faces have their own index."""
     footprint: tuple[float, float, float]
-    """(width, length, height) in metres; what casts the shadow."""
+    """(width, length, height) in metres of the box that casts the shadow."""
 
 
 class _Builder:
-    """Collects boxes and details; their geometry is worked out for all at once, in `build`."""
+    """Collects boxes and details; `build` computes their geometry all at once."""
 
     def __init__(self) -> None:
         self._boxes: list[tuple[float, ...]] = []
@@ -99,7 +99,7 @@ class _Builder:
         top_shift: float = 0.0,
         faces: dict[str, Colour] | None = None,
     ) -> dict[str, int]:
-        """Add a box, optionally narrower and shifted along y at the top; returns its faces' numbers by side."""
+        """Add a box, optionally narrower and shifted along y at the top; returns its faces' indices by side."""
         first = len(self._box_colours)
         self._boxes.append((*size, *at, *top_scale, top_shift))
         self._box_colours += [(faces or {}).get(side, colour) for side in _SIDES]
@@ -110,7 +110,7 @@ class _Builder:
         self._add_detail(face, (u[0], u[1], u[1], u[0]), (v[0], v[0], v[1], v[1]), colour)
 
     def wheels(self, faces: dict[str, int], places: Sequence[float], *, width: float, v: tuple[float, float]) -> None:
-        """Round wheels on both sides of a box, at `places` along it; a v below 0 reaches under the box."""
+        """Add round wheels to both sides of a box, at `places` along it; a v below 0 reaches under the box."""
         for side in ("left", "right"):
             for place in places:
                 centre = place if side == "right" else 1 - place, (v[0] + v[1]) / 2
@@ -118,7 +118,7 @@ class _Builder:
                 self._disc(faces[side], centre, (width / 4, (v[1] - v[0]) / 4), _HUB)
 
     def _disc(self, face: int, centre: tuple[float, float], radius: tuple[float, float], colour: Colour) -> None:
-        """An octagon, as three trapezia."""
+        """Add an octagon, as three trapezia."""
         (u, v), (a, b) = centre, radius
         for (low, low_width), (high, high_width) in pairwise(_OCTAGON):
             us = u - a * low_width, u + a * low_width, u + a * high_width, u - a * high_width
@@ -129,7 +129,7 @@ class _Builder:
         self._detail_colours.append(colour)
 
     def build(self, footprint: tuple[float, float, float]) -> Body:
-        """The body as arrays: the boxes' faces, then the details."""
+        """Build the body's arrays: the boxes' faces, then the details."""
         corners = _box_corners(np.array(self._boxes))
         details = np.array(self._details).reshape(-1, 9)
         carrier = details[:, 0].astype(np.int64)
@@ -148,7 +148,7 @@ class _Builder:
 
 
 def _box_corners(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """[5n, 4, 3] of n boxes, each given by size, place, scale of its top and shift of its top."""
+    """Face corners [5n, 4, 3] of n boxes, each given by size, position, and scale and shift of its top."""
     size, at, scale, shift = boxes[:, :3], boxes[:, 3:6], boxes[:, 6:8], boxes[:, 8]
     corners = _CORNERS * (size / 2)[:, None, None]
     corners[..., :2] *= np.where(_IS_TOP[..., None], scale[:, None, None], 1.0)
@@ -158,7 +158,7 @@ def _box_corners(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def build_body(class_id: int, random: np.random.Generator, *, stride: float) -> Body:
-    """One instance of a class, with its own size and colours; a person's legs are apart by `stride`, -1..1."""
+    """Build one instance of a class, of random size and colours; a person's legs are apart by `stride`, -1..1."""
     if CLASSES[class_id] == "person":
         return _person(random, stride)
     return (_car, _truck, _bus, _motorcycle)[class_id](random)
@@ -272,7 +272,7 @@ def build_box(
     *,
     top: Colour,
 ) -> Body:
-    """A box with rectangles (side, u, v, colour) on its faces: a house."""
+    """Build a box with rectangles (side, u, v, colour) on its faces, such as a house."""
     b = _Builder()
     faces = b.box(size, (0, 0, 0), colour, faces={"top": top})
     for side, u, v, paint in details:

@@ -1,6 +1,7 @@
-"""The camera on its mast: from metres on the street to pixels.
+"""A camera on a mast: projection from metres on the street to pixels.
 
-World axes: x to the right across the road, y along it away from the camera, z up; the mast stands at the origin.
+World axes: x to the right across the road, y along it away from the camera, z up. The origin is on the ground in the
+middle of the road, level with the mast.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ Points = NDArray[np.float64]
 SUBPIXEL_BITS = 4
 """Fractional bits of the integer coordinates that OpenCV draws with."""
 NEAR_M = 1.0
-"""Nothing nearer than this along the view is drawn."""
+"""Near plane in metres: nothing closer along the view is drawn."""
 
 
 @dataclass(frozen=True)
@@ -23,17 +24,17 @@ class Camera:
     """A pinhole camera."""
 
     size_hw: tuple[int, int]
-    """Of the image, in pixels."""
+    """(height, width) of the image in pixels."""
     height_m: float
-    """Above the road."""
+    """Height above the road in metres."""
     x_m: float
-    """Sideways from the middle of the road."""
+    """Distance to the right of the road's middle in metres."""
     pitch: float
-    """Downwards from level, in radians."""
+    """Downward tilt from level, in radians."""
     yaw: float
-    """To the right from along the road, in radians."""
+    """Turn to the right from the road's direction, in radians."""
     field_of_view: float
-    """Vertical, in radians."""
+    """Vertical field of view, in radians."""
 
     @property
     def focal_px(self) -> float:
@@ -42,7 +43,7 @@ class Camera:
 
     @cached_property
     def position(self) -> Points:
-        """Where it is, in metres."""
+        """World position [3] in metres."""
         return np.array([self.x_m, 0.0, self.height_m])
 
     @cached_property
@@ -69,22 +70,22 @@ class Camera:
 
         Returns:
             Pixel coordinates [..., 2] (x, y; the first pixel's centre is 0, 0), and depth along the view [...] in
-            metres; a depth below NEAR_M is behind the image.
+            metres; points at a depth below NEAR_M are not in the image.
         """
         view = self.to_view(points)
         return self.to_pixels(view), view[..., 2]
 
     def to_view(self, points: Points) -> Points:
-        """Metres [..., 3] to the right of, below and in front of the camera."""
+        """Transform points [..., 3] to metres to the right of, below and in front of the camera."""
         return (points - self.position) @ self.axes.T
 
     def to_pixels(self, view: Points) -> Points:
-        """Pixel coordinates [..., 2] of what `to_view` returns; what is nearer than NEAR_M is taken to be that far."""
+        """Pixel coordinates [..., 2] of points from `to_view`; depths below NEAR_M are raised to it."""
         centre = (np.array(self.size_hw[::-1]) - 1) / 2
         return view[..., :2] / np.maximum(view[..., 2:], NEAR_M) * self.focal_px + centre
 
     def ground(self) -> tuple[Points, Points]:
-        """Where each pixel's ray meets the road: x and y in metres, [H, W]; infinite above the horizon."""
+        """World x and y [H, W], in metres, where each pixel's ray meets the road; infinite above the horizon."""
         height, width = self.size_hw
         columns = (np.arange(width) - (width - 1) / 2) / self.focal_px
         rows = (np.arange(height) - (height - 1) / 2) / self.focal_px
@@ -97,5 +98,5 @@ class Camera:
 
 
 def to_fixed_point(pixels: Points) -> NDArray[np.int32]:
-    """Pixel coordinates as OpenCV's integers with SUBPIXEL_BITS of fraction, far outside ones brought near."""
+    """Convert pixel coordinates, clipped to ±8000, to OpenCV's integers with SUBPIXEL_BITS of fraction."""
     return np.rint(np.clip(pixels, -8000, 8000) * (1 << SUBPIXEL_BITS)).astype(np.int32)

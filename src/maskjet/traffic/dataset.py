@@ -1,4 +1,4 @@
-"""Videos and data sets of streets, as files."""
+"""Writing street scenes as videos and COCO data sets."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from maskjet.traffic.street import FPS, Street, TrafficFrame, sample
 Annotations = Literal["rle", "polygon"]
 _SMPTE170M, _LIMITED = 6, 1  # as in ITU-T H.273, and FFmpeg's AVCOL_RANGE_MPEG
 CATEGORIES = [{"id": class_id + 1, "name": name} for class_id, name in enumerate(CLASSES)]
-"""Of COCO data sets of streets."""
+"""COCO categories of street scenes."""
 OnProgress = Callable[[], object]
 
-# x264's AVX-512 code depends on stray memory: with noise on the heap 24 of 70 runs wrote the same bytes, with nothing
-# above AVX2 all 70 (PyAV 18.1, EPYC).
+# The output of x264's AVX-512 code depends on stray memory: with noise on the heap, 24 of 70 runs wrote the same bytes;
+# with AVX2 at most, all 70 did (PyAV 18.1, EPYC).
 _ENCODING = {
     "preset": "veryfast",
     "crf": "18",
@@ -44,11 +44,11 @@ def write_video(
     """Write an H.264 video of a street, 30 frames a second. Same arguments, same bytes.
 
     Args:
-        path: The .mp4; its folder is made, an existing file is replaced once the new one is whole.
-        size_hw: Of the frames, in pixels, at least 16 a side, even.
-        frames: How many, at least 1.
-        seed: Decides the street.
-        density: How busy it is: 1 is lively, 0 empty.
+        path: Path of the .mp4; its folder is made, an existing file is replaced once the new one is whole.
+        size_hw: (height, width) of the frames in pixels, even and at least 16.
+        frames: Number of frames, at least 1.
+        seed: Random seed of the street.
+        density: Traffic density: 1 is lively, 0 empty.
         on_progress: Called after every frame.
 
     Raises:
@@ -63,9 +63,9 @@ def write_video(
     with replacing(path, "path") as part, av.open(str(part.path), "w", format="mp4") as container:
         stream = container.add_stream("libx264", rate=int(FPS), options=_ENCODING)
         stream.height, stream.width = size_hw
-        stream.codec_context.thread_count = 1  # or the bytes depend on how many cores there are
+        stream.codec_context.thread_count = 1  # with more, the bytes depend on the number of cores
         stream.pix_fmt = "yuv420p"
-        context = stream.codec_context  # which makes BT.601 of RGB, whatever the size
+        context = stream.codec_context  # RGB is encoded as BT.601, whatever the size
         context.colorspace = context.color_primaries = context.color_trc = _SMPTE170M
         context.color_range = _LIMITED
         for index in range(frames):
@@ -90,10 +90,10 @@ def write_coco(
     Category ids are class ids + 1, as COCO's start at 1.
 
     Args:
-        directory: Gets images/000000.jpg and so on, and annotations.json.
-        images: How many, at least 1.
-        size_hw: Of the images, in pixels, at least 16 a side.
-        seed: Of the first image; the next one's is one more.
+        directory: Folder for images/000000.jpg and so on, and annotations.json.
+        images: Number of images, at least 1.
+        size_hw: (height, width) of the images in pixels, at least 16.
+        seed: Random seed of the first image; each further image adds one.
         annotations: "rle" is exact; "polygon" drops holes, and parts under three corners.
         on_progress: Called after every image.
 
@@ -132,7 +132,7 @@ def write_coco(
 
 
 def annotate(scene: TrafficFrame, image_id: int, first_id: int, kind: Annotations = "rle") -> Iterator[dict[str, Any]]:
-    """The truth about one image as COCO annotations, `first_id` being the first one's id."""
+    """The ground truth of one image as COCO annotations, numbered from `first_id`."""
     rles = coco_rle.encode(scene.masks())
     for number, (rle, class_id) in enumerate(zip(rles, scene.class_id.tolist(), strict=True)):
         x1, y1, x2, y2 = coco_rle.to_xyxy(rle)

@@ -1,7 +1,7 @@
-"""Painting a frame: all bodies are projected and lit at once, then filled from the farthest face to the nearest.
+"""Rendering a frame: all bodies are projected and lit at once, then filled from the farthest face to the nearest.
 
-A canvas is uint8 [H, W, 4]: RGB and the owner. One fill writes both, without antialiasing, so who is seen at a pixel
-and who owns it are the same thing by construction.
+A canvas is uint8 [H, W, 4]: RGB and the number of the thing that owns the pixel. One fill writes both, without
+antialiasing, so that the thing seen at a pixel is its owner by construction.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from maskjet.traffic.camera import NEAR_M, SUBPIXEL_BITS, Camera, to_fixed_point
 from maskjet.traffic.scenery import FAR_M, Light
 
 Canvas = NDArray[np.uint8]
-_SMALL_PX = 2.0  # details with a shorter diagonal are left out: without antialiasing they would be too fat
+_SMALL_PX = 2.0  # details with a shorter diagonal are left out: without antialiasing they would look too large
 
 
 @dataclass(frozen=True)
@@ -26,49 +26,49 @@ class Thing:
     """Something on the street at one moment."""
 
     body: Body
-    """What it looks like."""
+    """Shape and colours."""
     x: float
-    """Of its middle, in metres from the road's middle."""
+    """Metres from the road's middle to the thing's, positive to the right."""
     y: float
-    """Of its middle, in metres along the road."""
+    """Metres along the road to the thing's middle."""
     turn: float = 1.0
-    """1 when it heads away from the camera, -1 when it comes towards it."""
+    """Heading: 1 away from the camera, -1 towards it."""
     class_id: int = 0
     """Index into CLASSES."""
     track: int = 0
-    """The same for the same thing at every moment."""
+    """Track id, constant for a thing over time."""
 
     @property
     def footprint(self) -> tuple[float, float, float, float]:
-        """What it covers of the ground, in metres: x1, y1, x2, y2."""
+        """Ground it covers, in metres: x1, y1, x2, y2."""
         width, length, _ = self.body.footprint
         return self.x - width / 2, self.y - length / 2, self.x + width / 2, self.y + length / 2
 
 
 @dataclass(frozen=True)
 class Sprite:
-    """What was drawn once of something that does not move."""
+    """The picture of something that does not move, drawn once."""
 
     left: int
-    """In pixels."""
+    """Left edge in the image, in pixels."""
     top: int
-    """In pixels."""
+    """Top edge in the image, in pixels."""
     picture: Canvas
     """uint8 [h, w, 4], owner 0."""
     cover: NDArray[np.uint8]
-    """uint8 [h, w]: not 0 where it is drawn."""
+    """uint8 [h, w]: nonzero where the picture is drawn."""
     footprint: tuple[float, float, float, float]
-    """What it covers of the ground, in metres: x1, y1, x2, y2."""
+    """Ground it covers, in metres: x1, y1, x2, y2."""
 
     def draw(self, canvas: Canvas) -> None:
-        """Draw it again."""
+        """Draw the picture onto a canvas."""
         height, width = self.cover.shape
         part = canvas[self.top : self.top + height, self.left : self.left + width]
         cv2.copyTo(self.picture, self.cover, part)
 
 
 def cut_sprite(canvas: Canvas, footprint: tuple[float, float, float, float]) -> Sprite | None:
-    """Cut out what was drawn, with any owner but 0, on an empty canvas, and empty it again; None if that is nothing."""
+    """Move the pixels whose owner is not 0 from a canvas to a sprite, which empties it; None if there are none."""
     left, top, width, height = cv2.boundingRect(canvas[..., 3])
     if width == 0:
         return None
@@ -82,7 +82,7 @@ def cut_sprite(canvas: Canvas, footprint: tuple[float, float, float, float]) -> 
 def draw_bodies(
     canvas: Canvas, camera: Camera, *, light: Light, things: Sequence[Thing], sprites: Sequence[Sprite] = ()
 ) -> None:
-    """Draw things and sprites so that nearer ones hide farther ones; the owners are the things' numbers from 1."""
+    """Draw things and sprites so that nearer ones hide farther ones; owners are the things' positions, from 1."""
     footprints = [thing.footprint for thing in things] + [sprite.footprint for sprite in sprites]
     order = order_by_depth(np.array(footprints), camera.position[:2])
     polygons, colours, ends = _prepare_faces(camera, light, {i + 1: things[i] for i in order if i < len(things)})
@@ -101,12 +101,13 @@ def draw_bodies(
 def order_by_depth(footprints: NDArray[np.float64], eye: NDArray[np.float64]) -> list[int]:
     """Order upright things such that each comes before all that can hide it.
 
-    Of two that a line along or across the road keeps apart, the one on the eye's side can hide the other. That settles
-    a long bus beside short cars, where middles do not. Where footprints overlap, the farther middle comes first.
+    If a line along or across the road separates two things, the one on the eye's side can hide the other. This also
+    orders a long bus beside short cars, which distances of middles do not. If footprints overlap, the thing with the
+    farther middle comes first.
 
     Args:
-        footprints: [n, 4] of x1, y1, x2, y2.
-        eye: x, y.
+        footprints: [n, 4]: ground covered by each thing, x1, y1, x2, y2, in metres.
+        eye: [2]: x and y of the camera, in metres.
 
     Returns:
         Indices, the farthest first.
@@ -130,7 +131,7 @@ def order_by_depth(footprints: NDArray[np.float64], eye: NDArray[np.float64]) ->
 def _prepare_faces(
     camera: Camera, light: Light, owned: dict[int, Thing]
 ) -> tuple[list[NDArray[np.int32]], list[list[float]], list[int]]:
-    """Polygons and colours with owner of what faces the camera, in drawing order; and where each thing's faces end."""
+    """Visible faces in drawing order: polygons, RGB with owner, and the end of each thing's faces in these lists."""
     if not owned:
         return [], [], []
     owners, things = np.array(list(owned)), list(owned.values())
@@ -162,7 +163,7 @@ def _prepare_faces(
 def _light_up(
     colours: NDArray[np.float64], normals: NDArray[np.float64], y: NDArray[np.float64], light: Light
 ) -> NDArray[np.float64]:
-    """[F, 3] RGB of faces in the sun and the haze."""
+    """RGB [F, 3] of faces in sun and haze."""
     sunny = np.clip(normals @ light.towards_sun, 0, None)
     rgb = colours * light.tint * (light.ambient + light.diffuse * sunny)[:, None]
     haze = np.clip(y / FAR_M, 0, 1)[:, None] ** 1.5
@@ -170,7 +171,7 @@ def _light_up(
 
 
 def _to_polygons(camera: Camera, view: NDArray[np.float64]) -> list[NDArray[np.int32]]:
-    """Faces [F, 4, 3] seen from the camera as polygons in OpenCV's integers, cut where they come too near."""
+    """Polygons in OpenCV's integers of faces [F, 4, 3] from `Camera.to_view`, clipped at the near plane."""
     polygons = list(to_fixed_point(camera.to_pixels(view)))
     for face in np.flatnonzero(view[..., 2].min(axis=1) < NEAR_M):
         polygons[face] = to_fixed_point(camera.to_pixels(_cut_near(view[face])))
@@ -178,7 +179,7 @@ def _to_polygons(camera: Camera, view: NDArray[np.float64]) -> list[NDArray[np.i
 
 
 def _cut_near(corners: NDArray[np.float64]) -> NDArray[np.float64]:
-    """What of a convex polygon [k, 3] lies at least NEAR_M from the camera."""
+    """Clip a convex polygon [k, 3] at the near plane: the part at a depth of at least NEAR_M."""
     kept = []
     for here, there in zip(corners, np.roll(corners, -1, axis=0), strict=True):
         if here[2] >= NEAR_M:

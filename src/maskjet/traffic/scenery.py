@@ -1,4 +1,4 @@
-"""What does not move: the ground, the houses, and the poles and trees that things disappear behind."""
+"""Static scenery: the ground, the houses, and the poles and trees that hide moving things."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ from numpy.typing import NDArray
 from maskjet.traffic.bodies import Body, Colour, build_box
 from maskjet.traffic.camera import NEAR_M, SUBPIXEL_BITS, Camera, to_fixed_point
 
-FAR_M = 260.0
-_COVERED = 255  # in a canvas' fourth channel, of occluders while they are cut out
+FAR_M = 260.0  # distance of full haze
+_COVERED = 255  # marks an occluder's pixels in a canvas' fourth channel until they are cut out
 
 
 @dataclass(frozen=True)
 class Light:
-    """Sun and sky of a time of day."""
+    """Light of sun and sky at a time of day."""
 
     towards_sun: NDArray[np.float64]
-    """[3], length 1."""
+    """Unit vector [3] towards the sun."""
     ambient: float
-    """Brightness of what the sun does not reach."""
+    """Brightness of surfaces that the sun does not reach."""
     diffuse: float
-    """What the sun adds where it shines straight on."""
+    """Brightness the sun adds to surfaces that face it."""
     tint: NDArray[np.float64]
-    """[3] RGB factors."""
+    """Colour of the light, [3] RGB factors."""
     shadow: float
     """Brightness of the ground in shadow, 0..1."""
     haze: Colour
-    """RGB that far things fade into."""
+    """RGB that distant things fade into."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The road's cross-section, in metres from its middle."""
+    """The road's cross-section and crossing; lengths in metres."""
 
     lanes: int
-    """On each side."""
+    """Number of lanes on each side of the road's middle."""
     lane_width: float
-    """Of each lane."""
+    """Width of each lane."""
     verge: float
     """Width of the grass between kerb and pavement, 0 for none."""
     pavement: float
     """Width of the pavement."""
     crossing_y: float
-    """Where the zebra crossing begins."""
+    """Start of the zebra crossing along the road."""
 
     @property
     def kerb(self) -> float:
@@ -57,7 +57,7 @@ class Layout:
 
 
 class _Paint(IntEnum):
-    """What the ground is made of: a row of _PAINTS."""
+    """Material of the ground; its value is a row of _PAINTS."""
 
     GRASS = 0
     SLAB = 1
@@ -83,7 +83,7 @@ _PAINTS = np.array(
 
 
 def draw_ground(camera: Camera, layout: Layout, light: Light, random: np.random.Generator) -> NDArray[np.uint8]:
-    """The empty street, uint8 [H, W, 3], before the lens."""
+    """Draw the empty street, uint8 [H, W, 3], before lens effects."""
     across, along = camera.ground()
     far = (np.clip(along / FAR_M, 0, 1) ** 1.5).astype(np.float32)
     x, y = (np.clip(np.nan_to_num(metres), -400, 400).astype(np.float32) for metres in (across, along))
@@ -111,7 +111,7 @@ def _choose_paint(x: NDArray[np.float32], y: NDArray[np.float32], layout: Layout
 
 
 def _is_marked(x: NDArray[np.float32], y: NDArray[np.float32], layout: Layout) -> NDArray[np.bool_]:
-    """Where the road is painted white: lanes, edges, the crossing and the line to stop at."""
+    """Whether points are painted white: lane and edge lines, zebra crossing, stop line."""
     side = np.abs(x)
     on_crossing = (y > layout.crossing_y) & (y < layout.crossing_y + 3.2)
     dashes = np.mod(y, 9) < 4
@@ -126,7 +126,7 @@ def _is_marked(x: NDArray[np.float32], y: NDArray[np.float32], layout: Layout) -
 
 
 def _grain(x: NDArray[np.float32], y: NDArray[np.float32], random: np.random.Generator) -> NDArray[np.float32]:
-    """Noise that sticks to the ground, about -1..1, at two scales."""
+    """Noise fixed to the ground, about -1..1, at two scales."""
     tile = random.standard_normal((256, 256), dtype=np.float32)
     fine = tile[_cell(x * 24), _cell(y * 24)]
     coarse = cv2.blur(tile, (9, 9)) * 6
@@ -135,12 +135,12 @@ def _grain(x: NDArray[np.float32], y: NDArray[np.float32], random: np.random.Gen
 
 
 def _cell(position: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Index into a tile of 256 that repeats."""
+    """Index into a repeating tile of 256 cells."""
     return np.floor(position).astype(np.int64) & 255
 
 
 def houses(layout: Layout, random: np.random.Generator) -> list[tuple[Body, float, float]]:
-    """Houses on both sides: (body, x, y), far ones first."""
+    """Houses on both sides of the road: (body, x, y), far ones first."""
     found = []
     for side in (-1, 1):
         y = -10.0
@@ -183,7 +183,7 @@ def _house(size: tuple[float, float, float], side: int, random: np.random.Genera
 
 @dataclass(frozen=True)
 class Occluder:
-    """A pole with a sign or a lamp, or a tree: drawn among the moving things, belongs to nobody."""
+    """A lamp, sign or tree: hides things behind it, but is no instance."""
 
     x: float
     """Metres from the road's middle."""
@@ -192,11 +192,11 @@ class Occluder:
     kind: str
     """"lamp", "sign" or "tree"."""
     colour: Colour
-    """Of the crown or the plate."""
+    """RGB of a tree's crown or a sign's plate."""
     height: float
-    """Of the top, in metres."""
+    """Height of the top in metres."""
     blobs: NDArray[np.float64]
-    """[n, 4] of a tree's crown: offset x, y, z from its middle, and radius, in metres."""
+    """[n, 4]: spheres of a tree's crown, as offset x, y, z from its middle and radius, in metres."""
 
 
 def occluders(layout: Layout, random: np.random.Generator) -> list[Occluder]:
@@ -221,7 +221,7 @@ def occluders(layout: Layout, random: np.random.Generator) -> list[Occluder]:
 
 
 def draw_occluder(canvas: NDArray[np.uint8], camera: Camera, light: Light, thing: Occluder) -> None:
-    """Draw onto a canvas uint8 [H, W, 4], RGB and _COVERED."""
+    """Draw an occluder onto a canvas uint8 [H, W, 4], with _COVERED as its owner."""
     trunk = np.array([(thing.x, thing.y, 0.0), (thing.x, thing.y, thing.height)])
     pixels, depth = camera.project(trunk)
     if depth.min() < NEAR_M + 1 or not camera.may_see(thing.x, thing.y, thing.height + 2):
@@ -241,7 +241,7 @@ def draw_occluder(canvas: NDArray[np.uint8], camera: Camera, light: Light, thing
         crown = np.array([thing.x, thing.y, thing.height]) + thing.blobs[:, :3]
         towards_sun = thing.blobs[:, :3] @ light.towards_sun
         sunny = 1 / (1 + np.exp(-2.2 * towards_sun[:, None]))
-        shades = _lit(np.array(thing.colour) * (0.72 + 0.42 * sunny), light, sunny)  # round even without a sun
+        shades = _lit(np.array(thing.colour) * (0.72 + 0.42 * sunny), light, sunny)  # shaded even under a clouded sky
         spots = to_fixed_point(camera.project(crown)[0]).tolist()
         radii = to_fixed_point(thing.blobs[:, 3] * metre).tolist()
         for i in np.argsort(towards_sun):
@@ -249,7 +249,7 @@ def draw_occluder(canvas: NDArray[np.uint8], camera: Camera, light: Light, thing
 
 
 def _lit(colour: Colour | NDArray[np.float64], light: Light, sunny: float | NDArray[np.float64]) -> list[Any]:
-    """RGB under the light and _COVERED; one for each share of sun."""
+    """RGB under a light, with _COVERED as fourth value; `sunny` is the share of sunlight."""
     rgb = np.array(colour) * light.tint * (light.ambient + light.diffuse * sunny)
     covered = np.full((*rgb.shape[:-1], 1), _COVERED)
     lit: list[Any] = np.concatenate([np.clip(rgb, 0, 255), covered], axis=-1).tolist()

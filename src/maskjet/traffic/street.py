@@ -1,4 +1,4 @@
-"""A street seen from a mast: who drives and walks there, and the frames a camera takes of it."""
+"""A street seen from a mast: its traffic, and the frames a camera takes of it."""
 
 from __future__ import annotations
 
@@ -22,36 +22,35 @@ FPS = 30.0
 SIZES_HW = {"312": (176, 312), "720p": (720, 1280), "1080p": (1080, 1920)}
 """(height, width) in pixels by name: the sizes of the published videos."""
 MIN_PIXELS = 16
-"""Instances of which fewer pixels are seen are drawn but not listed; their pixels then belong to nobody."""
+"""Fewest visible pixels of a listed instance; smaller ones are drawn, but their pixels belong to no instance."""
 _MIN_SIDE = 16
-_START_M, _END_M = -14.0, 170.0  # along the street, where things come and go
+_START_M, _END_M = -14.0, 170.0  # along the street, where things appear and vanish
 _LARGEST_M = 12.0  # reach of the largest thing and its shadow
-_MOST_THINGS = 250  # owners fit in a byte
+_MOST_THINGS = 250  # owner numbers fit in a byte
 _VEHICLES = (0.66, 0.13, 0.09, 0.12, 0.0)  # shares of the classes on the road
-_SHADOW_REACH = 0.8  # of a box's height: bodies taper
-_POSES, _STEPS_HZ = 8, 0.9  # of a walking person, and how often they come round
+_SHADOW_REACH = 0.8  # share of a box's height that casts a shadow: bodies taper
+_POSES, _STEPS_HZ = 8, 0.9  # poses of a walking person, and their cycles per second
 _PERSON = CLASSES.index("person")
 
 
 @dataclass(frozen=True, eq=False)
 class TrafficFrame:
-    """One image with the truth about it.
+    """One image with its ground truth.
 
-    A pixel belongs to the thing that is drawn there in front of all others, before lens blur and noise. Shadows belong
-    to the ground.
+    A pixel belongs to the frontmost thing drawn there, before lens blur and noise. Shadows belong to the ground.
     """
 
     image: NDArray[np.uint8]
     """uint8 [H, W, 3], RGB."""
     instance_map: NDArray[np.uint8]
-    """uint8 [H, W]: 0 is nobody's, k the k-th instance's."""
+    """uint8 [H, W]: k for pixels of the k-th instance, 0 for no instance."""
     class_id: NDArray[np.int32]
     """int32 [n]: indices into CLASSES."""
     track_id: NDArray[np.int32]
-    """int32 [n]: the same for the same thing in every frame of a street."""
+    """int32 [n]: track ids, constant for a thing in all frames of a street."""
 
     def masks(self) -> NDArray[np.bool_]:
-        """Bool [n, H, W]: the pixels of each instance; no two share one."""
+        """Bool [n, H, W]: the pixels of each instance, without overlap."""
         numbers = np.arange(1, len(self.class_id) + 1, dtype=np.uint8)
         return np.asarray(self.instance_map == numbers[:, None, None])
 
@@ -66,7 +65,7 @@ class TrafficFrame:
 
 @dataclass(frozen=True)
 class _Slot:
-    """A place in a stream of things that move at one speed and start over at its end."""
+    """A place in a stream of things that move at one speed and start over at the street's end."""
 
     track: int
     x: float
@@ -76,14 +75,14 @@ class _Slot:
 
 
 class Street:
-    """An endless scene; any frame can be had at any time.
+    """An endless scene, whose frames can be drawn in any order.
 
     The same seed shows the same scene at every size, and gives the same bytes for the same size and index.
 
     Args:
-        seed: Decides layout, camera, light and traffic.
-        size_hw: Of the frames, in pixels, at least 16 a side.
-        density: How busy it is: 1 is lively, 0 empty.
+        seed: Random seed of layout, camera, light and traffic.
+        size_hw: (height, width) of the frames in pixels, at least 16.
+        density: Traffic density: 1 is lively, 0 empty.
 
     Raises:
         InputError: A size below 16 pixels or a negative density.
@@ -108,7 +107,7 @@ class Street:
         self._vignette = _vignette(size_hw)
 
     def frame(self, index: int) -> TrafficFrame:
-        """The frame at `index` / 30 seconds."""
+        """Draw the frame at `index` / 30 seconds."""
         canvas = self._ground.copy()
         things = self._things(index / FPS)
         self._draw_shadows(canvas, things)
@@ -116,7 +115,7 @@ class Street:
         return self._develop(canvas, things, index)
 
     def _draw_background(self, random: np.random.Generator) -> Canvas:
-        """Ground and houses, uint8 [H, W, 4] with nobody as owner."""
+        """Ground and houses, uint8 [H, W, 4] with owner 0."""
         ground = scenery.draw_ground(self._camera, self._layout, self._light, random)
         canvas = np.dstack([ground, np.zeros(ground.shape[:2], dtype=np.uint8)])
         houses = [Thing(body, x, y) for body, x, y in scenery.houses(self._layout, random)]
@@ -125,7 +124,7 @@ class Street:
         return canvas
 
     def _draw_occluders(self, random: np.random.Generator) -> list[Sprite]:
-        """What stands at the kerbs, drawn once."""
+        """Draw the lamps, signs and trees once, as sprites."""
         canvas = np.zeros((*self._camera.size_hw, 4), dtype=np.uint8)
         sprites = []
         for thing in scenery.occluders(self._layout, random):
@@ -134,7 +133,7 @@ class Street:
         return [sprite for sprite in sprites if sprite]
 
     def _things(self, time_s: float) -> list[Thing]:
-        """Who may be in the image, at most _MOST_THINGS."""
+        """Things that may be in the image, at most _MOST_THINGS."""
         things = []
         span = _END_M - _START_M
         for slot in self._slots:
@@ -156,14 +155,14 @@ class Street:
         return things[:_MOST_THINGS]
 
     def _build_body(self, slot: _Slot, rounds: int, pose: int) -> tuple[Body, int, float]:
-        """Body in a pose, class and sideways sway of what passes in a slot for the `rounds`-th time."""
+        """Body in a pose, class id and sideways sway in metres of a slot's thing on its `rounds`-th pass."""
         random = np.random.default_rng([self.seed, 11, slot.track, rounds & 0xFFFF])
         class_id = int(random.choice(len(slot.classes), p=slot.classes))
         sway = 0.25 * float(random.random())
         return build_body(class_id, random, stride=float(np.sin(2 * np.pi * pose / _POSES))), class_id, sway
 
     def _draw_shadows(self, canvas: Canvas, things: list[Thing]) -> None:
-        """Darken the ground where things keep the sun away: under them, and where their tops' shadows reach."""
+        """Darken the ground in shadow: under things, and as far as their tops cast it."""
         if not things:
             return
         sun = self._light.towards_sun
@@ -180,7 +179,7 @@ class Street:
         cv2.copyTo(cv2.convertScaleAbs(canvas, alpha=self._light.shadow), shadow, canvas)
 
     def _develop(self, canvas: NDArray[np.uint8], things: list[Thing], index: int) -> TrafficFrame:
-        """Lens, exposure and noise; and who is seen well enough to be listed."""
+        """Apply lens blur, exposure and noise, and list the things with at least MIN_PIXELS visible."""
         owner = canvas[..., 3]
         exposure = 1 + 0.03 * np.sin(index / 47 + self.seed)
         blurred = cv2.GaussianBlur(np.ascontiguousarray(canvas[..., :3]), (3, 3), 0.6 * max(canvas.shape[0] / 720, 0.7))
@@ -201,10 +200,10 @@ class Street:
 
 
 def sample(seed: int, *, size_hw: tuple[int, int] = (720, 1280)) -> TrafficFrame:
-    """One still of a random street; stills of different seeds have nothing in common.
+    """Draw one still of a random street; different seeds give unrelated stills.
 
     Args:
-        seed: Decides everything.
+        seed: Random seed of the street and the moment.
         size_hw: (height, width) in pixels, at least 16 a side.
     """
     random = np.random.default_rng([seed, 5])
