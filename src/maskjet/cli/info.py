@@ -19,12 +19,12 @@ from maskjet.config import EngineConfig
 @with_config("device", "precision", "engine", "compile", "implementation")
 def info(
     *,
-    model: Annotated[str | None, typer.Option(help="Load this model and report what it runs on.")] = None,
+    model: Annotated[str | None, typer.Option(help="Load this model and report how it runs.")] = None,
     weights: WeightsOption = None,
     config: EngineConfig,
     as_json: JsonOption = False,
 ) -> None:
-    """Show versions and devices; load a model, detect on two black frames and show what that ran on, and why."""
+    """Show versions and devices; with --model, detect on two black frames and report how that ran, and why."""
     import numpy as np
     import torch
 
@@ -43,7 +43,7 @@ def info(
     }
     if model is not None:
         with Model(read_network(model, weights), config) as loaded:
-            for _ in range(2):  # with the second one the steps are captured
+            for _ in range(2):  # the second frame captures the steps
                 loaded.predict(np.zeros((*SIZES_HW["720p"], 3), np.uint8))
             report = loaded.report()
         facts = {**facts, "report": report.as_dict()} if as_json else {**facts, "report": f"\n{report}"}

@@ -1,6 +1,6 @@
-"""The program maskjet: starts a command and turns how it ended into an exit code.
+"""The program maskjet: runs a command and turns its outcome into an exit code.
 
-Nothing here imports much, so that Ctrl-C ends the program quietly from its first moment on.
+Imports are kept light, so that Ctrl-C ends the program quietly from its first moment on.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CODES: tuple[tuple[type[MaskjetError] | tuple[type[MaskjetError], ...], int], .
 
 
 def main() -> None:
-    """Run the command line; an error of ours is one line on stderr."""
+    """Run the command line; an error of maskjet's is printed as one line on stderr."""
     signals.ignore_late_interrupts()
     process.spin_less()
     came: list[int] = []
@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def _run() -> int | str | None:
-    """Run the command line; what Python is to exit with."""
+    """Run the command line; returns the value for `sys.exit`."""
     from maskjet.cli.app import app
     from maskjet.cli.options import print_error, print_warnings
 

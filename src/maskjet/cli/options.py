@@ -1,4 +1,4 @@
-"""What the commands share: their options, progress bars, and where results are printed."""
+"""Shared by the commands: options, progress bars, and printing of results and errors."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def with_config(*names: str) -> Callable[[Callable[..., None]], Callable[..., No
 
 
 def _option(name: str) -> inspect.Parameter:
-    """The option for a field of `EngineConfig`, None if it is not given."""
+    """The option of a field of `EngineConfig`; its value is None if it is not given."""
     kind, text = typing.get_args(typing.get_type_hints(EngineConfig, include_extras=True)[name])
     value: type = str
     flag, metavar = f"--{name.replace('_', '-')}", None
@@ -67,7 +67,7 @@ def _option(name: str) -> inspect.Parameter:
 
 
 def parse_size(text: str) -> tuple[int, int]:
-    """(height, width) in pixels."""
+    """Parse a size to (height, width) in pixels."""
     from maskjet.traffic import SIZES_HW
 
     if text in SIZES_HW:
@@ -79,8 +79,8 @@ def parse_size(text: str) -> tuple[int, int]:
 
 
 @contextmanager
-def progress(what: str, total: int | None) -> Iterator[Callable[[], None]]:
-    """A progress bar with speed and time left on stderr, when that is a terminal; yields what advances it."""
+def progress(task_name: str, total: int | None) -> Iterator[Callable[[], None]]:
+    """A progress bar with speed and time left on stderr, if that is a terminal; yields a function to advance it."""
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress, ProgressColumn, Task
     from rich.text import Text
@@ -94,15 +94,15 @@ def progress(what: str, total: int | None) -> Iterator[Callable[[], None]]:
     columns = (*Progress.get_default_columns(), MofNCompleteColumn(), SpeedColumn())
     console = Console(stderr=True)
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
-        task = bar.add_task(what, total=total)
+        task = bar.add_task(task_name, total=total)
         yield lambda *_: bar.advance(task)
 
 
 def print_result(result: Any, *, to_stdout: bool = False) -> None:
-    """JSON on stdout for programs, text on stderr for people: what is piped on holds data only.
+    """Print a dict as JSON on stdout for programs, else text on stderr for people, so that pipes hold data only.
 
     Raises:
-        OutputError: It can't be written to stdout.
+        OutputError: stdout can't be written to.
     """
     if isinstance(result, dict):
         _print(json.dumps(result, indent=2, allow_nan=False), to_stdout=True)
@@ -111,26 +111,26 @@ def print_result(result: Any, *, to_stdout: bool = False) -> None:
 
 
 def print_error(error: Exception) -> None:
-    """One line on stderr."""
+    """Print an error as one line on stderr."""
     _print(f"maskjet: {printable(str(error))}", to_stdout=False)
 
 
 class _Printing(logging.Handler):
-    """Prints the library's warnings as errors are printed."""
+    """Prints the library's warnings in the form of errors."""
 
     def emit(self, record: logging.LogRecord) -> None:
         _print(f"maskjet: {printable(record.getMessage())}", to_stdout=False)
 
 
 def print_warnings() -> None:
-    """Print what the library logs on stderr, without anything that a terminal acts on."""
+    """Print the library's logged warnings on stderr, with control characters escaped."""
     logger = logging.getLogger("maskjet")
     if not any(isinstance(handler, _Printing) for handler in logger.handlers):
         logger.addHandler(_Printing(logging.WARNING))
 
 
 def _print(text: str, *, to_stdout: bool) -> None:
-    """Print; what is for people is lost where stderr takes nothing, as results lie elsewhere."""
+    """Print a text; if stderr can't be written to, the text is dropped, as it is no result."""
     try:
         typer.echo(text, err=not to_stdout)
     except (OSError, ValueError, AttributeError) as error:  # full, closed by the reader, or closed from the start

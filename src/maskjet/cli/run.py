@@ -39,7 +39,7 @@ EPILOG = (
 
 @dataclass
 class Summary:
-    """What a run did so far."""
+    """Statistics of a run so far."""
 
     frames: int = 0
     """Frames detected on and written."""
@@ -50,17 +50,17 @@ class Summary:
     bad_frames: Sequence[str] = ()
     """One line per frame that could not be decoded."""
     dropped: int = 0
-    """Frames left out because newer ones had come."""
+    """Frames skipped because newer ones had arrived."""
     seconds: float = 0.0
-    """From the first frame asked for to the last one written."""
+    """Seconds from the request for the first frame to the last write."""
     fps: float = 0.0
-    """Frames per second over that time, decoding and writing included."""
+    """Frames per second over `seconds`, decoding and writing included."""
     outputs: Sequence[str] = ()
-    """Where what was written lies: under names with ".partial" if an error ended the run."""
+    """Paths of the outputs, with ".partial" in their names if an error ended the run."""
     is_interrupted: bool = False
-    """Whether a signal ended it early."""
+    """Whether a signal ended the run early."""
     error: str | None = None
-    """What ended it early."""
+    """Message of the error that ended the run early, if any."""
 
     def __str__(self) -> str:
         state = "failed" if self.error is not None else "interrupted" if self.is_interrupted else "done"
@@ -90,7 +90,7 @@ def run(
     model: ModelOption = "demo",
     weights: WeightsOption = None,
     config: EngineConfig,
-    threshold: Annotated[float, typer.Option(help="What a confidence must exceed, 0..1.")] = DEFAULT_THRESHOLD,
+    threshold: Annotated[float, typer.Option(help="Confidence that detections must exceed, 0..1.")] = DEFAULT_THRESHOLD,
     classes: Annotated[str | None, typer.Option(help="Names of the classes to report, separated by commas.")] = None,
     depth: DepthOption = 2,
     batch: Annotated[
@@ -99,7 +99,7 @@ def run(
     drop_late: Annotated[
         bool,
         typer.Option(
-            "--drop-late", help="For live sources: the newest frame wins, older ones are dropped and counted."
+            "--drop-late", help="Drop late frames of live sources in favour of the newest one, and count them."
         ),
     ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if a frame could not be decoded.")] = False,
@@ -116,12 +116,12 @@ def run(
     summary, stop = Summary(), signals.Stop()
     try:
         with ExitStack() as stack:
-            given = source if len(source) == 1 else split_sources(source)  # images are one source, however many
+            given = source if len(source) == 1 else split_sources(source)  # a list of images is one source
             sources = [stack.enter_context(open_source(one)) for one in given]
             outputs = check_outputs(out, sources)
             runner = Model(read_network(model, weights), config, threshold=threshold, classes=names)
             stack.enter_context(runner)
-            # This checks the last options and may compile for seconds. Only then is anything opened to be written.
+            # This checks the last options and may compile for seconds. Outputs are opened only afterwards.
             streamed = sources[0] if len(sources) == 1 else sources
             results = runner.stream(streamed, depth=depth, batch=batch, drop_late=drop_late, stop=stop.event)
             _write(results, sources, outputs, summary, stop)
@@ -144,7 +144,7 @@ def _write(
     summary: Summary,
     stop: signals.Stop,
 ) -> None:
-    """Write results into outputs, counted in the summary, to the end or to the signal that ends it early."""
+    """Write results to the outputs and count them in the summary, until the end or a signal."""
     from maskjet import process
 
     sinks: Sinks | None = None
@@ -155,7 +155,7 @@ def _write(
             closing(results),
             process.garbage_frozen(),
             progress("detecting", _total_length(sources)) as advance,
-            outputs.open() as sinks,  # closed first: sources may take seconds to let go
+            outputs.open() as sinks,  # closed first: sources may take seconds to close
         ):
             for frame, detections in results:
                 sinks.write(frame, detections)
@@ -165,7 +165,7 @@ def _write(
                 if stop.number is not None:
                     break
             if stop.number is not None and not summary.frames:
-                sinks.abandon()  # what was there before is worth more
+                sinks.abandon()  # an existing output is worth more than an empty one
     except Exception as error:
         summary.error = str(error)
         raise
@@ -180,13 +180,13 @@ def _write(
 
 
 def _total_length(sources: Sequence[Source]) -> int | None:
-    """Frames of all sources; None if that can't be known of one."""
+    """Number of frames of all sources together; None if one's is unknown."""
     lengths = [source.length for source in sources if source.length is not None]
     return sum(lengths) if len(lengths) == len(sources) else None
 
 
 def _bad_frames(sources: Sequence[Source]) -> list[str]:
-    """A line per bad frame, with the source's name if there are several."""
+    """One line per bad frame, with the source's name if there are several sources."""
     return [
         f"{source.name}: frame {index}: {reason}" if len(sources) > 1 else f"frame {index}: {reason}"
         for source in sources

@@ -1,4 +1,4 @@
-"""What ends a command from outside: Ctrl-C, SIGTERM (docker stop, systemd, timeout) and SIGHUP (a closed terminal).
+"""Signals that end a command: Ctrl-C, SIGTERM (docker stop, systemd, timeout) and SIGHUP (a closed terminal).
 
 All three end it like Ctrl-C, with exit code 128 + the signal's number and no traceback. A signal that is ignored when
 the command starts, as SIGHUP is under nohup, stays ignored.
@@ -23,7 +23,7 @@ class Ended(KeyboardInterrupt):
     """A signal has ended the command.
 
     Attributes:
-        number: The signal's.
+        number: Number of the signal.
     """
 
     def __init__(self, number: int) -> None:
@@ -38,9 +38,9 @@ def exit_code(number: int) -> int:
 
 @contextmanager
 def raising() -> Iterator[list[int]]:
-    """Raise `Ended` when a signal comes; yields the numbers of those that came.
+    """Raise `Ended` when a signal comes; yields the list of signal numbers received.
 
-    An exception may be swallowed or turned into another by what it hits, most of all while modules are imported.
+    The list is needed because interrupted code may swallow or replace the exception, above all during imports.
     """
     came: list[int] = []
 
@@ -53,11 +53,11 @@ def raising() -> Iterator[list[int]]:
 
 
 class Stop:
-    """Ends a stream of results at a signal, so that no output misses a frame that another has; see `stopping`.
+    """Ends a stream of results between two frames on a signal, so that all outputs have the same; see `stopping`.
 
     Attributes:
-        number: The signal's; None while none has come.
-        event: For `Model.stream`, which then ends even if no frame comes.
+        number: Number of the signal; None while none has come.
+        event: Set by the signal; ends `Model.stream` even if no frame comes.
     """
 
     def __init__(self) -> None:
@@ -73,14 +73,14 @@ class Stop:
 
 @contextmanager
 def stopping(stop: Stop) -> Iterator[None]:
-    """Let the first signal stop a stream; the second raises `Ended`, wherever it hits."""
+    """Let the first signal stop a stream; the second raises `Ended` at once."""
     with _handling(stop._handle, None):
         yield
 
 
 @contextmanager
 def _handling(handler: Callable[[int, FrameType | None], None], replaces: tuple[Any, ...] | None) -> Iterator[None]:
-    """Handle the signals that would end the process, or that `raising` handles; in the main thread alone."""
+    """Handle the signals that would end the process, or that `raising` handles; in the main thread only."""
     before: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
         for number in _ENDING:
@@ -96,7 +96,7 @@ def _handling(handler: Callable[[int, FrameType | None], None], replaces: tuple[
 
 
 def ignore_late_interrupts() -> None:
-    """Print nothing of a Ctrl-C that hits where exceptions can't be raised: in a destructor, or when Python ends."""
+    """Silence a Ctrl-C that comes where no exception can be raised: in a destructor, or while Python exits."""
     report = sys.unraisablehook
     if getattr(report, "__module__", None) == __name__:
         return
@@ -109,7 +109,7 @@ def ignore_late_interrupts() -> None:
 
 
 def let_go_of_stdout() -> None:
-    """Let what stdout still holds go where nothing fails, so that Python's end does not try to write it again."""
+    """Flush stdout; if that fails, point it to /dev/null, so that Python does not fail on it again at exit."""
     try:
         sys.stdout.flush()
     except (OSError, ValueError):

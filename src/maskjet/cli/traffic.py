@@ -14,11 +14,11 @@ traffic_app = typer.Typer(no_args_is_help=True, help="Synthetic street scenes wi
 
 @traffic_app.command("video")
 def traffic_video(
-    path: Annotated[Path, typer.Argument(help="The .mp4 to write.")],
+    path: Annotated[Path, typer.Argument(help="Path of the .mp4 to write.")],
     size: SizeOption = "720p",
-    frames: Annotated[int, typer.Option(help="How many.")] = 538,
-    seed: Annotated[int, typer.Option(help="Same seed, same bytes.")] = 0,
-    density: Annotated[float, typer.Option(help="1 is a lively street, 0 an empty one.")] = 1.0,
+    frames: Annotated[int, typer.Option(help="Number of frames.")] = 538,
+    seed: Annotated[int, typer.Option(help="Random seed: same seed, same bytes.")] = 0,
+    density: Annotated[float, typer.Option(help="Traffic density: 1 is lively, 0 empty.")] = 1.0,
 ) -> None:
     """Write a video of a street."""
     from maskjet.traffic import write_video
@@ -31,10 +31,10 @@ def traffic_video(
 @traffic_app.command("coco")
 def traffic_coco(
     directory: Annotated[Path, typer.Argument(help="The folder to write; images and annotations.json go into it.")],
-    images: Annotated[int, typer.Option(help="How many.")] = 100,
+    images: Annotated[int, typer.Option(help="Number of images.")] = 100,
     size: SizeOption = "720p",
-    seed: Annotated[int, typer.Option(help="Same seed, same bytes.")] = 0,
-    annotations: Annotated[str, typer.Option(help="rle or polygon.")] = "rle",
+    seed: Annotated[int, typer.Option(help="Random seed: same seed, same bytes.")] = 0,
+    annotations: Annotated[str, typer.Option(help="Form of the masks: rle or polygon.")] = "rle",
 ) -> None:
     """Write a data set in COCO's format."""
     from maskjet.traffic import write_coco
