@@ -1,10 +1,10 @@
 """COCO run-length encoding on the host.
 
 An RLE is `{"size": [H, W], "counts": bytes}`, as pycocotools reads and writes it. The counts are the lengths of runs
-in column-major order, zeros first; in the string, each from the fourth on stands as its difference to the one two
-before it, in groups of five bits. Where an RLE is read, its counts may also be a `str` (as in JSON) or a list of
-integers (COCO's uncompressed form), and nothing in it is believed: `_read` checks all of it, also that it states no
-more pixels than `limits.mask_pixels`, before memory is taken or a compiled loop sees a number of it.
+in column-major order, zeros first. In the string, each count from the fourth on is stored as its difference to the one
+two before it, in groups of five bits. An RLE that is read may also have a `str` (as in JSON) or a list of integers
+(COCO's uncompressed form) as counts. It is not trusted: `_read` checks all of it, and that it states no more pixels
+than `limits.mask_pixels`, before a mask is allocated or filled.
 
 The first import on a machine compiles the loops; see `jit.compiled`.
 """
@@ -28,24 +28,24 @@ RLE = Mapping[str, Any]
 Counts = NDArray[np.int64]
 
 BYTES_PER_COUNT = 7
-"""Most bytes of one count in a string: of five bits each, the topmost of all being the sign."""
+"""Most bytes of one count in a string; each holds five bits, and the count's topmost bit is its sign."""
 MOST_PIXELS = 2 ** (5 * BYTES_PER_COUNT - 1) - 1
-"""Of a mask whose counts, and their differences, fit into so many bytes."""
+"""Most pixels of a mask such that its counts and their differences fit into BYTES_PER_COUNT bytes."""
 _MOST_SIDE = 2**31 - 1  # so that the product of two fits into 64 bits
-_MOST_SUM = 2**62  # of counts whose mask's size is not known; leaves room to add one more
+_MOST_SUM = 2**62  # of counts if the mask's size is unknown; leaves room to add one more
 
 
 def encode(masks: NDArray[Any]) -> list[dict[str, Any]]:
     """Encode dense masks.
 
     Args:
-        masks: bool or uint8 [n, H, W] or [H, W], any strides; not zero is inside.
+        masks: bool or uint8 [n, H, W] or [H, W], any strides; nonzero is inside.
 
     Returns:
-        One RLE per mask; byte for byte what pycocotools returns.
+        One RLE per mask, byte for byte equal to pycocotools'.
 
     Raises:
-        InputError: Another dtype or shape.
+        InputError: The masks have another dtype or shape.
     """
     array = np.asarray(masks)
     if array.ndim not in (2, 3) or array.dtype not in (np.bool_, np.uint8):
@@ -71,7 +71,7 @@ def counts_to_string(counts: Sequence[int] | Counts) -> bytes:
     """Compress run lengths to COCO's string.
 
     Raises:
-        InputError: Not integers, or one out of range.
+        InputError: The counts are not integers, or one is out of range.
     """
     array = _run_lengths(counts)
     buffer = np.empty(BYTES_PER_COUNT * len(array), dtype=np.uint8)
@@ -82,7 +82,7 @@ def string_to_counts(string: bytes | str) -> Counts:
     """Expand COCO's string to run lengths.
 
     Raises:
-        InputError: Not such a string: a character out of range, cut off, or a negative run.
+        InputError: The string is malformed: a character out of range, cut off, or a negative run.
     """
     if not isinstance(string, bytes | str):
         raise InputError(f"counts must be a COCO RLE string, got {_shorten(string)}.")
@@ -91,10 +91,10 @@ def string_to_counts(string: bytes | str) -> Counts:
 
 
 def to_json(rle: RLE) -> dict[str, Any]:
-    """An RLE that `encode` returned, in JSON types: the counts become a `str`, unread.
+    """Convert an RLE to JSON types: the counts become a `str`, unchecked.
 
     Raises:
-        InputError: The size is none, or the counts can't be written as a string.
+        InputError: The size is invalid, or the counts can't be written as a string.
     """
     (height, width), counts = _fields(rle)
     string = counts if isinstance(counts, bytes | str) else counts_to_string(counts)
@@ -104,7 +104,7 @@ def to_json(rle: RLE) -> dict[str, Any]:
 
 
 def from_json(rle: RLE) -> dict[str, Any]:
-    """An RLE from outside as `encode` returns it, with the counts as `bytes`.
+    """Convert an RLE from outside to the form `encode` returns, with the counts as `bytes`.
 
     Raises:
         InputError: The RLE is malformed.
@@ -117,7 +117,7 @@ def from_json(rle: RLE) -> dict[str, Any]:
 
 
 def area(rle: RLE) -> int:
-    """Pixels inside.
+    """The number of pixels inside a mask.
 
     Raises:
         InputError: The RLE is malformed.
@@ -172,8 +172,8 @@ def polygons(rle: RLE) -> list[NDArray[np.float32]]:
 
     One closed outline per 8-connected part, through the centres of its border pixels, in image coordinates. Polygons
     can't express holes, so holes are dropped, but a part that lies within a hole has its own outline: drawn one after
-    the other with `cv2.fillPoly`, the outlines give the mask back with its holes filled. (All in one call, OpenCV
-    leaves out what two of them cover.) Parts of one or two pixels have outlines of one or two points.
+    the other with `cv2.fillPoly`, the outlines restore the mask with its holes filled. (In a single call, OpenCV leaves
+    out pixels that two of them cover.) Parts of one or two pixels have outlines of one or two points.
 
     Returns:
         float32 [k, 2] arrays of (x, y), none for an empty mask.
@@ -198,7 +198,7 @@ def _read(rle: RLE) -> tuple[Counts, tuple[int, int]]:
         runs, total = _expand(counts, pixels)
     else:
         runs = _run_lengths(counts)
-        total = int(runs.sum())  # of lengths below 2**32, fewer than 2**31 of which fit into memory
+        total = int(runs.sum())  # no overflow: fewer than 2**31 lengths below 2**32 fit into memory
     if total != pixels:
         got = "more" if total > pixels else total
         raise InputError(f"counts must sum to {height} × {width} = {pixels}, got {got}.")
@@ -206,7 +206,7 @@ def _read(rle: RLE) -> tuple[Counts, tuple[int, int]]:
 
 
 def _fields(rle: RLE) -> tuple[tuple[int, int], Any]:
-    """(height, width), checked, and the counts as they are."""
+    """(height, width), checked, and the counts, unchecked."""
     try:
         height, width = rle["size"]
         counts = rle["counts"]
@@ -219,8 +219,8 @@ def _fields(rle: RLE) -> tuple[tuple[int, int], Any]:
 
 
 def _expand(string: bytes | str, most: int) -> tuple[Counts, int]:
-    """Run lengths of a string and their sum, or a number above `most` in place of a larger one."""
-    # Whatever is not ASCII becomes bytes that no string has, lone surrogates too.
+    """Run lengths of a string and their sum; reading stops once the sum exceeds `most`."""
+    # Other characters than ASCII, lone surrogates included, become bytes that are invalid in the string.
     data = np.frombuffer(string.encode("utf-8", "surrogatepass") if isinstance(string, str) else string, dtype=np.uint8)
     counts = np.empty(len(data), dtype=np.int64)
     found, total = _read_string(data, counts, most)
@@ -233,7 +233,7 @@ def _run_lengths(counts: Sequence[int] | Counts) -> Counts:
     """Run lengths as an array, checked."""
     try:
         array = np.asarray(counts)
-    except Exception:  # lists of different lengths, and whatever else NumPy refuses
+    except Exception:  # ragged lists, and anything else NumPy refuses
         array = np.empty((0, 0))
     is_integer = np.issubdtype(array.dtype, np.integer) or array.size == 0
     if array.ndim != 1 or not is_integer or (array.size and (array.min() < 0 or array.max() >= 2**32)):
@@ -246,7 +246,7 @@ _short.maxstring = _short.maxother = 60
 
 
 def _shorten(value: object) -> str:
-    """The beginning of a value as Python writes it, for a message; never all of a large one."""
+    """The beginning of a value's `repr`, for a message; a large value is not formatted in full."""
     try:
         text = _short.repr(value)
     except ValueError:  # an integer of thousands of digits
@@ -263,7 +263,7 @@ def write_string(counts: Counts, out: NDArray[np.uint8]) -> int:
         while True:
             bits = value & 0x1F
             value >>= 5
-            is_last = value == (-1 if bits & 0x10 else 0)  # what is left is the sign
+            is_last = value == (-1 if bits & 0x10 else 0)  # only the sign is left
             out[written] = 48 + bits + (0 if is_last else 0x20)
             written += 1
             if is_last:
@@ -273,10 +273,10 @@ def write_string(counts: Counts, out: NDArray[np.uint8]) -> int:
 
 @compiled("UniTuple(int64, 2)(Array(uint8, 1, 'C', True), int64[::1], int64)")
 def _read_string(data: NDArray[np.uint8], counts: Counts, most: int) -> tuple[int, int]:
-    """Fill `counts`, of which there may be one per byte, until their sum exceeds `most`, at most 2**62.
+    """Fill `counts`, which has room for one per byte, until their sum exceeds `most`, itself at most 2**62.
 
     Returns:
-        How many, and their sum; (-1, 0) if the string is malformed.
+        Number of counts and their sum; (-1, 0) if the string is malformed.
     """
     found, position, total = 0, 0, np.int64(0)
     while position < len(data) and total <= most:
@@ -297,7 +297,7 @@ def _read_string(data: NDArray[np.uint8], counts: Counts, most: int) -> tuple[in
         if value < 0:
             return -1, 0
         counts[found] = value
-        total += value  # neither a count nor the sum before it is above 2**62: no wrap
+        total += value  # no overflow: the count and the sum before it are at most 2**62
         found += 1
     return found, int(total)
 
@@ -320,9 +320,9 @@ def _runs(mask: NDArray[np.uint8]) -> Counts:
 
 @compiled("int64(Array(int64, 1, 'C', True), Array(int64, 1, 'C', True))")
 def _count_shared(counts: Counts, others: Counts) -> int:
-    """Pixels inside both, of as many pixels each."""
+    """Number of pixels inside both of two masks of the same size."""
     shared, i, j = 0, 0, 0
-    left, right = 0, 0  # of the runs before i and j
+    left, right = 0, 0  # pixels left of the runs before i and j
     while True:
         while left == 0 and i < len(counts):
             left, i = int(counts[i]), i + 1
@@ -338,7 +338,7 @@ def _count_shared(counts: Counts, others: Counts) -> int:
 
 @compiled("UniTuple(int64, 4)(Array(int64, 1, 'C', True), int64)")
 def _box(counts: Counts, height: int) -> tuple[int, int, int, int]:
-    """(left, top, right, bottom) of the runs inside, right and bottom exclusive; zeros if there are none."""
+    """(left, top, right, bottom) of the inside runs, right and bottom exclusive; zeros if there are none."""
     left, top, right, bottom = -1, height, 0, 0
     start = 0
     for i in range(len(counts)):
@@ -358,7 +358,7 @@ def _box(counts: Counts, height: int) -> tuple[int, int, int, int]:
 
 @compiled("void(Array(int64, 1, 'C', True), int64, int64, int64, uint8[:, ::1])")
 def _fill(counts: Counts, height: int, left: int, top: int, out: NDArray[np.uint8]) -> None:
-    """Draw the runs inside into `out` [h, w], zeroed: the part of the mask whose first pixel is (left, top)."""
+    """Draw the inside runs into `out` [h, w], zeroed: the crop of the mask whose first pixel is (left, top)."""
     start = 0
     for i in range(len(counts)):
         end = start + counts[i]

@@ -1,4 +1,4 @@
-"""Every choice a user can make about how frames are turned into masks, with its default."""
+"""The engine's configuration: every setting with its default."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Implementation = Literal["auto", "reference", "triton", "cpu"]
 Step = Literal["preprocess", "select", "encode_masks"]
 
 DEFAULT_THRESHOLD = 0.5
-"""What a confidence must exceed, unless told otherwise."""
+"""Default of the confidence that detections must exceed."""
 _DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 _ENVIRONMENT_PREFIX = "MASKJET_"
 _SWITCHES = {"1": True, "true": True, "0": False, "false": False}
@@ -28,18 +28,18 @@ _SWITCHES = {"1": True, "true": True, "0": False, "false": False}
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """How a model runs.
+    """How a model runs: device, precision, engine and implementations.
 
     Field names are the command line's flags and, in capitals behind MASKJET_, its environment variables. Each field's
-    annotation says what it chooses; the command line shows the same text.
+    annotation describes it; the command line shows the same text.
     """
 
     device: Annotated[str, "auto (the first GPU, else the CPU), cpu, cuda or cuda:N."] = "auto"
     precision: Annotated[
-        Precision, "Weights and activations; boxes and scores are float32 in all. auto: fp16 on a GPU, fp32 on a CPU."
+        Precision, "Type of weights and activations; boxes and scores stay float32. auto: fp16 on a GPU, fp32 on a CPU."
     ] = "auto"
     engine: Annotated[
-        Driver, "graph: a frame is one CUDA graph; eager: step after step; auto: a graph where all steps allow it."
+        Driver, "graph: a frame is one CUDA graph; eager: one step at a time; auto: graph if all steps allow it."
     ] = "auto"
     compile: Annotated[
         bool | None,
@@ -48,16 +48,16 @@ class EngineConfig:
     ] = None
     implementation: Annotated[
         Implementation | Mapping[Step, Implementation],
-        "Steps around the network: auto, reference, triton or cpu; or by step, as in preprocess=reference,"
+        "Code of the steps around the network: auto, reference, triton or cpu; or by step, as in preprocess=reference,"
         "encode_masks=cpu. Steps set to cpu run there even if the network is on a GPU.",
     ] = "auto"
-    resample: Annotated[Resample, "bilinear: on floats, as rfdetr's predict; cv2: on bytes, as cv2.resize."] = (
-        "bilinear"
-    )
+    resample: Annotated[
+        Resample, "How to resize: bilinear on floats, as rfdetr's predict; cv2 on bytes, as cv2.resize."
+    ] = "bilinear"
     max_detections: Annotated[int, "Most detections per frame, the most confident ones."] = 100
     batch: Annotated[int, "Most images of one predict call, or frames of several sources, in one batch."] = 8
     graphs: Annotated[
-        int, "Most CUDA graphs per slot, one per frame size and batch; the least recently used makes room."
+        int, "Most CUDA graphs per slot, one per frame size and batch; the least recently used is dropped."
     ] = 8
     nvtx: Annotated[bool, "Mark the host's work on each batch with NVTX ranges, for Nsight Systems (GPU)."] = False
 
@@ -100,7 +100,7 @@ class EngineConfig:
 
         Raises:
             InputError: Not the name of a device maskjet runs on.
-            UnsupportedError: No such device here, or the precision or NVTX ranges can't be had on it.
+            UnsupportedError: The device is not on this machine, or does not support the precision or NVTX ranges.
         """
         import torch
 

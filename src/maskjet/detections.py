@@ -1,4 +1,4 @@
-"""Detections: what every implementation, engine and sink speaks."""
+"""Detections: the result of every implementation and engine, and the input of every sink."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Detections:
     rle: list[dict[str, Any]] | None = None
     """n COCO RLEs, {"size": [H, W], "counts": bytes}; None from a detector without masks."""
     class_names: Mapping[int, str] = field(default_factory=dict)
-    """Class id to name; an id that is not in it is named by its number."""
+    """Class id to name; a class without a name is called by its id."""
 
     def __post_init__(self) -> None:
         with border(InputError, "image_size must be (height, width) in pixels"):
@@ -65,7 +65,7 @@ class Detections:
         return len(self.xyxy)
 
     def __getitem__(self, index: slice | Sequence[int] | NDArray[Any]) -> Detections:
-        """The detections that a slice, a boolean mask or an array of positions picks."""
+        """Select detections by a slice, a boolean mask or an array of positions."""
         picked = np.arange(len(self))[index]
         if picked.ndim != 1:
             raise InputError(f"index must pick a list of detections, got {index!r}; use [{index}:{index}+1] for one.")
@@ -95,7 +95,7 @@ class Detections:
         """Dense masks, bool [n, H, W].
 
         Raises:
-            InputError: These detections have no masks, a mask is malformed, or all of them are larger than
+            InputError: These detections have no masks, a mask is malformed, or together they are larger than
                 `limits.masks_bytes`.
         """
         masks = self._masks_or_raise("masks")
@@ -106,20 +106,20 @@ class Detections:
         return dense
 
     def polygons(self) -> list[list[NDArray[np.float32]]]:
-        """Per detection its outlines, float32 [k, 2] (x, y) in image coordinates; see `coco_rle.polygons` for holes.
+        """Outlines of each detection, float32 [k, 2] (x, y) in image coordinates; see `coco_rle.polygons` for holes.
 
         Raises:
             InputError: These detections have no masks.
         """
         return [coco_rle.polygons(rle) for rle in self._masks_or_raise("polygons")]
 
-    def _masks_or_raise(self, what: str) -> list[dict[str, Any]]:
+    def _masks_or_raise(self, method: str) -> list[dict[str, Any]]:
         if self.rle is None:
-            raise InputError(f"{what}() needs masks, and a model without a mask head made these detections.")
+            raise InputError(f"{method}() needs masks, and a model without a mask head made these detections.")
         return self.rle
 
     def to_supervision(self) -> supervision.Detections:
-        """As `supervision.Detections`, with dense masks and the class names under data["class_name"].
+        """Convert to `supervision.Detections`, with dense masks and the class names under data["class_name"].
 
         Raises:
             MissingDependencyError: supervision is not installed.
@@ -135,11 +135,11 @@ class Detections:
         return found
 
     def to_coco(self, image_id: int, category_ids: Mapping[int, int] | None = None) -> list[dict[str, Any]]:
-        """As entries of a COCO results file, JSON types throughout.
+        """Convert to entries of a COCO results file, in JSON types.
 
         Args:
-            image_id: Of the image in the data set.
-            category_ids: Class id to COCO category id; None takes the class id as it is.
+            image_id: Id of the image in the data set.
+            category_ids: Class id to COCO category id; None keeps the class ids.
 
         Returns:
             Per detection image_id, category_id, bbox (x, y, width, height), score, and, with masks, segmentation.
@@ -166,7 +166,7 @@ class Detections:
         return entries
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON types; `from_dict` reads them back.
+        """Convert to JSON types, which `from_dict` reads back.
 
         Raises:
             InputError: A box or confidence is not finite: JSON has no such numbers.
@@ -192,10 +192,10 @@ class Detections:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Detections:
-        """Build detections from what `as_dict` wrote, possibly through JSON.
+        """Build detections from the output of `as_dict`, directly or through JSON.
 
         Raises:
-            InputError: A field is missing or not what it must be; a mask is malformed, or not of the image's size.
+            InputError: A field is missing or invalid, or a mask is malformed or not of the image's size.
         """
         with border(InputError, "fields must be what Detections.as_dict returns"):
             found = fields["detections"]
@@ -227,7 +227,7 @@ def _text(name: str, value: Any) -> str:
 
 
 def _floats(name: str, rows: list[Any], shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """Numbers as float32 [n, *shape]; not what NumPy would read as numbers, such as text."""
+    """Numbers as float32 [n, *shape]; text is refused, even if NumPy could parse it."""
     if not rows:
         return np.empty((0, *shape), dtype=np.float32)
     numbers = np.array(rows)

@@ -1,12 +1,12 @@
 """Every exception maskjet raises on purpose.
 
 MaskjetError
-├── InputError (ValueError)            an argument is not what the function takes
+├── InputError (ValueError)            an argument is invalid
 │   ├── SourceError                    a source, file or stream can't be opened or read; names it
 │   └── FrameError                     one frame can't be decoded or processed; carries its index
-├── OutputError (OSError)              a result can't be written where it was to go; names the path
-├── CheckpointError (ValueError)       a weights file is missing, truncated, foreign or of another size
-├── UnsupportedError (RuntimeError)    what was asked for can't run on this machine or this input
+├── OutputError (OSError)              a result can't be written; names the path
+├── CheckpointError (ValueError)       a weights file is missing, damaged or of another network
+├── UnsupportedError (RuntimeError)    a request can't run on this machine or this input
 ├── DeviceError (RuntimeError)         the device failed on a frame or did not answer; carries the frame's index
 └── MissingDependencyError (ImportError)   an optional package is not installed; names the pip command
 """
@@ -18,11 +18,11 @@ from contextlib import contextmanager
 
 
 class MaskjetError(Exception):
-    """The root: catch it to catch all of maskjet's own errors."""
+    """Base class of all errors that maskjet raises on purpose."""
 
 
 class InputError(MaskjetError, ValueError):
-    """An argument is not what the function takes."""
+    """An argument has the wrong type, shape or value."""
 
 
 class SourceError(InputError):
@@ -42,15 +42,15 @@ class FrameError(InputError):
 
 
 class OutputError(MaskjetError, OSError):
-    """A result can't be written where it was to go."""
+    """A result can't be written."""
 
 
 class CheckpointError(MaskjetError, ValueError):
-    """A weights file is missing, truncated, foreign or of another size."""
+    """A weights file is missing, damaged or of another network."""
 
 
 class UnsupportedError(MaskjetError, RuntimeError):
-    """What was asked for can't run on this machine or this input."""
+    """A request can't run on this machine or this input."""
 
 
 class DeviceError(MaskjetError, RuntimeError):
@@ -70,29 +70,29 @@ class MissingDependencyError(MaskjetError, ImportError):
 
 
 def explain(error: Exception) -> str:
-    """The reason an operating system's or FFmpeg's error gives, without its number."""
+    """The reason stated by an error of the operating system or FFmpeg, without its number."""
     return getattr(error, "strerror", None) or str(error)
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what an error says; its class's name if it says nothing."""
+    """The first line of an error's message; its class's name if the message is empty."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 @contextmanager
-def border(error: type[MaskjetError], what: str) -> Iterator[None]:
-    """Turn whatever a foreign library raises into one of ours: the one place where a kind of input is read.
+def border(error: type[MaskjetError], message: str) -> Iterator[None]:
+    """Turn any exception of a foreign library into one of maskjet's; wraps the code that reads a kind of input.
 
-    Our own exceptions pass as they are. What NumPy, PyTorch, FFmpeg or OpenCV raise on broken input is theirs to
-    choose and changes between versions, so that all of it is caught, not a list.
+    Maskjet's own exceptions pass unchanged. The classes that NumPy, PyTorch, FFmpeg or OpenCV raise on broken input
+    change between versions, so all are caught.
 
     Args:
-        error: What to raise; takes one message.
-        what: The message's beginning, naming the input: "'a.pt' can't be read".
+        error: Class of the exception to raise; takes one message.
+        message: Beginning of the message, naming the input: "'a.pt' can't be read".
     """
     try:
         yield
     except MaskjetError:
         raise
     except Exception as foreign:
-        raise error(f"{what}: {first_line(foreign)}") from foreign
+        raise error(f"{message}: {first_line(foreign)}") from foreign

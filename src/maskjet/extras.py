@@ -1,4 +1,4 @@
-"""Optional packages: imported on first use, and asked for in one sentence where they are missing."""
+"""Optional packages, imported on first use; a missing one is an error that says how to install it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ def require(module: str, *, extra: str, purpose: str) -> ModuleType:
     """Import an optional package.
 
     Args:
-        module: Its name in Python; with a dot for a submodule.
-        extra: The extra of maskjet that brings it.
-        purpose: What needs it, as the subject of the message.
+        module: Name to import; with a dot for a submodule.
+        extra: Extra of maskjet that installs the package.
+        purpose: Feature that needs the package, as the subject of the message.
 
     Raises:
-        MissingDependencyError: It is not installed, or is and can't be imported.
+        MissingDependencyError: The package is not installed, or can't be imported.
     """
     try:
         return import_module(module)

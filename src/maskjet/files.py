@@ -1,4 +1,4 @@
-"""Files that take their name only when they are whole: nothing is replaced by half a result."""
+"""Files that take their name only when they are whole, so that no partial file replaces another."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _MARK = ".partial"
 
 @contextmanager
 def naming(path: str, name: str = "out") -> Iterator[None]:
-    """Turn what the system or FFmpeg says of an output into an error that names it.
+    """Turn errors of the system or FFmpeg into an OutputError that names the output.
 
     Args:
-        path: The output's.
-        name: Of the argument that gave it.
+        path: Path of the output.
+        name: Name of the argument that gave the path.
     """
     try:
         yield
@@ -36,27 +36,27 @@ def naming(path: str, name: str = "out") -> Iterator[None]:
 
 
 class Part:
-    """A file that is written beside its name, as a.partial.mp4, and takes it, a.mp4, in `finish`.
+    """A file that is written as a.partial.mp4 and renamed to a.mp4 by `finish`.
 
-    The other name is one that no file has: no file is ever written over but by one that is whole, and two programs that
-    write the same output don't mix. What is no regular file, such as a pipe or a device, is written to as it is.
+    No other file has the temporary name: only a whole file replaces another, and two programs that write the same
+    output don't mix. A path that is no regular file, such as a pipe or a device, is written to directly.
 
     Args:
-        path: Where it is to lie in the end; its folder is made.
-        suffix: Of the other name, with its dot; None for the same.
-        name: Of the argument that gave the path, for errors.
+        path: Final path; its folder is made.
+        suffix: Suffix of the temporary name, with its dot; None for that of `path`.
+        name: Name of the argument that gave the path, for errors.
 
     Attributes:
-        file: To write to; nothing is kept from the system after `flush`.
-        path: The absolute path that is written to.
+        file: Binary file to write to; `flush` passes all data to the system.
+        path: Absolute path of the file that is written.
 
     Raises:
-        OutputError: It can't be opened.
+        OutputError: The file can't be opened.
     """
 
     def __init__(self, path: str, *, suffix: str | None = None, name: str = "out") -> None:
         self._asked_for, self._name = path, name
-        self._end = 0  # of what was written whole
+        self._end = 0  # bytes written completely
         with naming(path, name):
             if "\0" in path:
                 raise OutputError(f"{name} must be a path without NUL characters, got {path!r}.")
@@ -70,16 +70,16 @@ class Part:
 
     @property
     def shown(self) -> str:
-        """The path that is written to, as the output was asked for."""
+        """The path of the file that is written, relative if the output's was."""
         if Path(self._asked_for).is_symlink():
             return str(self.path)
         return str(Path(self._asked_for).with_name(self.path.name))
 
     def write(self, data: bytes) -> None:
-        """Write data through to the system: all of it, or, where there is no room, nothing.
+        """Write data and flush it to the system: all of it, or none if there is no room.
 
         Raises:
-            OutputError: It can't be written.
+            OutputError: The data can't be written.
         """
         with naming(self._asked_for, self._name):
             try:
@@ -91,20 +91,20 @@ class Part:
         self._end += len(data)
 
     def _drop(self) -> None:
-        """Close the file, cut to what was written whole, without what the buffer still holds."""
+        """Close the file, truncated to the last complete write, and discard the buffer."""
         with suppress(OSError):
             os.ftruncate(self.file.fileno(), self._end)
         with suppress(OSError):
             self.file.raw.close()
 
     def finish(self, *, is_durable: bool = True) -> None:
-        """Give the file its name; what had it before is replaced in one step.
+        """Give the file its final name; an existing file is replaced atomically.
 
         Args:
-            is_durable: Whether to wait until the disk has it, so that it is whole after a power loss, too.
+            is_durable: Whether to sync the file to disk first, so that it is whole even after a power loss.
 
         Raises:
-            OutputError: It can't be written.
+            OutputError: The file can't be written.
         """
         with naming(self._asked_for, self._name):
             self.file.flush()
@@ -115,12 +115,12 @@ class Part:
                 self.path.replace(self._target)
 
     def keep(self) -> None:
-        """Close the file and leave it under the other name."""
+        """Close the file and leave it under its temporary name."""
         with suppress(OSError):
             if not self.file.closed:
                 self.file.flush()
         with suppress(OSError):
-            self.file.raw.close()  # not the buffer, which would try again to write what it holds
+            self.file.raw.close()  # not the buffer, which would try to write its data again
 
     def remove(self) -> None:
         """Close the file and remove it."""
@@ -131,14 +131,14 @@ class Part:
 
 @contextmanager
 def replacing(path: str | Path, name: str = "out") -> Iterator[Part]:
-    """A file that takes its name when the block ends, and is removed if an error ends it.
+    """Open a file that takes its name when the block ends, and is removed if an error ends the block.
 
     Args:
-        path: As for `Part`.
-        name: Likewise.
+        path: Final path; its folder is made.
+        name: Name of the argument that gave the path, for errors.
 
     Raises:
-        OutputError: It can't be written.
+        OutputError: The file can't be written.
     """
     part = Part(str(path), name=name)
     try:
@@ -151,15 +151,15 @@ def replacing(path: str | Path, name: str = "out") -> Iterator[Part]:
 
 
 def write_json(path: str | Path, value: Any, name: str = "report") -> None:
-    """Write a value as JSON, for people to read; an existing file is replaced once the new one is whole.
+    """Write a value as indented JSON; an existing file is replaced once the new one is whole.
 
     Args:
-        path: Of the file; its folder is made.
-        value: JSON types; no number that is not finite, which JSON does not have.
-        name: Of the argument that gave the path, for errors.
+        path: Path of the file; its folder is made.
+        value: Value of JSON types; numbers must be finite.
+        name: Name of the argument that gave the path, for errors.
 
     Raises:
-        OutputError: It can't be written.
+        OutputError: The file can't be written.
     """
     text = json.dumps(value, indent=2, allow_nan=False) + "\n"
     with replacing(path, name) as part:
@@ -167,7 +167,7 @@ def write_json(path: str | Path, value: Any, name: str = "report") -> None:
 
 
 def _create(target: Path, suffix: str) -> tuple[Path, int]:
-    """Open a new file beside another: its path and descriptor. It has the permissions of what it will replace."""
+    """Create a temporary file beside its target, with the target's permissions; returns path and descriptor."""
     marks = chain((_MARK,), (f"{_MARK}-{number}" for number in count(2)))
     for mark in marks:
         room = _LONGEST_NAME - len(os.fsencode(mark + suffix))

@@ -15,11 +15,11 @@ def compiled(signature: str) -> Callable[[_Function], _Function]:
 
     It runs without the GIL. The machine code is cached next to the module or, where that can't be written, in the
     user's cache directory; where neither can be, as in a read-only container, every process compiles anew. numba does
-    not notice changes of what a cached function calls in other files: after one, delete `__pycache__`.
+    not notice changes to functions in other files that a cached function calls: after one, delete `__pycache__`.
 
     Args:
-        signature: Types of the result and the arguments as numba writes them. `Array(uint8, 2, 'A', True)` takes arrays
-            of any layout and does not write to them; with 'C' it takes contiguous ones.
+        signature: Types of result and arguments in numba's notation. `Array(uint8, 2, 'A', True)` is a read-only array
+            of any layout; with 'C' instead of 'A', a contiguous one.
 
     Returns:
         A decorator.
@@ -29,7 +29,7 @@ def compiled(signature: str) -> Callable[[_Function], _Function]:
         try:
             return cast(_Function, numba.njit(signature, cache=True, nogil=True, error_model="numpy")(function))
         except RuntimeError as error:
-            if "no locator available" not in str(error):  # numba has no class of its own for it
+            if "no locator available" not in str(error):  # numba has no exception class for it
                 raise
         return cast(_Function, numba.njit(signature, nogil=True, error_model="numpy")(function))
 

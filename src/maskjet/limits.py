@@ -1,8 +1,8 @@
-"""How large things that come from outside may be: asked before memory is taken for them.
+"""Size limits of untrusted input, checked before memory is allocated for it.
 
-Files state sizes, and a few bytes can state any. What is larger than a limit is refused with the limit's name; whoever
-trusts the file raises it, in Python by assigning (`maskjet.limits.image_pixels = 10**9`) or for the command line in the
-environment (`MASKJET_LIMIT_IMAGE_PIXELS=1000000000`).
+A few bytes in a file can state any size. Input above a limit is refused with the limit's name. To read a trusted file,
+raise the limit: in Python by assigning (`maskjet.limits.image_pixels = 10**9`), for the command line in the environment
+(`MASKJET_LIMIT_IMAGE_PIXELS=1000000000`).
 """
 
 from __future__ import annotations
@@ -12,44 +12,44 @@ import os
 from maskjet.errors import InputError
 
 image_pixels = 2**28
-"""Height × width of one image or frame: 16,384 × 16,384. Decoded it takes three bytes a pixel, and as much to turn."""
+"""Most pixels of one image or frame, 16,384 × 16,384. Decoding takes three bytes a pixel, rotation as much again."""
 image_bytes = 2**31
-"""Bytes of one image file, which is read as a whole; what an uncompressed one of that many pixels takes."""
+"""Most bytes of one image file, which is read as a whole; room for `image_pixels` without compression."""
 mask_pixels = 2**28
-"""Height × width that a COCO RLE from outside may state; decoded it takes one byte a pixel."""
+"""Most pixels, height × width, that a COCO RLE from outside may state; decoding takes one byte a pixel."""
 masks_bytes = 2**33
-"""Bytes that the dense masks of one image's detections may take together, one a pixel."""
+"""Most bytes of the dense masks of one image's detections together, one a pixel."""
 json_bytes = 2**31
-"""Bytes of one COCO file; read, it takes up to ten times as many."""
+"""Most bytes of one COCO file; once parsed, it takes up to ten times as many."""
 dump_bytes = 2**33
-"""Bytes that one parity dump may take in memory: its arrays, unpacked, and Python's objects for its detections."""
+"""Most bytes of one parity dump in memory: its unpacked arrays, and Python's objects for its detections."""
 checkpoint_bytes = 2**33
-"""Bytes that the tensors of one checkpoint may take; the largest RF-DETR takes 0.15 GB in float32."""
+"""Most bytes of the tensors of one checkpoint; the largest RF-DETR takes 0.15 GB in float32."""
 
 NAMES = ("image_pixels", "image_bytes", "mask_pixels", "masks_bytes", "json_bytes", "dump_bytes", "checkpoint_bytes")
 _PREFIX = "MASKJET_LIMIT_"
 
 
-def check(name: str, value: int, what: str, error: type[Exception] = InputError) -> None:
-    """Refuse what is larger than a limit.
+def check(name: str, value: int, subject: str, error: type[Exception] = InputError) -> None:
+    """Raise if a value is above a limit.
 
     Args:
-        name: Of the limit.
-        value: What was stated.
-        what: Whose, for the message: "'a.png' has".
-        error: Which of our exceptions to raise.
+        name: Name of the limit.
+        value: Value to check.
+        subject: Beginning of the message, naming the input: "'a.png' has".
+        error: Class of the exception to raise.
 
     Raises:
-        InputError: The value is larger; or `error`.
+        InputError: The value is above the limit; `error` instead, if given.
     """
     limit = globals()[name]
     if value > limit:
         cure = f"raise maskjet.limits.{name} or {_PREFIX}{name.upper()} if you trust it"
-        raise error(f"{what} {value:,} {name.rpartition('_')[2]}, the limit is {limit:,}; {cure}.")
+        raise error(f"{subject} {value:,} {name.rpartition('_')[2]}, the limit is {limit:,}; {cure}.")
 
 
 def read_environment() -> None:
-    """Take limits from MASKJET_LIMIT_*; for the command line.
+    """Set the limits from the variables MASKJET_LIMIT_*; called by the command line.
 
     Raises:
         InputError: A value is not a whole number of at least 1.

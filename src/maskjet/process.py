@@ -1,7 +1,7 @@
-"""Settings of the whole process: the processor's instructions, OpenMP's waiting, forks, garbage, TF32.
+"""Settings of the whole process: CPU instruction set, OpenMP's waiting, forks, garbage collection, TF32.
 
-The first two are environment variables that a library reads once, before PyTorch runs; they also reach processes
-started from this one. A variable that the user has set is never changed. Importing this imports no PyTorch.
+The first two are environment variables that a library reads once, before PyTorch runs; child processes inherit them. A
+variable that the user has set is never changed. Importing this module does not import PyTorch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from maskjet.errors import UnsupportedError
 
 _LEVEL = "ONEDNN_MAX_CPU_ISA"
 _CPUINFO = Path("/proc/cpuinfo")
-_TILE_LEAF = 0x1D  # of CPUID: how many tiles there are and how large; oneDNN configures AMX from it
+_TILE_LEAF = 0x1D  # leaf of CPUID with the number and size of AMX's tiles, which oneDNN reads
 _LEVELS = (
     ("avx512_fp16", "AVX512_CORE_FP16"),
     ("avx512_bf16", "AVX512_CORE_BF16"),
@@ -32,27 +32,28 @@ _LEVELS = (
 _SPINS = "10000"
 _notes: list[str] = []
 _PATIENCE_S = 5.0  # for a parallel loop that takes a millisecond
-_SHARED = 2**20  # elements; PyTorch takes a thread for each 32,768
+_SHARED = 2**20  # elements; PyTorch uses one thread per 32,768
 _is_fork = False
 
 
 def level_without_amx(cpuinfo: str) -> str | None:
     """The best level for oneDNN on a processor that announces AMX but does not describe its tiles.
 
-    Hypervisors may pass AMX's feature bits on and end CPUID before leaf 0x1d. oneDNN, inside PyTorch, then runs AMX
-    without a tile configuration: bfloat16 products end in SIGILL, float32 convolutions that may round in "could not
-    create a primitive" (seen on a Xeon of the Sapphire Rapids generation in a microVM, PyTorch 2.15).
+    Hypervisors may pass AMX's feature bits on but end CPUID before leaf 0x1d. oneDNN, inside PyTorch, then runs AMX
+    without a tile configuration: bfloat16 products crash with SIGILL, and float32 convolutions that are allowed to
+    round fail with "could not create a primitive" (seen on a Xeon of the Sapphire Rapids generation in a microVM,
+    PyTorch 2.15).
 
     Args:
-        cpuinfo: What /proc/cpuinfo says.
+        cpuinfo: Content of /proc/cpuinfo.
 
     Returns:
-        A value for ONEDNN_MAX_CPU_ISA; None where AMX is whole, or not there.
+        A value for ONEDNN_MAX_CPU_ISA; None if AMX works or is absent.
     """
     fields: dict[str, str] = {}
     for line in cpuinfo.splitlines():
         name, _, value = line.partition(":")
-        fields.setdefault(name.strip(), value.strip())  # of the first core
+        fields.setdefault(name.strip(), value.strip())  # the first core's
     flags, highest_leaf = set(fields.get("flags", "").split()), fields.get("cpuid level", "")
     if "amx_tile" not in flags or not highest_leaf.isdecimal() or int(highest_leaf) >= _TILE_LEAF:
         return None
@@ -60,7 +61,7 @@ def level_without_amx(cpuinfo: str) -> str | None:
 
 
 def avoid_broken_amx(cpuinfo: Path = _CPUINFO) -> None:
-    """Hold oneDNN below AMX where the processor's AMX is broken; warn where PyTorch has used oneDNN already."""
+    """Keep oneDNN from using AMX if the processor's is broken; warn if PyTorch uses it already."""
     try:
         level = level_without_amx(cpuinfo.read_text())
     except OSError:  # not Linux
@@ -83,10 +84,10 @@ def avoid_broken_amx(cpuinfo: Path = _CPUINFO) -> None:
 
 
 def _onednn_level() -> str:
-    """The instruction set that oneDNN has settled on; it settles here if nothing has used it before.
+    """The instruction set that oneDNN has chosen; it chooses now if nothing has used it before.
 
-    PyTorch does not export oneDNN's own question, so that its log is read: written to the descriptor of stdout by C, on
-    the first call that it logs. What others write there meanwhile is passed on.
+    PyTorch does not export oneDNN's query for it, so oneDNN's log is read instead, which C code writes to stdout's file
+    descriptor at the first logged call. Other output written there meanwhile is passed on.
     """
     import torch
 
@@ -109,16 +110,15 @@ def _onednn_level() -> str:
 
 
 def notes() -> tuple[str, ...]:
-    """What was found wrong with this machine, and what was done about it; for `Model.report()`."""
+    """Problems found with this machine, and how they were handled; for `Model.report()`."""
     return tuple(_notes)
 
 
 def spin_less() -> None:
-    """Let OpenMP's threads sleep soon after their work; for programs, before PyTorch is loaded.
+    """Let OpenMP's threads sleep soon after their work; to be called by programs, before PyTorch is loaded.
 
-    GNU's OpenMP, which PyTorch's wheels bring, spins for milliseconds at the end of each parallel loop. Alone on a
-    machine that is fastest; beside busy neighbours the threads that spin take the cores from those that work:
-    `benchmarks/neighbours.md`.
+    GNU's OpenMP, part of PyTorch's wheels, spins for milliseconds at the end of each parallel loop. This is fastest on
+    an idle machine; on a busy one the spinning threads take cores from working ones (`benchmarks/neighbours.md`).
     """
     if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & set(os.environ):
         os.environ["GOMP_SPINCOUNT"] = _SPINS
@@ -133,10 +133,10 @@ os.register_at_fork(after_in_child=_note_fork)
 
 
 def check_fork() -> None:
-    """Refuse to run in a fork where PyTorch would hang.
+    """Raise in a forked process in which PyTorch would hang.
 
-    A fork copies one thread. OpenMP believes that the others of its pool are there, too, and its first parallel loop in
-    the copy waits for them for ever. It can't be asked, so that a copy of our own tries.
+    A fork copies only one thread. OpenMP assumes that its thread pool was copied as well, and its first parallel loop
+    in the fork waits for it for ever. OpenMP can't be queried, so a fork of this process tries a parallel loop.
 
     Raises:
         UnsupportedError: This process was forked from one in which PyTorch's threads ran.
@@ -155,7 +155,7 @@ def check_fork() -> None:
 
 
 def _has_threads() -> bool:
-    """Whether a parallel loop ends in a copy of this process."""
+    """Whether a parallel loop finishes in a fork of this process."""
     import torch
 
     trial = os.fork()
@@ -174,11 +174,11 @@ def _has_threads() -> bool:
 
 @contextmanager
 def garbage_frozen() -> Iterator[None]:
-    """Collect garbage once, then leave what is alive out of later collections until the end.
+    """Collect garbage once, then exclude live objects from later collections until the block ends.
 
-    Python's collector stops every thread while it looks through the heap. With PyTorch loaded a full collection takes
-    0.45 s (torch 2.11, Python 3.12), and every few thousand frames of results bring one about. It is the whole
-    process's collector, so that is for programs to decide, not for a library.
+    Python's collector stops every thread while it scans the heap. With PyTorch loaded a full collection takes 0.45 s
+    (torch 2.11, Python 3.12), and the results of every few thousand frames trigger one. The collector belongs to the
+    whole process, so programs should use this, not libraries.
     """
     gc.collect()
     gc.freeze()
@@ -190,7 +190,7 @@ def garbage_frozen() -> Iterator[None]:
 
 @contextmanager
 def convolutions_in_tf32(is_allowed: bool) -> Iterator[None]:
-    """Allow or forbid that cuDNN rounds float32 convolutions to TF32; PyTorch allows it. Restored at the end."""
+    """Allow or forbid that cuDNN rounds float32 convolutions to TF32; PyTorch allows it. Restored after the block."""
     import torch
 
     before = torch.backends.cudnn.allow_tf32

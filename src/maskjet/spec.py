@@ -1,4 +1,4 @@
-"""What a network is: its input, its architecture and its classes; and the named sizes of RF-DETR."""
+"""Specifications of networks: input, architecture and classes; and the named sizes of RF-DETR."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 from maskjet.errors import InputError
 from maskjet.printing import sanitise
 
-# What a network may be at most. Specs come with weights files, and a number in one costs its author nothing: these
-# bounds are some five times the largest RF-DETR, and keep what a spec alone can take below a gigabyte.
+# The least and most of each field. Specs come with weights files, whose authors may state any number. These bounds are
+# some five times the largest RF-DETR, and keep the memory that a spec alone can claim below a gigabyte.
 BOUNDS: Mapping[str, tuple[int, int]] = {
     "input_size": (1, 4096),
     "patch_size": (1, 128),
@@ -32,8 +32,8 @@ BOUNDS: Mapping[str, tuple[int, int]] = {
     "feed_forward_dim": (1, 2**16),
     "mask_stride": (1, 128),
 }
-MAX_GRID = 256
-# Of the mask head's two largest tensors, channels × pixels and queries × pixels.
+MAX_GRID = 256  # patches along a side of the input
+# Most values of each of the mask head's two largest tensors, channels × pixels and queries × pixels.
 _MAX_MASK_VALUES = 2**27
 
 
@@ -54,7 +54,7 @@ class ModelSpec:
     windows: int
     """Attention windows per side of the token grid; 1 is global attention everywhere."""
     decoder_layers: int
-    """Decoder layers; as many blocks in the mask head."""
+    """Number of decoder layers, and of blocks in the mask head."""
     queries: int
     """Detections the network proposes per image."""
     has_masks: bool
@@ -68,7 +68,7 @@ class ModelSpec:
     backbone_heads: int = 6
     """Attention heads of the vision transformer."""
     feature_layers: tuple[int, ...] = (3, 6, 9, 12)
-    """After how many backbone layers a feature map is taken; ascending."""
+    """Backbone layers, counted from 1, whose outputs are taken as feature maps; ascending."""
     hidden_dim: int = 256
     """Channels of projector, decoder and mask head."""
     self_attention_heads: int = 8
@@ -82,13 +82,13 @@ class ModelSpec:
     mask_stride: int = 4
     """Input pixels per mask logit."""
     mean: tuple[float, float, float] = IMAGENET_MEAN
-    """Per RGB channel, on the 0..1 scale; subtracted from the input."""
+    """Mean of each RGB channel, on the 0..1 scale; subtracted from the input."""
     std: tuple[float, float, float] = IMAGENET_STD
-    """Per RGB channel, on the 0..1 scale; divides the input."""
+    """Standard deviation of each RGB channel, on the 0..1 scale; divides the input."""
     class_names: Mapping[int, str] = field(default_factory=dict)
     """Class id (index into the class head) to name; an id without a name is drawn by its number."""
     num_select: int | None = None
-    """Query-class pairs of which those above the threshold are detections, the best ones; None is `queries`."""
+    """Number of best query-class pairs that may become detections, if above the threshold; None is `queries`."""
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -167,7 +167,7 @@ class ModelSpec:
 
     @property
     def selected_pairs(self) -> int:
-        """Query-class pairs that may become detections: `num_select`, or as many as there are queries."""
+        """Number of query-class pairs that may become detections: `num_select`, or else `queries`."""
         return self.queries if self.num_select is None else self.num_select
 
     def as_dict(self) -> dict[str, Any]:
@@ -176,12 +176,12 @@ class ModelSpec:
 
     @classmethod
     def from_dict(cls, stated: Mapping[str, Any]) -> ModelSpec:
-        """Build a spec from what `as_dict` wrote, possibly through JSON and possibly by others.
+        """Build a spec from the output of `as_dict`, which may come through JSON and from others.
 
         Its name and the classes' are sanitised (`printing.sanitise`).
 
         Raises:
-            InputError: A field is missing, unknown, or not as described above.
+            InputError: A field is missing, unknown or invalid.
         """
         if not isinstance(stated, Mapping):
             raise InputError(f"spec must be a mapping of its fields, got {shown(stated)}.")
@@ -203,15 +203,15 @@ class ModelSpec:
 
 
 def check_whole(name: str, value: object, bounds: tuple[int, int]) -> None:
-    """Refuse what is not a whole number within bounds.
+    """Raise unless a value is a whole number within bounds.
 
     Args:
-        name: For the message.
-        value: What was stated.
-        bounds: The least and the most.
+        name: Name of the value, for the message.
+        value: The value, of any type.
+        bounds: Least and most valid value.
 
     Raises:
-        InputError: It is something else.
+        InputError: The value is of another type or out of bounds.
     """
     least, most = bounds
     if type(value) is not int or not least <= value <= most:
@@ -219,7 +219,7 @@ def check_whole(name: str, value: object, bounds: tuple[int, int]) -> None:
 
 
 def shown(value: object) -> str:
-    """Any value from outside for a message: short, printable and in no time, though it may be endless or huge."""
+    """An untrusted value for a message: short and printable, and quickly made even if the value is endless or huge."""
     values = value if isinstance(value, list | tuple) else [value]
     if len(values) > 8 or not all(isinstance(each, int | float | str | None) for each in values):
         return f"a {type(value).__name__}"
@@ -233,7 +233,7 @@ def _is_finite(value: object) -> bool:
 
 
 def _read_class_names(stated: object) -> dict[int, str]:
-    """By whole numbers instead of JSON's texts, and printable."""
+    """Class names by integer id instead of JSON's text, sanitised."""
     if not isinstance(stated, Mapping):
         raise InputError(f"class_names must be a mapping of ids to names, got {shown(stated)}.")
     names = {}
@@ -252,27 +252,27 @@ class TwoStageSpec:
     """The input, the limits and the classes of one of torchvision's two-stage detectors."""
 
     name: str
-    """Of its class, e.g. "MaskRCNN"."""
+    """Name of the model's class, e.g. "MaskRCNN"."""
     shortest: int
-    """What the shorter side of an image is resized to, in pixels, unless the other would be too long."""
+    """Pixels that an image's shorter side is resized to, unless the other side would exceed `longest`."""
     longest: int
-    """Most pixels of the longer side."""
+    """Most pixels of the resized image's longer side."""
     fixed_hw: tuple[int, int] | None
-    """(height, width) that every image is resized to instead."""
+    """(height, width) that every image is resized to; None to use `shortest` and `longest`."""
     divisor: int
-    """Of both sides of the input, which is padded for it."""
+    """Number that both sides of the input are padded to a multiple of."""
     has_masks: bool
     """Whether it is a Mask R-CNN."""
     class_logits: int
-    """Labels, the background's, 0, among them."""
+    """Number of labels, including the background, 0."""
     threshold: float
-    """What a score must exceed, 0..1."""
+    """Score that detections must exceed, 0..1."""
     max_detections: int
     """Most detections per image."""
     mean: tuple[float, ...]
-    """Per RGB channel, on the 0..1 scale; subtracted from the input."""
+    """Mean of each RGB channel, on the 0..1 scale; subtracted from the input."""
     std: tuple[float, ...]
-    """Per RGB channel, on the 0..1 scale; divides the input."""
+    """Standard deviation of each RGB channel, on the 0..1 scale; divides the input."""
     class_names: Mapping[int, str]
     """Label to name."""
 
@@ -285,7 +285,7 @@ class TwoStageSpec:
         return height, width
 
     def padded_hw(self, size_hw: tuple[int, int]) -> tuple[int, int]:
-        """(height, width) of the input that an image of this size lies in, at the top left."""
+        """(height, width) of the padded input that holds an image of this size at the top left."""
         height, width = (-(-side // self.divisor) * self.divisor for side in self.resized_hw(size_hw))
         return height, width
 
@@ -330,7 +330,7 @@ def _segmenter(name: str, *, input_size: int, decoder_layers: int, queries: int,
     )
 
 
-# As rfdetr 1.11.2's configurations.
+# The configurations of rfdetr 1.11.2.
 SPECS: Mapping[str, ModelSpec] = {
     spec.name: spec
     for spec in (

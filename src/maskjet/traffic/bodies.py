@@ -1,7 +1,8 @@
 """Bodies of moving things, built from boxes: car, truck, bus, motorcycle, person.
 
 A body is a list of faces, each a quadrilateral with a colour. Details (windows, lights, wheels) are faces that lie on
-another one and are drawn right after it. Local axes in metres: x to the right, y forward, z up; the origin is on the ground.
+another one and are drawn right after it. Local axes in metres: x to the right, y forward, z up; the origin is on the
+ground.
 """
 
 from __future__ import annotations
