@@ -33,7 +33,7 @@ _PROTOCOLS = "http,https,httpproxy,tls,tcp,udp,rtp,srtp,rtsp,rtmp,rtmps,rtmpt,rt
 _NAMING_OTHERS = {"concat", "dash", "hls", "image2", "imf", "lavfi", "mlv", "sdp", "vobsub", "webm_dash_manifest"}
 """Formats whose files name other files, or are read together with sibling files."""
 
-# Titles may be in any encoding; PyAV 19 replaces invalid bytes by itself and has no such argument.
+# Titles may be in any encoding; PyAV 19 reads such titles by itself and has no such argument.
 _METADATA: Any = {"metadata_errors": "replace"} if int(av.__version__.partition(".")[0]) < 19 else {}
 _T = TypeVar("_T")
 
@@ -208,7 +208,7 @@ class VideoSource(Source):
         except av.error.FFmpegError as error:
             self._damage = _reason(error)
             self._timeline.suspect()
-            if packet.size and packet.pts is None:  # not in `_due`
+            if packet.size and packet.pts is None:  # not in `_due`: counted here
                 self._skip(f"{self.name}: {self._damage}")
             return []
 
@@ -281,7 +281,9 @@ class VideoSource(Source):
 
     def _miss(self, count: int, is_exact: bool, where: str) -> None:
         """Record a run of frames whose packets are missing."""
-        how_many = f"{count} frame{'s'[: count > 1]}" if is_exact else f"{count or 'some'} frames or another number"
+        how_many = f"{count} frame{'s'[: count > 1]}"
+        if not is_exact:
+            how_many = f"about {how_many}" if count else "an unknown number of frames"
         self.index_is_exact &= is_exact
         self._missing += count
         self._skip(f"{self.name}: {how_many} missing {where}", count)

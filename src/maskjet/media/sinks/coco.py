@@ -23,7 +23,7 @@ class CocoJson(Sink):
     """A COCO data set: images, categories, and annotations with a score each.
 
     Its "annotations" are also a COCO results list, which pycocotools' loadRes reads. An image's id is its frame's
-    index, its file_name the frame's name. COCO numbers categories from 1: if the model has a class 0, class ids are
+    index, its file_name the frame's name. COCO numbers categories from 1: if a model's class ids start at 0, they are
     written plus one, else unchanged.
 
     Entries are written as they come, one JSON object per line, to a .partial.jsonl beside the file, so that memory does
