@@ -47,7 +47,7 @@ __all__ = [
     "traffic",
 ]
 
-_HOMES = {"Detections": "detections", "Frame": "frames", "Model": "model", "Report": "model", "load": "model"}
+_HOMES = {"Detections": "detections", "Frame": "media.frames", "Model": "model", "Report": "model", "load": "model"}
 _MODULES = ("ops", "rewrites", "traffic")
 
 process.avoid_broken_amx()  # before PyTorch is used
