@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.video_peers import PEERS, Detect
+from benchmarks.video_peers import PEERS
 from maskjet.config import DEFAULT_THRESHOLD, EngineConfig
 from maskjet.detections import Detections
 from maskjet.errors import UnsupportedError, first_line
@@ -19,6 +19,7 @@ from maskjet.media.frames import open_source
 from maskjet.model import Model
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.parity.report import check_names
+from maskjet.parity.variants import Detect
 
 Image = NDArray[np.uint8]
 

@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import torch
 
-from benchmarks.profiling import profile_gpu
-from benchmarks.rewrites_contest import BASELINE, Measurement
-from benchmarks.timing import percentile, take_turns
+from benchmarks.timing import take_turns
+from benchmarks.two_stage_contest import BASELINE, Measurement
 from benchmarks.workloads import pyramid, to_device
 from maskjet import ops
 from maskjet.errors import MaskjetError
+from maskjet.profiling import percentile, profile_gpu
 
 _INPUTS = 4  # that it rotates through
 

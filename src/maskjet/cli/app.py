@@ -1,10 +1,9 @@
-"""The command line: maskjet run | info | traffic | bench | parity."""
+"""The command line: maskjet run | info | traffic | parity."""
 
 from __future__ import annotations
 
 import typer
 
-from maskjet.cli.bench import bench_app
 from maskjet.cli.info import info
 from maskjet.cli.parity import parity_app
 from maskjet.cli.run import EPILOG, run
@@ -14,5 +13,4 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 app.command(epilog=EPILOG)(run)
 app.command()(info)
 app.add_typer(traffic_app, name="traffic")
-app.add_typer(bench_app, name="bench")
 app.add_typer(parity_app, name="parity")

@@ -1,15 +1,13 @@
-"""What a call makes a GPU do, counted by PyTorch's profiler."""
+"""What a call makes a GPU do, counted by PyTorch's profiler; and what all measurements of time share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.autograd import DeviceType  # type: ignore[attr-defined] # public, but for its stub
-
-from benchmarks.timing import synchronize
 
 _CALLS = 3
 _COPIES = ("Memcpy", "Memset")
@@ -19,6 +17,17 @@ _NO_WORK = (
     *("Context Sync", "Event Sync", "Stream Sync", "Stream Wait"),
 )
 """How its names of waits and of its own overhead begin, which some versions put on the device."""
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until a device has done all it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value that `share` (0..1) of the values do not exceed."""
+    return sorted(values)[min(int(share * len(values)), len(values) - 1)]
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.aten import FOLD_NMS, GATHER_LEVELS, PICK_LEVELS, Rewrite, capture
-from benchmarks.profiling import profile_gpu, profile_host
-from benchmarks.timing import percentile, take_turns
+from benchmarks.timing import take_turns
 from maskjet import coco_rle
 from maskjet.config import EngineConfig
 from maskjet.detections import Detections
@@ -24,6 +23,7 @@ from maskjet.errors import MaskjetError, first_line
 from maskjet.garbage import frozen
 from maskjet.model import Model
 from maskjet.parity.pair import Pairing, pair
+from maskjet.profiling import percentile, profile_gpu, profile_host
 from maskjet.rewrites import optimize
 
 Image = NDArray[np.uint8]
