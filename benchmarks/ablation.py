@@ -33,7 +33,8 @@ from maskjet.errors import InputError, MaskjetError, UnsupportedError
 from maskjet.parity import report
 from maskjet.parity.machine import describe_machine
 from maskjet.parity.table import shown
-from maskjet.profiling import percentile, profile_gpu, synchronize
+from maskjet.profiling import profile_gpu
+from maskjet.timing import percentile, synchronize
 from maskjet.traffic import SIZES_HW
 
 SURVIVORS = (0, 5, 25, 100)
@@ -349,7 +350,9 @@ def _count_work(
         return measurement
     (contender,) = (c for c in contenders if (c.rung.name, c.output) == (measurement.rung, measurement.output))
     work = profile_gpu(partial(contender.call, plant(0, case[1], case[0], device)), device)
-    return measurement if work is None else replace(measurement, **asdict(work))
+    if work is None:
+        return measurement
+    return replace(measurement, launches=work.launches, copies=work.copies, gpu_us=work.gpu_us)
 
 
 def main(

@@ -27,7 +27,7 @@ from maskjet.extras import require
 from maskjet.onnx import REWRITES, optimize_onnx
 from maskjet.parity import report
 from maskjet.parity.machine import describe_machine
-from maskjet.profiling import percentile
+from maskjet.timing import percentile
 
 EXPORTED = "as exported"
 """The baseline's name."""

@@ -31,7 +31,8 @@ from maskjet.ops.record import Op
 from maskjet.parity import report
 from maskjet.parity.machine import describe_machine
 from maskjet.parity.table import shown
-from maskjet.profiling import percentile, profile_gpu
+from maskjet.profiling import profile_gpu
+from maskjet.timing import percentile
 
 Call = Callable[..., Any]
 

@@ -26,7 +26,7 @@ from maskjet.config import EngineConfig
 from maskjet.ops.record import Op
 from maskjet.parity import report
 from maskjet.parity.machine import describe_machine
-from maskjet.profiling import percentile
+from maskjet.timing import percentile
 
 _EXIT_DIFFERENT = 1
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from maskjet.profiling import synchronize
+from maskjet.timing import synchronize
 
 _TIMED = 3  # calls of a turn
 _AT_LEAST = 5  # calls of each, however long they take

@@ -23,8 +23,9 @@ from maskjet.errors import MaskjetError, first_line
 from maskjet.garbage import frozen
 from maskjet.model import Model
 from maskjet.parity.pair import Pairing, pair
-from maskjet.profiling import percentile, profile_gpu, profile_host
+from maskjet.profiling import profile_gpu, profile_host
 from maskjet.rewrites import optimize
+from maskjet.timing import percentile
 
 Image = NDArray[np.uint8]
 Detect = Callable[[Image], Detections]

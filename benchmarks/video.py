@@ -46,8 +46,9 @@ from maskjet.parity import report
 from maskjet.parity.machine import describe_machine
 from maskjet.parity.pair import Pairing, pair_all
 from maskjet.parity.table import shown
-from maskjet.profiling import HostWork, percentile, profile_host
+from maskjet.profiling import HostWork, profile_host
 from maskjet.spec import SPECS, ModelSpec
+from maskjet.timing import percentile, play
 
 OUTPUTS = {"JSON lines": ("out.jsonl",), "JSON lines + annotated video": ("out.jsonl", "out.mp4")}
 """What else is made of the results of the last rung, by name."""
@@ -312,16 +313,9 @@ class _Trial:
         self._memory_fps.append(self._rate(self.contender.loop(self.images, count)))
 
     def _rate(self, results: Iterator[Detections]) -> float:
-        start = time.perf_counter()
-        counts = []
-        with closing(results):  # type: ignore[type-var]
-            for found in results:
-                counts.append(len(found))
-                if time.perf_counter() - start > _BUDGET_S:
-                    break
-            seconds = time.perf_counter() - start
+        counts, fps = play(results, _BUDGET_S)
         self._detections += counts
-        return len(counts) / seconds
+        return fps
 
     def time_frames(self) -> None:
         """Time frames one by one."""

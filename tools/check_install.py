@@ -32,6 +32,7 @@ COMMANDS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "traffic coco": (("set", *SMALL, "--images", "2"), ""),
     "info": (("--model", "demo"), ""),
     "run": (("street.mp4", "--out", "a.mp4", "--out", "a.jsonl", "--out", "a.json", "--out", "pictures"), ""),
+    "bench": (("street.mp4", "--frames", "3"), ""),
     "parity dump": (("a.npz", *STREETS), ""),
     "parity dump (again)": (("b.npz", *STREETS, "--implementation", "reference"), ""),
     "parity check": (("a.npz", "b.npz", "--pictures", "worst"), ""),

@@ -1,13 +1,15 @@
-"""What a call makes a GPU do, counted by PyTorch's profiler; and what all measurements of time share."""
+"""What a call makes a GPU do, counted by PyTorch's profiler."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.autograd import DeviceType  # type: ignore[attr-defined] # public, but for its stub
+
+from maskjet.timing import synchronize
 
 _CALLS = 3
 _COPIES = ("Memcpy", "Memset")
@@ -17,17 +19,6 @@ _NO_WORK = (
     *("Context Sync", "Event Sync", "Stream Sync", "Stream Wait"),
 )
 """How its names of waits and of its own overhead begin, which some versions put on the device."""
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait until a device has done all it was given."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """The value that `share` (0..1) of the values do not exceed."""
-    return sorted(values)[min(int(share * len(values)), len(values) - 1)]
 
 
 @dataclass(frozen=True)
@@ -40,6 +31,8 @@ class GpuWork:
     """Copies and fills of memory, on the GPU, to it and from it."""
     gpu_us: float
     """Microseconds that its kernels take, without copies and gaps."""
+    copy_us: float
+    """Microseconds that its copies and fills take."""
 
 
 def profile_gpu(call: Callable[[], object], device: torch.device) -> GpuWork | None:
@@ -145,11 +138,13 @@ def sum_up(events: Iterable[Any], *, calls: int) -> GpuWork:
         Means per call.
     """
     on_device = [event for event in events if event.device_type == DeviceType.CUDA and _is_work(event)]
+    copies = [event for event in on_device if event.name.startswith(_COPIES)]
     kernels = [event for event in on_device if not event.name.startswith(_COPIES)]
     return GpuWork(
         launches=round(len(kernels) / calls, 2),
-        copies=round((len(on_device) - len(kernels)) / calls, 2),
+        copies=round(len(copies) / calls, 2),
         gpu_us=round(sum(event.time_range.elapsed_us() for event in kernels) / calls, 2),
+        copy_us=round(sum(event.time_range.elapsed_us() for event in copies) / calls, 2),
     )
 
 

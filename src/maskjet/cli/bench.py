@@ -1,0 +1,47 @@
+"""The command maskjet bench."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from maskjet.cli.options import (
+    CompileOption,
+    DeviceOption,
+    EngineOption,
+    ImplementationOption,
+    JsonOption,
+    ModelOption,
+    PrecisionOption,
+    WeightsOption,
+    print_result,
+    progress,
+)
+from maskjet.config import EngineConfig
+
+
+def bench(
+    source: Annotated[str, typer.Argument(help="Image, folder, glob, video or URL.")],
+    model: ModelOption = "demo",
+    weights: WeightsOption = None,
+    device: DeviceOption = None,
+    precision: PrecisionOption = None,
+    engine: EngineOption = None,
+    compile: CompileOption = None,  # noqa: A002 - PyTorch's word
+    implementation: ImplementationOption = None,
+    frames: Annotated[int, typer.Option(help="Most frames kept in memory, to be rotated through.")] = 120,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure a source through a model on this machine: frames per second, latency, and where the time goes."""
+    from maskjet.bench import DEPTHS, measure_source
+    from maskjet.media.frames import open_source
+    from maskjet.model import Model, read_network
+
+    config = EngineConfig.from_env(
+        device=device, precision=precision, engine=engine, compile=compile, implementation=implementation
+    )
+    open_source(source).close()  # before a model is loaded for it
+    with Model(read_network(model, weights), config) as loaded, progress("measuring", len(DEPTHS)) as advance:
+        report = measure_source(source, loaded, frames=frames, on_progress=advance)
+    print_result(report.as_dict() if as_json else report, to_stdout=True)
