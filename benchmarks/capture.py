@@ -4,6 +4,8 @@ A folder holds capture.json (the format's version, where it comes from, the argu
 safetensors file per frame: the frame as PNG, the network's output, and what the references made of them. Of the mask
 logits only those of the detections are kept; the other queries' masks are zeros when a call is read, and no op looks at
 them.
+
+    python -m benchmarks.capture street.mp4 --out captured
 """
 
 from __future__ import annotations
@@ -13,15 +15,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import cv2
 import numpy as np
 import torch
+import typer
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from benchmarks.command import DeviceOption, start
 from maskjet import __version__, ops
+from maskjet.cli.options import ModelOption, print_result, progress
 from maskjet.config import DEFAULT_THRESHOLD, EngineConfig
 from maskjet.errors import InputError, SourceError
 from maskjet.files import write_json
@@ -161,7 +166,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         read = json.loads((folder / _MANIFEST).read_text())
         manifest = {name: read[name] for name in ("format", "frames", "masks", "arguments")}
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise InputError(f"capture must be a folder `maskjet bench capture` wrote, got {str(folder)!r}.") from error
+        raise InputError(f"capture must be a folder that benchmarks.capture wrote, got {str(folder)!r}.") from error
     if manifest["format"] != FORMAT:
         raise InputError(f"{str(folder)!r} must be a capture in format {FORMAT}, got {manifest['format']!r}.")
     return manifest
@@ -216,3 +221,20 @@ def _split(joined: bytes, lengths: list[int]) -> list[bytes]:
 
 def _path(folder: Path, index: int) -> Path:
     return folder / f"{index:06d}.safetensors"
+
+
+def main(
+    source: Annotated[str, typer.Argument(help="Image, folder, glob, video, camera number or URL.")],
+    out: Annotated[Path, typer.Option(help="The folder to write.")],
+    model: ModelOption = "demo",
+    frames: Annotated[int, typer.Option(help="How many to save, fewer if the source ends.")] = 100,
+    device: DeviceOption = "auto",
+) -> None:
+    """Save the ops' calls of a run, with the references' results, for benchmarks.replay."""
+    with progress("capturing", frames) as advance:
+        saved = write(source, out, model=model, frames=frames, device=device, on_progress=advance)
+    print_result(f"wrote {saved} frames to {out}")
+
+
+if __name__ == "__main__":
+    start(main)

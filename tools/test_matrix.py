@@ -17,7 +17,12 @@ PRECISIONS = ("highest", "high")
 TESTS = [
     *("tests/networks", "tests/engine", "tests/test_model.py", "tests/test_demo_model.py"),
     *("tests/ops/test_select.py", "tests/ops/test_roi_align.py", "tests/ops/test_preprocess.py"),
-    *("tests/ops/test_masks.py", "tests/parity", "tests/benchmarks/test_video_peers.py", "tests/tools/test_evaluate.py"),
+    *(
+        "tests/ops/test_masks.py",
+        "tests/parity",
+        "tests/benchmarks/test_video_peers.py",
+        "tests/tools/test_evaluate.py",
+    ),
     "tests/tools/test_train_demo.py",
 ]
 """All that compare what PyTorch's kernels compute on a CPU; Triton's interpreter knows none of the settings."""
