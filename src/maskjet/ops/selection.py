@@ -1,4 +1,4 @@
-"""What `select` returns and the mask ops take."""
+"""The detections that `select` returns and the mask ops take, and the sizes of their images."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from maskjet.coco_rle import MOST_PIXELS
 from maskjet.errors import InputError, border
+from maskjet.ops.gpu import sizes_table
 
 ImageSizes = Sequence[tuple[int, int]]
 """(height, width) in pixels, one per image of the batch."""
@@ -26,6 +27,25 @@ def _lengths(batch: int, max_detections: int) -> tuple[int, ...]:
     """32-bit words of a selection's fields, in the order in which they lie in memory."""
     rows = batch * max_detections
     return (batch, rows, rows, rows, 4 * rows)
+
+
+@dataclass(frozen=True)
+class SizeTable:
+    """The sizes of a batch's images, for the host and for kernels."""
+
+    hw: list[tuple[int, int]]
+    """(height, width) per image, in pixels."""
+    on_device: torch.Tensor
+    """int32 [2 B]: the same on the device; held here, because memory that a CUDA graph reads must not be freed."""
+
+    @staticmethod
+    def of(hw: list[tuple[int, int]], device: torch.device) -> SizeTable:
+        """Copy sizes to a device; sizes seen before are there already."""
+        return SizeTable(hw, sizes_table(hw, device))
+
+    def to(self, device: torch.device) -> SizeTable:
+        """The same on another device."""
+        return SizeTable.of(self.hw, device)
 
 
 class FoundRows(NamedTuple):
@@ -83,11 +103,19 @@ class Selection:
             xyxy=xyxy.view(torch.float32).view(*shape, 4),
         )
 
-    def rows(self) -> FoundRows:
-        """What was found, with one copy to the host; waits for the device."""
+    def words(self) -> list[torch.Tensor]:
+        """The fields as int32 [n], in the order of `within`."""
         fields = (self.count, self.query, self.class_id, self.confidence, self.xyxy)
-        memory = torch.cat([field.flatten().view(torch.int32) for field in fields]).cpu()
-        return Selection.rows_within(memory.numpy(), *self.query.shape)
+        return [field.flatten().view(torch.int32) for field in fields]
+
+    def to(self, device: torch.device) -> Selection:
+        """The same on another device."""
+        return Selection.within(torch.cat(self.words()).to(device), *self.query.shape)
+
+    def copy_(self, other: Selection) -> None:
+        """Take over the detections of a selection of the same shape, on any device."""
+        for ours, theirs in zip(vars(self).values(), vars(other).values(), strict=True):
+            ours.copy_(theirs)
 
     @staticmethod
     def rows_within(memory: NDArray[np.int32], batch: int, max_detections: int) -> FoundRows:
