@@ -106,7 +106,7 @@ class Work(ABC):
         check_rows(batch, rows)
         self.steps, self.batch, self.size_hw = steps, batch, size_hw
         self.sizes = SizeTable.of(check_image_sizes([size_hw] * batch, batch), steps.device)
-        self._length = Selection.length(batch, rows)
+        self._length, self._fields = Selection.length(batch, rows), Selection.slices(batch, rows)
         lead = 4 * (self._length + marks)
         self.strings: Strings | None = None
         choice = steps.choices.get("encode_masks")
@@ -146,16 +146,24 @@ class Work(ABC):
             copied: `results` on the host, when the device is done with the batch; not kept.
             images: How many images to read.
         """
-        found = Selection.rows_within(copied[: 4 * self._length].view(np.int32), *self.selection.query.shape)
+        words, most = copied[: 4 * self._length].view(np.int32), self.selection.query.shape[1]
+        counts, _, class_id, scores, corners = (words[field] for field in self._fields)
+        confidence, xyxy = scores.view(np.float32), corners.view(np.float32).reshape(-1, 4)
         strings = None if self.strings is None else self.strings.read(copied, images)
-        return [
-            Detections(
-                image_size=self.size_hw,
-                xyxy=found.xyxy[image, :count].copy(),
-                confidence=found.confidence[image, :count].copy(),
-                class_id=found.class_id[image, :count].copy(),
-                rle=None if strings is None else [{"size": [*self.size_hw], "counts": text} for text in strings[image]],
-                class_names=self.steps.spec.class_names,
+        found = []
+        for image, count in enumerate(counts[:images].tolist()):
+            rows = slice(image * most, image * most + count)
+            rle = None
+            if strings is not None:
+                rle = [{"size": [*self.size_hw], "counts": text} for text in strings[image]]
+            found.append(
+                Detections(
+                    image_size=self.size_hw,
+                    xyxy=xyxy[rows].copy(),
+                    confidence=confidence[rows].copy(),
+                    class_id=class_id[rows].copy(),
+                    rle=rle,
+                    class_names=self.steps.spec.class_names,
+                )
             )
-            for image, count in enumerate(found.counts[:images])
-        ]
+        return found

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.nn.utils.rnn import pad_sequence
 
 from maskjet.coco_rle import MOST_PIXELS
@@ -46,19 +43,6 @@ class SizeTable:
     def to(self, device: torch.device) -> SizeTable:
         """The same on another device."""
         return SizeTable.of(self.hw, device)
-
-
-class FoundRows(NamedTuple):
-    """A selection on the host, as arrays."""
-
-    counts: list[int]
-    """Per image."""
-    class_id: NDArray[np.int32]
-    """int32 [B, K]."""
-    confidence: NDArray[np.float32]
-    """float32 [B, K]."""
-    xyxy: NDArray[np.float32]
-    """float32 [B, K, 4]."""
 
 
 @dataclass(frozen=True)
@@ -118,18 +102,10 @@ class Selection:
             ours.copy_(theirs)
 
     @staticmethod
-    def rows_within(memory: NDArray[np.int32], batch: int, max_detections: int) -> FoundRows:
-        """What lies in memory as `within` lays it out, on the host; shares it."""
+    def slices(batch: int, max_detections: int) -> list[slice]:
+        """Where each field lies in memory as `within` lays it out, in 32-bit words."""
         lengths = _lengths(batch, max_detections)
-        count, _, class_id, confidence, xyxy = (
-            memory[end - length : end] for end, length in zip(accumulate(lengths), lengths, strict=True)
-        )
-        return FoundRows(
-            counts=count.tolist(),
-            class_id=class_id.reshape(batch, max_detections),
-            confidence=confidence.view(np.float32).reshape(batch, max_detections),
-            xyxy=xyxy.view(np.float32).reshape(batch, max_detections, 4),
-        )
+        return [slice(end - length, end) for end, length in zip(accumulate(lengths), lengths, strict=True)]
 
     def queries(self) -> list[torch.Tensor]:
         """The queries of each image as int32 [count] tensors; waits for the device to read the counts."""
