@@ -3,6 +3,8 @@
 Every rung that can run here, and the peers that are installed, gets the same requests in the same process. Each result
 is compared with the references first; a rung that differs ends the run without a time. Then all take turns. What they
 make the GPU do is counted in a second pass, because the profiler slows down every launch that follows it.
+
+    python -m benchmarks.ablation --out benchmarks/results/ablation
 """
 
 from __future__ import annotations
@@ -14,21 +16,25 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+import typer
 
 from benchmarks import chart
 from benchmarks.agreement import compare
+from benchmarks.command import DeviceOption, OnlyOption, SizesOption, start
 from benchmarks.peers import PEERS
-from benchmarks.profiling import profile_gpu
 from benchmarks.rungs import RUNGS, Found, Output, Postprocess, Request, Rung, encode_on_host, plant
-from benchmarks.timing import percentile, synchronize, take_turns
+from benchmarks.timing import take_turns
+from maskjet.cli.options import parse_size, print_result, progress
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError, MaskjetError, UnsupportedError
 from maskjet.parity import report
 from maskjet.parity.machine import describe_machine
 from maskjet.parity.table import shown
+from maskjet.profiling import profile_gpu
+from maskjet.timing import percentile, synchronize
 from maskjet.traffic import SIZES_HW
 
 SURVIVORS = (0, 5, 25, 100)
@@ -344,4 +350,36 @@ def _count_work(
         return measurement
     (contender,) = (c for c in contenders if (c.rung.name, c.output) == (measurement.rung, measurement.output))
     work = profile_gpu(partial(contender.call, plant(0, case[1], case[0], device)), device)
-    return measurement if work is None else replace(measurement, **asdict(work))
+    if work is None:
+        return measurement
+    return replace(measurement, launches=work.launches, copies=work.copies, gpu_us=work.gpu_us)
+
+
+def main(
+    out: Annotated[Path | None, typer.Option(help="A folder for the CSV, the JSON and the chart.")] = None,
+    size: SizesOption = None,
+    survivors: Annotated[list[int] | None, typer.Option(help="Detections, 0 to 100; may be repeated.")] = None,
+    runs: Annotated[int, typer.Option(help="Timed calls per rung and case; slow rungs get fewer.")] = 50,
+    only: OnlyOption = None,
+    nvtx: Annotated[bool, typer.Option("--nvtx", help="Mark the timed calls with NVTX ranges, for Nsight.")] = False,
+    device: DeviceOption = "auto",
+) -> None:
+    """Can torch.compile match the kernels? Compare, then time one postprocess rung by rung, beside its peers."""
+    sizes_hw = [parse_size(text) for text in size or SIZES_HW]
+    counts = survivors or SURVIVORS
+    with progress("measuring", len(set(sizes_hw)) * len(set(counts)) * passes(device)) as advance:
+        found = run(
+            out,
+            sizes_hw=sizes_hw,
+            survivors=counts,
+            runs=runs,
+            only=only or (),
+            device=device,
+            marks_ranges=nvtx,
+            on_progress=advance,
+        )
+    print_result(found, to_stdout=True)
+
+
+if __name__ == "__main__":
+    start(main)

@@ -4,30 +4,37 @@ A folder holds capture.json (the format's version, where it comes from, the argu
 safetensors file per frame: the frame as PNG, the network's output, and what the references made of them. Of the mask
 logits only those of the detections are kept; the other queries' masks are zeros when a call is read, and no op looks at
 them.
+
+    python -m benchmarks.capture street.mp4 --out captured
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import cv2
 import numpy as np
 import torch
+import typer
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from benchmarks.command import DeviceOption, start
 from maskjet import __version__, ops
+from maskjet.cli.options import ModelOption, print_result, progress
 from maskjet.config import DEFAULT_THRESHOLD, EngineConfig
+from maskjet.engine.steps import Postprocessing
 from maskjet.errors import InputError, SourceError
 from maskjet.files import write_json
 from maskjet.media.frames import open_source
 from maskjet.model import read_network
 from maskjet.networks.rfdetr import RFDETR
+from maskjet.networks.rfdetr.steps import OneStage
 
 FORMAT = 1
 """Version of the folder's format."""
@@ -81,15 +88,16 @@ def write(
     if (out / _MANIFEST).exists():
         raise InputError(f"out must be a folder without a capture, got {str(out)!r}.")
     resolved = EngineConfig(device=device).resolve_device()
-    network = read_network(model).to(resolved)
+    network = read_network(model)
     if not network.spec.has_masks:
         raise InputError(f"model must have masks, {model!r} has none.")
     arguments = _arguments(network)
+    recorder = _Recorder(network, arguments, str(resolved))
     saved = 0
     with open_source(source) as opened:
         out.mkdir(parents=True, exist_ok=True)
         for frame in islice(opened, frames):
-            tensors = _run(network, np.ascontiguousarray(frame.image), arguments, resolved)
+            tensors = recorder.run(np.ascontiguousarray(frame.image))
             save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, _path(out, saved))
             saved += 1
             on_progress()
@@ -125,30 +133,50 @@ def _arguments(network: RFDETR) -> dict[str, dict[str, Any]]:
     }
 
 
-def _run(network: RFDETR, image: np.ndarray[Any, Any], arguments: Mapping[str, Any], device: torch.device) -> Tensors:
-    """The steps of one frame with the references, and everything that went in and came out."""
-    frames = torch.from_numpy(image).to(device)
-    size = (image.shape[0], image.shape[1])
-    inputs = ops.preprocess(frames, **arguments["preprocess"], implementation="reference")
-    output = network(inputs)
-    selection = ops.select(
-        output.logits, output.boxes_cxcywh, [size], **arguments["select"], implementation="reference"
-    )
-    assert output.mask_logits is not None
-    (strings,) = ops.encode_masks(output.mask_logits, selection, [size], implementation="reference")
-    rows = torch.unique(selection.queries()[0])
-    _, png = cv2.imencode(".png", image)  # the channels in another order than OpenCV's: read back, they are as here
-    return {
-        "preprocess.png": torch.from_numpy(png.reshape(-1)),
-        "preprocess.out": inputs,
-        "select.logits": output.logits,
-        "select.boxes": output.boxes_cxcywh,
-        **{f"select.{name}": getattr(selection, name).clone() for name in _SELECTION},
-        "encode_masks.rows": rows,
-        "encode_masks.mask_logits": output.mask_logits[0, rows.long()],
-        "encode_masks.strings": torch.tensor(list(b"".join(strings)), dtype=torch.uint8),
-        "encode_masks.lengths": torch.tensor([len(text) for text in strings], dtype=torch.int64),
-    }
+class _Recorder:
+    """An engine's steps with the references, and the last call of each op."""
+
+    def __init__(self, network: RFDETR, arguments: Mapping[str, Any], device: str) -> None:
+        config = EngineConfig(
+            device=device, precision="fp32", engine="eager", compile=False, implementation="reference"
+        )
+        per_class = arguments["select"]
+        postprocessing = Postprocessing(
+            torch.tensor(per_class["threshold"]), torch.tensor(per_class["class_map"], dtype=torch.int32)
+        )
+        self._steps = OneStage(network, config, postprocessing)
+        self._calls: dict[str, tuple[tuple[Any, ...], Any]] = {}
+        for name, choice in self._steps.choices.items():
+            self._steps.choices[name] = replace(choice, run=self._recorded(name, choice.run))
+
+    def _recorded(self, name: str, run: Callable[..., Any]) -> Callable[..., None]:
+        def record(*given: Any, out: Any, **options: Any) -> None:
+            run(*given, out=out, **options)
+            self._calls[name] = given, out
+
+        return record
+
+    def run(self, image: np.ndarray[Any, Any]) -> Tensors:
+        """Run the steps on one frame; returns everything that went into the ops and came out."""
+        work = self._steps.work(1, (image.shape[0], image.shape[1]))
+        work.run(torch.from_numpy(image)[None].to(self._steps.device))
+        _, inputs = self._calls["preprocess"]
+        (logits, boxes, _), selection = self._calls["select"]
+        (mask_logits, _, _), encoded = self._calls["encode_masks"]
+        (strings,) = encoded.on_host
+        rows = torch.unique(selection.queries()[0])
+        _, png = cv2.imencode(".png", image)  # the channels in another order than OpenCV's: read back, they are as here
+        return {
+            "preprocess.png": torch.from_numpy(png.reshape(-1)),
+            "preprocess.out": inputs,
+            "select.logits": logits,
+            "select.boxes": boxes,
+            **{f"select.{name}": getattr(selection, name).clone() for name in _SELECTION},
+            "encode_masks.rows": rows,
+            "encode_masks.mask_logits": mask_logits[0, rows.long()],
+            "encode_masks.strings": torch.tensor(list(b"".join(strings)), dtype=torch.uint8),
+            "encode_masks.lengths": torch.tensor([len(text) for text in strings], dtype=torch.int64),
+        }
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -161,7 +189,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         read = json.loads((folder / _MANIFEST).read_text())
         manifest = {name: read[name] for name in ("format", "frames", "masks", "arguments")}
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise InputError(f"capture must be a folder `maskjet bench capture` wrote, got {str(folder)!r}.") from error
+        raise InputError(f"capture must be a folder that benchmarks.capture wrote, got {str(folder)!r}.") from error
     if manifest["format"] != FORMAT:
         raise InputError(f"{str(folder)!r} must be a capture in format {FORMAT}, got {manifest['format']!r}.")
     return manifest
@@ -216,3 +244,20 @@ def _split(joined: bytes, lengths: list[int]) -> list[bytes]:
 
 def _path(folder: Path, index: int) -> Path:
     return folder / f"{index:06d}.safetensors"
+
+
+def main(
+    source: Annotated[str, typer.Argument(help="Image, folder, glob, video, camera number or URL.")],
+    out: Annotated[Path, typer.Option(help="The folder to write.")],
+    model: ModelOption = "demo",
+    frames: Annotated[int, typer.Option(help="How many to save, fewer if the source ends.")] = 100,
+    device: DeviceOption = "auto",
+) -> None:
+    """Save the ops' calls of a run, with the references' results, for benchmarks.replay."""
+    with progress("capturing", frames) as advance:
+        saved = write(source, out, model=model, frames=frames, device=device, on_progress=advance)
+    print_result(f"wrote {saved} frames to {out}")
+
+
+if __name__ == "__main__":
+    start(main)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.video_peers import PEERS, Detect
+from benchmarks.video_peers import PEERS
 from maskjet.config import DEFAULT_THRESHOLD, EngineConfig
 from maskjet.detections import Detections
 from maskjet.errors import UnsupportedError, first_line
@@ -19,6 +19,8 @@ from maskjet.media.frames import open_source
 from maskjet.model import Model
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.parity.report import check_names
+from maskjet.parity.variants import Detect
+from maskjet.timing import rotate
 
 Image = NDArray[np.uint8]
 
@@ -85,11 +87,7 @@ class Contender(ABC):
 
     def loop(self, images: Sequence[Image], count: int) -> Iterator[Detections]:
         """Detect on frames in memory, over and over, so many in all."""
-        return self.play(_cycle(images, count))
-
-
-def _cycle(images: Sequence[Image], count: int, start: int = 0) -> Iterator[Image]:
-    return (images[(start + number) % len(images)] for number in range(count))
+        return self.play(rotate(images, count))
 
 
 class Ours(Contender):
@@ -126,7 +124,7 @@ class Ours(Contender):
         """Detect on frames in memory, each source starting elsewhere."""
         if self.sources == 1:
             return super().loop(images, count)
-        return self.play([_cycle(images, count // self.sources, start) for start in range(self.sources)])
+        return self.play([rotate(images, count // self.sources, start) for start in range(self.sources)])
 
 
 class Theirs(Contender):

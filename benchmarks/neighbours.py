@@ -1,6 +1,6 @@
 """How long OpenMP's threads should spin: the demo model's time per frame, alone and beside busy neighbours.
 
-    python -m benchmarks.neighbours --out benchmarks/neighbours_cpu.json
+    python -m benchmarks.neighbours --out benchmarks/results/neighbours_cpu.json
 
 Each measurement is a process of its own, since OpenMP reads its settings once; settings take turns, and the median over
 all frames of all turns counts. Neighbours are processes that do nothing but keep a core busy.

@@ -3,6 +3,8 @@
 Every implementation, and the peer where there is one, gets the same inputs in the same process. They are compared
 first; without agreement there are no times. Then they take turns, on inputs that change from turn to turn. What they
 make a GPU do is counted last, because the profiler slows down what follows it.
+
+    python -m benchmarks.ops --out benchmarks/results/ops_cpu.json
 """
 
 from __future__ import annotations
@@ -12,21 +14,25 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+import typer
 
-from benchmarks.profiling import profile_gpu
-from benchmarks.timing import percentile, take_turns
+from benchmarks.command import DeviceOption, OnlyOption, ReportOption, start
+from benchmarks.timing import measure_bandwidth, take_turns
 from benchmarks.workloads import GPU_WORKLOADS, WORKLOADS, Inputs, Workload, as_listed, to_device
 from maskjet import ops
+from maskjet.cli.options import print_result
 from maskjet.config import EngineConfig
 from maskjet.errors import MaskjetError
 from maskjet.ops.record import Op
 from maskjet.parity import report
-from maskjet.parity.machine import Machine, describe_machine
+from maskjet.parity.machine import describe_machine
 from maskjet.parity.table import shown
+from maskjet.profiling import profile_gpu
+from maskjet.timing import percentile
 
 Call = Callable[..., Any]
 
@@ -62,12 +68,14 @@ class Measurement:
     """Kernels per call; None on a CPU."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Report(report.Report):
     """All measurements of a run."""
 
     measurements: Sequence[Measurement]
     """In the order of `ops.RECORDS` and `WORKLOADS`."""
+    copy_gb_per_s: float
+    """Bytes that the device reads and writes per second, in 1e9, when it copies its own memory."""
 
     def rows(self) -> list[tuple[str, ...]]:
         """The table: its header, then one row per measurement."""
@@ -111,7 +119,7 @@ def run(path: Path | None = None, *, runs: int = 30, only: Sequence[str] = (), d
     report.check_runs(runs)
     report.check_names(only, ops.RECORDS)
     resolved = EngineConfig(device=device).resolve_device()
-    machine = describe_machine()
+    bandwidth = measure_bandwidth(resolved)
     peers, notes = _peers()
     contests = [
         _prepare(op, workload, build, peers.get(name, {}), resolved)
@@ -119,13 +127,18 @@ def run(path: Path | None = None, *, runs: int = 30, only: Sequence[str] = (), d
         if not only or name in only
         for workload, build in _workloads(name, resolved).items()
     ]
-    timed = [_measure(contest, runs, machine, resolved) for contest in contests]
+    timed = [_measure(contest, runs, bandwidth, resolved) for contest in contests]
     measurements = [
         _count_launches(contest, measurement, resolved)
         for contest, found in zip(contests, timed, strict=True)
         for measurement in found
     ]
-    found = Report(machine, measurements, notes)
+    found = Report(
+        machine=describe_machine(),
+        measurements=measurements,
+        notes=notes,
+        copy_gb_per_s=round(bandwidth / 1e9, 1),
+    )
     found.write(path)
     return found
 
@@ -144,13 +157,13 @@ def _prepare(op: Op, workload: str, build: Workload, peers: Mapping[str, Call], 
     )
 
 
-def _measure(contest: _Contest, runs: int, machine: Machine, device: torch.device) -> list[Measurement]:
+def _measure(contest: _Contest, runs: int, bandwidth: float, device: torch.device) -> list[Measurement]:
     """Compare all variants on all inputs, then time them in turns."""
     used = _compare(contest)
     turns = {name: partial(_call_in_turn, call, contest.inputs) for name, call in contest.calls.items()}
     times_ms = take_turns(turns, runs=runs, device=device, budget_s=_BUDGET_S)
     median = {variant: statistics.median(times) for variant, times in times_ms.items()}
-    floor_ms = 1000 * contest.op.bytes_moved(as_listed(contest.inputs[0])) / machine.copy_bytes_per_s(device)
+    floor_ms = 1000 * contest.op.bytes_moved(as_listed(contest.inputs[0])) / bandwidth
     return [
         Measurement(
             op=contest.op.name,
@@ -204,3 +217,17 @@ def _peers() -> tuple[dict[str, dict[str, Call]], list[str]]:
         return [[pycoco_mask.encode(plane)["counts"] for plane in image] for image in planes]
 
     return {"encode_masks": {"paste + pycocotools": paste_and_encode}}, []
+
+
+def main(
+    out: ReportOption = None,
+    only: OnlyOption = None,
+    runs: Annotated[int, typer.Option(help="Timed calls per implementation and workload.")] = 30,
+    device: DeviceOption = "auto",
+) -> None:
+    """Compare, then time every implementation of every op, beside pycocotools where it is installed."""
+    print_result(run(out, runs=runs, only=only or (), device=device), to_stdout=True)
+
+
+if __name__ == "__main__":
+    start(main)

@@ -7,12 +7,13 @@ from collections.abc import Callable
 
 import torch
 
-from benchmarks.profiling import profile_gpu
-from benchmarks.rewrites_contest import BASELINE, Measurement
-from benchmarks.timing import percentile, take_turns
+from benchmarks.timing import take_turns
+from benchmarks.two_stage_contest import BASELINE, Measurement
 from benchmarks.workloads import pyramid, to_device
 from maskjet import ops
 from maskjet.errors import MaskjetError
+from maskjet.profiling import profile_gpu
+from maskjet.timing import percentile
 
 _INPUTS = 4  # that it rotates through
 

@@ -1,4 +1,7 @@
-"""Captured calls, made again with every implementation: each result checked against the saved one, each call timed."""
+"""Captured calls, made again with every implementation: each result checked against the saved one, each call timed.
+
+python -m benchmarks.replay captured --out benchmarks/results/replay_h200.json
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,24 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+import typer
 
 from benchmarks.capture import Call, read_calls, read_manifest
-from benchmarks.timing import percentile, take_turns
+from benchmarks.command import DeviceOption, ReportOption, start
+from benchmarks.timing import take_turns
 from benchmarks.workloads import as_listed, to_device
 from maskjet import ops
+from maskjet.cli.options import print_result, progress
 from maskjet.config import EngineConfig
 from maskjet.ops.record import Op
 from maskjet.parity import report
 from maskjet.parity.machine import describe_machine
+from maskjet.timing import percentile
+
+_EXIT_DIFFERENT = 1
 
 
 @dataclass(frozen=True)
@@ -177,3 +186,25 @@ def _share(op: Op, inputs: dict[str, Any], expected: Any, actual: Any) -> float:
 
 def _ignore_turn(call: Callable[[], Any], _turn: int) -> Any:
     return call()
+
+
+def main(
+    captures: Annotated[list[Path], typer.Argument(help="Folders that benchmarks.capture wrote.")],
+    out: ReportOption = None,
+    implementation: Annotated[
+        str | None, typer.Option(help="auto, reference, triton or cpu; all that can, if not given.")
+    ] = None,
+    runs: Annotated[int, typer.Option(help="Timed repeats of each call.")] = 5,
+    device: DeviceOption = "auto",
+) -> None:
+    """Make captured calls again, check each result against the saved one, and time them; exit with 1 if one differs."""
+    frames = sum(read_manifest(folder)["frames"] for folder in captures)
+    with progress("replaying", frames) as advance:
+        found = run(captures, out, implementation=implementation, runs=runs, device=device, on_progress=advance)
+    print_result(found, to_stdout=True)
+    if not found.is_equal:
+        raise typer.Exit(_EXIT_DIFFERENT)
+
+
+if __name__ == "__main__":
+    start(main)

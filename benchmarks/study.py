@@ -2,6 +2,8 @@
 
 Two parts: the demo model on generated streets, whose truth is known, and RF-DETR-Seg Nano with planted random weights,
 which the peers can run as well. Each variant's detections are dumped once; then they are compared.
+
+    python -m benchmarks.study out/
 """
 
 from __future__ import annotations
@@ -10,171 +12,23 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from benchmarks.planted import plant
-from maskjet.config import EngineConfig
+import typer
+
+from benchmarks.command import SizeOption, start
+from benchmarks.study_parts import CONFIDENCES, DEMO, PARTS, SIZE_HW, Part
+from maskjet.cli.options import parse_size, print_result, progress
+from maskjet.cli.parity import ResamplesOption
 from maskjet.errors import InputError, SourceError, UnsupportedError
 from maskjet.files import write_json
-from maskjet.model import read_network
-from maskjet.networks.rfdetr import RFDETR
 from maskjet.parity import RESAMPLES, check, coco
 from maskjet.parity.dump import Dump, write_dump
-from maskjet.parity.images import Images, Kept, Traffic
+from maskjet.parity.images import Kept, Traffic
 from maskjet.parity.machine import Machine, describe_machine
 from maskjet.parity.table import as_table
 from maskjet.parity.variants import Variant
 from maskjet.process import convolutions_in_tf32
-from maskjet.spec import SPECS
-
-_CERTAIN = 0.4
-CONFIDENCES = (_CERTAIN,)
-"""At which detections are counted besides at all: the published study's. Nano's dumps have no others: 53 an image."""
-SIZE_HW = (360, 640)
-"""(height, width) of the streets."""
-_PLANTED = 25  # detections above 0.5 per image
-_SPEC = "rf-detr-seg-nano"
-_BATCH = 8
-
-
-@dataclass(frozen=True)
-class Question:
-    """What some comparisons answer together."""
-
-    title: str
-    """In words."""
-    pairs: Sequence[tuple[str, str]]
-    """Expected and actual variant."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """Variants of one network on one set of images."""
-
-    name: str
-    """Of its folder."""
-    what: str
-    """Network and images, in words."""
-    make_network: Callable[[Images], RFDETR]
-    """Given the images."""
-    variants: Sequence[Variant]
-    """In the order in which they run."""
-    questions: Sequence[Question]
-    """About them."""
-    has_truth: bool
-    """Whether average precision means something."""
-
-
-def _steps(name: str, **choices: Any) -> Variant:
-    """Step by step in float32: nothing but the choices differs."""
-    config = {"precision": "fp32", "engine": "eager", "compile": False, **choices}
-    return Variant(name, EngineConfig(**config), batch=_BATCH)
-
-
-def _graph(name: str, precision: str, *, compile: bool = False, depth: int = 4, batch: int = _BATCH) -> Variant:  # noqa: A002
-    config = EngineConfig(precision=precision, engine="graph", compile=compile)  # type: ignore[arg-type]
-    return Variant(name, config, depth=depth, batch=batch)
-
-
-_POST_REFERENCE = {"select": "reference", "encode_masks": "reference"}
-_POST_CPU = {"select": "cpu", "encode_masks": "cpu"}
-
-DEMO = Part(
-    name="demo",
-    what="the demo model on generated streets",
-    make_network=lambda _images: read_network("demo"),
-    variants=(
-        _steps("fp32"),
-        _steps("preprocess: reference", implementation={"preprocess": "reference"}),
-        _steps("preprocess: cv2-exact", resample="cv2"),
-        _steps("preprocess: cv2 itself", resample="cv2", implementation={"preprocess": "reference"}),
-        _steps("postprocess: reference", implementation=_POST_REFERENCE),
-        _steps("postprocess: cpu", implementation=_POST_CPU),
-        _graph("fp32, graph, depth 1", "fp32", depth=1),
-        _graph("fp32, graph, depth 4", "fp32"),
-        _graph("fp32, compiled, depth 4", "fp32", compile=True),
-        _steps("fp16", precision="fp16"),
-        _graph("fp16, graph, depth 4", "fp16"),
-        _graph("fp16, compiled, depth 4", "fp16", compile=True),
-        _graph("fp16, compiled, depth 4, one by one", "fp16", compile=True, batch=1),
-        _steps("bf16", precision="bf16"),
-        _graph("bf16, compiled, depth 4", "bf16", compile=True),
-    ),
-    questions=(
-        Question(
-            "preprocess: reference, Triton, cv2-exact and cv2 itself",
-            (
-                ("preprocess: reference", "fp32"),
-                ("preprocess: cv2 itself", "preprocess: cv2-exact"),
-                ("preprocess: reference", "preprocess: cv2 itself"),
-                ("preprocess: cv2 itself", "fp32"),
-            ),
-        ),
-        Question(
-            "postprocess: reference, Triton and CPU",
-            (("postprocess: reference", "fp32"), ("postprocess: cpu", "fp32")),
-        ),
-        Question(
-            "engine: a graph is what the steps are, at any depth",
-            (
-                ("fp32", "fp32, graph, depth 1"),
-                ("fp32, graph, depth 1", "fp32, graph, depth 4"),
-                ("fp16", "fp16, graph, depth 4"),
-            ),
-        ),
-        Question(
-            "precision and compilation, against float32 step by step",
-            tuple(
-                ("fp32", name)
-                for name in (
-                    *("fp32, compiled, depth 4", "fp16", "fp16, compiled, depth 4"),
-                    *("fp16, compiled, depth 4, one by one", "bf16", "bf16, compiled, depth 4"),
-                )
-            ),
-        ),
-    ),
-    has_truth=True,
-)
-"""Baseline of average precision: the first variant."""
-
-NANO = Part(
-    name="nano",
-    what="RF-DETR-Seg Nano with planted random weights on generated streets of one shape",
-    make_network=lambda images: plant(SPECS[_SPEC], [images.at(number)[1] for number in range(8)], survivors=_PLANTED),
-    variants=tuple(
-        replace(variant, threshold=_CERTAIN)
-        for variant in (
-            _steps("fp32"),
-            _steps("postprocess: reference", implementation=_POST_REFERENCE),
-            _steps("postprocess: cpu", implementation=_POST_CPU),
-            replace(_steps("fp32, one by one"), batch=1),
-            _graph("fp16, compiled, depth 4", "fp16", compile=True, batch=1),
-            Variant("rfdetr predict()", program="rfdetr"),
-            Variant("rfdetr predict(), no TF32", program="rfdetr_ieee"),
-            Variant("rfdetr, fp16", program="rfdetr_fp16"),
-            Variant("inference-models", program="inference_models"),
-        )
-    ),
-    questions=(
-        Question(
-            "postprocess: reference, Triton and CPU",
-            (("postprocess: reference", "fp32"), ("postprocess: cpu", "fp32")),
-        ),
-        Question(
-            "the whole pipeline: rfdetr's predict() without TF32 against ours, and against itself run otherwise",
-            tuple(
-                ("rfdetr predict(), no TF32", name)
-                for name in (
-                    *("fp32, one by one", "fp32", "fp16, compiled, depth 4"),
-                    *("rfdetr predict()", "rfdetr, fp16", "inference-models"),
-                )
-            ),
-        ),
-    ),
-    has_truth=False,
-)
-PARTS: Mapping[str, Part] = {part.name: part for part in (DEMO, NANO)}
-"""By name."""
 
 
 @dataclass(frozen=True)
@@ -371,3 +225,33 @@ def _compare(
         results = {name: dump.to_coco(truth) for name, dump in dumps.items()}
         precision = coco.evaluate(truth, results, resamples=resamples, on_progress=on_progress)
     return PartReport(part.name, part.what, streets.length, answers, precision)
+
+
+def main(
+    out: Annotated[Path, typer.Argument(help="A folder for the dumps and study.json; the same command goes on.")],
+    only: Annotated[list[str] | None, typer.Option(help="demo or nano; may be repeated.")] = None,
+    variant: Annotated[list[str] | None, typer.Option(help="A variant's name; may be repeated.")] = None,
+    count: Annotated[int | None, typer.Option(help="Streets; 5000 for the demo model and 1000 for Nano.")] = None,
+    size: SizeOption = "640x360",
+    resamples: ResamplesOption = RESAMPLES,
+    stage: Annotated[
+        Literal["all", "dump", "compare"], typer.Option(help="Dump here and compare elsewhere, or both here.")
+    ] = "all",
+) -> None:
+    """Run every variant that can be had here on the same streets, and compare them."""
+    chosen: dict[str, Any] = {"only": only or (), "variants": variant or (), "images": count}
+    size_hw = parse_size(size)
+    notes: list[str] = []
+    if stage != "compare":
+        with progress("detecting", steps(**chosen)) as advance:
+            notes = dump(out, **chosen, size_hw=size_hw, on_progress=advance)
+    if stage == "dump":
+        print_result("\n".join([*notes, f"wrote the dumps to {out}"]))
+        return
+    with progress("comparing", None) as advance:
+        found = compare(out, images=count, size_hw=size_hw, resamples=resamples, notes=notes, on_progress=advance)
+    print_result(found, to_stdout=True)
+
+
+if __name__ == "__main__":
+    start(main)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import torch
+
+from maskjet.timing import synchronize
 
 _TIMED = 3  # calls of a turn
 _AT_LEAST = 5  # calls of each, however long they take
@@ -50,12 +52,14 @@ def _time_ms(call: Callable[[int], object], number: int, device: torch.device) -
     return 1000 * seconds
 
 
-def synchronize(device: torch.device) -> None:
-    """Wait until a device has done all it was given."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+_COPIED_BYTES = {"cpu": 2**27, "cuda": 2**29}
+"""By device: four times the largest cache that we have seen; on a GPU enough to hide the launch."""
 
 
-def percentile(values: Sequence[float], share: float) -> float:
-    """The value that `share` (0..1) of the values do not exceed."""
-    return sorted(values)[min(int(share * len(values)), len(values) - 1)]
+def measure_bandwidth(device: torch.device) -> float:
+    """Bytes per second that a device reads and writes in the fastest of ten copies within its memory."""
+    size = _COPIED_BYTES[device.type]
+    source = torch.zeros(size, dtype=torch.uint8, device=device)
+    target = torch.ones_like(source)
+    times_ms = take_turns({"copy": lambda _: target.copy_(source)}, runs=10, device=device)["copy"]
+    return 2000 * size / min(times_ms)

@@ -2,6 +2,8 @@
 
 All contenders run in one process and take turns on the same street. What a rung or peer finds is compared before
 anything is timed. A contender that is slow stops after some seconds of each run; what it did until then counts.
+
+    python -m benchmarks.video --size 720p --out benchmarks/results/video_h200.json
 """
 
 from __future__ import annotations
@@ -14,14 +16,24 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Annotated
 
 import torch
+import typer
 
+from benchmarks.chart import check, draw_videos
+from benchmarks.command import OnlyOption, ReportOption, SizesOption, start
 from benchmarks.contenders import Contender, Image, Ours, build
 from benchmarks.planted import plant
-from benchmarks.profiling import HostWork, profile_host
-from benchmarks.timing import percentile
 from maskjet import process, traffic
+from maskjet.cli.options import (
+    ModelOption,
+    WeightsOption,
+    parse_size,
+    print_result,
+    progress,
+    with_config,
+)
 from maskjet.config import EngineConfig
 from maskjet.detections import Detections
 from maskjet.errors import MaskjetError
@@ -33,7 +45,9 @@ from maskjet.parity import report
 from maskjet.parity.machine import describe_machine
 from maskjet.parity.pair import Pairing, pair_all
 from maskjet.parity.table import shown
+from maskjet.profiling import HostWork, profile_host
 from maskjet.spec import SPECS, ModelSpec
+from maskjet.timing import percentile, play
 
 OUTPUTS = {"JSON lines": ("out.jsonl",), "JSON lines + annotated video": ("out.jsonl", "out.mp4")}
 """What else is made of the results of the last rung, by name."""
@@ -298,16 +312,9 @@ class _Trial:
         self._memory_fps.append(self._rate(self.contender.loop(self.images, count)))
 
     def _rate(self, results: Iterator[Detections]) -> float:
-        start = time.perf_counter()
-        counts = []
-        with closing(results):  # type: ignore[type-var]
-            for found in results:
-                counts.append(len(found))
-                if time.perf_counter() - start > _BUDGET_S:
-                    break
-            seconds = time.perf_counter() - start
+        counts, fps = play(results, _BUDGET_S)
         self._detections += counts
-        return len(counts) / seconds
+        return fps
 
     def time_frames(self) -> None:
         """Time frames one by one."""
@@ -389,3 +396,43 @@ def _write(contender: Contender, file: Path, outs: Sequence[str]) -> float:
             if time.perf_counter() - start > _BUDGET_S:
                 break
     return count / (time.perf_counter() - start)
+
+
+@with_config("device", "precision")
+def main(
+    *,
+    out: ReportOption = None,
+    model: ModelOption = "demo",
+    weights: WeightsOption = None,
+    size: SizesOption = None,
+    config: EngineConfig,
+    frames: Annotated[int, typer.Option(help="Of each video.")] = 538,
+    runs: Annotated[int, typer.Option(help="Of each video; the median counts.")] = 3,
+    only: OnlyOption = None,
+    videos: Annotated[Path | None, typer.Option(help="A folder to keep the videos in, and find them again.")] = None,
+    chart: Annotated[Path | None, typer.Option(help="A .png or .svg of the frames per second.")] = None,
+) -> None:
+    """Run street videos through every rung of the engine and its peers, decoding to RLE."""
+    sizes_hw = [parse_size(text) for text in size or ("720p",)]
+    if chart is not None:
+        check()  # before anything is measured
+    with progress("measuring", len(sizes_hw)) as advance:
+        found = run(
+            out,
+            model=model,
+            weights=weights,
+            sizes_hw=sizes_hw,
+            config=config,
+            frames=frames,
+            runs=runs,
+            only=only or (),
+            videos=videos,
+            on_progress=advance,
+        )
+    if chart is not None:
+        draw_videos(found.as_dict(), chart)
+    print_result(found, to_stdout=True)
+
+
+if __name__ == "__main__":
+    start(main)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import warnings
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,10 +24,8 @@ from numpy.typing import NDArray
 from benchmarks.peers import load_module
 from maskjet.detections import Detections
 from maskjet.errors import MaskjetError, UnsupportedError
+from maskjet.parity.variants import BuildPipeline, Detect
 from maskjet.spec import SPECS, ModelSpec
-
-Detect = Callable[[NDArray[np.uint8]], Detections]
-"""From a frame, uint8 [H, W, 3], RGB, to its detections with RLE; they own their memory."""
 
 _NANO = SPECS["rf-detr-seg-nano"]
 _INFERENCE = "inference_models.models.rfdetr"
@@ -42,9 +40,8 @@ class Peer:
     """For reports and the command line."""
     what: str
     """One line for humans."""
-    build: Callable[[Mapping[str, torch.Tensor], ModelSpec, torch.device, float], Detect]
-    """From weights (float32, as `RFDETR(spec).state_dict()` gives them; copied), spec, device and threshold to the
-    pipeline; raises UnsupportedError where it can't run."""
+    build: BuildPipeline
+    """Makes its pipeline."""
 
 
 def _build_rfdetr(state: Mapping[str, torch.Tensor], spec: ModelSpec, device: torch.device, threshold: float) -> Detect:

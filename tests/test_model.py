@@ -9,6 +9,7 @@ import torch
 
 import maskjet
 from maskjet import model as models
+from maskjet.engine.slot import EagerSlot
 from maskjet.errors import InputError, SourceError, UnsupportedError
 from tests.networks.test_network import TINY, tiny_network, tolerance
 from tests.rounding import pair_rows
@@ -61,9 +62,9 @@ def test_a_list_gives_a_list_in_batches_of_any_sizes(tiny):
 def test_a_list_is_read_batch_by_batch(tiny, monkeypatch):
     """A list of files as long as a disk holds is not in memory at once."""
     model, events = load(tiny), []
-    read, run = models.to_image, model._engine.run
+    read, result = models.to_image, EagerSlot.result
     monkeypatch.setattr(models, "to_image", lambda *args: events.append("read") or read(*args))
-    monkeypatch.setattr(model._engine, "run", lambda *args, **more: events.append("run") or run(*args, **more))
+    monkeypatch.setattr(EagerSlot, "result", lambda slot: events.append("run") or result(slot))
     assert len(model.predict([image(40, 40)] * 19)) == 19
     assert events == (["read"] * 8 + ["run"]) * 2 + ["read"] * 3 + ["run"]
 

@@ -1,7 +1,9 @@
 """What `import maskjet` offers and what it costs."""
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -43,3 +45,13 @@ def test_all_is_there_and_sorted():
 def test_other_names_are_not():
     with pytest.raises(AttributeError, match="module 'maskjet' has no attribute 'lod'"):
         maskjet.lod  # noqa: B018
+
+
+def test_the_product_imports_no_laboratory():
+    imported = set()
+    for path in Path(maskjet.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+            imported |= {(path.name, name) for name in names if name.split(".")[0] in ("benchmarks", "tests", "tools")}
+    assert imported == set()

@@ -32,22 +32,12 @@ COMMANDS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "traffic coco": (("set", *SMALL, "--images", "2"), ""),
     "info": (("--model", "demo"), ""),
     "run": (("street.mp4", "--out", "a.mp4", "--out", "a.jsonl", "--out", "a.json", "--out", "pictures"), ""),
-    "bench ops": (("--only", "select", "--runs", "1"), ""),
-    "bench ablation": ((*SMALL, "--survivors", "3", "--runs", "1", "--only", "eager", "--out", "ablation"), ""),
-    "bench capture": (("street.mp4", "--out", "captured", "--frames", "2"), ""),
-    "bench replay": (("captured", "--runs", "1", "--implementation", "cpu"), ""),
-    "bench video": ((*SMALL, "--frames", "4", "--runs", "1"), ""),
-    "bench video --chart": ((*SMALL, "--chart", "a.png"), r'A chart needs matplotlib: pip install "maskjet\[bench\]"'),
-    "bench rewrites": ((*SMALL,), r'maskjet\.rewrites\.aten needs torchvision: pip install "maskjet\[bench\]"'),
-    "bench rewrites-onnx": (("a.json",), r'Timing ONNX files needs onnxruntime: pip install "maskjet\[bench\]"'),
+    "bench": (("street.mp4", "--frames", "3"), ""),
     "parity dump": (("a.npz", *STREETS), ""),
     "parity dump (again)": (("b.npz", *STREETS, "--implementation", "reference"), ""),
     "parity check": (("a.npz", "b.npz", "--pictures", "worst"), ""),
     "parity gate": (("a.npz", "b.npz", "--max-unmatched", "1", "--report", "page.html"), ""),
     "parity coco": (("a.npz", "b.npz"), r'COCO mAP needs faster-coco-eval: pip install "maskjet\[coco\]"'),
-    "parity probe": (("--count", "1", *SMALL), ""),
-    "parity probe --picture": (("--picture", "a.png"), r'A chart needs matplotlib: pip install "maskjet\[bench\]"'),
-    "parity study": (("study", "--only", "demo", "--variant", "fp32", "--count", "2", "--stage", "dump"), ""),
 }
 """Name, with a remark where a command is tried twice, to arguments and the error that a base install answers with."""
 _ASKED_FOR = "maskjet.onnx."  # whose package asks for onnx-ir before it imports these

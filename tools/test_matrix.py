@@ -15,9 +15,14 @@ THREADS = (1, 2)
 INSTRUCTIONS = ("AVX2", "AVX512_CORE", None)  # the most that oneDNN may use; None: all that the processor has
 PRECISIONS = ("highest", "high")
 TESTS = [
-    *("tests/networks", "tests/rewrites", "tests/engine", "tests/test_model.py", "tests/test_demo_model.py"),
+    *("tests/networks", "tests/engine", "tests/test_model.py", "tests/test_demo_model.py"),
     *("tests/ops/test_select.py", "tests/ops/test_roi_align.py", "tests/ops/test_preprocess.py"),
-    *("tests/ops/test_masks.py", "tests/parity", "tests/bench/test_video_peers.py", "tests/tools/test_evaluate.py"),
+    *(
+        "tests/ops/test_masks.py",
+        "tests/parity",
+        "tests/benchmarks/test_video_peers.py",
+        "tests/tools/test_evaluate.py",
+    ),
     "tests/tools/test_train_demo.py",
 ]
 """All that compare what PyTorch's kernels compute on a CPU; Triton's interpreter knows none of the settings."""

@@ -14,7 +14,7 @@ from benchmarks.aten.capture import Detections, Program, capture
 from benchmarks.aten.nms_topk import FOLD as FOLD_NMS
 from benchmarks.aten.pooler import GATHER as GATHER_LEVELS
 from benchmarks.aten.pooler import PICK as PICK_LEVELS
-from maskjet.networks.torchvision.layers.rewriting import Report, Rewrite
+from maskjet.networks.torchvision.layers.rewriting import Rewrite, Rewritten
 
 __all__ = [
     "FOLD_NMS",
@@ -22,7 +22,7 @@ __all__ = [
     "PICK_LEVELS",
     "Detections",
     "Program",
-    "Report",
     "Rewrite",
+    "Rewritten",
     "capture",
 ]

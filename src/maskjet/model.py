@@ -2,43 +2,40 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import platform
 import threading
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib.resources import as_file, files
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union, overload
 
 import torch
 
-from maskjet import ops, process
+from maskjet import process
 from maskjet.config import DEFAULT_THRESHOLD, EngineConfig, Implementation, Precision
 from maskjet.detections import Detections
 from maskjet.engine import pipeline
-from maskjet.engine.engine import Engine, Network
+from maskjet.engine.engine import Engine
 from maskjet.engine.steps import Postprocessing
 from maskjet.errors import InputError
 from maskjet.media.frames import Frame, split_sources
 from maskjet.media.images import to_image
-from maskjet.networks.rfdetr.checkpoint import Checkpoint, load_network, read_checkpoint, resolve_spec
-from maskjet.networks.rfdetr.network import RFDETR
-from maskjet.networks.torchvision.detector import StaticDetector
-from maskjet.spec import SPECS, ModelSpec, TwoStageSpec
+from maskjet.networks import Network, find_family, read_network
+from maskjet.spec import ModelSpec, TwoStageSpec
 
 if TYPE_CHECKING:
     import numpy as np
     from PIL.Image import Image as PILImage
+
+    from maskjet.networks.torchvision.detector import StaticDetector
+
+__all__ = ["ImageLike", "Model", "Report", "Threshold", "load", "read_network"]
 
 ImageLike = Union["np.ndarray[Any, Any]", torch.Tensor, str, os.PathLike[str], "PILImage"]
 """uint8 [H, W, 3] RGB array or tensor, path, or PIL image."""
 
 Threshold = float | Mapping[str, float]
 """One threshold for all classes, or one by class name; classes not named keep the default."""
-
-_DEMO = "demo"
 
 
 @dataclass(frozen=True)
@@ -66,7 +63,7 @@ class Report:
     dropped: int
     """Frames dropped so far because newer ones had come."""
     fallbacks: Mapping[str, int]
-    """What took a slower path in this process so far, by op and reason."""
+    """Slower paths that this model took so far, by op and reason."""
 
     def as_dict(self) -> dict[str, Any]:
         """The fields as JSON types."""
@@ -108,9 +105,8 @@ class Model:
     ) -> None:
         self.spec = network.spec
         self.config = config
-        self._engine = Engine(
-            network, config, Postprocessing(_thresholds(self.spec, threshold), _class_map(self.spec, classes))
-        )
+        postprocessing = Postprocessing(_thresholds(self.spec, threshold), _class_map(self.spec, classes))
+        self._engine = Engine(find_family(network).make_steps(network, config, postprocessing))
 
     @overload
     def predict(self, images: ImageLike) -> Detections: ...  # type: ignore[overload-overlap] # a str is a sequence
@@ -133,12 +129,10 @@ class Model:
             DeviceError: The device failed.
         """
         if not isinstance(images, list | tuple):
-            return self._engine.run([_to_tensor(images, "image")])[0]  # type: ignore[arg-type]
-        found: list[Detections] = []
-        for start in range(0, len(images), self.config.batch):  # files are read when their turn comes
-            numbers = range(start, min(start + self.config.batch, len(images)))
-            found += self._engine.run([_to_tensor(images[n], f"images[{n}]") for n in numbers], first=start)
-        return found
+            return pipeline.predict(self._engine, lambda _: _to_tensor(images, "image"), 1)[0]  # type: ignore[arg-type]
+        return pipeline.predict(
+            self._engine, lambda number: _to_tensor(images[number], f"images[{number}]"), len(images)
+        )
 
     def stream(
         self,
@@ -188,7 +182,7 @@ class Model:
             raise InputError(f"batch must be at least 1, got {batch}.")
         self._engine.check()
         self._engine.steps.prepare(batch)  # now: with the first frame it would be late
-        return pipeline.run(self._engine, sources, depth=depth, batch=batch, drops_late=drop_late, stop=stop)
+        return pipeline.stream(self._engine, sources, depth=depth, batch=batch, drops_late=drop_late, stop=stop)
 
     def report(self) -> Report:
         """What each step runs on and why, and what was done so far."""
@@ -205,7 +199,7 @@ class Model:
             images=engine.done["images"],
             detections=engine.done["detections"],
             dropped=engine.done["dropped"],
-            fallbacks=dict(ops.FALLBACKS),
+            fallbacks=dict(steps.fallbacks),
         )
 
     def close(self) -> None:
@@ -270,63 +264,21 @@ def load(
         True
     """
     process.check_fork()
-    if isinstance(model, StaticDetector):
-        if weights is not None:
-            raise InputError("weights must be None for a detector, which has its own.")
-        threshold = model.spec.threshold if threshold is None else threshold
-        max_detections = model.spec.max_detections if max_detections is None else max_detections
+    family = find_family(model)
+    defaults = family.defaults(model)
     config = EngineConfig(
         device=device,
         precision=precision,
-        max_detections=EngineConfig.max_detections if max_detections is None else max_detections,
+        max_detections=defaults.max_detections if max_detections is None else max_detections,
         implementation=implementation,
         compile=compile,
     )
     return Model(
-        copy.deepcopy(model) if isinstance(model, StaticDetector) else read_network(model, weights),
+        family.load(model, weights),
         config,
-        threshold=DEFAULT_THRESHOLD if threshold is None else threshold,
+        threshold=defaults.threshold if threshold is None else threshold,
         classes=classes,
     )
-
-
-def read_network(model: str | os.PathLike[str], weights: str | os.PathLike[str] | None = None) -> RFDETR:
-    """Find and read the network that `load` was asked for.
-
-    Args:
-        model: As for `load`.
-        weights: As for `load`.
-
-    Returns:
-        The network in eval mode, float32, on the CPU.
-
-    Raises:
-        InputError: Neither a known name nor a file; or a name without weights, or weights without a name.
-        CheckpointError: As for `load`.
-    """
-    for argument, value in (("model", model), ("weights", "" if weights is None else weights)):
-        if not isinstance(value, str | os.PathLike):
-            raise InputError(f"{argument} must be a name or a path, got a {type(value).__name__}.")
-    name = os.fspath(model)
-    if name in SPECS:
-        if weights is None:
-            raise InputError(
-                f"weights must be the path of a checkpoint for {name!r}, got None; maskjet downloads none."
-            )
-        checkpoint = read_checkpoint(Path(weights))
-        return load_network(resolve_spec(checkpoint, SPECS[name]), checkpoint)
-    if weights is not None:
-        raise InputError(f"model must be a named size when weights are given, got {name!r}; known: {', '.join(SPECS)}.")
-    if name == _DEMO:
-        with as_file(files("maskjet.networks.demo") / "weights.safetensors") as path:
-            return _fill(read_checkpoint(path))
-    if not Path(name).exists():
-        raise InputError(f"model must be a name or a checkpoint's path, got {name!r}; names: demo, {', '.join(SPECS)}.")
-    return _fill(read_checkpoint(Path(name)))
-
-
-def _fill(checkpoint: Checkpoint) -> RFDETR:
-    return load_network(resolve_spec(checkpoint), checkpoint)
 
 
 def _class_ids(spec: ModelSpec | TwoStageSpec, names: Sequence[str], argument: str) -> list[int]:
@@ -369,7 +321,8 @@ def _to_tensor(image: ImageLike, name: str) -> torch.Tensor:
         if image.dtype != torch.uint8 or image.ndim != 3 or image.shape[-1] != 3:
             raise InputError(f"{name} must be uint8 [H, W, 3] RGB, got {image.dtype} {list(image.shape)}.")
         return image
-    return pipeline.to_tensor(to_image(image, name))
+    array = to_image(image, name)
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
 def _device_name(device: torch.device) -> str:

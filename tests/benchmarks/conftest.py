@@ -2,9 +2,9 @@
 
 import pytest
 
-from maskjet.parity import machine
+from benchmarks import timing
 
 
 @pytest.fixture(autouse=True)
 def _small_copies(monkeypatch):
-    monkeypatch.setitem(machine._COPIED_BYTES, "cpu", 2**20)
+    monkeypatch.setitem(timing._COPIED_BYTES, "cpu", 2**20)

@@ -61,6 +61,7 @@ def test_report_is_written_as_it_is_returned(tmp_path):
     assert all(found.tolerance_used == 0 < found.floor_ms < found.p50_ms <= found.p95_ms for found in variants.values())
     assert min(found.speedup for found in variants.values()) == 1
     assert report.machine.versions["torch"] == torch.__version__
+    assert report.copy_gb_per_s > 0
     table = str(report).splitlines()
     assert [line.split("  ")[0] for line in table[:4]] == ["op", *["encode_masks"] * 3]
     assert report.machine.cpu in table[4]
@@ -97,7 +98,7 @@ def test_on_a_gpu_launches_and_the_gpus_time_are_told():
         assert measurement.launches >= 1
         assert measurement.gpu_us > 0
     assert report.machine.gpu.name == torch.cuda.get_device_name()
-    assert report.machine.gpu.copy_gb_per_s > report.machine.copy_gb_per_s
+    assert report.copy_gb_per_s > 50
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from benchmarks import probe as module
 from benchmarks.probe import BUCKETS, probe, ulps_apart
 from maskjet.errors import InputError, MissingDependencyError
 from maskjet.ops import gpu
-from maskjet.parity import machine
 from maskjet.spec import IMAGENET_MEAN, IMAGENET_STD, ModelSpec
 
 SIDE = 70
@@ -26,11 +25,6 @@ CONTRACT = 4.8e-7  # of ops.preprocess, in float32
 EXACT = partial(module._interpolate, spec=SPEC)
 
 pytestmark = pytest.mark.usefixtures("two_threads")
-
-
-@pytest.fixture(autouse=True)
-def _small_copies(monkeypatch):
-    monkeypatch.setitem(machine._COPIED_BYTES, "cpu", 2**20)
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

@@ -123,7 +123,7 @@ def test_one_implementation_can_be_asked_for(captured):
 
 def test_damaged_captures_are_named(tampered, tmp_path):
     folder, edit = tampered
-    with pytest.raises(InputError, match="capture must be a folder `maskjet bench capture` wrote, got"):
+    with pytest.raises(InputError, match=r"capture must be a folder that benchmarks\.capture wrote, got"):
         replay.run([tmp_path / "nothing"], device="cpu")
     edit("select.logits", lambda values: values[0])
     with pytest.raises(InputError, match=r"logits must be a floating tensor \[B, Q, C\]"):

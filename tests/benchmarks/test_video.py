@@ -9,10 +9,10 @@ from torch.autograd import DeviceType
 from benchmarks import contenders, video
 from benchmarks.chart import draw_videos
 from benchmarks.planted import plant
-from benchmarks.profiling import HostWork, sum_up_host
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError, MaskjetError
 from maskjet.model import Model
+from maskjet.profiling import HostWork, sum_up_host
 from maskjet.traffic import sample
 from tests.networks.test_network import TINY
 

@@ -195,24 +195,3 @@ def test_numbers_that_differ_from_the_truth_are_told(maskjet, tmp_path):
         assert "results['theirs'] has other categories than the truth: 1 is 'truck', in the truth 'car'; " in text
         assert "category ids 1 below the truth's" in text
     assert code == 0
-
-
-def test_probe(maskjet, tmp_path):
-    code, out, _ = maskjet(
-        "probe", "--count", 1, "--size", "160x96", "--device", "cpu", "--out", tmp_path / "p.json", "--picture",
-        tmp_path / "p.png",
-    )  # fmt: skip
-    assert code == 0
-    assert "F.interpolate" in out
-    assert json.loads((tmp_path / "p.json").read_text())["measurements"]
-    assert (tmp_path / "p.png").stat().st_size > 1000
-
-
-def test_study(maskjet, tmp_path):
-    chosen = ("--only", "demo", "--variant", "fp32", "--count", 2, "--size", "160x96", "--resamples", 0)
-    code, out, err = maskjet("study", tmp_path, *chosen, "--stage", "dump")
-    assert (code, out, "wrote the dumps" in err) == (0, "", True)
-    code, out, _ = maskjet("study", tmp_path, *chosen, "--stage", "compare")
-    assert code == 0
-    assert "average precision" in out
-    assert (tmp_path / "study.json").exists()

@@ -10,7 +10,6 @@ import subprocess
 import sys
 
 import pytest
-from safetensors.torch import load_file, save_file
 
 from maskjet import traffic
 from maskjet.cli import run as run_command
@@ -194,11 +193,6 @@ def test_no_total_where_a_length_is_not_known(clip):
             "maskjet: engine='graph'",
         ),
         (("run", "CLIP", "--out", "-", "--json"), "maskjet: --json must not go with --out -: both print to stdout."),
-        (("bench", "ops", "--only", "blur"), "maskjet: only must be of 'preprocess', "),
-        (("bench", "ablation", "--size", "big"), "maskjet: --size must be one of 312"),
-        (("bench", "ablation", "--nvtx", "--device", "cpu"), "maskjet: --nvtx needs a GPU, got cpu"),
-        (("bench", "replay", "CLIP"), "maskjet: capture must be a folder `maskjet bench capture` wrote, got"),
-        (("bench", "capture", "nothing.mp4", "--out", "c"), "maskjet: source must exist, 'nothing.mp4' does not."),
         (
             ("traffic", "video", "a.mp4", "--size", "big"),
             "maskjet: --size must be one of 312, 720p, 1080p or WIDTHxHEIGHT, got 'big'",
@@ -249,32 +243,6 @@ def test_traffic(tmp_path, capsys):
     assert [frame.image.shape for frame in open_source(tmp_path / "v.mp4")] == [(96, 160, 3)] * 3
     assert run("traffic", "coco", tmp_path / "set", "--size", "160x96", "--images", "2", capsys=capsys)[0] == 0
     assert len(json.loads((tmp_path / "set" / "annotations.json").read_text())["images"]) == 2
-
-
-def test_bench_ablation(tmp_path, capsys):
-    flags = ("--size", "130x90", "--survivors", "3", "--runs", "1", "--only", "eager", "--device", "cpu")
-    code, out, err = run("bench", "ablation", *flags, "--out", tmp_path, capsys=capsys)
-    assert (code, err) == (0, "")
-    assert [line.split("  ")[0] for line in out.splitlines()[:3]] == ["size", "130 × 90", "130 × 90"]
-    assert {path.name for path in tmp_path.iterdir()} == {"ablation.csv", "ablation.json", "ablation.png"}
-
-
-@pytest.mark.usefixtures("two_threads")
-def test_bench_capture_and_replay(clip, tmp_path, capsys):
-    folder = tmp_path / "captured"
-    code, _, err = run("bench", "capture", clip, "--out", folder, "--frames", "2", "--device", "cpu", capsys=capsys)
-    assert (code, err) == (0, f"wrote 2 frames to {folder}\n")
-    flags = ("--runs", "1", "--device", "cpu", "--implementation", "cpu")
-    code, out, _ = run("bench", "replay", folder, *flags, "--out", tmp_path / "replay.json", capsys=capsys)
-    assert code == 0
-    assert [line.split()[1] for line in out.splitlines()[1:4]] == ["preprocess", "select", "encode_masks"]
-    assert len(json.loads((tmp_path / "replay.json").read_text())["measurements"]) == 3
-    frame = folder / "000001.safetensors"
-    tensors = load_file(frame)
-    save_file({**tensors, "preprocess.out": tensors["preprocess.out"] + 1}, frame)
-    code, out, err = run("bench", "replay", folder, *flags, capsys=capsys)
-    assert (code, err) == (1, "")
-    assert re.search(r"preprocess +cpu .* 1 +0 +1 ", out)
 
 
 def test_a_terminal_sees_progress_with_speed_and_time_left(tmp_path):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from maskjet.engine.copying import Copier
+from maskjet.engine.slot import Copier
 
 
 @pytest.mark.parametrize("all_cores", [False, True])

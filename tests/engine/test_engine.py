@@ -17,7 +17,6 @@ import torch
 
 from maskjet.config import EngineConfig
 from maskjet.engine import engine as engines
-from maskjet.engine import pipeline
 from maskjet.engine.engine import Engine
 from maskjet.errors import DeviceError, InputError, SourceError, UnsupportedError
 from maskjet.model import Model
@@ -286,10 +285,10 @@ def test_a_device_error_in_a_list_names_the_image(fake):
 def test_a_failure_to_submit_comes_in_its_turn(fake, monkeypatch):
     submit = FakeSlot.submit
 
-    def fails(self, images, batch):
+    def fails(self, images, batch, **options):
         if int(images[0][0, 0, 0]) == 3:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        submit(self, images, batch)
+        submit(self, images, batch, **options)
 
     monkeypatch.setattr(FakeSlot, "submit", fails)
     indices, error = consume(fake.stream(frames(10), depth=4))
@@ -327,14 +326,15 @@ def test_close_waits_for_another_thread(model, monkeypatch):
     image = next(frames(1, size=(48, 80)))
     expected = model.predict(image).rle
     started, found = threading.Event(), []
-    for_batch = model._engine.steps.compiler.for_batch
 
-    def slow(batch):
-        started.set()
-        time.sleep(0.2)
-        return for_batch(batch)
+    @contextmanager
+    def slow(what):
+        if what == "network":
+            started.set()
+            time.sleep(0.2)
+        yield
 
-    monkeypatch.setattr(model._engine.steps.compiler, "for_batch", slow)
+    monkeypatch.setattr(model._engine.steps, "mark", slow)
     thread = threading.Thread(target=lambda: found.append(model.predict(image)))
     thread.start()
     assert started.wait(10)
@@ -521,6 +521,13 @@ def test_the_report_says_what_was_not_done_and_why(model):
     assert TINY.name == report.model
 
 
-def test_pipeline_takes_no_copy_of_what_can_be_shared():
-    image = np.zeros((2, 2, 3), np.uint8)
-    assert pipeline.to_tensor(image).data_ptr() == image.ctypes.data
+def test_pipeline_takes_no_copy_of_what_can_be_shared(fake, monkeypatch):
+    addresses, submit = [], FakeSlot.submit
+
+    def look(self, images, batch, **options):
+        addresses.append(images[0].data_ptr())
+        submit(self, images, batch, **options)
+
+    monkeypatch.setattr(FakeSlot, "submit", look)
+    ((frame, _),) = fake.stream(frames(1))
+    assert addresses == [frame.image.ctypes.data]

@@ -18,7 +18,7 @@ from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHe
 from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredictor
 from torchvision.ops import MultiScaleRoIAlign
 
-from benchmarks import rewrites_onnx
+from benchmarks import onnx_files
 from maskjet.errors import InputError, MissingDependencyError, OutputError, SourceError
 from maskjet.onnx import REWRITES
 from maskjet.rewrites import optimize_onnx
@@ -678,7 +678,7 @@ def test_importing_needs_no_extra():
 
 
 def test_the_benchmark_times_what_matches(files, tmp_path):
-    report = rewrites_onnx.run(files("faster"), tmp_path / "report.json", size_hw=SIZE_HW, runs=1)
+    report = onnx_files.run(files("faster"), tmp_path / "report.json", size_hw=SIZE_HW, runs=1)
     assert [m.variant for m in report.measurements] == ["as exported", "nms_top_k", "level_pooling", "all"]
     assert [m.matched for m in report.measurements] == [0, 2, 1, 3]
     assert report.detections == [KEPT] * 3
@@ -688,16 +688,16 @@ def test_the_benchmark_times_what_matches(files, tmp_path):
 
 
 def test_the_benchmark_times_nothing_that_differs(files, monkeypatch):
-    monkeypatch.setattr(rewrites_onnx, "_are_equal", lambda *_: False)
-    report = rewrites_onnx.run(files("faster"), size_hw=SIZE_HW, runs=1)
+    monkeypatch.setattr(onnx_files, "_are_equal", lambda *_: False)
+    report = onnx_files.run(files("faster"), size_hw=SIZE_HW, runs=1)
     assert [m.variant for m in report.measurements] == ["as exported"]
     assert "all left out: its outputs differ" in report.notes
 
 
 def test_the_benchmark_says_what_it_needs(files, tmp_path):
     with pytest.raises(InputError, match=r"model must take one image of 3×5×7, got "):
-        rewrites_onnx.run(files("faster"), size_hw=(5, 7))
+        onnx_files.run(files("faster"), size_hw=(5, 7))
     with pytest.raises(SourceError, match=r"none\.onnx' can't be run by ONNX Runtime"):
-        rewrites_onnx.run(tmp_path / "none.onnx")
+        onnx_files.run(tmp_path / "none.onnx")
     with pytest.raises(InputError, match="runs must be at least 1, got 0"):
-        rewrites_onnx.run(files("faster"), runs=0)
+        onnx_files.run(files("faster"), runs=0)

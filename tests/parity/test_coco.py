@@ -15,15 +15,10 @@ from pycocotools.cocoeval import COCOeval
 
 from maskjet import coco_rle, traffic
 from maskjet.errors import InputError, MissingDependencyError, SourceError, UnsupportedError
-from maskjet.parity import coco, machine
+from maskjet.parity import coco
 from maskjet.traffic.dataset import CATEGORIES, annotate
 
 SIZE = (96, 160)
-
-
-@pytest.fixture(autouse=True)
-def _small_copies(monkeypatch):
-    monkeypatch.setitem(machine._COPIED_BYTES, "cpu", 2**20)
 
 
 def streets(images):

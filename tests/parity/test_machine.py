@@ -10,13 +10,11 @@ import torch
 from maskjet.parity import machine
 from maskjet.parity.machine import Gpu, describe_machine
 
-GPU = Gpu(name="NVIDIA T4", driver="580.1", cuda="13.0", triton="3.6.0", copy_gb_per_s=240.0)
+GPU = Gpu(name="NVIDIA T4", driver="580.1", cuda="13.0", triton="3.6.0")
 
 
-def test_a_gpus_bandwidth_counts_for_what_lies_on_it():
+def test_a_gpu_is_named_first():
     here = replace(describe_machine(), gpu=GPU)
-    assert here.copy_bytes_per_s(torch.device("cuda", 0)) == 240e9
-    assert here.copy_bytes_per_s(torch.device("cpu")) == pytest.approx(1e9 * here.copy_gb_per_s)
     assert str(here).startswith(f"NVIDIA T4; {here.cpu}, ")
 
 
@@ -44,4 +42,3 @@ def test_a_gpu_is_described():
     gpu = describe_machine().gpu
     assert gpu.name == torch.cuda.get_device_name()
     assert gpu.cuda == torch.version.cuda
-    assert gpu.copy_gb_per_s > 50

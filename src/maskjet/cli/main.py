@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import signal
 import sys
+from typing import TYPE_CHECKING
 
 from maskjet import limits, process
 from maskjet.cli import signals
 from maskjet.errors import CheckpointError, DeviceError, FrameError, MaskjetError, OutputError, SourceError
+
+if TYPE_CHECKING:
+    import typer
 
 _USAGE = 2
 _CODES: tuple[tuple[type[MaskjetError] | tuple[type[MaskjetError], ...], int], ...] = (
@@ -20,14 +24,14 @@ _CODES: tuple[tuple[type[MaskjetError] | tuple[type[MaskjetError], ...], int], .
 )
 
 
-def main() -> None:
-    """Run the command line; an error of maskjet's is printed as one line on stderr."""
+def main(app: typer.Typer | None = None) -> None:
+    """Run a command line, maskjet's if none is given; its errors are printed as one line on stderr."""
     signals.ignore_late_interrupts()
     process.spin_less()
     came: list[int] = []
     try:
         with signals.raising() as came:
-            code = _run()
+            code = _run(app)
     except BaseException as error:
         if not came and not isinstance(error, KeyboardInterrupt):
             raise
@@ -36,15 +40,15 @@ def main() -> None:
     sys.exit(code)
 
 
-def _run() -> int | str | None:
-    """Run the command line; returns the value for `sys.exit`."""
-    from maskjet.cli.app import app
+def _run(app: typer.Typer | None) -> int | str | None:
+    """Run a command line; returns the value for `sys.exit`."""
+    from maskjet.cli import app as own
     from maskjet.cli.options import print_error, print_warnings
 
     print_warnings()
     try:
         limits.read_environment()
-        app()
+        (app or own.app)()
     except SystemExit as end:
         return end.code
     except MaskjetError as error:

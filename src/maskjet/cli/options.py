@@ -21,7 +21,6 @@ from maskjet.spec import SPECS
 
 ModelOption = Annotated[str, typer.Option(help=f"demo, a checkpoint's path, or a size: {', '.join(SPECS)}.")]
 WeightsOption = Annotated[Path | None, typer.Option(help="Checkpoint for a named size.")]
-BenchDeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 DepthOption = Annotated[int, typer.Option(help="Batches in flight, 1 to 8.")]
 ReportOption = Annotated[Path | None, typer.Option(help="A JSON file for the report.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]

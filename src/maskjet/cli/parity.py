@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,7 +22,7 @@ from maskjet.cli.options import (
 )
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError
-from maskjet.parity import FIRST_SEED, OURS, RESAMPLES, THRESHOLD
+from maskjet.parity import FIRST_SEED, RESAMPLES, THRESHOLD
 from maskjet.printing import printable
 
 if TYPE_CHECKING:
@@ -30,52 +30,23 @@ if TYPE_CHECKING:
     from maskjet.parity.dump import Dump
     from maskjet.parity.images import Images
 
-parity_app = typer.Typer(no_args_is_help=True, help="What changed: detections, tensors and mAP of two variants.")
+parity_app = typer.Typer(no_args_is_help=True, help="What changed: detections and mAP of two variants.")
 _EXIT_BROKEN = 1
 
-_ImagesOption = Annotated[
+ImagesOption = Annotated[
     str | None, typer.Option("--images", help="Image, folder, glob or video; if not given, generated streets.")
 ]
-_CocoDirOption = Annotated[
+CocoDirOption = Annotated[
     Path | None,
     typer.Option(help="A COCO data set: annotations/instances_val2017.json and val2017/, or what traffic coco writes."),
 ]
 _AgainOption = Annotated[
     str | None, typer.Option("--images", help="The dumps' images, for pictures; generated streets need none.")
 ]
-_CountOption = Annotated[int, typer.Option(help="Generated streets.")]
-_SeedOption = Annotated[int, typer.Option(help="Of the first generated street.")]
-_ResamplesOption = Annotated[int, typer.Option(help="Of the images, for the interval; 0 for none.")]
+CountOption = Annotated[int, typer.Option(help="Generated streets.")]
+SeedOption = Annotated[int, typer.Option(help="Of the first generated street.")]
+ResamplesOption = Annotated[int, typer.Option(help="Of the images, for the interval; 0 for none.")]
 _DumpArgument = Annotated[Path, typer.Argument(help="A file that parity dump wrote.")]
-
-
-@parity_app.command("probe")
-@with_config("device")
-def parity_probe(
-    *,
-    images: _ImagesOption = None,
-    coco_dir: _CocoDirOption = None,
-    count: _CountOption = 10,
-    size: SizeOption = "720p",
-    seed: _SeedOption = FIRST_SEED,
-    model: ModelOption = "demo",
-    weights: WeightsOption = None,
-    config: EngineConfig,
-    out: ReportOption = None,
-    picture: Annotated[Path | None, typer.Option(help="A .png of where the tensors differ.")] = None,
-) -> None:
-    """Compare the network's input as each implementation makes it with F.interpolate's and cv2.resize's."""
-    from benchmarks import probe
-    from maskjet.model import read_network
-
-    chosen = _choose_images(images, coco_dir, count, size, seed)
-    spec = read_network(model, weights).spec
-    resolved = config.resolve_device()
-    with progress("probing", chosen.length) as advance:
-        pixels = (image for _, image in chosen.read())
-        report = probe.probe(pixels, spec=spec, device=resolved, picture=picture, on_progress=advance)
-    report.write(out)
-    print_result(report, to_stdout=True)
 
 
 @parity_app.command("dump")
@@ -83,11 +54,11 @@ def parity_probe(
 def parity_dump(
     out: Annotated[Path, typer.Argument(help="The file to write, .npz; if interrupted, the same command goes on.")],
     *,
-    images: _ImagesOption = None,
-    coco_dir: _CocoDirOption = None,
-    count: _CountOption = 50,
+    images: ImagesOption = None,
+    coco_dir: CocoDirOption = None,
+    count: CountOption = 50,
     size: SizeOption = "312",
-    seed: _SeedOption = FIRST_SEED,
+    seed: SeedOption = FIRST_SEED,
     name: Annotated[str | None, typer.Option(help="The variant's name in tables; if not given, the file's.")] = None,
     model: ModelOption = "demo",
     weights: WeightsOption = None,
@@ -95,15 +66,14 @@ def parity_dump(
     depth: DepthOption = 1,
     batch: Annotated[int, typer.Option(help="Most images the network sees at once.")] = 1,
     threshold: Annotated[float, typer.Option(help="What a confidence must exceed, 0..1.")] = THRESHOLD,
-    program: Annotated[str, typer.Option(help="Whose pipeline: maskjet, or a peer of parity study.")] = OURS,
 ) -> None:
     """Write down what one variant finds on images."""
     from maskjet.model import read_network
     from maskjet.parity.dump import write_dump
     from maskjet.parity.variants import Variant
 
-    variant = Variant(name or out.stem, config, depth=depth, batch=batch, threshold=threshold, program=program)
-    chosen = _choose_images(images, coco_dir, count, size, seed)
+    variant = Variant(name or out.stem, config, depth=depth, batch=batch, threshold=threshold)
+    chosen = choose_images(images, coco_dir, count, size, seed)
     with progress("detecting", chosen.length) as advance:
         dump = write_dump(out, variant, read_network(model, weights), chosen, on_progress=advance)
     for reason in dump.skipped:
@@ -120,7 +90,7 @@ def parity_check(
     out: Annotated[Path | None, typer.Option(help="A JSON file for the report, of one other.")] = None,
     pictures: Annotated[Path | None, typer.Option(help="A folder for the ten worst images, of one other.")] = None,
     images: _AgainOption = None,
-    coco_dir: _CocoDirOption = None,
+    coco_dir: CocoDirOption = None,
 ) -> None:
     """Pair the detections of dumps and say what is not the same; a difference is a result, not an error."""
     from maskjet.parity import check
@@ -148,9 +118,9 @@ def parity_check(
 @parity_app.command("coco")
 def parity_coco(
     results: Annotated[list[Path], typer.Argument(help="Dumps, or COCO results (.json) of any program.")],
-    coco_dir: _CocoDirOption = None,
+    coco_dir: CocoDirOption = None,
     baseline: Annotated[str | None, typer.Option(help="The variant to compare with; the first if not given.")] = None,
-    resamples: _ResamplesOption = RESAMPLES,
+    resamples: ResamplesOption = RESAMPLES,
     out: ReportOption = None,
 ) -> None:
     """Mean average precision of variants side by side: all, 50, 75, small, medium, large, with their differences."""
@@ -192,8 +162,8 @@ def parity_gate(
     max_dconf: Annotated[float | None, typer.Option(help="Largest difference in confidence of a pair, 0..1.")] = None,
     max_dap: Annotated[float | None, typer.Option(help="Largest difference in mAP, 0..1.")] = None,
     images: _AgainOption = None,
-    coco_dir: _CocoDirOption = None,
-    resamples: _ResamplesOption = RESAMPLES,
+    coco_dir: CocoDirOption = None,
+    resamples: ResamplesOption = RESAMPLES,
     report: Annotated[Path | None, typer.Option(help="An HTML page with tables and pictures.")] = None,
 ) -> None:
     """Hold two dumps against limits, for CI: exit with 1 if one is broken."""
@@ -224,38 +194,8 @@ def parity_gate(
         raise typer.Exit(_EXIT_BROKEN)
 
 
-@parity_app.command("study")
-def parity_study(
-    out: Annotated[Path, typer.Argument(help="A folder for the dumps and study.json; the same command goes on.")],
-    only: Annotated[list[str] | None, typer.Option(help="demo or nano; may be repeated.")] = None,
-    variant: Annotated[list[str] | None, typer.Option(help="A variant's name; may be repeated.")] = None,
-    count: Annotated[int | None, typer.Option(help="Streets; 5000 for the demo model and 1000 for Nano.")] = None,
-    size: SizeOption = "640x360",
-    resamples: _ResamplesOption = RESAMPLES,
-    stage: Annotated[
-        Literal["all", "dump", "compare"], typer.Option(help="Dump here and compare elsewhere, or both here.")
-    ] = "all",
-) -> None:
-    """Run every variant that can be had here on the same streets, and compare them."""
-    from benchmarks import study
-
-    chosen: dict[str, Any] = {"only": only or (), "variants": variant or (), "images": count}
-    size_hw = parse_size(size)
-    notes: list[str] = []
-    if stage != "compare":
-        with progress("detecting", study.steps(**chosen)) as advance:
-            notes = study.dump(out, **chosen, size_hw=size_hw, on_progress=advance)
-    if stage == "dump":
-        print_result("\n".join([*notes, f"wrote the dumps to {out}"]))
-    else:
-        with progress("comparing", None) as advance:
-            report = study.compare(
-                out, images=count, size_hw=size_hw, resamples=resamples, notes=notes, on_progress=advance
-            )
-        print_result(report, to_stdout=True)
-
-
-def _choose_images(source: str | None, coco_dir: Path | None, count: int, size: str, seed: int) -> Images:
+def choose_images(source: str | None, coco_dir: Path | None, count: int, size: str, seed: int) -> Images:
+    """The images that a command's options name."""
     from maskjet.parity.images import CocoFolder, Files, Traffic
 
     if source is not None and coco_dir is not None:

@@ -1,80 +1,68 @@
-"""The engine: gives out slots, and runs batches on them. Safe to use from several threads."""
+"""The pool of slots: lends them, takes them back, and frees the network at the end. Safe in threads."""
 
 from __future__ import annotations
 
 import os
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from weakref import WeakSet
 
-import torch
-
-from maskjet.config import EngineConfig
-from maskjet.detections import Detections
-from maskjet.engine.eager import EagerSlot
-from maskjet.engine.steps import Postprocessing, Slot, Steps
-from maskjet.errors import DeviceError, MaskjetError, UnsupportedError, first_line
-from maskjet.networks.rfdetr import RFDETR
-from maskjet.networks.rfdetr.steps import OneStage
-from maskjet.networks.torchvision.detector import StaticDetector
-from maskjet.networks.torchvision.steps import TwoStage
-
-if TYPE_CHECKING:
-    from maskjet.engine.slot import GraphSlot
-
-Network = RFDETR | StaticDetector
+from maskjet.engine.slot import Copier, EagerSlot, GraphSlot, Slot
+from maskjet.engine.steps import Steps
+from maskjet.errors import UnsupportedError
 
 _MOST_SLOTS = 16  # that run graphs, out at once: two streams of the greatest depth, or as many threads
 _PATIENCE_S = 30.0  # for a slot that another thread has
+_CLOSED = "The model is closed; load it again."
+_FORKED = (
+    "The model belongs to the process that this one was forked from, with its threads and its GPU. "
+    "Load it after the fork, or start processes with multiprocessing's 'spawn'."
+)
 
 
 class Engine:
-    """Turns images into detections.
+    """Lends slots that run the steps of a network.
 
     Args:
-        network: In eval mode, float32; moved and converted to what the config says, so nobody else's.
-        config: The choices; its device must be resolvable here.
-        postprocessing: Thresholds and class map, on the CPU.
+        steps: The network on its device, and its ops; nobody else's.
 
     Raises:
         UnsupportedError: Graphs were asked for and can't be had.
     """
 
-    def __init__(self, network: Network, config: EngineConfig, postprocessing: Postprocessing) -> None:
-        self.steps = _steps_of(network, config, postprocessing)
-        self.why_no_graph = _why_no_graph(self.steps)
+    def __init__(self, steps: Steps) -> None:
+        self.steps = steps
+        self.why_no_graph = _why_no_graph(steps)
         """Why the steps run one by one; None where they run as graphs."""
-        if config.engine == "graph" and self.why_no_graph is not None:
+        if steps.config.engine == "graph" and self.why_no_graph is not None:
             raise UnsupportedError(
                 f"engine='graph' can't be had here: {self.why_no_graph}. Use engine='auto' to take what works."
             )
+        self.refusal: str | None = None
+        """Why there may be no new work; None while there may."""
         self.done: Counter[str] = Counter()
-        """How many images, detections and dropped frames there were."""
+        """Images, detections and dropped frames so far; `counting` guards it."""
+        self.counting = threading.Lock()
+        self._copier = Copier()
         self._changed = threading.Condition()
         self._idle: list[Slot] = []
         self._out: list[Slot] = []
-        self._is_closed = False
-        self._process = os.getpid()
+        _engines.add(self)
 
     def check(self) -> None:
-        """Whether there may be new work.
+        """Check that there may be new work.
 
         Raises:
             UnsupportedError: The engine is closed, or belongs to the process that this one was forked from.
         """
-        if self._is_closed:
-            raise UnsupportedError("The model is closed; load it again.")
-        if os.getpid() != self._process:
-            raise UnsupportedError(
-                "The model belongs to the process that this one was forked from, with its threads and its GPU. "
-                "Load it after the fork, or start processes with multiprocessing's 'spawn'."
-            )
+        if self.refusal is not None:
+            raise UnsupportedError(self.refusal)
 
     @contextmanager
     def lease(self, count: int) -> Iterator[list[Slot]]:
-        """Slots for the caller alone, drained and taken back at the end.
+        """Lend slots to the caller alone; they are drained and taken back at the end.
 
         Args:
             count: How many are wanted; where nothing can overlap it is one.
@@ -115,65 +103,26 @@ class Engine:
             healthy.append(slot)
         with self._changed:
             self._out = [slot for slot in self._out if all(slot is not other for other in slots)]
-            if not self._is_closed:
+            if self.refusal is None:
                 self._idle += reversed(healthy)  # the warmest first
             self._free_if_done()
             self._changed.notify_all()
 
     def _free_if_done(self) -> None:
         """Take the network off the GPU: not before the last slot is back, whose graphs know weights by address only."""
-        if self._is_closed and not self._out:
+        if self.refusal is not None and not self._out:
             self.steps.compiler.release()
-            self.steps.copier.close()
+            self._copier.close()
 
     def _new_slot(self) -> Slot:
         if self.why_no_graph is not None:
             return EagerSlot(self.steps)
-        from maskjet.engine.slot import GraphSlot
-
-        return GraphSlot(self.steps)
-
-    def run(self, images: Sequence[torch.Tensor], *, first: int = 0) -> list[Detections]:
-        """Detect on images.
-
-        Args:
-            images: uint8 [H, W, 3] RGB each, of any sizes, on any device, at most `config.batch`. Those of one size go
-                through the network together; for their graph they are padded to a power of two.
-            first: The first one's number in what the caller was given, for errors.
-
-        Returns:
-            The detections of each image.
-
-        Raises:
-            DeviceError: The device failed; carries the number of an image it worked on.
-            UnsupportedError: As for `lease`.
-        """
-        found: dict[int, Detections] = {}
-        with self.lease(1) as (slot,):
-            for numbers in _alike(images):
-                self.check()
-                named = [first + number for number in numbers]
-                with reporting_failures(f"images{named}", named[0]):
-                    batch = [images[number] for number in numbers]
-                    slot.submit(batch, self._padded(len(batch)), all_cores=True)  # nobody decodes meanwhile
-                    found.update(zip(numbers, slot.result(), strict=True))
-        self.count(found.values())
-        return [found[number] for number in range(len(images))]
-
-    def _padded(self, count: int) -> int:
-        return min(1 << (count - 1).bit_length(), self.steps.config.batch)
-
-    def count(self, found: Collection[Detections], *, dropped: int = 0) -> None:
-        """Add to `done`."""
-        with self._changed:
-            self.done.update(images=len(found), detections=sum(map(len, found)), dropped=dropped)
+        return GraphSlot(self.steps, self._copier)
 
     def graphs(self) -> Mapping[str, str]:
-        """What was captured, by kind of batch, for people to read."""
-        if self.why_no_graph is not None:
-            return {}
+        """The graphs captured so far, by kind of batch, for people to read."""
         with self._changed:
-            slots: list[GraphSlot] = [*self._idle, *self._out]  # type: ignore[list-item]
+            slots = [slot for slot in (*self._idle, *self._out) if isinstance(slot, GraphSlot)]
         found: dict[str, str] = {}
         for slot in slots:
             for graph in slot.graphs:
@@ -189,7 +138,7 @@ class Engine:
         What a stream has in flight is still delivered, if it is asked for. May be called twice.
         """
         with self._changed:
-            self._is_closed = True
+            self.refusal = self.refusal or _CLOSED
             self._idle.clear()
             self._free_if_done()
             out = list(self._out)
@@ -199,29 +148,15 @@ class Engine:
                 slot.drain()
 
 
-def _steps_of(network: Network, config: EngineConfig, postprocessing: Postprocessing) -> Steps:
-    if isinstance(network, RFDETR):
-        return OneStage(network, config, postprocessing)
-    return TwoStage(network, config, postprocessing)
+_engines: WeakSet[Engine] = WeakSet()
 
 
-def _alike(images: Sequence[torch.Tensor]) -> Collection[list[int]]:
-    """Positions of images that can go together: of one size, on one device."""
-    alike: dict[tuple[object, ...], list[int]] = {}
-    for number, image in enumerate(images):
-        alike.setdefault((image.shape, image.device), []).append(number)
-    return alike.values()
+def _refuse_after_fork() -> None:
+    for engine in _engines:
+        engine.refusal = engine.refusal or _FORKED
 
 
-@contextmanager
-def reporting_failures(what: str, index: int) -> Iterator[None]:
-    """Turn what a device's driver raises into an error that names what was worked on."""
-    try:
-        yield
-    except MaskjetError:
-        raise
-    except RuntimeError as error:
-        raise DeviceError(f"The device failed on {what}: {first_line(error)}", index=index) from error
+os.register_at_fork(after_in_child=_refuse_after_fork)
 
 
 def _why_no_graph(steps: Steps) -> str | None:

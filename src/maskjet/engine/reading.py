@@ -58,13 +58,25 @@ class Readers:
             The frames; none where none is there, all sources have ended, or `stop` is set.
         """
         with self._lock:
-            while waits and not self._stop.is_set() and self._is_waiting():
+            while waits and not self._stop.is_set() and not any(lane.frames for lane in self._lanes):
+                if not any(lane.runs for lane in self._lanes):
+                    break
                 self._arrived.wait(_GLANCE_S)
-            return [] if self._stop.is_set() else self._pick(most)
-
-    def _is_waiting(self) -> bool:
-        """Whether there is no frame, but may be one."""
-        return not any(lane.frames for lane in self._lanes) and any(lane.runs for lane in self._lanes)
+            taken: list[Frame] = []
+            others = []  # lanes whose next frame has another size
+            number, idle = self._first, 0
+            while len(taken) < most and idle < len(self._lanes) and not self._stop.is_set():
+                lane = self._lanes[number]
+                number = (number + 1) % len(self._lanes)
+                idle += 1
+                if lane.frames and (not taken or lane.frames[0].image.shape == taken[0].image.shape):
+                    taken.append(lane.frames.popleft())
+                    lane.has_room.notify()
+                    idle = 0
+                elif lane.frames:
+                    others.append(lane.number)
+            self._first = others[0] if others else number
+            return taken
 
     def check(self) -> None:
         """Whether all sources that have ended did so as they should.
@@ -77,23 +89,6 @@ class Readers:
             errors[0].add_note(f"and another source: {error}")
         if errors:
             raise errors[0]
-
-    def _pick(self, most: int) -> list[Frame]:
-        taken: list[Frame] = []
-        others = []  # lanes whose next frame has another size
-        number, idle = self._first, 0
-        while len(taken) < most and idle < len(self._lanes):
-            lane = self._lanes[number]
-            number = (number + 1) % len(self._lanes)
-            idle += 1
-            if lane.frames and (not taken or lane.frames[0].image.shape == taken[0].image.shape):
-                taken.append(lane.frames.popleft())
-                lane.has_room.notify()
-                idle = 0
-            elif lane.frames:
-                others.append(lane.number)
-        self._first = others[0] if others else number
-        return taken
 
     @property
     def dropped(self) -> int:

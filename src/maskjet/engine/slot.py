@@ -1,7 +1,9 @@
-"""A slot: everything between a raw frame in pinned memory and its COCO RLE in pinned memory as one CUDA graph.
+"""Slots: places for one batch at a time on its way from frames to detections.
 
+A `GraphSlot` holds everything between a raw frame in pinned memory and its COCO RLE in pinned memory as one CUDA graph.
 Per batch the host copies the frames into pinned memory, launches one graph, records one event and waits for it, and
-reads the result. It allocates nothing, on the device or off it, but for what it returns.
+reads the result. It allocates nothing, on the device or off it, but for what it returns. An `EagerSlot` runs the same
+steps one after the other, on any device.
 """
 
 from __future__ import annotations
@@ -13,20 +15,121 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 from maskjet.detections import Detections
-from maskjet.engine.steps import Steps
+from maskjet.engine.steps import Steps, Work
 from maskjet.errors import first_line
-from maskjet.ops.record import FALLBACKS
 
 _PATIENCE_S = 30.0  # a batch takes milliseconds
+_EAGER_PATIENCE_S = 60.0  # for a batch that another thread is working on
 _POLL_S = 20e-6  # with the kernel's own delay 80 µs: a wait ends 25 µs late on average
 _capturing = threading.Lock()  # PyTorch captures one graph at a time
+_SMALL = 2**18  # bytes of an image; PyTorch takes a thread for each 32 KB
+_PARTS = 2  # on an H200's host 1,230 frames/s of 1080p from memory with two, 1,080 with one, 1,160 with four
+
+
+class Slot(Protocol):
+    """A place for one batch at a time."""
+
+    def submit(self, images: Sequence[torch.Tensor], batch: int, *, all_cores: bool = False) -> None:
+        """Take a batch; returns before it is done.
+
+        Args:
+            images: uint8 [H, W, 3] RGB, all of one size and device, at least one; not needed any more on return, but
+                for those on a GPU and those of an `EagerSlot`.
+            batch: How many the network is to see at once, at least as many.
+            all_cores: As for `Copier.copy`.
+        """
+
+    def result(self) -> list[Detections]:
+        """Wait for the batch that was taken last: its detections, one per image."""
+
+    def drain(self) -> None:
+        """Wait, a bounded time, until nothing is being done any more."""
+
+
+class Copier:
+    """Copies images into rows of a batch.
+
+    PyTorch copies large images with all cores, which is fastest, but OpenMP's threads then spin for a while, and a
+    decoder that needs the cores gave a fifth of its frames beside it (H200's host, 720p). Threads that sleep instead
+    take 0.5 ms for 1080p, where all cores take 0.1. Small images are PyTorch's in any case: one thread takes three
+    times as long where sixteen decoding threads want the interpreter.
+    """
+
+    def __init__(self) -> None:
+        self._helpers = ThreadPoolExecutor(_PARTS - 1, "maskjet-copy")
+
+    def copy(self, rows: Sequence[torch.Tensor], images: Sequence[torch.Tensor], *, all_cores: bool) -> None:
+        """Copy each image to its row.
+
+        Args:
+            rows: uint8 [H, W, 3], at least as many as images.
+            images: uint8 [H, W, 3], of that size, any strides; those on a GPU are copied on the current stream.
+            all_cores: Whether all may be taken, because nothing is being decoded.
+        """
+        first = images[0]
+        if first.is_cuda or all_cores or first.numel() <= _SMALL:
+            for row, image in zip(rows, images, strict=False):
+                row.copy_(image, non_blocking=True)
+            return
+        helped = [self._helpers.submit(_copy_part, rows, images, part) for part in range(1, _PARTS)]
+        _copy_part(rows, images, 0)
+        for each in helped:
+            each.result()
+
+    def close(self) -> None:
+        """End the threads; may be called twice."""
+        self._helpers.shutdown()
+
+
+def _copy_part(rows: Sequence[torch.Tensor], images: Sequence[torch.Tensor], part: int) -> None:
+    """Copy one of the horizontal stripes of every image."""
+    for row, image in zip(rows, images, strict=False):
+        height = len(row)
+        stripe = slice(height * part // _PARTS, height * (part + 1) // _PARTS)
+        np.copyto(row[stripe].numpy(), image[stripe].numpy())
+
+
+class EagerSlot:
+    """Runs batches step by step when the result is asked for; they are neither padded nor copied before.
+
+    Args:
+        steps: The network and its ops.
+    """
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self._work: Work | None = None  # of the kind of batch seen last
+        self._images: Sequence[torch.Tensor] = ()
+        self._is_working = threading.Lock()
+
+    def submit(self, images: Sequence[torch.Tensor], batch: int, *, all_cores: bool = False) -> None:  # noqa: ARG002
+        """Take a batch; see `Slot`."""
+        self._images = images
+
+    @torch.inference_mode()
+    def result(self) -> list[Detections]:
+        """Run the batch; see `Slot`."""
+        with self._is_working:
+            images, work = self._images, self._work
+            height, width, _ = images[0].shape
+            if work is None or (work.batch, work.size_hw) != (len(images), (height, width)):
+                work = self._work = self._steps.work(len(images), (height, width))
+            frames = images[0][None] if len(images) == 1 else torch.stack([*images])
+            work.run(frames.to(self._steps.devices["preprocess"], non_blocking=True))
+            return work.read(work.results.cpu().numpy(), len(images))
+
+    def drain(self) -> None:
+        """Wait for a result that another thread is waiting for; see `Slot`."""
+        if self._is_working.acquire(timeout=_EAGER_PATIENCE_S):
+            self._is_working.release()
 
 
 @dataclass(frozen=True)
@@ -68,36 +171,36 @@ class FrameGraph:
     capture. Steps that can't be captured go on one by one, and the report says why.
 
     Args:
-        steps: What to run.
-        kind: Of the batches.
+        steps: The network and its ops.
+        kind: The batches to work on.
     """
 
     def __init__(self, steps: Steps, kind: FrameKind) -> None:
         self.kind = kind
-        self._steps = steps
+        self.work = steps.work(kind.batch, kind.size_hw)
+        """The steps."""
+        self._fallbacks = steps.fallbacks
         self._graph: torch.cuda.CUDAGraph | None = None
         self._why_not_captured: str | None = None
         self._runs = 0
         self._frames = torch.empty(kind.batch, *kind.size_hw, 3, dtype=torch.uint8, device=steps.device)
         self._uploaded = None if kind.is_on_device else pin(self._frames.shape)
-        self._rows = (self._frames if self._uploaded is None else self._uploaded).unbind()
-        self._work = steps.work(kind.batch, kind.size_hw)
-        self._downloaded = pin(self._work.results.shape)
+        self.rows = (self._frames if self._uploaded is None else self._uploaded).unbind()
+        """uint8 [H, W, 3]: where the steps read each frame of the batch."""
+        self._downloaded = pin(self.work.results.shape)
+        self.copied = self._downloaded.numpy()
+        """uint8: the results on the host."""
 
     @property
     def is_captured(self) -> bool:
         """Whether the next batch is a replay."""
         return self._graph is not None
 
-    def fill(self, images: Sequence[torch.Tensor], *, all_cores: bool) -> None:
-        """Copy frames to where the steps read them; those on a GPU on the current stream."""
-        self._steps.copier.copy(self._rows, images, all_cores=all_cores)
-
     def launch(self, pool: Any) -> None:
-        """Work on what is there, on the current stream.
+        """Work on the frames in `rows`, on the current stream.
 
         Args:
-            pool: Of memory (`torch.cuda.graph_pool_handle`), shared with graphs that never run at the same time.
+            pool: Memory pool (`torch.cuda.graph_pool_handle`), shared with graphs that never run at the same time.
         """
         self._runs += 1
         if self._runs == 2:
@@ -107,7 +210,7 @@ class FrameGraph:
                 self._graph = self._capture(pool)
             except RuntimeError as error:
                 self._why_not_captured = first_line(error.__context__ or error)
-                FALLBACKS["engine: steps that can't be captured"] += 1
+                self._fallbacks["engine: steps that can't be captured"] += 1
         if self._graph is None:
             self._run()
         else:
@@ -128,12 +231,8 @@ class FrameGraph:
     def _run(self) -> None:
         if self._uploaded is not None:
             self._frames.copy_(self._uploaded, non_blocking=True)
-        self._work.run(self._frames)
-        self._downloaded.copy_(self._work.results, non_blocking=True)
-
-    def read(self, images: int) -> list[Detections]:
-        """The detections of the first images of the batch, which must be done; copied."""
-        return self._work.read(self._downloaded.numpy(), images)
+        self.work.run(self._frames)
+        self._downloaded.copy_(self.work.results, non_blocking=True)
 
     def __str__(self) -> str:
         if self._why_not_captured is not None:
@@ -159,11 +258,11 @@ class GraphSlot:
     """Runs batches on a stream of its own, one at a time; graphs are kept for the kinds of batches seen last.
 
     Args:
-        steps: What to run; all of it on the GPU, by Triton.
+        steps: The network and its ops, all of them on the GPU, by Triton.
     """
 
-    def __init__(self, steps: Steps) -> None:
-        self._steps = steps
+    def __init__(self, steps: Steps, copier: Copier) -> None:
+        self._steps, self._copier = steps, copier
         self._stream = torch.cuda.Stream(steps.device)  # type: ignore[no-untyped-call]
         self._downloaded = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._pool = torch.cuda.graph_pool_handle()
@@ -172,33 +271,31 @@ class GraphSlot:
 
     @property
     def graphs(self) -> Sequence[FrameGraph]:
-        """Those kept, the one used last at the end."""
+        """The graphs kept, the one used last at the end."""
         return tuple(self._graphs.values())
 
     @torch.inference_mode()
     def submit(self, images: Sequence[torch.Tensor], batch: int, *, all_cores: bool = False) -> None:
         """Copy a batch and launch its graph; see `Slot`."""
-        self.drain()
-        self._running = None
-        first = images[0]
-        kind = FrameKind(batch, (first.shape[0], first.shape[1]), first.is_cuda)
-        if first.is_cuda:
-            self._stream.wait_stream(torch.cuda.current_stream(first.device))
+        if self._running is not None:
+            self.drain()  # of a batch whose result nobody asked for
+            self._running = None
+        height, width, _ = images[0].shape
+        is_on_device = images[0].is_cuda
+        kind = FrameKind(batch, (height, width), is_on_device)
+        if is_on_device:
+            self._stream.wait_stream(torch.cuda.current_stream(images[0].device))
         with torch.cuda.stream(self._stream):
-            graph = self._graph_for(kind)
-            graph.fill(images, all_cores=all_cores)
+            graph = self._graphs.pop(kind, None)
+            if graph is None:
+                if len(self._graphs) >= self._steps.config.graphs:
+                    self._graphs.popitem(last=False)
+                graph = FrameGraph(self._steps, kind)
+            self._graphs[kind] = graph
+            self._copier.copy(graph.rows, images, all_cores=all_cores)
             graph.launch(self._pool)
             self._downloaded.record()
         self._running = (graph, len(images))
-
-    def _graph_for(self, kind: FrameKind) -> FrameGraph:
-        graph = self._graphs.pop(kind, None)
-        if graph is None:
-            if len(self._graphs) >= self._steps.config.graphs:
-                self._graphs.popitem(last=False)
-            graph = FrameGraph(self._steps, kind)
-        self._graphs[kind] = graph
-        return graph
 
     @torch.inference_mode()
     def result(self) -> list[Detections]:
@@ -209,7 +306,7 @@ class GraphSlot:
             self.drain()
         self._running = None
         with torch.cuda.stream(self._stream):  # for what did not fit
-            return graph.read(images)
+            return graph.work.read(graph.copied, images)
 
     def replay(self) -> None:
         """Launch the graph used last on what it has, and wait for it: what the GPU takes, and one launch."""

@@ -1,12 +1,13 @@
-"""What all slots of an engine share, whichever network it is: the device, the choices, and what is made of results."""
+"""The contract between the engine and a network family: the steps of a frame, in buffers of their own."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,61 +17,32 @@ from maskjet import ops
 from maskjet.config import EngineConfig, Step
 from maskjet.detections import Detections
 from maskjet.engine.compilation import Compiler
-from maskjet.engine.copying import Copier
-from maskjet.ops.selection import FoundRows
+from maskjet.ops.encode_masks.strings import Strings
+from maskjet.ops.preprocess import check_frames
+from maskjet.ops.select import check_rows
+from maskjet.ops.selection import MaskQueries, Selection, SizeTable, check_image_sizes
 from maskjet.spec import ModelSpec, TwoStageSpec
+
+_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
 class Postprocessing:
-    """What makes detections of a network's output; per class of its class head."""
+    """Which detections are reported, per class of the network's class head."""
 
     thresholds: torch.Tensor
-    """float32 [C]: what a score must exceed."""
+    """float32 [C]: a score must exceed its class's threshold."""
     class_map: torch.Tensor
     """int32 [C]: the class id to report, -1 to drop."""
 
 
-class Slot(Protocol):
-    """A place for one batch at a time on its way from frames to detections."""
-
-    def submit(self, images: Sequence[torch.Tensor], batch: int, *, all_cores: bool = False) -> None:
-        """Take a batch; returns before it is done.
-
-        Args:
-            images: uint8 [H, W, 3] RGB, all of one size and device, at least one; not needed any more on return, but
-                for those on a GPU.
-            batch: How many the network is to see at once, at least as many.
-            all_cores: As for `Copier.copy`.
-        """
-
-    def result(self) -> list[Detections]:
-        """Wait for the batch that was taken last: its detections, one per image."""
-
-    def drain(self) -> None:
-        """Wait, a bounded time, until nothing is being done any more."""
-
-
-class Work(Protocol):
-    """The steps of one kind of batch on a GPU, in buffers of their own."""
-
-    results: torch.Tensor
-    """uint8: what `run` leaves to be copied to the host."""
-
-    def run(self, frames: torch.Tensor) -> None:
-        """Work on uint8 [B, H, W, 3] on the current stream; never waits, and can be captured in a CUDA graph."""
-
-    def read(self, results: NDArray[np.uint8], images: int) -> list[Detections]:
-        """The detections of the first images of the batch, from a copy of `results`; the batch must be done."""
-
-
 class Steps(ABC):
-    """A network on its device, and what goes before and after it.
+    """A network on its device, and the ops before and after it; shared by all slots of an engine.
 
     Args:
-        spec: Of the network.
+        spec: Describes the network.
         config: The choices; its device must be resolvable here.
-        named: The steps that the config may choose implementations for, each with the type of its first tensor.
+        named: Steps that the config may choose implementations for, each with the type of its first tensor.
     """
 
     compiler: Compiler
@@ -81,93 +53,117 @@ class Steps(ABC):
         self.device = config.resolve_device()
         self.precision, self.dtype = config.resolve_precision(self.device)
         self.choices: dict[str, ops.Choice] = {}
-        """Which implementation serves each step."""
+        """The implementation that serves each step, ready to run on tensors of the device."""
         self.devices: dict[str, torch.device] = {}
-        """Where it does so."""
+        """The device each step runs on: the network's, or the CPU where that was asked for."""
+        self.fallbacks: Counter[str] = Counter()
+        """Slower paths taken, by step and reason."""
+        self.mark: Callable[[str], AbstractContextManager[Any]] = torch.cuda.nvtx.range if config.nvtx else nullcontext
+        """Makes a context that is an NVTX range, where those were asked for."""
         for step, dtype in named.items():
             asked = config.implementation_of(step)
-            self.devices[step] = torch.device("cpu") if asked == "cpu" else self.device
-            sample = torch.empty(0, dtype=dtype, device=self.devices[step])
-            self.choices[step] = ops.RECORDS[step].choose(asked, sample)
-        self.copier = Copier()
+            where = self.devices[step] = _CPU if asked == "cpu" else self.device
+            choice = ops.RECORDS[step].choose(asked, torch.empty(0, dtype=dtype, device=where))
+            self.choices[step] = choice if where == self.device else replace(choice, run=_on_cpu(choice.run))
 
     @abstractmethod
     def prepare(self, batch: int) -> None:
-        """Do now what the first batch of this size would have to wait for."""
-
-    @abstractmethod
-    def detect(self, images: Sequence[torch.Tensor]) -> list[Detections]:
-        """Run the steps one after the other on uint8 [H, W, 3] of one size, anywhere."""
+        """Compile for this batch size before the first frame."""
 
     @abstractmethod
     def work(self, batch: int, size_hw: tuple[int, int]) -> Work:
-        """Buffers on the GPU for batches of frames of a size, and what works on them."""
+        """Allocate buffers for batches of frames of one size, and make them ready to run."""
 
-    def mark(self, what: str) -> AbstractContextManager[Any]:
-        """A context that is an NVTX range, where those were asked for."""
-        return torch.cuda.nvtx.range(what) if self.config.nvtx else nullcontext()
 
-    def preprocess(self, frames: torch.Tensor, inputs: torch.Tensor) -> None:
-        """Frames uint8 [B, H, W, 3] to what the network sees of them [B, 3, h, w], on one device."""
-        height, width = inputs.shape[2:]
-        ops.preprocess(
-            frames,
-            inputs,
-            size=(height, width),
-            mean=self.spec.mean,
-            std=self.spec.std,
-            resample=self.config.resample,
-            implementation=self.choices["preprocess"].name,  # type: ignore[arg-type]
+def _on_cpu(run: Callable[..., Any]) -> Callable[..., None]:
+    """Wrap an implementation that runs on the CPU, so that it takes and fills tensors of a GPU; waits for the GPU."""
+
+    def run_on_cpu(*given: Any, out: Any, **options: Any) -> None:
+        on_host = out.to(_CPU) if hasattr(out, "to") else out  # strings are on the host already
+        run(*(value.to(_CPU) for value in given), out=on_host, **options)
+        if on_host is not out:
+            out.copy_(on_host)
+
+    return run_on_cpu
+
+
+class Work(ABC):
+    """The steps of one kind of batch, in buffers of their own; detections and strings lie in one piece of memory.
+
+    Args:
+        steps: The network and its ops.
+        batch: Frames that the network sees at once.
+        size_hw: Size of each frame.
+        marks: 32-bit words behind the detections that the family uses as it likes.
+
+    Raises:
+        InputError: Frames of this size can't be worked on.
+    """
+
+    def __init__(self, steps: Steps, batch: int, size_hw: tuple[int, int], *, marks: int = 0) -> None:
+        check_frames(torch.empty(batch, *size_hw, 3, dtype=torch.uint8, device="meta"))
+        rows = steps.config.max_detections
+        check_rows(batch, rows)
+        self.steps, self.batch, self.size_hw = steps, batch, size_hw
+        self.sizes = SizeTable.of(check_image_sizes([size_hw] * batch, batch), steps.device)
+        self._length, self._fields = Selection.length(batch, rows), Selection.slices(batch, rows)
+        lead = 4 * (self._length + marks)
+        self.strings: Strings | None = None
+        choice = steps.choices.get("encode_masks")
+        if choice is not None and choice.allocate is not None:
+            self.strings = choice.allocate(batch, rows, size_hw[1], steps.device, lead=lead, fallbacks=steps.fallbacks)
+        self.results = (
+            torch.empty(lead, dtype=torch.uint8, device=steps.device) if self.strings is None else self.strings.memory
         )
+        """uint8: to be copied to the host after `run`."""
+        self.words = self.results[:lead].view(torch.int32)
+        """int32: the selection, then the marks."""
+        self.selection = Selection.within(self.words[: self._length], batch, rows)
+        """For `run` to write to."""
 
-    def preprocess_each(self, images: Sequence[torch.Tensor], inputs: torch.Tensor) -> None:
-        """Images uint8 [H, W, 3], anywhere, to what the network sees of them [B, 3, h, w], on its device."""
-        where = self.devices["preprocess"]
-        with self.mark("preprocess"):
-            for image, one in zip(images, inputs, strict=True):
-                made = one if one.device == where else torch.empty_like(one, device=where)
-                self.preprocess(image.to(where, non_blocking=True)[None], made[None])
-                if made is not one:
-                    one.copy_(made)
+    @abstractmethod
+    def run(self, frames: torch.Tensor) -> None:
+        """Detect on uint8 [B, H, W, 3] on `devices["preprocess"]`, on the current stream.
 
-    def encode_masks(
-        self,
-        mask_logits: torch.Tensor | None,
-        selection: ops.Selection,
-        sizes: Sequence[tuple[int, int]],
-        boxes: torch.Tensor | None = None,
-    ) -> list[list[bytes]] | None:
-        """The masks of a selection, as `ops.encode_masks` makes them; None where there are no logits."""
-        if mask_logits is None:
-            return None
-        where = self.devices["encode_masks"]
-        with self.mark("encode_masks"):
-            return ops.encode_masks(
-                mask_logits.to(where),
-                selection,
-                sizes,
-                boxes=boxes,
-                implementation=self.choices["encode_masks"].name,  # type: ignore[arg-type]
-            )
+        If all steps run as Triton's kernels it never waits, and can be captured in a CUDA graph.
+        """
 
-    def detections(
-        self, found: FoundRows, strings: list[list[bytes]] | None, sizes: Sequence[tuple[int, int]]
-    ) -> list[Detections]:
-        """What is returned for images of these sizes.
+    def encode_masks(self, mask_logits: torch.Tensor, boxes: torch.Tensor | None = None) -> None:
+        """Encode the masks of the selection.
 
         Args:
-            found: Copied.
-            strings: Per image the masks; None from a network without them.
-            sizes: (height, width) per image; more may have been looked at.
+            mask_logits: [B, Q, h, w].
+            boxes: As `MaskQueries.boxes`.
         """
-        return [
-            Detections(
-                image_size=size,
-                xyxy=found.xyxy[image, :count].copy(),
-                confidence=found.confidence[image, :count].copy(),
-                class_id=found.class_id[image, :count].copy(),
-                rle=None if strings is None else [{"size": [*size], "counts": text} for text in strings[image]],
-                class_names=self.spec.class_names,
+        queries = MaskQueries(self.selection.count, self.selection.query, mask_logits.shape[1], boxes)
+        with self.steps.mark("encode_masks"):
+            self.steps.choices["encode_masks"].run(mask_logits, queries, self.sizes, out=self.strings)
+
+    def read(self, copied: NDArray[np.uint8], images: int) -> list[Detections]:
+        """The detections of the first images of the batch.
+
+        Args:
+            copied: `results` on the host, when the device is done with the batch; not kept.
+            images: How many images to read.
+        """
+        words, most = copied[: 4 * self._length].view(np.int32), self.selection.query.shape[1]
+        counts, _, class_id, scores, corners = (words[field] for field in self._fields)
+        confidence, xyxy = scores.view(np.float32), corners.view(np.float32).reshape(-1, 4)
+        strings = None if self.strings is None else self.strings.read(copied, images)
+        found = []
+        for image, count in enumerate(counts[:images].tolist()):
+            rows = slice(image * most, image * most + count)
+            rle = None
+            if strings is not None:
+                rle = [{"size": [*self.size_hw], "counts": text} for text in strings[image]]
+            found.append(
+                Detections(
+                    image_size=self.size_hw,
+                    xyxy=xyxy[rows].copy(),
+                    confidence=confidence[rows].copy(),
+                    class_id=class_id[rows].copy(),
+                    rle=rle,
+                    class_names=self.steps.spec.class_names,
+                )
             )
-            for image, (size, count) in enumerate(zip(sizes, found.counts, strict=False))
-        ]
+        return found

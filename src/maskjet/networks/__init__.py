@@ -1,1 +1,92 @@
-"""The networks maskjet runs: inference only, static shapes, capturable."""
+"""The networks maskjet runs, by family: inference only, static shapes, capturable.
+
+This registry is all that `maskjet.load` and `maskjet.Model` know of them. A new family is a package with a module
+`family` that has the functions of `Family`, and a line in `_FAMILIES`.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from maskjet.errors import InputError
+
+if TYPE_CHECKING:
+    from maskjet.config import EngineConfig
+    from maskjet.engine.steps import Postprocessing, Steps
+    from maskjet.networks.rfdetr.network import RFDETR
+    from maskjet.spec import ModelSpec, TwoStageSpec
+
+_FAMILIES = ("rfdetr", "torchvision")  # in the order in which they are asked
+
+
+class Network(Protocol):
+    """A network of any family, in eval mode, float32, on the CPU."""
+
+    @property
+    def spec(self) -> ModelSpec | TwoStageSpec:
+        """Its input, limits and classes."""
+
+
+class Defaults(NamedTuple):
+    """Settings of `maskjet.load` where none are given."""
+
+    threshold: float
+    """A confidence must exceed it, 0..1."""
+    max_detections: int
+    """Most detections per image."""
+
+
+class Family(Protocol):
+    """Networks of one kind."""
+
+    def serves(self, model: object) -> bool:
+        """Whether a network, or an argument of `maskjet.load`, is of this family."""
+
+    def defaults(self, model: Any) -> Defaults:
+        """The settings for an argument of `maskjet.load`, before anything is read."""
+
+    def load(self, model: Any, weights: str | os.PathLike[str] | None) -> Network:
+        """The network for the arguments of `maskjet.load`, nobody else's.
+
+        Raises:
+            InputError: The arguments don't go together.
+            CheckpointError: The weights can't be read.
+        """
+
+    def make_steps(self, network: Any, config: EngineConfig, postprocessing: Postprocessing) -> Steps:
+        """Move a network to its device, and put the ops around it that make detections of frames."""
+
+
+def find_family(model: object) -> Family:
+    """Find the family of a network, or of an argument of `maskjet.load`; imports no further families.
+
+    Raises:
+        InputError: No family serves it.
+    """
+    for name in _FAMILIES:
+        family: Any = import_module(f"maskjet.networks.{name}.family")
+        if family.serves(model):
+            found: Family = family
+            return found
+    raise InputError(f"model must be a name or a path, got a {type(model).__name__}.")
+
+
+def read_network(model: str | os.PathLike[str], weights: str | os.PathLike[str] | None = None) -> RFDETR:
+    """Find and read the network that `maskjet.load` is asked for by a name or a path.
+
+    Args:
+        model: As for `load`.
+        weights: As for `load`.
+
+    Returns:
+        The network in eval mode, float32, on the CPU.
+
+    Raises:
+        InputError: Neither a known name nor a file; or a name without weights, or weights without a name.
+        CheckpointError: As for `load`.
+    """
+    from maskjet.networks.rfdetr import family
+
+    return family.load(model, weights)

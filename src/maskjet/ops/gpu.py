@@ -22,22 +22,25 @@ _OLDEST = (7, 5)  # T4; Triton's own limit
 _OLDEST_WITH_BFLOAT16 = (8, 0)
 
 
-def triton_variant(module: str, function: str, dtypes: tuple[torch.dtype, ...]) -> Variant:
+def triton_variant(
+    module: str, function: str, dtypes: tuple[torch.dtype, ...], *, allocate: str | None = None
+) -> Variant:
     """A variant whose module, and with it Triton, is imported on the first call.
 
     Args:
         module: The module's full name.
         function: The implementation in it.
-        dtypes: Of the op's first tensor that it takes.
+        dtypes: Types of the op's first tensor that the implementation takes.
+        allocate: The function in the module that makes an `out`, if the op needs one.
     """
 
-    @cache
-    def load() -> Callable[..., Any]:
-        loaded: Callable[..., Any] = getattr(importlib.import_module(module), function)
-        return loaded
+    def first_called(name: str) -> Callable[..., Any]:
+        @cache
+        def load() -> Callable[..., Any]:
+            loaded: Callable[..., Any] = getattr(importlib.import_module(module), name)
+            return loaded
 
-    def run(*args: Any, **kwargs: Any) -> Any:
-        return load()(*args, **kwargs)
+        return lambda *args, **kwargs: load()(*args, **kwargs)
 
     def refuse(sample: torch.Tensor) -> str | None:
         if sample.dtype not in dtypes:
@@ -45,7 +48,7 @@ def triton_variant(module: str, function: str, dtypes: tuple[torch.dtype, ...]) 
             return f"it takes {known}, got {_name(sample.dtype)}"
         return why_not(sample.device, sample.dtype)
 
-    return Variant(run, refuse)
+    return Variant(first_called(function), refuse, None if allocate is None else first_called(allocate))
 
 
 @lru_cache
@@ -131,8 +134,8 @@ def table(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -
 
     Args:
         values: A flat tuple.
-        dtype: Of the result.
-        device: Of the result.
+        dtype: The tensor's type.
+        device: The tensor's device.
     """
     return torch.tensor(values, dtype=dtype, device=device)
 

@@ -19,7 +19,8 @@ FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 """What networks return and take, and with it the ops."""
 
 FALLBACKS: Counter[str] = Counter()
-"""What took a slower path in this process, by op and reason: masks that did not fit into bounded buffers, say."""
+"""Slower paths taken by direct calls of ops in this process, by op and reason: masks that did not fit into bounded
+buffers, say. Each model counts its own, see `Model.report`."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +28,12 @@ class Variant:
     """One implementation of an op."""
 
     run: Callable[..., Any]
-    """Takes what every other implementation of the op takes and returns what they return."""
+    """The implementation. All implementations of an op take the same arguments and return the same type; with `out`
+    given, they write there."""
     refuse: Callable[[torch.Tensor], str | None]
-    """Given the op's first tensor (its device and dtype decide): None, or why this implementation can't serve it."""
+    """Given the op's first tensor, whose device and dtype decide: None, or why this implementation can't serve it."""
+    allocate: Callable[..., Any] | None = None
+    """Makes an `out` for `run`, for ops whose implementations need different ones."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +43,11 @@ class Choice:
     name: str
     """"reference", "triton" or "cpu"."""
     run: Callable[..., Any]
-    """The implementation itself."""
+    """The implementation itself; see `Variant`."""
     why: str
-    """One line for `Model.report()`: "asked for", or what kept the faster ones out."""
+    """One line for `Model.report()`: "asked for", or why the faster ones were not chosen."""
+    allocate: Callable[..., Any] | None = None
+    """Makes an `out` for `run`; see `Variant`."""
 
 
 @dataclass(frozen=True)
@@ -88,14 +94,14 @@ class Op:
                 f"implementation={implementation!r} can't run ops.{self.name} here: {reason}. "
                 "Use implementation='auto' to take the fastest that can."
             )
-        return Choice(implementation, variant.run, "asked for")
+        return Choice(implementation, variant.run, "asked for", variant.allocate)
 
     def _fastest(self, sample: torch.Tensor) -> Choice:
         refusals: list[str] = []
         for name, variant in self.variants.items():
             reason = variant.refuse(sample)
             if reason is None:
-                return Choice(name, variant.run, "; ".join(refusals) or "fastest")
+                return Choice(name, variant.run, "; ".join(refusals) or "fastest", variant.allocate)
             refusals.append(f"not {name}: {reason}")
         raise UnsupportedError(f"ops.{self.name} has no implementation for this input: {'; '.join(refusals)}.")
 

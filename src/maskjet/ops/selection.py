@@ -1,19 +1,17 @@
-"""What `select` returns and the mask ops take."""
+"""The detections that `select` returns and the mask ops take, and the sizes of their images."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.nn.utils.rnn import pad_sequence
 
 from maskjet.coco_rle import MOST_PIXELS
 from maskjet.errors import InputError, border
+from maskjet.ops.gpu import sizes_table
 
 ImageSizes = Sequence[tuple[int, int]]
 """(height, width) in pixels, one per image of the batch."""
@@ -28,17 +26,23 @@ def _lengths(batch: int, max_detections: int) -> tuple[int, ...]:
     return (batch, rows, rows, rows, 4 * rows)
 
 
-class FoundRows(NamedTuple):
-    """A selection on the host, as arrays."""
+@dataclass(frozen=True)
+class SizeTable:
+    """The sizes of a batch's images, for the host and for kernels."""
 
-    counts: list[int]
-    """Per image."""
-    class_id: NDArray[np.int32]
-    """int32 [B, K]."""
-    confidence: NDArray[np.float32]
-    """float32 [B, K]."""
-    xyxy: NDArray[np.float32]
-    """float32 [B, K, 4]."""
+    hw: list[tuple[int, int]]
+    """(height, width) per image, in pixels."""
+    on_device: torch.Tensor
+    """int32 [2 B]: the same on the device; held here, because memory that a CUDA graph reads must not be freed."""
+
+    @staticmethod
+    def of(hw: list[tuple[int, int]], device: torch.device) -> SizeTable:
+        """Copy sizes to a device; sizes seen before are there already."""
+        return SizeTable(hw, sizes_table(hw, device))
+
+    def to(self, device: torch.device) -> SizeTable:
+        """The same on another device."""
+        return SizeTable.of(self.hw, device)
 
 
 @dataclass(frozen=True)
@@ -83,25 +87,25 @@ class Selection:
             xyxy=xyxy.view(torch.float32).view(*shape, 4),
         )
 
-    def rows(self) -> FoundRows:
-        """What was found, with one copy to the host; waits for the device."""
+    def words(self) -> list[torch.Tensor]:
+        """The fields as int32 [n], in the order of `within`."""
         fields = (self.count, self.query, self.class_id, self.confidence, self.xyxy)
-        memory = torch.cat([field.flatten().view(torch.int32) for field in fields]).cpu()
-        return Selection.rows_within(memory.numpy(), *self.query.shape)
+        return [field.flatten().view(torch.int32) for field in fields]
+
+    def to(self, device: torch.device) -> Selection:
+        """The same on another device."""
+        return Selection.within(torch.cat(self.words()).to(device), *self.query.shape)
+
+    def copy_(self, other: Selection) -> None:
+        """Take over the detections of a selection of the same shape, on any device."""
+        for ours, theirs in zip(vars(self).values(), vars(other).values(), strict=True):
+            ours.copy_(theirs)
 
     @staticmethod
-    def rows_within(memory: NDArray[np.int32], batch: int, max_detections: int) -> FoundRows:
-        """What lies in memory as `within` lays it out, on the host; shares it."""
+    def slices(batch: int, max_detections: int) -> list[slice]:
+        """Where each field lies in memory as `within` lays it out, in 32-bit words."""
         lengths = _lengths(batch, max_detections)
-        count, _, class_id, confidence, xyxy = (
-            memory[end - length : end] for end, length in zip(accumulate(lengths), lengths, strict=True)
-        )
-        return FoundRows(
-            counts=count.tolist(),
-            class_id=class_id.reshape(batch, max_detections),
-            confidence=confidence.view(np.float32).reshape(batch, max_detections),
-            xyxy=xyxy.view(np.float32).reshape(batch, max_detections, 4),
-        )
+        return [slice(end - length, end) for end, length in zip(accumulate(lengths), lengths, strict=True)]
 
     def queries(self) -> list[torch.Tensor]:
         """The queries of each image as int32 [count] tensors; waits for the device to read the counts."""

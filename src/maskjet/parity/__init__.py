@@ -3,7 +3,7 @@
 FIRST_SEED = 20_000_000
 """Of generated streets; the demo model was trained on others."""
 OURS = "maskjet"
-"""The program whose variants are dumped, unless it is told to be a peer."""
+"""The program that variants are of unless another's pipeline is given."""
 RESAMPLES = 200
 """Draws of images that an interval is made of, unless told otherwise."""
 THRESHOLD = 0.05

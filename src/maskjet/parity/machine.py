@@ -12,14 +12,10 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.timing import take_turns
-
 _PACKAGES = (
     *("maskjet", "numpy", "numba", "opencv-python-headless", "triton"),
     *("pycocotools", "rfdetr", "inference-models"),
 )
-_COPIED_BYTES = {"cpu": 2**27, "cuda": 2**29}
-"""By device: four times the largest cache that we have seen; on a GPU enough to hide the launch."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +30,6 @@ class Gpu:
     """Version of CUDA that torch was built with."""
     triton: str | None
     """Version of Triton; None if it is not installed."""
-    copy_gb_per_s: float
-    """Bytes read and written per second, in 1e9, by the fastest of ten copies of 512 MiB within its memory."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +42,6 @@ class Machine:
     """Cores this process may use."""
     torch_threads: int
     """Threads of one torch operation."""
-    copy_gb_per_s: float
-    """Bytes read and written per second, in 1e9, by the fastest of ten copies of 128 MiB."""
     load: float
     """Processes that wanted a core, on average over the minute before: 0 on an idle machine."""
     gpu: Gpu | None
@@ -67,24 +59,14 @@ class Machine:
         cpu = f"{self.cpu}, {self.cores} cores, load {self.load}"
         return cpu if self.gpu is None else f"{self.gpu.name}; {cpu}"
 
-    def copy_bytes_per_s(self, device: torch.device) -> float:
-        """Bytes per second that a device reads and writes when it copies its own memory.
-
-        Args:
-            device: The CPU, or the GPU that was measured.
-        """
-        measured = self if device.type == "cpu" or self.gpu is None else self.gpu
-        return 1e9 * measured.copy_gb_per_s
-
 
 def describe_machine() -> Machine:
-    """Look at the machine; takes a fraction of a second, more to wake a GPU, to measure its memory."""
+    """Describe this machine: its processors, its GPU, and the versions of the packages that matter."""
     return Machine(
         cpu=_cpu_name(),
         cores=len(os.sched_getaffinity(0)),
         torch_threads=torch.get_num_threads(),
         load=round(os.getloadavg()[0], 2),
-        copy_gb_per_s=round(_copy_bytes_per_s(torch.device("cpu")) / 1e9, 1),
         gpu=_describe_gpu() if torch.cuda.is_available() else None,
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         versions={"python": platform.python_version(), "torch": torch.__version__, **_installed_versions()},
@@ -117,7 +99,6 @@ def _describe_gpu() -> Gpu:
         driver=_driver(),
         cuda=torch.version.cuda,
         triton=_installed_versions().get("triton"),
-        copy_gb_per_s=round(_copy_bytes_per_s(device) / 1e9, 1),
     )
 
 
@@ -128,14 +109,6 @@ def _driver() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return said.splitlines()[0].strip() if said else None
-
-
-def _copy_bytes_per_s(device: torch.device) -> float:
-    size = _COPIED_BYTES[device.type]
-    source = torch.zeros(size, dtype=torch.uint8, device=device)
-    target = torch.ones_like(source)
-    times_ms = take_turns({"copy": lambda _: target.copy_(source)}, runs=10, device=device)["copy"]
-    return 2000 * size / min(times_ms)
 
 
 def _commit() -> str | None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from benchmarks.video_peers import ORACLE, PEERS
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
 from maskjet.config import EngineConfig
 from maskjet.detections import Detections
 from maskjet.errors import InputError
@@ -18,9 +21,15 @@ from maskjet.model import Model
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.parity import OURS, THRESHOLD
 from maskjet.parity.machine import describe_machine
+from maskjet.spec import ModelSpec
 
-_PEERS = {**PEERS, ORACLE.name: ORACLE}
-PROGRAMS = (OURS, *_PEERS)
+Detect = Callable[[NDArray[np.uint8]], Detections]
+"""From a frame, uint8 [H, W, 3], RGB, to its detections, with RLE, which own their memory."""
+BuildPipeline = Callable[[Mapping[str, torch.Tensor], ModelSpec, torch.device, float], Detect]
+"""From weights (float32, as `RFDETR(spec).state_dict()` gives them; copied), spec, device and threshold to a pipeline.
+
+Raises UnsupportedError where it can't run.
+"""
 
 
 @dataclass(frozen=True)
@@ -30,7 +39,7 @@ class Variant:
     name: str
     """For tables."""
     config: EngineConfig = field(default_factory=EngineConfig)
-    """Of maskjet; of a peer only the device counts."""
+    """Of maskjet; another program takes only the device from it."""
     depth: int = 1
     """Batches in flight."""
     batch: int = 1
@@ -38,11 +47,13 @@ class Variant:
     threshold: float = THRESHOLD
     """What a confidence must exceed, 0..1."""
     program: str = OURS
-    """Whose pipeline: "maskjet" or one of `bench.video_peers`."""
+    """Whose pipeline: "maskjet", or the name of the program that `build` makes."""
+    build: BuildPipeline | None = field(default=None, compare=False, repr=False)
+    """Makes another program's pipeline; None for maskjet."""
 
     def __post_init__(self) -> None:
-        if self.program not in PROGRAMS:
-            raise InputError(f"program must be one of {PROGRAMS}, got {self.program!r}.")
+        if (self.program == OURS) != (self.build is None):
+            raise InputError(f"program must be {OURS!r} without build and another with it, got {self.program!r}.")
         if not 0 <= self.threshold < 1:
             raise InputError(f"threshold must be 0 or more and below 1, got {self.threshold}.")
 
@@ -71,9 +82,8 @@ class Variant:
         Raises:
             UnsupportedError: The variant can't be had here.
         """
-        if self.program != OURS:
-            build = _PEERS[self.program].build
-            detect = build(network.state_dict(), network.spec, self.config.resolve_device(), self.threshold)
+        if self.build is not None:
+            detect = self.build(network.state_dict(), network.spec, self.config.resolve_device(), self.threshold)
             with source:
                 for frame in source:
                     yield frame, detect(frame.image)

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from maskjet import ops
 from maskjet.config import EngineConfig, Step
-from maskjet.detections import Detections
 from maskjet.engine.compilation import Compiler
-from maskjet.engine.steps import Postprocessing, Steps
-from maskjet.networks.rfdetr import RFDETR
-from maskjet.ops.gpu import sizes_table
+from maskjet.engine.steps import Postprocessing, Steps, Work
+from maskjet.networks.rfdetr.network import RFDETR
+from maskjet.ops.preprocess.region import stretch
 from maskjet.spec import ModelSpec
 
 
@@ -34,8 +28,8 @@ class OneStage(Steps):
         if network.spec.has_masks:
             named["encode_masks"] = torch.float32
         super().__init__(network.spec, config, named)
-        self.thresholds = postprocessing.thresholds.to(self.device)
-        self.class_map = postprocessing.class_map.to(self.device)
+        self.thresholds = postprocessing.thresholds.to(self.devices["select"])
+        self.class_map = postprocessing.class_map.to(self.devices["select"])
         self.compiler = Compiler(
             network.to(self.device).cast(self.dtype),
             lambda batch: (self.inputs(batch),),
@@ -44,7 +38,7 @@ class OneStage(Steps):
         )
 
     def inputs(self, batch: int) -> torch.Tensor:
-        """What the network takes, to be written to: [batch, 3, S, S]."""
+        """Allocate the network's input, [batch, 3, S, S]."""
         side = self.spec.input_size
         return torch.empty(batch, 3, side, side, dtype=self.dtype, device=self.device)
 
@@ -52,66 +46,44 @@ class OneStage(Steps):
         """Compile the network; see `Steps`."""
         self.compiler.for_batch(batch)
 
-    def detect(self, images: Sequence[torch.Tensor]) -> list[Detections]:
-        """Run the steps one after the other; see `Steps`."""
-        sizes = [(image.shape[0], image.shape[1]) for image in images]
-        inputs = self.inputs(len(images))
-        self.preprocess_each(images, inputs)
-        with self.mark("network"):
-            output = self.compiler.for_batch(len(images))(inputs)
-        with self.mark("select"):
-            where = self.devices["select"]
-            selection = ops.select(
-                output.logits.to(where),
-                output.boxes_cxcywh.to(where),
-                sizes,
-                threshold=self.thresholds,
-                class_map=self.class_map,
-                max_detections=self.config.max_detections,
-                num_select=self.spec.selected_pairs,
-                implementation=self.choices["select"].name,  # type: ignore[arg-type]
-            )
-        strings = self.encode_masks(output.mask_logits, selection, sizes)
-        return self.detections(selection.rows(), strings, sizes)
-
-    def work(self, batch: int, size_hw: tuple[int, int]) -> _Work:
-        """Buffers, and what works on them; see `Steps`."""
+    def work(self, batch: int, size_hw: tuple[int, int]) -> Work:
+        """Allocate buffers; see `Steps`."""
         return _Work(self, batch, size_hw)
 
 
-class _Work:
-    """See `steps.Work`."""
+class _Work(Work):
+    """The steps of one kind of batch; see `Work`."""
+
+    steps: OneStage
 
     def __init__(self, steps: OneStage, batch: int, size_hw: tuple[int, int]) -> None:
-        from maskjet.engine.results import Results  # brings Triton
-
-        self._steps, self._batch = steps, batch
-        self._sizes = [size_hw] * batch
-        self._sizes_table = sizes_table(self._sizes, steps.device)  # kept: what a graph reads must not move
+        super().__init__(steps, batch, size_hw)
         self._inputs = steps.inputs(batch)
-        self._results = Results(
-            batch, steps.config.max_detections, size_hw, steps.device, has_masks=steps.spec.has_masks
-        )
-        self.results = self._results.memory
+        self._network = steps.compiler.for_batch(batch)
+        self._preprocessing = {
+            "region": stretch((steps.spec.input_size, steps.spec.input_size)),
+            "mean": steps.spec.mean,
+            "std": steps.spec.std,
+            "order": "rgb",
+            "resample": steps.config.resample,
+        }
+        self._selecting = {
+            "thresholds": steps.thresholds,
+            "class_map": steps.class_map,
+            "max_detections": steps.config.max_detections,
+            "num_select": min(steps.spec.selected_pairs, steps.spec.queries * steps.spec.class_logits),
+            "round_boxes": False,
+        }
 
     def run(self, frames: torch.Tensor) -> None:
-        from maskjet.ops.select import triton as select
-
-        steps = self._steps
-        steps.preprocess(frames, self._inputs)
-        output = steps.compiler.for_batch(self._batch)(self._inputs)
-        select.launch(
-            output.logits,
-            output.boxes_cxcywh,
-            self._sizes_table,
-            self._results.selection,
-            thresholds=steps.thresholds,
-            class_map=steps.class_map,
-            num_select=min(steps.spec.selected_pairs, output.logits[0].numel()),
-        )
+        steps = self.steps
+        with steps.mark("preprocess"):
+            steps.choices["preprocess"].run(frames, out=self._inputs, **self._preprocessing)
+        with steps.mark("network"):
+            output = self._network(self._inputs)
+        with steps.mark("select"):
+            steps.choices["select"].run(
+                output.logits, output.boxes_cxcywh, self.sizes, out=self.selection, **self._selecting
+            )
         if output.mask_logits is not None:
-            self._results.encode(output.mask_logits, self._sizes_table)
-
-    def read(self, results: NDArray[np.uint8], images: int) -> list[Detections]:
-        found, strings = self._results.read(results, images)
-        return self._steps.detections(found, strings, self._sizes[:images])
+            self.encode_masks(output.mask_logits)

@@ -48,11 +48,23 @@ class StaticOutput(NamedTuple):
 
 @torch.library.custom_op("maskjet::keep_boxes", mutates_args=())
 def _keep_boxes(
-    boxes: torch.Tensor, count: torch.Tensor, groups: torch.Tensor, iou_threshold: float, max_output: int
+    boxes: torch.Tensor,
+    count: torch.Tensor,
+    groups: torch.Tensor,
+    iou_threshold: float,
+    max_output: int,
+    implementation: str,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    where = boxes.device if boxes.shape[1] <= _MOST_ON_GPU else torch.device("cpu")
+    where = boxes.device
+    if boxes.shape[1] > _MOST_ON_GPU:
+        where, implementation = torch.device("cpu"), "auto"
     kept = ops.nms(
-        boxes.to(where), count.to(where), groups=groups.to(where), iou_threshold=iou_threshold, max_output=max_output
+        boxes.to(where),
+        count.to(where),
+        groups=groups.to(where),
+        iou_threshold=iou_threshold,
+        max_output=max_output,
+        implementation=implementation,  # type: ignore[arg-type]
     )
     return kept.count.to(boxes.device), kept.index.to(boxes.device)
 
@@ -64,17 +76,26 @@ def _(
     groups: torch.Tensor,
     iou_threshold: float,  # noqa: ARG001
     max_output: int,
+    implementation: str,  # noqa: ARG001
 ) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.empty_like(count), groups.new_empty(len(boxes), max_output)
 
 
 @torch.library.custom_op("maskjet::pool_boxes", mutates_args=())
-def _pool_boxes(boxes: torch.Tensor, features: list[torch.Tensor], scales: list[float], size: int) -> torch.Tensor:
-    return ops.roi_align(boxes, features, scales=scales, size=size)
+def _pool_boxes(
+    boxes: torch.Tensor, features: list[torch.Tensor], scales: list[float], size: int, implementation: str
+) -> torch.Tensor:
+    return ops.roi_align(boxes, features, scales=scales, size=size, implementation=implementation)  # type: ignore[arg-type]
 
 
 @_pool_boxes.register_fake
-def _(boxes: torch.Tensor, features: list[torch.Tensor], scales: list[float], size: int) -> torch.Tensor:  # noqa: ARG001
+def _(
+    boxes: torch.Tensor,
+    features: list[torch.Tensor],
+    scales: list[float],  # noqa: ARG001
+    size: int,
+    implementation: str,  # noqa: ARG001
+) -> torch.Tensor:
     shape = (boxes.shape[0] * boxes.shape[1], features[0].shape[1], size, size)
     return features[0].new_empty(shape).contiguous(memory_format=torch.channels_last)
 
@@ -95,6 +116,8 @@ class StaticDetector(nn.Module):
         check(model)
         self.backbone, self.heads, self.rpn_head = model.backbone, model.roi_heads, model.rpn.head
         self._rpn = model.rpn
+        self.implementations = {"roi_align": "auto", "nms": "auto"}
+        """The implementation of each op; an engine sets those that its report names."""
         self.spec = _read_spec(model, class_names or {})
         self.thresholds: torch.Tensor
         """float32 [labels]: what a score must exceed, the background's among them, which is not looked at."""
@@ -166,6 +189,7 @@ class StaticDetector(nn.Module):
             one_group,
             rpn.nms_thresh,
             rows,
+            self.implementations["nms"],
         )
         stays = _marked(kept, index).reshape(batch, levels * rows) & is_valid
         marked, order = torch.where(stays, scores, -1.0).sort(dim=1, descending=True, stable=True)
@@ -187,7 +211,9 @@ class StaticDetector(nn.Module):
         halvings = [round(math.log2(height / level.shape[2])) for level in levels]
         used = halvings[-1] - halvings[0] + 1  # the coarser of two levels of one scale is never chosen
         scales = [2.0**-halving for halving in halvings[:used]]
-        pooled: torch.Tensor = torch.ops.maskjet.pool_boxes(boxes, levels[:used], scales, pooler.output_size[0])
+        pooled: torch.Tensor = torch.ops.maskjet.pool_boxes(
+            boxes, levels[:used], scales, pooler.output_size[0], self.implementations["roi_align"]
+        )
         return pooled
 
     def _choose(
@@ -215,7 +241,9 @@ class StaticDetector(nn.Module):
         label = (where % things + 1).int()
         most = heads.detections_per_img
         found = is_candidate.sum(dim=1, dtype=torch.int32)
-        kept, index = torch.ops.maskjet.keep_boxes(boxes, found, label, heads.nms_thresh, most)
+        kept, index = torch.ops.maskjet.keep_boxes(
+            boxes, found, label, heads.nms_thresh, most, self.implementations["nms"]
+        )
         is_kept = torch.arange(most, device=kept.device) < kept[:, None]
         index = torch.where(is_kept, index, 0).long()
         xyxy = torch.where(is_kept[..., None], boxes.gather(1, index[..., None].expand(-1, -1, 4)), 0)

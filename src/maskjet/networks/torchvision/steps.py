@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -16,8 +17,7 @@ from maskjet.detections import Detections
 from maskjet.engine.compilation import Compiler
 from maskjet.engine.steps import Postprocessing, Steps, Work
 from maskjet.networks.torchvision.detector import StaticDetector, StaticOutput
-from maskjet.ops.gpu import sizes_table
-from maskjet.ops.record import FALLBACKS
+from maskjet.ops.preprocess.region import stretch
 from maskjet.ops.selection import Selection
 from maskjet.spec import TwoStageSpec
 
@@ -32,7 +32,7 @@ class Found(NamedTuple):
     masks: torch.Tensor | None
     """float32 [B, K, m + 2, m + 2]: positive inside, with a border that is outside."""
     boxes: torch.Tensor | None
-    """int32 [B, K, 4]: left, top, width and height of what each mask fills."""
+    """int32 [B, K, 4]: left, top, width and height of the box that each mask fills."""
     is_exact: torch.Tensor
     """bool [B]: as in `StaticOutput`."""
 
@@ -53,25 +53,26 @@ class TwoStage(Steps):
         if network.spec.has_masks:
             named["encode_masks"] = torch.float32
         super().__init__(network.spec, config, named)
-        for op in ("roi_align", "nms"):
-            self.choices[op] = ops.RECORDS[op].choose("auto", torch.empty(0, device=self.device))
+        for op, dtype in (("roi_align", self.dtype), ("nms", torch.float32)):
+            self.choices[op] = ops.RECORDS[op].choose("auto", torch.empty(0, dtype=dtype, device=self.device))
+            network.implementations[op] = self.choices[op].name
         thresholds = postprocessing.thresholds.where(postprocessing.class_map >= 0, _NEVER)
         network.thresholds.copy_(thresholds)
         network.heads.detections_per_img = config.max_detections
         self._layout = torch.channels_last if self.device.type == "cuda" else torch.contiguous_format
-        self._network = network.to(self.device).to(memory_format=self._layout).cast(self.dtype)
+        self.network = network.to(self.device).to(memory_format=self._layout).cast(self.dtype)
         self.compiler = Compiler(
-            self._network,
+            self.network,
             lambda batch, *size_hw: (self.inputs(batch, *size_hw), self.sizes(batch, size_hw)),
             config.compile,
             why_not_by_itself="it takes ten seconds and more for each frame size; compile=True does it",
         )
 
     def prepare(self, batch: int) -> None:
-        """Nothing: what is to be done depends on the frames; see `Steps`."""
+        """Do nothing: compilation needs the frames' size; see `Steps`."""
 
     def inputs(self, batch: int, height: int, width: int) -> torch.Tensor:
-        """Images for the network, to be written to; what stays zero is the mean, with which torchvision pads."""
+        """Allocate the network's input. Padding is zero after normalisation: the mean colour, as in torchvision."""
         inputs = torch.zeros(batch, 3, height, width, dtype=self.dtype, device=self.device)
         return inputs.contiguous(memory_format=self._layout)
 
@@ -79,82 +80,58 @@ class TwoStage(Steps):
         """float32 [B, 2]: one size, for each image."""
         return torch.tensor([size_hw] * batch, dtype=torch.float32, device=self.device)
 
-    def run(self, inputs: torch.Tensor, sizes: torch.Tensor, originals: torch.Tensor) -> Found:
-        """Detect on preprocessed images of sizes [B, 2] that had others before; never waits."""
-        batch, _, height, width = inputs.shape
-        network = self.compiler.for_batch(batch, height, width)
-        return _to_image(network(inputs, sizes), sizes, originals)
-
-    def detect(self, images: Sequence[torch.Tensor]) -> list[Detections]:
-        """Run the steps one after the other; see `Steps`."""
-        size_hw = (images[0].shape[0], images[0].shape[1])
-        batch, (height, width) = len(images), self.spec.resized_hw(size_hw)
-        inputs = self.inputs(batch, *self.spec.padded_hw(size_hw))
-        self.preprocess_each(images, inputs[:, :, :height, :width])
-        with self.mark("network"):
-            found = self.run(inputs, self.sizes(batch, (height, width)), self.sizes(batch, size_hw))
-        detections = self._read(found, size_hw)
-        return self.complete(detections, found.is_exact.tolist(), inputs, size_hw)
-
-    def complete(
-        self, detections: list[Detections], is_exact: Sequence[bool], inputs: torch.Tensor, size_hw: tuple[int, int]
-    ) -> list[Detections]:
-        """Detect again, slower and counted, on those images that had more candidates than there are rows for.
-
-        Args:
-            detections: Of each image; replaced.
-            is_exact: Of each image, as in `StaticOutput`.
-            inputs: [B, 3, h, w], preprocessed; more images may follow.
-            size_hw: Of the images.
-        """
-        for image in [number for number in range(len(detections)) if not is_exact[number]]:
-            FALLBACKS["two-stage detector: an image with more candidates than fixed rows"] += 1
-            sizes, originals = self.sizes(1, self.spec.resized_hw(size_hw)), self.sizes(1, size_hw)
-            output = self._network(inputs[image : image + 1], sizes, candidates=np.iinfo(np.int32).max)
-            (detections[image],) = self._read(_to_image(output, sizes, originals), size_hw)
-        return detections
-
-    def _read(self, found: Found, size_hw: tuple[int, int]) -> list[Detections]:
-        sizes = [size_hw] * len(found.selection.count)
-        strings = self.encode_masks(found.masks, found.selection, sizes, found.boxes)
-        return self.detections(found.selection.rows(), strings, sizes)
-
     def work(self, batch: int, size_hw: tuple[int, int]) -> Work:
-        """Buffers, and what works on them; see `Steps`."""
-        return _Work(self, batch, size_hw)
+        """Allocate buffers; see `Steps`."""
+        return _Work(self, batch, size_hw, self.compiler.for_batch(batch, *self.spec.padded_hw(size_hw)))
 
 
-class _Work:
-    """See `steps.Work`."""
+class _Work(Work):
+    """The steps of one kind of batch; see `Work`. The marks say which images had more candidates than rows."""
 
-    def __init__(self, steps: TwoStage, batch: int, size_hw: tuple[int, int]) -> None:
-        from maskjet.engine.results import Results  # brings Triton
+    steps: TwoStage
 
-        self._steps, self._size_hw = steps, size_hw
+    def __init__(
+        self, steps: TwoStage, batch: int, size_hw: tuple[int, int], network: Callable[..., StaticOutput]
+    ) -> None:
+        super().__init__(steps, batch, size_hw, marks=batch)
         height, width = steps.spec.resized_hw(size_hw)
+        self._network = network
         self._inputs = steps.inputs(batch, *steps.spec.padded_hw(size_hw))
         self._inner = self._inputs[:, :, :height, :width]
-        # Kept: what a graph reads must not move.
-        self._table = sizes_table([size_hw] * batch, steps.device)
-        self._sizes, self._originals = steps.sizes(batch, (height, width)), steps.sizes(batch, size_hw)
-        self._results = Results(
-            batch, steps.config.max_detections, size_hw, steps.device, has_masks=steps.spec.has_masks, has_marks=True
-        )
-        self.results = self._results.memory
+        # Kept: memory that a graph reads must not be freed.
+        self._resized, self._originals = steps.sizes(batch, (height, width)), steps.sizes(batch, size_hw)
+        self._preprocessing = {
+            "region": stretch((height, width)),
+            "mean": steps.spec.mean,
+            "std": steps.spec.std,
+            "order": "rgb",
+            "resample": steps.config.resample,
+        }
 
     def run(self, frames: torch.Tensor) -> None:
-        steps = self._steps
-        steps.preprocess(frames, self._inner)
-        found = steps.run(self._inputs, self._sizes, self._originals)
-        self._results.fill(found.selection, ~found.is_exact)
-        if found.masks is not None:
-            self._results.encode(found.masks, self._table, found.boxes)
+        with self.steps.mark("preprocess"):
+            self.steps.choices["preprocess"].run(frames, out=self._inner, **self._preprocessing)
+        self._detect(self._inputs)
 
-    def read(self, results: NDArray[np.uint8], images: int) -> list[Detections]:
-        found, strings = self._results.read(results, images)
-        detections = self._steps.detections(found, strings, [self._size_hw] * images)
-        marked = self._results.marked(results, images)
-        return self._steps.complete(detections, [not mark for mark in marked], self._inputs, self._size_hw)
+    def _detect(self, inputs: torch.Tensor) -> None:
+        """Detect on preprocessed images [B, 3, h, w]."""
+        with self.steps.mark("network"):
+            found = _to_image(self._network(inputs, self._resized), self._resized, self._originals)
+            torch.cat([*found.selection.words(), (~found.is_exact).int()], out=self.words)
+        if found.masks is not None:
+            self.encode_masks(found.masks, found.boxes)
+
+    def read(self, copied: NDArray[np.uint8], images: int) -> list[Detections]:
+        """Read the detections; detect again, slower, on images that had more candidates than rows. See `Work`."""
+        detections = super().read(copied, images)
+        marks = copied[: 4 * len(self.words)].view(np.int32)[-self.batch :]
+        for image in np.flatnonzero(marks[:images]).tolist():
+            self.steps.fallbacks["two-stage detector: an image with more candidates than fixed rows"] += 1
+            every_candidate = partial(self.steps.network, candidates=np.iinfo(np.int32).max)
+            alone = _Work(self.steps, 1, self.size_hw, every_candidate)
+            alone._detect(self._inputs[image : image + 1])
+            (detections[image],) = alone.read(alone.results.cpu().numpy(), 1)
+        return detections
 
 
 def _to_image(output: StaticOutput, sizes: torch.Tensor, originals: torch.Tensor) -> Found:

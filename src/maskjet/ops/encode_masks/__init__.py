@@ -15,10 +15,11 @@ from maskjet.config import Implementation
 from maskjet.errors import InputError, border
 from maskjet.ops.encode_masks import cpu, reference
 from maskjet.ops.encode_masks.cases import BOX_CASES, differing_share
+from maskjet.ops.encode_masks.strings import Strings
 from maskjet.ops.gpu import triton_variant
 from maskjet.ops.paste_masks import cases, check_masks
 from maskjet.ops.record import FLOATS, Op, Variant, needs_cpu, serves_any
-from maskjet.ops.selection import ImageSizes, MaskQueries, Selection
+from maskjet.ops.selection import ImageSizes, MaskQueries, Selection, SizeTable
 
 
 def encode_masks(
@@ -60,7 +61,8 @@ def encode_masks(
     queries, sizes = check_masks(mask_logits, query, image_sizes)
     if boxes is not None:
         queries = replace(queries, boxes=_check_boxes(boxes, queries))
-    counts: list[list[bytes]] = RECORD.choose(implementation, mask_logits).run(mask_logits, queries, sizes)
+    table = SizeTable.of(sizes, mask_logits.device)
+    counts: list[list[bytes]] = RECORD.choose(implementation, mask_logits).run(mask_logits, queries, table)
     return counts
 
 
@@ -111,9 +113,9 @@ RECORD = Op(
     name="encode_masks",
     public=encode_masks,
     variants={
-        "triton": triton_variant("maskjet.ops.encode_masks.triton", "encode_masks", FLOATS),
-        "cpu": Variant(cpu.encode_masks, needs_cpu),
-        "reference": Variant(reference.encode_masks, serves_any),
+        "triton": triton_variant("maskjet.ops.encode_masks.triton", "encode_masks", FLOATS, allocate="DeviceStrings"),
+        "cpu": Variant(cpu.encode_masks, needs_cpu, Strings),
+        "reference": Variant(reference.encode_masks, serves_any, Strings),
     },
     cases={**cases.CASES, **BOX_CASES},
     tolerance_used=tolerance_used,

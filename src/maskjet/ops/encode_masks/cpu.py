@@ -18,17 +18,18 @@ from numpy.typing import NDArray
 from maskjet.coco_rle import BYTES_PER_COUNT, write_string
 from maskjet.jit import compiled
 from maskjet.ops.encode_masks.reference import encode_dense
+from maskjet.ops.encode_masks.strings import Strings
 from maskjet.ops.interpolation import SMALL, Taps, blend, taps, taps_at
 from maskjet.ops.paste_masks.reference import LARGEST, upsample
-from maskjet.ops.selection import MaskQueries
+from maskjet.ops.selection import MaskQueries, SizeTable
 
 
 def encode_masks(
-    mask_logits: torch.Tensor, queries: MaskQueries, image_sizes: list[tuple[int, int]]
+    mask_logits: torch.Tensor, queries: MaskQueries, sizes: SizeTable, out: Strings | None = None
 ) -> list[list[bytes]]:
     """Encode masks of [B, Q, h, w]; see `ops.encode_masks`."""
     encoded = []
-    for image, (rows, (height, width)) in enumerate(zip(queries.rows(), image_sizes, strict=True)):
+    for image, (rows, (height, width)) in enumerate(zip(queries.rows(), sizes.hw, strict=True)):
         if queries.boxes is not None:
             boxes = queries.boxes[image, : len(rows)].tolist()
             encoded.append(_encode_in_boxes(mask_logits[image].detach(), rows, boxes, height, width))
@@ -39,6 +40,8 @@ def encode_masks(
         else:
             strings = _encode(mask_logits[image].detach(), distinct, height, width)
         encoded.append([strings[i] for i in place.tolist()])
+    if out is not None:
+        out.on_host = encoded
     return encoded
 
 

@@ -7,21 +7,32 @@ from collections.abc import Sequence
 import torch
 
 from maskjet import coco_rle, limits
+from maskjet.ops.encode_masks.strings import Strings
 from maskjet.ops.paste_masks.reference import paste_masks, upsample
-from maskjet.ops.selection import MaskQueries
+from maskjet.ops.selection import MaskQueries, SizeTable
 
 
 def encode_masks(
-    mask_logits: torch.Tensor, queries: MaskQueries, image_sizes: list[tuple[int, int]]
+    mask_logits: torch.Tensor, queries: MaskQueries, sizes: SizeTable, out: Strings | None = None
 ) -> list[list[bytes]]:
     """Encode masks of [B, Q, h, w]; see `ops.encode_masks`."""
     if queries.boxes is None:
-        return [encode_dense(masks) for masks, _ in paste_masks(mask_logits, queries, image_sizes)]
+        encoded = [encode_dense(masks) for masks, _ in paste_masks(mask_logits, queries, sizes.hw)]
+    else:
+        encoded = _encode_in_boxes(mask_logits, queries, queries.boxes, sizes)
+    if out is not None:
+        out.on_host = encoded
+    return encoded
+
+
+def _encode_in_boxes(
+    mask_logits: torch.Tensor, queries: MaskQueries, boxes: torch.Tensor, sizes: SizeTable
+) -> list[list[bytes]]:
     encoded = []
-    for image, (rows, size) in enumerate(zip(queries.rows(), image_sizes, strict=True)):
+    for image, (rows, size) in enumerate(zip(queries.rows(), sizes.hw, strict=True)):
         masks = [
             values_in_box(mask_logits[image, row].float(), box, size) > 0
-            for row, box in zip(rows.tolist(), queries.boxes[image].tolist(), strict=False)
+            for row, box in zip(rows.tolist(), boxes[image].tolist(), strict=False)
         ]
         encoded.append(encode_dense(torch.stack(masks)) if masks else [])
     return encoded

@@ -23,6 +23,7 @@ and left out, and `encode_masks` makes those masks again with as much room as th
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -35,9 +36,10 @@ from numpy.typing import NDArray
 from maskjet.coco_rle import BYTES_PER_COUNT
 from maskjet.ops.encode_masks import cpu
 from maskjet.ops.encode_masks.kernels import COUNTERS, FIELDS, NO_MASK, find_edges_kernel, write_strings_kernel
+from maskjet.ops.encode_masks.strings import Strings
 from maskjet.ops.gpu import Launcher, on_device_of, sizes_table
 from maskjet.ops.record import FALLBACKS
-from maskjet.ops.selection import MaskQueries
+from maskjet.ops.selection import MaskQueries, SizeTable
 
 _COLUMNS = 16  # of the image, per program
 _ROWS = 16  # of logits, at once
@@ -118,24 +120,26 @@ class Buffers:
 
 
 def encode_masks(
-    mask_logits: torch.Tensor, queries: MaskQueries, image_sizes: list[tuple[int, int]]
-) -> list[list[bytes]]:
-    """Encode masks of [B, Q, h, w]; see `ops.encode_masks`."""
+    mask_logits: torch.Tensor, queries: MaskQueries, sizes: SizeTable, out: Strings | None = None
+) -> list[list[bytes]] | None:
+    """Encode masks of [B, Q, h, w]; see `ops.encode_masks`. With `out` given, never waits and returns None."""
     batch, masks = queries.query.shape
     if not batch or not masks:
-        return [[] for _ in image_sizes]
-    if (reason := _why_too_large(mask_logits, masks, image_sizes)) is not None:
-        FALLBACKS[f"encode_masks: {reason}"] += batch
-        return cpu.encode_masks(mask_logits.cpu(), queries.to(torch.device("cpu")), image_sizes)
-    blocks = triton.cdiv(max(width for _, width in image_sizes), _COLUMNS)
+        return [[] for _ in sizes.hw]
+    if (reason := _why_too_large(mask_logits, masks, sizes.hw)) is not None:
+        (FALLBACKS if out is None else out.fallbacks)[f"encode_masks: {reason}"] += batch
+        return cpu.encode_masks(mask_logits.cpu(), queries.to(torch.device("cpu")), sizes, out)
+    if out is not None:
+        assert isinstance(out, DeviceStrings)
+        out.given, out.on_host = (mask_logits, queries, sizes), None
+        launch(mask_logits, queries, sizes.on_device, out.buffers)
+        return None
+    blocks = triton.cdiv(max(width for _, width in sizes.hw), _COLUMNS)
     buffers, host = _own_buffers(threading.get_ident(), batch, masks, blocks * _COLUMNS, mask_logits.device)
-    launch(mask_logits, queries, sizes_table(image_sizes, mask_logits.device), buffers)
+    launch(mask_logits, queries, sizes.on_device, buffers)
     host.copy_(buffers.head, non_blocking=True)
     _wait_for(mask_logits.device)
-    strings = read(host.numpy(), buffers, batch)
-    if strings.has_invalid:
-        queries.rows()  # names what is out of range
-    return strings.by_image(encode_missing(mask_logits, queries, image_sizes, strings))
+    return DeviceStrings.within(buffers, (mask_logits, queries, sizes)).read(host.numpy(), batch)
 
 
 def _why_too_large(mask_logits: torch.Tensor, slots: int, image_sizes: list[tuple[int, int]]) -> str | None:
@@ -220,22 +224,6 @@ def launch(mask_logits: torch.Tensor, queries: MaskQueries, sizes: torch.Tensor,
         )
 
 
-def read(head: NDArray[np.uint8], buffers: Buffers, images: int) -> Strings:
-    """Read what `launch` wrote; strings that were not all in the head are fetched, which waits for the device.
-
-    Args:
-        head: What was in `buffers.head`, on the host; copied.
-        buffers: Not written to since.
-        images: The first of the batch that are asked for.
-    """
-    batch, masks = buffers.segments.shape[:2]
-    used = min(buffers.header.nbytes + int(head[:4].view(np.int32)[0]), len(buffers.packed))
-    if used > len(head):
-        FALLBACKS["encode_masks: strings that needed a second copy"] += 1
-        head = np.append(head, buffers.packed[len(head) : used].cpu().numpy())
-    return Strings(head, batch, masks, images)
-
-
 def _wait_for(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.current_stream(device).synchronize()
@@ -245,65 +233,106 @@ def _header_length(batch: int, masks: int) -> int:
     return _COUNTERS + batch + _FIELDS * batch * masks
 
 
-class Strings:
-    """What `launch` packed, on the host.
+class DeviceStrings(Strings):
+    """The strings of a batch on a GPU: the buffers that `launch` writes, and how to read a copy of them.
 
     Args:
-        packed: uint8, as in `Buffers.packed`, at least up to the last string; copied.
-        batch: Images the buffers were allocated for.
-        masks: Masks per image they were allocated for.
-        images: The first of the batch that are asked for.
+        batch: Images.
+        masks: Most masks of an image.
+        width: Width of the widest image, in pixels.
+        device: The GPU.
+        lead: Bytes at the start of the memory that are left to the caller; a multiple of 4.
+        fallbacks: Counts slower paths.
     """
 
-    def __init__(self, packed: NDArray[np.uint8], batch: int, masks: int, images: int) -> None:
-        fields = _header_length(batch, masks)
-        header = packed[: 4 * fields].view(np.int32)
-        self._data = packed[4 * fields : 4 * fields + int(header[0])].tobytes()
-        counts = header[_COUNTERS : _COUNTERS + images].tolist()
-        self._count = [min(max(count, 0), masks) for count in counts]
-        rows = header[_COUNTERS + batch :].reshape(batch, masks, _FIELDS)
-        self._rows = rows[:images, : max(self._count)].tolist()
-        failures = [
-            (length, (image, slot), edges)
-            for image, count in enumerate(self._count)
-            for slot, (_, length, edges, made_at) in enumerate(self._rows[image][:count])
-            if made_at == slot and length < 0
-        ]
-        self.missing = {where: edges for length, where, edges in failures if length != _NO_MASK}
-        """(image, slot) of the masks that did not fit, and how many edges each has."""
-        self.has_invalid = self._count != counts or any(length == _NO_MASK for length, _, _ in failures)
-        """Whether a count or an index was out of range."""
+    def __init__(
+        self,
+        batch: int,
+        masks: int,
+        width: int,
+        device: torch.device,
+        *,
+        lead: int = 0,
+        fallbacks: Counter[str] = FALLBACKS,
+    ) -> None:
+        memory = torch.empty(lead + Buffers.size_of_packed(batch, masks), dtype=torch.uint8, device=device)
+        self._hold(Buffers.allocate(batch, masks, width, device, packed=memory[lead:]), lead, fallbacks)
+        self.memory = memory[: lead + len(self.buffers.head)]
 
-    def by_image(self, remade: Mapping[tuple[int, int], bytes]) -> list[list[bytes]]:
-        """The strings of each image, in the order of its queries; those that are missing from `remade`."""
+    @staticmethod
+    def within(buffers: Buffers, given: tuple[torch.Tensor, MaskQueries, SizeTable] | None = None) -> DeviceStrings:
+        """Strings in given buffers, to be read from a copy of `buffers.head`."""
+        strings = DeviceStrings.__new__(DeviceStrings)
+        strings._hold(buffers, 0, FALLBACKS)
+        strings.memory, strings.given = buffers.head, given
+        return strings
+
+    def _hold(self, buffers: Buffers, lead: int, fallbacks: Counter[str]) -> None:
+        self.buffers, self.fallbacks = buffers, fallbacks
+        self.on_host = None
+        self.given: tuple[torch.Tensor, MaskQueries, SizeTable] | None = None
+        """Arguments of the last `launch`, for masks that did not fit."""
+        self._lead, self._header_bytes = lead, buffers.header.nbytes
+
+    def read(self, copied: NDArray[np.uint8], images: int) -> list[list[bytes]]:
+        """The strings of the first images; makes masks again that did not fit, which waits for the device.
+
+        Args:
+            copied: `memory` on the host, when the device is done.
+            images: How many images to read, at least 1.
+        """
+        if self.on_host is not None:
+            return self.on_host[:images]
+        batch, masks = self.buffers.segments.shape[:2]
+        packed = copied[self._lead :]
+        end = self._header_bytes + int(packed[:4].view(np.int32)[0])
+        if end > len(packed):
+            packed = self._fetch_rest(packed, end)
+        header, data = packed[: self._header_bytes].view(np.int32), packed[self._header_bytes : end].tobytes()
+        stated = header[_COUNTERS : _COUNTERS + images].tolist()
+        counts = [min(max(count, 0), masks) for count in stated]
+        rows = header[_COUNTERS + batch :].reshape(batch, masks, _FIELDS)[:images, : max(counts)].tolist()
+        failed = {  # (image, slot) to (length, edges)
+            (image, slot): (length, edges)
+            for image, count in enumerate(counts)
+            for slot, (_, length, edges, made_at) in enumerate(rows[image][:count])
+            if made_at == slot and length < 0
+        }
+        remade = self._remake(failed) if failed or counts != stated else {}
         return [
             [
-                self._data[offset : offset + length] if length >= 0 else remade[image, made_at]
-                for _, _, _, made_at in rows[:count]
-                for offset, length, _, _ in (rows[made_at],)
+                data[offset : offset + length] if length >= 0 else remade[image, made_at]
+                for _, _, _, made_at in rows[image][:count]
+                for offset, length, _, _ in (rows[image][made_at],)
             ]
-            for image, (count, rows) in enumerate(zip(self._count, self._rows, strict=True))
+            for image, count in enumerate(counts)
         ]
 
+    def _fetch_rest(self, packed: NDArray[np.uint8], end: int) -> NDArray[np.uint8]:
+        """The strings that are not in the usual copy; waits for the device."""
+        end = min(end, len(self.buffers.packed))
+        if end <= len(packed):
+            return packed
+        self.fallbacks["encode_masks: strings that needed a second copy"] += 1
+        return np.append(packed, self.buffers.packed[len(packed) : end].cpu().numpy())
 
-def encode_missing(
-    mask_logits: torch.Tensor, queries: MaskQueries, image_sizes: list[tuple[int, int]], strings: Strings
-) -> dict[tuple[int, int], bytes]:
-    """Encode the masks that did not fit, one after the other, with as much room as each needs.
+    def _remake(self, failed: Mapping[tuple[int, int], tuple[int, int]]) -> dict[tuple[int, int], bytes]:
+        """Encode the masks that did not fit, one after the other, with as much room as each needs.
 
-    Args:
-        mask_logits: What `launch` was given.
-        queries: What it was given.
-        image_sizes: (height, width) per image.
-        strings: What it wrote.
-    """
-    remade = {}
-    for (image, slot), edges in strings.missing.items():
-        FALLBACKS["encode_masks: a mask with too many edges"] += 1
-        size, device = image_sizes[image], mask_logits.device
-        room = 4 * _header_length(1, 1) + BYTES_PER_COUNT * (edges + 1)
-        packed = torch.empty(room, dtype=torch.uint8, device=device)
-        buffers = Buffers.allocate(1, 1, size[1], device, edges=edges, packed=packed)
-        launch(mask_logits[image : image + 1], queries.only(image, slot), sizes_table([size], device), buffers)
-        ((remade[image, slot],),) = Strings(packed.cpu().numpy(), 1, 1, 1).by_image({})
-    return remade
+        Raises:
+            InputError: There is no such mask: a count or an index is out of range.
+        """
+        assert self.given is not None
+        mask_logits, queries, sizes = self.given
+        if not failed or any(length == _NO_MASK for length, _ in failed.values()):
+            queries.rows()  # raises, and names what is out of range
+        remade = {}
+        for (image, slot), (_, edges) in failed.items():
+            self.fallbacks["encode_masks: a mask with too many edges"] += 1
+            size, device = sizes.hw[image], mask_logits.device
+            room = 4 * _header_length(1, 1) + BYTES_PER_COUNT * (edges + 1)
+            packed = torch.empty(room, dtype=torch.uint8, device=device)
+            buffers = Buffers.allocate(1, 1, size[1], device, edges=edges, packed=packed)
+            launch(mask_logits[image : image + 1], queries.only(image, slot), sizes_table([size], device), buffers)
+            ((remade[image, slot],),) = DeviceStrings.within(buffers).read(packed.cpu().numpy(), 1)
+        return remade

@@ -72,7 +72,7 @@ def preprocess(
         >>> preprocess(frame, size=(2, 2), mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)).unique()
         tensor([1.])
     """
-    frames = _check_frames(frames)
+    frames = check_frames(frames)
     size = _check_size(size)
     if out is None:
         out = torch.empty((len(frames), 3, *size), dtype=dtype, device=frames.device)
@@ -96,8 +96,12 @@ def preprocess(
     return out
 
 
-def _check_frames(frames: torch.Tensor) -> torch.Tensor:
-    """As [N, H, W, 3]."""
+def check_frames(frames: torch.Tensor) -> torch.Tensor:
+    """Check that frames are of at least one pixel, and give them a batch dimension.
+
+    Raises:
+        InputError: They are not uint8 [H, W, 3] or [N, H, W, 3], or too wide.
+    """
     if not isinstance(frames, torch.Tensor):
         raise InputError(f"frames must be a tensor, got {type(frames).__name__}; torch.from_numpy shares its memory.")
     if frames.dtype != torch.uint8 or frames.ndim not in (3, 4) or frames.shape[-1] != 3 or 0 in frames.shape[-3:-1]:

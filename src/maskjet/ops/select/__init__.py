@@ -14,7 +14,7 @@ from maskjet.ops.gpu import table, triton_variant
 from maskjet.ops.record import FLOATS, Op, Variant, is_whole, needs_cpu, serves_any
 from maskjet.ops.select import cpu, reference
 from maskjet.ops.select.cases import CASES, bytes_moved, tolerance_used
-from maskjet.ops.selection import ImageSizes, Selection, check_image_sizes
+from maskjet.ops.selection import ImageSizes, Selection, SizeTable, check_image_sizes
 
 PerClass = torch.Tensor | Sequence[float]
 """One value per class logit."""
@@ -65,8 +65,7 @@ def select(
     sizes = check_image_sizes(image_sizes, batch)
     if not is_whole(max_detections) or max_detections < 1:
         raise InputError(f"max_detections must be at least 1, got {max_detections}.")
-    if batch * max_detections > _MOST_ROWS:
-        raise InputError(f"max_detections must be at most {_MOST_ROWS // batch:,} here, got {max_detections:,}.")
+    check_rows(batch, max_detections)
     if num_select is not None and (not is_whole(num_select) or num_select < 1):
         raise InputError(f"num_select must be at least 1 or None, got {num_select}.")
     thresholds = _per_class("threshold", threshold, classes, torch.float32, logits.device)
@@ -74,7 +73,7 @@ def select(
     selection: Selection = RECORD.choose(implementation, logits).run(
         logits.detach(),
         boxes.detach(),
-        sizes,
+        SizeTable.of(sizes, logits.device),
         thresholds=thresholds,
         class_map=_per_class("class_map", mapping, classes, torch.int32, logits.device),
         max_detections=int(max_detections),
@@ -82,6 +81,16 @@ def select(
         round_boxes=round_boxes,
     )
     return selection
+
+
+def check_rows(batch: int, max_detections: int) -> None:
+    """Check that a selection's rows can be counted.
+
+    Raises:
+        InputError: There are too many.
+    """
+    if batch * max_detections > _MOST_ROWS:
+        raise InputError(f"max_detections must be at most {_MOST_ROWS // batch:,} here, got {max_detections:,}.")
 
 
 def _check_predictions(logits: torch.Tensor, boxes: torch.Tensor) -> None:

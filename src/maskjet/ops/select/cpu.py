@@ -9,13 +9,14 @@ import numpy as np
 import torch
 
 from maskjet.ops.select.reference import to_pixels
-from maskjet.ops.selection import Selection
+from maskjet.ops.selection import Selection, SizeTable
 
 
 def select(
     logits: torch.Tensor,
     boxes: torch.Tensor,
-    image_sizes: list[tuple[int, int]],
+    sizes: SizeTable,
+    out: Selection | None = None,
     *,
     thresholds: torch.Tensor,
     class_map: torch.Tensor,
@@ -29,8 +30,8 @@ def select(
     per_class = thresholds.numpy()
     lowest = np.fmin.reduce(per_class, initial=np.inf)  # but for a NaN, which no score exceeds
     mapping = class_map.numpy()
-    selection = Selection.empty(batch, max_detections, logits.device)
-    for image, (height, width) in enumerate(image_sizes):
+    selection = out or Selection.empty(batch, max_detections, logits.device)
+    for image, (height, width) in enumerate(sizes.hw):
         # Above the lowest threshold lie the head of the ranking, but for the NaNs, which rank before everything.
         flat = np.flatnonzero(scores[image] > lowest)
         flat = flat[np.argsort(-scores[image, flat], kind="stable")]

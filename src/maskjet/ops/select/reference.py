@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from maskjet.ops.selection import Selection
+from maskjet.ops.selection import Selection, SizeTable
 
 
 def select(
     logits: torch.Tensor,
     boxes: torch.Tensor,
-    image_sizes: list[tuple[int, int]],
+    sizes: SizeTable,
+    out: Selection | None = None,
     *,
     thresholds: torch.Tensor,
     class_map: torch.Tensor,
@@ -22,8 +23,8 @@ def select(
     batch, queries, classes = logits.shape
     scores = logits.float().sigmoid().reshape(batch, queries * classes)
     ranked = scores.argsort(dim=1, descending=True, stable=True)[:, :num_select]
-    selection = Selection.empty(batch, max_detections, logits.device)
-    for image, (height, width) in enumerate(image_sizes):
+    selection = out or Selection.empty(batch, max_detections, logits.device)
+    for image, (height, width) in enumerate(sizes.hw):
         flat = ranked[image]
         score, label = scores[image, flat], flat % classes
         flat = flat[(score > thresholds[label]) & (class_map[label] >= 0)][:max_detections]

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import torch
 
-from maskjet.ops.gpu import Launcher, on_device_of, sizes_table
+from maskjet.ops.gpu import Launcher, on_device_of
 from maskjet.ops.select.kernels import select_kernel
-from maskjet.ops.selection import Selection
+from maskjet.ops.selection import Selection, SizeTable
 
 _TILE = 2048
 _RANKED = 64
@@ -23,7 +23,8 @@ _launch = Launcher(select_kernel, num_warps=8, enable_fp_fusion=True)
 def select(
     logits: torch.Tensor,
     boxes: torch.Tensor,
-    image_sizes: list[tuple[int, int]],
+    sizes: SizeTable,
+    out: Selection | None = None,
     *,
     thresholds: torch.Tensor,
     class_map: torch.Tensor,
@@ -32,11 +33,11 @@ def select(
     round_boxes: bool,
 ) -> Selection:
     """Choose detections from logits [B, Q, C] and boxes [B, Q, 4]; see `ops.select`."""
-    selection = Selection.empty(len(logits), max_detections, logits.device)
+    selection = out or Selection.empty(len(logits), max_detections, logits.device)
     launch(
         logits,
         boxes,
-        sizes_table(image_sizes, logits.device),
+        sizes.on_device,
         selection,
         thresholds=thresholds,
         class_map=class_map,

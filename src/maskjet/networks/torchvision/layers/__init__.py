@@ -17,7 +17,7 @@ from maskjet.networks.torchvision.layers.biases import JOIN
 from maskjet.networks.torchvision.layers.flattening import TAKE
 from maskjet.networks.torchvision.layers.folding import FOLD, is_norm
 from maskjet.networks.torchvision.layers.fusing import FUSE
-from maskjet.networks.torchvision.layers.rewriting import Report, Rewrite
+from maskjet.networks.torchvision.layers.rewriting import Rewrite, Rewritten
 from maskjet.networks.torchvision.layers.upsampling import ADD
 from maskjet.process import convolutions_in_tf32
 
@@ -32,7 +32,7 @@ class _Tracer(torch.fx.Tracer):
 
 
 @torch.no_grad()
-def rewrite_layers(module: nn.Module, example: torch.Tensor) -> tuple[nn.Module, tuple[Report, ...]]:
+def rewrite_layers(module: nn.Module, example: torch.Tensor) -> tuple[nn.Module, tuple[Rewritten, ...]]:
     """Apply `REWRITES` to a copy.
 
     Args:

@@ -32,7 +32,7 @@ _CHECKS: frozenset[Any] = frozenset(
 
 
 @dataclass(frozen=True)
-class Report:
+class Rewritten:
     """What a rewrite did to a graph."""
 
     rewrite: str
@@ -56,7 +56,7 @@ class Rewrite(Generic[_Match]):
     replace: Callable[[Graph, _Match], None]
     """Puts the replacement in and takes the pattern out."""
 
-    def apply(self, module: GraphModule, *, expected: int | None = None) -> Report:
+    def apply(self, module: GraphModule, *, expected: int | None = None) -> Rewritten:
         """Rewrite every match in a graph, in place.
 
         Args:
@@ -81,7 +81,7 @@ class Rewrite(Generic[_Match]):
             self.replace(module.graph, match)
         module.graph.lint()
         module.recompile()
-        return Report(self.name, len(found), tuple(skipped))
+        return Rewritten(self.name, len(found), tuple(skipped))
 
 
 def arguments(node: Node) -> dict[str, Any]:

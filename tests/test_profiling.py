@@ -1,4 +1,4 @@
-"""What is counted of a profile, and how turns are taken."""
+"""What is counted of a profile."""
 
 from types import SimpleNamespace
 
@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch.autograd import DeviceType
 
-from benchmarks.profiling import GpuWork, profile_gpu, sum_up
-from benchmarks.timing import percentile, take_turns
+from maskjet.profiling import GpuWork, profile_gpu, sum_up
 
 CPU = torch.device("cpu")
 
@@ -27,8 +26,8 @@ def test_kernels_copies_and_the_rest_are_told_apart():
         event("Stream Sync", 700.0),
         event("cudaLaunchKernel", 50.0, DeviceType.CPU),
     ]
-    assert sum_up(events, calls=2) == GpuWork(launches=1.0, copies=1.0, gpu_us=4.0)
-    assert sum_up([], calls=2) == GpuWork(launches=0.0, copies=0.0, gpu_us=0.0)
+    assert sum_up(events, calls=2) == GpuWork(launches=1.0, copies=1.0, gpu_us=4.0, copy_us=50.5)
+    assert sum_up([], calls=2) == GpuWork(launches=0.0, copies=0.0, gpu_us=0.0, copy_us=0.0)
 
 
 def test_on_a_cpu_there_is_nothing_to_count():
@@ -41,24 +40,3 @@ def test_on_a_gpu_every_kernel_and_copy_is_counted():
     work = profile_gpu(lambda: (values + 1).mul_(2).cpu(), values.device)
     assert (work.launches, work.copies) == (2, 1)
     assert 0 < work.gpu_us < 1000
-
-
-def test_calls_take_turns():
-    seen = []
-    calls = {name: lambda turn, name=name: seen.append((turn, name)) for name in "ab"}
-    times_ms = take_turns(calls, runs=2, device=CPU)
-    assert seen == [(0, "a"), (1, "a"), (2, "a"), (0, "b"), (1, "b"), (2, "b")]
-    assert [len(times) for times in times_ms.values()] == [2, 2]
-
-
-def test_a_call_over_its_budget_gets_no_third_turn():
-    turns = {"quick": [], "slow": []}
-    calls = {name: taken.append for name, taken in turns.items()}
-    take_turns(calls, runs=9, device=CPU, budget_s=0)
-    assert turns == {"quick": [*range(8)], "slow": [*range(8)]}
-
-
-def test_percentile():
-    assert percentile([3.0, 1.0, 2.0], 0.5) == 2.0
-    assert percentile([*range(100)], 0.99) == 99
-    assert percentile([7.0], 0.95) == 7.0

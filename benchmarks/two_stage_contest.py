@@ -15,16 +15,17 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.aten import FOLD_NMS, GATHER_LEVELS, PICK_LEVELS, Rewrite, capture
-from benchmarks.profiling import profile_gpu, profile_host
-from benchmarks.timing import percentile, take_turns
+from benchmarks.timing import take_turns
 from maskjet import coco_rle
 from maskjet.config import EngineConfig
 from maskjet.detections import Detections
 from maskjet.errors import MaskjetError, first_line
-from maskjet.garbage import frozen
 from maskjet.model import Model
 from maskjet.parity.pair import Pairing, pair
+from maskjet.process import garbage_frozen
+from maskjet.profiling import profile_gpu, profile_host
 from maskjet.rewrites import optimize
+from maskjet.timing import percentile
 
 Image = NDArray[np.uint8]
 Detect = Callable[[Image], Detections]
@@ -156,7 +157,7 @@ class Contest(ExitStack):
     def measure(self, setting: str, runs: int) -> list[Measurement]:
         """Time them in turns, then count what they make the GPU do."""
         gc.collect()
-        with frozen():
+        with garbage_frozen():
             calls = {name: _in_turn(call, self._images) for name, call in self._calls.items()}
             times_ms = take_turns(calls, runs=runs, device=self._device, budget_s=_BUDGET_S)
         median = {name: statistics.median(times) for name, times in times_ms.items()}

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import planted_two_stage
-from benchmarks import rewrites as bench_rewrites
+from benchmarks import planted_two_stage, two_stage
 from benchmarks.pooling import measure_pooling
 from maskjet.errors import InputError
 from maskjet.traffic import sample
@@ -17,8 +16,8 @@ SMALL = "fasterrcnn_mobilenet_v3_large_320_fpn"
 
 @pytest.fixture
 def _quick(monkeypatch):
-    monkeypatch.setattr(bench_rewrites, "_IMAGES", 2)
-    monkeypatch.setattr(bench_rewrites, "_POOLED", ((20, 3),))
+    monkeypatch.setattr(two_stage, "_IMAGES", 2)
+    monkeypatch.setattr(two_stage, "_POOLED", ((20, 3),))
     monkeypatch.setattr(planted_two_stage, "_STEPS", 6)
 
 
@@ -39,7 +38,7 @@ def test_planted_detectors_find_about_what_was_asked_for():
 def test_contenders_are_paired_and_written(tmp_path):
     only = ["captured", "captured, NMS of the first 1,000", "maskjet, step by step", "maskjet, graph, fp16"]
     advanced = []
-    report = bench_rewrites.run(
+    report = two_stage.run(
         tmp_path / "r.json",
         model=SMALL,
         size_hw=(96, 160),
@@ -50,7 +49,7 @@ def test_contenders_are_paired_and_written(tmp_path):
     )
     assert json.loads((tmp_path / "r.json").read_text()) == json.loads(json.dumps(report.as_dict()))
     names = [(m.setting, m.contender) for m in report.measurements]
-    assert names == [(s, c) for s in ("default", "stress") for c in (bench_rewrites.BASELINE, *only[:3])]
+    assert names == [(s, c) for s in ("default", "stress") for c in (two_stage.BASELINE, *only[:3])]
     assert len(advanced) == 10
     for measured in report.measurements:
         assert measured.found > 5
@@ -65,15 +64,15 @@ def test_contenders_are_paired_and_written(tmp_path):
 @pytest.mark.usefixtures("_quick")
 def test_pooling_is_compared_and_timed():
     theirs, ours = measure_pooling(20, 3, 2, torch.device("cpu"))
-    assert (theirs.contender, ours.contender) == (bench_rewrites.BASELINE, "maskjet")
+    assert (theirs.contender, ours.contender) == (two_stage.BASELINE, "maskjet")
     assert theirs.speedup == 1
     assert ours.setting == "pooling 20 boxes, 3 × 3"
 
 
 def test_what_is_wrong_is_named():
     with pytest.raises(InputError, match=r"only must be of 'torchvision', .*, got 'x'"):
-        bench_rewrites.run(only=["x"])
+        two_stage.run(only=["x"])
     with pytest.raises(InputError, match=r"settings must be of 'default', 'stress', got 'y'"):
-        bench_rewrites.run(settings=["y"])
+        two_stage.run(settings=["y"])
     with pytest.raises(InputError, match="runs must be at least 1, got 0"):
-        bench_rewrites.run(runs=0)
+        two_stage.run(runs=0)

@@ -2,6 +2,8 @@
 
 Everybody gets the same images, uint8 on the host, in one process and in turns. Their detections are paired with
 torchvision's first. What they make a GPU do is counted last, because the profiler slows down what follows it.
+
+    python -m benchmarks.two_stage --out benchmarks/results/rewrites_h200.json
 """
 
 from __future__ import annotations
@@ -9,12 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
+import typer
 
 from benchmarks import planted_two_stage
+from benchmarks.command import DeviceOption, OnlyOption, ReportOption, SizeOption, start
 from benchmarks.pooling import measure_pooling
-from benchmarks.rewrites_contest import BASELINE, CONTENDERS, Contest, Measurement, to_float
+from benchmarks.two_stage_contest import BASELINE, CONTENDERS, Contest, Measurement, to_float
+from maskjet.cli.options import parse_size, print_result, progress
 from maskjet.config import EngineConfig
 from maskjet.ops.record import FALLBACKS
 from maskjet.parity import report
@@ -129,3 +135,34 @@ def run(
             measurements += [found for boxes, size in _POOLED for found in measure_pooling(boxes, size, runs, where)]
             result.write(path)
         return result
+
+
+def main(
+    out: ReportOption = None,
+    model: Annotated[str, typer.Option(help="torchvision's builder.")] = "maskrcnn_resnet50_fpn",
+    size: SizeOption = "1333x800",
+    setting: Annotated[list[str] | None, typer.Option(help="default or stress; may be repeated.")] = None,
+    runs: Annotated[int, typer.Option(help="Timed images of each contender; slow ones get fewer.")] = 30,
+    only: OnlyOption = None,
+    device: DeviceOption = "auto",
+    tf32: Annotated[bool, typer.Option(help="Let convolutions in float32 round to TF32, as PyTorch does.")] = True,
+) -> None:
+    """Run a torchvision detector as it is, compiled, with each rewrite, and in the engine."""
+    settings = setting or SETTINGS
+    with progress("preparing", len(settings) * len(only or CONTENDERS)) as advance:
+        found = run(
+            out,
+            model=model,
+            size_hw=parse_size(size),
+            settings=settings,
+            runs=runs,
+            only=only or (),
+            device=device,
+            uses_tf32=tf32,
+            on_progress=advance,
+        )
+    print_result(found, to_stdout=True)
+
+
+if __name__ == "__main__":
+    start(main)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.autograd import DeviceType  # type: ignore[attr-defined] # public, but for its stub
 
-from benchmarks.timing import synchronize
+from maskjet.timing import synchronize
 
 _CALLS = 3
 _COPIES = ("Memcpy", "Memset")
@@ -31,6 +31,8 @@ class GpuWork:
     """Copies and fills of memory, on the GPU, to it and from it."""
     gpu_us: float
     """Microseconds that its kernels take, without copies and gaps."""
+    copy_us: float
+    """Microseconds that its copies and fills take."""
 
 
 def profile_gpu(call: Callable[[], object], device: torch.device) -> GpuWork | None:
@@ -136,11 +138,13 @@ def sum_up(events: Iterable[Any], *, calls: int) -> GpuWork:
         Means per call.
     """
     on_device = [event for event in events if event.device_type == DeviceType.CUDA and _is_work(event)]
+    copies = [event for event in on_device if event.name.startswith(_COPIES)]
     kernels = [event for event in on_device if not event.name.startswith(_COPIES)]
     return GpuWork(
         launches=round(len(kernels) / calls, 2),
-        copies=round((len(on_device) - len(kernels)) / calls, 2),
+        copies=round(len(copies) / calls, 2),
         gpu_us=round(sum(event.time_range.elapsed_us() for event in kernels) / calls, 2),
+        copy_us=round(sum(event.time_range.elapsed_us() for event in copies) / calls, 2),
     )
 
 

@@ -2,6 +2,8 @@
 
 All variants run in one process, in turns, on the same images. A variant whose outputs differ from those of the file as
 exported in a single bit is not timed.
+
+    python -m benchmarks.onnx_files detector.onnx --out benchmarks/results/rewrites_onnx_cpu.json
 """
 
 from __future__ import annotations
@@ -10,18 +12,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 import torch
+import typer
 from numpy.typing import NDArray
 
-from benchmarks.timing import percentile, take_turns
+from benchmarks.command import ReportOption, SizeOption, start
+from benchmarks.timing import take_turns
+from maskjet.cli.options import parse_size, print_result, progress
 from maskjet.errors import InputError, SourceError, first_line
 from maskjet.extras import require
 from maskjet.onnx import REWRITES, optimize_onnx
 from maskjet.parity import report
 from maskjet.parity.machine import describe_machine
+from maskjet.timing import percentile
 
 EXPORTED = "as exported"
 """The baseline's name."""
@@ -185,3 +191,20 @@ def _are_equal(expected: Sequence[Sequence[NDArray[Any]]], actual: Sequence[Sequ
 def _as_call(session: Any, images: _Images) -> Callable[[int], object]:
     name = session.get_inputs()[0].name
     return lambda number: session.run(None, {name: images[number % len(images)]})
+
+
+def main(
+    model: Annotated[Path, typer.Argument(help="An export of a torchvision detector, for images of that size.")],
+    out: ReportOption = None,
+    size: SizeOption = "320x256",
+    runs: Annotated[int, typer.Option(help="Timed images of each variant.")] = 9,
+    threads: Annotated[int, typer.Option(help="Of ONNX Runtime.")] = 2,
+) -> None:
+    """Run an exported detector in ONNX Runtime as it is, with each rewrite, and with all."""
+    with progress("comparing", len(VARIANTS)) as advance:
+        found = run(model, out, size_hw=parse_size(size), runs=runs, threads=threads, on_progress=advance)
+    print_result(found, to_stdout=True)
+
+
+if __name__ == "__main__":
+    start(main)

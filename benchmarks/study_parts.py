@@ -1,0 +1,169 @@
+"""The two parts of the parity study: their variants, and the questions about them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from benchmarks.planted import plant
+from benchmarks.video_peers import ORACLE, PEERS, Peer
+from maskjet.config import EngineConfig
+from maskjet.model import read_network
+from maskjet.networks.rfdetr import RFDETR
+from maskjet.parity.images import Images
+from maskjet.parity.variants import Variant
+from maskjet.spec import SPECS
+
+_CERTAIN = 0.4
+CONFIDENCES = (_CERTAIN,)
+"""At which detections are counted besides at all: the published study's. Nano's dumps have no others: 53 an image."""
+SIZE_HW = (360, 640)
+"""(height, width) of the streets."""
+_PLANTED = 25  # detections above 0.5 per image
+_SPEC = "rf-detr-seg-nano"
+_BATCH = 8
+
+
+@dataclass(frozen=True)
+class Question:
+    """What some comparisons answer together."""
+
+    title: str
+    """In words."""
+    pairs: Sequence[tuple[str, str]]
+    """Expected and actual variant."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Variants of one network on one set of images."""
+
+    name: str
+    """Of its folder."""
+    what: str
+    """Network and images, in words."""
+    make_network: Callable[[Images], RFDETR]
+    """Given the images."""
+    variants: Sequence[Variant]
+    """In the order in which they run."""
+    questions: Sequence[Question]
+    """About them."""
+    has_truth: bool
+    """Whether average precision means something."""
+
+
+def _steps(name: str, **choices: Any) -> Variant:
+    """Step by step in float32: nothing but the choices differs."""
+    config = {"precision": "fp32", "engine": "eager", "compile": False, **choices}
+    return Variant(name, EngineConfig(**config), batch=_BATCH)
+
+
+def _graph(name: str, precision: str, *, compile: bool = False, depth: int = 4, batch: int = _BATCH) -> Variant:  # noqa: A002
+    config = EngineConfig(precision=precision, engine="graph", compile=compile)  # type: ignore[arg-type]
+    return Variant(name, config, depth=depth, batch=batch)
+
+
+def _peer(name: str, peer: Peer) -> Variant:
+    return Variant(name, program=peer.name, build=peer.build)
+
+
+_POST_REFERENCE = {"select": "reference", "encode_masks": "reference"}
+_POST_CPU = {"select": "cpu", "encode_masks": "cpu"}
+
+DEMO = Part(
+    name="demo",
+    what="the demo model on generated streets",
+    make_network=lambda _images: read_network("demo"),
+    variants=(
+        _steps("fp32"),
+        _steps("preprocess: reference", implementation={"preprocess": "reference"}),
+        _steps("preprocess: cv2-exact", resample="cv2"),
+        _steps("preprocess: cv2 itself", resample="cv2", implementation={"preprocess": "reference"}),
+        _steps("postprocess: reference", implementation=_POST_REFERENCE),
+        _steps("postprocess: cpu", implementation=_POST_CPU),
+        _graph("fp32, graph, depth 1", "fp32", depth=1),
+        _graph("fp32, graph, depth 4", "fp32"),
+        _graph("fp32, compiled, depth 4", "fp32", compile=True),
+        _steps("fp16", precision="fp16"),
+        _graph("fp16, graph, depth 4", "fp16"),
+        _graph("fp16, compiled, depth 4", "fp16", compile=True),
+        _graph("fp16, compiled, depth 4, one by one", "fp16", compile=True, batch=1),
+        _steps("bf16", precision="bf16"),
+        _graph("bf16, compiled, depth 4", "bf16", compile=True),
+    ),
+    questions=(
+        Question(
+            "preprocess: reference, Triton, cv2-exact and cv2 itself",
+            (
+                ("preprocess: reference", "fp32"),
+                ("preprocess: cv2 itself", "preprocess: cv2-exact"),
+                ("preprocess: reference", "preprocess: cv2 itself"),
+                ("preprocess: cv2 itself", "fp32"),
+            ),
+        ),
+        Question(
+            "postprocess: reference, Triton and CPU",
+            (("postprocess: reference", "fp32"), ("postprocess: cpu", "fp32")),
+        ),
+        Question(
+            "engine: a graph is what the steps are, at any depth",
+            (
+                ("fp32", "fp32, graph, depth 1"),
+                ("fp32, graph, depth 1", "fp32, graph, depth 4"),
+                ("fp16", "fp16, graph, depth 4"),
+            ),
+        ),
+        Question(
+            "precision and compilation, against float32 step by step",
+            tuple(
+                ("fp32", name)
+                for name in (
+                    *("fp32, compiled, depth 4", "fp16", "fp16, compiled, depth 4"),
+                    *("fp16, compiled, depth 4, one by one", "bf16", "bf16, compiled, depth 4"),
+                )
+            ),
+        ),
+    ),
+    has_truth=True,
+)
+"""Baseline of average precision: the first variant."""
+
+NANO = Part(
+    name="nano",
+    what="RF-DETR-Seg Nano with planted random weights on generated streets of one shape",
+    make_network=lambda images: plant(SPECS[_SPEC], [images.at(number)[1] for number in range(8)], survivors=_PLANTED),
+    variants=tuple(
+        replace(variant, threshold=_CERTAIN)
+        for variant in (
+            _steps("fp32"),
+            _steps("postprocess: reference", implementation=_POST_REFERENCE),
+            _steps("postprocess: cpu", implementation=_POST_CPU),
+            replace(_steps("fp32, one by one"), batch=1),
+            _graph("fp16, compiled, depth 4", "fp16", compile=True, batch=1),
+            _peer("rfdetr predict()", PEERS["rfdetr"]),
+            _peer("rfdetr predict(), no TF32", ORACLE),
+            _peer("rfdetr, fp16", PEERS["rfdetr_fp16"]),
+            _peer("inference-models", PEERS["inference_models"]),
+        )
+    ),
+    questions=(
+        Question(
+            "postprocess: reference, Triton and CPU",
+            (("postprocess: reference", "fp32"), ("postprocess: cpu", "fp32")),
+        ),
+        Question(
+            "the whole pipeline: rfdetr's predict() without TF32 against ours, and against itself run otherwise",
+            tuple(
+                ("rfdetr predict(), no TF32", name)
+                for name in (
+                    *("fp32, one by one", "fp32", "fp16, compiled, depth 4"),
+                    *("rfdetr predict()", "rfdetr, fp16", "inference-models"),
+                )
+            ),
+        ),
+    ),
+    has_truth=False,
+)
+PARTS: Mapping[str, Part] = {part.name: part for part in (DEMO, NANO)}
+"""By name."""

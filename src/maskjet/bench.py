@@ -1,0 +1,197 @@
+"""What the user's own source costs through the user's own model on this machine."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from maskjet import process
+from maskjet.errors import InputError, SourceError
+from maskjet.media.frames import open_source
+from maskjet.media.images import Image
+from maskjet.model import Model
+from maskjet.parity.machine import describe_machine
+from maskjet.parity.report import Report, check_runs
+from maskjet.parity.table import shown
+from maskjet.profiling import profile_gpu, profile_host
+from maskjet.timing import percentile, play, rotate
+
+DEPTHS = (1, 2, 4)
+"""Batches in flight that are measured."""
+_RUNS = 3  # of each depth; the median counts
+_BUDGET_S = 2.0  # of one run
+_WARM_UP = 12  # frames: each of four slots captures its graph with its second
+_PROFILED = 16  # frames
+_IN_MEMORY = 480  # frames of a run from memory
+_MOST_BYTES = 2**30  # of frames kept in memory
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Frames per second at one depth."""
+
+    depth: int
+    """Batches in flight."""
+    fps: float
+    """Decoding included: the median run's."""
+    memory_fps: float
+    """Of decoded frames in memory: the median run's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceReport(Report):
+    """What a source costs through a model."""
+
+    measurements: Sequence[Rate]
+    """By depth."""
+    source: str
+    """Its name."""
+    size_hw: tuple[int, int]
+    """(height, width) of its first frame, in pixels."""
+    frames: int
+    """Kept in memory."""
+    detections: float
+    """Per frame, on average."""
+    model: Mapping[str, Any]
+    """What `Model.report` says it runs on, and why."""
+    p50_ms: float
+    """Median latency at depth 1, from a frame in memory to its detections."""
+    p99_ms: float
+    """The slowest of a hundred frames."""
+    launches: float | None
+    """Kernels and graphs that the host launches per frame; None on a CPU."""
+    waits: float | None
+    """Calls per frame that block until the GPU has done something; a graph's end is polled instead. None on a CPU."""
+    decode_ms: float
+    """Reading and decoding a frame, which overlaps with everything else."""
+    copy_ms: float | None
+    """Copies to, from and within the GPU, per frame; None on a CPU."""
+    gpu_ms: float | None
+    """Kernels, per frame; None on a CPU."""
+    host_ms: float
+    """The rest of the median latency: the CPU's own work, launches, and noticing that the GPU is done."""
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """The table: its header, then one row per depth."""
+        rates = [(str(m.depth), f"{m.fps:.1f}", f"{m.memory_fps:.1f}") for m in self.measurements]
+        return [("depth", "frames/s with decoding", "frames/s from memory"), *rates]
+
+    def __str__(self) -> str:
+        height, width = self.size_hw
+        copy, gpu = shown(self.copy_ms, 2), shown(self.gpu_ms, 2)
+        lines = [
+            f"{self.source}, {width} × {height}, {self.detections:.1f} detections per frame",
+            "{model} on {device}, {precision}, {engine}".format(**self.model),
+            f"latency at depth 1, ms: p50 {self.p50_ms:.2f}, p99 {self.p99_ms:.2f}",
+            f"per frame, ms: decode {self.decode_ms:.2f}, copy {copy}, GPU {gpu}, host {self.host_ms:.2f}",
+            f"per frame: {shown(self.launches, 1)} launches, {shown(self.waits, 1)} waits",
+        ]
+        return "\n".join([*lines, super().__str__()])
+
+
+def measure_source(
+    source: str, model: Model, *, frames: int = 120, on_progress: Callable[[], object] = lambda: None
+) -> SourceReport:
+    """Run a source through a model, with decoding and from memory, and tell where the time goes.
+
+    Args:
+        source: A file, folder, glob or URL, which is opened several times.
+        model: On its device.
+        frames: Kept in memory to be rotated through, at least 1; fewer if the source ends, or if they take over 1 GiB.
+        on_progress: Called after each of `DEPTHS`.
+
+    Returns:
+        The report, which prints as text.
+
+    Raises:
+        InputError: frames is less than 1, or the source is live.
+        SourceError: The source can't be opened, or has no frame.
+    """
+    check_runs(frames, "frames")
+    name, images, decode_ms = _decode(source, frames)
+    with process.garbage_frozen():  # as `maskjet run` does
+        play(model.stream(rotate(images, _WARM_UP), depth=max(DEPTHS)))
+        rates = []
+        for depth in DEPTHS:
+            rates.append(_rate(source, images, model, depth))
+            on_progress()
+        times_ms, counts = _time_frames(model, images)
+        work = _profile(model, images, statistics.median(times_ms))  # last: the profiler slows what follows
+    return SourceReport(
+        machine=describe_machine(),
+        measurements=rates,
+        notes=_explain(model),
+        source=name,
+        size_hw=(images[0].shape[0], images[0].shape[1]),
+        frames=len(images),
+        detections=round(statistics.mean(counts), 2),
+        model=model.report().as_dict(),
+        p50_ms=round(statistics.median(times_ms), 3),
+        p99_ms=round(percentile(times_ms, 0.99), 3),
+        decode_ms=decode_ms,
+        **work,
+    )
+
+
+def _decode(source: str, most: int) -> tuple[str, list[Image], float]:
+    """The source's name, its first frames, and the milliseconds that one takes to decode."""
+    images: list[Image] = []
+    with open_source(source) as opened:
+        if opened.is_live:
+            raise InputError(f"source must be one that can be read again, {opened.name!r} is live.")
+        start = time.perf_counter()
+        for frame in islice(opened, most):
+            images.append(frame.image)
+            if sum(image.nbytes for image in images) >= _MOST_BYTES:
+                break
+        seconds = time.perf_counter() - start
+    if not images:
+        raise SourceError(f"source must have a frame that can be decoded, {opened.name!r} has none.")
+    return opened.name, images, round(1000 * seconds / len(images), 3)
+
+
+def _rate(source: str, images: Sequence[Image], model: Model, depth: int) -> Rate:
+    """The median of some runs each, in turns."""
+    fps, memory_fps = [], []
+    for _ in range(_RUNS):
+        fps.append(play(model.stream(source, depth=depth), _BUDGET_S)[1])
+        memory_fps.append(play(model.stream(rotate(images, _IN_MEMORY), depth=depth), _BUDGET_S)[1])
+    return Rate(depth, round(statistics.median(fps), 2), round(statistics.median(memory_fps), 2))
+
+
+def _time_frames(model: Model, images: Sequence[Image]) -> tuple[list[float], list[int]]:
+    """Milliseconds and detections of frames, one by one."""
+    times_ms: list[float] = []
+    counts: list[int] = []
+    for image in rotate(images, _IN_MEMORY):
+        start = time.perf_counter()
+        found = model.predict(image)
+        times_ms.append(1000 * (time.perf_counter() - start))
+        counts.append(len(found))
+        if sum(times_ms) > 1000 * _BUDGET_S:
+            break
+    return times_ms, counts
+
+
+def _profile(model: Model, images: Sequence[Image], latency_ms: float) -> dict[str, Any]:
+    """The fields of `SourceReport` that a profile fills, and what is left of the latency."""
+    device = model.config.resolve_device()
+    host = profile_host(lambda: play(model.stream(rotate(images, _PROFILED), depth=1)), device, times=_PROFILED)
+    work = profile_gpu(lambda: model.predict(images[0]), device)
+    if host is None or work is None:
+        return {"launches": None, "waits": None, "copy_ms": None, "gpu_ms": None, "host_ms": round(latency_ms, 3)}
+    times = {"copy_ms": round(work.copy_us / 1000, 3), "gpu_ms": round(work.gpu_us / 1000, 3)}
+    host_ms = round(max(latency_ms - sum(times.values()), 0.0), 3)
+    return {"launches": host.launches, "waits": host.waits, **times, "host_ms": host_ms}
+
+
+def _explain(model: Model) -> list[str]:
+    """What has no meaning here, in sentences."""
+    device, engine = model.config.resolve_device().type, model.report().engine
+    on_cpu = "On a CPU there are no copies, launches or waits to count: all of the latency is the host's."
+    no_graph = "Without graphs frames do not overlap: depth is how far ahead they are decoded."
+    return [on_cpu] * (device == "cpu") + [no_graph] * engine.startswith("step by step")

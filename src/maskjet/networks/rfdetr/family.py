@@ -1,0 +1,60 @@
+"""RF-DETR for `maskjet.load`: the demo model, the named sizes and checkpoints. See `networks.Family`."""
+
+from __future__ import annotations
+
+import os
+from importlib.resources import as_file, files
+from pathlib import Path
+
+from maskjet.config import DEFAULT_THRESHOLD, EngineConfig
+from maskjet.engine.steps import Postprocessing
+from maskjet.errors import InputError
+from maskjet.networks import Defaults
+from maskjet.networks.rfdetr.checkpoint import load_network, read_checkpoint, resolve_spec
+from maskjet.networks.rfdetr.network import RFDETR
+from maskjet.networks.rfdetr.steps import OneStage
+from maskjet.spec import SPECS
+
+_DEMO = "demo"
+
+
+def serves(model: object) -> bool:
+    """Whether this is a network of this family, or a name or a path."""
+    return isinstance(model, RFDETR | str | os.PathLike)
+
+
+def defaults(model: str | os.PathLike[str]) -> Defaults:  # noqa: ARG001
+    """The settings where none are given."""
+    return Defaults(DEFAULT_THRESHOLD, EngineConfig.max_detections)
+
+
+def load(model: str | os.PathLike[str], weights: str | os.PathLike[str] | None = None) -> RFDETR:
+    """Find and read a network; see `networks.read_network`."""
+    for argument, value in (("model", model), ("weights", "" if weights is None else weights)):
+        if not isinstance(value, str | os.PathLike):
+            raise InputError(f"{argument} must be a name or a path, got a {type(value).__name__}.")
+    name = os.fspath(model)
+    if name in SPECS:
+        if weights is None:
+            raise InputError(
+                f"weights must be the path of a checkpoint for {name!r}, got None; maskjet downloads none."
+            )
+        return _fill(Path(weights), name)
+    if weights is not None:
+        raise InputError(f"model must be a named size when weights are given, got {name!r}; known: {', '.join(SPECS)}.")
+    if name == _DEMO:
+        with as_file(files("maskjet.networks.demo") / "weights.safetensors") as path:
+            return _fill(path)
+    if not Path(name).exists():
+        raise InputError(f"model must be a name or a checkpoint's path, got {name!r}; names: demo, {', '.join(SPECS)}.")
+    return _fill(Path(name))
+
+
+def _fill(path: Path, size: str | None = None) -> RFDETR:
+    checkpoint = read_checkpoint(path)
+    return load_network(resolve_spec(checkpoint, None if size is None else SPECS[size]), checkpoint)
+
+
+def make_steps(network: RFDETR, config: EngineConfig, postprocessing: Postprocessing) -> OneStage:
+    """Put the ops around a network."""
+    return OneStage(network, config, postprocessing)

@@ -1,0 +1,107 @@
+"""maskjet bench on the command line, and what it measures."""
+
+import json
+import sys
+
+import pytest
+import torch
+
+from maskjet import bench, traffic
+from maskjet.cli.main import main
+from maskjet.config import EngineConfig
+from maskjet.errors import InputError, SourceError
+from maskjet.media.frames import open_source
+from maskjet.model import Model, read_network
+
+CPU = EngineConfig(device="cpu")
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch):
+    monkeypatch.setattr(bench, "_BUDGET_S", 0.05)
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory):
+    path = tmp_path_factory.mktemp("clip") / "street.mp4"
+    traffic.write_video(path, size_hw=(96, 160), frames=5, seed=2)
+    return path
+
+
+@pytest.fixture
+def maskjet(capsys):
+    """Exit code, stdout, stderr of the command line within this process."""
+
+    def run(*arguments):
+        sys.argv = ["maskjet", "bench", *map(str, arguments)]
+        with pytest.raises(SystemExit) as exit_info:
+            main()
+        return exit_info.value.code, *capsys.readouterr()
+
+    return run
+
+
+def test_json_has_everything(maskjet, clip):
+    code, out, err = maskjet(clip, "--device", "cpu", "--frames", 3, "--json")
+    assert (code, err) == (0, "")
+    report = json.loads(out)
+    assert [m["depth"] for m in report["measurements"]] == [1, 2, 4]
+    assert all(m[name] > 0 for m in report["measurements"] for name in ("fps", "memory_fps"))
+    assert 0 < report["p50_ms"] <= report["p99_ms"]
+    assert (report["frames"], report["size_hw"], report["model"]["model"]) == (3, [96, 160], "demo")
+    assert (report["copy_ms"], report["gpu_ms"], report["host_ms"]) == (None, None, report["p50_ms"])
+    assert report["decode_ms"] > 0
+    assert report["launches"] is report["waits"] is None
+    assert report["machine"]["versions"]["torch"] == torch.__version__
+
+
+def test_text_says_what_has_no_meaning_on_a_cpu(maskjet, clip):
+    code, out, err = maskjet(clip, "--device", "cpu", "--precision", "bf16")
+    assert (code, err) == (0, "")
+    assert "street.mp4, 160 × 96, " in out
+    assert "demo on cpu" in out
+    assert ", bf16, step by step" in out
+    assert "copy -, GPU -, host " in out
+    assert "On a CPU there are no copies, launches or waits" in out
+    assert "Without graphs frames do not overlap" in out
+
+
+def test_what_is_found_is_counted(clip):
+    with Model(read_network("demo"), CPU) as model:
+        seen = []
+        report = bench.measure_source(str(clip), model, frames=1, on_progress=lambda: seen.append(1))
+        with open_source(clip) as frames:
+            found = len(model.predict(next(iter(frames)).image))
+    assert len(seen) == len(bench.DEPTHS)
+    assert report.detections == found > 0
+
+
+def test_frames_in_memory_are_bounded(clip, monkeypatch):
+    assert len(bench._decode(str(clip), 4)[1]) == 4
+    assert len(bench._decode(str(clip), 99)[1]) == 5
+    monkeypatch.setattr(bench, "_MOST_BYTES", 2 * 96 * 160 * 3)
+    assert len(bench._decode(str(clip), 99)[1]) == 2
+
+
+def test_what_is_wrong_is_named(maskjet, clip, tmp_path, monkeypatch):
+    assert maskjet("nothing.mp4")[::2] == (3, "maskjet: source must exist, 'nothing.mp4' does not.\n")
+    assert maskjet(clip, "--frames", 0)[::2] == (2, "maskjet: frames must be at least 1, got 0.\n")
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "bad.jpg").write_bytes(b"\xff\xd8")
+    with pytest.raises(SourceError, match="source must have a frame that can be decoded"):
+        bench._decode(str(tmp_path / "images"), 1)
+    opened = open_source(clip)
+    opened.is_live = True
+    monkeypatch.setattr(bench, "open_source", lambda _: opened)
+    with pytest.raises(InputError, match="source must be one that can be read again"):
+        bench._decode(str(clip), 1)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_launches_and_waits_are_counted(clip):
+    with Model(read_network("demo"), EngineConfig(device="cuda", compile=False)) as model:
+        report = bench.measure_source(str(clip), model, frames=3)
+    assert (report.launches, report.waits) == (1, 0)
+    assert report.copy_ms > 0
+    assert report.gpu_ms > 0
+    assert report.notes == []
