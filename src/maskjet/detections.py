@@ -37,8 +37,12 @@ class Detections:
     """Class id to name; a class without a name is called by its id."""
 
     def __post_init__(self) -> None:
-        with border(InputError, "image_size must be (height, width) in pixels"):
-            height, width = (_whole("image_size", side, least=0) for side in self.image_size)
+        try:  # plain Python throughout: this runs for every frame
+            height, width = map(operator.index, self.image_size)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"image_size must be (height, width) in pixels, got {self.image_size!r}.") from error
+        if height < 0 or width < 0:
+            raise InputError(f"image_size must be at least 0, got {self.image_size}.")
         count = len(self.xyxy) if isinstance(self.xyxy, np.ndarray) and self.xyxy.ndim else 0
         expected = {
             "xyxy": (np.float32, (count, 4)),
@@ -52,14 +56,15 @@ class Detections:
                 raise InputError(f"{name} must be {np.dtype(dtype).name} {list(shape)}, got {got}.")
         if self.rle is None:
             return
-        with border(InputError, "rle must be a list of COCO RLEs"):
-            if len(self.rle) != count:
-                raise InputError(f"rle must have one mask per box, {count}, got {len(self.rle)}.")
-            for index, rle in enumerate(self.rle):
-                if "counts" not in rle:
-                    raise InputError(f"rle[{index}] must have counts, got none.")
-                if [*rle["size"]] != [height, width]:
-                    raise InputError(f"rle[{index}] must have the image's size {self.image_size}, got {rle['size']}.")
+        try:
+            sizes = [[*rle["size"]] for rle in self.rle if rle["counts"] is not None]
+        except (TypeError, KeyError, IndexError) as error:
+            raise InputError("rle must be a list of COCO RLEs, each with size and counts.") from error
+        if len(sizes) != count:
+            raise InputError(f"rle must have one mask per box, {count}, got {len(sizes)}.")
+        if sizes.count([height, width]) != count:
+            index, size = next((index, size) for index, size in enumerate(sizes) if size != [height, width])
+            raise InputError(f"rle[{index}] must have the image's size {self.image_size}, got {size}.")
 
     def __len__(self) -> int:
         return len(self.xyxy)
