@@ -22,7 +22,6 @@ from benchmarks.pooling import measure_pooling
 from benchmarks.two_stage_contest import BASELINE, CONTENDERS, Contest, Measurement, to_float
 from maskjet.cli.options import parse_size, print_result, progress
 from maskjet.config import EngineConfig
-from maskjet.ops.record import FALLBACKS
 from maskjet.parity import report
 from maskjet.parity.machine import describe_machine
 from maskjet.parity.table import shown
@@ -122,14 +121,12 @@ def run(
         for setting in settings:
             if setting == "stress":
                 planted.roi_heads.score_thresh = 0.0
-            FALLBACKS.clear()
             with Contest(planted, images, where) as contest:
                 for name in wanted:
                     contest.enter(name)
                     on_progress()
                 measurements += contest.measure(setting, runs)
-                slower = [f"{times} × {why}" for why, times in FALLBACKS.items()]
-                notes += [f"{setting}: {note}" for note in [*contest.notes, *slower]]
+                notes += [f"{setting}: {note}" for note in [*contest.notes, *contest.slower_paths()]]
             result.write(path)
         if not only:
             measurements += [found for boxes, size in _POOLED for found in measure_pooling(boxes, size, runs, where)]

@@ -95,6 +95,7 @@ class Contest(ExitStack):
         self._planted, self._images, self._device = planted, images, device
         self._captured: Any = None
         self._calls: dict[str, Detect] = {}
+        self._models: dict[str, Model] = {}
         self._same: dict[str, Pairing] = {}
         self._expected: list[Detections] = []
         self.notes: list[str] = []
@@ -126,24 +127,26 @@ class Contest(ExitStack):
         if name in _OURS:
             threshold = self._planted.roi_heads.score_thresh
             config = EngineConfig(device=str(self._device), **_OURS[name])
-            return self.enter_context(Model(optimize(self._planted), config, threshold=threshold)).predict
+            model = self.enter_context(Model(optimize(self._planted), config, threshold=threshold))
+            self._models[name] = model
+            return model.predict
         if name in _CAPTURED:
             return self._rewrite(_CAPTURED[name])
-        model = self._planted
+        detector = self._planted
         if name == "torchvision, torch.compile":
             from torch._dynamo.utils import counters
 
             torch._dynamo.reset()
             counters.clear()
-            compiled = torch.compile(model)
+            compiled = torch.compile(detector)
             with torch.inference_mode():
                 compiled([to_float(self._images[0], self._device)])  # type: ignore[no-untyped-call]
             breaks, graphs = sum(counters["graph_break"].values()), counters["stats"]["unique_graphs"]
             self.notes.append(f"{name}: {graphs} graphs, {breaks} breaks")
-            model = compiled
+            detector = compiled
         if name == _ENCODED:
-            return lambda image: _as_detections(_detect(model, image, self._device))
-        return lambda image: _detect(model, image, self._device)
+            return lambda image: _as_detections(_detect(detector, image, self._device))
+        return lambda image: _detect(detector, image, self._device)
 
     def _rewrite(self, rewrites: Sequence[Rewrite[Any]]) -> Any:
         given = [to_float(self._images[0], self._device)]
@@ -153,6 +156,11 @@ class Contest(ExitStack):
         for rewrite in rewrites:
             rewrite.apply(program.module)
         return lambda image: program.detect([to_float(image, self._device)])[0]
+
+    def slower_paths(self) -> list[str]:
+        """Slower paths that our models took so far, with how often."""
+        fallbacks = {name: model.report().fallbacks for name, model in self._models.items()}
+        return [f"{name}: {times} × {why}" for name, taken in fallbacks.items() for why, times in taken.items()]
 
     def measure(self, setting: str, runs: int) -> list[Measurement]:
         """Time them in turns, then count what they make the GPU do."""

@@ -1,4 +1,4 @@
-"""Load a model, run it on images and streams, and ask it what it runs on."""
+"""Load a model, run it on images and streams, and ask for its report."""
 
 from __future__ import annotations
 
@@ -40,22 +40,22 @@ Threshold = float | Mapping[str, float]
 
 @dataclass(frozen=True)
 class Report:
-    """What a model runs on, and what went through it so far."""
+    """How a model runs, and counts of its work so far."""
 
     model: str
     """The spec's name."""
     device: str
     """The device, with its name."""
     precision: str
-    """Of the network."""
+    """Precision of the network."""
     engine: str
-    """What drives the steps, and why."""
+    """Whether the steps run as graphs or one by one, and why."""
     network: str
-    """Whether it is compiled, for which batches and how long that took, or why not."""
+    """Whether the network is compiled, for which batches and how long that took, or why not."""
     steps: Mapping[str, str]
     """Step to the implementation that serves it and why it was chosen."""
     graphs: Mapping[str, str]
-    """Batch and frame size to what was captured for it: launches by the host, and what the GPU runs in each."""
+    """Batch and frame size to the graph captured for it: launches by the host, kernels and copies on the GPU."""
     images: int
     """Images processed so far."""
     detections: int
@@ -89,9 +89,9 @@ class Model:
     """A network with its pre- and postprocessing, ready to run; see `load`.
 
     Args:
-        network: In eval mode, on the CPU; nobody else's, as it is converted to what the config says.
+        network: In eval mode, on the CPU; nobody else's, as it is moved and converted.
         config: How to run it.
-        threshold: What a confidence must exceed, 0..1.
+        threshold: A confidence must exceed it, 0..1.
         classes: Names of the classes to report; None for all.
     """
 
@@ -185,7 +185,7 @@ class Model:
         return pipeline.stream(self._engine, sources, depth=depth, batch=batch, drops_late=drop_late, stop=stop)
 
     def report(self) -> Report:
-        """What each step runs on and why, and what was done so far."""
+        """The implementation of each step and why it was chosen, and counts of the work so far."""
         engine = self._engine
         steps, why_no_graph = engine.steps, engine.why_no_graph
         return Report(
@@ -203,9 +203,10 @@ class Model:
         )
 
     def close(self) -> None:
-        """Take no more work, wait until the device has done what it was given, and free it; may be called twice.
+        """Take no more work, wait until the device is idle, and free it; may be called twice.
 
-        What a stream has in flight is still delivered, if it is asked for; then the stream raises UnsupportedError.
+        Frames that a stream has in flight are still delivered, if they are asked for; then the stream raises
+        UnsupportedError.
         """
         self._engine.close()
 
@@ -238,7 +239,7 @@ def load(
             classes along.
         device: "auto", "cpu", "cuda" or "cuda:N".
         precision: "fp32", "fp16" (GPU only) or "bf16"; "auto" is fp16 on a GPU and fp32 on a CPU.
-        threshold: What a confidence must exceed, 0..1; or one by class name. None is 0.5, or a torchvision
+        threshold: A confidence must exceed it, 0..1; or one by class name. None is 0.5, or a torchvision
             detector's own.
         max_detections: Most detections per image, the most confident ones. None is 100, or a torchvision detector's
             own.

@@ -30,7 +30,7 @@ class Batch:
     """Images that go through the network together."""
 
     name: str
-    """For errors and marks."""
+    """Names the batch in errors and marks."""
     index: int
     """Number of the first image, for errors."""
     items: Sequence[Any]

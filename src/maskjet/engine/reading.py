@@ -18,9 +18,9 @@ _log = logging.getLogger("maskjet")
 
 
 class Readers:
-    """Reads sources side by side; `take` what they have, in order for each.
+    """Reads sources side by side; `take` returns their frames, in order for each source.
 
-    A source that can't be opened or breaks ends there, and the others go on; `check` says what was wrong.
+    A source that can't be opened or breaks ends there, and the others go on; `check` raises the error.
 
     Args:
         sources: Whatever `open_source` takes, at least one; each is closed at its end.

@@ -134,12 +134,12 @@ class EagerSlot:
 
 @dataclass(frozen=True)
 class FrameKind:
-    """What a graph is captured for."""
+    """The kind of batch that a graph is captured for."""
 
     batch: int
     """Frames that the network sees at once."""
     size_hw: tuple[int, int]
-    """Of each frame."""
+    """Size of each frame, (height, width)."""
     is_on_device: bool
     """Whether they come in the GPU's memory, and nothing is uploaded."""
 
@@ -305,11 +305,11 @@ class GraphSlot:
         with self._steps.mark("wait"):
             self.drain()
         self._running = None
-        with torch.cuda.stream(self._stream):  # for what did not fit
+        with torch.cuda.stream(self._stream):  # for masks that did not fit
             return graph.work.read(graph.copied, images)
 
     def replay(self) -> None:
-        """Launch the graph used last on what it has, and wait for it: what the GPU takes, and one launch."""
+        """Launch the graph used last on the frames it has, and wait for it; for measuring the GPU alone."""
         graph = self.graphs[-1]
         with torch.inference_mode(), torch.cuda.stream(self._stream):
             graph.launch(self._pool)

@@ -119,7 +119,7 @@ class Work(ABC):
         self.words = self.results[:lead].view(torch.int32)
         """int32: the selection, then the marks."""
         self.selection = Selection.within(self.words[: self._length], batch, rows)
-        """For `run` to write to."""
+        """The detections; `run` writes them."""
 
     @abstractmethod
     def run(self, frames: torch.Tensor) -> None:
@@ -140,7 +140,7 @@ class Work(ABC):
             self.steps.choices["encode_masks"].run(mask_logits, queries, self.sizes, out=self.strings)
 
     def read(self, copied: NDArray[np.uint8], images: int) -> list[Detections]:
-        """The detections of the first images of the batch.
+        """Read the detections of the first images of the batch.
 
         Args:
             copied: `results` on the host, when the device is done with the batch; not kept.

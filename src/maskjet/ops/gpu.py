@@ -1,4 +1,4 @@
-"""What the Triton implementations need around their kernels: a guard, a launch context, tables on the device.
+"""Helpers around Triton's kernels: a guard, a launch context, tables on the device.
 
 Triton is imported when a kernel is first asked for, not with maskjet.
 """

@@ -22,7 +22,7 @@ SMALL = 128
 
 
 class Taps(NamedTuple):
-    """What each output position along one axis is blended from."""
+    """The two source values that each output position along one axis is blended from."""
 
     first: NDArray[np.int64]
     """Index of the source value before it."""
@@ -44,7 +44,7 @@ def taps(source: int, target: int, channels: int) -> Taps:
 
 
 def taps_at(index: NDArray[np.int64], source: int, target: int, channels: int) -> Taps:
-    """Those of `taps` at some of the target positions."""
+    """`taps` at some of the target positions."""
     return _taps_at(index, source, target, _rounds_positions_once(channels, torch.get_num_threads() == 1))
 
 

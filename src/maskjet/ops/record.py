@@ -16,7 +16,7 @@ import torch
 from maskjet.errors import InputError, UnsupportedError
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
-"""What networks return and take, and with it the ops."""
+"""Types of the tensors that networks, and with them the ops, take and return."""
 
 FALLBACKS: Counter[str] = Counter()
 """Slower paths taken by direct calls of ops in this process, by op and reason: masks that did not fit into bounded
@@ -59,9 +59,9 @@ class Op:
     public: Callable[..., Any]
     """The function users call; checks its arguments and picks an implementation."""
     variants: Mapping[str, Variant]
-    """By name, fastest first, ending with "reference", which serves every input."""
+    """Implementations by name, fastest first, ending with "reference", which serves every input."""
     cases: Mapping[str, Callable[[torch.device], dict[str, Any]]]
-    """By name: builds the keyword arguments of `public` on a device; same inputs on every call."""
+    """Cases by name; each builds the keyword arguments of `public` on a device; same inputs on every call."""
     tolerance_used: Callable[[dict[str, Any], Any, Any], float]
     """(arguments, expected, actual) to the largest share of the tolerance that any element uses; at most 1 is equal.
     The tolerances, per dtype, and their reasons stand beside this function."""

@@ -123,7 +123,7 @@ class MaskQueries:
     limit: int
     """Masks of each image that there are; every index must be below it."""
     boxes: torch.Tensor | None = None
-    """int32 [B, K, 4], contiguous: left, top, width, height of what each mask fills; None is the image."""
+    """int32 [B, K, 4], contiguous: left, top, width, height of the box that each mask fills; None is the image."""
 
     def to(self, device: torch.device) -> MaskQueries:
         """The same on another device."""
@@ -191,7 +191,7 @@ def mask_queries(
 
 
 def _narrowed(values: torch.Tensor, limit: int, device: torch.device) -> torch.Tensor:
-    """As int32; what is below 0 or above `limit` stays so."""
+    """Convert to int32; values below 0 or above `limit` stay out of range."""
     if values.dtype != torch.int32:  # a wider type would wrap around
         values = values.clamp(-1, limit + 1)
     return values.to(device, torch.int32)

@@ -1,4 +1,4 @@
-"""Checkpoints: a weights file's tensors and what it says of itself, to the network they make."""
+"""Checkpoints: build a network from a weights file's tensors and metadata."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The tensors of a weights file and what it says of itself."""
+    """The tensors and the metadata of a weights file."""
 
     path: Path
     """Where it was read from; errors name it."""
@@ -61,7 +61,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         path: .safetensors, or what rfdetr saves: a dictionary with "model", or Lightning's with "state_dict".
 
     Returns:
-        The tensors and what the file says of itself.
+        The tensors and the metadata.
 
     Raises:
         CheckpointError: No such file, truncated, not a weights file, larger than `limits.checkpoint_bytes`, made for an
@@ -82,7 +82,7 @@ def _reading(path: Path) -> Iterator[None]:
             yield
     except InputError as error:
         raise CheckpointError(f"weights must describe their network, {str(path)!r} does not: {error}") from error
-    except CheckpointError as error:  # what PyTorch says may quote the file
+    except CheckpointError as error:  # PyTorch's message may quote the file
         raise CheckpointError(sanitise(str(error), most=2000)) from error.__cause__
 
 
@@ -240,7 +240,7 @@ def _recognise(checkpoint: Checkpoint) -> ModelSpec | None:
 
 
 def _describe(checkpoint: Checkpoint, base: ModelSpec | None) -> ModelSpec:
-    """The spec of a checkpoint: a named size, changed by what the file states and by what its shapes say."""
+    """The spec of a checkpoint: a named size, changed by the file's fields and its tensors' shapes."""
     class_logits = checkpoint.state[_CLASS_BIAS].shape[0]
     names: Mapping[int, str] = dict(enumerate(checkpoint.class_names or ()))
     if class_logits == SPECS["rf-detr-nano"].class_logits and set(names.values()) <= set(COCO_CLASS_NAMES.values()):
@@ -300,7 +300,7 @@ class _NoInitialisation(TorchFunctionMode):
 
 
 def _keep_used(checkpoint: Checkpoint, spec: ModelSpec) -> dict[str, Tensor]:
-    """Drop what is not used to infer: other groups of queries, masked-image modelling, layers after the last map."""
+    """Drop tensors not used by inference: other query groups, masked-image modelling, layers after the last map."""
     state, groups = checkpoint.state, _count_groups(checkpoint.state)
     unused = (*_UNUSED, *(f"{_LAYER}{layer}." for layer in range(max(spec.feature_layers), spec.backbone_depth)))
     kept = {}

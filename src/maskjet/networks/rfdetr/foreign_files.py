@@ -1,4 +1,4 @@
-"""What a file is that was given for weights and is none, by its first bytes, and what to do instead."""
+"""Recognise files that are no weights by their first bytes, and say what to do instead."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _ONNX_FIELDS = (0x12, 0x1A, 0x22, 0x2A, 0x32, 0x3A, 0x42)
 
 
 def describe(head: bytes) -> tuple[str, str]:
-    """Say what a file is.
+    """Name the kind of a file.
 
     Args:
         head: Its first 512 bytes, or all of fewer.
@@ -79,7 +79,7 @@ def describe(head: bytes) -> tuple[str, str]:
 
 
 def describe_archive(names: Sequence[str]) -> tuple[str, str]:
-    """Say what a zip file is that holds no checkpoint.
+    """Name the kind of a zip file without a checkpoint.
 
     Args:
         names: Of its records.

@@ -22,7 +22,7 @@ _EXACT = (
 
 
 class NetworkOutput(NamedTuple):
-    """What a network returns for a batch of B images, with Q queries and C class logits."""
+    """A network's output for a batch of B images, with Q queries and C class logits."""
 
     logits: Tensor
     """[B, Q, C] class logits, in the precision of the class head's weights."""

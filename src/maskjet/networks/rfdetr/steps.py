@@ -16,7 +16,7 @@ class OneStage(Steps):
     """RF-DETR on its device.
 
     Args:
-        network: In eval mode, float32; moved and converted to what the config says.
+        network: In eval mode, float32; moved and converted as the config says.
         config: The choices; its device must be resolvable here.
         postprocessing: Thresholds and class map, on the CPU.
     """

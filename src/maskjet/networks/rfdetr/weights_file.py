@@ -101,7 +101,7 @@ def read_json(metadata: Mapping[str, str], name: str, path: Path) -> Any:
 
 
 def open_torch(path: Path) -> dict[Any, Any]:
-    """Open what `torch.save` wrote.
+    """Open a file that `torch.save` wrote.
 
     Args:
         path: Of the file.

@@ -120,7 +120,7 @@ class StaticDetector(nn.Module):
         """The implementation of each op; an engine sets those that its report names."""
         self.spec = _read_spec(model, class_names or {})
         self.thresholds: torch.Tensor
-        """float32 [labels]: what a score must exceed, the background's among them, which is not looked at."""
+        """float32 [labels]: a score must exceed its label's; the background's is not used."""
         self.register_buffer("thresholds", torch.full((self.spec.class_logits,), self.spec.threshold))
         anchors = model.rpn.anchor_generator.cell_anchors
         self._cells = [f"_cell{level}" for level in range(len(anchors))]
@@ -282,7 +282,7 @@ def _read_spec(model: Any, class_names: Mapping[int, str]) -> TwoStageSpec:
 
 
 def check(model: Any) -> None:
-    """Whether the parts are those that torchvision's own builders use, without code of the user's own.
+    """Check that the parts are those of torchvision's own builders, without code of the user's own.
 
     Called, and so free to be anything, are the backbone, the head of the RPN, and the heads and the predictor of boxes.
 
@@ -322,7 +322,7 @@ def check(model: Any) -> None:
 
 
 def _rows_to_mask(counts: torch.Tensor, most: int) -> int:
-    """How many rows of each image get masks: all, but on a CPU, where a look at a value costs nothing."""
+    """Rows of each image that get masks: all of them; on a CPU, where reading a value is free, those in use."""
     if counts.device.type != "cpu" or torch.compiler.is_compiling():
         return most
     return int(counts.max())
@@ -358,7 +358,7 @@ def _best_by_level(values: torch.Tensor, counts: Sequence[int], most: int) -> to
 
 
 def _decode(codes: torch.Tensor, boxes: torch.Tensor, coder: Any) -> torch.Tensor:
-    """Boxes [..., 4] from what was predicted [..., 4] relative to others, which broadcast."""
+    """Decode boxes [..., 4] from codes [..., 4] relative to reference boxes, which broadcast."""
     sides = boxes[..., 2:] - boxes[..., :2]
     centres = boxes[..., :2] + 0.5 * sides
     wx, wy, ww, wh = coder.weights

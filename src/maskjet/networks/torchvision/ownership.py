@@ -1,4 +1,4 @@
-"""Whose code a detector runs: what is written anew, and what is joined, must be torchvision's own.
+"""Check whose code a detector runs: the parts that are rewritten or joined must be torchvision's own.
 
 A rewrite reads the attributes of torchvision's classes and does what their methods do. A subclass's method, a function
 set on an instance and a hook would be left out without a word, so each is refused by name.
@@ -31,12 +31,12 @@ _OWN = {
 PARTS = tuple(path for path in _OWN if not path.startswith("roi_heads.mask"))
 """Paths of all parts that are written anew, but for those of masks."""
 MASK_PARTS = tuple(path for path in _OWN if path.startswith("roi_heads.mask"))
-"""Likewise, of masks."""
+"""Paths of the parts of the mask head that are written anew."""
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
 
 def check_parts(model: Any, paths: Iterable[str]) -> None:
-    """Whether parts of a detector are of torchvision's own classes, with nothing of their methods replaced.
+    """Check that parts of a detector are of torchvision's own classes, and that none of their methods is replaced.
 
     Args:
         model: The detector.
@@ -61,7 +61,7 @@ def check_parts(model: Any, paths: Iterable[str]) -> None:
 
 
 def check_layers(model: nn.Module) -> None:
-    """Whether no module of a detector has hooks or a method replaced; layers that are joined would lose them.
+    """Check that no module of a detector has hooks or a replaced method, which joined layers would lose.
 
     Raises:
         UnsupportedError: One has; names it.

@@ -41,7 +41,7 @@ class TwoStage(Steps):
     """Faster or Mask R-CNN on its device.
 
     Args:
-        network: Float32; moved and converted to what the config says.
+        network: Float32; moved and converted as the config says.
         config: The choices; its device must be resolvable here.
         postprocessing: Thresholds and class map, on the CPU.
     """

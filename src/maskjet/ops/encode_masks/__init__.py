@@ -38,9 +38,10 @@ def encode_masks(
         mask_logits: float32, float16 or bfloat16 [B, Q, h, w]; positive is inside.
         query: Which masks, in which order: a `Selection`, or per image an integer tensor [n].
         image_sizes: (height, width) in pixels, one per image.
-        boxes: int32, per image [n, 4], or [B, K, 4] for a `Selection`: left, top, width and height in pixels of what
-            each mask fills; it may lie beyond the image. A box narrower or lower than a pixel holds nothing. The
-            logits at a mask's border must not be positive, as nothing is inside beyond its box. None fills the image.
+        boxes: int32, per image [n, 4], or [B, K, 4] for a `Selection`: left, top, width and height in pixels of the
+            box that each mask fills; it may lie beyond the image. A box narrower or lower than a pixel holds nothing.
+            The logits at a mask's border must not be positive, as nothing is inside beyond its box. None fills the
+            image.
         implementation: "auto", "reference", "triton" or "cpu".
 
     Returns:
@@ -67,7 +68,7 @@ def encode_masks(
 
 
 def _check_boxes(boxes: Sequence[torch.Tensor] | torch.Tensor, queries: MaskQueries) -> torch.Tensor:
-    """As int32 [B, K, 4]."""
+    """Check boxes, and convert them to int32 [B, K, 4]."""
     shape = (*queries.query.shape, 4)
     if isinstance(boxes, torch.Tensor):
         given = boxes

@@ -73,7 +73,7 @@ BOX_CASES: Mapping[str, Callable[[torch.device], dict[str, Any]]] = {
 
 
 def differing_share(inputs: dict[str, Any], image: int, is_different: torch.Tensor) -> float:
-    """As that of the mask ops, for masks with or without boxes."""
+    """The tolerance used, as for the mask ops, for masks with or without boxes."""
     if "boxes" not in inputs:
         return cases.differing_share(inputs, image, is_different)
     masks, size = inputs["mask_logits"][image].double(), inputs["image_sizes"][image]

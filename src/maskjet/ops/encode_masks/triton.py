@@ -143,7 +143,7 @@ def encode_masks(
 
 
 def _why_too_large(mask_logits: torch.Tensor, slots: int, image_sizes: list[tuple[int, int]]) -> str | None:
-    """What 32 bits can't count, or a grid can't hold; None if all is well."""
+    """The reason why 32 bits can't count the pixels or a grid can't hold the masks; None if they can."""
     batch, _, rows, columns = mask_logits.shape
     if max(height * width for height, width in image_sizes) > _MOST_PIXELS:
         return f"images of more than {_MOST_PIXELS:,} pixels"
@@ -163,7 +163,7 @@ def _own_buffers(
     _thread: int, batch: int, masks: int, width: int, device: torch.device
 ) -> tuple[Buffers, torch.Tensor]:
     """A thread's buffers, and host memory for their head: its calls wait for their strings, none finds them in use."""
-    with torch.inference_mode(False):  # what is made in that mode can't be written to outside of it
+    with torch.inference_mode(False):  # tensors made in that mode can't be written to outside of it
         buffers = Buffers.allocate(batch, masks, width, device)
         return buffers, torch.empty_like(buffers.head, device="cpu", pin_memory=buffers.head.is_cuda)
 

@@ -1,4 +1,4 @@
-"""What nms returns."""
+"""The result of nms."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def differing_share(inputs: dict[str, Any], image: int, is_different: torch.Tens
 
 
 def largest_around(masks: torch.Tensor) -> torch.Tensor:
-    """Of each logit [n, h, w] and its neighbours the largest magnitude."""
+    """The largest magnitude among each logit [n, h, w] and its neighbours."""
     return F.max_pool2d(finite(masks).abs()[:, None], 3, stride=1, padding=1)[:, 0]
 
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from maskjet.ops.selection import MaskQueries
 
 LARGEST = 1e30
-"""What an infinite logit counts as: blends of such stay finite, so that a share of 0 makes 0 of it and not NaN."""
+"""Stands for an infinite logit: its blends stay finite, so that a share of 0 makes 0 of it and not NaN."""
 _FLOATS_AT_ONCE = 2**26  # of the upsampled values: 256 MB
 
 

@@ -20,7 +20,7 @@ class Region:
     width: int
     """Columns of it, at least 1."""
     padding: float = 0.0
-    """What lies around it, on the 0..1 scale, before normalisation."""
+    """Value around it, on the 0..1 scale, before normalisation."""
 
     @property
     def box(self) -> tuple[int, int, int, int]:

@@ -46,7 +46,7 @@ def _case(
 
 
 def _at_the_border(boxes: torch.Tensor) -> None:
-    """In a corner, at the far border, half outside, a pixel outside, and far away."""
+    """Boxes in a corner, at the far border, half outside, a pixel outside, and far away."""
     boxes[0, 0] = torch.tensor([0.0, 0, 256, 192])
     boxes[0, 1] = torch.tensor([252.0, 188, 256, 192])
     boxes[0, 2] = torch.tensor([-60.0, -60, 30, 30])

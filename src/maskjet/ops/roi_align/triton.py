@@ -41,5 +41,5 @@ def roi_align(features: list[torch.Tensor], boxes: torch.Tensor, *, finest: int,
 
 
 def _aligned(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, or a copy of what lies at an odd address: without loads of whole vectors this takes twice as long."""
+    """The tensor, or a copy if its address is odd: without vectorised loads the kernel takes twice as long."""
     return tensor.clone() if tensor.data_ptr() % _BYTES else tensor

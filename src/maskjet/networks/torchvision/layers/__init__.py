@@ -22,7 +22,7 @@ from maskjet.networks.torchvision.layers.upsampling import ADD
 from maskjet.process import convolutions_in_tf32
 
 REWRITES: tuple[Rewrite[Any], ...] = (FOLD, JOIN, FUSE, ADD, TAKE)
-"""In the order in which they are applied: folding leaves convolutions that the others look for."""
+"""All rewrites, in the order of application: folding leaves convolutions that the others look for."""
 _MOST_DIFFERENCE = 1e-3  # of the largest value; rounding leaves a hundredth of it
 
 
@@ -41,8 +41,8 @@ def rewrite_layers(module: nn.Module, example: torch.Tensor) -> tuple[nn.Module,
             what is read again.
 
     Returns:
-        What takes its place, and what each rewrite did; the module itself and nothing if it can't be traced, or if
-        its trace does something else.
+        The replacement and the outcome of each rewrite; the module itself and nothing if it can't be traced, or if
+        its trace computes something else.
     """
     with convolutions_in_tf32(is_allowed=False):
         try:
@@ -51,7 +51,7 @@ def rewrite_layers(module: nn.Module, example: torch.Tensor) -> tuple[nn.Module,
             traced.graph.eliminate_dead_code()  # the tracer's looks at parameters
             traced.recompile()
             ShapeProp(traced).propagate(example.clone())
-        except Exception:  # whatever its code does with what isn't a value, or with an example
+        except Exception:  # the module's code may do anything with a proxy or an example
             return module, ()
         reports = tuple(rewrite.apply(traced) for rewrite in REWRITES)
         traced.graph.eliminate_dead_code()

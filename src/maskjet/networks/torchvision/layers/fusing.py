@@ -36,7 +36,7 @@ def _convolution_relu(
     if torch.backends.cudnn.is_acceptable(features):  # type: ignore[no-untyped-call]
         if added is None:
             return torch.cudnn_convolution_relu(features, weight, bias, stride, padding, dilation, 1)
-        # cuDNN reads what is added without asking for its shape.
+        # cuDNN reads the added tensor without checking its shape.
         if added.shape == _shape(features, weight, stride, padding, dilation):
             options = (bias, stride, padding, dilation, 1)
             return torch.cudnn_convolution_add_relu(features, weight, _laid_out(added), 1.0, *options)
@@ -88,7 +88,7 @@ class ConvolutionReLU(nn.Module):
         self._options = ([*convolution.stride], [*convolution.padding], [*convolution.dilation])
 
     def forward(self, features: torch.Tensor, added: torch.Tensor | None = None) -> torch.Tensor:
-        """[B, C, H, W] to [B, D, h, w], to which what is added must broadcast, or the other way round."""
+        """[B, C, H, W] to [B, D, h, w], which must broadcast with the added tensor."""
         is_served = features.is_cuda and features.dtype in _SERVED
         call = torch.ops.maskjet.convolution_relu if is_served else _apart
         found: torch.Tensor = call(features, self.weight, self.bias, added, *self._options)

@@ -1,4 +1,4 @@
-"""What the patterns have in common."""
+"""Helpers that the patterns share."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def sole_convolution(node: object, users: int = 1) -> nn.Conv2d | None:
 
 
 def terms_of(node: Node) -> tuple[Node, Node] | None:
-    """The two tensors that a node adds, if that is what it does and they are not the same."""
+    """The two tensors that a node adds; none if it is no addition, or adds a tensor to itself."""
     if node.op != "call_function" or node.target not in _SUMS or node.kwargs or len(node.args) != _TERMS:
         return None
     first, second = node.args

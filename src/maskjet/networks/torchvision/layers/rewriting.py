@@ -1,4 +1,4 @@
-"""What the rewrites have in common: find the pattern, check the count, replace, report."""
+"""The steps of every rewrite: find the pattern, check the count, replace, report."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _CHECKS: frozenset[Any] = frozenset(
 
 @dataclass(frozen=True)
 class Rewritten:
-    """What a rewrite did to a graph."""
+    """The outcome of a rewrite of a graph."""
 
     rewrite: str
-    """Its name."""
+    """Name of the rewrite."""
     matches: int
     """Places that were rewritten."""
     skipped: tuple[str, ...]
@@ -45,14 +45,14 @@ class Rewritten:
 
 @dataclass(frozen=True)
 class Rewrite(Generic[_Match]):
-    """A pattern in a graph, of ATen operators or of modules, and what takes its place."""
+    """A pattern of ATen operators or of modules in a graph, and its replacement."""
 
     name: str
-    """For reports and errors."""
+    """Names it in reports and errors."""
     anchors: Callable[[Graph], Iterable[Node]]
     """Finds the nodes at which the pattern may start."""
     match: Callable[[Node], _Match | str]
-    """The guard: what `replace` needs to know of the pattern at an anchor, or why this is not it."""
+    """The guard: the match at an anchor, for `replace`, or the reason why there is none."""
     replace: Callable[[Graph, _Match], None]
     """Puts the replacement in and takes the pattern out."""
 
@@ -98,14 +98,14 @@ def calls(node: Any, target: Any) -> bool:
 
 
 def called_module(node: Node) -> nn.Module | None:
-    """The module that a node calls, if that is what it does."""
+    """The module that a node calls; None if it calls none."""
     if node.op != "call_module" or node.graph.owning_module is None:
         return None
     return node.graph.owning_module.get_submodule(str(node.target))
 
 
 def checks_of(node: Node) -> list[Node]:
-    """The users of a node that do nothing but check its size or type, and theirs; users before what they use."""
+    """Nodes that only assert this node's size or dtype, in reverse topological order."""
     found: list[Node] = []
     for user in node.users:
         if user.target in _CHECKS:
@@ -116,7 +116,7 @@ def checks_of(node: Node) -> list[Node]:
 
 
 def erase(graph: Graph, nodes: Iterable[Node]) -> None:
-    """Take nodes out of a graph, with what only checks them; users come before what they use."""
+    """Remove nodes, given in reverse topological order, and the nodes that only check them."""
     for node in nodes:
         for check in checks_of(node):
             graph.erase_node(check)

@@ -34,7 +34,7 @@ class AddUpsampled(nn.Module):
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
 
     def forward(self, fine: torch.Tensor, coarse: torch.Tensor) -> torch.Tensor:
-        """[B, C, H, W] and [B, C, h, w] to [B, C, H, W]; what is enlarged is never made where H, W are twice h, w."""
+        """[B, C, H, W] and [B, C, h, w] to [B, C, H, W]; where H, W are twice h, w nothing enlarged is stored."""
         if self.bias is not None:
             coarse = coarse + self.bias[:, None, None]
         height, width = coarse.shape[2:]
@@ -52,7 +52,7 @@ class _Enlarged:
     interpolate: Node
     fine: Node
     bias_of: nn.Conv2d | None
-    """What `fine` comes from, if nothing else reads it."""
+    """The node that computes `fine`, if nothing else reads it."""
 
 
 def _anchors(graph: Graph) -> Iterator[Node]:

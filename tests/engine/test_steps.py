@@ -1,0 +1,69 @@
+"""The parts of `Steps` that need no network."""
+
+import threading
+
+import pytest
+import torch
+
+from maskjet import ops
+from maskjet.config import EngineConfig
+from maskjet.engine.steps import _on_cpu
+from maskjet.errors import InputError
+from maskjet.model import Model
+from maskjet.ops import Selection
+from maskjet.ops.selection import SizeTable
+from tests.networks.test_network import tiny_network
+
+
+def test_an_implementation_on_the_cpu_fills_what_it_is_given():
+    given = torch.arange(6.0)
+    out = torch.full((6,), torch.nan)
+
+    def double(values, out):
+        assert out.device.type == "cpu"
+        torch.mul(values, 2, out=out)
+
+    _on_cpu(double)(given, out=out)
+    assert torch.equal(out, 2 * given)
+
+
+def test_a_selection_is_copied_back():
+    generator = torch.Generator().manual_seed(0)
+    logits, boxes = torch.randn(2, 9, 3, generator=generator), torch.rand(2, 9, 4, generator=generator)
+    sizes = SizeTable.of([(30, 40), (50, 20)], torch.device("cpu"))
+    options = {"thresholds": torch.full((3,), 0.5), "class_map": torch.arange(3, dtype=torch.int32)}
+    options |= {"max_detections": 5, "num_select": 27, "round_boxes": False}
+    out = Selection.empty(2, 5, torch.device("cpu"))
+    choice = ops.RECORDS["select"].choose("cpu", logits)
+    _on_cpu(choice.run)(logits, boxes, sizes, out=out, **options)
+    expected = choice.run(logits, boxes, sizes, **options)
+    assert torch.equal(out.count, expected.count)
+    for image, count in enumerate(expected.count.tolist()):
+        for name in ("query", "class_id", "confidence", "xyxy"):
+            assert torch.equal(getattr(out, name)[image, :count], getattr(expected, name)[image, :count])
+
+
+def test_frames_that_can_not_be_worked_on_are_named():
+    model = Model(tiny_network(), EngineConfig(device="cpu", max_detections=2**40))
+    with model, pytest.raises(InputError, match="max_detections must be at most 268,435,456 here"):
+        model.predict(torch.zeros(4, 4, 3, dtype=torch.uint8).numpy())
+
+
+def test_models_count_their_own_fallbacks_in_threads():
+    models = [Model(tiny_network(), EngineConfig(device="cpu")) for _ in range(2)]
+    ops.FALLBACKS.clear()
+
+    def count(model, times):
+        for _ in range(times):
+            work = model._engine.steps.work(1, (4, 4))
+            work.strings.fallbacks["a slower path"] += 1
+
+    threads = [threading.Thread(target=count, args=(model, 10 * n)) for n, model in enumerate(models, start=1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [dict(model.report().fallbacks) for model in models] == [{"a slower path": 10}, {"a slower path": 20}]
+    assert not ops.FALLBACKS
+    for model in models:
+        model.close()
