@@ -9,7 +9,6 @@ make a GPU do is counted last, because the profiler slows down what follows it.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,7 +20,7 @@ import torch
 import typer
 
 from benchmarks.command import DeviceOption, OnlyOption, ReportOption, start
-from benchmarks.timing import measure_bandwidth, take_turns
+from benchmarks.contest import Contest, Entry, take_turns
 from benchmarks.workloads import GPU_WORKLOADS, WORKLOADS, Inputs, Workload, as_listed, to_device
 from maskjet import ops
 from maskjet.cli.options import print_result
@@ -31,8 +30,6 @@ from maskjet.ops.record import Op
 from maskjet.parity import report
 from maskjet.parity.machine import describe_machine
 from maskjet.parity.table import shown
-from maskjet.profiling import profile_gpu
-from maskjet.timing import percentile
 
 Call = Callable[..., Any]
 
@@ -90,13 +87,26 @@ class Report(report.Report):
 
 
 @dataclass(frozen=True)
-class _Contest:
-    """An op on a workload, and who takes part."""
+class _Trial:
+    """An op on a workload."""
 
     op: Op
     workload: str
     inputs: Sequence[Inputs]
-    calls: Mapping[str, Call]
+    contest: Contest[Inputs]
+
+
+_COPIED_BYTES = {"cpu": 2**27, "cuda": 2**29}
+"""By device: four times the largest cache that we have seen; on a GPU enough to hide the launch."""
+
+
+def measure_bandwidth(device: torch.device) -> float:
+    """Bytes per second that a device reads and writes in the fastest of ten copies within its memory."""
+    size = _COPIED_BYTES[device.type]
+    source = torch.zeros(size, dtype=torch.uint8, device=device)
+    target = torch.ones_like(source)
+    times_ms = take_turns({"copy": lambda _: target.copy_(source)}, runs=10, device=device)["copy"]
+    return 2000 * size / min(times_ms)
 
 
 def run(path: Path | None = None, *, runs: int = 30, only: Sequence[str] = (), device: str = "auto") -> Report:
@@ -121,18 +131,15 @@ def run(path: Path | None = None, *, runs: int = 30, only: Sequence[str] = (), d
     resolved = EngineConfig(device=device).resolve_device()
     bandwidth = measure_bandwidth(resolved)
     peers, notes = _peers()
-    contests = [
+    trials = [
         _prepare(op, workload, build, peers.get(name, {}), resolved)
         for name, op in ops.RECORDS.items()
         if not only or name in only
         for workload, build in _workloads(name, resolved).items()
     ]
-    timed = [_measure(contest, runs, bandwidth, resolved) for contest in contests]
-    measurements = [
-        _count_launches(contest, measurement, resolved)
-        for contest, found in zip(contests, timed, strict=True)
-        for measurement in found
-    ]
+    timed = [found for trial in trials for found in _measure(trial, runs, bandwidth)]
+    contests = {(trial.op.name, trial.workload): trial.contest for trial in trials}
+    measurements = [_count(contests[found.op, found.workload], found) for found in timed]
     found = Report(
         machine=describe_machine(),
         measurements=measurements,
@@ -147,60 +154,53 @@ def _workloads(name: str, device: torch.device) -> Mapping[str, Workload]:
     return {**WORKLOADS[name], **(GPU_WORKLOADS[name] if device.type == "cuda" else {})}
 
 
-def _prepare(op: Op, workload: str, build: Workload, peers: Mapping[str, Call], device: torch.device) -> _Contest:
-    """Build the inputs and find the implementations that serve them."""
+def _prepare(op: Op, workload: str, build: Workload, peers: Mapping[str, Call], device: torch.device) -> _Trial:
+    """Build the inputs, and compare the implementations that serve them and the peers with the reference."""
     inputs = [to_device(build(torch.Generator().manual_seed(seed)), device) for seed in range(_INPUTS)]
     sample = next(iter(inputs[0].values()))
     serving = [name for name, variant in op.variants.items() if variant.refuse(sample) is None]
-    return _Contest(
-        op, workload, inputs, {**{name: partial(op.public, implementation=name) for name in serving}, **peers}
-    )
+    calls: dict[str, Call] = {**{name: partial(op.public, implementation=name) for name in serving}, **peers}
+    contest = Contest(inputs, partial(_call, calls["reference"]), device)
+
+    def share(given: Inputs, expected: Any, actual: Any) -> float:
+        return op.tolerance_used(as_listed(given), expected, actual)
+
+    refused = contest.enter({name: Entry(partial(_call, call), share) for name, call in calls.items()})
+    for name in refused:
+        raise MaskjetError(
+            f"{name} must equal the reference of ops.{op.name} on {workload!r}, got a difference of "
+            f"{contest.used[name]:.3g} tolerances; nothing was timed."
+        )
+    return _Trial(op, workload, inputs, contest)
 
 
-def _measure(contest: _Contest, runs: int, bandwidth: float, device: torch.device) -> list[Measurement]:
-    """Compare all variants on all inputs, then time them in turns."""
-    used = _compare(contest)
-    turns = {name: partial(_call_in_turn, call, contest.inputs) for name, call in contest.calls.items()}
-    times_ms = take_turns(turns, runs=runs, device=device, budget_s=_BUDGET_S)
-    median = {variant: statistics.median(times) for variant, times in times_ms.items()}
-    floor_ms = 1000 * contest.op.bytes_moved(as_listed(contest.inputs[0])) / bandwidth
+def _call(call: Call, inputs: Inputs) -> Any:
+    return call(**inputs)
+
+
+def _measure(trial: _Trial, runs: int, bandwidth: float) -> list[Measurement]:
+    """Time all variants in turns."""
+    times = trial.contest.time(runs=runs, budget_s=_BUDGET_S)
+    slowest_ms = max(each.p50_ms for each in times.values())
+    floor_ms = 1000 * trial.op.bytes_moved(as_listed(trial.inputs[0])) / bandwidth
     return [
         Measurement(
-            op=contest.op.name,
-            workload=contest.workload,
+            op=trial.op.name,
+            workload=trial.workload,
             variant=variant,
-            runs=len(times),
-            p50_ms=round(median[variant], 4),
-            p95_ms=round(percentile(times, 0.95), 4),
+            runs=each.runs,
+            p50_ms=round(each.p50_ms, 4),
+            p95_ms=round(each.p95_ms, 4),
             floor_ms=round(floor_ms, 5),
-            speedup=round(max(median.values()) / median[variant], 2),
-            tolerance_used=used[variant],
+            speedup=round(slowest_ms / each.p50_ms, 2),
+            tolerance_used=trial.contest.used[variant],
         )
-        for variant, times in times_ms.items()
+        for variant, each in times.items()
     ]
 
 
-def _compare(contest: _Contest) -> dict[str, float]:
-    """The largest share of the tolerance that each variant uses."""
-    used = dict.fromkeys(contest.calls, 0.0)
-    for given in contest.inputs:
-        expected, listed = contest.calls["reference"](**given), as_listed(given)
-        for variant, call in contest.calls.items():
-            used[variant] = max(used[variant], contest.op.tolerance_used(listed, expected, call(**given)))
-            if not used[variant] <= 1:
-                raise MaskjetError(
-                    f"{variant} must equal the reference of ops.{contest.op.name} on {contest.workload!r}, "
-                    f"got a difference of {used[variant]:.3g} tolerances; nothing was timed."
-                )
-    return used
-
-
-def _call_in_turn(call: Call, inputs: Sequence[Inputs], turn: int) -> Any:
-    return call(**inputs[turn % len(inputs)])
-
-
-def _count_launches(contest: _Contest, measurement: Measurement, device: torch.device) -> Measurement:
-    work = profile_gpu(partial(contest.calls[measurement.variant], **contest.inputs[0]), device)
+def _count(contest: Contest[Inputs], measurement: Measurement) -> Measurement:
+    work = contest.count(measurement.variant)
     return measurement if work is None else replace(measurement, gpu_us=work.gpu_us, launches=work.launches)
 
 

@@ -19,7 +19,7 @@ import typer
 from benchmarks import planted_two_stage
 from benchmarks.command import DeviceOption, OnlyOption, ReportOption, SizeOption, start
 from benchmarks.pooling import measure_pooling
-from benchmarks.two_stage_contest import BASELINE, CONTENDERS, Contest, Measurement, to_float
+from benchmarks.two_stage_contest import BASELINE, CONTENDERS, Detectors, Measurement, to_float
 from maskjet.cli.options import parse_size, print_result, progress
 from maskjet.config import EngineConfig
 from maskjet.ops.record import FALLBACKS
@@ -123,13 +123,13 @@ def run(
             if setting == "stress":
                 planted.roi_heads.score_thresh = 0.0
             FALLBACKS.clear()
-            with Contest(planted, images, where) as contest:
+            with Detectors(planted, images, where) as detectors:
                 for name in wanted:
-                    contest.enter(name)
+                    detectors.enter(name)
                     on_progress()
-                measurements += contest.measure(setting, runs)
+                measurements += detectors.measure(setting, runs)
                 slower = [f"{times} × {why}" for why, times in FALLBACKS.items()]
-                notes += [f"{setting}: {note}" for note in [*contest.notes, *slower]]
+                notes += [f"{setting}: {note}" for note in [*detectors.notes, *slower]]
             result.write(path)
         if not only:
             measurements += [found for boxes, size in _POOLED for found in measure_pooling(boxes, size, runs, where)]

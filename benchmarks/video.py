@@ -56,6 +56,7 @@ _SEED = 7
 _PLANTED = 25  # masks per frame
 _IN_MEMORY = 120  # frames: 750 MB at 1080p, more than any cache
 _COMPARED = 6  # frames
+_LEAST_MATCHED = 0.5  # share of the detections: inference-models resizes otherwise, and finds 0.59 of them at 720p
 _BUDGET_S = 2.0  # of one run
 _WARM_UP = 24  # frames: three of each of eight slots
 _REPLAYS = 200
@@ -229,7 +230,8 @@ def run(
             file = _draw(videos or folder, size_hw, frames)
             images = _decode(file)
             same = [_Trial(contender, file, images, size_hw, config.resolve_device()) for contender in contenders]
-            _compare(same)
+            same, refused = _compare(same)
+            notes += refused
             with garbage.frozen():  # as `maskjet run` does; for the peers as well
                 for _ in range(runs):
                     for trial in same:
@@ -263,9 +265,13 @@ def _plant(spec: ModelSpec, images: Sequence[Image]) -> RFDETR:
     return plant(spec, images[:: max(len(images) // 8, 1)], survivors=_PLANTED)
 
 
-def _compare(trials: Sequence[_Trial]) -> None:
-    """Compare what is found with the first contender's; step by step and as a graph it is exactly the same."""
-    baseline = trials[0]
+def _compare(trials: Sequence[_Trial]) -> tuple[list[_Trial], list[str]]:
+    """Compare what is found with the first contender's; step by step and as a graph it is exactly the same.
+
+    Returns:
+        Those that find the same, and why others are left out.
+    """
+    baseline, admitted, notes = trials[0], list[_Trial](), list[str]()
     exact: dict[object, _Trial] = {}
     for trial in trials:
         trial.look()
@@ -275,6 +281,11 @@ def _compare(trials: Sequence[_Trial]) -> None:
             other = exact.setdefault(steps, trial)
             if [found.as_dict() for found in other.found] != [found.as_dict() for found in trial.found]:
                 raise MaskjetError(f"{trial.contender.name} does not find what {other.contender.name} does.")
+        if trial.pairs.share >= _LEAST_MATCHED:
+            admitted.append(trial)
+        else:
+            notes.append(f"{trial.contender.name} left out: {trial.pairs.share:.1%} of its detections match")
+    return admitted, notes
 
 
 class _Trial:

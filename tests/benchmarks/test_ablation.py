@@ -10,13 +10,21 @@ import pytest
 import torch
 
 from benchmarks import ablation, chart
-from benchmarks.agreement import compare
+from benchmarks.agreement import enter, expect
+from benchmarks.contest import Contest
 from benchmarks.peers import PEERS
 from benchmarks.rungs import RUNGS, THRESHOLD, Rung, encode_on_host, plant
 from maskjet.errors import InputError, MaskjetError, MissingDependencyError, UnsupportedError
 
 CPU = torch.device("cpu")
 SIZE_HW = (90, 130)
+
+
+def compare(calls, requests):
+    """The share of the tolerances that each rung uses, by name."""
+    contest = Contest(requests, expect, CPU)
+    contest.enter({name: enter(*given) for name, given in calls.items()})
+    return contest.used
 
 
 def test_the_rungs_of_the_study():
@@ -65,7 +73,7 @@ EDITS = {
 @pytest.mark.parametrize("edit", EDITS)
 def test_a_wrong_rung_gets_no_time_and_no_file(edit, tmp_path, monkeypatch):
     monkeypatch.setitem(ablation.RUNGS, "wrong", _wrong(EDITS[edit]))
-    monkeypatch.setattr(ablation, "take_turns", lambda *_, **__: pytest.fail("was timed"))
+    monkeypatch.setattr(Contest, "time", lambda *_, **__: pytest.fail("was timed"))
     with pytest.raises(MaskjetError, match=r"^wrong/masks must equal .* 5 detections at 130 × 90, got .* not timed"):
         ablation.run(tmp_path / "out", sizes_hw=[SIZE_HW], survivors=[5], only=["eager", "wrong"], device="cpu")
     assert not (tmp_path / "out").exists()
