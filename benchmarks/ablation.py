@@ -24,7 +24,7 @@ from benchmarks.agreement import enter, expect
 from benchmarks.command import DeviceOption, OnlyOption, SizesOption, start
 from benchmarks.contest import Contest
 from benchmarks.peers import PEERS
-from benchmarks.rungs import RUNGS, Found, Output, Postprocess, Request, Rung, encode_on_host, plant
+from benchmarks.rungs import RUNGS, Found, Output, Postprocess, Request, Rung, encode_on_host, plant_request
 from maskjet.cli.options import parse_size, print_result, progress
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError, MaskjetError, UnsupportedError
@@ -42,7 +42,7 @@ _OUTPUTS: tuple[Output, ...] = ("masks", "rle")
 
 
 @dataclass(frozen=True)
-class Measurement:
+class RungCost:
     """One rung with one output on one case."""
 
     rung: str
@@ -74,10 +74,10 @@ class Measurement:
 
 
 @dataclass(frozen=True)
-class Report(report.Report):
+class AblationReport(report.MeasuredReport):
     """All measurements of a run."""
 
-    measurements: Sequence[Measurement]
+    measurements: Sequence[RungCost]
     """By size, survivors and output."""
 
     def rows(self) -> list[tuple[str, ...]]:
@@ -112,7 +112,7 @@ class Report(report.Report):
             chart.draw(self.as_dict(), folder / "ablation.png")
 
 
-def _columns(measurement: Measurement) -> dict[str, Any]:
+def _columns(measurement: RungCost) -> dict[str, Any]:
     fields = asdict(measurement)
     height, width = fields.pop("size_hw")
     return {"height": height, "width": width, **fields}
@@ -145,7 +145,7 @@ def run(
     device: str = "auto",
     marks_ranges: bool = False,
     on_progress: Callable[[], None] = lambda: None,
-) -> Report:
+) -> AblationReport:
     """Compare, then time all rungs.
 
     Args:
@@ -173,7 +173,7 @@ def run(
     machine = describe_machine()
     rungs, notes = _find_rungs(only, resolved)
     cases = list(dict.fromkeys((size_hw, count) for size_hw in sizes_hw for count in survivors))
-    measurements: list[Measurement] = []
+    measurements: list[RungCost] = []
     with torch.inference_mode():
         for case, candidates in _prepared(cases, rungs, resolved):
             contest, refused = _admit(case, candidates, resolved, marks_ranges)
@@ -185,7 +185,7 @@ def run(
             for case, candidates in _prepared(cases, rungs, resolved):
                 measurements = [_count_work(m, case, candidates, resolved) for m in measurements]
                 on_progress()
-    found = Report(machine, measurements, notes)
+    found = AblationReport(machine, measurements, notes)
     if out is not None:
         found.save(out)
     return found
@@ -264,7 +264,7 @@ def _admit(
 ) -> tuple[Contest[Request], list[str]]:
     """Compare all candidates on all requests: a peer that differs gets no time, a rung of ours ends the run."""
     (height, width), survivors = case
-    requests = [plant(seed, survivors, case[0], device) for seed in range(_REQUESTS)]
+    requests = [plant_request(seed, survivors, case[0], device) for seed in range(_REQUESTS)]
     contest = Contest(requests, expect, device)
     refused = contest.enter(
         {c.name: enter(c.rung, _mark(c, case) if marks_ranges else c.call) for c in candidates},
@@ -285,7 +285,7 @@ def _admit(
 
 def _measure(
     case: Case, contest: Contest[Request], candidates: Sequence[_Candidate], runs: int, device: torch.device
-) -> Iterator[Measurement]:
+) -> Iterator[RungCost]:
     """Time those admitted with the same output in turns."""
     for output in _OUTPUTS:
         rivals = {c.name: c for c in candidates if c.output == output}
@@ -293,7 +293,7 @@ def _measure(
         eager = times.get(f"eager/{output}")
         for name, each in times.items():
             rung = rivals[name].rung
-            yield Measurement(
+            yield RungCost(
                 rung=rung.name,
                 output=output,
                 size_hw=case[0],
@@ -321,7 +321,7 @@ def _mark(candidate: _Candidate, case: Case) -> Postprocess:
 def _peak_mib(candidate: _Candidate, case: Case, device: torch.device) -> float | None:
     if device.type != "cuda":
         return None
-    request = plant(0, case[1], case[0], device)
+    request = plant_request(0, case[1], case[0], device)
     before = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
     result = candidate.call(request)
@@ -331,14 +331,12 @@ def _peak_mib(candidate: _Candidate, case: Case, device: torch.device) -> float 
     return round(peak / 2**20, 2)
 
 
-def _count_work(
-    measurement: Measurement, case: Case, candidates: Sequence[_Candidate], device: torch.device
-) -> Measurement:
+def _count_work(measurement: RungCost, case: Case, candidates: Sequence[_Candidate], device: torch.device) -> RungCost:
     """The measurement with the GPU's work, if it is one of this case."""
     if (measurement.size_hw, measurement.survivors) != case:
         return measurement
     (candidate,) = (c for c in candidates if (c.rung.name, c.output) == (measurement.rung, measurement.output))
-    work = profile_gpu(partial(candidate.call, plant(0, case[1], case[0], device)), device)
+    work = profile_gpu(partial(candidate.call, plant_request(0, case[1], case[0], device)), device)
     if work is None:
         return measurement
     return replace(measurement, launches=work.launches, copies=work.copies, gpu_us=work.gpu_us)

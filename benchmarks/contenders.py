@@ -26,7 +26,7 @@ Image = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
-class Rung:
+class EngineRung:
     """One way to run the engine."""
 
     name: str
@@ -42,21 +42,23 @@ class Rung:
 
 
 _GRAPH = {"engine": "graph", "compile": True}
-RUNGS: Mapping[str, Rung] = {
+RUNGS: Mapping[str, EngineRung] = {
     rung.name: rung
     for rung in (
-        Rung(
+        EngineRung(
             "eager",
             "PyTorch, step by step: the ops' references",
             {"engine": "eager", "implementation": "reference", "compile": False},
         ),
-        Rung("kernels", "the ops' fast implementations", {"engine": "eager", "compile": False}),
-        Rung("graph", "all of a frame as one CUDA graph", {"engine": "graph", "compile": False}),
-        Rung("compile", "the network through torch.compile", _GRAPH),
-        Rung("depth 2", "two frames in flight", _GRAPH, depth=2),
-        Rung("depth 4", "four frames in flight", _GRAPH, depth=4),
-        Rung("depth 6", "six frames in flight", _GRAPH, depth=6),
-        Rung("16 sources", "sixteen videos, a frame of each at once, three such batches in flight", _GRAPH, 3, 16),
+        EngineRung("kernels", "the ops' fast implementations", {"engine": "eager", "compile": False}),
+        EngineRung("graph", "all of a frame as one CUDA graph", {"engine": "graph", "compile": False}),
+        EngineRung("compile", "the network through torch.compile", _GRAPH),
+        EngineRung("depth 2", "two frames in flight", _GRAPH, depth=2),
+        EngineRung("depth 4", "four frames in flight", _GRAPH, depth=4),
+        EngineRung("depth 6", "six frames in flight", _GRAPH, depth=6),
+        EngineRung(
+            "16 sources", "sixteen videos, a frame of each at once, three such batches in flight", _GRAPH, 3, 16
+        ),
     )
 }
 """In the order of the ladder; by name."""
@@ -98,7 +100,7 @@ class Ours(Contender):
         model: Configured for it.
     """
 
-    def __init__(self, rung: Rung, model: Model) -> None:
+    def __init__(self, rung: EngineRung, model: Model) -> None:
         super().__init__(rung.name, rung.what)
         self.rung, self.model = rung, model
         self.sources, self.in_flight = rung.sources, rung.sources * rung.depth

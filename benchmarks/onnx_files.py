@@ -36,15 +36,14 @@ VARIANTS: Mapping[str, Sequence[str]] = {
     "nms_top_k": ("nms_top_k",),
     "level_pooling": ("level_pooling",),
     "loop_concat": ("loop_concat",),
-    "loop_concat + mask_paste": ("loop_concat", "mask_paste"),
     "all": REWRITES,
 }
-"""By name, the rewrites applied; "mask_paste" needs "loop_concat" before it."""
+"""By name, the rewrites applied."""
 _IMAGES = 3
 
 
 @dataclass(frozen=True)
-class Measurement:
+class FileCost:
     """One variant."""
 
     variant: str
@@ -62,10 +61,10 @@ class Measurement:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report(report.Report):
+class OnnxReport(report.MeasuredReport):
     """All variants of one file."""
 
-    measurements: Sequence[Measurement]
+    measurements: Sequence[FileCost]
     """As exported first, then in the order of `VARIANTS`."""
     threads: int
     """Of ONNX Runtime, within an op."""
@@ -89,7 +88,7 @@ def run(
     runs: int = 9,
     threads: int = 2,
     on_progress: Callable[[], object] = lambda: None,
-) -> Report:
+) -> OnnxReport:
     """Time an exported detector with and without the rewrites.
 
     Args:
@@ -125,12 +124,10 @@ def run(
             notes.append(f"{name} left out: its outputs differ")
         on_progress()
     times = contest.time(runs=runs)
-    result = Report(
+    result = OnnxReport(
         machine=describe_machine(),
         measurements=[
-            Measurement(
-                name, matched[name], nodes[name], each.p50_ms, each.p95_ms, times[EXPORTED].p50_ms / each.p50_ms
-            )
+            FileCost(name, matched[name], nodes[name], each.p50_ms, each.p95_ms, times[EXPORTED].p50_ms / each.p50_ms)
             for name, each in times.items()
         ],
         notes=notes,

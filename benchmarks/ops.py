@@ -38,7 +38,7 @@ _BUDGET_S = 5.0  # for the turns of one variant
 
 
 @dataclass(frozen=True)
-class Measurement:
+class VariantCost:
     """One implementation of one op on one workload."""
 
     op: str
@@ -66,10 +66,10 @@ class Measurement:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report(report.Report):
+class OpsReport(report.MeasuredReport):
     """All measurements of a run."""
 
-    measurements: Sequence[Measurement]
+    measurements: Sequence[VariantCost]
     """In the order of `ops.RECORDS` and `WORKLOADS`."""
     copy_gb_per_s: float
     """Bytes that the device reads and writes per second, in 1e9, when it copies its own memory."""
@@ -109,7 +109,7 @@ def measure_bandwidth(device: torch.device) -> float:
     return 2000 * size / min(times_ms)
 
 
-def run(path: Path | None = None, *, runs: int = 30, only: Sequence[str] = (), device: str = "auto") -> Report:
+def run(path: Path | None = None, *, runs: int = 30, only: Sequence[str] = (), device: str = "auto") -> OpsReport:
     """Compare, then time all implementations of the ops.
 
     Args:
@@ -140,7 +140,7 @@ def run(path: Path | None = None, *, runs: int = 30, only: Sequence[str] = (), d
     timed = [found for trial in trials for found in _measure(trial, runs, bandwidth)]
     contests = {(trial.op.name, trial.workload): trial.contest for trial in trials}
     measurements = [_count(contests[found.op, found.workload], found) for found in timed]
-    found = Report(
+    found = OpsReport(
         machine=describe_machine(),
         measurements=measurements,
         notes=notes,
@@ -178,13 +178,13 @@ def _call(call: Call, inputs: Inputs) -> Any:
     return call(**inputs)
 
 
-def _measure(trial: _Trial, runs: int, bandwidth: float) -> list[Measurement]:
+def _measure(trial: _Trial, runs: int, bandwidth: float) -> list[VariantCost]:
     """Time all variants in turns."""
     times = trial.contest.time(runs=runs, budget_s=_BUDGET_S)
     slowest_ms = max(each.p50_ms for each in times.values())
     floor_ms = 1000 * trial.op.bytes_moved(as_listed(trial.inputs[0])) / bandwidth
     return [
-        Measurement(
+        VariantCost(
             op=trial.op.name,
             workload=trial.workload,
             variant=variant,
@@ -199,7 +199,7 @@ def _measure(trial: _Trial, runs: int, bandwidth: float) -> list[Measurement]:
     ]
 
 
-def _count(contest: Contest[Inputs], measurement: Measurement) -> Measurement:
+def _count(contest: Contest[Inputs], measurement: VariantCost) -> VariantCost:
     work = contest.count(measurement.variant)
     return measurement if work is None else replace(measurement, gpu_us=work.gpu_us, launches=work.launches)
 

@@ -18,7 +18,7 @@ _INSIDE = 0.03
 2,300."""
 
 
-def plant(spec: ModelSpec, frames: Sequence[NDArray[np.uint8]], *, survivors: int, seed: int = 0) -> RFDETR:
+def plant_network(spec: ModelSpec, frames: Sequence[NDArray[np.uint8]], *, survivors: int, seed: int = 0) -> RFDETR:
     """A network with random weights that finds about so many instances at a threshold of 0.5.
 
     Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from benchmarks.contest import Contest, Entry
-from benchmarks.two_stage_contest import BASELINE, Measurement
+from benchmarks.two_stage_contest import BASELINE, DetectorCost
 from benchmarks.workloads import Inputs, pyramid, to_device
 from maskjet import ops
 from maskjet.errors import MaskjetError
@@ -13,7 +13,7 @@ from maskjet.errors import MaskjetError
 _INPUTS = 4  # that it rotates through
 
 
-def measure_pooling(boxes: int, size: int, runs: int, device: torch.device) -> list[Measurement]:
+def measure_pooling(boxes: int, size: int, runs: int, device: torch.device) -> list[DetectorCost]:
     """Time both on the features of an image of 800 × 1333 pixels.
 
     Args:
@@ -48,7 +48,7 @@ def measure_pooling(boxes: int, size: int, runs: int, device: torch.device) -> l
     for name, each in times.items():
         work = contest.count(name)
         found.append(
-            Measurement(
+            DetectorCost(
                 setting=f"pooling {boxes:,} boxes, {size} × {size}",
                 contender=name,
                 runs=each.runs,

@@ -33,7 +33,7 @@ _EXIT_DIFFERENT = 1
 
 
 @dataclass(frozen=True)
-class Measurement:
+class ReplayCost:
     """One implementation of one op on the calls of one capture."""
 
     capture: str
@@ -63,10 +63,10 @@ class Measurement:
 
 
 @dataclass(frozen=True)
-class Report(report.Report):
+class ReplayReport(report.MeasuredReport):
     """All measurements of a run."""
 
-    measurements: Sequence[Measurement]
+    measurements: Sequence[ReplayCost]
     """By capture, op and implementation."""
 
     @property
@@ -93,10 +93,10 @@ class _Tally:
     times_ms: list[float] = field(default_factory=list)
     shares: list[float] = field(default_factory=list)
 
-    def finish(self, capture: str, op: str, implementation: str) -> Measurement:
+    def finish(self, capture: str, op: str, implementation: str) -> ReplayCost:
         equal = sum(share == 0 for share in self.shares)
         within = sum(0 < share <= 1 for share in self.shares)
-        return Measurement(
+        return ReplayCost(
             capture=capture,
             op=op,
             implementation=implementation,
@@ -123,7 +123,7 @@ def run(
     runs: int = 5,
     device: str = "auto",
     on_progress: Callable[[], None] = lambda: None,
-) -> Report:
+) -> ReplayReport:
     """Replay captures.
 
     Args:
@@ -145,7 +145,7 @@ def run(
     resolved = EngineConfig(device=device).resolve_device()
     manifests = {folder: read_manifest(folder) for folder in captures}
     machine = describe_machine()
-    measurements: list[Measurement] = []
+    measurements: list[ReplayCost] = []
     for folder, manifest in manifests.items():
         tallies: dict[tuple[str, str], _Tally] = {}
         for index in range(manifest["frames"]):
@@ -153,7 +153,7 @@ def run(
                 _replay(call, implementation, runs, resolved, tallies)
             on_progress()
         measurements += [tally.finish(folder.name, *names) for names, tally in tallies.items()]
-    found = Report(machine, measurements)
+    found = ReplayReport(machine, measurements)
     found.write(path)
     return found
 

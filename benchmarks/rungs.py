@@ -82,7 +82,7 @@ class Rung:
     """Whether its boxes are whole pixels."""
 
 
-def plant(seed: int, survivors: int, size_hw: tuple[int, int], device: torch.device) -> Request:
+def plant_request(seed: int, survivors: int, size_hw: tuple[int, int], device: torch.device) -> Request:
     """Random logits with blobs for masks, of which exactly `survivors` pass the threshold.
 
     Args:

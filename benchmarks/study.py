@@ -37,7 +37,7 @@ class Answer:
 
     title: str
     """The question's."""
-    reports: Sequence[check.Report]
+    reports: Sequence[check.CheckReport]
     """One per pair both of whose variants are there."""
 
 
@@ -53,12 +53,12 @@ class PartReport:
     """Compared."""
     answers: Sequence[Answer]
     """To its questions."""
-    precision: coco.Report | None
+    precision: coco.PrecisionReport | None
     """Average precision of all variants; None where the truth means nothing."""
 
 
 @dataclass(frozen=True)
-class Report:
+class StudyReport:
     """The whole study."""
 
     machine: Machine
@@ -131,7 +131,7 @@ def compare(
     resamples: int = RESAMPLES,
     notes: Sequence[str] = (),
     on_progress: Callable[[], object] = lambda: None,
-) -> Report:
+) -> StudyReport:
     """Compare the dumps that are there, on this machine or another one, and write study.json beside them.
 
     Args:
@@ -154,7 +154,7 @@ def compare(
         if dumps:
             runs[part.name] = {name: found.run for name, found in dumps.items()}
             reports.append(_compare(part, dumps, streets, resamples, on_progress))
-    report = Report(describe_machine(), reports, runs, notes)
+    report = StudyReport(describe_machine(), reports, runs, notes)
     write_json(folder / "study.json", report.as_dict(), "folder")
     return report
 

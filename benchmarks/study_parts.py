@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from benchmarks.planted import plant
+from benchmarks.planted import plant_network
 from benchmarks.video_peers import ORACLE, PEERS, Peer
 from maskjet.config import EngineConfig
 from maskjet.model import read_network
@@ -132,7 +132,9 @@ DEMO = Part(
 NANO = Part(
     name="nano",
     what="RF-DETR-Seg Nano with planted random weights on generated streets of one shape",
-    make_network=lambda images: plant(SPECS[_SPEC], [images.at(number)[1] for number in range(8)], survivors=_PLANTED),
+    make_network=lambda images: plant_network(
+        SPECS[_SPEC], [images.at(number)[1] for number in range(8)], survivors=_PLANTED
+    ),
     variants=tuple(
         replace(variant, threshold=_CERTAIN)
         for variant in (

@@ -19,7 +19,7 @@ import typer
 from benchmarks import planted_two_stage
 from benchmarks.command import DeviceOption, OnlyOption, ReportOption, SizeOption, start
 from benchmarks.pooling import measure_pooling
-from benchmarks.two_stage_contest import BASELINE, CONTENDERS, Detectors, Measurement, to_float
+from benchmarks.two_stage_contest import BASELINE, CONTENDERS, DetectorCost, Detectors, to_float
 from maskjet.cli.options import parse_size, print_result, progress
 from maskjet.config import EngineConfig
 from maskjet.ops.record import FALLBACKS
@@ -37,10 +37,10 @@ _IMAGES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report(report.Report):
+class TwoStageReport(report.MeasuredReport):
     """All contenders at all settings."""
 
-    measurements: Sequence[Measurement]
+    measurements: Sequence[DetectorCost]
     """By setting, in the order of `CONTENDERS`."""
     model: str
     """torchvision's builder."""
@@ -72,7 +72,7 @@ def run(
     device: str = "auto",
     uses_tf32: bool = True,
     on_progress: Callable[[], object] = lambda: None,
-) -> Report:
+) -> TwoStageReport:
     """Compare, then time a detector with and without the rewrites.
 
     Args:
@@ -109,9 +109,9 @@ def run(
             min_size=min(size_hw),
             max_size=max(size_hw),
         )
-        machine, notes, measurements = describe_machine(), list[str](), list[Measurement]()
+        machine, notes, measurements = describe_machine(), list[str](), list[DetectorCost]()
         wanted = [name for name in CONTENDERS if name in only or not only or name == BASELINE]
-        result = Report(
+        result = TwoStageReport(
             machine=machine,
             measurements=measurements,
             notes=notes,

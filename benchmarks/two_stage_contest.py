@@ -54,7 +54,7 @@ _LEAST_MATCHED = 0.5
 
 
 @dataclass(frozen=True)
-class Measurement:
+class DetectorCost:
     """One contender at one setting."""
 
     setting: str
@@ -152,7 +152,7 @@ class Detectors(ExitStack):
             rewrite.apply(program.module)
         return lambda image: program.detect([to_float(image, self._device)])[0]
 
-    def measure(self, setting: str, runs: int) -> list[Measurement]:
+    def measure(self, setting: str, runs: int) -> list[DetectorCost]:
         """Time them in turns, then count what they make the GPU do."""
         gc.collect()
         with frozen():
@@ -163,9 +163,9 @@ class Detectors(ExitStack):
             for name, each in times.items()
         ]
 
-    def _measure(self, setting: str, name: str, times: Times, speedup: float) -> Measurement:
+    def _measure(self, setting: str, name: str, times: Times, speedup: float) -> DetectorCost:
         same = self._same[name]
-        return Measurement(
+        return DetectorCost(
             setting=setting,
             contender=name,
             runs=times.runs,
@@ -178,7 +178,7 @@ class Detectors(ExitStack):
             smallest_iou=min(same.mask_ious, default=None),
         )
 
-    def _count(self, name: str, measured: Measurement) -> Measurement:
+    def _count(self, name: str, measured: DetectorCost) -> DetectorCost:
         call, image = self._calls[name], self._images[0]
         work = self._contest.count(name)
         host = profile_host(lambda: call(image), self._device, times=1)

@@ -24,7 +24,7 @@ import typer
 from benchmarks.chart import check, draw_videos
 from benchmarks.command import OnlyOption, ReportOption, SizesOption, start
 from benchmarks.contenders import Contender, Image, Ours, build
-from benchmarks.planted import plant
+from benchmarks.planted import plant_network
 from maskjet import garbage, traffic
 from maskjet.cli.options import (
     DeviceOption,
@@ -64,7 +64,7 @@ _PROFILED = 16  # times the frames in flight
 
 
 @dataclass(frozen=True)
-class Measurement:
+class VideoCost:
     """One contender on one video."""
 
     name: str
@@ -102,7 +102,7 @@ class Measurement:
 
 
 @dataclass(frozen=True)
-class OutputMeasurement:
+class OutputCost:
     """The last rung with outputs written."""
 
     name: str
@@ -116,12 +116,12 @@ class OutputMeasurement:
 
 
 @dataclass(frozen=True)
-class Report(report.Report):
+class VideoReport(report.MeasuredReport):
     """All measurements of a run."""
 
-    measurements: Sequence[Measurement]
+    measurements: Sequence[VideoCost]
     """By size and contender."""
-    outputs: Sequence[OutputMeasurement] = ()
+    outputs: Sequence[OutputCost] = ()
     """By size and output."""
     model: str = ""
     """What ran."""
@@ -159,7 +159,7 @@ def _size(size_hw: tuple[int, int]) -> str:
     return f"{size_hw[1]} × {size_hw[0]}"
 
 
-def _row(m: Measurement) -> tuple[str, ...]:
+def _row(m: VideoCost) -> tuple[str, ...]:
     return (
         *(_size(m.size_hw), m.name, shown(m.fps, 1), shown(m.memory_fps, 1)),
         *(shown(m.p50_ms, 2), shown(m.p99_ms, 2), shown(m.replay_ms, 2)),
@@ -181,7 +181,7 @@ def run(
     only: Sequence[str] = (),
     videos: Path | None = None,
     on_progress: Callable[[], object] = lambda: None,
-) -> Report:
+) -> VideoReport:
     """Run generated videos through the contenders.
 
     Args:
@@ -209,7 +209,7 @@ def run(
     machine = describe_machine()
     config = config or EngineConfig()
     trials: list[_Trial] = []
-    outputs: list[OutputMeasurement] = []
+    outputs: list[OutputCost] = []
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))
         if model in SPECS and weights is None:
@@ -220,9 +220,9 @@ def run(
         for each in models:
             stack.enter_context(each)
 
-        def write(*, is_profiled: bool) -> Report:
+        def write(*, is_profiled: bool) -> VideoReport:
             measurements = [trial.finish(is_profiled=is_profiled) for trial in trials]
-            found = Report(machine, measurements, notes, outputs, model, frames, runs)
+            found = VideoReport(machine, measurements, notes, outputs, model, frames, runs)
             found.write(path)
             return found
 
@@ -262,7 +262,7 @@ def _decode(path: Path) -> list[Image]:
 
 
 def _plant(spec: ModelSpec, images: Sequence[Image]) -> RFDETR:
-    return plant(spec, images[:: max(len(images) // 8, 1)], survivors=_PLANTED)
+    return plant_network(spec, images[:: max(len(images) // 8, 1)], survivors=_PLANTED)
 
 
 def _compare(trials: Sequence[_Trial]) -> tuple[list[_Trial], list[str]]:
@@ -340,10 +340,10 @@ class _Trial:
         if replay is not None:
             self._replays_ms = [_time_ms(replay) for _ in range(_REPLAYS)]
 
-    def finish(self, *, is_profiled: bool) -> Measurement:
+    def finish(self, *, is_profiled: bool) -> VideoCost:
         """Sum everything up."""
         work = self._profile() if is_profiled else None
-        return Measurement(
+        return VideoCost(
             name=self.contender.name,
             what=self.contender.what,
             precision=self.contender.model.report().precision if isinstance(self.contender, Ours) else "-",
@@ -382,7 +382,7 @@ def _percentile(times_ms: Sequence[float], share: float) -> float | None:
     return round(percentile(times_ms, share), 3) if times_ms else None
 
 
-def _write_outputs(trials: Sequence[_Trial], folder: Path, runs: int) -> list[OutputMeasurement]:
+def _write_outputs(trials: Sequence[_Trial], folder: Path, runs: int) -> list[OutputCost]:
     """Write what the last rung for a single source finds."""
     ours = [t for t in trials if isinstance(t.contender, Ours) and t.contender.sources == 1]
     measured = []
@@ -390,7 +390,7 @@ def _write_outputs(trials: Sequence[_Trial], folder: Path, runs: int) -> list[Ou
         for output, names in OUTPUTS.items():
             outs = [str(folder / name) for name in names]
             rate = statistics.median(_write(trial.contender, trial.file, outs) for _ in range(runs))
-            measured.append(OutputMeasurement(trial.contender.name, trial.size_hw, output, round(rate, 2)))
+            measured.append(OutputCost(trial.contender.name, trial.size_hw, output, round(rate, 2)))
     return measured
 
 

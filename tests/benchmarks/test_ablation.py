@@ -13,7 +13,7 @@ from benchmarks import ablation, chart
 from benchmarks.agreement import enter, expect
 from benchmarks.contest import Contest
 from benchmarks.peers import PEERS
-from benchmarks.rungs import RUNGS, THRESHOLD, Rung, encode_on_host, plant
+from benchmarks.rungs import RUNGS, THRESHOLD, Rung, encode_on_host, plant_request
 from maskjet.errors import InputError, MaskjetError, MissingDependencyError, UnsupportedError
 
 CPU = torch.device("cpu")
@@ -34,11 +34,11 @@ def test_the_rungs_of_the_study():
 
 @pytest.mark.parametrize("survivors", [0, 1, 25, 100])
 def test_exactly_so_many_survive(survivors):
-    request = plant(3, survivors, SIZE_HW, CPU)
+    request = plant_request(3, survivors, SIZE_HW, CPU)
     passing = (request.logits[0].sigmoid() > THRESHOLD).nonzero()
     assert len(passing) == len(passing[:, 0].unique()) == survivors
-    assert torch.equal(request.mask_logits, plant(3, 7, SIZE_HW, CPU).mask_logits) == (survivors == 7)
-    assert not torch.equal(request.logits, plant(4, survivors, SIZE_HW, CPU).logits)
+    assert torch.equal(request.mask_logits, plant_request(3, 7, SIZE_HW, CPU).mask_logits) == (survivors == 7)
+    assert not torch.equal(request.logits, plant_request(4, survivors, SIZE_HW, CPU).logits)
 
 
 @pytest.mark.parametrize("survivors", [0, 5, 100])
@@ -50,7 +50,7 @@ def test_plain_rungs_equal_the_references(name, survivors, monkeypatch):
         "masks": (RUNGS[name], call),
         "rle": (RUNGS[name], lambda request: encode_on_host(call(request))),
     }
-    used = compare(calls, [plant(seed, survivors, SIZE_HW, CPU) for seed in range(2)])
+    used = compare(calls, [plant_request(seed, survivors, SIZE_HW, CPU) for seed in range(2)])
     assert used == {"masks": 0, "rle": 0}
 
 
@@ -81,7 +81,7 @@ def test_a_wrong_rung_gets_no_time_and_no_file(edit, tmp_path, monkeypatch):
 
 def test_rounded_boxes_are_within_half_a_pixel():
     rung = replace(_wrong(lambda found: replace(found, xyxy=found.xyxy.round().int())), rounds_boxes=True)
-    requests = [plant(0, 5, SIZE_HW, CPU)]
+    requests = [plant_request(0, 5, SIZE_HW, CPU)]
     assert compare({"rounded": (rung, rung.build(CPU))}, requests) == {"rounded": 0}
     rung = replace(_wrong(lambda found: replace(found, xyxy=found.xyxy.round().int() + 1)), rounds_boxes=True)
     assert compare({"off": (rung, rung.build(CPU))}, requests) == {"off": math.inf}

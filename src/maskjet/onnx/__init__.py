@@ -15,8 +15,8 @@ from maskjet.onnx.report import OptimizedFile, Outcome
 
 __all__ = ["REWRITES", "OptimizedFile", "Outcome", "optimize_onnx"]
 
-REWRITES = ("nms_top_k", "level_pooling", "loop_concat", "mask_paste")
-"""Their names, in the order they are applied; "mask_paste" finds only what "loop_concat" has rewritten."""
+REWRITES = ("nms_top_k", "level_pooling", "loop_concat")
+"""Their names, in the order they are applied."""
 
 
 def optimize_onnx(

@@ -13,7 +13,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from maskjet.errors import InputError, SourceError, first_line
 from maskjet.files import naming
-from maskjet.onnx import level_pooling, loop_concat, mask_paste, nms_top_k
+from maskjet.onnx import level_pooling, loop_concat, nms_top_k
 from maskjet.onnx.building import Workspace
 from maskjet.onnx.matching import MismatchError
 from maskjet.onnx.report import OptimizedFile, Outcome
@@ -24,7 +24,6 @@ _MODULES: Mapping[str, ModuleType] = {
     "nms_top_k": nms_top_k,
     "level_pooling": level_pooling,
     "loop_concat": loop_concat,
-    "mask_paste": mask_paste,
 }
 """By name. Each has `candidates(model)`, and `rewrite(node, workspace)`, which raises before it changes anything."""
 
