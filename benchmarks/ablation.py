@@ -23,7 +23,7 @@ from benchmarks import chart
 from benchmarks.agreement import enter, expect
 from benchmarks.command import DeviceOption, OnlyOption, SizesOption, start
 from benchmarks.contest import Contest
-from benchmarks.peers import PEERS
+from benchmarks.peers import POSTPROCESSES
 from benchmarks.rungs import RUNGS, Found, Output, Postprocess, Request, Rung, encode_on_host, plant_request
 from maskjet.cli.options import parse_size, print_result, progress
 from maskjet.config import EngineConfig
@@ -46,7 +46,7 @@ class RungCost:
     """One rung with one output on one case."""
 
     rung: str
-    """A key of `RUNGS` or `PEERS`."""
+    """A key of `RUNGS` or `POSTPROCESSES`."""
     output: Output
     """"masks" on the device, or "rle": strings on the host."""
     size_hw: tuple[int, int]
@@ -215,13 +215,13 @@ def _check(sizes_hw: Sequence[tuple[int, int]], survivors: Sequence[int], runs: 
     for count in survivors:
         if not 0 <= count <= max(SURVIVORS):
             raise InputError(f"survivors must be 0..{max(SURVIVORS)}, got {count}.")
-    report.check_names(only, (*RUNGS, *PEERS))
+    report.check_names(only, (*RUNGS, *POSTPROCESSES))
 
 
 def _find_rungs(only: Sequence[str], device: torch.device) -> tuple[list[Rung], list[str]]:
     """The rungs that can run on a device, and why the others can't."""
     rungs, notes = [], []
-    for name, rung in {**RUNGS, **PEERS}.items():
+    for name, rung in {**RUNGS, **POSTPROCESSES}.items():
         if only and name not in only:
             continue
         try:
@@ -277,7 +277,7 @@ def _admit(
             f"difference of {allowed * contest.used[candidate.name]:.3g} tolerances where {allowed:g} are allowed; "
             "it was not timed."
         )
-        if candidate.rung.name not in PEERS:
+        if candidate.rung.name not in POSTPROCESSES:
             raise MaskjetError(message)
         messages.append(message)
     return contest, messages

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.video_peers import PEERS
+from benchmarks.peers import PEERS, PIPELINES
 from maskjet.config import DEFAULT_THRESHOLD, EngineConfig
 from maskjet.detections import Detections
 from maskjet.errors import UnsupportedError, first_line
@@ -169,7 +169,7 @@ def build(
     Raises:
         InputError: A name is not known.
     """
-    known = [*RUNGS, *PEERS]
+    known = [*RUNGS, *PIPELINES]
     check_names(only, known)
     wanted = set(only) or set(known)
     contenders: list[Contender] = []
@@ -186,13 +186,13 @@ def build(
             except UnsupportedError as error:
                 notes.append(f"{rung.name} left out: {error}")
     device, state = config.resolve_device(), network.state_dict()
-    for peer in PEERS.values():
-        if peer.name in wanted:
+    for name, build_pipeline in PIPELINES.items():
+        if name in wanted:
             try:
-                detect = peer.build(state, network.spec, device, DEFAULT_THRESHOLD)
+                detect = build_pipeline(state, network.spec, device, DEFAULT_THRESHOLD)
                 detect(np.zeros((64, 64, 3), np.uint8))
             except Exception as error:  # whatever they raise
-                notes.append(f"{peer.name} left out: {type(error).__name__}: {first_line(error)}")
+                notes.append(f"{name} left out: {type(error).__name__}: {first_line(error)}")
             else:
-                contenders.append(Theirs(peer.name, peer.what, detect))
+                contenders.append(Theirs(name, PEERS[name].what, detect))
     return contenders, notes, list(models.values())

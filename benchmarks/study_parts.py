@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from benchmarks.peers import PEERS
 from benchmarks.planted import plant_network
-from benchmarks.video_peers import ORACLE, PEERS, Peer
 from maskjet.config import EngineConfig
 from maskjet.model import read_network
 from maskjet.networks.rfdetr import RFDETR
@@ -64,8 +64,8 @@ def _graph(name: str, precision: str, *, compile: bool = False, depth: int = 4, 
     return Variant(name, config, depth=depth, batch=batch)
 
 
-def _peer(name: str, peer: Peer) -> Variant:
-    return Variant(name, program=peer.name, build=peer.build)
+def _peer(name: str, peer: str) -> Variant:
+    return Variant(name, program=peer, build=PEERS[peer].pipeline)
 
 
 _POST_REFERENCE = {"select": "reference", "encode_masks": "reference"}
@@ -143,10 +143,10 @@ NANO = Part(
             _steps("postprocess: cpu", implementation=_POST_CPU),
             replace(_steps("fp32, one by one"), batch=1),
             _graph("fp16, compiled, depth 4", "fp16", compile=True, batch=1),
-            _peer("rfdetr predict()", PEERS["rfdetr"]),
-            _peer("rfdetr predict(), no TF32", ORACLE),
-            _peer("rfdetr, fp16", PEERS["rfdetr_fp16"]),
-            _peer("inference-models", PEERS["inference_models"]),
+            _peer("rfdetr predict()", "rfdetr"),
+            _peer("rfdetr predict(), no TF32", "rfdetr_ieee"),
+            _peer("rfdetr, fp16", "rfdetr_fp16"),
+            _peer("inference-models", "inference_models"),
         )
     ),
     questions=(

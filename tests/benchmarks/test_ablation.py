@@ -12,7 +12,6 @@ import torch
 from benchmarks import ablation, chart
 from benchmarks.agreement import enter, expect
 from benchmarks.contest import Contest
-from benchmarks.peers import PEERS
 from benchmarks.rungs import RUNGS, THRESHOLD, Rung, encode_on_host, plant_request
 from maskjet.errors import InputError, MaskjetError, MissingDependencyError, UnsupportedError
 
@@ -29,7 +28,6 @@ def compare(calls, requests):
 
 def test_the_rungs_of_the_study():
     assert list(RUNGS) == ["eager", "compiled", "compiled_fixed", "compiled_hybrid", "triton_dense", "triton_rle"]
-    assert list(PEERS) == ["rfdetr", "inference_torch", "inference_triton"]
 
 
 @pytest.mark.parametrize("survivors", [0, 1, 25, 100])
@@ -88,7 +86,7 @@ def test_rounded_boxes_are_within_half_a_pixel():
 
 
 def test_a_peer_that_differs_gets_no_time(monkeypatch):
-    monkeypatch.setitem(ablation.PEERS, "peer", replace(_wrong(EDITS["mask off"]), name="peer", tolerance=100))
+    monkeypatch.setitem(ablation.POSTPROCESSES, "peer", replace(_wrong(EDITS["mask off"]), name="peer", tolerance=100))
     report = ablation.run(sizes_hw=[SIZE_HW], survivors=[0, 5], runs=1, only=["eager", "peer"], device="cpu")
     timed = {(m.rung, m.survivors) for m in report.measurements}
     assert timed == {("eager", 0), ("eager", 5), ("peer", 0)}
@@ -142,7 +140,7 @@ def test_without_matplotlib_a_sentence_says_so(tmp_path, monkeypatch):
 
 
 def test_what_can_not_run_is_left_out_with_its_reason(monkeypatch):
-    monkeypatch.setattr("benchmarks.peers.importlib.import_module", _refuse_to_import)
+    monkeypatch.setattr("benchmarks.peers.loading.importlib.import_module", _refuse_to_import)
     report = ablation.run(
         sizes_hw=[(64, 64)],
         survivors=[1],
