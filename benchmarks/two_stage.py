@@ -16,8 +16,8 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from benchmarks import planted_two_stage
 from benchmarks.command import DeviceOption, OnlyOption, ReportOption, SizeOption, start
+from benchmarks.planted import plant_detector
 from benchmarks.pooling import measure_pooling
 from benchmarks.two_stage_contest import BASELINE, CONTENDERS, DetectorCost, Detectors, to_float
 from maskjet.cli.options import parse_size, print_result, progress
@@ -101,7 +101,7 @@ def run(
     where = EngineConfig(device=device).resolve_device()
     with convolutions_in_tf32(uses_tf32):
         images = [np.array(sample(seed, size_hw=size_hw).image) for seed in range(_IMAGES)]
-        planted = planted_two_stage.build(
+        planted = plant_detector(
             model,
             [to_float(image, where) for image in images],
             candidates=_CANDIDATES,
