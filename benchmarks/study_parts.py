@@ -36,7 +36,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Part:
+class StudyPart:
     """Variants of one network on one set of images."""
 
     name: str
@@ -71,7 +71,7 @@ def _peer(name: str, peer: str) -> Variant:
 _POST_REFERENCE = {"select": "reference", "encode_masks": "reference"}
 _POST_CPU = {"select": "cpu", "encode_masks": "cpu"}
 
-DEMO = Part(
+DEMO = StudyPart(
     name="demo",
     what="the demo model on generated streets",
     make_network=lambda _images: read_network("demo"),
@@ -129,7 +129,7 @@ DEMO = Part(
 )
 """Baseline of average precision: the first variant."""
 
-NANO = Part(
+NANO = StudyPart(
     name="nano",
     what="RF-DETR-Seg Nano with planted random weights on generated streets of one shape",
     make_network=lambda images: plant_network(
@@ -167,5 +167,5 @@ NANO = Part(
     ),
     has_truth=False,
 )
-PARTS: Mapping[str, Part] = {part.name: part for part in (DEMO, NANO)}
+PARTS: Mapping[str, StudyPart] = {part.name: part for part in (DEMO, NANO)}
 """By name."""

@@ -109,10 +109,10 @@ def run(
             min_size=min(size_hw),
             max_size=max(size_hw),
         )
-        machine, notes, measurements = describe_machine(), list[str](), list[DetectorCost]()
+        notes, measurements = list[str](), list[DetectorCost]()
         wanted = [name for name in CONTENDERS if name in only or not only or name == BASELINE]
         result = TwoStageReport(
-            machine=machine,
+            machine=describe_machine(),
             measurements=measurements,
             notes=notes,
             model=model,
@@ -122,19 +122,27 @@ def run(
         for setting in settings:
             if setting == "stress":
                 planted.roi_heads.score_thresh = 0.0
-            FALLBACKS.clear()
             with Detectors(planted, images, where) as detectors:
-                for name in wanted:
-                    detectors.enter(name)
-                    on_progress()
-                measurements += detectors.measure(setting, runs)
-                slower = [f"{times} × {why}" for why, times in FALLBACKS.items()]
-                notes += [f"{setting}: {note}" for note in [*detectors.notes, *slower]]
+                measurements += _measure(detectors, setting, wanted, runs, on_progress)
+                notes += [f"{setting}: {note}" for note in detectors.notes]
             result.write(path)
         if not only:
             measurements += [found for boxes, size in _POOLED for found in measure_pooling(boxes, size, runs, where)]
             result.write(path)
         return result
+
+
+def _measure(
+    detectors: Detectors, setting: str, names: Sequence[str], runs: int, on_progress: Callable[[], object]
+) -> list[DetectorCost]:
+    """Make contenders ready, compare and time them; notes what took a slower path meanwhile."""
+    FALLBACKS.clear()
+    for name in names:
+        detectors.enter(name)
+        on_progress()
+    measured = detectors.measure(setting, runs)
+    detectors.notes += [f"{times} × {why}" for why, times in FALLBACKS.items()]
+    return measured
 
 
 def main(

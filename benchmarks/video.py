@@ -122,20 +122,25 @@ def run(
         for size_hw in sizes_hw:
             file = _draw(videos or folder, size_hw, frames)
             images = _decode(file)
-            same = [_Trial(contender, file, images, size_hw, config.resolve_device()) for contender in contenders]
-            same, refused = _compare(same)
+            device = config.resolve_device()
+            same, refused = _compare([_Trial(each, file, images, size_hw, device) for each in contenders])
             notes += refused
-            with garbage.frozen():  # as `maskjet run` does; for the peers as well
-                for _ in range(runs):
-                    for trial in same:
-                        trial.play()
-                for trial in same:
-                    trial.time_frames()
-                outputs += _write_outputs(same, folder, runs)
+            outputs += _measure(same, folder, runs)
             trials += same
             write(is_profiled=False)
             on_progress()
         return write(is_profiled=True)  # last: the profiler slows what comes after it
+
+
+def _measure(trials: Sequence[_Trial], folder: Path, runs: int) -> list[OutputCost]:
+    """Run all in turns, then time their frames one by one; returns what writing costs the last rung."""
+    with garbage.frozen():  # as `maskjet run` does; for the peers as well
+        for _ in range(runs):
+            for trial in trials:
+                trial.play()
+        for trial in trials:
+            trial.time_frames()
+        return _write_outputs(trials, folder, runs)
 
 
 def _draw(folder: Path, size_hw: tuple[int, int], frames: int) -> Path:
