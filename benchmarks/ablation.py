@@ -10,9 +10,7 @@ make the GPU do is counted in a second pass, because the profiler slows down eve
 from __future__ import annotations
 
 import csv
-import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,11 +20,11 @@ import torch
 import typer
 
 from benchmarks import chart
-from benchmarks.agreement import compare
+from benchmarks.agreement import enter, expect
 from benchmarks.command import DeviceOption, OnlyOption, SizesOption, start
-from benchmarks.peers import PEERS
-from benchmarks.rungs import RUNGS, Found, Output, Postprocess, Request, Rung, encode_on_host, plant
-from benchmarks.timing import take_turns
+from benchmarks.contest import Contest
+from benchmarks.peers import POSTPROCESSES
+from benchmarks.rungs import RUNGS, Found, Output, Postprocess, Request, Rung, encode_on_host, plant_request
 from maskjet.cli.options import parse_size, print_result, progress
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError, MaskjetError, UnsupportedError
@@ -34,7 +32,7 @@ from maskjet.parity import report
 from maskjet.parity.machine import describe_machine
 from maskjet.parity.table import shown
 from maskjet.profiling import profile_gpu
-from maskjet.timing import percentile, synchronize
+from maskjet.timing import synchronize
 from maskjet.traffic import SIZES_HW
 
 SURVIVORS = (0, 5, 25, 100)
@@ -44,11 +42,11 @@ _OUTPUTS: tuple[Output, ...] = ("masks", "rle")
 
 
 @dataclass(frozen=True)
-class Measurement:
+class RungCost:
     """One rung with one output on one case."""
 
     rung: str
-    """A key of `RUNGS` or `PEERS`."""
+    """A key of `RUNGS` or `POSTPROCESSES`."""
     output: Output
     """"masks" on the device, or "rle": strings on the host."""
     size_hw: tuple[int, int]
@@ -76,10 +74,10 @@ class Measurement:
 
 
 @dataclass(frozen=True)
-class Report(report.Report):
+class AblationReport(report.MeasuredReport):
     """All measurements of a run."""
 
-    measurements: Sequence[Measurement]
+    measurements: Sequence[RungCost]
     """By size, survivors and output."""
 
     def rows(self) -> list[tuple[str, ...]]:
@@ -114,14 +112,14 @@ class Report(report.Report):
             chart.draw(self.as_dict(), folder / "ablation.png")
 
 
-def _columns(measurement: Measurement) -> dict[str, Any]:
+def _columns(measurement: RungCost) -> dict[str, Any]:
     fields = asdict(measurement)
     height, width = fields.pop("size_hw")
     return {"height": height, "width": width, **fields}
 
 
 @dataclass(frozen=True)
-class _Contender:
+class _Candidate:
     """A rung with an output, ready to be called."""
 
     rung: Rung
@@ -147,7 +145,7 @@ def run(
     device: str = "auto",
     marks_ranges: bool = False,
     on_progress: Callable[[], None] = lambda: None,
-) -> Report:
+) -> AblationReport:
     """Compare, then time all rungs.
 
     Args:
@@ -175,19 +173,19 @@ def run(
     machine = describe_machine()
     rungs, notes = _find_rungs(only, resolved)
     cases = list(dict.fromkeys((size_hw, count) for size_hw in sizes_hw for count in survivors))
-    measurements: list[Measurement] = []
+    measurements: list[RungCost] = []
     with torch.inference_mode():
-        for case, contenders in _prepared(cases, rungs, resolved):
-            trial, refused = _admit(case, contenders, resolved)
+        for case, candidates in _prepared(cases, rungs, resolved):
+            contest, refused = _admit(case, candidates, resolved, marks_ranges)
             notes += refused
-            measurements += _measure(trial, runs, resolved, marks_ranges)
+            measurements += _measure(case, contest, candidates, runs, resolved)
             on_progress()
         notes += _compiled_note(rungs, cases)
         if resolved.type == "cuda":
-            for case, contenders in _prepared(cases, rungs, resolved):
-                measurements = [_count_work(m, case, contenders, resolved) for m in measurements]
+            for case, candidates in _prepared(cases, rungs, resolved):
+                measurements = [_count_work(m, case, candidates, resolved) for m in measurements]
                 on_progress()
-    found = Report(machine, measurements, notes)
+    found = AblationReport(machine, measurements, notes)
     if out is not None:
         found.save(out)
     return found
@@ -217,13 +215,13 @@ def _check(sizes_hw: Sequence[tuple[int, int]], survivors: Sequence[int], runs: 
     for count in survivors:
         if not 0 <= count <= max(SURVIVORS):
             raise InputError(f"survivors must be 0..{max(SURVIVORS)}, got {count}.")
-    report.check_names(only, (*RUNGS, *PEERS))
+    report.check_names(only, (*RUNGS, *POSTPROCESSES))
 
 
 def _find_rungs(only: Sequence[str], device: torch.device) -> tuple[list[Rung], list[str]]:
     """The rungs that can run on a device, and why the others can't."""
     rungs, notes = [], []
-    for name, rung in {**RUNGS, **PEERS}.items():
+    for name, rung in {**RUNGS, **POSTPROCESSES}.items():
         if only and name not in only:
             continue
         try:
@@ -241,115 +239,104 @@ def _find_rungs(only: Sequence[str], device: torch.device) -> tuple[list[Rung], 
 
 def _prepared(
     cases: Sequence[Case], rungs: Sequence[Rung], device: torch.device
-) -> Iterator[tuple[Case, list[_Contender]]]:
-    """Each case with its contenders; what is compiled is compiled anew for each size."""
-    contenders: list[_Contender] = []
+) -> Iterator[tuple[Case, list[_Candidate]]]:
+    """Each case with its candidates; what is compiled is compiled anew for each size."""
+    candidates: list[_Candidate] = []
     size_hw = None
     for case in cases:
         if case[0] != size_hw:
             size_hw = case[0]
             if _is_compiled(rungs):
                 torch.compiler.reset()
-            contenders = [contender for rung in rungs for contender in _contend(rung, device)]
-        yield case, contenders
+            candidates = [candidate for rung in rungs for candidate in _contend(rung, device)]
+        yield case, candidates
 
 
-def _contend(rung: Rung, device: torch.device) -> Iterator[_Contender]:
+def _contend(rung: Rung, device: torch.device) -> Iterator[_Candidate]:
     call = rung.build(device)
-    yield _Contender(rung, rung.output, call)
+    yield _Candidate(rung, rung.output, call)
     if rung.output == "masks":
-        yield _Contender(rung, "rle", lambda request: encode_on_host(call(request)))
+        yield _Candidate(rung, "rle", lambda request: encode_on_host(call(request)))
 
 
-@dataclass(frozen=True)
-class _Trial:
-    """A case with those who may take part."""
-
-    case: Case
-    requests: Sequence[Request]
-    contenders: Sequence[_Contender]
-    used: Mapping[str, float]
-    """The share of the tolerances by the contender's name."""
-
-
-def _admit(case: Case, contenders: Sequence[_Contender], device: torch.device) -> tuple[_Trial, list[str]]:
-    """Compare all contenders on all requests: a peer that differs gets no time, a rung of ours ends the run."""
+def _admit(
+    case: Case, candidates: Sequence[_Candidate], device: torch.device, marks_ranges: bool
+) -> tuple[Contest[Request], list[str]]:
+    """Compare all candidates on all requests: a peer that differs gets no time, a rung of ours ends the run."""
     (height, width), survivors = case
-    requests = [plant(seed, survivors, case[0], device) for seed in range(_REQUESTS)]
-    used = compare({c.name: (c.rung, c.call) for c in contenders}, requests)
-    admitted, refused = [], []
-    for contender in contenders:
-        if used[contender.name] <= contender.rung.tolerance:
-            admitted.append(contender)
-            continue
+    requests = [plant_request(seed, survivors, case[0], device) for seed in range(_REQUESTS)]
+    contest = Contest(requests, expect, device)
+    refused = contest.enter(
+        {c.name: enter(c.rung, _mark(c, case) if marks_ranges else c.call) for c in candidates},
+    )
+    messages = []
+    for candidate in (c for c in candidates if c.name in refused):
+        allowed = candidate.rung.tolerance
         message = (
-            f"{contender.name} must equal the references with {survivors} detections at {width} × {height}, got a "
-            f"difference of {used[contender.name]:.3g} tolerances where {contender.rung.tolerance:g} are allowed; "
+            f"{candidate.name} must equal the references with {survivors} detections at {width} × {height}, got a "
+            f"difference of {allowed * contest.used[candidate.name]:.3g} tolerances where {allowed:g} are allowed; "
             "it was not timed."
         )
-        if contender.rung.name not in PEERS:
+        if candidate.rung.name not in POSTPROCESSES:
             raise MaskjetError(message)
-        refused.append(message)
-    return _Trial(case, requests, admitted, used), refused
+        messages.append(message)
+    return contest, messages
 
 
-def _measure(trial: _Trial, runs: int, device: torch.device, marks_ranges: bool) -> Iterator[Measurement]:
-    """Time the contenders of each output in turns."""
-    size_hw, survivors = trial.case
+def _measure(
+    case: Case, contest: Contest[Request], candidates: Sequence[_Candidate], runs: int, device: torch.device
+) -> Iterator[RungCost]:
+    """Time those admitted with the same output in turns."""
     for output in _OUTPUTS:
-        rivals = [c for c in trial.contenders if c.output == output]
-        marks = {c.rung.name: _mark(c, trial.case) if marks_ranges else nullcontext for c in rivals}
-        turns = {c.rung.name: partial(_call_in_turn, c.call, trial.requests, marks[c.rung.name]) for c in rivals}
-        times_ms = take_turns(turns, runs=runs, device=device, budget_s=_BUDGET_S)
-        median = {name: statistics.median(times) for name, times in times_ms.items()}
-        for contender in rivals:
-            name = contender.rung.name
-            yield Measurement(
-                rung=name,
+        rivals = {c.name: c for c in candidates if c.output == output}
+        times = contest.time(runs=runs, budget_s=_BUDGET_S, names=rivals)
+        eager = times.get(f"eager/{output}")
+        for name, each in times.items():
+            rung = rivals[name].rung
+            yield RungCost(
+                rung=rung.name,
                 output=output,
-                size_hw=size_hw,
-                survivors=survivors,
-                runs=len(times_ms[name]),
-                p50_ms=round(median[name], 4),
-                p95_ms=round(percentile(times_ms[name], 0.95), 4),
-                speedup=round(median["eager"] / median[name], 3) if "eager" in median else None,
-                tolerance_used=trial.used[contender.name],
-                peak_mib=_peak_mib(contender, trial.requests[0], device),
+                size_hw=case[0],
+                survivors=case[1],
+                runs=each.runs,
+                p50_ms=round(each.p50_ms, 4),
+                p95_ms=round(each.p95_ms, 4),
+                speedup=None if eager is None else round(eager.p50_ms / each.p50_ms, 3),
+                tolerance_used=contest.used[name] * rung.tolerance,
+                peak_mib=_peak_mib(rivals[name], case, device),
             )
 
 
-def _mark(contender: _Contender, case: Case) -> Callable[[], AbstractContextManager[None]]:
+def _mark(candidate: _Candidate, case: Case) -> Postprocess:
     (height, width), survivors = case
-    return partial(torch.cuda.nvtx.range, f"{contender.name} {width}x{height} {survivors} found")
+    title = f"{candidate.name} {width}x{height} {survivors} found"
+
+    def call(request: Request) -> Found:
+        with torch.cuda.nvtx.range(title):
+            return candidate.call(request)
+
+    return call
 
 
-def _call_in_turn(
-    call: Postprocess, requests: Sequence[Request], mark: Callable[[], AbstractContextManager[None]], turn: int
-) -> Found:
-    with mark():
-        return call(requests[turn % len(requests)])
-
-
-def _peak_mib(contender: _Contender, request: Request, device: torch.device) -> float | None:
+def _peak_mib(candidate: _Candidate, case: Case, device: torch.device) -> float | None:
     if device.type != "cuda":
         return None
+    request = plant_request(0, case[1], case[0], device)
     before = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
-    result = contender.call(request)
+    result = candidate.call(request)
     synchronize(device)
     peak = torch.cuda.max_memory_allocated(device) - before
     del result
     return round(peak / 2**20, 2)
 
 
-def _count_work(
-    measurement: Measurement, case: Case, contenders: Sequence[_Contender], device: torch.device
-) -> Measurement:
+def _count_work(measurement: RungCost, case: Case, candidates: Sequence[_Candidate], device: torch.device) -> RungCost:
     """The measurement with the GPU's work, if it is one of this case."""
     if (measurement.size_hw, measurement.survivors) != case:
         return measurement
-    (contender,) = (c for c in contenders if (c.rung.name, c.output) == (measurement.rung, measurement.output))
-    work = profile_gpu(partial(contender.call, plant(0, case[1], case[0], device)), device)
+    (candidate,) = (c for c in candidates if (c.rung.name, c.output) == (measurement.rung, measurement.output))
+    work = profile_gpu(partial(candidate.call, plant_request(0, case[1], case[0], device)), device)
     if work is None:
         return measurement
     return replace(measurement, launches=work.launches, copies=work.copies, gpu_us=work.gpu_us)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
+from benchmarks.contest import Entry
 from benchmarks.rungs import Found, Postprocess, Request, Rung, as_found
 from benchmarks.workloads import QUERIES
 from maskjet import ops
@@ -17,26 +17,19 @@ from maskjet.ops.encode_masks.reference import encode_dense
 _ROUNDING = 0.5 + 1e-3  # pixels that a rounded box may be off
 
 
-def compare(calls: Mapping[str, tuple[Rung, Postprocess]], requests: Sequence[Request]) -> dict[str, float]:
-    """Call some rungs on some requests and compare each result with the references.
+def enter(rung: Rung, call: Postprocess) -> Entry[Request]:
+    """A rung, or what encodes its masks, as a contender: its share is of the tolerances that it may use.
 
-    Args:
-        calls: By name; the rung says whether its boxes are rounded.
-        requests: What to call them with.
-
-    Returns:
-        The largest share of the ops' tolerances that each uses, by name; 0 is equal, infinite where it
-        found other things.
+    It is infinite where the rung found other things than the references did.
     """
-    used = dict.fromkeys(calls, 0.0)
-    for request in requests:
-        expected, strings = _expect(request)
-        for name, (rung, call) in calls.items():
-            used[name] = max(used[name], _share(request, expected, strings, call(request), rung))
-    return used
+
+    def share(request: Request, expected: tuple[Found, list[bytes]], actual: Found) -> float:
+        return _share(request, *expected, actual, rung) / rung.tolerance
+
+    return Entry(call, share)
 
 
-def _expect(request: Request) -> tuple[Found, list[bytes]]:
+def expect(request: Request) -> tuple[Found, list[bytes]]:
     """The references' detections with dense masks, and these as strings."""
     selection = ops.select(
         request.logits,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.video_peers import PEERS
+from benchmarks.peers import PEERS, PIPELINES
 from maskjet.config import DEFAULT_THRESHOLD, EngineConfig
 from maskjet.detections import Detections
 from maskjet.errors import UnsupportedError, first_line
@@ -26,7 +26,7 @@ Image = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
-class Rung:
+class EngineRung:
     """One way to run the engine."""
 
     name: str
@@ -42,21 +42,23 @@ class Rung:
 
 
 _GRAPH = {"engine": "graph", "compile": True}
-RUNGS: Mapping[str, Rung] = {
+RUNGS: Mapping[str, EngineRung] = {
     rung.name: rung
     for rung in (
-        Rung(
+        EngineRung(
             "eager",
             "PyTorch, step by step: the ops' references",
             {"engine": "eager", "implementation": "reference", "compile": False},
         ),
-        Rung("kernels", "the ops' fast implementations", {"engine": "eager", "compile": False}),
-        Rung("graph", "all of a frame as one CUDA graph", {"engine": "graph", "compile": False}),
-        Rung("compile", "the network through torch.compile", _GRAPH),
-        Rung("depth 2", "two frames in flight", _GRAPH, depth=2),
-        Rung("depth 4", "four frames in flight", _GRAPH, depth=4),
-        Rung("depth 6", "six frames in flight", _GRAPH, depth=6),
-        Rung("16 sources", "sixteen videos, a frame of each at once, three such batches in flight", _GRAPH, 3, 16),
+        EngineRung("kernels", "the ops' fast implementations", {"engine": "eager", "compile": False}),
+        EngineRung("graph", "all of a frame as one CUDA graph", {"engine": "graph", "compile": False}),
+        EngineRung("compile", "the network through torch.compile", _GRAPH),
+        EngineRung("depth 2", "two frames in flight", _GRAPH, depth=2),
+        EngineRung("depth 4", "four frames in flight", _GRAPH, depth=4),
+        EngineRung("depth 6", "six frames in flight", _GRAPH, depth=6),
+        EngineRung(
+            "16 sources", "sixteen videos, a frame of each at once, three such batches in flight", _GRAPH, 3, 16
+        ),
     )
 }
 """In the order of the ladder; by name."""
@@ -98,7 +100,7 @@ class Ours(Contender):
         model: Configured for it.
     """
 
-    def __init__(self, rung: Rung, model: Model) -> None:
+    def __init__(self, rung: EngineRung, model: Model) -> None:
         super().__init__(rung.name, rung.what)
         self.rung, self.model = rung, model
         self.sources, self.in_flight = rung.sources, rung.sources * rung.depth
@@ -167,7 +169,7 @@ def build(
     Raises:
         InputError: A name is not known.
     """
-    known = [*RUNGS, *PEERS]
+    known = [*RUNGS, *PIPELINES]
     check_names(only, known)
     wanted = set(only) or set(known)
     contenders: list[Contender] = []
@@ -184,13 +186,13 @@ def build(
             except UnsupportedError as error:
                 notes.append(f"{rung.name} left out: {error}")
     device, state = config.resolve_device(), network.state_dict()
-    for peer in PEERS.values():
-        if peer.name in wanted:
+    for name, build_pipeline in PIPELINES.items():
+        if name in wanted:
             try:
-                detect = peer.build(state, network.spec, device, DEFAULT_THRESHOLD)
+                detect = build_pipeline(state, network.spec, device, DEFAULT_THRESHOLD)
                 detect(np.zeros((64, 64, 3), np.uint8))
             except Exception as error:  # whatever they raise
-                notes.append(f"{peer.name} left out: {type(error).__name__}: {first_line(error)}")
+                notes.append(f"{name} left out: {type(error).__name__}: {first_line(error)}")
             else:
-                contenders.append(Theirs(peer.name, peer.what, detect))
+                contenders.append(Theirs(name, PEERS[name].what, detect))
     return contenders, notes, list(models.values())

@@ -8,11 +8,13 @@ exported in a single bit is not timed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -20,14 +22,13 @@ import typer
 from numpy.typing import NDArray
 
 from benchmarks.command import ReportOption, SizeOption, start
-from benchmarks.timing import take_turns
+from benchmarks.contest import Contest, Entry
 from maskjet.cli.options import parse_size, print_result, progress
 from maskjet.errors import InputError, SourceError, first_line
 from maskjet.extras import require
-from maskjet.onnx import REWRITES, optimize_onnx
+from maskjet.onnx import REWRITES, OptimizedFile, optimize_onnx
 from maskjet.parity import report
 from maskjet.parity.machine import describe_machine
-from maskjet.timing import percentile
 
 EXPORTED = "as exported"
 """The baseline's name."""
@@ -35,16 +36,14 @@ VARIANTS: Mapping[str, Sequence[str]] = {
     "nms_top_k": ("nms_top_k",),
     "level_pooling": ("level_pooling",),
     "loop_concat": ("loop_concat",),
-    "loop_concat + mask_paste": ("loop_concat", "mask_paste"),
     "all": REWRITES,
 }
-"""By name, the rewrites applied; "mask_paste" needs "loop_concat" before it."""
+"""By name, the rewrites applied."""
 _IMAGES = 3
-_Images: TypeAlias = Sequence[NDArray[np.float32]]
 
 
 @dataclass(frozen=True)
-class Measurement:
+class FileCost:
     """One variant."""
 
     variant: str
@@ -62,10 +61,10 @@ class Measurement:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report(report.Report):
+class OnnxReport(report.MeasuredReport):
     """All variants of one file."""
 
-    measurements: Sequence[Measurement]
+    measurements: Sequence[FileCost]
     """As exported first, then in the order of `VARIANTS`."""
     threads: int
     """Of ONNX Runtime, within an op."""
@@ -89,7 +88,7 @@ def run(
     runs: int = 9,
     threads: int = 2,
     on_progress: Callable[[], object] = lambda: None,
-) -> Report:
+) -> OnnxReport:
     """Time an exported detector with and without the rewrites.
 
     Args:
@@ -111,55 +110,40 @@ def run(
     report.check_runs(runs)
     generator = np.random.default_rng(0)
     images = [generator.random((3, *size_hw), dtype=np.float32) for _ in range(_IMAGES)]
-    contest = _Contest(model, images, threads)
-    for name in VARIANTS:
-        contest.enter(name)
+    exported = _open(model, threads)
+    nodes, matched, notes = {EXPORTED: 0}, {EXPORTED: 0}, list[str]()
+    contest = Contest(images, partial(_detect, exported), torch.device("cpu"))
+    contest.enter({EXPORTED: Entry(partial(_detect, exported), _share)})
+    for name, rewrites in VARIANTS.items():
+        session, found = _rewrite(model, rewrites, threads)
+        nodes[EXPORTED], nodes[name] = (sum(each.values()) for each in (found.nodes_before, found.nodes_after))
+        matched[name] = sum(outcome.matched for outcome in found.outcomes)
+        if not matched[name]:
+            notes.append(f"{name} left out: nothing matches")
+        elif contest.enter({name: Entry(partial(_detect, session), _share)}):
+            notes.append(f"{name} left out: its outputs differ")
         on_progress()
-    calls = {name: _as_call(session, images) for name, session in contest.sessions.items()}
-    times_ms = take_turns(calls, runs=runs, device=torch.device("cpu"))
-    baseline = percentile(times_ms[EXPORTED], 0.5)
-    measurements = []
-    for name, times in times_ms.items():
-        p50, p95 = percentile(times, 0.5), percentile(times, 0.95)
-        measurements.append(Measurement(name, contest.matched[name], contest.nodes[name], p50, p95, baseline / p50))
-    result = Report(
+    times = contest.time(runs=runs)
+    result = OnnxReport(
         machine=describe_machine(),
-        measurements=measurements,
-        notes=contest.notes,
+        measurements=[
+            FileCost(name, matched[name], nodes[name], each.p50_ms, each.p95_ms, times[EXPORTED].p50_ms / each.p50_ms)
+            for name, each in times.items()
+        ],
+        notes=notes,
         threads=threads,
-        detections=[len(outputs[0]) for outputs in contest.expected],
+        detections=[len(_detect(exported, image)[0]) for image in images],
     )
     result.write(path)
     return result
 
 
-class _Contest:
-    """The variants that find the same as the file as exported."""
-
-    def __init__(self, model: Path, images: _Images, threads: int) -> None:
-        self._model, self._images, self._threads = model, images, threads
-        self.sessions = {EXPORTED: _open(model, threads)}
-        self.expected = _detect(self.sessions[EXPORTED], images)
-        self.matched = {EXPORTED: 0}
-        self.nodes = {EXPORTED: 0}
-        self.notes: list[str] = []
-
-    def enter(self, name: str) -> None:
-        """Rewrite the file as a variant; note why if it does not take part."""
-        with TemporaryDirectory() as folder:
-            file = Path(folder) / "variant.onnx"
-            found = optimize_onnx(self._model, file, rewrites=VARIANTS[name])
-            self.nodes[EXPORTED] = sum(found.nodes_before.values())
-            if not any(outcome.matched for outcome in found.outcomes):
-                self.notes.append(f"{name} left out: nothing matches")
-                return
-            session = _open(file, self._threads)
-        if not _are_equal(self.expected, _detect(session, self._images)):
-            self.notes.append(f"{name} left out: its outputs differ")
-            return
-        self.sessions[name] = session
-        self.matched[name] = sum(outcome.matched for outcome in found.outcomes)
-        self.nodes[name] = sum(found.nodes_after.values())
+def _rewrite(model: Path, rewrites: Sequence[str], threads: int) -> tuple[Any, OptimizedFile]:
+    """The rewritten file, opened, and what was done to it."""
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "variant.onnx"
+        found = optimize_onnx(model, file, rewrites=rewrites)
+        return _open(file, threads), found
 
 
 def _open(file: Path, threads: int) -> Any:
@@ -173,24 +157,19 @@ def _open(file: Path, threads: int) -> Any:
         raise SourceError(f"{str(file)!r} can't be run by ONNX Runtime: {first_line(error)}") from error
 
 
-def _detect(session: Any, images: _Images) -> list[list[NDArray[Any]]]:
+def _detect(session: Any, image: NDArray[np.float32]) -> list[NDArray[Any]]:
     inputs = session.get_inputs()
     try:
         (given,) = inputs
-        return [session.run(None, {given.name: image}) for image in images]
+        found: list[NDArray[Any]] = session.run(None, {given.name: image})
     except Exception as error:
-        size = "×".join(map(str, images[0].shape))
+        size = "×".join(map(str, image.shape))
         raise InputError(f"model must take one image of {size}, got {first_line(error)}.") from error
+    return found
 
 
-def _are_equal(expected: Sequence[Sequence[NDArray[Any]]], actual: Sequence[Sequence[NDArray[Any]]]) -> bool:
-    pairs = zip(expected, actual, strict=True)
-    return all(np.array_equal(one, other) for two in pairs for one, other in zip(*two, strict=True))
-
-
-def _as_call(session: Any, images: _Images) -> Callable[[int], object]:
-    name = session.get_inputs()[0].name
-    return lambda number: session.run(None, {name: images[number % len(images)]})
+def _share(_image: object, expected: Sequence[NDArray[Any]], actual: Sequence[NDArray[Any]]) -> float:
+    return 0.0 if all(map(np.array_equal, expected, actual)) else math.inf
 
 
 def main(

@@ -9,7 +9,6 @@ make a GPU do is counted last, because the profiler slows down what follows it.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,7 +20,7 @@ import torch
 import typer
 
 from benchmarks.command import DeviceOption, OnlyOption, ReportOption, start
-from benchmarks.timing import measure_bandwidth, take_turns
+from benchmarks.contest import Contest, Entry, take_turns
 from benchmarks.workloads import GPU_WORKLOADS, WORKLOADS, Inputs, Workload, as_listed, to_device
 from maskjet import ops
 from maskjet.cli.options import print_result
@@ -31,8 +30,6 @@ from maskjet.ops.record import Op
 from maskjet.parity import report
 from maskjet.parity.machine import describe_machine
 from maskjet.parity.table import shown
-from maskjet.profiling import profile_gpu
-from maskjet.timing import percentile
 
 Call = Callable[..., Any]
 
@@ -41,7 +38,7 @@ _BUDGET_S = 5.0  # for the turns of one variant
 
 
 @dataclass(frozen=True)
-class Measurement:
+class VariantCost:
     """One implementation of one op on one workload."""
 
     op: str
@@ -69,10 +66,10 @@ class Measurement:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report(report.Report):
+class OpsReport(report.MeasuredReport):
     """All measurements of a run."""
 
-    measurements: Sequence[Measurement]
+    measurements: Sequence[VariantCost]
     """In the order of `ops.RECORDS` and `WORKLOADS`."""
     copy_gb_per_s: float
     """Bytes that the device reads and writes per second, in 1e9, when it copies its own memory."""
@@ -90,16 +87,29 @@ class Report(report.Report):
 
 
 @dataclass(frozen=True)
-class _Contest:
-    """An op on a workload, and who takes part."""
+class _Trial:
+    """An op on a workload."""
 
     op: Op
     workload: str
     inputs: Sequence[Inputs]
-    calls: Mapping[str, Call]
+    contest: Contest[Inputs]
 
 
-def run(path: Path | None = None, *, runs: int = 30, only: Sequence[str] = (), device: str = "auto") -> Report:
+_COPIED_BYTES = {"cpu": 2**27, "cuda": 2**29}
+"""By device: four times the largest cache that we have seen; on a GPU enough to hide the launch."""
+
+
+def measure_bandwidth(device: torch.device) -> float:
+    """Bytes per second that a device reads and writes in the fastest of ten copies within its memory."""
+    size = _COPIED_BYTES[device.type]
+    source = torch.zeros(size, dtype=torch.uint8, device=device)
+    target = torch.ones_like(source)
+    times_ms = take_turns({"copy": lambda _: target.copy_(source)}, runs=10, device=device)["copy"]
+    return 2000 * size / min(times_ms)
+
+
+def run(path: Path | None = None, *, runs: int = 30, only: Sequence[str] = (), device: str = "auto") -> OpsReport:
     """Compare, then time all implementations of the ops.
 
     Args:
@@ -121,19 +131,16 @@ def run(path: Path | None = None, *, runs: int = 30, only: Sequence[str] = (), d
     resolved = EngineConfig(device=device).resolve_device()
     bandwidth = measure_bandwidth(resolved)
     peers, notes = _peers()
-    contests = [
+    trials = [
         _prepare(op, workload, build, peers.get(name, {}), resolved)
         for name, op in ops.RECORDS.items()
         if not only or name in only
         for workload, build in _workloads(name, resolved).items()
     ]
-    timed = [_measure(contest, runs, bandwidth, resolved) for contest in contests]
-    measurements = [
-        _count_launches(contest, measurement, resolved)
-        for contest, found in zip(contests, timed, strict=True)
-        for measurement in found
-    ]
-    found = Report(
+    timed = [found for trial in trials for found in _measure(trial, runs, bandwidth)]
+    contests = {(trial.op.name, trial.workload): trial.contest for trial in trials}
+    measurements = [_count(contests[found.op, found.workload], found) for found in timed]
+    found = OpsReport(
         machine=describe_machine(),
         measurements=measurements,
         notes=notes,
@@ -147,60 +154,53 @@ def _workloads(name: str, device: torch.device) -> Mapping[str, Workload]:
     return {**WORKLOADS[name], **(GPU_WORKLOADS[name] if device.type == "cuda" else {})}
 
 
-def _prepare(op: Op, workload: str, build: Workload, peers: Mapping[str, Call], device: torch.device) -> _Contest:
-    """Build the inputs and find the implementations that serve them."""
+def _prepare(op: Op, workload: str, build: Workload, peers: Mapping[str, Call], device: torch.device) -> _Trial:
+    """Build the inputs, and compare the implementations that serve them and the peers with the reference."""
     inputs = [to_device(build(torch.Generator().manual_seed(seed)), device) for seed in range(_INPUTS)]
     sample = next(iter(inputs[0].values()))
     serving = [name for name, variant in op.variants.items() if variant.refuse(sample) is None]
-    return _Contest(
-        op, workload, inputs, {**{name: partial(op.public, implementation=name) for name in serving}, **peers}
-    )
+    calls: dict[str, Call] = {**{name: partial(op.public, implementation=name) for name in serving}, **peers}
+    contest = Contest(inputs, partial(_call, calls["reference"]), device)
 
+    def share(given: Inputs, expected: Any, actual: Any) -> float:
+        return op.tolerance_used(as_listed(given), expected, actual)
 
-def _measure(contest: _Contest, runs: int, bandwidth: float, device: torch.device) -> list[Measurement]:
-    """Compare all variants on all inputs, then time them in turns."""
-    used = _compare(contest)
-    turns = {name: partial(_call_in_turn, call, contest.inputs) for name, call in contest.calls.items()}
-    times_ms = take_turns(turns, runs=runs, device=device, budget_s=_BUDGET_S)
-    median = {variant: statistics.median(times) for variant, times in times_ms.items()}
-    floor_ms = 1000 * contest.op.bytes_moved(as_listed(contest.inputs[0])) / bandwidth
-    return [
-        Measurement(
-            op=contest.op.name,
-            workload=contest.workload,
-            variant=variant,
-            runs=len(times),
-            p50_ms=round(median[variant], 4),
-            p95_ms=round(percentile(times, 0.95), 4),
-            floor_ms=round(floor_ms, 5),
-            speedup=round(max(median.values()) / median[variant], 2),
-            tolerance_used=used[variant],
+    refused = contest.enter({name: Entry(partial(_call, call), share) for name, call in calls.items()})
+    for name in refused:
+        raise MaskjetError(
+            f"{name} must equal the reference of ops.{op.name} on {workload!r}, got a difference of "
+            f"{contest.used[name]:.3g} tolerances; nothing was timed."
         )
-        for variant, times in times_ms.items()
+    return _Trial(op, workload, inputs, contest)
+
+
+def _call(call: Call, inputs: Inputs) -> Any:
+    return call(**inputs)
+
+
+def _measure(trial: _Trial, runs: int, bandwidth: float) -> list[VariantCost]:
+    """Time all variants in turns."""
+    times = trial.contest.time(runs=runs, budget_s=_BUDGET_S)
+    slowest_ms = max(each.p50_ms for each in times.values())
+    floor_ms = 1000 * trial.op.bytes_moved(as_listed(trial.inputs[0])) / bandwidth
+    return [
+        VariantCost(
+            op=trial.op.name,
+            workload=trial.workload,
+            variant=variant,
+            runs=each.runs,
+            p50_ms=round(each.p50_ms, 4),
+            p95_ms=round(each.p95_ms, 4),
+            floor_ms=round(floor_ms, 5),
+            speedup=round(slowest_ms / each.p50_ms, 2),
+            tolerance_used=trial.contest.used[variant],
+        )
+        for variant, each in times.items()
     ]
 
 
-def _compare(contest: _Contest) -> dict[str, float]:
-    """The largest share of the tolerance that each variant uses."""
-    used = dict.fromkeys(contest.calls, 0.0)
-    for given in contest.inputs:
-        expected, listed = contest.calls["reference"](**given), as_listed(given)
-        for variant, call in contest.calls.items():
-            used[variant] = max(used[variant], contest.op.tolerance_used(listed, expected, call(**given)))
-            if not used[variant] <= 1:
-                raise MaskjetError(
-                    f"{variant} must equal the reference of ops.{contest.op.name} on {contest.workload!r}, "
-                    f"got a difference of {used[variant]:.3g} tolerances; nothing was timed."
-                )
-    return used
-
-
-def _call_in_turn(call: Call, inputs: Sequence[Inputs], turn: int) -> Any:
-    return call(**inputs[turn % len(inputs)])
-
-
-def _count_launches(contest: _Contest, measurement: Measurement, device: torch.device) -> Measurement:
-    work = profile_gpu(partial(contest.calls[measurement.variant], **contest.inputs[0]), device)
+def _count(contest: Contest[Inputs], measurement: VariantCost) -> VariantCost:
+    work = contest.count(measurement.variant)
     return measurement if work is None else replace(measurement, gpu_us=work.gpu_us, launches=work.launches)
 
 

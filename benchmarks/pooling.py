@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable
-
 import torch
 
-from benchmarks.timing import take_turns
-from benchmarks.two_stage_contest import BASELINE, Measurement
-from benchmarks.workloads import pyramid, to_device
+from benchmarks.contest import Contest, Entry
+from benchmarks.two_stage_contest import BASELINE, DetectorCost
+from benchmarks.workloads import Inputs, pyramid, to_device
 from maskjet import ops
 from maskjet.errors import MaskjetError
-from maskjet.profiling import profile_gpu
-from maskjet.timing import percentile
 
 _INPUTS = 4  # that it rotates through
 
 
-def measure_pooling(boxes: int, size: int, runs: int, device: torch.device) -> list[Measurement]:
+def measure_pooling(boxes: int, size: int, runs: int, device: torch.device) -> list[DetectorCost]:
     """Time both on the features of an image of 800 × 1333 pixels.
 
     Args:
@@ -35,27 +30,31 @@ def measure_pooling(boxes: int, size: int, runs: int, device: torch.device) -> l
     pooler = MultiScaleRoIAlign([str(level) for level in range(4)], output_size=size, sampling_ratio=2)
     given = [to_device(pyramid(boxes, size)(torch.Generator().manual_seed(n)), device) for n in range(_INPUTS)]
     # To each the layout that it takes without a copy.
-    theirs = [{str(level): f.contiguous() for level, f in enumerate(inputs["features"])} for inputs in given]
-    calls: dict[str, Callable[[int], torch.Tensor]] = {
-        BASELINE: lambda n: pooler(theirs[n % _INPUTS], [given[n % _INPUTS]["boxes"][0]], [(800, 1344)]),
-        "maskjet": lambda n: ops.roi_align(**given[n % _INPUTS]),
-    }
-    used = ops.RECORDS["roi_align"].tolerance_used(given[0], *(call(0) for call in calls.values()))
-    if not used <= 1:
-        raise MaskjetError(f"ops.roi_align must equal torchvision's, got a difference of {used:.3g} tolerances.")
-    times_ms = take_turns(calls, runs=runs, device=device)
-    median = {name: statistics.median(times) for name, times in times_ms.items()}
+    inputs = [{**each, "theirs": {str(n): f.contiguous() for n, f in enumerate(each["features"])}} for each in given]
+
+    def pool_theirs(inputs: Inputs) -> torch.Tensor:
+        pooled: torch.Tensor = pooler(inputs["theirs"], [inputs["boxes"][0]], [(800, 1344)])
+        return pooled
+
+    def pool_ours(inputs: Inputs) -> torch.Tensor:
+        return ops.roi_align(**{name: value for name, value in inputs.items() if name != "theirs"})
+
+    contest = Contest(inputs, pool_theirs, device)
+    share = ops.RECORDS["roi_align"].tolerance_used
+    if contest.enter({BASELINE: Entry(pool_theirs, share), "maskjet": Entry(pool_ours, share)}):
+        raise MaskjetError(f"ops.roi_align must equal torchvision's, got differences of {contest.used} tolerances.")
+    times = contest.time(runs=runs)
     found = []
-    for name, call in calls.items():
-        work = profile_gpu(lambda call=call: call(0), device)  # type: ignore[misc]
+    for name, each in times.items():
+        work = contest.count(name)
         found.append(
-            Measurement(
+            DetectorCost(
                 setting=f"pooling {boxes:,} boxes, {size} × {size}",
                 contender=name,
-                runs=runs,
-                p50_ms=round(median[name], 4),
-                p95_ms=round(percentile(times_ms[name], 0.95), 4),
-                speedup=round(median[BASELINE] / median[name], 2),
+                runs=each.runs,
+                p50_ms=round(each.p50_ms, 4),
+                p95_ms=round(each.p95_ms, 4),
+                speedup=round(times[BASELINE].p50_ms / each.p50_ms, 2),
                 found=boxes,
                 matched=1.0,
                 largest_difference=0.0,

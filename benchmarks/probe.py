@@ -1,8 +1,9 @@
 """The tensor probe: how far our preprocessed network inputs are from those of the projects we claim to equal.
 
-Two oracles, as their own projects call them: PyTorch's F.interpolate on the device, `predict` of rfdetr 1.11.2 step by
-step, and OpenCV's cv2.resize on the host, both bilinear without antialias. They don't agree with each other: the one
-blends floats, the other bytes in fixed point. How far they are apart is the yardstick for all else.
+Two oracles, none of them our code: PyTorch's F.interpolate on the device, through the functions of torchvision that
+`predict` of rfdetr 1.11.2 calls, and OpenCV's cv2.resize on the host, both bilinear without antialias. They don't agree
+with each other: the one blends floats, the other bytes in fixed point. How far they are apart is the yardstick for all
+else.
 
     python -m benchmarks.probe --count 60 --size 720p --picture probe.png
 """
@@ -19,7 +20,6 @@ from typing import Annotated
 import cv2
 import numpy as np
 import torch
-import torch.nn.functional as F
 import typer
 from numpy.typing import NDArray
 
@@ -30,6 +30,7 @@ from maskjet.cli.options import ModelOption, WeightsOption, print_result, progre
 from maskjet.cli.parity import CocoDirOption, CountOption, ImagesOption, SeedOption, choose_images
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError, UnsupportedError
+from maskjet.extras import require
 from maskjet.media.images import to_image
 from maskjet.model import read_network
 from maskjet.ops.preprocess import RECORD
@@ -50,7 +51,7 @@ BUCKETS = (
 
 
 @dataclass(frozen=True)
-class Measurement:
+class InputDifference:
     """One variant against one oracle, over all images."""
 
     variant: str
@@ -75,10 +76,10 @@ class Measurement:
 
 
 @dataclass(frozen=True)
-class Report(report.Report):
+class ProbeReport(report.MeasuredReport):
     """All variants against both oracles, and the oracles against each other."""
 
-    measurements: Sequence[Measurement]
+    measurements: Sequence[InputDifference]
     """Of each variant both oracles; last the yardstick, one oracle against the other."""
 
     def rows(self) -> list[tuple[str, ...]]:
@@ -87,7 +88,7 @@ class Report(report.Report):
         return [header, *map(_as_row, self.measurements)]
 
 
-def _as_row(m: Measurement) -> tuple[str, ...]:
+def _as_row(m: InputDifference) -> tuple[str, ...]:
     counts = list(m.ulps.values())
     farthest = [bucket for bucket, count in m.ulps.items() if count][-1]
     near, nearby = (sum(counts[: BUCKETS.index(bucket) + 1]) / m.values for bucket in ("1", "5-8"))
@@ -111,7 +112,7 @@ def probe(
     device: torch.device,
     picture: Path | None = None,
     on_progress: Callable[[], object] = lambda: None,
-) -> Report:
+) -> ProbeReport:
     """Compare the network inputs that our implementations make with both oracles'.
 
     Every implementation that can run on the device is probed with both of its filters; its output is filled with NaN
@@ -137,7 +138,7 @@ def probe(
     variants, notes = _find_variants(spec, device)
     oracles = {"F.interpolate": partial(_interpolate, spec=spec), "cv2.resize": partial(_resize, spec=spec)}
     measurements, scene = _compare(images, variants, oracles, device=device, on_progress=on_progress)
-    found = Report(describe_machine(), measurements, notes)
+    found = ProbeReport(describe_machine(), measurements, notes)
     if picture is not None:
         draw(scene, spec, found.machine, picture)
     return found
@@ -167,13 +168,12 @@ def _preprocess(frame: torch.Tensor, *, spec: ModelSpec, implementation: str, re
 
 
 def _interpolate(frame: torch.Tensor, *, spec: ModelSpec) -> torch.Tensor:
-    """Float pixels through PyTorch, operation by operation as rfdetr's `predict`, on the frame's device."""
-    image = frame.permute(2, 0, 1).to(torch.float32, memory_format=torch.contiguous_format)
-    image = image / image.new_tensor(255)  # by a Python number CUDA would multiply with the reciprocal
-    size = (spec.input_size, spec.input_size)
-    resized = F.interpolate(image[None], size=size, mode="bilinear", align_corners=False, antialias=False)[0]
-    mean, std = (resized.new_tensor(values).view(3, 1, 1) for values in (spec.mean, spec.std))
-    return (resized - mean) / std
+    """Torchvision's own functions as rfdetr's `predict` calls them; its resize ends in F.interpolate."""
+    transforms = require("torchvision.transforms.functional", extra="bench", purpose="The tensor probe")
+    image = transforms.to_tensor(frame.cpu().numpy()).to(frame.device)
+    resized = transforms.resize(image, [spec.input_size, spec.input_size], antialias=False)
+    made: torch.Tensor = transforms.normalize(resized, spec.mean, spec.std)
+    return made
 
 
 def _resize(frame: torch.Tensor, *, spec: ModelSpec) -> torch.Tensor:
@@ -191,7 +191,7 @@ def _compare(
     *,
     device: torch.device,
     on_progress: Callable[[], object] = lambda: None,
-) -> tuple[list[Measurement], Scene]:
+) -> tuple[list[InputDifference], Scene]:
     """Variants against oracles, oracles against each other; and the image with the largest difference of all."""
     pairs = [*((variant, oracle) for variant in variants for oracle in oracles), *combinations(oracles, 2)]
     tallies = {pair: _Tally() for pair in pairs}
@@ -245,8 +245,8 @@ class _Tally:
         self.counts += torch.bincount(buckets.flatten(), minlength=len(BUCKETS)).cpu()
         return where
 
-    def as_measurement(self, variant: str, oracle: str) -> Measurement:
-        return Measurement(
+    def as_measurement(self, variant: str, oracle: str) -> InputDifference:
+        return InputDifference(
             variant=variant,
             oracle=oracle,
             images=self.images,

@@ -18,21 +18,22 @@ import typer
 
 from benchmarks.capture import Call, read_calls, read_manifest
 from benchmarks.command import DeviceOption, ReportOption, start
-from benchmarks.timing import take_turns
-from benchmarks.workloads import as_listed, to_device
+from benchmarks.contest import Contest, Entry
+from benchmarks.workloads import Inputs, as_listed, to_device
 from maskjet import ops
 from maskjet.cli.options import print_result, progress
 from maskjet.config import EngineConfig
 from maskjet.ops.record import Op
 from maskjet.parity import report
 from maskjet.parity.machine import describe_machine
+from maskjet.parity.table import shown
 from maskjet.timing import percentile
 
 _EXIT_DIFFERENT = 1
 
 
 @dataclass(frozen=True)
-class Measurement:
+class ReplayCost:
     """One implementation of one op on the calls of one capture."""
 
     capture: str
@@ -43,13 +44,13 @@ class Measurement:
     """The implementation."""
     calls: int
     """That were replayed."""
-    mean_ms: float
-    """Of all timed calls."""
-    p50_ms: float
+    mean_ms: float | None
+    """Of the timed calls: those whose result differed are not timed; None if all did."""
+    p50_ms: float | None
     """Their median."""
-    p90_ms: float
+    p90_ms: float | None
     """Time that 90 % of them kept."""
-    p99_ms: float
+    p99_ms: float | None
     """Time that 99 % of them kept."""
     equal: int
     """Calls whose result was the saved one, bit for bit."""
@@ -62,10 +63,10 @@ class Measurement:
 
 
 @dataclass(frozen=True)
-class Report(report.Report):
+class ReplayReport(report.MeasuredReport):
     """All measurements of a run."""
 
-    measurements: Sequence[Measurement]
+    measurements: Sequence[ReplayCost]
     """By capture, op and implementation."""
 
     @property
@@ -79,7 +80,7 @@ class Report(report.Report):
         checks = ("equal", "within tolerance", "different", "tolerance")
         rows: list[tuple[str, ...]] = [("capture", "op", "implementation", "calls", *times, *checks)]
         for m in self.measurements:
-            numbers = (f"{ms:.3f}" for ms in (m.mean_ms, m.p50_ms, m.p90_ms, m.p99_ms))
+            numbers = (shown(ms, 3) for ms in (m.mean_ms, m.p50_ms, m.p90_ms, m.p99_ms))
             counts = (str(m.equal), str(m.within_tolerance), str(m.different), f"{m.tolerance_used:.2g}")
             rows.append((m.capture, m.op, m.implementation, str(m.calls), *numbers, *counts))
         return rows
@@ -92,23 +93,26 @@ class _Tally:
     times_ms: list[float] = field(default_factory=list)
     shares: list[float] = field(default_factory=list)
 
-    def finish(self, capture: str, op: str, implementation: str) -> Measurement:
+    def finish(self, capture: str, op: str, implementation: str) -> ReplayCost:
         equal = sum(share == 0 for share in self.shares)
         within = sum(0 < share <= 1 for share in self.shares)
-        return Measurement(
+        return ReplayCost(
             capture=capture,
             op=op,
             implementation=implementation,
             calls=len(self.shares),
-            mean_ms=round(statistics.fmean(self.times_ms), 4),
-            p50_ms=round(statistics.median(self.times_ms), 4),
-            p90_ms=round(percentile(self.times_ms, 0.9), 4),
-            p99_ms=round(percentile(self.times_ms, 0.99), 4),
+            mean_ms=round(statistics.fmean(self.times_ms), 4) if self.times_ms else None,
+            p50_ms=round(statistics.median(self.times_ms), 4) if self.times_ms else None,
+            p90_ms=self._percentile(0.9),
+            p99_ms=self._percentile(0.99),
             equal=equal,
             within_tolerance=within,
             different=len(self.shares) - equal - within,
             tolerance_used=max(self.shares),
         )
+
+    def _percentile(self, share: float) -> float | None:
+        return round(percentile(self.times_ms, share), 4) if self.times_ms else None
 
 
 def run(
@@ -119,7 +123,7 @@ def run(
     runs: int = 5,
     device: str = "auto",
     on_progress: Callable[[], None] = lambda: None,
-) -> Report:
+) -> ReplayReport:
     """Replay captures.
 
     Args:
@@ -141,7 +145,7 @@ def run(
     resolved = EngineConfig(device=device).resolve_device()
     manifests = {folder: read_manifest(folder) for folder in captures}
     machine = describe_machine()
-    measurements: list[Measurement] = []
+    measurements: list[ReplayCost] = []
     for folder, manifest in manifests.items():
         tallies: dict[tuple[str, str], _Tally] = {}
         for index in range(manifest["frames"]):
@@ -149,7 +153,7 @@ def run(
                 _replay(call, implementation, runs, resolved, tallies)
             on_progress()
         measurements += [tally.finish(folder.name, *names) for names, tally in tallies.items()]
-    found = Report(machine, measurements)
+    found = ReplayReport(machine, measurements)
     found.write(path)
     return found
 
@@ -159,16 +163,22 @@ def _replay(
     call: Call, implementation: str | None, runs: int, device: torch.device, tallies: dict[tuple[str, str], _Tally]
 ) -> None:
     op, inputs, expected = ops.RECORDS[call.op], to_device(call.inputs, device), to_device(call.expected, device)
-    calls = {
-        name: partial(op.public, **inputs, implementation=name)
-        for name in _implementations(op, implementation, next(iter(inputs.values())))
-    }
-    shares = {name: _share(op, inputs, expected, again()) for name, again in calls.items()}
-    turns = {name: partial(_ignore_turn, again) for name, again in calls.items()}
-    for name, times_ms in take_turns(turns, runs=runs, device=device).items():
+    contest = Contest([inputs], lambda _: expected, device)
+    contest.enter(
+        {
+            name: Entry(partial(_call, op, name), partial(_share, op))
+            for name in _implementations(op, implementation, next(iter(inputs.values())))
+        }
+    )
+    times = contest.time(runs=runs)
+    for name, share in contest.used.items():
         tally = tallies.setdefault((op.name, name), _Tally())
-        tally.times_ms += times_ms
-        tally.shares.append(shares[name])
+        tally.shares.append(share)
+        tally.times_ms += times[name].each_ms if name in times else ()
+
+
+def _call(op: Op, implementation: str, inputs: Inputs) -> Any:
+    return op.public(**inputs, implementation=implementation)
 
 
 def _implementations(op: Op, implementation: str | None, sample: torch.Tensor) -> list[str]:
@@ -177,15 +187,11 @@ def _implementations(op: Op, implementation: str | None, sample: torch.Tensor) -
     return [name for name, variant in op.variants.items() if variant.refuse(sample) is None]
 
 
-def _share(op: Op, inputs: dict[str, Any], expected: Any, actual: Any) -> float:
+def _share(op: Op, inputs: Inputs, expected: Any, actual: Any) -> float:
     try:
         return op.tolerance_used(as_listed(inputs), expected, actual)
     except (RuntimeError, ValueError, IndexError):  # other shapes, or no RLE at all
         return inf
-
-
-def _ignore_turn(call: Callable[[], Any], _turn: int) -> Any:
-    return call()
 
 
 def main(

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 
-from benchmarks.workloads import CLASSES, MASK_SIDE, QUERIES
+from benchmarks.workloads import CLASSES, MASK_SIDE, QUERIES, draw_logits
 from maskjet import coco_rle, ops
 from maskjet.errors import UnsupportedError
 from maskjet.ops.paste_masks.cases import blobs
@@ -82,7 +82,7 @@ class Rung:
     """Whether its boxes are whole pixels."""
 
 
-def plant(seed: int, survivors: int, size_hw: tuple[int, int], device: torch.device) -> Request:
+def plant_request(seed: int, survivors: int, size_hw: tuple[int, int], device: torch.device) -> Request:
     """Random logits with blobs for masks, of which exactly `survivors` pass the threshold.
 
     Args:
@@ -92,11 +92,7 @@ def plant(seed: int, survivors: int, size_hw: tuple[int, int], device: torch.dev
         device: Where to put it.
     """
     generator = torch.Generator().manual_seed(seed)
-    logits = (1.5 * torch.randn(1, QUERIES, CLASSES, generator=generator) - 6).clamp(max=-1)
-    where = torch.randperm(QUERIES, generator=generator)[:survivors]
-    classes = torch.randint(0, CLASSES, (survivors,), generator=generator)
-    # Evenly apart: rounding a sigmoid otherwise must not change the order.
-    logits[0, where, classes] = 0.5 + torch.arange(survivors, dtype=torch.float32) / QUERIES
+    logits = draw_logits(QUERIES, survivors, generator)
     height, width = size_hw
     return Request(
         logits=logits.to(device),

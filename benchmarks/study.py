@@ -17,14 +17,14 @@ from typing import Annotated, Any, Literal
 import typer
 
 from benchmarks.command import SizeOption, start
-from benchmarks.study_parts import CONFIDENCES, DEMO, PARTS, SIZE_HW, Part
+from benchmarks.study_parts import CONFIDENCES, DEMO, PARTS, SIZE_HW, StudyPart
 from maskjet.cli.options import parse_size, print_result, progress
 from maskjet.cli.parity import ResamplesOption
 from maskjet.errors import InputError, SourceError, UnsupportedError
 from maskjet.files import write_json
 from maskjet.parity import RESAMPLES, check, coco
 from maskjet.parity.dump import Dump, write_dump
-from maskjet.parity.images import Kept, Traffic
+from maskjet.parity.images import KeptImages, Traffic
 from maskjet.parity.machine import Machine, describe_machine
 from maskjet.parity.table import as_table
 from maskjet.parity.variants import Variant
@@ -37,7 +37,7 @@ class Answer:
 
     title: str
     """The question's."""
-    reports: Sequence[check.Report]
+    reports: Sequence[check.CheckReport]
     """One per pair both of whose variants are there."""
 
 
@@ -53,12 +53,12 @@ class PartReport:
     """Compared."""
     answers: Sequence[Answer]
     """To its questions."""
-    precision: coco.Report | None
+    precision: coco.PrecisionReport | None
     """Average precision of all variants; None where the truth means nothing."""
 
 
 @dataclass(frozen=True)
-class Report:
+class StudyReport:
     """The whole study."""
 
     machine: Machine
@@ -131,7 +131,7 @@ def compare(
     resamples: int = RESAMPLES,
     notes: Sequence[str] = (),
     on_progress: Callable[[], object] = lambda: None,
-) -> Report:
+) -> StudyReport:
     """Compare the dumps that are there, on this machine or another one, and write study.json beside them.
 
     Args:
@@ -154,7 +154,7 @@ def compare(
         if dumps:
             runs[part.name] = {name: found.run for name, found in dumps.items()}
             reports.append(_compare(part, dumps, streets, resamples, on_progress))
-    report = Report(describe_machine(), reports, runs, notes)
+    report = StudyReport(describe_machine(), reports, runs, notes)
     write_json(folder / "study.json", report.as_dict(), "folder")
     return report
 
@@ -166,15 +166,15 @@ def steps(*, only: Sequence[str] = (), variants: Sequence[str] = (), images: int
     )
 
 
-def _parts(only: Sequence[str]) -> Iterator[Part]:
+def _parts(only: Sequence[str]) -> Iterator[StudyPart]:
     return (part for part in PARTS.values() if not only or part.name in only)
 
 
-def _count(part: Part, images: int | None) -> int:
+def _count(part: StudyPart, images: int | None) -> int:
     return images or (5000 if part is DEMO else 1000)
 
 
-def _path(folder: Path, part: Part, variant: Variant) -> Path:
+def _path(folder: Path, part: StudyPart, variant: Variant) -> Path:
     words = "".join(letter if letter.isalnum() else " " for letter in variant.name).split()
     return folder / part.name / ("_".join(words) + ".npz")
 
@@ -192,7 +192,7 @@ def _load(path: Path, variant: Variant, streets: Traffic) -> Dump:
 
 
 def _dump_part(
-    folder: Path, part: Part, streets: Traffic, variants: Sequence[str], on_progress: Callable[[], object]
+    folder: Path, part: StudyPart, streets: Traffic, variants: Sequence[str], on_progress: Callable[[], object]
 ) -> Iterator[str]:
     """Dump what is not there yet; yields why something can't be had."""
     todo = [v for v in part.variants if not variants or v.name in variants]
@@ -201,7 +201,7 @@ def _dump_part(
         on_progress()
     if not missing:
         return
-    images = Kept(streets)
+    images = KeptImages(streets)
     network = part.make_network(images)
     for variant in missing:
         try:
@@ -212,7 +212,7 @@ def _dump_part(
 
 
 def _compare(
-    part: Part, dumps: Mapping[str, Dump], streets: Traffic, resamples: int, on_progress: Callable[[], object]
+    part: StudyPart, dumps: Mapping[str, Dump], streets: Traffic, resamples: int, on_progress: Callable[[], object]
 ) -> PartReport:
     answers = []
     for question in part.questions:

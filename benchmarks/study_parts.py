@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from benchmarks.planted import plant
-from benchmarks.video_peers import ORACLE, PEERS, Peer
+from benchmarks.peers import PEERS
+from benchmarks.planted import plant_network
 from maskjet.config import EngineConfig
 from maskjet.model import read_network
 from maskjet.networks.rfdetr import RFDETR
@@ -36,7 +36,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Part:
+class StudyPart:
     """Variants of one network on one set of images."""
 
     name: str
@@ -64,14 +64,14 @@ def _graph(name: str, precision: str, *, compile: bool = False, depth: int = 4, 
     return Variant(name, config, depth=depth, batch=batch)
 
 
-def _peer(name: str, peer: Peer) -> Variant:
-    return Variant(name, program=peer.name, build=peer.build)
+def _peer(name: str, peer: str) -> Variant:
+    return Variant(name, program=peer, build=PEERS[peer].pipeline)
 
 
 _POST_REFERENCE = {"select": "reference", "encode_masks": "reference"}
 _POST_CPU = {"select": "cpu", "encode_masks": "cpu"}
 
-DEMO = Part(
+DEMO = StudyPart(
     name="demo",
     what="the demo model on generated streets",
     make_network=lambda _images: read_network("demo"),
@@ -129,10 +129,12 @@ DEMO = Part(
 )
 """Baseline of average precision: the first variant."""
 
-NANO = Part(
+NANO = StudyPart(
     name="nano",
     what="RF-DETR-Seg Nano with planted random weights on generated streets of one shape",
-    make_network=lambda images: plant(SPECS[_SPEC], [images.at(number)[1] for number in range(8)], survivors=_PLANTED),
+    make_network=lambda images: plant_network(
+        SPECS[_SPEC], [images.at(number)[1] for number in range(8)], survivors=_PLANTED
+    ),
     variants=tuple(
         replace(variant, threshold=_CERTAIN)
         for variant in (
@@ -141,10 +143,10 @@ NANO = Part(
             _steps("postprocess: cpu", implementation=_POST_CPU),
             replace(_steps("fp32, one by one"), batch=1),
             _graph("fp16, compiled, depth 4", "fp16", compile=True, batch=1),
-            _peer("rfdetr predict()", PEERS["rfdetr"]),
-            _peer("rfdetr predict(), no TF32", ORACLE),
-            _peer("rfdetr, fp16", PEERS["rfdetr_fp16"]),
-            _peer("inference-models", PEERS["inference_models"]),
+            _peer("rfdetr predict()", "rfdetr"),
+            _peer("rfdetr predict(), no TF32", "rfdetr_ieee"),
+            _peer("rfdetr, fp16", "rfdetr_fp16"),
+            _peer("inference-models", "inference_models"),
         )
     ),
     questions=(
@@ -165,5 +167,5 @@ NANO = Part(
     ),
     has_truth=False,
 )
-PARTS: Mapping[str, Part] = {part.name: part for part in (DEMO, NANO)}
+PARTS: Mapping[str, StudyPart] = {part.name: part for part in (DEMO, NANO)}
 """By name."""

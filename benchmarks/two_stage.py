@@ -16,10 +16,10 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from benchmarks import planted_two_stage
 from benchmarks.command import DeviceOption, OnlyOption, ReportOption, SizeOption, start
+from benchmarks.planted import plant_detector
 from benchmarks.pooling import measure_pooling
-from benchmarks.two_stage_contest import BASELINE, CONTENDERS, Contest, Measurement, to_float
+from benchmarks.two_stage_contest import BASELINE, CONTENDERS, DetectorCost, Detectors, to_float
 from maskjet.cli.options import parse_size, print_result, progress
 from maskjet.config import EngineConfig
 from maskjet.parity import report
@@ -36,10 +36,10 @@ _IMAGES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report(report.Report):
+class TwoStageReport(report.MeasuredReport):
     """All contenders at all settings."""
 
-    measurements: Sequence[Measurement]
+    measurements: Sequence[DetectorCost]
     """By setting, in the order of `CONTENDERS`."""
     model: str
     """torchvision's builder."""
@@ -71,7 +71,7 @@ def run(
     device: str = "auto",
     uses_tf32: bool = True,
     on_progress: Callable[[], object] = lambda: None,
-) -> Report:
+) -> TwoStageReport:
     """Compare, then time a detector with and without the rewrites.
 
     Args:
@@ -100,7 +100,7 @@ def run(
     where = EngineConfig(device=device).resolve_device()
     with convolutions_in_tf32(uses_tf32):
         images = [np.array(sample(seed, size_hw=size_hw).image) for seed in range(_IMAGES)]
-        planted = planted_two_stage.build(
+        planted = plant_detector(
             model,
             [to_float(image, where) for image in images],
             candidates=_CANDIDATES,
@@ -108,10 +108,10 @@ def run(
             min_size=min(size_hw),
             max_size=max(size_hw),
         )
-        machine, notes, measurements = describe_machine(), list[str](), list[Measurement]()
+        notes, measurements = list[str](), list[DetectorCost]()
         wanted = [name for name in CONTENDERS if name in only or not only or name == BASELINE]
-        result = Report(
-            machine=machine,
+        result = TwoStageReport(
+            machine=describe_machine(),
             measurements=measurements,
             notes=notes,
             model=model,
@@ -121,17 +121,24 @@ def run(
         for setting in settings:
             if setting == "stress":
                 planted.roi_heads.score_thresh = 0.0
-            with Contest(planted, images, where) as contest:
-                for name in wanted:
-                    contest.enter(name)
-                    on_progress()
-                measurements += contest.measure(setting, runs)
-                notes += [f"{setting}: {note}" for note in [*contest.notes, *contest.slower_paths()]]
+            with Detectors(planted, images, where) as detectors:
+                measurements += _measure(detectors, setting, wanted, runs, on_progress)
+                notes += [f"{setting}: {note}" for note in [*detectors.notes, *detectors.slower_paths()]]
             result.write(path)
         if not only:
             measurements += [found for boxes, size in _POOLED for found in measure_pooling(boxes, size, runs, where)]
             result.write(path)
         return result
+
+
+def _measure(
+    detectors: Detectors, setting: str, names: Sequence[str], runs: int, on_progress: Callable[[], object]
+) -> list[DetectorCost]:
+    """Make contenders ready, compare and time them."""
+    for name in names:
+        detectors.enter(name)
+        on_progress()
+    return detectors.measure(setting, runs)
 
 
 def main(

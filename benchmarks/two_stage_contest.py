@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import gc
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.aten import FOLD_NMS, GATHER_LEVELS, PICK_LEVELS, Rewrite, capture
-from benchmarks.timing import take_turns
+from benchmarks.contest import Contest, Entry, Times
 from maskjet import coco_rle
 from maskjet.config import EngineConfig
 from maskjet.detections import Detections
@@ -23,9 +22,8 @@ from maskjet.errors import MaskjetError, first_line
 from maskjet.model import Model
 from maskjet.parity.pair import Pairing, pair
 from maskjet.process import garbage_frozen
-from maskjet.profiling import profile_gpu, profile_host
+from maskjet.profiling import profile_host
 from maskjet.rewrites import optimize
-from maskjet.timing import percentile
 
 Image = NDArray[np.uint8]
 Detect = Callable[[Image], Detections]
@@ -51,10 +49,12 @@ CONTENDERS = (BASELINE, _ENCODED, *_CAPTURED, *_OURS, "torchvision, torch.compil
 """Their names."""
 _HALF = 0.5  # the probability from which a pixel is inside
 _BUDGET_S = 10.0  # for the turns of one contender
+_LEAST_MATCHED = 0.5
+"""Share of detections that must pair: networks that are planted, not trained, rank ties by the last bit."""
 
 
 @dataclass(frozen=True)
-class Measurement:
+class DetectorCost:
     """One contender at one setting."""
 
     setting: str
@@ -87,7 +87,7 @@ class Measurement:
     """Calls per image that block until the GPU has done something; those of the engine poll instead, once."""
 
 
-class Contest(ExitStack):
+class Detectors(ExitStack):
     """Those who find what torchvision finds, on one device and at one setting."""
 
     def __init__(self, planted: Any, images: Sequence[Image], device: torch.device) -> None:
@@ -97,30 +97,28 @@ class Contest(ExitStack):
         self._calls: dict[str, Detect] = {}
         self._models: dict[str, Model] = {}
         self._same: dict[str, Pairing] = {}
-        self._expected: list[Detections] = []
+        self._expected = {id(image): _as_detections(_detect(planted, image, device)) for image in images}
+        self._contest = Contest(images, lambda image: self._expected[id(image)], device)
         self.notes: list[str] = []
 
     def enter(self, name: str) -> None:
         """Make a contender ready and pair what it finds; note why if it can't take part."""
+        same = self._same[name] = Pairing()
+
+        def share(_image: Image, expected: Detections, actual: Any) -> float:
+            same.add(pair(expected, _as_detections(actual)))
+            return (1 - same.share) / (1 - _LEAST_MATCHED)
+
         try:
-            call = self._build(name)
+            call = self._calls[name] = self._build(name)
             for _ in range(2):
                 call(self._images[0])  # a graph is captured with the second
-            found = [call(image) for image in self._images]
+            refused = self._contest.enter({name: Entry(call, share)})
         except (MaskjetError, RuntimeError, ImportError) as error:
             self.notes.append(f"{name} left out: {first_line(error)}")
             return
-        if name == BASELINE:
-            self._expected = [_as_detections(theirs) for theirs in found]
-        else:
-            self._same[name] = self._compare(found)
-        self._calls[name] = call
-
-    def _compare(self, found: Sequence[Any]) -> Pairing:
-        same = Pairing()
-        for expected, actual in zip(self._expected, found, strict=True):
-            same.add(pair(expected, _as_detections(actual)))
-        return same
+        if refused:
+            self.notes.append(f"{name} left out: {same.share:.1%} of its detections match")
 
     def _build(self, name: str) -> Any:
         """A function from an image to its detections, or to what torchvision returns."""
@@ -162,37 +160,35 @@ class Contest(ExitStack):
         fallbacks = {name: model.report().fallbacks for name, model in self._models.items()}
         return [f"{name}: {times} × {why}" for name, taken in fallbacks.items() for why, times in taken.items()]
 
-    def measure(self, setting: str, runs: int) -> list[Measurement]:
+    def measure(self, setting: str, runs: int) -> list[DetectorCost]:
         """Time them in turns, then count what they make the GPU do."""
         gc.collect()
         with garbage_frozen():
-            calls = {name: _in_turn(call, self._images) for name, call in self._calls.items()}
-            times_ms = take_turns(calls, runs=runs, device=self._device, budget_s=_BUDGET_S)
-        median = {name: statistics.median(times) for name, times in times_ms.items()}
+            times = self._contest.time(runs=runs, budget_s=_BUDGET_S)
+        baseline_ms = times[BASELINE].p50_ms
         return [
-            self._count(name, self._measure(setting, name, times, median[BASELINE] / median[name]))
-            for name, times in times_ms.items()
+            self._count(name, self._measure(setting, name, each, baseline_ms / each.p50_ms))
+            for name, each in times.items()
         ]
 
-    def _measure(self, setting: str, name: str, times_ms: Sequence[float], speedup: float) -> Measurement:
-        same = self._same.get(name)
-        found = sum(map(len, self._expected)) if same is None else same.matched + same.extra
-        return Measurement(
+    def _measure(self, setting: str, name: str, times: Times, speedup: float) -> DetectorCost:
+        same = self._same[name]
+        return DetectorCost(
             setting=setting,
             contender=name,
-            runs=len(times_ms),
-            p50_ms=round(statistics.median(times_ms), 3),
-            p95_ms=round(percentile(times_ms, 0.95), 3),
+            runs=times.runs,
+            p50_ms=round(times.p50_ms, 3),
+            p95_ms=round(times.p95_ms, 3),
             speedup=round(speedup, 2),
-            found=found / len(self._images),
-            matched=1.0 if same is None else same.share,
-            largest_difference=max(same.confidence_differences, default=0.0) if same else 0.0,
-            smallest_iou=min(same.mask_ious, default=None) if same else None,
+            found=(same.matched + same.extra) / len(self._images),
+            matched=same.share,
+            largest_difference=max(same.confidence_differences, default=0.0),
+            smallest_iou=min(same.mask_ious, default=None),
         )
 
-    def _count(self, name: str, measured: Measurement) -> Measurement:
+    def _count(self, name: str, measured: DetectorCost) -> DetectorCost:
         call, image = self._calls[name], self._images[0]
-        work = profile_gpu(lambda: call(image), self._device)
+        work = self._contest.count(name)
         host = profile_host(lambda: call(image), self._device, times=1)
         if work is None or host is None:
             return measured
@@ -203,10 +199,6 @@ class Contest(ExitStack):
             launches=host.launches,
             waits=host.waits,
         )
-
-
-def _in_turn(call: Detect, images: Sequence[Image]) -> Callable[[int], object]:
-    return lambda number: call(images[number % len(images)])
 
 
 def to_float(image: Image, device: torch.device) -> torch.Tensor:

@@ -21,6 +21,18 @@ QUERIES, CLASSES, MASK_SIDE = 100, 91, 78
 """RF-DETR-Seg Nano's."""
 
 
+def draw_logits(queries: int, found: int, generator: torch.Generator) -> torch.Tensor:
+    """Random class logits of one image [1, queries, CLASSES] of which exactly `found` queries pass 0.5, one class each.
+
+    Those that pass are evenly apart: rounding a sigmoid otherwise must not change the order.
+    """
+    logits = (1.5 * torch.randn(1, queries, CLASSES, generator=generator) - 6).clamp(max=-1)
+    where = torch.randperm(queries, generator=generator)[:found]
+    classes = torch.randint(0, CLASSES, (found,), generator=generator)
+    logits[0, where, classes] = 0.5 + torch.arange(found, dtype=torch.float32) / queries
+    return logits
+
+
 def _frames(size: str, *, batch: int = 1, **options: Any) -> Workload:
     def build(generator: torch.Generator) -> Inputs:
         frames = torch.randint(0, 256, (batch, *SIZES_HW[size], 3), dtype=torch.uint8, generator=generator)
@@ -31,8 +43,7 @@ def _frames(size: str, *, batch: int = 1, **options: Any) -> Workload:
 
 def _predictions(queries: int, *, found: int = 25, **options: Any) -> Workload:
     def build(generator: torch.Generator) -> Inputs:
-        logits = (1.5 * torch.randn(1, queries, CLASSES, generator=generator) - 6).clamp(max=-1)  # none by chance
-        logits[0, :found, 3] = 1 + torch.rand(found, generator=generator)
+        logits = draw_logits(queries, found, generator)
         boxes = torch.rand(1, queries, 4, generator=generator)
         return {"logits": logits, "boxes": boxes, "image_sizes": [SIZES_HW["1080p"]], **options}
 

@@ -15,7 +15,7 @@ from maskjet.media.frames import open_source
 from maskjet.media.images import Image
 from maskjet.model import Model
 from maskjet.parity.machine import describe_machine
-from maskjet.parity.report import Report, check_runs
+from maskjet.parity.report import MeasuredReport, check_runs
 from maskjet.parity.table import shown
 from maskjet.profiling import profile_gpu, profile_host
 from maskjet.timing import percentile, play, rotate
@@ -43,7 +43,7 @@ class Rate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SourceReport(Report):
+class SourceReport(MeasuredReport):
     """What a source costs through a model."""
 
     measurements: Sequence[Rate]

@@ -2,9 +2,9 @@
 
 import pytest
 
-from benchmarks import timing
+from benchmarks import ops
 
 
 @pytest.fixture(autouse=True)
 def _small_copies(monkeypatch):
-    monkeypatch.setitem(timing._COPIED_BYTES, "cpu", 2**20)
+    monkeypatch.setitem(ops._COPIED_BYTES, "cpu", 2**20)

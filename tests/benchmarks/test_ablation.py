@@ -10,27 +10,33 @@ import pytest
 import torch
 
 from benchmarks import ablation, chart
-from benchmarks.agreement import compare
-from benchmarks.peers import PEERS
-from benchmarks.rungs import RUNGS, THRESHOLD, Rung, encode_on_host, plant
+from benchmarks.agreement import enter, expect
+from benchmarks.contest import Contest
+from benchmarks.rungs import RUNGS, THRESHOLD, Rung, encode_on_host, plant_request
 from maskjet.errors import InputError, MaskjetError, MissingDependencyError, UnsupportedError
 
 CPU = torch.device("cpu")
 SIZE_HW = (90, 130)
 
 
+def compare(calls, requests):
+    """The share of the tolerances that each rung uses, by name."""
+    contest = Contest(requests, expect, CPU)
+    contest.enter({name: enter(*given) for name, given in calls.items()})
+    return contest.used
+
+
 def test_the_rungs_of_the_study():
     assert list(RUNGS) == ["eager", "compiled", "compiled_fixed", "compiled_hybrid", "triton_dense", "triton_rle"]
-    assert list(PEERS) == ["rfdetr", "inference_torch", "inference_triton"]
 
 
 @pytest.mark.parametrize("survivors", [0, 1, 25, 100])
 def test_exactly_so_many_survive(survivors):
-    request = plant(3, survivors, SIZE_HW, CPU)
+    request = plant_request(3, survivors, SIZE_HW, CPU)
     passing = (request.logits[0].sigmoid() > THRESHOLD).nonzero()
     assert len(passing) == len(passing[:, 0].unique()) == survivors
-    assert torch.equal(request.mask_logits, plant(3, 7, SIZE_HW, CPU).mask_logits) == (survivors == 7)
-    assert not torch.equal(request.logits, plant(4, survivors, SIZE_HW, CPU).logits)
+    assert torch.equal(request.mask_logits, plant_request(3, 7, SIZE_HW, CPU).mask_logits) == (survivors == 7)
+    assert not torch.equal(request.logits, plant_request(4, survivors, SIZE_HW, CPU).logits)
 
 
 @pytest.mark.parametrize("survivors", [0, 5, 100])
@@ -42,7 +48,7 @@ def test_plain_rungs_equal_the_references(name, survivors, monkeypatch):
         "masks": (RUNGS[name], call),
         "rle": (RUNGS[name], lambda request: encode_on_host(call(request))),
     }
-    used = compare(calls, [plant(seed, survivors, SIZE_HW, CPU) for seed in range(2)])
+    used = compare(calls, [plant_request(seed, survivors, SIZE_HW, CPU) for seed in range(2)])
     assert used == {"masks": 0, "rle": 0}
 
 
@@ -65,7 +71,7 @@ EDITS = {
 @pytest.mark.parametrize("edit", EDITS)
 def test_a_wrong_rung_gets_no_time_and_no_file(edit, tmp_path, monkeypatch):
     monkeypatch.setitem(ablation.RUNGS, "wrong", _wrong(EDITS[edit]))
-    monkeypatch.setattr(ablation, "take_turns", lambda *_, **__: pytest.fail("was timed"))
+    monkeypatch.setattr(Contest, "time", lambda *_, **__: pytest.fail("was timed"))
     with pytest.raises(MaskjetError, match=r"^wrong/masks must equal .* 5 detections at 130 × 90, got .* not timed"):
         ablation.run(tmp_path / "out", sizes_hw=[SIZE_HW], survivors=[5], only=["eager", "wrong"], device="cpu")
     assert not (tmp_path / "out").exists()
@@ -73,14 +79,14 @@ def test_a_wrong_rung_gets_no_time_and_no_file(edit, tmp_path, monkeypatch):
 
 def test_rounded_boxes_are_within_half_a_pixel():
     rung = replace(_wrong(lambda found: replace(found, xyxy=found.xyxy.round().int())), rounds_boxes=True)
-    requests = [plant(0, 5, SIZE_HW, CPU)]
+    requests = [plant_request(0, 5, SIZE_HW, CPU)]
     assert compare({"rounded": (rung, rung.build(CPU))}, requests) == {"rounded": 0}
     rung = replace(_wrong(lambda found: replace(found, xyxy=found.xyxy.round().int() + 1)), rounds_boxes=True)
     assert compare({"off": (rung, rung.build(CPU))}, requests) == {"off": math.inf}
 
 
 def test_a_peer_that_differs_gets_no_time(monkeypatch):
-    monkeypatch.setitem(ablation.PEERS, "peer", replace(_wrong(EDITS["mask off"]), name="peer", tolerance=100))
+    monkeypatch.setitem(ablation.POSTPROCESSES, "peer", replace(_wrong(EDITS["mask off"]), name="peer", tolerance=100))
     report = ablation.run(sizes_hw=[SIZE_HW], survivors=[0, 5], runs=1, only=["eager", "peer"], device="cpu")
     timed = {(m.rung, m.survivors) for m in report.measurements}
     assert timed == {("eager", 0), ("eager", 5), ("peer", 0)}
@@ -134,7 +140,7 @@ def test_without_matplotlib_a_sentence_says_so(tmp_path, monkeypatch):
 
 
 def test_what_can_not_run_is_left_out_with_its_reason(monkeypatch):
-    monkeypatch.setattr("benchmarks.peers.importlib.import_module", _refuse_to_import)
+    monkeypatch.setattr("benchmarks.peers.loading.importlib.import_module", _refuse_to_import)
     report = ablation.run(
         sizes_hw=[(64, 64)],
         survivors=[1],

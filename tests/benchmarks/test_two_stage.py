@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import planted_two_stage, two_stage
+from benchmarks import planted, two_stage
 from benchmarks.pooling import measure_pooling
 from maskjet.errors import InputError
 from maskjet.traffic import sample
@@ -18,14 +18,14 @@ SMALL = "fasterrcnn_mobilenet_v3_large_320_fpn"
 def _quick(monkeypatch):
     monkeypatch.setattr(two_stage, "_IMAGES", 2)
     monkeypatch.setattr(two_stage, "_POOLED", ((20, 3),))
-    monkeypatch.setattr(planted_two_stage, "_STEPS", 6)
+    monkeypatch.setattr(planted, "_STEPS", 6)
 
 
 def test_planted_detectors_find_about_what_was_asked_for():
     images = [torch.from_numpy(np.array(sample(n, size_hw=(96, 160)).image)).permute(2, 0, 1) / 255 for n in range(2)]
     options = {"min_size": 96, "max_size": 160}
     few, many = (
-        planted_two_stage.build(SMALL, images, candidates=100, survivors=survivors, **options) for survivors in (15, 30)
+        planted.plant_detector(SMALL, images, candidates=100, survivors=survivors, **options) for survivors in (15, 30)
     )
     with torch.inference_mode():
         counts = [sum(len(found["boxes"]) for found in model(images)) / 2 for model in (few, many)]

@@ -8,7 +8,7 @@ from torch.autograd import DeviceType
 
 from benchmarks import contenders, video
 from benchmarks.chart import draw_videos
-from benchmarks.planted import plant
+from benchmarks.planted import plant_network
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError, MaskjetError
 from maskjet.model import Model
@@ -87,7 +87,7 @@ def test_a_rung_that_finds_something_else_is_an_error(monkeypatch):
         return built, notes, models
 
     rungs = dict.fromkeys(("kernels",), contenders.RUNGS["kernels"])
-    rungs["again"] = contenders.Rung("again", "", {"engine": "eager", "compile": False})
+    rungs["again"] = contenders.EngineRung("again", "", {"engine": "eager", "compile": False})
     monkeypatch.setattr(contenders, "RUNGS", rungs)
     monkeypatch.setattr(video, "build", cheat)
     with pytest.raises(MaskjetError, match="again does not find what kernels does"):
@@ -96,7 +96,7 @@ def test_a_rung_that_finds_something_else_is_an_error(monkeypatch):
 
 def test_planted_networks_find_about_what_they_should():
     frames = [sample(seed=seed, size_hw=(96, 160)).image for seed in range(5)]
-    network = plant(TINY, frames, survivors=6, seed=2)
+    network = plant_network(TINY, frames, survivors=6, seed=2)
     with Model(network, CPU) as model:
         found = sorted(len(model.predict(frame)) for frame in frames)
     assert abs(found[2] - 6) <= 2

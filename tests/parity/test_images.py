@@ -10,7 +10,7 @@ import pytest
 from maskjet import traffic
 from maskjet.errors import InputError, SourceError
 from maskjet.parity import images as images_module
-from maskjet.parity.images import CocoFolder, Files, Kept, Traffic, streets_from
+from maskjet.parity.images import CocoFolder, Files, KeptImages, Traffic, streets_from
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_they_can_be_had_again(kind, folder):
         "traffic": Traffic(3, (96, 160), seed=4),
         "files": Files(str(folder / "images")),
         "coco": CocoFolder(folder),
-        "kept": Kept(CocoFolder(folder)),
+        "kept": KeptImages(CocoFolder(folder)),
     }[kind]
     everything = list(images.read())
     assert len(everything) == images.length == 3

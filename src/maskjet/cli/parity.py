@@ -26,7 +26,7 @@ from maskjet.parity import FIRST_SEED, RESAMPLES, THRESHOLD
 from maskjet.printing import printable
 
 if TYPE_CHECKING:
-    from maskjet.parity.coco import Report
+    from maskjet.parity.coco import PrecisionReport
     from maskjet.parity.dump import Dump
     from maskjet.parity.images import Images
 
@@ -246,7 +246,7 @@ def _warn(notes: Sequence[str]) -> None:
         print_result(f"note: {note}")
 
 
-def _evaluate(truth: Any, results: dict[str, Any], baseline: str | None, resamples: int) -> Report:
+def _evaluate(truth: Any, results: dict[str, Any], baseline: str | None, resamples: int) -> PrecisionReport:
     from maskjet.parity import coco
 
     with progress("measuring", coco.steps(truth, results, resamples=resamples)) as advance:

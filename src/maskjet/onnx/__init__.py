@@ -11,15 +11,17 @@ from pathlib import Path
 
 from maskjet.errors import InputError
 from maskjet.extras import require
-from maskjet.onnx.report import Outcome, Report
+from maskjet.onnx.report import OptimizedFile, Outcome
 
-__all__ = ["REWRITES", "Outcome", "Report", "optimize_onnx"]
+__all__ = ["REWRITES", "OptimizedFile", "Outcome", "optimize_onnx"]
 
-REWRITES = ("nms_top_k", "level_pooling", "loop_concat", "mask_paste")
-"""Their names, in the order they are applied; "mask_paste" finds only what "loop_concat" has rewritten."""
+REWRITES = ("nms_top_k", "level_pooling", "loop_concat")
+"""Their names, in the order they are applied."""
 
 
-def optimize_onnx(path: str | Path, out: str | Path | None = None, *, rewrites: Sequence[str] = REWRITES) -> Report:
+def optimize_onnx(
+    path: str | Path, out: str | Path | None = None, *, rewrites: Sequence[str] = REWRITES
+) -> OptimizedFile:
     """Rewrite an exported detector so that a runtime needs less time for the same outputs.
 
     Equal to the unchanged file in ONNX Runtime 1.31 on a CPU, bit for bit. A candidate that a guard holds back is left

@@ -13,10 +13,10 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from maskjet.errors import InputError, SourceError, first_line
 from maskjet.files import naming
-from maskjet.onnx import level_pooling, loop_concat, mask_paste, nms_top_k
+from maskjet.onnx import level_pooling, loop_concat, nms_top_k
 from maskjet.onnx.building import Workspace
 from maskjet.onnx.matching import MismatchError
-from maskjet.onnx.report import Outcome, Report
+from maskjet.onnx.report import OptimizedFile, Outcome
 
 _OLDEST_OPSET = 13  # since then Squeeze and Unsqueeze take their axes as an input
 _LARGEST = 2**31 - 2**24  # bytes of weights: what a protobuf can hold, less 16 MiB for everything else
@@ -24,12 +24,11 @@ _MODULES: Mapping[str, ModuleType] = {
     "nms_top_k": nms_top_k,
     "level_pooling": level_pooling,
     "loop_concat": loop_concat,
-    "mask_paste": mask_paste,
 }
 """By name. Each has `candidates(model)`, and `rewrite(node, workspace)`, which raises before it changes anything."""
 
 
-def apply_to_file(path: Path, out: Path, rewrites: Sequence[str]) -> Report:
+def apply_to_file(path: Path, out: Path, rewrites: Sequence[str]) -> OptimizedFile:
     """Apply rewrites, in the order given, to what a file holds.
 
     Args:
@@ -48,7 +47,7 @@ def apply_to_file(path: Path, out: Path, rewrites: Sequence[str]) -> Report:
     if any(outcome.matched for outcome in outcomes):
         RemoveUnusedNodesPass()(model)
     _write(model, out)
-    return Report(str(out), outcomes, before, _count(model))
+    return OptimizedFile(str(out), outcomes, before, _count(model))
 
 
 def _apply(name: str, model: ir.Model, workspace: Workspace) -> Outcome:

@@ -38,15 +38,15 @@ class Workspace:
 
 
 class Builder:
-    """Adds nodes before a node, or at the end of a graph.
+    """Adds nodes before a node.
 
     Args:
-        place: The node or graph.
+        place: The node.
         workspace: Of the model.
         prefix: What the new names start with.
     """
 
-    def __init__(self, place: ir.Node | ir.Graph, workspace: Workspace, prefix: str) -> None:
+    def __init__(self, place: ir.Node, workspace: Workspace, prefix: str) -> None:
         self._place = place
         self._workspace = workspace
         self._prefix = prefix
@@ -64,12 +64,9 @@ class Builder:
         """
         name = self._workspace.fresh(f"maskjet/{self._prefix}/{op_type}")
         node = ir.node(op_type, inputs, attributes, outputs=[ir.Value(name=name)], name=name)
-        if isinstance(self._place, ir.Graph):
-            self._place.append(node)
-        else:
-            graph = self._place.graph
-            assert graph is not None, "a candidate is in a graph"
-            graph.insert_before(self._place, node)
+        graph = self._place.graph
+        assert graph is not None, "a candidate is in a graph"
+        graph.insert_before(self._place, node)
         return node.outputs[0]
 
     def constant(self, numbers: int | Sequence[int]) -> ir.Value:

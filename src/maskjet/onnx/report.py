@@ -21,7 +21,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Report:
+class OptimizedFile:
     """All rewrites of a file; prints as two tables."""
 
     path: str

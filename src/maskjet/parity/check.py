@@ -39,7 +39,7 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Measurement:
+class Agreement:
     """How the detections of at least one confidence agree."""
 
     confidence: float
@@ -70,7 +70,7 @@ class Measurement:
     """Matched ones whose RLE is the same, byte for byte."""
 
     @classmethod
-    def of(cls, pairs: Pairing, confidence: float) -> Measurement:
+    def of(cls, pairs: Pairing, confidence: float) -> Agreement:
         """Of the pairs of all images."""
         kept = pairs.above(confidence)
         return cls(
@@ -105,7 +105,7 @@ class ChangedImage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report(report.Report):
+class CheckReport(report.MeasuredReport):
     """Two variants side by side; `measurements` has one entry per confidence."""
 
     expected: Mapping[str, Any]
@@ -148,7 +148,7 @@ HEADER = (
 """Of tables of comparisons."""
 
 
-def row_of(found: Report, m: Measurement) -> tuple[str, ...]:
+def row_of(found: CheckReport, m: Agreement) -> tuple[str, ...]:
     """One measurement as a row below `HEADER`."""
     conf, box = m.confidence_difference, m.box_difference_px
     return (
@@ -170,7 +170,7 @@ def check(
     *,
     confidences: Sequence[float] = (),
     on_progress: Callable[[], object] = lambda: None,
-) -> Report:
+) -> CheckReport:
     """Compare what two variants found, image by image.
 
     Args:
@@ -199,9 +199,9 @@ def check(
         on_progress()
     changed.sort(key=lambda entry: entry[0], reverse=True)
     lowest = max(float(dump.variant["threshold"]) for dump in (expected, actual))
-    return Report(
+    return CheckReport(
         machine=describe_machine(),
-        measurements=[Measurement.of(pairs, confidence) for confidence in sorted({lowest, *confidences})],
+        measurements=[Agreement.of(pairs, confidence) for confidence in sorted({lowest, *confidences})],
         notes=[*find_mismatches(expected, actual), *_tell_skipped(expected), *_tell_skipped(actual)],
         expected=expected.variant,
         actual=actual.variant,

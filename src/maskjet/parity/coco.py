@@ -32,7 +32,7 @@ _MOST_RESAMPLES = 100_000  # of 5,000 images 4 GB
 
 
 @dataclass(frozen=True)
-class Measurement:
+class Precision:
     """One variant, one kind. Average precisions are 0..1, and None where the truth has nothing of that size."""
 
     variant: str
@@ -70,10 +70,10 @@ class Measurement:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report(report.Report):
+class PrecisionReport(report.MeasuredReport):
     """All variants, kind by kind."""
 
-    measurements: Sequence[Measurement]
+    measurements: Sequence[Precision]
     """By kind, in the order of the results."""
     baseline: str
     """The variant that deltas are to."""
@@ -92,7 +92,7 @@ class Report(report.Report):
             rows.append((m.variant, m.kind, *scores, delta, self._interval(m), *others))
         return rows
 
-    def _interval(self, m: Measurement) -> str:
+    def _interval(self, m: Precision) -> str:
         if m.variant == self.baseline:
             return "baseline"
         if m.is_noise is None:
@@ -114,7 +114,7 @@ def evaluate(
     resamples: int = RESAMPLES,
     seed: int = 0,
     on_progress: Callable[[], object] = lambda: None,
-) -> Report:
+) -> PrecisionReport:
     """Score variants against the truth, and each against the baseline.
 
     Equal to pycocotools' COCOeval. For masks the size of a detection is that of its mask, as in COCO's own results
@@ -157,7 +157,7 @@ def evaluate(
             on_progress()
             scores[variant], samples[variant] = matched.scores, matched.resample(draws, on_progress)
         measurements += [_compare(name, kind, baseline, scores, samples) for name in results]
-    return Report(
+    return PrecisionReport(
         machine=describe_machine(),
         measurements=measurements,
         notes=[*notes, *find_mismatches(truth, results)],
@@ -233,7 +233,7 @@ def _compare(
     baseline: str,
     scores: Mapping[str, Sequence[float | None]],
     samples: Mapping[str, NDArray[np.float64]],
-) -> Measurement:
+) -> Precision:
     own = dict(zip(METRICS, scores[variant], strict=True))
     pairs = zip(scores[variant], scores[baseline], strict=True)
     differences = [None if score is None or other is None else score - other for score, other in pairs]
@@ -242,7 +242,7 @@ def _compare(
     drawn = drawn[~np.isnan(drawn)]
     if variant != baseline and len(drawn):
         low, high = (float(bound) for bound in np.quantile(drawn, _QUANTILES))
-    return Measurement(
+    return Precision(
         variant, kind, **own, deltas=dict(zip(METRICS, differences, strict=True)), delta_low=low, delta_high=high
     )
 

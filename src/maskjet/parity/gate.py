@@ -56,7 +56,7 @@ class Verdict:
         return f"{'kept' if self.is_kept else 'BROKEN'}: {self.what} {self.found:.4g}, limit {self.limit:g}"
 
 
-def judge(found: check.Report, precision: coco.Report | None, limits: Limits) -> list[Verdict]:
+def judge(found: check.CheckReport, precision: coco.PrecisionReport | None, limits: Limits) -> list[Verdict]:
     """Hold what was found against the limits.
 
     Args:
@@ -102,7 +102,7 @@ def check_comparable(expected: Dump, actual: Dump) -> None:
         raise InputError(mismatch)
 
 
-def _judge_precision(m: coco.Measurement, limit: float) -> Verdict:
+def _judge_precision(m: coco.Precision, limit: float) -> Verdict:
     if m.delta is None or m.delta == m.ap == 0:  # then nothing was compared
         return Verdict(f"difference in {m.kind} mAP, of which both have none,", math.nan, limit)
     return Verdict(f"difference in {m.kind} mAP", abs(m.delta), limit)
@@ -110,10 +110,10 @@ def _judge_precision(m: coco.Measurement, limit: float) -> Verdict:
 
 def write_page(
     path: Path,
-    found: check.Report,
+    found: check.CheckReport,
     verdicts: Sequence[Verdict],
     dumps: tuple[Dump, Dump],
-    precision: coco.Report | None = None,
+    precision: coco.PrecisionReport | None = None,
     images: Images | None = None,
 ) -> None:
     """Write one HTML file, pictures within, for readers who have never seen maskjet.

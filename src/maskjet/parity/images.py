@@ -264,7 +264,7 @@ class CocoFolder(Images):
         raise SourceError(f"coco_dir must have {wanted}, {str(self.folder)!r} has neither.")
 
 
-class Kept(Images):
+class KeptImages(Images):
     """Other images, all read at once and kept in memory.
 
     Args:

@@ -13,7 +13,7 @@ from maskjet.detections import Detections
 from maskjet.errors import InputError
 from maskjet.files import replacing
 from maskjet.media.drawing import draw
-from maskjet.parity.check import ChangedImage, Report
+from maskjet.parity.check import ChangedImage, CheckReport
 from maskjet.parity.dump import Dump
 from maskjet.parity.images import Images, digest, streets_from
 from maskjet.parity.pair import DifferenceKind
@@ -32,7 +32,7 @@ _FRAMED: Mapping[DifferenceKind, tuple[int, int, int]] = {
 
 
 def draw_worst(
-    found: Report, expected: Dump, actual: Dump, images: Images | None = None
+    found: CheckReport, expected: Dump, actual: Dump, images: Images | None = None
 ) -> Iterator[tuple[ChangedImage, Image]]:
     """The report's worst images, each beside what both variants found on it, uint8 [h, w, 3], RGB; the worst first.
 
@@ -58,7 +58,9 @@ def draw_worst(
         yield changed, draw_pair(image, one, other, changed, (expected.name, actual.name))
 
 
-def write_worst(folder: Path, found: Report, expected: Dump, actual: Dump, images: Images | None = None) -> list[Path]:
+def write_worst(
+    folder: Path, found: CheckReport, expected: Dump, actual: Dump, images: Images | None = None
+) -> list[Path]:
     """Write the report's worst images as PNG files; see `draw_worst`."""
     written = []
     for rank, (_, picture) in enumerate(draw_worst(found, expected, actual, images), 1):

@@ -15,7 +15,7 @@ from maskjet.parity.table import as_table
 
 
 @dataclass(frozen=True)
-class Report(ABC):
+class MeasuredReport(ABC):
     """All measurements of a run."""
 
     machine: Machine

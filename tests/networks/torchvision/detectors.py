@@ -7,7 +7,7 @@ from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
 from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
 from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredictor
 
-from benchmarks.planted_two_stage import normalise_features
+from benchmarks.planted import normalise_features
 
 CLASSES = 7  # the background included
 NAMED = [

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import video_peers
+from benchmarks.peers import PEERS, PIPELINES, POSTPROCESSES, inference_models, rfdetr
 from benchmarks.planted import randomise
-from benchmarks.video_peers import PEERS
 from maskjet.config import EngineConfig
 from maskjet.errors import UnsupportedError
 from maskjet.model import Model
@@ -32,8 +31,9 @@ def network():
 @pytest.fixture(autouse=True)
 def _exact_peers(monkeypatch):
     """They run at "high" otherwise, ours at what the process has."""
-    products = video_peers._float32_products
-    monkeypatch.setattr(video_peers, "_float32_products", lambda _: products("highest"))
+    products = rfdetr.float32_products
+    for project in (rfdetr, inference_models):
+        monkeypatch.setattr(project, "float32_products", lambda _: products("highest"))
 
 
 def _frame(height, width):
@@ -44,7 +44,7 @@ def _frame(height, width):
 def _assert_finds_as_we_do(name, network, frame, *, pixels):
     precision = torch.get_float32_matmul_precision()
     weights = {key: tensor.clone() for key, tensor in network.state_dict().items()}
-    detect = PEERS[name].build(weights, NANO, CPU, THRESHOLD)
+    detect = PIPELINES[name](weights, NANO, CPU, THRESHOLD)
     for tensor in weights.values():
         tensor.fill_(np.nan)  # it has copies
     with SameTokens(NANO.grid**2, 1e-4) as choice:
@@ -78,7 +78,14 @@ def test_inference_models(network):
     _assert_finds_as_we_do("inference_models", network, _frame(side, side), pixels=0.51)  # it rounds boxes
 
 
-@pytest.mark.parametrize("name", PEERS)
+@pytest.mark.parametrize("name", PIPELINES)
 def test_another_architecture_is_refused(name):
     with pytest.raises(UnsupportedError, match="the peers run rf-detr-seg-nano only, got rf-detr-seg-small"):
-        PEERS[name].build({}, SPECS["rf-detr-seg-small"], CPU, THRESHOLD)
+        PIPELINES[name]({}, SPECS["rf-detr-seg-small"], CPU, THRESHOLD)
+
+
+def test_one_registry_knows_all():
+    assert list(PIPELINES) == ["rfdetr", "rfdetr_fp16", "inference_models"]
+    assert list(POSTPROCESSES) == ["rfdetr", "inference_torch", "inference_triton"]
+    assert {*PIPELINES, *POSTPROCESSES, "rfdetr_ieee"} == set(PEERS)
+    assert all(rung.name == name for name, rung in POSTPROCESSES.items())

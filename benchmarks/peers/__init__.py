@@ -1,0 +1,97 @@
+"""Other projects that run RF-DETR-Seg, called as they call themselves, where they are installed.
+
+A peer's masks may differ where a value lies within 1e-3 of zero: none rounds exactly as the reference does. The reports
+say by how much each did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from benchmarks.peers import inference_models, rfdetr
+from benchmarks.rungs import Output, Postprocess, Rung
+from maskjet.parity.variants import BuildPipeline
+
+_TOLERANCE = 100.0
+
+
+@dataclass(frozen=True)
+class Peer:
+    """One project in one of its modes."""
+
+    name: str
+    """For reports and the command line."""
+    what: str
+    """One line on it."""
+    pipeline: BuildPipeline | None = None
+    """Makes its whole way from an RGB frame to COCO RLE on the host."""
+    postprocess: Rung | None = None
+    """Its way from the network's output to detections."""
+    is_oracle: bool = False
+    """Whether it is what ours should equal; nobody runs it so."""
+
+
+def _rung(peer: str, what: str, build: Callable[[torch.device], Postprocess], *, makes_rle: bool = False) -> Rung:
+    output: Output = "rle" if makes_rle else "masks"
+    return Rung(peer, what, build, output=output, tolerance=_TOLERANCE, rounds_boxes=makes_rle)
+
+
+PEERS: Mapping[str, Peer] = {
+    peer.name: peer
+    for peer in (
+        Peer(
+            "rfdetr",
+            "rfdetr's predict in float32, its dense masks to RLE by pycocotools",
+            pipeline=rfdetr.build,
+            postprocess=_rung("rfdetr", "rfdetr's PostProcess", rfdetr.build_postprocess),
+        ),
+        Peer(
+            "rfdetr_fp16",
+            "the same after inference(dtype=torch.float16), traced for batches of 1",
+            pipeline=rfdetr.build_fp16,
+        ),
+        Peer(
+            "inference_models",
+            "inference-models' infer with PyTorch in float32, masks as RLE; resizes antialiased, by Pillow on the host",
+            pipeline=inference_models.build,
+        ),
+        Peer(
+            "inference_torch",
+            "inference-models' postprocess to RLE in PyTorch",
+            postprocess=_rung(
+                "inference_torch",
+                "inference-models' postprocess to RLE in PyTorch",
+                inference_models.build_torch_postprocess,
+                makes_rle=True,
+            ),
+        ),
+        Peer(
+            "inference_triton",
+            "inference-models' postprocess to RLE in Triton",
+            postprocess=_rung(
+                "inference_triton",
+                "inference-models' postprocess to RLE in Triton",
+                inference_models.build_triton_postprocess,
+                makes_rle=True,
+            ),
+        ),
+        Peer(
+            "rfdetr_ieee",
+            "rfdetr's predict in float32, its products without TF32: the definition",
+            pipeline=rfdetr.build_exact,
+            is_oracle=True,
+        ),
+    )
+}
+"""By name."""
+PIPELINES: Mapping[str, BuildPipeline] = {
+    peer.name: peer.pipeline for peer in PEERS.values() if peer.pipeline is not None and not peer.is_oracle
+}
+"""Those that run whole videos, by name."""
+POSTPROCESSES: Mapping[str, Rung] = {
+    peer.name: peer.postprocess for peer in PEERS.values() if peer.postprocess is not None
+}
+"""Those that take part in the ablation, by name."""

@@ -1,0 +1,150 @@
+"""inference-models: its postprocess to RLE, and its whole way from a frame to COCO RLE on the host."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from benchmarks.peers.loading import TF32, building, check_spec, fill, float32_products, load_module
+from benchmarks.rungs import THRESHOLD, Found, Postprocess, Request
+from benchmarks.workloads import CLASSES, MASK_SIDE, QUERIES
+from maskjet.detections import Detections
+from maskjet.errors import UnsupportedError
+from maskjet.parity.variants import Detect
+from maskjet.spec import ModelSpec
+
+_INFERENCE = "inference_models.models.rfdetr"
+
+
+def build_torch_postprocess(device: torch.device) -> Postprocess:
+    """Its postprocess in PyTorch."""
+    post_process = load_module(
+        f"{_INFERENCE}.common", "inference-models"
+    ).post_process_instance_segmentation_results_to_rle_masks
+    classes = _identity(device)
+
+    def run(request: Request) -> Found:
+        (found,) = post_process(
+            bboxes=request.boxes,
+            logits=request.logits,
+            masks=request.mask_logits,
+            pre_processing_meta=[_metadata(request.size_hw)],
+            threshold=THRESHOLD,
+            num_classes=CLASSES,
+            classes_re_mapping=classes,
+            max_detections=QUERIES,
+        )
+        return _to_found(found)
+
+    return run
+
+
+def build_triton_postprocess(device: torch.device) -> Postprocess:
+    """Its postprocess in Triton."""
+    if device.type != "cuda":
+        raise UnsupportedError("its Triton kernels need a GPU")
+    module = load_module(f"{_INFERENCE}.triton_postprocess", "inference-models")
+    post_process = module.post_process_single_instance_segmentation_result_to_rle_masks_triton
+    classes = _identity(device)
+    fallback = build_torch_postprocess(device)
+
+    def run(request: Request) -> Found:
+        found = post_process(
+            image_bboxes=request.boxes[0],
+            image_scores=request.logits[0].sigmoid(),
+            image_masks=request.mask_logits[0],
+            image_meta=_metadata(request.size_hw),
+            threshold=THRESHOLD,
+            classes_re_mapping=classes,
+            max_detections=QUERIES,
+        )
+        return fallback(request) if found is None else _to_found(found)  # its buffers overflowed; so it does itself
+
+    return run
+
+
+def _identity(device: torch.device) -> object:
+    """The peer's class mapping that maps every class to itself; its Triton kernels demand one."""
+    mapping = load_module(f"{_INFERENCE}.class_remapping", "inference-models").ClassesReMapping
+    classes = torch.arange(CLASSES, device=device)
+    return mapping(remaining_class_ids=classes, class_mapping=classes)
+
+
+def _metadata(size_hw: tuple[int, int]) -> object:
+    """What the peer's preprocessing says of an image of that size, stretched to the network's input."""
+    entities = importlib.import_module("inference_models.entities")
+    packages = importlib.import_module("inference_models.models.common.roboflow.model_packages")
+    size, side = entities.ImageDimensions(*size_hw), 4 * MASK_SIDE
+    return packages.PreProcessingMetadata(
+        pad_left=0,
+        pad_top=0,
+        pad_right=0,
+        pad_bottom=0,
+        original_size=size,
+        size_after_pre_processing=size,
+        inference_size=entities.ImageDimensions(side, side),
+        scale_width=side / size.width,
+        scale_height=side / size.height,
+        static_crop_offset=packages.StaticCropOffset(0, 0, size.width, size.height),
+    )
+
+
+def _to_found(found: object) -> Found:
+    strings = [text.encode() if isinstance(text, str) else text for text in found.mask.masks]  # type: ignore[attr-defined]
+    fields = (found.class_id, found.confidence, found.xyxy)  # type: ignore[attr-defined]
+    return Found(len(strings), None, *fields, strings)
+
+
+def build(state: Mapping[str, torch.Tensor], spec: ModelSpec, device: torch.device, threshold: float) -> Detect:
+    """Its infer with PyTorch in float32."""
+    check_spec(spec)
+    with building("inference-models"), TemporaryDirectory() as folder:
+        module = load_module(f"{_INFERENCE}.rfdetr_instance_segmentation_pytorch", "inference-models")
+        logging.getLogger("inference-models").setLevel(logging.ERROR)
+        _write_package(Path(folder), state, spec)
+        model = module.RFDetrForInstanceSegmentationTorch.from_pretrained(folder, device=device)
+
+    @float32_products(TF32)
+    def detect(frame: NDArray[np.uint8]) -> Detections:
+        (found,) = model.infer(frame, input_color_format="rgb", confidence=threshold, mask_format="rle")
+        return Detections(
+            image_size=(frame.shape[0], frame.shape[1]),
+            xyxy=found.xyxy.cpu().numpy().astype(np.float32),
+            confidence=found.confidence.cpu().numpy().astype(np.float32),
+            class_id=found.class_id.cpu().numpy().astype(np.int32),
+            rle=found.mask.to_coco_rle_masks(),
+            class_names=spec.class_names,
+        )
+
+    return detect
+
+
+def _write_package(folder: Path, state: Mapping[str, torch.Tensor], spec: ModelSpec) -> None:
+    """Write the files that inference-models loads a model from."""
+    network = load_module(f"{_INFERENCE}.rfdetr_base_pytorch", "inference-models")
+    config = network.RFDETRSegNanoConfig(device=torch.device("cpu"), num_classes=spec.class_logits - 1)
+    module = network.build_model(config=config)
+    fill(module, state)
+    torch.save({"model": module.state_dict()}, folder / "weights.pth")
+    # One line per class logit: it drops what scores beyond them.
+    names = [spec.class_names.get(number, str(number)) for number in range(spec.class_logits)]
+    (folder / "class_names.txt").write_text("\n".join(names))
+    (folder / "model_type.json").write_text(json.dumps({"model_type": "rfdetr-seg-nano"}))
+    network_input = {
+        "training_input_size": {"height": spec.input_size, "width": spec.input_size},
+        "dynamic_spatial_size_supported": False,
+        "color_mode": "rgb",
+        "resize_mode": "stretch",
+        "input_channels": 3,
+        "scaling_factor": 255,
+        "normalization": [spec.mean, spec.std],
+    }
+    (folder / "inference_config.json").write_text(json.dumps({"network_input": network_input}))

@@ -1,0 +1,81 @@
+"""rfdetr: its postprocess, and its whole way from a frame to COCO RLE on the host."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import cv2
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from benchmarks.peers.loading import TF32, building, check_spec, fill, float32_products, load_module
+from benchmarks.rungs import THRESHOLD, Found, Postprocess, Request
+from benchmarks.workloads import QUERIES
+from maskjet.detections import Detections
+from maskjet.parity.variants import Detect
+from maskjet.spec import ModelSpec
+
+
+def build_postprocess(_device: torch.device) -> Postprocess:
+    """Its PostProcess."""
+    postprocess = load_module("rfdetr.models.postprocess", "rfdetr").PostProcess(num_select=QUERIES)
+
+    def run(request: Request) -> Found:
+        outputs = {"pred_logits": request.logits, "pred_boxes": request.boxes, "pred_masks": request.mask_logits}
+        sizes = request.scale[None, 1:3]  # (height, width)
+        (found,) = postprocess(outputs, sizes, score_threshold=THRESHOLD)
+        scores, masks = found["scores"], found["masks"][:, 0]
+        return Found(len(scores), None, found["labels"], scores, found["boxes"], masks)
+
+    return run
+
+
+def build(state: Mapping[str, torch.Tensor], spec: ModelSpec, device: torch.device, threshold: float) -> Detect:
+    """Its predict in float32, with products in TF32 where there is TF32."""
+    return _pipeline(_load(state, spec, device), spec, threshold)
+
+
+def build_exact(state: Mapping[str, torch.Tensor], spec: ModelSpec, device: torch.device, threshold: float) -> Detect:
+    """Its predict in float32, without TF32."""
+    return _pipeline(_load(state, spec, device), spec, threshold, products="highest")
+
+
+def build_fp16(state: Mapping[str, torch.Tensor], spec: ModelSpec, device: torch.device, threshold: float) -> Detect:
+    """Its predict after inference(dtype=torch.float16)."""
+    model = _load(state, spec, device)
+    with building("rfdetr's inference(dtype=torch.float16)"):
+        model.inference(dtype=torch.float16)
+    return _pipeline(model, spec, threshold)
+
+
+def _load(state: Mapping[str, torch.Tensor], spec: ModelSpec, device: torch.device) -> Any:
+    check_spec(spec)
+    with building("rfdetr"):
+        rfdetr = load_module("rfdetr", "rfdetr")
+        logging.getLogger("rf-detr").setLevel(logging.ERROR)
+        model = rfdetr.RFDETRSegNano(pretrain_weights=None, device=str(device))
+        fill(model.model.model, state)
+    return model
+
+
+def _pipeline(model: Any, spec: ModelSpec, threshold: float, products: str = TF32) -> Detect:
+    encode = load_module("pycocotools.mask", "pycocotools").encode
+
+    @float32_products(products)
+    def detect(frame: NDArray[np.uint8]) -> Detections:
+        found = model.predict(frame, threshold=threshold)
+        # pycocotools reads columns. Transposing plane by plane takes a third of np.asfortranarray's time.
+        planes = (cv2.transpose(mask.view(np.uint8)).T for mask in found.mask)
+        return Detections(
+            image_size=(frame.shape[0], frame.shape[1]),
+            xyxy=found.xyxy.astype(np.float32),
+            confidence=found.confidence.astype(np.float32),
+            class_id=found.class_id.astype(np.int32),
+            rle=[encode(plane) for plane in planes],
+            class_names=spec.class_names,
+        )
+
+    return detect

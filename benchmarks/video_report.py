@@ -1,0 +1,115 @@
+"""What the benchmark of videos measures, and its table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from maskjet.parity import report
+from maskjet.parity.table import shown
+
+
+@dataclass(frozen=True)
+class VideoCost:
+    """One contender on one video."""
+
+    name: str
+    """Of a rung or a peer."""
+    what: str
+    """One line on it."""
+    precision: str
+    """The network's; a peer's own is in its name."""
+    size_hw: tuple[int, int]
+    """Of the frames."""
+    detections: float
+    """Per frame."""
+    matched: float
+    """Share of detections that pair with those of the first contender, and the other way round, 0..1."""
+    max_confidence_difference: float
+    """Of the pairs."""
+    fps: float | None
+    """Frames per second from the file, decoding included: the median run's; None for several sources."""
+    memory_fps: float
+    """Frames per second from decoded frames in memory: the median run's."""
+    p50_ms: float | None
+    """From a frame in memory to its detections; None where frames overlap."""
+    p99_ms: float | None
+    """The same, of the slowest in a hundred."""
+    replay_ms: float | None
+    """The frame's graph alone, launched and waited for; None without graphs, and where frames overlap."""
+    launches: float | None
+    """Kernels and graphs that the host launches per frame; None without a GPU."""
+    copies: float | None
+    """Copies and fills that the host asks for one by one, per frame."""
+    waits: float | None
+    """Calls per frame that block until the GPU has done something. Our graphs' one event is polled, and not here."""
+    gpu_busy: float | None
+    """Share of the time in which the GPU does something, 0..1; under the profiler, in memory."""
+
+
+@dataclass(frozen=True)
+class OutputCost:
+    """The last rung with outputs written."""
+
+    name: str
+    """The rung's."""
+    size_hw: tuple[int, int]
+    """Of the frames."""
+    output: str
+    """A key of `video.OUTPUTS`."""
+    fps: float
+    """Frames per second, decoding and writing included: the median run's."""
+
+
+@dataclass(frozen=True)
+class VideoReport(report.MeasuredReport):
+    """All measurements of a run."""
+
+    measurements: Sequence[VideoCost]
+    """By size and contender."""
+    outputs: Sequence[OutputCost] = ()
+    """By size and output."""
+    model: str = ""
+    """What ran."""
+    frames: int = 0
+    """Of each video."""
+    runs: int = 0
+    """Of each contender on each video."""
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """The table: its header, then one row per measurement."""
+        header = (
+            *(
+                "size",
+                "",
+                "frames/s",
+                "in memory",
+                "p50 ms",
+                "p99 ms",
+                "graph ms",
+                "launches",
+                "copies",
+                "waits",
+                "GPU busy",
+            ),
+            *("found", "matched", "Δconf"),
+        )
+        return [header, *map(_row, self.measurements)]
+
+    def __str__(self) -> str:
+        written = [f"{o.name}, {_size(o.size_hw)}, {o.output}: {o.fps:.1f} frames/s" for o in self.outputs]
+        return "\n".join([super().__str__(), *written])
+
+
+def _size(size_hw: tuple[int, int]) -> str:
+    return f"{size_hw[1]} × {size_hw[0]}"
+
+
+def _row(m: VideoCost) -> tuple[str, ...]:
+    return (
+        *(_size(m.size_hw), m.name, shown(m.fps, 1), shown(m.memory_fps, 1)),
+        *(shown(m.p50_ms, 2), shown(m.p99_ms, 2), shown(m.replay_ms, 2)),
+        *(shown(m.launches, 1), shown(m.copies, 1), shown(m.waits, 1)),
+        "-" if m.gpu_busy is None else f"{m.gpu_busy:.0%}",
+        *(shown(m.detections, 1), f"{m.matched:.1%}", f"{m.max_confidence_difference:.1e}"),
+    )
