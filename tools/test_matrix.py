@@ -20,7 +20,7 @@ TESTS = [
     *(
         "tests/ops/test_masks.py",
         "tests/parity",
-        "tests/benchmarks/test_video_peers.py",
+        "tests/benchmarks/test_peers.py",
         "tests/tools/test_evaluate.py",
     ),
     "tests/tools/test_train_demo.py",
