@@ -1,4 +1,4 @@
-"""What the user's own source costs through the user's own model on this machine."""
+"""Measure the user's own source with the user's own model on this machine."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from maskjet.profiling import profile_gpu, profile_host
 from maskjet.timing import percentile, play, rotate
 
 DEPTHS = (1, 2, 4)
-"""Batches in flight that are measured."""
-_RUNS = 3  # of each depth; the median counts
-_BUDGET_S = 2.0  # of one run
-_WARM_UP = 12  # frames: each of four slots captures its graph with its second
+"""Numbers of batches in flight to measure."""
+_RUNS = 3  # per depth; the median counts
+_BUDGET_S = 2.0  # per run
+_WARM_UP = 12  # frames: each of four slots captures its graph with its second frame
 _PROFILED = 16  # frames
-_IN_MEMORY = 480  # frames of a run from memory
-_MOST_BYTES = 2**30  # of frames kept in memory
+_IN_MEMORY = 480  # frames per run from memory
+_MOST_BYTES = 2**30  # frames kept in memory
 
 
 @dataclass(frozen=True)
@@ -37,41 +37,41 @@ class Rate:
     depth: int
     """Batches in flight."""
     fps: float
-    """Decoding included: the median run's."""
+    """Frames per second with decoding, in the median run."""
     memory_fps: float
-    """Of decoded frames in memory: the median run's."""
+    """Frames per second from memory, without decoding, in the median run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SourceReport(MeasuredReport):
-    """What a source costs through a model."""
+    """Rates, latency and GPU work of a source with a model."""
 
     measurements: Sequence[Rate]
-    """By depth."""
+    """One per depth."""
     source: str
-    """Its name."""
+    """Name of the source."""
     size_hw: tuple[int, int]
-    """(height, width) of its first frame, in pixels."""
+    """(height, width) of the source's first frame, in pixels."""
     frames: int
-    """Kept in memory."""
+    """Number of frames kept in memory."""
     detections: float
-    """Per frame, on average."""
+    """Detections per frame, on average."""
     model: Mapping[str, Any]
-    """What `Model.report` says it runs on, and why."""
+    """`Model.report` as a dictionary."""
     p50_ms: float
     """Median latency at depth 1, from a frame in memory to its detections."""
     p99_ms: float
-    """The slowest of a hundred frames."""
+    """99th percentile of the latency at depth 1."""
     launches: float | None
     """Kernels and graphs that the host launches per frame; None on a CPU."""
     waits: float | None
     """Calls per frame that block until the GPU has done something; a graph's end is polled instead. None on a CPU."""
     decode_ms: float
-    """Reading and decoding a frame, which overlaps with everything else."""
+    """Time to read and decode a frame, which overlaps with everything else."""
     copy_ms: float | None
-    """Copies to, from and within the GPU, per frame; None on a CPU."""
+    """Time of copies to, from and within the GPU, per frame; None on a CPU."""
     gpu_ms: float | None
-    """Kernels, per frame; None on a CPU."""
+    """Time of GPU kernels, per frame; None on a CPU."""
     host_ms: float
     """The rest of the median latency: the CPU's own work, launches, and noticing that the GPU is done."""
 
@@ -96,12 +96,12 @@ class SourceReport(MeasuredReport):
 def measure_source(
     source: str, model: Model, *, frames: int = 120, on_progress: Callable[[], object] = lambda: None
 ) -> SourceReport:
-    """Run a source through a model, with decoding and from memory, and tell where the time goes.
+    """Run a model on a source, with decoding and from memory, and measure where the time goes.
 
     Args:
         source: A file, folder, glob or URL, which is opened several times.
-        model: On its device.
-        frames: Kept in memory to be rotated through, at least 1; fewer if the source ends, or if they take over 1 GiB.
+        model: The model to run.
+        frames: Number of frames to rotate through in memory, at least 1; fewer if the source ends or they reach 1 GiB.
         on_progress: Called after each of `DEPTHS`.
 
     Returns:
@@ -120,7 +120,7 @@ def measure_source(
             rates.append(_rate(source, images, model, depth))
             on_progress()
         times_ms, counts = _time_frames(model, images)
-        work = _profile(model, images, statistics.median(times_ms))  # last: the profiler slows what follows
+        work = _profile(model, images, statistics.median(times_ms))  # last: the profiler slows later launches
     return SourceReport(
         machine=describe_machine(),
         measurements=rates,
@@ -155,7 +155,7 @@ def _decode(source: str, most: int) -> tuple[str, list[Image], float]:
 
 
 def _rate(source: str, images: Sequence[Image], model: Model, depth: int) -> Rate:
-    """The median of some runs each, in turns."""
+    """Median frame rates with decoding and from memory, from alternating runs."""
     fps, memory_fps = [], []
     for _ in range(_RUNS):
         fps.append(play(model.stream(source, depth=depth), _BUDGET_S)[1])
@@ -164,7 +164,7 @@ def _rate(source: str, images: Sequence[Image], model: Model, depth: int) -> Rat
 
 
 def _time_frames(model: Model, images: Sequence[Image]) -> tuple[list[float], list[int]]:
-    """Milliseconds and detections of frames, one by one."""
+    """Latency in milliseconds and number of detections of each frame."""
     times_ms: list[float] = []
     counts: list[int] = []
     for image in rotate(images, _IN_MEMORY):
@@ -178,7 +178,7 @@ def _time_frames(model: Model, images: Sequence[Image]) -> tuple[list[float], li
 
 
 def _profile(model: Model, images: Sequence[Image], latency_ms: float) -> dict[str, Any]:
-    """The fields of `SourceReport` that a profile fills, and what is left of the latency."""
+    """The fields of `SourceReport` that a profile fills; `host_ms` is the rest of the latency."""
     device = model.config.resolve_device()
     host = profile_host(lambda: play(model.stream(rotate(images, _PROFILED), depth=1)), device, times=_PROFILED)
     work = profile_gpu(lambda: model.predict(images[0]), device)
@@ -190,7 +190,7 @@ def _profile(model: Model, images: Sequence[Image], latency_ms: float) -> dict[s
 
 
 def _explain(model: Model) -> list[str]:
-    """What has no meaning here, in sentences."""
+    """Notes on figures that have no meaning for this model."""
     device, engine = model.config.resolve_device().type, model.report().engine
     on_cpu = "On a CPU there are no copies, launches or waits to count: all of the latency is the host's."
     no_graph = "Without graphs frames do not overlap: depth is how far ahead they are decoded."

@@ -89,7 +89,7 @@ class Model:
     """A network with its pre- and postprocessing, ready to run; see `load`.
 
     Args:
-        network: In eval mode, on the CPU; nobody else's, as it is moved and converted.
+        network: The network in eval mode, on the CPU; owned by the model, which moves and converts it.
         config: How to run it.
         threshold: A confidence must exceed it, 0..1.
         classes: Names of the classes to report; None for all.
@@ -154,13 +154,11 @@ class Model:
                 video, camera, URL, array, or a list of images. A list of other things (videos, cameras, URLs, folders,
                 sources) runs side by side; `Frame.stream` is the position in the list.
             depth: Batches in flight, 1 to 8.
-            batch: Most frames that the network sees at once. They are of one size, of all sources in turn, and none is
-                waited for to fill a batch. None is 1 for one source, and for several their number, up to
-                `EngineConfig.batch`.
-            drop_late: For cameras and other live sources: where frames come faster than they are detected on, the
-                newest one waits and those before it are dropped (`Source.frames_dropped`, `report()`). Else they all
-                wait in line.
-            stop: Once it is set, the stream ends after the frames in flight, also while none comes.
+            batch: Largest number of frames that the network sees at once. They have one size and come from all sources
+                in turn; a batch never waits to be filled. None is the number of sources, up to `EngineConfig.batch`.
+            drop_late: Whether a live source's waiting frames are dropped when a newer one comes. The drops are counted
+                in `Source.frames_dropped` and `report()`. Else all frames wait in line.
+            stop: Once it is set, the stream ends after the frames in flight, even if no frame comes.
 
         Yields:
             Each frame with its detections, those of a source in order. A frame that can't be decoded is left out and
@@ -169,9 +167,9 @@ class Model:
         Raises:
             InputError: An argument is not as above, or an opened source is given twice or is read already.
             UnsupportedError: The model is closed, or belongs to another process.
-            SourceError: A file that is named does not exist, before work starts; or a source can't be opened or breaks.
-                Of several the others go on, and it is raised at the end.
-            DeviceError: The device failed on a frame; the frames before it were handed over.
+            SourceError: A named file does not exist, before work starts; or a source can't be opened or breaks. With
+                several sources the others go on, and the error is raised at the end.
+            DeviceError: The device failed on a frame; the frames before it were yielded.
         """
         sources = split_sources(source)
         if batch is None:
@@ -181,7 +179,7 @@ class Model:
         if batch < 1:
             raise InputError(f"batch must be at least 1, got {batch}.")
         self._engine.check()
-        self._engine.steps.prepare(batch)  # now: with the first frame it would be late
+        self._engine.steps.prepare(batch)  # now, as it would delay the first frame
         return pipeline.stream(self._engine, sources, depth=depth, batch=batch, drops_late=drop_late, stop=stop)
 
     def report(self) -> Report:
@@ -203,9 +201,9 @@ class Model:
         )
 
     def close(self) -> None:
-        """Take no more work, wait until the device is idle, and free it; may be called twice.
+        """Refuse new work, wait until the device is idle, and free it; may be called twice.
 
-        Frames that a stream has in flight are still delivered, if they are asked for; then the stream raises
+        Frames that a stream has in flight are still delivered on request; then the stream raises
         UnsupportedError.
         """
         self._engine.close()
@@ -232,9 +230,9 @@ def load(
     """Load a model.
 
     Args:
-        model: "demo" for the embedded one; a named size such as "rf-detr-seg-nano", with `weights`; or the path of a
-            checkpoint, whose size is then recognised; or what `maskjet.rewrites.optimize` made of a torchvision
-            detector, which is copied.
+        model: "demo" for the embedded one; a named size such as "rf-detr-seg-nano", with `weights`; the path of a
+            checkpoint, whose size is then recognised; or a torchvision detector that `maskjet.rewrites.optimize` made,
+            which is copied.
         weights: Path of the named size's checkpoint: rfdetr's .pt or .pth, or safetensors; fine-tuned ones bring their
             classes along.
         device: "auto", "cpu", "cuda" or "cuda:N".
@@ -244,10 +242,10 @@ def load(
         max_detections: Most detections per image, the most confident ones. None is 100, or a torchvision detector's
             own.
         classes: Names of the classes to report; None for all.
-        implementation: Of the steps around the network: "auto", "reference", "triton" or "cpu".
-        compile: Whether `torch.compile` makes the network faster before the first frame, which takes 20 s for each
-            batch size, the first time on a machine; a torchvision detector for each size of frames too. None does it
-            on a GPU, but for torchvision detectors.
+        implementation: Implementation of the steps around the network: "auto", "reference", "triton" or "cpu".
+        compile: Whether to make the network faster with `torch.compile`. The first time on a machine it takes 20 s for
+            each batch size and, for torchvision detectors, each frame size. None compiles on a GPU, except torchvision
+            detectors.
 
     Returns:
         The model, ready to run.
@@ -255,7 +253,7 @@ def load(
     Raises:
         InputError: An argument is not as above.
         CheckpointError: The weights are missing, truncated, foreign or of another size.
-        UnsupportedError: The device or precision is not to be had here, or the process was forked from one where
+        UnsupportedError: The device or precision is not available here, or the process was forked from one where
             PyTorch's threads ran.
 
     Example:
@@ -291,7 +289,7 @@ def _class_ids(spec: ModelSpec | TwoStageSpec, names: Sequence[str], argument: s
 
 
 def _thresholds(spec: ModelSpec | TwoStageSpec, threshold: Threshold) -> torch.Tensor:
-    """float32 [class_logits]."""
+    """The threshold of each class, float32 [class_logits]."""
     by_name = threshold if isinstance(threshold, Mapping) else {}
     everywhere = DEFAULT_THRESHOLD if isinstance(threshold, Mapping) else threshold
     for value in (everywhere, *by_name.values()):
@@ -304,7 +302,7 @@ def _thresholds(spec: ModelSpec | TwoStageSpec, threshold: Threshold) -> torch.T
 
 
 def _class_map(spec: ModelSpec | TwoStageSpec, classes: Sequence[str] | None) -> torch.Tensor:
-    """int32 [class_logits]: every class as itself, or -1 if it was not asked for."""
+    """The class id to report for each class, int32 [class_logits]; -1 if it was not asked for."""
     everything = torch.arange(spec.class_logits, dtype=torch.int32)
     if classes is None:
         return everything
@@ -317,7 +315,7 @@ def _class_map(spec: ModelSpec | TwoStageSpec, classes: Sequence[str] | None) ->
 
 
 def _to_tensor(image: ImageLike, name: str) -> torch.Tensor:
-    """uint8 [H, W, 3], sharing memory where it can."""
+    """Convert an image to uint8 [H, W, 3], sharing its memory if possible."""
     if isinstance(image, torch.Tensor) and image.is_cuda:
         if image.dtype != torch.uint8 or image.ndim != 3 or image.shape[-1] != 3:
             raise InputError(f"{name} must be uint8 [H, W, 3] RGB, got {image.dtype} {list(image.shape)}.")

@@ -1,4 +1,4 @@
-"""What a call makes a GPU do, counted by PyTorch's profiler."""
+"""A call's work on a GPU, counted by PyTorch's profiler."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from maskjet.timing import synchronize
 
 _CALLS = 3
 _COPIES = ("Memcpy", "Memset")
-"""How the profiler's names of copies and fills begin; other names are kernels'."""
+"""Prefixes of the profiler's names of copies and fills; other names are kernels'."""
 _NO_WORK = (
     *("Activity Buffer", "Command Buffer", "Lazy Function", "Runtime Triggered"),
     *("Context Sync", "Event Sync", "Stream Sync", "Stream Wait"),
 )
-"""How its names of waits and of its own overhead begin, which some versions put on the device."""
+"""Prefixes of the profiler's names of waits and of its own overhead, which some versions put on the device."""
 
 
 @dataclass(frozen=True)
 class GpuWork:
-    """What one call makes a GPU do, on average."""
+    """One call's work on a GPU, on average."""
 
     launches: float
-    """Kernels."""
+    """Number of kernels."""
     copies: float
-    """Copies and fills of memory, on the GPU, to it and from it."""
+    """Number of copies and fills of memory, on the GPU, to it and from it."""
     gpu_us: float
-    """Microseconds that its kernels take, without copies and gaps."""
+    """Microseconds that kernels take, without copies and gaps."""
     copy_us: float
-    """Microseconds that its copies and fills take."""
+    """Microseconds that copies and fills take."""
 
 
 def profile_gpu(call: Callable[[], object], device: torch.device) -> GpuWork | None:
-    """Count what a call does on a GPU.
+    """Count a call's work on a GPU.
 
-    The profiler slows every launch that follows, in the whole process: take times before.
+    The profiler slows all later launches in the whole process, so measure times before.
 
     Args:
-        call: The same work on every call.
-        device: The one it works on.
+        call: Does the same work on every call.
+        device: The device that it works on.
 
     Returns:
-        Means over three calls; None where the device is no GPU.
+        Means over three calls; None if the device is no GPU.
     """
     if device.type != "cuda":
         return None
@@ -66,17 +66,17 @@ def _trace(calls: Iterable[Callable[[], object]], device: torch.device) -> Itera
 _LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "cudaGraphLaunch")
 _HOST_COPIES = ("cudaMemcpy", "cudaMemset")
 _WAITS = ("cudaStreamSynchronize", "cudaEventSynchronize", "cudaDeviceSynchronize", "cuStreamSynchronize")
-"""How the driver's calls begin."""
+"""Prefixes of the names of CUDA's launches, copies and waits."""
 
 
 @dataclass(frozen=True)
 class HostWork:
-    """What the host asks of a GPU for one item of work, on average, and how busy that keeps it."""
+    """The host's CUDA calls for one item of work, on average, and how busy they keep the GPU."""
 
     launches: float
-    """Kernels and graphs, each one call."""
+    """Launches of kernels and graphs."""
     copies: float
-    """Copies and fills of memory, those within graphs not counted."""
+    """Copies and fills of memory, except those within graphs."""
     waits: float
     """Calls that block until the GPU has done something, between its first work and its last."""
     busy: float
@@ -84,15 +84,15 @@ class HostWork:
 
 
 def profile_host(call: Callable[[], object], device: torch.device, *, times: int) -> HostWork | None:
-    """Count what the host does for a GPU; see `profile_gpu` for what profiling costs.
+    """Count the host's CUDA calls. Profiling slows later launches; see `profile_gpu`.
 
     Args:
         call: Does the work.
-        device: The one it works on.
+        device: The device that it works on.
         times: Items of work in a call.
 
     Returns:
-        Means per item; None where the device is no GPU.
+        Means per item; None if the device is no GPU.
     """
     if device.type != "cuda":
         return None
@@ -100,11 +100,11 @@ def profile_host(call: Callable[[], object], device: torch.device, *, times: int
 
 
 def sum_up_host(events: Iterable[Any], *, times: int) -> HostWork:
-    """Sum a profile up.
+    """Sum up the host's calls in a profile.
 
     Args:
         events: `torch.autograd.profiler_util.FunctionEvent`s, the host's and the device's.
-        times: Items of work they come from.
+        times: Items of work that they come from.
     """
     events = list(events)
     calls = [event for event in events if event.device_type == DeviceType.CPU]
@@ -128,11 +128,11 @@ def sum_up_host(events: Iterable[Any], *, times: int) -> HostWork:
 
 
 def sum_up(events: Iterable[Any], *, calls: int) -> GpuWork:
-    """Sum the device's events of a profile up.
+    """Sum up the device's events in a profile.
 
     Args:
         events: `torch.autograd.profiler_util.FunctionEvent`s, the host's among them.
-        calls: How many calls they come from.
+        calls: Number of calls that they come from.
 
     Returns:
         Means per call.

@@ -1,4 +1,4 @@
-"""What all measurements of time share."""
+"""Helpers that all time measurements share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _T = TypeVar("_T")
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until a device has done all it was given."""
+    """Wait until a device is idle."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -25,16 +25,16 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def rotate(inputs: Sequence[_T], count: int, start: int = 0) -> Iterator[_T]:
-    """Yield `count` inputs, from number `start` on, and from the first one again after the last."""
+    """Yield `count` inputs from number `start` on, beginning again after the last."""
     return (inputs[(start + number) % len(inputs)] for number in range(count))
 
 
 def play(results: Iterator[Any], budget_s: float = math.inf) -> tuple[list[int], float]:
-    """Take results until they end, or until a time is over.
+    """Take results until they end, or until the time is up.
 
     Args:
         results: A generator of detections, or of frames with them; closed at the end.
-        budget_s: Seconds.
+        budget_s: Most time to take, in seconds.
 
     Returns:
         Detections of each frame, and frames per second.

@@ -1,4 +1,4 @@
-"""The network as the engines call it: compiled for each batch size where that pays."""
+"""The network as an engine calls it: compiled for each batch size where that pays."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from maskjet.errors import UnsupportedError, first_line
 
 Network = Callable[..., Any]
 _log = logging.getLogger("maskjet")
-_MOST_VERSIONS = 64  # of one code object, which all models of a process share: batch sizes times models
+_MOST_VERSIONS = 64  # compiled versions per code object, which a process's models share: batch sizes times models
 
 
 class Compiler:
-    """Gives the network for a batch size, compiled when it is first asked for.
+    """Gives the network for a batch size, and compiles it the first time.
 
-    PyTorch caches the compiled code on disk (`TORCHINDUCTOR_CACHE_DIR`, else a folder of the user's in the temporary
-    directory), so that the next process traces the network and compiles nothing.
+    PyTorch caches the compiled code on disk (`TORCHINDUCTOR_CACHE_DIR`, by default a folder per user in the temporary
+    directory), so that the next process only traces the network.
 
     Args:
-        network: In eval mode, on its device, in its precision.
+        network: The network in eval mode, on its device, in its precision.
         inputs: Makes inputs for a batch and, where the network takes several sizes, a height and a width.
-        wanted: Whether to compile; None where it pays.
-        why_not_by_itself: Why it does not pay; empty where it does.
+        wanted: Whether to compile; None if `why_not_by_itself` is empty.
+        why_not_by_itself: Reason why compiling does not pay; empty if it does.
     """
 
     def __init__(
@@ -51,10 +51,10 @@ class Compiler:
 
     @torch.inference_mode()
     def for_batch(self, batch: int, *size_hw: int) -> Network:
-        """The network for a batch, of inputs of a size if it takes several; compiles it the first time, for a while.
+        """The network for a batch size and, if it takes several, an input size; the first call compiles for a while.
 
         Raises:
-            UnsupportedError: It can't be compiled here, and that was asked for.
+            UnsupportedError: Compiling was asked for, and the network can't be compiled here.
         """
         kind = (batch, *size_hw)
         if kind in self._ready:
@@ -65,7 +65,7 @@ class Compiler:
             return self._ready[kind]
 
     def release(self) -> None:
-        """Take the network, which is not asked for any more, off the GPU; may be called twice."""
+        """Take the network off the GPU, for good; may be called twice."""
         self._ready.clear()
         with suppress(RuntimeError):  # the GPU has failed
             self._network.cpu()
@@ -80,7 +80,7 @@ class Compiler:
             if console.is_terminal:
                 console.print(f"{text} (compile=False, --no-compile leaves it out) ...", highlight=False)
             with torch._dynamo.config.patch(recompile_limit=_MOST_VERSIONS), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # the compiler's remarks on its own choices
+                warnings.simplefilter("ignore")  # remarks of the compiler on its own choices
                 compiled(*self._inputs(*kind))
         except Exception as error:  # whatever dynamo, inductor, Triton and the C compiler raise
             return self._do_without(error)

@@ -1,4 +1,4 @@
-"""The pool of slots: lends them, takes them back, and frees the network at the end. Safe in threads."""
+"""The pool of slots: lends them, takes them back, and frees the network at the end. Thread-safe."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from maskjet.engine.slot import Copier, EagerSlot, GraphSlot, Slot
 from maskjet.engine.steps import Steps
 from maskjet.errors import UnsupportedError
 
-_MOST_SLOTS = 16  # that run graphs, out at once: two streams of the greatest depth, or as many threads
-_PATIENCE_S = 30.0  # for a slot that another thread has
+_MOST_SLOTS = 16  # graph slots lent at once: two streams of depth 8, or 16 threads
+_PATIENCE_S = 30.0  # to wait for a slot that another thread has
 _CLOSED = "The model is closed; load it again."
 _FORKED = (
     "The model belongs to the process that this one was forked from, with its threads and its GPU. "
@@ -26,22 +26,22 @@ class Engine:
     """Lends slots that run the steps of a network.
 
     Args:
-        steps: The network on its device, and its ops; nobody else's.
+        steps: The network on its device, and its ops; used by this engine alone.
 
     Raises:
-        UnsupportedError: Graphs were asked for and can't be had.
+        UnsupportedError: Graphs were asked for, and the steps can't run as graphs.
     """
 
     def __init__(self, steps: Steps) -> None:
         self.steps = steps
         self.why_no_graph = _why_no_graph(steps)
-        """Why the steps run one by one; None where they run as graphs."""
+        """Why the steps run one by one; None if they run as graphs."""
         if steps.config.engine == "graph" and self.why_no_graph is not None:
             raise UnsupportedError(
                 f"engine='graph' can't be had here: {self.why_no_graph}. Use engine='auto' to take what works."
             )
         self.refusal: str | None = None
-        """Why there may be no new work; None while there may."""
+        """Why new work is refused; None while it is accepted."""
         self.done: Counter[str] = Counter()
         """Images, detections and dropped frames so far; `counting` guards it."""
         self.counting = threading.Lock()
@@ -52,7 +52,7 @@ class Engine:
         _engines.add(self)
 
     def check(self) -> None:
-        """Check that there may be new work.
+        """Check that new work is accepted.
 
         Raises:
             UnsupportedError: The engine is closed, or belongs to the process that this one was forked from.
@@ -62,13 +62,13 @@ class Engine:
 
     @contextmanager
     def lease(self, count: int) -> Iterator[list[Slot]]:
-        """Lend slots to the caller alone; they are drained and taken back at the end.
+        """Lend slots to the caller, to be drained and taken back when the context ends.
 
         Args:
-            count: How many are wanted; where nothing can overlap it is one.
+            count: Number of slots; without graphs, where nothing overlaps, one is lent.
 
         Raises:
-            UnsupportedError: As for `check`; or all are out and none comes back in time.
+            UnsupportedError: New work is refused, or all slots are lent and none comes back in time.
         """
         self.check()
         slots = self._take(1 if self.why_no_graph is not None else count)
@@ -98,7 +98,7 @@ class Engine:
         for slot in slots:
             try:
                 slot.drain()
-            except RuntimeError:  # of the device; whoever waits for the result is told
+            except RuntimeError:  # the device failed; `result` raises it too
                 continue
             healthy.append(slot)
         with self._changed:
@@ -109,7 +109,7 @@ class Engine:
             self._changed.notify_all()
 
     def _free_if_done(self) -> None:
-        """Take the network off the GPU: not before the last slot is back, whose graphs know weights by address only."""
+        """Take the network off the GPU if closed and no slot is out: graphs hold only the addresses of weights."""
         if self.refusal is not None and not self._out:
             self.steps.compiler.release()
             self._copier.close()
@@ -120,7 +120,7 @@ class Engine:
         return GraphSlot(self.steps, self._copier)
 
     def graphs(self) -> Mapping[str, str]:
-        """The graphs captured so far, by kind of batch, for people to read."""
+        """Descriptions of the graphs, by kind of batch."""
         with self._changed:
             slots = [slot for slot in (*self._idle, *self._out) if isinstance(slot, GraphSlot)]
         found: dict[str, str] = {}
@@ -133,9 +133,9 @@ class Engine:
         return found
 
     def close(self) -> None:
-        """Take no more work and wait, a bounded time, until the device has done what it was given; free the rest.
+        """Refuse new work, free idle slots, and wait a bounded time until the device is idle.
 
-        What a stream has in flight is still delivered, if it is asked for. May be called twice.
+        Batches that a stream has in flight are still delivered on request. May be called twice.
         """
         with self._changed:
             self.refusal = self.refusal or _CLOSED
@@ -144,7 +144,7 @@ class Engine:
             out = list(self._out)
             self._changed.notify_all()
         for slot in out:
-            with suppress(RuntimeError):  # of the device; whoever waits for the result is told
+            with suppress(RuntimeError):  # the device failed; `result` raises it too
                 slot.drain()
 
 

@@ -1,8 +1,8 @@
-"""The loop that `predict` and `stream` share: batches through the slots, as many at once as there are slots.
+"""The loop that `predict` and `stream` share: it passes batches through slots, as many at once as there are slots.
 
-All of it happens in the thread that iterates, but for decoding: it submits what has been decoded until every slot is
-busy, waits for the batch submitted first, submits again and hands the results over. While the caller works on them,
-the device works on the next ones.
+Everything except decoding happens in the thread that iterates. It submits decoded frames until every slot is busy,
+waits for the oldest batch, submits again and yields the results. While the caller works on them, the device works on
+the next ones.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ class Batch:
     """Images that go through the network together."""
 
     name: str
-    """Names the batch in errors and marks."""
+    """Name of the batch, for errors and NVTX ranges."""
     index: int
     """Number of the first image, for errors."""
     items: Sequence[Any]
-    """One per image, to be handed over with its detections."""
+    """One per image, yielded with its detections."""
     images: Sequence[torch.Tensor]
     """uint8 [H, W, 3] RGB, all of one size and device."""
     size: int
-    """Images that the network is to see at once, at least as many."""
+    """Batch size of the network, at least the number of images."""
     slot: Slot | None = None
-    """The slot that it was submitted to."""
+    """The slot that the batch was submitted to."""
     error: Exception | None = None
-    """The error that kept it from starting, to be raised in its turn."""
+    """The error that kept the batch from starting, raised in its turn."""
 
 
 class Feed(Protocol):
@@ -56,13 +56,13 @@ class Feed(Protocol):
         """Frames dropped so far."""
 
     def take(self, *, waits: bool) -> Batch | None:
-        """The next batch; None where there is none, after waiting for one if `waits`."""
+        """The next batch, after waiting for one if `waits`; None if there is none."""
 
     def check(self) -> None:
-        """Raise whatever broke a source, when all batches have been taken."""
+        """Raise the error of a source that broke; called when all batches have been taken."""
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
 
 
 def run(engine: Engine, open_feed: Callable[[], Feed], depth: int) -> Generator[tuple[Any, Detections]]:
@@ -70,15 +70,15 @@ def run(engine: Engine, open_feed: Callable[[], Feed], depth: int) -> Generator[
 
     Args:
         engine: Lends the slots.
-        open_feed: Opens the feed, once there are slots.
+        open_feed: Opens the feed; called when the slots are lent.
         depth: Batches in flight, at least 1.
 
     Yields:
         Each item with its detections, batch after batch as the feed gave them.
 
     Raises:
-        DeviceError: The device failed on a batch; those before it were handed over.
-        Exception: Whatever `Feed.take` and `Feed.check` raise.
+        DeviceError: The device failed on a batch; the batches before it were yielded.
+        Exception: Any error of `Feed.take` and `Feed.check`.
     """
     flying: deque[Batch] = deque()
     with engine.lease(depth) as slots, closing(open_feed()) as feed:
@@ -111,14 +111,14 @@ def run(engine: Engine, open_feed: Callable[[], Feed], depth: int) -> Generator[
 
 
 def _submit(engine: Engine, feed: Feed, idle: list[Slot], flying: deque[Batch], *, waits: bool) -> None:
-    """Start batches while there are slots and images; wait for the first image if nothing else is to be done."""
+    """Start batches while there are slots and images; `waits` says whether to wait for the first image."""
     while idle and not (flying and flying[-1].error):
         batch = feed.take(waits=waits)
         waits = False
         if batch is None:
             return
         flying.append(batch)
-        if engine.refusal is not None:  # raised when the batches before it have been handed over
+        if engine.refusal is not None:  # raised when the batches before it have been yielded
             batch.error = UnsupportedError(engine.refusal)
             return
         batch.slot = idle.pop()
@@ -138,14 +138,14 @@ def _failure(batch: Batch, error: Exception) -> DeviceError:
 
 
 class _Frames:
-    """The frames of sources, side by side, batches of one size.
+    """Feed of frames from sources side by side, each batch of one size.
 
     Args:
-        sources: Whatever `open_source` takes.
+        sources: Arguments of `open_source`.
         depth: Batches in flight.
-        batch: Most frames of a batch.
-        drops_late: As for `Readers`.
-        stop: As for `Readers`.
+        batch: Largest number of frames in a batch.
+        drops_late: Argument of `Readers`.
+        stop: Argument of `Readers`.
     """
 
     all_cores = False
@@ -175,12 +175,12 @@ class _Frames:
 
 
 class _Images:
-    """The images of one call of `predict`, batches of one size; each is loaded when its turn comes.
+    """Feed of the images of one call of `predict`, each batch of one size; loads each image in its turn.
 
     Args:
-        load: Loads the image of a number, uint8 [H, W, 3] RGB.
-        count: How many images there are.
-        most: Most images of a batch, which is padded to a power of two up to that.
+        load: Loads an image by number, uint8 [H, W, 3] RGB.
+        count: Number of images.
+        most: Largest number of images in a batch; a smaller batch is padded to a power of two.
     """
 
     all_cores = True
@@ -202,11 +202,11 @@ class _Images:
         return next(self._batches, None)
 
     def check(self) -> None:
-        """Nothing can have broken: errors are raised by `take`."""
+        """Do nothing: `take` raises all errors."""
 
 
 def _alike(images: dict[int, torch.Tensor]) -> Iterator[list[int]]:
-    """Numbers of images that can go together: of one size, on one device."""
+    """Group images by size and device; yields the numbers of each group."""
     alike: dict[tuple[object, ...], list[int]] = {}
     for number, image in images.items():
         alike.setdefault((image.shape, image.device), []).append(number)
@@ -226,18 +226,18 @@ def stream(
 
     Args:
         engine: Lends the slots.
-        sources: Whatever `open_source` takes.
+        sources: Arguments of `open_source`.
         depth: Batches in flight, at least 1.
-        batch: Most frames of a batch, which are all of one size.
-        drops_late: As for `Readers`.
-        stop: As for `Readers`.
+        batch: Largest number of frames in a batch, which are all of one size.
+        drops_late: Whether newer frames replace waiting ones; see `Readers`.
+        stop: Ends the stream once it is set.
 
     Yields:
-        Each frame with its detections; those of a source in their order.
+        Each frame with its detections, the frames of a source in order.
 
     Raises:
-        DeviceError: The device failed on a frame; those before it were handed over.
-        Exception: Whatever broke a source, when all have ended.
+        DeviceError: The device failed on a frame; the frames before it were yielded.
+        Exception: The error of a source that broke, when all sources have ended.
     """
     return run(engine, lambda: _Frames(sources, depth, batch, drops_late=drops_late, stop=stop), depth)
 
@@ -247,16 +247,16 @@ def predict(engine: Engine, load: Callable[[int], torch.Tensor], count: int) -> 
 
     Args:
         engine: Lends the slot.
-        load: Loads the image of a number, uint8 [H, W, 3] RGB; called when its turn comes.
-        count: How many images there are.
+        load: Loads an image by number, uint8 [H, W, 3] RGB; called in its turn.
+        count: Number of images.
 
     Returns:
         The detections of each image.
 
     Raises:
-        DeviceError: The device failed; carries the number of an image it worked on.
-        UnsupportedError: As for `Engine.lease`.
-        Exception: Whatever `load` raises.
+        DeviceError: The device failed; its `index` is the number of an image it worked on.
+        UnsupportedError: The engine is closed, or no slot is free in time.
+        Exception: Any error of `load`.
     """
     found = dict(run(engine, lambda: _Images(load, count, engine.steps.config.batch), depth=1)) if count else {}
     return [found[number] for number in range(count)]

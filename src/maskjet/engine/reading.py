@@ -1,4 +1,4 @@
-"""Decoding ahead: each source is read in a thread of its own, a bounded number of frames before they are needed."""
+"""Decoding ahead: one thread per source reads a bounded number of frames before they are needed."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 from maskjet.errors import InputError
 from maskjet.media.frames import Frame, Source, open_source
 
-_PATIENCE_S = 2.0  # for threads that are reading; one that waits for a camera ends when FFmpeg gives up
-_GLANCE_S = 0.1  # how often a wait looks whether it should go on
+_PATIENCE_S = 2.0  # to wait for reading threads; one that waits for a camera ends when FFmpeg gives up
+_GLANCE_S = 0.1  # how often a wait checks `stop`
 _log = logging.getLogger("maskjet")
 
 
@@ -23,10 +23,10 @@ class Readers:
     A source that can't be opened or breaks ends there, and the others go on; `check` raises the error.
 
     Args:
-        sources: Whatever `open_source` takes, at least one; each is closed at its end.
-        room: Frames of each that wait to be taken, at least 1; at that many reading pauses.
-        drops_late: A frame that finds no room takes the place of all that wait, which are counted as dropped.
-        stop: Once it is set there are no more frames, also if none comes meanwhile.
+        sources: Arguments of `open_source`, at least one; each source is closed at its end.
+        room: Most frames of a source that wait to be taken, at least 1; with that many, reading pauses.
+        drops_late: Whether a frame that finds no room replaces all waiting ones, which count as dropped.
+        stop: Once it is set, `take` returns no more frames and stops waiting.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class Readers:
         """Take frames of one size, from each source in turn.
 
         Args:
-            most: How many at most.
-            waits: Whether to wait for one where there is none.
+            most: Largest number of frames.
+            waits: Whether to wait for a frame if there is none.
 
         Returns:
-            The frames; none where none is there, all sources have ended, or `stop` is set.
+            The frames; empty if none is ready, all sources have ended, or `stop` is set.
         """
         with self._lock:
             while waits and not self._stop.is_set() and not any(lane.frames for lane in self._lanes):
@@ -79,10 +79,10 @@ class Readers:
             return taken
 
     def check(self) -> None:
-        """Whether all sources that have ended did so as they should.
+        """Check that no source broke.
 
         Raises:
-            Exception: Whatever broke one of them; what broke others is in its notes.
+            Exception: The error of a source that broke; its notes hold those of others.
         """
         errors = [lane.error for lane in self._lanes if lane.error is not None]
         for error in errors[1:]:
@@ -109,7 +109,7 @@ class Readers:
         error = None
         try:
             opened = open_source(source)
-            frames = iter(opened)  # before it is ours to close: another may be reading it
+            frames = iter(opened)  # raises if the source is being read already, so that it is not closed here
             with opened:
                 if drops_late:
                     _check_is_live(opened)
@@ -126,9 +126,9 @@ class Readers:
                 self._arrived.notify_all()
 
     def _put(self, lane: _Lane, frame: Frame, room: int, dropping: Source | None) -> bool:
-        """Add a frame; False if nobody wants any more."""
+        """Add a frame; returns False if the readers were closed."""
         if lane.number:
-            # As dataclasses.replace would in three times the time, which counts at thousands of frames per second.
+            # dataclasses.replace takes three times as long, which counts at thousands of frames per second.
             frame = Frame(
                 frame.index, frame.time_s, frame.image, frame.source, frame.name, lane.number, frame.index_is_exact
             )
@@ -145,7 +145,7 @@ class Readers:
 
 
 class _Lane:
-    """One source's frames."""
+    """The waiting frames of one source, and how reading it ended."""
 
     def __init__(self, number: int, lock: threading.Lock) -> None:
         self.number = number

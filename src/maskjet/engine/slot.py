@@ -2,7 +2,7 @@
 
 A `GraphSlot` holds everything between a raw frame in pinned memory and its COCO RLE in pinned memory as one CUDA graph.
 Per batch the host copies the frames into pinned memory, launches one graph, records one event and waits for it, and
-reads the result. It allocates nothing, on the device or off it, but for what it returns. An `EagerSlot` runs the same
+reads the result. It allocates nothing on the device, and on the host only the detections. An `EagerSlot` runs the same
 steps one after the other, on any device.
 """
 
@@ -26,12 +26,12 @@ from maskjet.detections import Detections
 from maskjet.engine.steps import Steps, Work
 from maskjet.errors import first_line
 
-_PATIENCE_S = 30.0  # a batch takes milliseconds
-_EAGER_PATIENCE_S = 60.0  # for a batch that another thread is working on
+_PATIENCE_S = 30.0  # to wait for a batch, which takes milliseconds
+_EAGER_PATIENCE_S = 60.0  # to wait for a batch that another thread is working on
 _POLL_S = 20e-6  # with the kernel's own delay 80 µs: a wait ends 25 µs late on average
 _capturing = threading.Lock()  # PyTorch captures one graph at a time
 _SMALL = 2**18  # bytes of an image; PyTorch takes a thread for each 32 KB
-_PARTS = 2  # on an H200's host 1,230 frames/s of 1080p from memory with two, 1,080 with one, 1,160 with four
+_PARTS = 2  # stripes; on an H200's host 1,230 frames/s of 1080p from memory with two, 1,080 with one, 1,160 with four
 
 
 class Slot(Protocol):
@@ -41,26 +41,26 @@ class Slot(Protocol):
         """Take a batch; returns before it is done.
 
         Args:
-            images: uint8 [H, W, 3] RGB, all of one size and device, at least one; not needed any more on return, but
-                for those on a GPU and those of an `EagerSlot`.
-            batch: How many the network is to see at once, at least as many.
-            all_cores: As for `Copier.copy`.
+            images: uint8 [H, W, 3] RGB, all of one size and device, at least one. They may be overwritten on return,
+                unless they are on a GPU or the slot is an `EagerSlot`.
+            batch: Batch size of the network, at least the number of images.
+            all_cores: Whether copying may take all cores; see `Copier.copy`.
         """
 
     def result(self) -> list[Detections]:
-        """Wait for the batch that was taken last: its detections, one per image."""
+        """Wait for the last batch; returns the detections of each image."""
 
     def drain(self) -> None:
-        """Wait, a bounded time, until nothing is being done any more."""
+        """Wait, a bounded time, until the slot is idle."""
 
 
 class Copier:
     """Copies images into rows of a batch.
 
-    PyTorch copies large images with all cores, which is fastest, but OpenMP's threads then spin for a while, and a
-    decoder that needs the cores gave a fifth of its frames beside it (H200's host, 720p). Threads that sleep instead
-    take 0.5 ms for 1080p, where all cores take 0.1. Small images are PyTorch's in any case: one thread takes three
-    times as long where sixteen decoding threads want the interpreter.
+    PyTorch copies large images with all cores, which is fastest. But OpenMP's threads then spin for a while, and a
+    decoder beside them gave a fifth of its frames (H200's host, 720p). Threads that sleep instead take 0.5 ms for
+    1080p, where all cores take 0.1. PyTorch always copies small images: one thread takes three times as long while
+    sixteen decoding threads compete for the interpreter.
     """
 
     def __init__(self) -> None:
@@ -71,8 +71,8 @@ class Copier:
 
         Args:
             rows: uint8 [H, W, 3], at least as many as images.
-            images: uint8 [H, W, 3], of that size, any strides; those on a GPU are copied on the current stream.
-            all_cores: Whether all may be taken, because nothing is being decoded.
+            images: uint8 [H, W, 3] of the rows' size, any strides; copied on the current stream if on a GPU.
+            all_cores: Whether copying may take all cores, because nothing is being decoded.
         """
         first = images[0]
         if first.is_cuda or all_cores or first.numel() <= _SMALL:
@@ -98,7 +98,7 @@ def _copy_part(rows: Sequence[torch.Tensor], images: Sequence[torch.Tensor], par
 
 
 class EagerSlot:
-    """Runs batches step by step when the result is asked for; they are neither padded nor copied before.
+    """Runs batches step by step when the result is asked for; `submit` neither pads nor copies them.
 
     Args:
         steps: The network and its ops.
@@ -106,7 +106,7 @@ class EagerSlot:
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
-        self._work: Work | None = None  # of the kind of batch seen last
+        self._work: Work | None = None  # for the last kind of batch
         self._images: Sequence[torch.Tensor] = ()
         self._is_working = threading.Lock()
 
@@ -141,7 +141,7 @@ class FrameKind:
     size_hw: tuple[int, int]
     """Size of each frame, (height, width)."""
     is_on_device: bool
-    """Whether they come in the GPU's memory, and nothing is uploaded."""
+    """Whether the frames are in GPU memory already, so that nothing is uploaded."""
 
     def __str__(self) -> str:
         where = ", from GPU memory" if self.is_on_device else ""
@@ -151,7 +151,7 @@ class FrameKind:
 def pin(shape: Sequence[int]) -> torch.Tensor:
     """Page-locked host memory, uint8, that is freed with the tensor.
 
-    PyTorch's own can't be freed when the GPU has failed: it records events then, and ends the process.
+    PyTorch's own can't be freed after the GPU has failed: freeing it records events, which ends the process.
     """
     size = math.prod(shape)
     memory = mmap.mmap(-1, max(size, 1))
@@ -167,18 +167,18 @@ def pin(shape: Sequence[int]) -> torch.Tensor:
 class FrameGraph:
     """The buffers of one kind of batch, and the graph that works on them.
 
-    The first batch runs step by step; with the second one the steps are captured. So sizes that are seen once cost no
-    capture. Steps that can't be captured go on one by one, and the report says why.
+    The first batch runs step by step, and the second is captured, so a size that is seen once costs no capture. Steps
+    that can't be captured keep running one by one, and the report says why.
 
     Args:
         steps: The network and its ops.
-        kind: The batches to work on.
+        kind: The kind of batch to work on.
     """
 
     def __init__(self, steps: Steps, kind: FrameKind) -> None:
         self.kind = kind
         self.work = steps.work(kind.batch, kind.size_hw)
-        """The steps."""
+        """The steps, with their buffers."""
         self._fallbacks = steps.fallbacks
         self._graph: torch.cuda.CUDAGraph | None = None
         self._why_not_captured: str | None = None
@@ -186,7 +186,7 @@ class FrameGraph:
         self._frames = torch.empty(kind.batch, *kind.size_hw, 3, dtype=torch.uint8, device=steps.device)
         self._uploaded = None if kind.is_on_device else pin(self._frames.shape)
         self.rows = (self._frames if self._uploaded is None else self._uploaded).unbind()
-        """uint8 [H, W, 3]: where the steps read each frame of the batch."""
+        """uint8 [H, W, 3]: the memory that the steps read each frame from."""
         self._downloaded = pin(self.work.results.shape)
         self.copied = self._downloaded.numpy()
         """uint8: the results on the host."""
@@ -204,7 +204,7 @@ class FrameGraph:
         """
         self._runs += 1
         if self._runs == 2:
-            self._run()  # in the thread that captures, which needs cuBLAS handles of its own beforehand
+            self._run()  # the capturing thread needs its own cuBLAS handles beforehand
             torch.cuda.current_stream().synchronize()
             try:
                 self._graph = self._capture(pool)
@@ -255,10 +255,11 @@ def _count_nodes(graph: torch.cuda.CUDAGraph) -> str:
 
 
 class GraphSlot:
-    """Runs batches on a stream of its own, one at a time; graphs are kept for the kinds of batches seen last.
+    """Runs batches on a stream of its own, one at a time; keeps graphs for the last kinds of batches.
 
     Args:
-        steps: The network and its ops, all of them on the GPU, by Triton.
+        steps: The network and its ops, all run by Triton on the GPU.
+        copier: Copies images into the memory that graphs read.
     """
 
     def __init__(self, steps: Steps, copier: Copier) -> None:
@@ -271,14 +272,14 @@ class GraphSlot:
 
     @property
     def graphs(self) -> Sequence[FrameGraph]:
-        """The graphs kept, the one used last at the end."""
+        """The graphs kept, least recently used first."""
         return tuple(self._graphs.values())
 
     @torch.inference_mode()
     def submit(self, images: Sequence[torch.Tensor], batch: int, *, all_cores: bool = False) -> None:
         """Copy a batch and launch its graph; see `Slot`."""
         if self._running is not None:
-            self.drain()  # of a batch whose result nobody asked for
+            self.drain()  # a batch whose result nobody asked for
             self._running = None
         height, width, _ = images[0].shape
         is_on_device = images[0].is_cuda
@@ -305,11 +306,11 @@ class GraphSlot:
         with self._steps.mark("wait"):
             self.drain()
         self._running = None
-        with torch.cuda.stream(self._stream):  # for masks that did not fit
+        with torch.cuda.stream(self._stream):  # the stream that re-encodes masks that did not fit
             return graph.work.read(graph.copied, images)
 
     def replay(self) -> None:
-        """Launch the graph used last on the frames it has, and wait for it; for measuring the GPU alone."""
+        """Launch the last graph on the frames it has, and wait for it; for measuring the GPU alone."""
         graph = self.graphs[-1]
         with torch.inference_mode(), torch.cuda.stream(self._stream):
             graph.launch(self._pool)

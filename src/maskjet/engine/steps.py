@@ -1,4 +1,4 @@
-"""The contract between the engine and a network family: the steps of a frame, in buffers of their own."""
+"""The contract between the engine and a network family: the steps of a frame, with their buffers."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class Steps(ABC):
 
     Args:
         spec: Describes the network.
-        config: The choices; its device must be resolvable here.
-        named: Steps that the config may choose implementations for, each with the type of its first tensor.
+        config: How to run; its device must exist here.
+        named: Steps whose implementation the config may choose, each with the type of its first tensor.
     """
 
     compiler: Compiler
-    """The network."""
+    """Gives the network for a batch size, compiled or not."""
 
     def __init__(self, spec: ModelSpec | TwoStageSpec, config: EngineConfig, named: Mapping[Step, torch.dtype]) -> None:
         self.spec, self.config = spec, config
@@ -55,11 +55,11 @@ class Steps(ABC):
         self.choices: dict[str, ops.Choice] = {}
         """The implementation that serves each step, ready to run on tensors of the device."""
         self.devices: dict[str, torch.device] = {}
-        """The device each step runs on: the network's, or the CPU where that was asked for."""
+        """The device of each step: the network's, or the CPU if that was asked for."""
         self.fallbacks: Counter[str] = Counter()
         """Slower paths taken, by step and reason."""
         self.mark: Callable[[str], AbstractContextManager[Any]] = torch.cuda.nvtx.range if config.nvtx else nullcontext
-        """Makes a context that is an NVTX range, where those were asked for."""
+        """Makes an NVTX range of a name if those were asked for, else an empty context."""
         for step, dtype in named.items():
             asked = config.implementation_of(step)
             where = self.devices[step] = _CPU if asked == "cpu" else self.device
@@ -76,7 +76,7 @@ class Steps(ABC):
 
 
 def _on_cpu(run: Callable[..., Any]) -> Callable[..., None]:
-    """Wrap an implementation that runs on the CPU, so that it takes and fills tensors of a GPU; waits for the GPU."""
+    """Wrap a CPU implementation so that it takes and fills tensors on a GPU; waits for the GPU."""
 
     def run_on_cpu(*given: Any, out: Any, **options: Any) -> None:
         on_host = out.to(_CPU) if hasattr(out, "to") else out  # strings are on the host already
@@ -88,16 +88,16 @@ def _on_cpu(run: Callable[..., Any]) -> Callable[..., None]:
 
 
 class Work(ABC):
-    """The steps of one kind of batch, in buffers of their own; detections and strings lie in one piece of memory.
+    """The steps of one kind of batch, with their buffers; detections and strings share one piece of memory.
 
     Args:
         steps: The network and its ops.
         batch: Frames that the network sees at once.
-        size_hw: Size of each frame.
-        marks: 32-bit words behind the detections that the family uses as it likes.
+        size_hw: (height, width) of each frame, in pixels.
+        marks: Number of 32-bit words after the detections, for the family's own use.
 
     Raises:
-        InputError: Frames of this size can't be worked on.
+        InputError: The frames, or batch times `max_detections`, are too large.
     """
 
     def __init__(self, steps: Steps, batch: int, size_hw: tuple[int, int], *, marks: int = 0) -> None:
@@ -115,7 +115,7 @@ class Work(ABC):
         self.results = (
             torch.empty(lead, dtype=torch.uint8, device=steps.device) if self.strings is None else self.strings.memory
         )
-        """uint8: to be copied to the host after `run`."""
+        """uint8: the caller copies it to the host after `run`."""
         self.words = self.results[:lead].view(torch.int32)
         """int32: the selection, then the marks."""
         self.selection = Selection.within(self.words[: self._length], batch, rows)
@@ -133,7 +133,7 @@ class Work(ABC):
 
         Args:
             mask_logits: [B, Q, h, w].
-            boxes: As `MaskQueries.boxes`.
+            boxes: The box that each mask fills; see `MaskQueries.boxes`.
         """
         queries = MaskQueries(self.selection.count, self.selection.query, mask_logits.shape[1], boxes)
         with self.steps.mark("encode_masks"):
@@ -143,7 +143,7 @@ class Work(ABC):
         """Read the detections of the first images of the batch.
 
         Args:
-            copied: `results` on the host, when the device is done with the batch; not kept.
+            copied: Finished copy of `results` on the host; not kept.
             images: How many images to read.
         """
         words, most = copied[: 4 * self._length].view(np.int32), self.selection.query.shape[1]

@@ -1,4 +1,4 @@
-"""The steps around a network, each usable on its own, each with a reference and faster equals."""
+"""The steps around a network, each usable on its own, with a reference and faster equal implementations."""
 
 from collections.abc import Mapping
 

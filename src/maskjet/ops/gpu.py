@@ -1,6 +1,6 @@
 """Helpers around Triton's kernels: a guard, a launch context, tables on the device.
 
-Triton is imported when a kernel is first asked for, not with maskjet.
+Triton is imported when a kernel is first needed, not with maskjet.
 """
 
 from __future__ import annotations
@@ -68,13 +68,13 @@ def why_not(device: torch.device, dtype: torch.dtype) -> str | None:
 
 
 def _try_to_compile(device: torch.device) -> str | None:
-    """Compile and run a kernel of one line: a missing C compiler or an old driver shows here, not in a frame."""
+    """Compile and run a one-line kernel: a missing C compiler or an old driver shows before the first frame."""
     from maskjet.ops.triton_language import fill_kernel
 
     try:
         with torch.cuda.device(device):
             value = torch.zeros(1, dtype=torch.int32, device=device)
-            fill_kernel[(1,)](value, 7, enable_fp_fusion=True)  # given, or Triton 3.9 warns
+            fill_kernel[(1,)](value, 7, enable_fp_fusion=True)  # without the option Triton 3.9 warns
             works = int(value) == 7
     except Exception as error:  # whatever Triton, ptxas, the C compiler and the driver raise
         return f"Triton can't compile here: {type(error).__name__}: {first_line(error)}"
@@ -82,7 +82,7 @@ def _try_to_compile(device: torch.device) -> str | None:
 
 
 def on_device_of(tensor: torch.Tensor) -> AbstractContextManager[Any]:
-    """The context in which kernels are launched on a tensor's device."""
+    """A context that makes a tensor's device current, so that kernels launch there."""
     if not tensor.is_cuda or torch.cuda.current_device() == tensor.device.index:
         return nullcontext()
     return torch.cuda.device(tensor.device)
@@ -91,14 +91,13 @@ def on_device_of(tensor: torch.Tensor) -> AbstractContextManager[Any]:
 class Launcher:
     """Launches a kernel that is specialised on nothing but its argument types and constants.
 
-    Triton looks at every argument of every launch for what the code could be specialised on, and at the environment.
-    Here that is done once per set of types: a launch costs the host 13.8 µs instead of 22.6 (H200,
-    benchmarks/tuning_h200.json).
+    At every launch Triton inspects the environment and every argument, to specialise the code. This class does so once
+    per set of types: a launch costs the host 13.8 µs instead of 22.6 (H200, benchmarks/tuning_h200.json).
 
     Args:
         kernel: Made by `triton.jit` with `do_not_specialize` for all its arguments, but for pointers that are always
             aligned to 16 bytes.
-        options: Triton's, such as `num_warps`.
+        options: Triton's launch options, such as `num_warps`.
     """
 
     def __init__(self, kernel: Any, **options: Any) -> None:
@@ -113,9 +112,9 @@ class Launcher:
 
         Args:
             grid: Programs along each axis.
-            types: What tells sets of argument types and devices apart.
-            *args: All but the constants.
-            **constants: In the kernel's order.
+            types: Key of the argument types and the device; launches with the same key share compiled code.
+            *args: The kernel's arguments before its constants.
+            **constants: The kernel's constants, in its order.
         """
         if self._is_interpreted:
             self._kernel[grid](*args, **constants, **self._options)
@@ -130,7 +129,7 @@ class Launcher:
 
 @lru_cache(maxsize=256)
 def table(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Numbers as a tensor on a device, copied there once; shared, so never to be written to.
+    """Copy numbers to a device, once while cached. The tensor is shared and must not be written to.
 
     Args:
         values: A flat tuple.
@@ -141,7 +140,7 @@ def table(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -
 
 
 def sizes_table(sizes: list[tuple[int, int]], device: torch.device) -> torch.Tensor:
-    """(height, width) of the images as int32 [2 B]; shared, so never to be written to."""
+    """(height, width) of the images as int32 [2 B]; shared, so it must not be written to."""
     return table(tuple(side for size in sizes for side in size), torch.int32, device)
 
 

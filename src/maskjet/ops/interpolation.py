@@ -1,9 +1,9 @@
 """Bilinear interpolation as ATen does it on a CPU, operation by operation; shared by the CPU implementations.
 
-Seen with torch 2.11 to 2.15 on x86, bit for bit: of each blend the first product is not rounded (the compiler contracts
-it to a fused multiply-add). Source positions are rounded once or twice, which depends on the build of PyTorch, on the
-channels and on whether there is a single thread; it is found out. Up to an output height + width of 128 ATen takes
-kernels that round otherwise.
+Checked bit for bit with torch 2.11 to 2.15 on x86. The first product of each blend is not rounded, as the compiler
+contracts it to a fused multiply-add. Source positions are rounded once or twice, depending on PyTorch's build, on the
+channels and on whether there is a single thread; a trial finds out. Up to an output height + width of 128 ATen uses
+kernels that round differently.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 SMALL = 128
-"""Output height + width up to which the rules below don't hold; the references are quick there."""
+"""Largest output height + width, in pixels, at which ATen uses other kernels; the references are fast there."""
 
 
 class Taps(NamedTuple):
     """The two source values that each output position along one axis is blended from."""
 
     first: NDArray[np.int64]
-    """Index of the source value before it."""
+    """Index of the source value before the output position."""
     second: NDArray[np.int64]
-    """Index of the source value after it; the first again at the far border."""
+    """Index of the source value after the output position; the first again at the far border."""
     weight: NDArray[np.float32]
-    """Share of the second, 0..1."""
+    """Share of the second value, 0..1."""
 
 
 def taps(source: int, target: int, channels: int) -> Taps:
     """The taps that resize `source` values to `target`: half-pixel centres, clamped at the borders.
 
     Args:
-        source: How many values there are.
-        target: How many there shall be.
-        channels: Of the images; ATen has kernels for one channel and for several, the last being the channel.
+        source: Number of source values.
+        target: Number of output values.
+        channels: Channels of the images; ATen has a kernel for one channel and one for several, channels-last.
     """
     return _taps(source, target, _rounds_positions_once(channels, torch.get_num_threads() == 1))
 

@@ -1,6 +1,6 @@
 """The record that ties an op's implementations, cases, tolerance and cost together.
 
-One generic test and one generic benchmark walk `maskjet.ops.RECORDS`; an op is not done until its record is.
+One generic test and one generic benchmark walk `maskjet.ops.RECORDS`; an op without a complete record is unfinished.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import torch
 from maskjet.errors import InputError, UnsupportedError
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
-"""Types of the tensors that networks, and with them the ops, take and return."""
+"""Floating types of network inputs and outputs, which the ops accept."""
 
 FALLBACKS: Counter[str] = Counter()
-"""Slower paths taken by direct calls of ops in this process, by op and reason: masks that did not fit into bounded
-buffers, say. Each model counts its own, see `Model.report`."""
+"""Slower paths taken by direct calls of ops in this process, by op and reason, such as masks that did not fit into
+their buffers. Each model counts its own; see `Model.report`."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Variant:
     """The implementation. All implementations of an op take the same arguments and return the same type; with `out`
     given, they write there."""
     refuse: Callable[[torch.Tensor], str | None]
-    """Given the op's first tensor, whose device and dtype decide: None, or why this implementation can't serve it."""
+    """Takes the op's first tensor; returns why this implementation can't serve its device or dtype, or None."""
     allocate: Callable[..., Any] | None = None
     """Makes an `out` for `run`, for ops whose implementations need different ones."""
 
@@ -63,16 +63,16 @@ class Op:
     cases: Mapping[str, Callable[[torch.device], dict[str, Any]]]
     """Cases by name; each builds the keyword arguments of `public` on a device; same inputs on every call."""
     tolerance_used: Callable[[dict[str, Any], Any, Any], float]
-    """(arguments, expected, actual) to the largest share of the tolerance that any element uses; at most 1 is equal.
-    The tolerances, per dtype, and their reasons stand beside this function."""
+    """Takes (arguments, expected, actual); returns the largest difference as a share of its tolerance, where at most 1
+    counts as equal. The tolerances per dtype, and their reasons, stand beside this function."""
     bytes_moved: Callable[[dict[str, Any]], int]
-    """Bytes any implementation has to read and write once, given the arguments: over the bandwidth, its floor."""
+    """Takes the arguments; returns the bytes that any implementation must move. Over the bandwidth: the least time."""
 
     def choose(self, implementation: str, sample: torch.Tensor) -> Choice:
         """Decide which implementation serves inputs like `sample`.
 
         Args:
-            implementation: "auto" for the fastest that can, or the name of one.
+            implementation: "auto" for the fastest that serves `sample`, or the name of one.
             sample: The op's first tensor argument, or an empty one of the same device and dtype.
 
         Returns:
@@ -80,7 +80,7 @@ class Op:
 
         Raises:
             InputError: The op has no implementation of that name.
-            UnsupportedError: The one asked for can't serve the input.
+            UnsupportedError: The implementation asked for can't serve the input.
         """
         if implementation == "auto":
             return self._fastest(sample)
@@ -112,9 +112,9 @@ def is_whole(value: object) -> bool:
 
 
 def serves_any(_sample: torch.Tensor) -> None:
-    """The guard of a reference: it serves every input."""
+    """Refuse nothing: the reference serves every input."""
 
 
 def needs_cpu(sample: torch.Tensor) -> str | None:
-    """The guard of the implementations that read host memory."""
+    """Refuse tensors that are not on the CPU; used by implementations that read host memory."""
     return None if sample.device.type == "cpu" else f"it needs tensors on the CPU, got {sample.device}"

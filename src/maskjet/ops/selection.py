@@ -16,7 +16,7 @@ from maskjet.ops.gpu import sizes_table
 ImageSizes = Sequence[tuple[int, int]]
 """(height, width) in pixels, one per image of the batch."""
 
-_MOST_SIDE = 2**31 - 1  # of 32 bits, as tables of sizes on a GPU have
+_MOST_SIDE = 2**31 - 1  # pixels; tables of sizes on a GPU are int32
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
@@ -33,15 +33,15 @@ class SizeTable:
     hw: list[tuple[int, int]]
     """(height, width) per image, in pixels."""
     on_device: torch.Tensor
-    """int32 [2 B]: the same on the device; held here, because memory that a CUDA graph reads must not be freed."""
+    """int32 [2 B]: the sizes on the device; held because memory that a CUDA graph reads must not be freed."""
 
     @staticmethod
     def of(hw: list[tuple[int, int]], device: torch.device) -> SizeTable:
-        """Copy sizes to a device; sizes seen before are there already."""
+        """Copy sizes to a device; cached sizes are not copied again."""
         return SizeTable(hw, sizes_table(hw, device))
 
     def to(self, device: torch.device) -> SizeTable:
-        """The same on another device."""
+        """The sizes on another device."""
         return SizeTable.of(self.hw, device)
 
 
@@ -65,18 +65,18 @@ class Selection:
 
     @staticmethod
     def empty(batch: int, max_detections: int, device: torch.device) -> Selection:
-        """A selection to be filled."""
+        """An uninitialised selection."""
         size = Selection.length(batch, max_detections)
         return Selection.within(torch.empty(size, dtype=torch.int32, device=device), batch, max_detections)
 
     @staticmethod
     def length(batch: int, max_detections: int) -> int:
-        """32-bit words that all fields together take."""
+        """Size of all fields together, in 32-bit words."""
         return sum(_lengths(batch, max_detections))
 
     @staticmethod
     def within(memory: torch.Tensor, batch: int, max_detections: int) -> Selection:
-        """A selection whose fields lie one behind the other in memory of int32 [length]."""
+        """A selection whose fields are consecutive views of int32 [length] memory."""
         count, query, class_id, confidence, xyxy = memory.split_with_sizes(_lengths(batch, max_detections))
         shape = (batch, max_detections)
         return Selection(
@@ -88,22 +88,22 @@ class Selection:
         )
 
     def words(self) -> list[torch.Tensor]:
-        """The fields as int32 [n], in the order of `within`."""
+        """The fields' bits as int32 [n], in the order of `within`."""
         fields = (self.count, self.query, self.class_id, self.confidence, self.xyxy)
         return [field.flatten().view(torch.int32) for field in fields]
 
     def to(self, device: torch.device) -> Selection:
-        """The same on another device."""
+        """The selection on another device."""
         return Selection.within(torch.cat(self.words()).to(device), *self.query.shape)
 
     def copy_(self, other: Selection) -> None:
-        """Take over the detections of a selection of the same shape, on any device."""
+        """Copy the detections of a selection of the same shape, on any device."""
         for ours, theirs in zip(vars(self).values(), vars(other).values(), strict=True):
             ours.copy_(theirs)
 
     @staticmethod
     def slices(batch: int, max_detections: int) -> list[slice]:
-        """Where each field lies in memory as `within` lays it out, in 32-bit words."""
+        """Slice of each field in the memory of `within`, in 32-bit words."""
         lengths = _lengths(batch, max_detections)
         return [slice(end - length, end) for end, length in zip(accumulate(lengths), lengths, strict=True)]
 
@@ -114,19 +114,19 @@ class Selection:
 
 @dataclass(frozen=True)
 class MaskQueries:
-    """Which masks of each image a mask op takes, in which order; B images, K rows each."""
+    """Indices of the masks that a mask op takes from each image, in order; B images, K rows each."""
 
     count: torch.Tensor
     """int32 [B]: masks per image, 0..K."""
     query: torch.Tensor
     """int32 [B, K], contiguous: indices into the image's masks; rows at and past `count` are undefined."""
     limit: int
-    """Masks of each image that there are; every index must be below it."""
+    """Number of masks per image; every index must be below it."""
     boxes: torch.Tensor | None = None
-    """int32 [B, K, 4], contiguous: left, top, width, height of the box that each mask fills; None is the image."""
+    """int32 [B, K, 4], contiguous: left, top, width, height of the box that each mask fills; None fills the image."""
 
     def to(self, device: torch.device) -> MaskQueries:
-        """The same on another device."""
+        """The queries on another device."""
         boxes = None if self.boxes is None else self.boxes.to(device)
         return MaskQueries(self.count.to(device), self.query.to(device), self.limit, boxes)
 
@@ -157,11 +157,11 @@ def mask_queries(
     """Check the `query` argument of a mask op.
 
     Args:
-        query: A `Selection`, which is taken as it is, without waiting for the device, or per image an integer [n]
-            tensor of indices into the image's masks.
+        query: A `Selection`, whose values are left unchecked so as not to wait for the device; or per image an integer
+            tensor [n] of indices into the image's masks.
         batch: Images in the batch.
         limit: Masks per image; every index must be below it.
-        device: Where the result shall be.
+        device: Device of the result.
 
     Raises:
         InputError: Wrong number of images, not a vector of integers, or an index out of range.

@@ -1,8 +1,8 @@
-"""What the Triton kernels share: sigmoid and bilinear interpolation as ATen's CUDA kernels compute them.
+"""Functions that the Triton kernels share: sigmoid and bilinear interpolation as ATen's CUDA kernels compute them.
 
 The kernels also run in Triton's interpreter (`TRITON_INTERPRET=1`), without a GPU. A multiplication followed by an
-addition is one rounding on a GPU, where the compiler fuses it, and two in the interpreter; so is it in ATen's CUDA and
-CPU kernels, which is why source positions are written unfused and the blends with an explicit `fma`.
+addition rounds once on a GPU, where the compiler fuses them, and twice in the interpreter. ATen's CUDA and CPU kernels
+differ likewise. Therefore source positions are written unfused, and blends with an explicit `fma`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LARGEST = tl.constexpr(LARGEST)
 
 @triton.jit
 def fill_kernel(out_ptr, value):
-    """Write one number: the smallest kernel there is."""
+    """Write one number; `gpu.why_not` compiles it to test Triton."""
     tl.store(out_ptr, value)
 
 
@@ -38,16 +38,16 @@ def scale_of(source, target):
 
 @triton.jit
 def position(index, scale, source):
-    """Where an output index lies among the source values: half-pixel centres, not before the first.
+    """The source position of an output index: half-pixel centres, at least 0.
 
-    Only an index beyond the output reaches the limit at the other end.
+    Only an index beyond the output reaches the upper limit.
     """
     return tl.minimum(tl.maximum(scale * (index.to(tl.float32) + 0.5) - 0.5, 0.0), source.to(tl.float32))
 
 
 @triton.jit
 def following(index, scale, source):
-    """The source index after one; at the far border, and where nothing is resized, the same again."""
+    """The source index after `index`; `index` itself at the far border and where nothing is resized."""
     return tl.minimum(index + tl.where(scale == 1.0, 0, 1), source - 1)
 
 
@@ -61,7 +61,7 @@ def taps(index, scale, source):
 
 @triton.jit
 def finite(logit):
-    """A mask logit of at most `LARGEST` in magnitude; NaN is outside, as minus infinity is."""
+    """A mask logit clamped to ±`LARGEST`; NaN counts as minus infinity."""
     return tl.minimum(tl.where(logit > -_LARGEST, logit, -_LARGEST), _LARGEST)
 
 

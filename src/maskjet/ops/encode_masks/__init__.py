@@ -39,21 +39,20 @@ def encode_masks(
         query: Which masks, in which order: a `Selection`, or per image an integer tensor [n].
         image_sizes: (height, width) in pixels, one per image.
         boxes: int32, per image [n, 4], or [B, K, 4] for a `Selection`: left, top, width and height in pixels of the
-            box that each mask fills; it may lie beyond the image. A box narrower or lower than a pixel holds nothing.
-            The logits at a mask's border must not be positive, as nothing is inside beyond its box. None fills the
-            image.
+            box that each mask fills; it may lie beyond the image. A box without pixels holds nothing. The logits at a
+            mask's border must not be positive, since nothing outside its box is inside. None fills the image.
         implementation: "auto", "reference", "triton" or "cpu".
 
     Returns:
-        Per image the "counts" string of each mask.
+        The "counts" string of each mask, per image.
 
     Raises:
         InputError: An argument is not as above.
         UnsupportedError: The implementation asked for can't serve these logits.
 
-    The reference is pycocotools' string for `ops.paste_masks`; with a box, for the mask resized to it and set into an
-    empty image, as torchvision's `paste_masks_in_image` does after it has given the mask a border. Equal to it byte
-    for byte, but for pixels whose value lies within 1e-5 of zero.
+    The reference is pycocotools' string for `ops.paste_masks`. With a box, it encodes the mask resized to the box in an
+    empty image, as torchvision's `paste_masks_in_image` does after padding the mask. Equal to it byte for byte, except
+    for pixels whose value lies within 1e-5 of zero.
 
     Example:
         >>> encode_masks(torch.ones(1, 1, 2, 2), [torch.tensor([0])], [(3, 4)])
@@ -88,7 +87,7 @@ def _check_boxes(boxes: Sequence[torch.Tensor] | torch.Tensor, queries: MaskQuer
 
 
 def tolerance_used(inputs: dict[str, Any], expected: list[list[bytes]], actual: list[list[bytes]]) -> float:
-    """0 where all strings are equal, else the largest value of a differing pixel over the tolerance of paste_masks."""
+    """0 if all strings are equal, else the largest value of a differing pixel, in tolerances of paste_masks."""
     used = 0.0
     for image, (theirs, ours) in enumerate(zip(expected, actual, strict=True)):
         if theirs == ours:
@@ -105,7 +104,7 @@ def tolerance_used(inputs: dict[str, Any], expected: list[list[bytes]], actual: 
 
 
 def bytes_moved(inputs: dict[str, Any]) -> int:
-    """The logits of each distinct mask once; the strings are small beside them."""
+    """Bytes of each distinct mask's logits; the strings are small in comparison."""
     logits = inputs["mask_logits"]
     return int(sum(len(rows.unique()) for rows in inputs["query"]) * logits[0, 0].numel() * logits.itemsize)
 

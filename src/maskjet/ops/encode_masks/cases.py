@@ -1,4 +1,4 @@
-"""Inputs with boxes, on which every implementation of encode_masks must agree beside those of the mask ops."""
+"""Inputs with boxes on which every implementation of encode_masks must agree; `paste_masks.cases` has the others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from maskjet.ops.encode_masks.reference import values_in_box
 from maskjet.ops.paste_masks import cases
 
-_SIDE = 28  # of a mask, before its border
+_SIDE = 28  # logits along a side of a mask, without its border
 
 
 def _case(
@@ -73,7 +73,7 @@ BOX_CASES: Mapping[str, Callable[[torch.device], dict[str, Any]]] = {
 
 
 def differing_share(inputs: dict[str, Any], image: int, is_different: torch.Tensor) -> float:
-    """The tolerance used, as for the mask ops, for masks with or without boxes."""
+    """The same as `paste_masks.cases.differing_share`, for masks with or without boxes."""
     if "boxes" not in inputs:
         return cases.differing_share(inputs, image, is_different)
     masks, size = inputs["mask_logits"][image].double(), inputs["image_sizes"][image]

@@ -1,12 +1,11 @@
 """encode_masks on a CPU: from mask logits straight to run lengths, without a full-size mask.
 
-Bilinear upsampling is separable. A column of the image is the blend of two columns of logits; along it, between two
-neighbouring rows of logits, the value is linear. So a column costs one blend per row of logits, not one per pixel:
-where both ends of a stretch have the same sign the whole stretch is one run, and where the sign changes it does so
-once, near where the line through them is zero. Columns between two columns of logits without a positive value are
-empty at once.
+Bilinear upsampling is separable. A column of the image is the blend of two columns of logits; along it the value is
+linear in each stretch between two neighbouring rows of logits. So a column costs one blend per row of logits, not one
+per pixel. A stretch whose ends have the same sign is one run; otherwise its sign changes once, near the zero of the
+line through its ends. A column between two columns of logits without a positive value is empty.
 
-The arithmetic is that of ATen's kernel, operation by operation, so that the strings are equal byte for byte.
+The arithmetic follows ATen's kernel operation by operation, so that the strings equal the reference's byte for byte.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def encode_masks(
 def _encode(mask_logits: torch.Tensor, rows: torch.Tensor, height: int, width: int) -> list[bytes]:
     """Counts strings of some masks of [Q, h, w]."""
     down, across = taps(mask_logits.shape[1], height, 1), taps(mask_logits.shape[2], width, 1)
-    # One at a time: for all at once torch wakes its threads, and on a busy machine waits 5 ms for them.
+    # One at a time: with all at once torch wakes its threads, which takes 5 ms on a busy machine.
     return [_encode_one(mask_logits[row], down, across) for row in rows.tolist()]
 
 
@@ -69,22 +68,23 @@ def _encode_in_boxes(
 
 
 def _place(source: int, side: int, offset: int, target: int) -> Taps:
-    """The taps of `target` positions, where a box of a side begins at `offset`: beyond it the first and the last value.
+    """Taps of an image's `target` positions, for a mask in a box of `side` pixels that begins at `offset`.
 
-    Only those of the positions are made: a box may be far larger than its image.
+    Positions beyond the box take the mask's first or last value. Only the image's positions are computed, since a box
+    may be far larger.
     """
     index = np.arange(target) - offset
     first, second, weight = taps_at(index.clip(0, side - 1), source, side, 1)
     is_before, is_behind = index < 0, index >= side
-    second[is_before] = 0 if first[0] else second[0]  # the same two values are one stretch
+    second[is_before] = 0 if first[0] else second[0]  # continues the stretch at the box's first pixel
     first[is_before], weight[is_before] = 0, 0
     first[is_behind] = second[is_behind] = source - 1
     return Taps(first, second, weight)
 
 
 def _encode_one(mask_logits: torch.Tensor, down: Taps, across: Taps) -> bytes:
-    """The counts string of a mask [h, w] at the size that the taps lead to."""
-    starts = np.flatnonzero(np.diff(down.first, prepend=-1))  # of the stretches with the same two rows
+    """The counts string of a mask [h, w], upsampled by the taps."""
+    starts = np.flatnonzero(np.diff(down.first, prepend=-1))  # first pixels of stretches between the same two rows
     starts = np.append(starts, len(down.first))
     return _to_string(_find_runs(mask_logits.float().contiguous().numpy(), *down, starts, *across))
 
@@ -96,7 +96,7 @@ def _to_string(runs: NDArray[np.int64]) -> bytes:
 
 @compiled("Tuple((boolean[::1], int64, int64, boolean))(float32[:, ::1])")
 def _extent(mask: NDArray[np.float32]) -> tuple[NDArray[np.bool_], int, int, bool]:
-    """Where a mask [h, w] has positive logits: in which columns, from which row to which; and if all are finite."""
+    """Columns of a mask [h, w] with a positive logit, the first and last such row, and whether all are finite."""
     height, width = mask.shape
     has_inside, is_finite = np.zeros(width, dtype=np.bool_), True
     low, high = height, -1
@@ -111,7 +111,7 @@ def _extent(mask: NDArray[np.float32]) -> tuple[NDArray[np.bool_], int, int, boo
 
 @compiled("float32[:, ::1](float32[:, ::1])")
 def _finite(mask: NDArray[np.float32]) -> NDArray[np.float32]:
-    """A mask's logits as `paste_masks.reference.finite` has them."""
+    """The same as `paste_masks.reference.finite`, for one mask [h, w]."""
     found = np.empty_like(mask)
     for row in range(mask.shape[0]):
         for column in range(mask.shape[1]):
@@ -122,10 +122,10 @@ def _finite(mask: NDArray[np.float32]) -> NDArray[np.float32]:
 
 @compiled("int64(float32, float32, float32[::1], int64, int64)")
 def _find_turn(upper: np.float32, lower: np.float32, down: NDArray[np.float32], first: int, last: int) -> int:
-    """The first of the pixels from `first` to before `last` that lies on the side of `lower`; `last` if none does.
+    """The first pixel from `first` to before `last` that is inside exactly if `lower` is; `last` if there is none.
 
-    For finite values on different sides. Both terms of the blend then move the same way as the weight grows, in
-    floating point too, so the side changes at most once: near where the line through the two values is zero.
+    `upper` and `lower` must be finite, and one of them inside. Both terms of the blend then grow or shrink together
+    with the weight, in floating point too. So the side changes at most once, near the zero of the line through them.
     """
     is_lower_inside = lower > 0
     zero, step = upper / (upper - lower), down[last - 1] - down[first]
@@ -141,7 +141,10 @@ def _find_turn(upper: np.float32, lower: np.float32, down: NDArray[np.float32], 
 
 @compiled("int64(int64[::1], int64, int64, boolean)")
 def _mark(edges: NDArray[np.int64], found: int, pixel: int, is_inside: bool | np.bool_) -> int:
-    """Say that a pixel is inside or not; it is an edge if the one before it, after `found` edges, is otherwise."""
+    """Add an edge at a pixel if the one before it is on the other side; returns the number of edges.
+
+    After an odd number of edges pixels are inside.
+    """
     edges[found] = pixel
     return found + ((found % 2 == 1) != is_inside)
 
@@ -160,12 +163,12 @@ def _find_runs(
     right: NDArray[np.int64],
     across: NDArray[np.float32],
 ) -> NDArray[np.int64]:
-    """Run lengths of one mask [h, w] at the size that the taps lead to, column by column."""
+    """Run lengths of a mask [h, w] upsampled by the taps, column by column."""
     height, width = len(top), len(left)
     has_inside, low, high, is_finite = _extent(mask)
     if not is_finite:
         mask = _finite(mask)
-    begin, end = 0, len(starts) - 1  # of the stretches that touch a row with a positive logit
+    begin, end = 0, len(starts) - 1  # stretches that touch a row with a positive logit
     while begin < end and bottom[starts[begin]] < low:
         begin += 1
     while end > begin and top[starts[end - 1]] > high:

@@ -7,12 +7,12 @@ import triton.language as tl
 
 from maskjet.ops.triton_language import blend, finite, following, position, scale_of, taps
 
-# The header, int32: these counters, the masks of each image, then of each mask these fields.
+# The int32 header holds three counters, the number of masks of each image, then four fields per mask.
 COUNTERS = tl.constexpr(3)
-BYTES, ORDERED, FOUND = (tl.constexpr(counter) for counter in range(3))  # of strings; edges in order; edges in segments
+BYTES, ORDERED, FOUND = (tl.constexpr(counter) for counter in range(3))  # of all strings, ordered edges, segments
 FIELDS = tl.constexpr(4)
 OFFSET, LENGTH, EDGES, MADE_AT = (tl.constexpr(field) for field in range(4))
-# What stands in place of a length:
+# Values of LENGTH for a mask without a string:
 NO_EDGES = tl.constexpr(-1)  # the mask's edges did not fit
 NO_BYTES = tl.constexpr(-2)  # its string did not fit
 NO_MASK = tl.constexpr(-3)  # its index is out of range
@@ -25,7 +25,7 @@ def _made_at(query_row_ptr, slot, SLOTS: tl.constexpr, HAS_BOXES: tl.constexpr):
     query = tl.load(query_row_ptr + slot)
     queries = tl.load(query_row_ptr + earlier, mask=earlier <= slot, other=-1)
     first = tl.min(tl.where((queries == query) & (earlier <= slot), earlier, SLOTS))
-    return slot if HAS_BOXES else first  # boxes differ
+    return slot if HAS_BOXES else first  # its boxes may differ
 
 
 @triton.jit(do_not_specialize=range(17))
@@ -56,7 +56,7 @@ def find_edges_kernel(
     slot = tl.program_id(1)
     image = tl.program_id(2)
     if (block == 0) & (slot == 0) & (image == 0):
-        tl.store(header_ptr + BYTES, 0)  # the counters of the other kernel
+        tl.store(header_ptr + BYTES, 0)  # the other kernel's counters
         tl.store(header_ptr + ORDERED, 0)
     height = tl.load(sizes_ptr + 2 * image)
     width = tl.load(sizes_ptr + 2 * image + 1)
@@ -89,7 +89,7 @@ def find_edges_kernel(
     tl.store(segment_ptr + 1, 0)
     if ((high < 0) & (not has_foot)) | (not has_pixels):
         return
-    # Rows whose stretches can have edges: up to the one that holds the pixel after the last inside.
+    # Rows whose stretches can have edges, up to the one with the pixel after the last inside.
     begin = tl.where(has_foot, 0, tl.maximum(low - 1, 0))
     last_row = high
     if HAS_BOXES:  # the first pixel of a column may lie far down its mask
@@ -123,13 +123,13 @@ def find_edges_kernel(
 
 @triton.jit
 def _fits(begins, length, room):
-    """Whether a part of a pool lies within it; a counter that went beyond 2**31 is negative."""
+    """Whether `length` entries from `begins` on fit into a pool; a counter beyond 2**31 is negative."""
     return (begins >= 0) & (begins <= room - length)
 
 
 @triton.jit
 def _is_foot_inside(mask, target, columns, is_read):
-    """Whether the last pixels of columns are inside."""
+    """Whether the bottom pixel of each column is inside."""
     height, scale, top = target
     above, below, share = taps(height - 1 - top, scale, mask[1])
     return blend(_blend_along(mask, above, columns, is_read), _blend_along(mask, below, columns, is_read), share) > 0
@@ -137,7 +137,7 @@ def _is_foot_inside(mask, target, columns, is_read):
 
 @triton.jit
 def _find_rows(mask, columns, is_read, ROWS: tl.constexpr):
-    """The first and last row with a positive logit in the columns of logits that some columns lie between."""
+    """The first and last row with a positive logit, in the columns of logits that are blended."""
     mask_ptr, mask_height, _, stride_y, stride_x = mask
     before, after, _ = columns
     low = mask_height
@@ -155,10 +155,10 @@ def _find_rows(mask, columns, is_read, ROWS: tl.constexpr):
 
 @triton.jit
 def _compare(mask, target, row, columns, is_read, is_foot_inside):
-    """Stretches of some columns, and whether they begin with an edge and turn inside.
+    """Stretches of some columns, whether each begins with an edge, and whether it changes sides within.
 
-    The stretch of a row of logits holds the pixels y, first <= y <= last, between this row and the next. It is returned
-    as these two, the values of the two rows, and whether it ends inside.
+    The stretch of a row of logits holds the pixels between this row and the next. It is returned as its first and last
+    pixel, the values of the two rows, and whether its last pixel is inside the mask.
     """
     _, scale, top = target
     mask_height = mask[1]
@@ -169,7 +169,7 @@ def _compare(mask, target, row, columns, is_read, is_foot_inside):
     lower = _blend_along(mask, following(row, scale, mask_height), columns, exists)
     begins_inside = _is_inside(upper, lower, first - top, row, scale, mask_height)
     ends_inside = _is_inside(upper, lower, last - top, row, scale, mask_height)
-    # The pixel before lies above, or at the foot of the column before.
+    # The previous pixel lies above, or at the bottom of the previous column.
     above, below, share = taps(tl.maximum(first - 1, 0) - top, scale, mask_height)
     before = blend(_blend_along(mask, above, columns, exists), _blend_along(mask, below, columns, exists), share)
     was_inside = tl.where(first == 0, is_foot_inside, before > 0)
@@ -180,7 +180,7 @@ def _compare(mask, target, row, columns, is_read, is_foot_inside):
 
 @triton.jit
 def _first_pixel(row, target, rows):
-    """The first pixel that lies at or after a row of logits, 0 at the earliest; `height` where none does."""
+    """The first pixel at or below a row of logits, at least 0; `height` if there is none."""
     height, scale, top = target
     guess = tl.ceil((row.to(tl.float32) + 0.5) / scale - 0.5).to(tl.int32)
     earlier = position(guess - 1, scale, rows).to(tl.int32) < row
@@ -208,10 +208,10 @@ def _is_inside(upper, lower, y, row, scale, rows):
 
 @triton.jit
 def _find_turn(stretch, row, target, rows):
-    """The first pixel on the side on which a stretch ends, where it begins on the other.
+    """The first pixel of a stretch on the side of its last one; the stretch must begin on the other side.
 
-    Near where the line through the two values is zero. Rounding moves it by less than a pixel, so the three around are
-    looked at.
+    It is near the zero of the line through the two values. Rounding moves it by less than a pixel, so three pixels are
+    evaluated.
     """
     first, last, upper, lower, ends_inside = stretch
     _, scale, top = target
@@ -251,7 +251,7 @@ def write_strings_kernel(
     if slot == 0:
         tl.store(header_ptr + COUNTERS + image, count)
         if image == 0:
-            tl.store(header_ptr + FOUND, 0)  # the counter of the other kernel, for the next time
+            tl.store(header_ptr + FOUND, 0)  # the other kernel's counter, for the next launch
     if slot >= count:
         return
     mask = image.to(tl.int64) * slots + slot
@@ -318,7 +318,7 @@ def _count_edges(segments_ptr, used, BLOCKS: tl.constexpr):
 
 @triton.jit
 def _put_in_order(edges_ptr, segments_ptr, ordered_ptr, used, BLOCKS: tl.constexpr, WIDTH: tl.constexpr):
-    """Copy the edges of a mask's segments one behind the other."""
+    """Copy the edges of a mask's segments one after the other."""
     for start in range(0, used, BLOCKS):
         block = start + tl.arange(0, BLOCKS)
         found = tl.load(segments_ptr + 2 * block + 1, mask=block < used, other=0)
@@ -335,7 +335,7 @@ def _put_in_order(edges_ptr, segments_ptr, ordered_ptr, used, BLOCKS: tl.constex
 
 @triton.jit
 def _difference(edges_ptr, number, edges, pixels):
-    """What COCO writes of a run: its length, from the fourth on less the length of the one two before it."""
+    """The number that COCO writes for a run: its length, from the fourth run on minus that of the run two before."""
     run = _edge(edges_ptr, number, edges, pixels) - _edge(edges_ptr, number - 1, edges, pixels)
     earlier = _edge(edges_ptr, number - 2, edges, pixels) - _edge(edges_ptr, number - 3, edges, pixels)
     return tl.where(number > 2, run - earlier, run)
@@ -343,14 +343,14 @@ def _difference(edges_ptr, number, edges, pixels):
 
 @triton.jit
 def _edge(edges_ptr, number, edges, pixels):
-    """Where a run ends: at its edge, the last at the end of the image, and those before the first at its start."""
+    """The pixel at which a run ends: its edge, or the end of the image for the last; 0 before the first run."""
     edge = tl.load(edges_ptr + number, mask=(number >= 0) & (number < edges), other=0)
     return tl.where(number >= edges, pixels, edge)
 
 
 @triton.jit
 def _characters(value, is_run):
-    """How many groups of five bits, the topmost the sign, a number takes; 0 where there is no run."""
+    """Characters of a number, one per five bits including the sign bit; 0 where there is no run."""
     magnitude = value ^ (value >> 31)
     characters = tl.full(value.shape, 1, tl.int32)
     for group in tl.static_range(1, 7):

@@ -47,7 +47,7 @@ def values_in_box(mask: torch.Tensor, box: Sequence[int], size: tuple[int, int])
     """A mask [h, w] resized to its box (left, top, width, height), in an image that is minus infinity elsewhere.
 
     Raises:
-        InputError: The box is too large to resize a mask to it; the other implementations look at the image only.
+        InputError: The box is too large to resize a mask to it; the other implementations compute the image only.
     """
     left, top, width, height = box
     image = mask.new_full(size, -torch.inf)

@@ -1,4 +1,4 @@
-"""The place where an implementation of encode_masks leaves a batch's strings."""
+"""Holder of the strings that an implementation of encode_masks makes for a batch."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from maskjet.ops.record import FALLBACKS
 
 
 class Strings:
-    """The strings of a batch, as made on the host; on a GPU see `triton.DeviceStrings`.
+    """COCO strings of a batch, made on the host; `triton.DeviceStrings` holds those made on a GPU.
 
     Args:
-        batch: Images.
-        masks: Most masks of an image.
+        batch: Number of images.
+        masks: Largest number of masks per image.
         width: Width of the images, in pixels.
         device: Device of the memory.
         lead: Bytes at the start of the memory that are left to the caller; a multiple of 4.
-        fallbacks: Counts slower paths.
+        fallbacks: Counter of slower paths taken.
     """
 
     def __init__(
@@ -35,15 +35,15 @@ class Strings:
     ) -> None:
         self.fallbacks = fallbacks
         self.memory = torch.empty(lead, dtype=torch.uint8, device=device)
-        """uint8: to be copied to the host for `read`."""
+        """uint8: the caller copies it to the host and gives the copy to `read`."""
         self.on_host: list[list[bytes]] | None = None
-        """Per image the string of each mask, if they were made on the host."""
+        """String of each mask, per image, if they were made on the host; else None."""
 
     def read(self, copied: NDArray[np.uint8], images: int) -> list[list[bytes]]:  # noqa: ARG002
         """The strings of the first images.
 
         Args:
-            copied: `memory` on the host, when the device is done.
+            copied: Finished copy of `memory` on the host.
             images: How many images to read.
         """
         assert self.on_host is not None

@@ -1,23 +1,23 @@
 """encode_masks on an NVIDIA GPU: from mask logits to finished COCO strings in two launches, without a full-size mask.
 
-Bilinear upsampling is separable: along a column of the image the value is linear between two neighbouring rows of
-logits, so within such a stretch the side changes at most once. Work per column goes with the rows of logits, 78, not
-with the image's.
+Bilinear upsampling is separable: along a column of the image the value is linear in each stretch between two
+neighbouring rows of logits, so it changes sides (inside or outside) at most once there. Work per column grows with the
+rows of logits, say 78, not with the image's.
 
-1. `find_edges_kernel`, one program per block of columns of each mask: the pixels, in column-major order, that lie on
-   another side than the one before them. A stretch has an edge at its first pixel, if that differs from the last pixel
-   of the stretch before (or of the column before), and one inside, if its first and last pixel differ. Each is decided
-   by evaluating those pixels, so that the sides can never get out of step. A block's edges lie in order in a segment of
-   its own, taken from a pool.
-2. `write_strings_kernel`, one program per mask: puts the segments in order, takes differences to run lengths, these to
-   COCO's string, and places it behind the strings written so far. Where a segment or string lies depends on which
-   program comes first; what is in it does not.
+1. `find_edges_kernel`, one program per block of columns of each mask, finds the edges: pixels, in column-major order,
+   on another side than the pixel before. A stretch has an edge at its first pixel if that differs from the last pixel
+   of the previous stretch or column, and an edge within if its first and last pixel differ. Both are decided by
+   evaluating those pixels, so neighbouring stretches always agree. A block's edges lie in order in a segment of its
+   own, taken from a pool.
+2. `write_strings_kernel`, one program per mask, puts the segments in order, converts edges to run lengths and those to
+   COCO's string, and appends it to the strings written so far. The place of a segment or string depends on the order
+   in which programs run; its content does not.
 
-A mask may fill a box instead of the image. Positions are then counted from the box, and beyond it they stay at the
-mask's border, where nothing is inside; so all of the image is treated alike.
+A mask may fill a box instead of the image. Positions are then counted from the box. Beyond the box they stay at the
+mask's border, where nothing is inside, so that the whole image is treated alike.
 
-A mask that appears several times at the image's size is made once. The pools are bounded; what does not fit is counted
-and left out, and `encode_masks` makes those masks again with as much room as they need.
+A mask that appears several times at the image's size is encoded once. The pools are bounded: masks that do not fit are
+counted, left out, and encoded again with as much room as they need when the strings are read.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from maskjet.ops.gpu import Launcher, on_device_of, sizes_table
 from maskjet.ops.record import FALLBACKS
 from maskjet.ops.selection import MaskQueries, SizeTable
 
-_COLUMNS = 16  # of the image, per program
-_ROWS = 16  # of logits, at once
-_BLOCKS = 64  # of columns, at once
+_COLUMNS = 16  # columns of the image per program
+_ROWS = 16  # rows of logits at once
+_BLOCKS = 64  # blocks of columns at once
 _TILE = 1024  # counts at once
-_EDGES = 8192  # of a mask on average; at 1080p a ragged blob 560 pixels wide has 1,500, noise 74,000
-_BYTES = 4096  # of a mask's string on average; that blob's has 2,300
-_LEAST_ROOM = 16  # masks of that average, if there are fewer
-_BYTES_AT_ONCE = 2**18  # of an image's strings on average, copied to the host with the first copy; 5 µs at 50 GB/s
-_MOST_PIXELS = 2**28  # of an image: seven bytes for each can be counted in 32 bits
-_MOST_PROGRAMS = 65535  # along the second and third axis of a grid
+_EDGES = 8192  # room per mask on average; at 1080p a ragged blob 560 pixels wide has 1,500, noise 74,000
+_BYTES = 4096  # room per string on average; that blob's has 2,300
+_LEAST_ROOM = 16  # masks that there is always room for, on average
+_BYTES_AT_ONCE = 2**18  # bytes of strings per image that the first copy to the host takes; 5 µs at 50 GB/s
+_MOST_PIXELS = 2**28  # per image: a string of seven bytes per pixel can be counted in 32 bits
+_MOST_PROGRAMS = 65535  # CUDA's limit along the second and third axis of a grid
 _COUNTERS, _FIELDS, _NO_MASK = (int(constant.value) for constant in (COUNTERS, FIELDS, NO_MASK))
 _find_edges = Launcher(find_edges_kernel, num_warps=4, enable_fp_fusion=True)
 _write_strings = Launcher(write_strings_kernel, num_warps=16, enable_fp_fusion=True)
@@ -58,23 +58,23 @@ _write_strings = Launcher(write_strings_kernel, num_warps=16, enable_fp_fusion=T
 
 @dataclass
 class Buffers:
-    """Device memory that one call of `launch` writes: for B images of K masks each."""
+    """Device memory that one call of `launch` writes, for B images of up to K masks each."""
 
     edges: torch.Tensor
     """int32 [edges]: pixels that differ from the one before them, column-major, in segments."""
     segments: torch.Tensor
-    """int32 [B, K, blocks, 2]: where the segment of each block of columns lies, -1 if it did not fit; its length."""
+    """int32 [B, K, blocks, 2]: offset in `edges`, -1 if it did not fit, and length of each column block's segment."""
     ordered: torch.Tensor
-    """int32 [edges]: the edges of each mask, one behind the other."""
+    """int32 [edges]: the edges of each mask in order, one mask after the other."""
     packed: torch.Tensor
     """uint8: the header, then the strings."""
 
     header: torch.Tensor = field(init=False)
-    """int32 [3 + B + 4 B K]: counters, the masks per image; of each mask offset, length, edges and slot; of packed."""
+    """int32 [3 + B + 4 B K] of `packed`: counters, masks per image, then offset, length, edges and slot per mask."""
     strings: torch.Tensor = field(init=False)
-    """uint8: the strings, one behind the other; of packed."""
+    """uint8, part of `packed`: the strings, one after the other."""
     head: torch.Tensor = field(init=False)
-    """uint8: the header and as many bytes of strings as are usual; of packed."""
+    """uint8, part of `packed`: the header and the strings that the first copy to the host takes."""
 
     def __post_init__(self) -> None:
         batch, masks = self.segments.shape[:2]
@@ -85,7 +85,7 @@ class Buffers:
 
     @staticmethod
     def size_of_packed(batch: int, masks: int) -> int:
-        """Bytes of `packed` that are usual for a batch of so many images and most masks of each."""
+        """Default size of `packed`, in bytes, for a batch of images with at most `masks` masks each."""
         return 4 * _header_length(batch, masks) + max(batch * masks, _LEAST_ROOM) * _BYTES
 
     @staticmethod
@@ -101,12 +101,12 @@ class Buffers:
         """Buffers for images up to a width.
 
         Args:
-            batch: Images.
-            masks: Most masks of an image.
-            width: Of the widest image, in pixels.
-            device: Where.
-            edges: That fit, of all masks together; None for what is usual.
-            packed: uint8, contiguous, at a multiple of 4 bytes; None to allocate what is usual.
+            batch: Number of images.
+            masks: Largest number of masks per image.
+            width: Width of the widest image, in pixels.
+            device: Device of the buffers.
+            edges: Room for edges, of all masks together; None for the default.
+            packed: uint8, contiguous, 4-byte aligned; None allocates the default size.
         """
         if packed is None:
             packed = torch.empty(Buffers.size_of_packed(batch, masks), dtype=torch.uint8, device=device)
@@ -152,7 +152,7 @@ def _why_too_large(mask_logits: torch.Tensor, slots: int, image_sizes: list[tupl
     _, _, down, across = mask_logits.stride()
     if (rows - 1) * down + (columns - 1) * across >= 2**31:
         return "masks whose logits lie too far apart"
-    # Up to 2**32 edges the counter of all of them is seen to be negative; then it begins anew.
+    # From 2**31 edges on their counter is negative, which `_fits` sees; at 2**32 it would start over.
     if batch * slots * max(width for _, width in image_sizes) * 2 * rows >= 2**32:
         return "so many masks that their edges can't be counted"
     return None
@@ -162,7 +162,7 @@ def _why_too_large(mask_logits: torch.Tensor, slots: int, image_sizes: list[tupl
 def _own_buffers(
     _thread: int, batch: int, masks: int, width: int, device: torch.device
 ) -> tuple[Buffers, torch.Tensor]:
-    """A thread's buffers, and host memory for their head: its calls wait for their strings, none finds them in use."""
+    """A thread's buffers, and host memory for their head; each call waits for its strings, so they are never in use."""
     with torch.inference_mode(False):  # tensors made in that mode can't be written to outside of it
         buffers = Buffers.allocate(batch, masks, width, device)
         return buffers, torch.empty_like(buffers.head, device="cpu", pin_memory=buffers.head.is_cuda)
@@ -175,7 +175,7 @@ def launch(mask_logits: torch.Tensor, queries: MaskQueries, sizes: torch.Tensor,
         mask_logits: float32, float16 or bfloat16 [B, Q, h, w].
         queries: Which masks; the counts and indices are read on the device.
         sizes: int32 [2 B], on the device: (height, width) per image, at most 2**28 pixels each.
-        buffers: Allocated for this batch, as many masks and at least this width; overwritten.
+        buffers: Buffers for this batch, K masks and at least this width; overwritten.
     """
     batch, masks, blocks, _ = buffers.segments.shape
     slots, has_boxes = triton.next_power_of_2(masks), queries.boxes is not None
@@ -237,12 +237,12 @@ class DeviceStrings(Strings):
     """The strings of a batch on a GPU: the buffers that `launch` writes, and how to read a copy of them.
 
     Args:
-        batch: Images.
-        masks: Most masks of an image.
+        batch: Number of images.
+        masks: Largest number of masks per image.
         width: Width of the widest image, in pixels.
         device: The GPU.
         lead: Bytes at the start of the memory that are left to the caller; a multiple of 4.
-        fallbacks: Counts slower paths.
+        fallbacks: Counter of slower paths taken.
     """
 
     def __init__(
@@ -275,10 +275,10 @@ class DeviceStrings(Strings):
         self._lead, self._header_bytes = lead, buffers.header.nbytes
 
     def read(self, copied: NDArray[np.uint8], images: int) -> list[list[bytes]]:
-        """The strings of the first images; makes masks again that did not fit, which waits for the device.
+        """The strings of the first images; re-encoding masks that did not fit waits for the device.
 
         Args:
-            copied: `memory` on the host, when the device is done.
+            copied: Finished copy of `memory` on the host.
             images: How many images to read, at least 1.
         """
         if self.on_host is not None:
@@ -309,7 +309,7 @@ class DeviceStrings(Strings):
         ]
 
     def _fetch_rest(self, packed: NDArray[np.uint8], end: int) -> NDArray[np.uint8]:
-        """The strings that are not in the usual copy; waits for the device."""
+        """Append the strings that the first copy lacks; waits for the device."""
         end = min(end, len(self.buffers.packed))
         if end <= len(packed):
             return packed
@@ -317,15 +317,15 @@ class DeviceStrings(Strings):
         return np.append(packed, self.buffers.packed[len(packed) : end].cpu().numpy())
 
     def _remake(self, failed: Mapping[tuple[int, int], tuple[int, int]]) -> dict[tuple[int, int], bytes]:
-        """Encode the masks that did not fit, one after the other, with as much room as each needs.
+        """Encode the masks that did not fit, one at a time, with as much room as each needs.
 
         Raises:
-            InputError: There is no such mask: a count or an index is out of range.
+            InputError: A count or an index is out of range.
         """
         assert self.given is not None
         mask_logits, queries, sizes = self.given
         if not failed or any(length == _NO_MASK for length, _ in failed.values()):
-            queries.rows()  # raises, and names what is out of range
+            queries.rows()  # raises, naming the count or index out of range
         remade = {}
         for (image, slot), (_, edges) in failed.items():
             self.fallbacks["encode_masks: a mask with too many edges"] += 1

@@ -1,4 +1,4 @@
-"""Non-maximum suppression with a fixed size: of boxes that overlap, the most confident one stays."""
+"""Non-maximum suppression with an output of fixed size: the most confident of overlapping boxes stays."""
 
 from __future__ import annotations
 
@@ -25,20 +25,23 @@ def nms(
     max_output: int | None = None,
     implementation: Implementation = "auto",
 ) -> Kept:
-    """Drop every box that overlaps a more confident one of its group which stays.
+    """Drop every box that overlaps a more confident kept box of its group.
 
-    The first `max_output` that stay are those of torchvision's `nms` or `batched_nms` followed by a slice, whichever
-    strategy `batched_nms` takes, but for boxes that only rounding of shifted coordinates makes overlap. Shapes don't
-    depend on values: on a GPU two launches for all images, which never wait and can be captured in a CUDA graph.
+    Keeps the first `max_output` boxes that torchvision's `nms` or `batched_nms` keeps, whichever strategy the latter
+    takes, except for boxes that overlap only because shifted coordinates were rounded. Shapes don't depend on values.
+    On a GPU it is two launches for all images, which never wait and can be captured in a CUDA graph.
 
     Args:
         boxes: float32 [B, N, 4] xyxy, each image's in descending order of confidence.
-        count: int32 [B]: boxes of each image; those after are ignored. None takes all, as does a number above N.
-        iou_threshold: 0..1; a box goes if its intersection over union with one that stays is larger. Compared in
-            float32 with the largest number not above it, which is how torchvision's CPU code compares.
-        groups: int32 [B, N]; boxes of different groups (classes, levels) don't touch each other. None is one group.
-        max_output: Most boxes that stay per image, at least 1; None is N.
+        count: int32 [B]: number of boxes per image; later ones are ignored. None takes all, as does a number above N.
+        iou_threshold: 0..1; a box is dropped if its intersection over union with a kept one is larger. It is rounded
+            down to float32, which equals the comparison in torchvision's CPU code.
+        groups: int32 [B, N]; boxes of different groups (classes, levels) don't suppress each other. None: one group.
+        max_output: Largest number of boxes kept per image, at least 1; None for N.
         implementation: "auto", "reference", "triton" or "cpu".
+
+    Returns:
+        Positions of the kept boxes, most confident first.
 
     Raises:
         InputError: An argument is not as above.

@@ -38,14 +38,14 @@ def _case(
 
 
 def _chain(boxes: torch.Tensor) -> None:
-    """Each overlaps the next, so that every second one stays, and none is known before those ahead of it."""
+    """Each box overlaps the next, so every second one stays, and each decision depends on the one before."""
     boxes[..., 0] = 3.0 * torch.arange(boxes.shape[1])
     boxes[..., 2] = boxes[..., 0] + 10
     boxes[..., 1], boxes[..., 3] = 0, 10
 
 
 def _at_the_threshold(boxes: torch.Tensor) -> None:
-    """Halves of one another: their intersection over union is exactly a half, which is not above it."""
+    """Every second box is half of the others: their IoU is exactly 0.5, which a threshold of 0.5 lets stay."""
     boxes[:, ::2] = torch.tensor([0.0, 0, 20, 10])
     boxes[:, 1::2] = torch.tensor([0.0, 0, 10, 10])
 
@@ -90,7 +90,7 @@ def tolerance_used(_inputs: dict[str, Any], expected: Kept, actual: Kept) -> flo
 
 
 def bytes_moved(inputs: dict[str, Any]) -> int:
-    """Boxes and groups once, positions once."""
+    """Bytes of boxes and groups, and of the positions returned."""
     boxes = inputs["boxes"]
     batch, most = boxes.shape[:2]
     return int(20 * batch * most + 4 * batch * (inputs.get("max_output") or most))

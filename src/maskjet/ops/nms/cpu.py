@@ -1,4 +1,4 @@
-"""nms on a CPU: each box against those that stay, until enough do."""
+"""nms on a CPU: compare each box with those kept so far, until enough are kept."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """nms on an NVIDIA GPU: two launches for all images.
 
-The first finds which boxes overlap, one bit per pair. The second goes through them in order, 32 at a time: which of the
-32 stay follows from their own bits alone, and what those suppress among all later ones is collected at once. It ends
-when enough boxes stay. A chain of boxes, each overlapping the next, takes no longer than others.
+The first finds which boxes overlap, one bit per pair. The second visits the boxes in order, 32 at a time: it decides
+among the 32 by their own bits, then marks all later boxes that the kept ones suppress. It ends when enough boxes are
+kept. A chain of boxes, each overlapping the next, takes no longer than other inputs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ROWS = 64
 _BITS = 32
 _WORDS = 32
 
-# Products fused with sums would make other boxes overlap than on a CPU.
+# With products fused into sums, other boxes would overlap than on a CPU.
 _find_overlaps = Launcher(find_overlaps_kernel, num_warps=4, enable_fp_fusion=False)
 _choose = Launcher(choose_kernel, num_warps=4, enable_fp_fusion=False)
 

@@ -31,15 +31,15 @@ def paste_masks(
         implementation: "auto", "reference" or "triton".
 
     Returns:
-        Per image: uint8 [n, H, W], 1 inside, and bool [n], whether the mask has any pixel inside.
+        Masks uint8 [n, H, W], 1 inside, and bool [n], whether a mask has any pixel inside, per image.
 
     Raises:
         InputError: An argument is not as above.
         UnsupportedError: The implementation asked for can't serve these logits.
 
-    The reference is `F.interpolate(mask, (H, W), mode="bilinear", align_corners=False) > 0` in float32. Equal to it but
-    for pixels whose value lies within 1e-5 of zero. Infinite logits count as ±1e30, NaN as -1e30, before they are
-    blended; within a millionth of that, pixels beside them may differ.
+    The reference is `F.interpolate(mask, (H, W), mode="bilinear", align_corners=False) > 0` in float32. Equal to it
+    except at pixels whose value lies within 1e-5 of zero. Before blending, infinite logits count as ±1e30 and NaN as
+    -1e30; pixels beside them may differ where their value lies within 1e24 of zero.
     """
     queries, sizes = check_masks(mask_logits, query, image_sizes)
     pasted: list[tuple[torch.Tensor, torch.Tensor]] = RECORD.choose(implementation, mask_logits).run(
@@ -51,10 +51,10 @@ def paste_masks(
 def check_masks(
     mask_logits: torch.Tensor, query: Selection | Sequence[torch.Tensor], image_sizes: ImageSizes
 ) -> tuple[MaskQueries, list[tuple[int, int]]]:
-    """Check the arguments that the mask ops share: the queries and the size of each image.
+    """Check the arguments that the mask ops share.
 
     Raises:
-        InputError: Not mask logits, or queries or sizes that don't go with them.
+        InputError: The logits are malformed, or the queries or sizes don't match them.
     """
     if not isinstance(mask_logits, torch.Tensor):
         raise InputError(f"mask_logits must be a tensor, got {type(mask_logits).__name__}.")

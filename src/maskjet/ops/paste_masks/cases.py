@@ -13,7 +13,7 @@ from maskjet.ops.paste_masks.reference import LARGEST, finite, upsample
 _TOLERANCE = 1e-5
 """A pixel may differ where its value is this close to zero: float32 rounding of logits of magnitude 10."""
 _TOLERANCE_BESIDE_INFINITY = LARGEST * 1e-6
-"""The same beside a logit that is not finite."""
+"""`_TOLERANCE` beside a logit that is not finite."""
 
 _Edit = Callable[[torch.Tensor], object]
 
@@ -103,7 +103,7 @@ CASES: Mapping[str, Callable[[torch.device], dict[str, Any]]] = {
 
 
 def tolerance_used(inputs: dict[str, Any], expected: Any, actual: Any) -> float:
-    """0 where all masks are equal, else the largest value of a differing pixel over the tolerance."""
+    """0 if all masks are equal, else the largest value of a differing pixel, in tolerances."""
     used = 0.0
     for image, ((masks, is_inside), (others, others_inside)) in enumerate(zip(expected, actual, strict=True)):
         if masks.shape != others.shape or not torch.equal(others_inside, others.flatten(1).any(dim=1)):
@@ -114,7 +114,7 @@ def tolerance_used(inputs: dict[str, Any], expected: Any, actual: Any) -> float:
 
 
 def differing_share(inputs: dict[str, Any], image: int, is_different: torch.Tensor) -> float:
-    """How far from zero the values of an image's differing pixels [n, H, W] get, in tolerances."""
+    """The largest magnitude of value among an image's differing pixels [n, H, W], in tolerances."""
     rows, size = inputs["query"][image].long(), inputs["image_sizes"][image]
     masks = inputs["mask_logits"][image, rows].double()
     return share_of(upsample(masks, *size), upsample(largest_around(masks), *size), is_different)
@@ -126,12 +126,12 @@ def largest_around(masks: torch.Tensor) -> torch.Tensor:
 
 
 def share_of(values: torch.Tensor, magnitudes: torch.Tensor, is_different: torch.Tensor) -> float:
-    """The largest of the values that differ, in tolerances; 0 where none does.
+    """The largest magnitude among the values of differing pixels, in tolerances; 0 if none differs.
 
     Args:
-        values: [n, H, W], whose sign decides.
-        magnitudes: [n, H, W]: of the logits around.
-        is_different: bool [n, H, W].
+        values: [n, H, W]; positive is inside.
+        magnitudes: [n, H, W], of the logits around each pixel.
+        is_different: bool [n, H, W], pixels that differ.
     """
     if not is_different.any():
         return 0.0
@@ -141,7 +141,7 @@ def share_of(values: torch.Tensor, magnitudes: torch.Tensor, is_different: torch
 
 
 def bytes_moved(inputs: dict[str, Any]) -> int:
-    """The chosen masks' logits once, every pixel once."""
+    """Bytes of the chosen masks' logits, and of every pixel."""
     logits = inputs["mask_logits"]
     per_mask = logits[0, 0].numel() * logits.itemsize
     sizes = zip(inputs["query"], inputs["image_sizes"], strict=True)

@@ -78,7 +78,7 @@ def paste_kernel(
 
 @triton.jit
 def _store(out_ptr, line, x, value, is_line, width):
-    """Write a tile of a mask, 16 bytes at a time where lines begin at multiples of them."""
+    """Write a tile of a mask, 16 bytes at a time if the width is a multiple of 16."""
     if width % 16 == 0:
         pixel = tl.max_contiguous(tl.multiple_of(line * width + x, (1, 16)), (1, 16))
         tl.store(out_ptr + pixel, value, mask=is_line & (x < width // 16 * 16))

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from maskjet.ops.selection import MaskQueries
 
 LARGEST = 1e30
-"""Stands for an infinite logit: its blends stay finite, so that a share of 0 makes 0 of it and not NaN."""
-_FLOATS_AT_ONCE = 2**26  # of the upsampled values: 256 MB
+"""Replaces an infinite logit, since infinity times a share of 0 would be NaN."""
+_FLOATS_AT_ONCE = 2**26  # upsampled values at once: 256 MB
 
 
 def paste_masks(
@@ -31,10 +31,10 @@ def paste_masks(
 
 
 def upsample(masks: torch.Tensor, height: int, width: int) -> torch.Tensor:
-    """Mask logits [n, h, w] to values [n, height, width], whose sign decides."""
+    """Upsample mask logits [n, h, w] to values [n, height, width]; positive is inside."""
     return F.interpolate(finite(masks)[:, None], size=(height, width), mode="bilinear", align_corners=False)[:, 0]
 
 
 def finite(masks: torch.Tensor) -> torch.Tensor:
-    """Mask logits at most `LARGEST` in magnitude; NaN is outside, as minus infinity is."""
+    """Mask logits clamped to ±`LARGEST`; NaN counts as minus infinity."""
     return masks.clamp(-LARGEST, LARGEST).nan_to_num(nan=-LARGEST)

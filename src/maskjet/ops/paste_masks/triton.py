@@ -1,10 +1,10 @@
 """paste_masks on an NVIDIA GPU: one launch per image, each pixel straight from its four logits.
 
-Most of an image lies outside of a mask, or well inside. A tile whose logits, a handful, all have one sign is filled
-without a look at its pixels; the others cost four reads a pixel.
+Most of an image lies outside a mask, or well inside. A tile whose few logits all have one sign is filled without
+computing its pixels; other tiles read four logits per pixel.
 
-The grid is made for as many masks as may be; programs past the image's count end at once, so that the host needn't
-know it.
+The grid covers the largest possible number of masks. Programs past the image's count end at once, so that the host
+needn't know the count.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from maskjet.ops.paste_masks.kernels import paste_kernel
 from maskjet.ops.selection import MaskQueries
 
 _TILE_HW = (8, 128)
-_LOGITS_HW = (8, 16)  # of a tile, looked at together; with more the tile is not skipped
+_LOGITS_HW = (8, 16)  # most logits under a tile that is tested for one sign
 
 _launch = Launcher(paste_kernel, num_warps=2, enable_fp_fusion=True)
 

@@ -38,9 +38,9 @@ def preprocess(
     """Resize frames to the network's input size and normalise them.
 
     Filter: bilinear, half-pixel centres, no antialias, as rfdetr 1.11 `predict`. `resample="cv2"` resizes the uint8
-    frame as `cv2.resize(INTER_LINEAR)` instead, rounding to uint8 before it normalises. With `out` given, nothing of
-    the output's size is allocated. On a GPU one launch on the current stream, which never waits and can be captured in
-    a CUDA graph.
+    frame as `cv2.resize(INTER_LINEAR)` instead, rounding to uint8 before it normalises. On a GPU it is
+    one launch on the current stream, which never waits, allocates nothing if `out` is given, and can be captured in a
+    CUDA graph.
 
     Args:
         frames: uint8 [H, W, 3] or [N, H, W, 3]; rows may be strided, pixels contiguous.
@@ -49,10 +49,10 @@ def preprocess(
         mean: One per RGB channel, on the 0..1 scale.
         std: One per RGB channel, on the 0..1 scale, above 0.
         order: Channel order of the frames; the output is RGB.
-        dtype: Of the output, when `out` is None.
+        dtype: Type of the output if `out` is None.
         resample: "bilinear" on floats, or "cv2" on bytes.
         letterbox: None stretches the frame to the input. A byte value, 0..255, keeps the frame's aspect ratio, centres
-            it and fills the rest with that value; `preprocess.region.letterbox` says where the frame then lies.
+            it and fills the rest with that value; `preprocess.region.letterbox` gives the frame's place.
         implementation: "auto", "reference", "triton" or "cpu".
 
     Returns:
@@ -64,8 +64,8 @@ def preprocess(
 
     Equal to the reference within 4.8e-7 in float32 and one ULP in the half types. The reference equals rfdetr 1.11.2's
     preprocessing bit for bit; with "cv2", `cv2.resize`. (PyTorch's own result depends on where it runs: a GPU fuses
-    the product and sum of source positions, and a single CPU thread rounds them otherwise than two, either 3e-5 away
-    at 1080p. The bound holds on the frames' own device, for two threads and more.)
+    the product and sum of source positions, and a single CPU thread rounds them differently from two; either changes
+    the result by 3e-5 at 1080p. The bound holds on the frames' own device, for two threads and more.)
 
     Example:
         >>> frame = torch.full((4, 6, 3), 255, dtype=torch.uint8)
@@ -97,10 +97,10 @@ def preprocess(
 
 
 def check_frames(frames: torch.Tensor) -> torch.Tensor:
-    """Check that frames are of at least one pixel, and give them a batch dimension.
+    """Check frames, and give them a batch dimension.
 
     Raises:
-        InputError: They are not uint8 [H, W, 3] or [N, H, W, 3], or too wide.
+        InputError: They are not uint8 [H, W, 3] or [N, H, W, 3] of at least one pixel, or too wide.
     """
     if not isinstance(frames, torch.Tensor):
         raise InputError(f"frames must be a tensor, got {type(frames).__name__}; torch.from_numpy shares its memory.")

@@ -59,13 +59,13 @@ CASES: Mapping[str, Callable[[torch.device], dict[str, Any]]] = {
 
 
 def tolerance_used(_inputs: dict[str, Any], expected: torch.Tensor, actual: torch.Tensor) -> float:
-    """The largest difference over the output type's tolerance; NaN where the expected is not counts as infinite."""
+    """The largest difference, in tolerances of the output's type; NaN counts as infinite."""
     difference = (expected.float() - actual.float()).abs().nan_to_num(nan=float("inf"))
     return float(difference.max()) / _TOLERANCE[expected.dtype]
 
 
 def bytes_moved(inputs: dict[str, Any]) -> int:
-    """Every output value once, and the source bytes it needs: at most 4 taps, at most the whole frame."""
+    """Bytes of the output, and of the source: 4 per output value, at most the whole frame."""
     frames, (height, width) = inputs["frames"], inputs["size"]
     batch = frames.numel() // (frames.shape[-3] * frames.shape[-2] * 3)
     outputs = 3 * height * width

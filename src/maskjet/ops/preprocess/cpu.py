@@ -1,7 +1,6 @@
 """preprocess on a CPU: each output pixel straight from its four source bytes, in one pass.
 
-The reference turns the whole frame into floats first, 25 MB at 1080p; the network looks at four bytes of it per
-output value.
+The reference first converts the whole frame to floats, 25 MB at 1080p, though an output value needs only four bytes.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ def preprocess(
     resample: str,
 ) -> None:
     """Write (resized / 255 - mean) / std of uint8 frames [N, H, W, 3] into out [N, 3, h, w]; see `ops.preprocess`."""
-    if resample == "cv2" or region.height + region.width <= SMALL:  # OpenCV's own loop is the fast one
+    if resample == "cv2" or region.height + region.width <= SMALL:  # OpenCV's own loop is faster
         reference.preprocess(frames, out, region=region, mean=mean, std=std, order=order, resample=resample)
         return
     top, left, height, width = region.box

@@ -79,9 +79,9 @@ def _unit(byte):
 def _fixed_point_taps(index, source, target, IS_COLUMN: tl.constexpr):
     """The two source indices of `cv2.resize(INTER_LINEAR)` on bytes, and their shares in 1/2048.
 
-    Positions in float64, fractions in float32, shares rounded half to even. Beyond the first and last source value
-    both indices are that value; along x OpenCV then gives it the whole share, along y it leaves the two shares, whose
-    products it rounds down one by one.
+    Positions are float64, fractions float32, and shares rounded half to even. Beyond the first and last source value
+    both indices are that value. Along x OpenCV then gives it the whole share; along y it keeps two shares and rounds
+    their products down one by one.
     """
     scale = 1.0 / (target.to(tl.float64) / source.to(tl.float64))
     where = ((index.to(tl.float64) + 0.5) * scale - 0.5).to(tl.float32)
@@ -99,5 +99,5 @@ def _fixed_point_taps(index, source, target, IS_COLUMN: tl.constexpr):
 
 @triton.jit
 def _round(value):
-    """To the nearest integer, halves to even, of float32 in 0..2**22."""
+    """Round float32 in 0..2**22 to the nearest integer, halves to even."""
     return ((value + 12582912.0) - 12582912.0).to(tl.int32)

@@ -27,7 +27,7 @@ def preprocess(
     if resample == "cv2":
         frames = _resize_bytes(frames, height, width)
     images = frames.permute(0, 3, 1, 2).float()
-    images = images / images.new_tensor(255)  # by a Python number CUDA would multiply with the reciprocal
+    images = images / images.new_tensor(255)  # for a Python number CUDA multiplies by its reciprocal
     if resample == "bilinear":
         images = F.interpolate(images, size=(height, width), mode="bilinear", align_corners=False, antialias=False)
     inputs = images.new_full((len(frames), 3, *out.shape[2:]), region.padding)
@@ -37,7 +37,7 @@ def preprocess(
 
 
 def _resize_bytes(frames: torch.Tensor, height: int, width: int) -> torch.Tensor:
-    """`cv2.resize(INTER_LINEAR)`, which is its own definition: uint8 [N, H, W, 3] to [N, height, width, 3]."""
+    """Apply `cv2.resize(INTER_LINEAR)`, the definition of "cv2": uint8 [N, H, W, 3] to [N, height, width, 3]."""
     resized = [
         cv2.resize(np.ascontiguousarray(frame), (width, height), interpolation=cv2.INTER_LINEAR)
         for frame in frames.cpu().numpy()

@@ -1,4 +1,4 @@
-"""Which part of the network's input a frame fills: all of it, or a letterbox."""
+"""The part of the network's input that a frame fills: all of it, or a letterbox."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Region:
-    """A rectangle of the network's input, in its pixels."""
+    """A rectangle of the network's input, in input pixels."""
 
     top: int
-    """Rows above it."""
+    """Input rows above the rectangle."""
     left: int
-    """Columns before it."""
+    """Input columns left of the rectangle."""
     height: int
-    """Rows of it, at least 1."""
+    """Rows of the rectangle, at least 1."""
     width: int
-    """Columns of it, at least 1."""
+    """Columns of the rectangle, at least 1."""
     padding: float = 0.0
-    """Value around it, on the 0..1 scale, before normalisation."""
+    """Value around the rectangle, on the 0..1 scale, before normalisation."""
 
     @property
     def box(self) -> tuple[int, int, int, int]:
@@ -29,20 +29,20 @@ class Region:
 
 
 def stretch(size_hw: tuple[int, int]) -> Region:
-    """All of an input of this size."""
+    """The region that fills an input of this size."""
     return Region(0, 0, *size_hw)
 
 
 def letterbox(source_hw: tuple[int, int], size_hw: tuple[int, int], padding: int = 114) -> Region:
     """The centred part of an input that a frame fills when it keeps its aspect ratio.
 
-    Sides are rounded to the nearest pixel, at least 1; of an odd number of rows or columns left over, the larger part
-    lies below or behind.
+    Sides are rounded to the nearest pixel, at least 1. If an odd number of rows or columns is left over, the extra one
+    lies below or to the right.
 
     Args:
         source_hw: (height, width) of the frame, in pixels.
         size_hw: (h, w) of the input, in pixels.
-        padding: Byte value of the rest.
+        padding: Byte value of the input around the region.
 
     Returns:
         The region; a point (x, y) of the frame lies at (left + x × width / W, top + y × height / H) of the input.

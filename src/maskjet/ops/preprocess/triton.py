@@ -1,7 +1,7 @@
 """preprocess on an NVIDIA GPU: one launch from the frame's bytes to the network's input buffer.
 
-Each program makes a tile of output pixels, all three channels of each, from four source pixels. Sizes, strides and
-normalisation are run-time arguments: another frame size compiles nothing.
+Each program computes a tile of output pixels, all three channels, each from four source pixels. Sizes, strides and
+normalisation are run-time arguments, so another frame size compiles nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from maskjet.ops.preprocess.region import Region
 
 _TILE_HW = (4, 32)
 
-# OpenCV rounds the product of a position before it subtracts, ATen's kernels do not.
+# OpenCV rounds the product in a source position before it subtracts; ATen's kernels fuse the two.
 _launch = {
     name: Launcher(preprocess_kernel, num_warps=4, enable_fp_fusion=name == "bilinear") for name in ("bilinear", "cv2")
 }

@@ -25,17 +25,17 @@ def roi_align(
     size: int,
     implementation: Implementation = "auto",
 ) -> torch.Tensor:
-    """Average the features under a grid of each box's bins.
+    """Average the features in each bin of a grid over each box.
 
-    What torchvision's `MultiScaleRoIAlign` does with a sampling ratio of 2 and its own canonical level: a box of 224²
-    pixels is pooled at a scale of 1/16, one of half the side at twice that scale; each bin is the mean of 2 × 2
-    bilinear samples. There every level's boxes are found, pooled and scattered; here each box looks up its level, so
-    that shapes don't depend on values: on a GPU one launch, which never waits and can be captured in a CUDA graph.
+    Computes torchvision's `MultiScaleRoIAlign` with a sampling ratio of 2 and its own canonical level: a box of 224²
+    pixels is pooled at a scale of 1/16, one of half the side at twice that scale. Each bin is the mean of 2 × 2
+    bilinear samples. torchvision finds, pools and scatters each level's boxes; here each box looks up its level, so
+    shapes don't depend on values. On a GPU it is one launch, which never waits and can be captured in a CUDA graph.
 
     Args:
         boxes: float32 [B, N, 4] xyxy, in pixels of the network's input.
         features: One to four levels, finest first: float32, float16 or bfloat16 [B, C, H, W]; fastest channels-last.
-        scales: Per level, features per pixel: powers of two, each half the one before, such as 0.25.
+        scales: One per level, feature pixels per input pixel: powers of two, each half the one before, such as 0.25.
         size: Bins along each side, at least 1.
         implementation: "auto", "reference", "triton" or "cpu", which is torchvision's.
 
@@ -47,8 +47,9 @@ def roi_align(
         UnsupportedError: The implementation asked for can't serve these features.
 
     Equal to torchvision's within rounding. A box with one negative side is pooled from the finest level, where
-    torchvision leaves zeros. One whose width or height on its level is not finite, as with a NaN, gives zeros, where
-    torchvision reads anywhere. Features that are not finite spread to the bins that have a share of them, be it 0.
+    torchvision leaves zeros. A box whose width or height on its level is not finite, as with a NaN, gives zeros, where
+    torchvision reads arbitrary memory. A feature that is not finite spreads to every bin that reads it, even with
+    weight 0.
     """
     if not isinstance(boxes, torch.Tensor) or not isinstance(features, list | tuple):
         got = f"{type(boxes).__name__} and {type(features).__name__}"

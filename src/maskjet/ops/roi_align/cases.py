@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 _POSITION = 2.0**-23
-"""Of the largest feature, for each pixel along a side: what a position there is rounded by, unless a GPU fuses its
-product and sum. A value between two features changes by that share of their difference."""
+"""Tolerance per pixel of the longest side, as a share of the largest feature: float32 rounding of a position, unless a
+GPU fuses its product and sum. A sample between two features changes by that share of their difference."""
 _OUTPUT = {torch.float32: 2.0**-23, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}
 
 
@@ -55,7 +55,7 @@ def _at_the_border(boxes: torch.Tensor) -> None:
 
 
 def _canonical(boxes: torch.Tensor) -> None:
-    """Squares at which the level changes, and just below."""
+    """Squares whose side is a limit between levels, or just below one."""
     sides = torch.tensor([112.0, 111.9, 224.0, 223.9, 448.0, 447.9, 56.0, 28.0, 896.0])
     boxes[..., 2:] = boxes[..., :2].round_() + sides[: boxes.shape[1], None]
 
@@ -104,7 +104,7 @@ def tolerance_used(inputs: dict[str, Any], expected: torch.Tensor, actual: torch
 
 
 def bytes_moved(inputs: dict[str, Any]) -> int:
-    """Every output once, and of the features as much as the bins cover: at most all of them."""
+    """Bytes of the output, and of the features: 4 per output value, at most all of them."""
     features, boxes = inputs["features"], inputs["boxes"]
     outputs = boxes.shape[0] * boxes.shape[1] * features[0].shape[1] * inputs["size"] ** 2
     return int(features[0].itemsize * (outputs + min(4 * outputs, sum(feature.numel() for feature in features))))

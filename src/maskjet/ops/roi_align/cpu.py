@@ -1,4 +1,4 @@
-"""roi_align on a CPU: torchvision's kernel, level by level. Whoever has a two-stage detector has torchvision."""
+"""roi_align on a CPU: torchvision's kernel, level by level. A two-stage detector brings torchvision with it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def roi_align(features: list[torch.Tensor], boxes: torch.Tensor, *, finest: int,
     for level, feature in enumerate(features):
         scale = 2.0 ** -(finest + level)
         sides = rows[:, 2:] * scale - rows[:, :2] * scale
-        chosen = (levels == level) & sides.isfinite().all(dim=1)  # for the others torchvision reads anywhere
+        chosen = (levels == level) & sides.isfinite().all(dim=1)  # for others torchvision reads arbitrary memory
         numbered = torch.cat((image[chosen, None], rows[chosen]), dim=1)
         bins = pool(feature.float(), numbered, size, scale, sampling_ratio=2)
         pooled[chosen] = bins.to(pooled.dtype)

@@ -58,7 +58,7 @@ def roi_align_kernel(
     scale = tl.exp2(-(finest + level).to(tl.float32))
     left, top, right, bottom = left * scale, top * scale, right * scale, bottom * scale
     has_sides = (tl.abs(right - left) < float("inf")) & (tl.abs(bottom - top) < float("inf"))
-    left = tl.where(has_sides, left, float("inf"))  # which is near no pixel
+    left = tl.where(has_sides, left, float("inf"))  # infinity is near no pixel
     bin_width = tl.div_rn(tl.maximum(right - left, 1.0), SIZE * 1.0)
     bin_height = tl.div_rn(tl.maximum(bottom - top, 1.0), SIZE * 1.0)
     bins = tl.arange(0, BINS)
@@ -85,17 +85,17 @@ def roi_align_kernel(
 
 @triton.jit
 def _find_level(width, height, finest, levels):
-    """Which features a box is pooled from: 0 for the finest."""
+    """The level that a box is pooled from; 0 is the finest."""
     side = tl.div_rn(tl.sqrt_rn(width * height), _SIDE)
     exponent = tl.log2(side) if _IS_INTERPRETED else libdevice.log2(side)
     level = tl.floor(exponent + _LEVEL + _EPSILON) - finest.to(tl.float32)
-    level = tl.where(level == level, level, 0.0)  # of a NaN
+    level = tl.where(level == level, level, 0.0)  # for a NaN
     return tl.minimum(tl.maximum(level, 0.0), (levels - 1).to(tl.float32)).to(tl.int32)
 
 
 @triton.jit
 def _taps(at, extent):
-    """The pixels before and after a position, the share of the second, and whether it is near any."""
+    """The pixels before and after a position, the share of the second, and whether it is at most a pixel outside."""
     is_near = (at >= -1.0) & (at <= extent.to(tl.float32))
     inside = tl.maximum(tl.where(is_near, at, 0.0), 0.0)
     first = tl.minimum(inside.to(tl.int32), extent - 1)

@@ -25,7 +25,7 @@ def roi_align(features: list[torch.Tensor], boxes: torch.Tensor, *, finest: int,
 
 
 def find_levels(boxes: torch.Tensor, finest: int, levels: int) -> torch.Tensor:
-    """int64 [n]: which of the features each box is pooled from."""
+    """The level that each box is pooled from, int64 [n]; 0 is the finest."""
     side = (boxes[:, 2:] - boxes[:, :2]).prod(dim=1).sqrt()
     level = (CANONICAL_LEVEL + (side / CANONICAL_SIDE).log2() + EPSILON).floor() - finest
     return level.nan_to_num(nan=0).clamp(0, levels - 1).long()
@@ -34,7 +34,7 @@ def find_levels(boxes: torch.Tensor, finest: int, levels: int) -> torch.Tensor:
 def _pool(feature: torch.Tensor, image: torch.Tensor, boxes: torch.Tensor, size: int) -> torch.Tensor:
     """Bins [n, C, size, size] of boxes in feature coordinates."""
     sides = boxes[:, 2:] - boxes[:, :2]
-    boxes = boxes.where(sides.isfinite().all(dim=1, keepdim=True), torch.nan)  # which is near no pixel
+    boxes = boxes.where(sides.isfinite().all(dim=1, keepdim=True), torch.nan)  # NaN is near no pixel
     sides = sides.clamp(min=1) / size
     bins = torch.arange(size, device=boxes.device)
     total = torch.zeros((len(boxes), size, size, feature.shape[1]), device=boxes.device)
@@ -47,7 +47,7 @@ def _pool(feature: torch.Tensor, image: torch.Tensor, boxes: torch.Tensor, size:
 
 
 def _sample(feature: torch.Tensor, image: torch.Tensor, y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """Bilinear samples [n, size, size, C] at rows y and columns x, [n, size] each; zero beyond a pixel outside."""
+    """Bilinear samples [n, size, size, C] at rows y and columns x, [n, size] each; zero more than a pixel outside."""
     (top, bottom, down, is_row), (left, right, across, is_column) = (
         _taps(at, extent) for at, extent in zip((y, x), feature.shape[2:], strict=True)
     )
@@ -61,7 +61,7 @@ def _sample(feature: torch.Tensor, image: torch.Tensor, y: torch.Tensor, x: torc
 
 
 def _taps(at: torch.Tensor, extent: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The pixels before and after each position, the share of the second, and whether it is near any."""
+    """The pixels before and after each position, the share of the second, and whether it is at most a pixel outside."""
     is_near = (at >= -1) & (at <= extent)
     inside = torch.where(is_near, at, 0).clamp(min=0)
     first = inside.long().clamp(max=extent - 1)

@@ -8,7 +8,7 @@ from maskjet.ops.gpu import Launcher, on_device_of
 from maskjet.ops.roi_align.kernels import roi_align_kernel
 
 _BLOCK = 128
-_BYTES = 16  # that a thread loads at once, from an address that is a multiple
+_BYTES = 16  # a thread's widest load, from an address that is a multiple
 
 _launch = Launcher(roi_align_kernel, num_warps=4, enable_fp_fusion=True)
 
@@ -41,5 +41,5 @@ def roi_align(features: list[torch.Tensor], boxes: torch.Tensor, *, finest: int,
 
 
 def _aligned(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, or a copy if its address is odd: without vectorised loads the kernel takes twice as long."""
+    """The tensor, or an aligned copy: without vectorised loads the kernel takes twice as long."""
     return tensor.clone() if tensor.data_ptr() % _BYTES else tensor

@@ -18,7 +18,7 @@ from maskjet.ops.selection import ImageSizes, Selection, SizeTable, check_image_
 
 PerClass = torch.Tensor | Sequence[float]
 """One value per class logit."""
-_MOST_ROWS = 2**28  # of a selection; its numbers are counted in 32 bits
+_MOST_ROWS = 2**28  # rows of a selection, whose values are counted in 32 bits
 
 
 def select(
@@ -35,17 +35,17 @@ def select(
 ) -> Selection:
     """Choose the detections of each image, exactly as rfdetr 1.11.2's PostProcess does.
 
-    Sigmoid over all query-class pairs; the `num_select` best, ties by ascending flat index (query × C + class); of
-    these, those above the threshold; their classes mapped; of what is left, the first `max_detections`. NaN logits
-    rank first, as in `torch.sort`, and never pass. A box coordinate that is not a number lies at 0.
+    Scores are the sigmoids of all query-class pairs. The `num_select` best are ranked, ties by ascending flat index
+    (query × C + class). Pairs that don't exceed the threshold or whose class is dropped go; the first `max_detections`
+    of the others stay. NaN logits rank first, as in `torch.sort`, and never pass. A NaN box coordinate becomes 0.
 
     Args:
         logits: float32, float16 or bfloat16 [B, Q, C].
         boxes: Floating [B, Q, 4] cxcywh, 0..1 of the image. Both may have any strides.
         image_sizes: (height, width) in pixels, one per image.
-        threshold: What a score must exceed, 0..1: one number, or one per class. No score exceeds NaN.
-        class_map: int, one per class: the class id to report, -1 to drop the class. None reports the index. A tensor
-            of another type than int32 is looked at, which waits for its device.
+        threshold: Scores must exceed it, 0..1: one number, or one per class. No score exceeds NaN.
+        class_map: int, one per class: the class id to report, -1 to drop the class. None reports the index.
+            Checking a tensor of another type than int32 waits for its device.
         max_detections: Rows of the result, at least 1.
         num_select: How many of the best pairs are considered, at least 1; None for all.
         round_boxes: Round coordinates to whole pixels, halves to even.
@@ -84,7 +84,7 @@ def select(
 
 
 def check_rows(batch: int, max_detections: int) -> None:
-    """Check that a selection's rows can be counted.
+    """Check that a selection's values can be counted in 32 bits.
 
     Raises:
         InputError: There are too many.
@@ -118,7 +118,7 @@ def _per_class(
 
 
 def _whole_numbers(class_map: Any) -> Any:
-    """A class map whose conversion to int32 loses nothing."""
+    """Check that a class map converts to int32 without loss, and return it."""
     if not isinstance(class_map, torch.Tensor):
         with border(InputError, "class_map must be whole numbers, one per class"):
             return tuple(operator.index(number) for number in class_map)

@@ -85,7 +85,7 @@ def tolerance_used(inputs: dict[str, Any], expected: Selection, actual: Selectio
 
 
 def bytes_moved(inputs: dict[str, Any]) -> int:
-    """Logits and boxes once, the selection once."""
+    """Bytes of logits, boxes and the selection."""
     logits, boxes = inputs["logits"], inputs["boxes"]
     rows = logits.shape[0] * inputs.get("max_detections", 100)
     return int(logits.numel() * logits.itemsize + boxes.numel() * boxes.itemsize + rows * 28)

@@ -28,11 +28,11 @@ def select(
     batch, queries, classes = logits.shape
     scores = logits.float().sigmoid().reshape(batch, queries * classes).numpy()
     per_class = thresholds.numpy()
-    lowest = np.fmin.reduce(per_class, initial=np.inf)  # but for a NaN, which no score exceeds
+    lowest = np.fmin.reduce(per_class, initial=np.inf)  # ignoring NaN, which no score exceeds
     mapping = class_map.numpy()
     selection = out or Selection.empty(batch, max_detections, logits.device)
     for image, (height, width) in enumerate(sizes.hw):
-        # Above the lowest threshold lie the head of the ranking, but for the NaNs, which rank before everything.
+        # Scores above the lowest threshold lead the ranking, except for NaNs, which rank before everything.
         flat = np.flatnonzero(scores[image] > lowest)
         flat = flat[np.argsort(-scores[image, flat], kind="stable")]
         flat = flat[: max(num_select - np.count_nonzero(np.isnan(scores[image])), 0)]

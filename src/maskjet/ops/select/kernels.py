@@ -106,7 +106,7 @@ def _unpack(key, classes):
 @triton.jit
 def _keep_best(keys_ptr, found, limit, TILE: tl.constexpr):
     """Move the `limit` largest of `found` keys to the front, their order unchanged; returns `limit`."""
-    smallest = tl.zeros([], tl.int64)  # of the keys to keep: the largest number that at least `limit` keys reach
+    smallest = tl.zeros([], tl.int64)  # key to keep: the largest number that at least `limit` keys reach
     reaching = found
     step = 61
     while (reaching != limit) & (step >= 0):
@@ -131,7 +131,7 @@ def _keep_best(keys_ptr, found, limit, TILE: tl.constexpr):
 
 @triton.jit
 def _keep_passing(keys_ptr, thresholds_ptr, class_map_ptr, found, classes, TILE: tl.constexpr):
-    """Move the keys above their own class's threshold, of classes that are mapped, to the front; returns how many."""
+    """Move the keys of mapped classes above their own class's threshold to the front; returns how many."""
     kept = 0
     for start in range(0, found, TILE):
         row = start + tl.arange(0, TILE)
@@ -147,7 +147,7 @@ def _keep_passing(keys_ptr, thresholds_ptr, class_map_ptr, found, classes, TILE:
 
 @triton.jit
 def _append(keys_ptr, kept, key, is_kept):
-    """Write some of a tile's keys after those `kept` so far, which may be where they were read from."""
+    """Write some of a tile's keys after those `kept` so far, perhaps over the tile itself; returns how many."""
     slot = kept + tl.cumsum(is_kept.to(tl.int32)) - 1
     tl.debug_barrier()
     tl.store(keys_ptr + slot, key, mask=is_kept)

@@ -40,9 +40,9 @@ def select(
 
 
 def to_pixels(boxes_cxcywh: torch.Tensor, height: int, width: int) -> torch.Tensor:
-    """Boxes [n, 4] on the 0..1 scale to float32 xyxy in pixels, clamped to the image.
+    """Convert cxcywh boxes [n, 4], 0..1 of the image, to float32 xyxy in pixels, clamped to the image.
 
-    Negative sizes count as 0, and so does what is then not a number.
+    Negative sizes count as 0; NaN coordinates become 0.
     """
     centre, size = boxes_cxcywh.float().chunk(2, dim=-1)
     half = 0.5 * size.clamp(min=0)

@@ -1,9 +1,9 @@
 """select on an NVIDIA GPU: one launch, one program per image, nothing waits for the host.
 
-A program reads the logits once and keeps those above the lowest threshold as 64-bit keys, score first, then flat
-index, so that no two are equal and their order is rfdetr's. Where more are left than may be looked at, or returned, the
-smallest key to keep is found by bisection of its bits. The few that are left are ranked by counting, for each, those
-above it. Any number of queries and classes, any part of them passing.
+A program reads the logits once and keeps scores above the lowest threshold as 64-bit keys: the score, then the flat
+index. So no two keys are equal, and their order is rfdetr's. If more are left than `num_select` or `max_detections`,
+the smallest key to keep is found by bisecting its bits. The last few are ranked by counting, for each, the keys above
+it. Any number of queries and classes is possible, and any share of them may pass.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ def launch(
         logits: float32, float16 or bfloat16 [B, Q, C].
         boxes: Floating [B, Q, 4] cxcywh.
         sizes: int32 [2 B], on the device: (height, width) per image.
-        selection: Of this batch; overwritten.
+        selection: Detections of this batch; overwritten.
         thresholds: float32 [C], on the device.
         class_map: int32 [C], on the device.
-        num_select: As for `ops.select`, at most Q × C.
-        round_boxes: As for `ops.select`.
+        num_select: Number of best pairs to consider, at most Q × C.
+        round_boxes: Round coordinates to whole pixels, halves to even.
     """
     batch, queries, classes = logits.shape
     keys = torch.empty((batch, queries * classes), dtype=torch.int64, device=logits.device)
