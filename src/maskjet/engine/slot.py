@@ -28,7 +28,7 @@ from maskjet.errors import first_line
 
 _PATIENCE_S = 30.0  # to wait for a batch, which takes milliseconds
 _EAGER_PATIENCE_S = 60.0  # to wait for a batch that another thread is working on
-_POLL_S = 20e-6  # with the kernel's own delay 80 µs: a wait ends 25 µs late on average
+_POLL_S = 20e-6  # 80 µs with the kernel's own delay: a wait ends 25 µs late on average
 _capturing = threading.Lock()  # PyTorch captures one graph at a time
 _SMALL = 2**18  # bytes of an image; PyTorch takes a thread for each 32 KB
 _PARTS = 2  # stripes; on an H200's host 1,230 frames/s of 1080p from memory with two, 1,080 with one, 1,160 with four

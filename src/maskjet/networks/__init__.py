@@ -1,6 +1,6 @@
 """The networks maskjet runs, by family: inference only, static shapes, capturable.
 
-This registry is all that `maskjet.load` and `maskjet.Model` know of them. A new family is a package with a module
+`maskjet.load` and `maskjet.Model` know families by this registry alone. A new family is a package with a module
 `family` that has the functions of `Family`, and a line in `_FAMILIES`.
 """
 
@@ -26,16 +26,16 @@ class Network(Protocol):
 
     @property
     def spec(self) -> ModelSpec | TwoStageSpec:
-        """Its input, limits and classes."""
+        """The network's input, limits and classes."""
 
 
 class Defaults(NamedTuple):
-    """Settings of `maskjet.load` where none are given."""
+    """Settings of `maskjet.load` if none are given."""
 
     threshold: float
     """A confidence must exceed it, 0..1."""
     max_detections: int
-    """Most detections per image."""
+    """Largest number of detections per image."""
 
 
 class Family(Protocol):
@@ -48,7 +48,7 @@ class Family(Protocol):
         """The settings for an argument of `maskjet.load`, before anything is read."""
 
     def load(self, model: Any, weights: str | os.PathLike[str] | None) -> Network:
-        """The network for the arguments of `maskjet.load`, nobody else's.
+        """Make the network for the arguments of `maskjet.load`; the caller owns it.
 
         Raises:
             InputError: The arguments don't go together.
@@ -56,7 +56,7 @@ class Family(Protocol):
         """
 
     def make_steps(self, network: Any, config: EngineConfig, postprocessing: Postprocessing) -> Steps:
-        """Move a network to its device, and put the ops around it that make detections of frames."""
+        """Move a network to its device, and add the ops that turn frames into detections."""
 
 
 def find_family(model: object) -> Family:
@@ -77,15 +77,15 @@ def read_network(model: str | os.PathLike[str], weights: str | os.PathLike[str] 
     """Find and read the network that `maskjet.load` is asked for by a name or a path.
 
     Args:
-        model: As for `load`.
-        weights: As for `load`.
+        model: A name or a path; see `maskjet.load`.
+        weights: Path of the named size's checkpoint.
 
     Returns:
         The network in eval mode, float32, on the CPU.
 
     Raises:
         InputError: Neither a known name nor a file; or a name without weights, or weights without a name.
-        CheckpointError: As for `load`.
+        CheckpointError: The weights are missing, truncated, foreign or of another size.
     """
     from maskjet.networks.rfdetr import family
 

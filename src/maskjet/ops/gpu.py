@@ -95,7 +95,7 @@ class Launcher:
     per set of types: a launch costs the host 13.8 µs instead of 22.6 (H200, benchmarks/tuning_h200.json).
 
     Args:
-        kernel: Made by `triton.jit` with `do_not_specialize` for all its arguments, but for pointers that are always
+        kernel: Made by `triton.jit` with `do_not_specialize` for all its arguments, except pointers that are always
             aligned to 16 bytes.
         options: Triton's launch options, such as `num_warps`.
     """

@@ -172,7 +172,7 @@ def test_a_module_whose_trace_would_differ_stays(body):
     [
         ({"mode": "bilinear"}, "it does not enlarge to a size by the nearest pixel"),
         ({"mode": "nearest-exact"}, "it does not enlarge to a size by the nearest pixel"),
-        ({"mode": "nearest", "other": True}, "its size is not that of what it is added to"),
+        ({"mode": "nearest", "other": True}, "its size is not that of the features it is added to"),
         ({"mode": "nearest", "twice": True}, "it is read 2 times, not once"),
         ({"mode": "nearest", "product": True}, "it is not added to features"),
     ],
@@ -271,7 +271,7 @@ def test_box_heads(version):
             (nn.AdaptiveAvgPool2d(1), nn.Flatten(1, 2), nn.Linear(1, 8)),
             "flatten: it does not flatten channels and pixels",
         ),
-        ((nn.Flatten(), nn.ReLU(), nn.Linear(192, 8)), "flatten: what follows is not a linear layer"),
+        ((nn.Flatten(), nn.ReLU(), nn.Linear(192, 8)), "flatten: the next layer is not linear"),
         ((nn.Flatten(2), nn.Flatten(), nn.Linear(192, 8)), "flatten_1: it does not flatten channels and pixels"),
     ],
 )

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from maskjet.spec import ModelSpec
 
-_EPS = 1e-6  # of DINOv2's layer norms
+_EPS = 1e-6  # epsilon of DINOv2's layer norms
 _PROJECTIONS = ("query", "key", "value")
 
 
 class _Embeddings(nn.Module):
-    """Pixels to tokens: patches with their positions, split into windows, a class token at the head of each."""
+    """Pixels to tokens: patches with their positions, split into windows with a class token each."""
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class _Embeddings(nn.Module):
 
 
 def split_windows(tokens: Tensor, grid: int, windows: int) -> Tensor:
-    """[B, grid², C] to [B × windows², (grid/windows)², C], windows of one image row by row."""
+    """Split tokens [B, grid², C] into windows [B × windows², (grid/windows)², C], an image's row by row."""
     batch, _, width = tokens.shape
     side = grid // windows
     tokens = tokens.view(batch, windows, side, windows, side, width).transpose(2, 3)
@@ -61,7 +61,7 @@ def join_windows(tokens: Tensor, grid: int, windows: int) -> Tensor:
 class _Attention(nn.Module):
     """Multi-head self-attention, its three projections as one product.
 
-    In state dicts they are three, with the checkpoints' names: `attention.query.weight` and so on.
+    State dicts hold three projections, with the checkpoints' names: `attention.query.weight` and so on.
     """
 
     def __init__(self, width: int, heads: int) -> None:

@@ -27,11 +27,11 @@ _PATCHES = "backbone.0.encoder.encoder.embeddings.patch_embeddings.projection.we
 _CLASS_BIAS = "class_embed.bias"
 _QUERIES = "query_feat.weight"
 _LAYER = "backbone.0.encoder.encoder.encoder.layer."
-# By rfdetr's class names in lower case, as its checkpoints carry them under "model_name".
+# Sizes by rfdetr's class name in lower case, which its checkpoints carry under "model_name".
 _BY_MODEL_NAME = {name.replace("-", ""): spec for name, spec in SPECS.items()}
-# In every rfdetr checkpoint, and not used to infer.
+# Tensors of every rfdetr checkpoint that inference does not use.
 _UNUSED = ("backbone.0.encoder.encoder.embeddings.mask_token", "_kp_active_mask")
-# What DistributedDataParallel, torch.compile and Lightning put before a parameter's name.
+# Prefixes that DistributedDataParallel, torch.compile and Lightning put before a parameter's name.
 _WRAPPERS = {"module", "_orig_mod", "model"}
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
@@ -41,7 +41,7 @@ class Checkpoint:
     """The tensors and the metadata of a weights file."""
 
     path: Path
-    """Where it was read from; errors name it."""
+    """Path of the file; errors name it."""
     state: Mapping[str, Tensor]
     """Parameters by rfdetr's names, of any dtype and shape, on the CPU; mapped from the file and not yet read."""
     spec: ModelSpec | None
@@ -58,14 +58,14 @@ def read_checkpoint(path: Path) -> Checkpoint:
     """Read a weights file.
 
     Args:
-        path: .safetensors, or what rfdetr saves: a dictionary with "model", or Lightning's with "state_dict".
+        path: .safetensors, or a file of rfdetr: a dictionary with "model", or Lightning's with "state_dict".
 
     Returns:
         The tensors and the metadata.
 
     Raises:
-        CheckpointError: No such file, truncated, not a weights file, larger than `limits.checkpoint_bytes`, made for an
-            architecture that this network does not have, or it holds code.
+        CheckpointError: The file is missing, truncated, not a weights file, larger than `limits.checkpoint_bytes`, made
+            for an architecture that this network does not have, or holds code.
     """
     with _reading(path):
         if not path.is_file():
@@ -76,7 +76,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """The border of weights files: whatever is wrong with one is a CheckpointError that names it."""
+    """Turn every error of a weights file into a CheckpointError that names the file."""
     try:
         with border(CheckpointError, f"weights must be a checkpoint that rfdetr saved, {str(path)!r} is not"):
             yield
@@ -153,10 +153,10 @@ def _unwrap(state: Mapping[Any, Tensor]) -> dict[str, Tensor]:
 
 
 def _read_class_names(names: Any) -> tuple[str, ...] | None:
-    """Printable names; whole numbers are names, too."""
+    """Make class names printable; whole numbers are names, too."""
     if names is None:
         return None
-    if isinstance(names, str):  # as rfdetr takes it
+    if isinstance(names, str):  # rfdetr takes it, too
         names = [names]
     if not isinstance(names, list | tuple) or not all(type(name) in (str, int) for name in names):
         raise CheckpointError(f"class_names must be a list of texts, got {shown(names)}.")
@@ -164,17 +164,17 @@ def _read_class_names(names: Any) -> tuple[str, ...] | None:
 
 
 def resolve_spec(checkpoint: Checkpoint, size: ModelSpec | None = None) -> ModelSpec:
-    """Find the architecture of a checkpoint and take over its classes and resolution.
+    """Find the architecture of a checkpoint, with its classes and resolution.
 
     Args:
         checkpoint: The weights.
-        size: The named size asked for; None recognises it by what the file says or by its shapes.
+        size: The named size asked for; None recognises it by the file's metadata or shapes.
 
     Returns:
         The spec, with the class count, class names and input size of the checkpoint.
 
     Raises:
-        CheckpointError: Not an RF-DETR checkpoint, of another size than was asked for, or of one that can't be told.
+        CheckpointError: Not an RF-DETR checkpoint, of another size than asked for, or of an unknown one.
     """
     with _reading(checkpoint.path):
         if checkpoint.spec is not None:
@@ -193,7 +193,7 @@ def resolve_spec(checkpoint: Checkpoint, size: ModelSpec | None = None) -> Model
 
 
 def _find_size(checkpoint: Checkpoint, size: ModelSpec | None) -> ModelSpec | None:
-    """The named size that a checkpoint was trained from; None where it states all of an architecture of its own."""
+    """The named size that a checkpoint was trained from; None if it states an architecture of its own."""
     stated = (checkpoint.model_name or "").strip().lower()
     recognised = _BY_MODEL_NAME.get(stated) if stated else _recognise(checkpoint)
     if size is not None:
@@ -220,7 +220,7 @@ def _other_size(checkpoint: Checkpoint, size: ModelSpec, finding: str) -> Checkp
 
 
 def _seen(checkpoint: Checkpoint) -> tuple[bool, int, int, int]:
-    """Mask head, patch size, side of the grid of positions and decoder layers, by names and shapes."""
+    """Has a mask head, patch size, side of the position grid and decoder layers, by names and shapes."""
     state = checkpoint.state
     return (
         any(name.startswith("segmentation_head.") for name in state),
@@ -231,7 +231,7 @@ def _seen(checkpoint: Checkpoint) -> tuple[bool, int, int, int]:
 
 
 def _recognise(checkpoint: Checkpoint) -> ModelSpec | None:
-    """The named size of these shapes."""
+    """The named size that has a checkpoint's shapes."""
     seen = _seen(checkpoint)
     sizes = (
         spec for spec in SPECS.values() if seen == (spec.has_masks, spec.patch_size, spec.grid, spec.decoder_layers)
@@ -254,7 +254,7 @@ def _describe(checkpoint: Checkpoint, base: ModelSpec | None) -> ModelSpec:
 
 
 def _count_groups(state: Mapping[str, Tensor]) -> int:
-    """The groups of queries that rfdetr trained, of which the first infers; each has an output layer."""
+    """Number of query groups that rfdetr trained, each with an output layer; inference uses the first."""
     groups = 1
     while f"transformer.enc_output.{groups}.weight" in state:
         groups += 1
@@ -264,19 +264,19 @@ def _count_groups(state: Mapping[str, Tensor]) -> int:
 def load_network(spec: ModelSpec, checkpoint: Checkpoint) -> RFDETR:
     """Build the network of a spec and fill it from a checkpoint.
 
-    Of rfdetr's query groups, used only to train, the first is kept. Position embeddings made for another input size
-    are resized as rfdetr resizes them (bicubic, antialiased). Memory is taken when all shapes are known to fit.
+    Only the first of rfdetr's query groups is kept; the others serve training. Position embeddings made for another
+    input size are resized as in rfdetr (bicubic, antialiased). Memory is allocated after all shapes were checked.
 
     Args:
         spec: The architecture, as `resolve_spec` found it.
         checkpoint: The weights.
 
     Returns:
-        The network in eval mode, float32, on the CPU, without gradients; nothing of it lies in the file any more.
+        The network in eval mode, float32, on the CPU, without gradients; independent of the file.
 
     Raises:
-        CheckpointError: A parameter is missing, has another shape, is none of this network, or not finite; the first is
-            named. Or the network is larger than `limits.checkpoint_bytes`.
+        CheckpointError: A parameter is missing, foreign, not finite or has another shape; the first is named. Or the
+            network is larger than `limits.checkpoint_bytes`.
     """
     with _reading(checkpoint.path):
         with torch.device("meta"), _NoInitialisation():
@@ -291,7 +291,7 @@ def load_network(spec: ModelSpec, checkpoint: Checkpoint) -> RFDETR:
 
 
 class _NoInitialisation(TorchFunctionMode):
-    """Leave out PyTorch's random values: on the meta device they import torch._dynamo, which takes seconds."""
+    """Skip PyTorch's random initialisation: on the meta device it imports torch._dynamo, which takes seconds."""
 
     def __torch_function__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(func, "__module__", None) == "torch.nn.init":
@@ -347,7 +347,7 @@ def _can_be_resized(positions: Tensor, expected: torch.Size) -> bool:
 
 
 def _copy(name: str, tensor: Tensor, spec: ModelSpec) -> Tensor:
-    """A parameter in float32, in memory of its own."""
+    """Copy a parameter to float32, check that it is finite, and resize it if it is the position embeddings."""
     copied = tensor.detach().to(torch.float32, copy=True)
     if not bool(copied.isfinite().all()):
         raise CheckpointError(
@@ -357,7 +357,7 @@ def _copy(name: str, tensor: Tensor, spec: ModelSpec) -> Tensor:
 
 
 def _resize_positions(positions: Tensor, grid: int) -> Tensor:
-    """[1, 1 + g², C] for a g×g token grid to [1, 1 + grid², C]; the class token's stays."""
+    """Resize position embeddings [1, 1 + g², C] to [1, 1 + grid², C]; the class token's stays."""
     old = math.isqrt(positions.shape[1] - 1)
     if old == grid:
         return positions

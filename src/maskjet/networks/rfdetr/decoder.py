@@ -1,6 +1,6 @@
-"""Query selection and the decoder: the feature map to one hidden vector and one reference box per query.
+"""Query selection and the decoder: from the feature map to a hidden vector and a reference box per query.
 
-Boxes are cxcywh on the 0..1 scale. They, the anchors and what is computed from them stay in float32 at any precision
+Boxes are cxcywh on the 0..1 scale. Boxes, anchors and all values derived from them are float32 at any precision
 (`RFDETR.cast`): half a pixel at 1080p is 2.6e-4, and float16 near 1 has steps of 4.9e-4.
 """
 
@@ -131,7 +131,7 @@ class _Decoder(nn.Module):
         self.layers = nn.ModuleList(_DecoderLayer(spec) for _ in range(spec.decoder_layers))
         self.norm = nn.LayerNorm(width)
         self.ref_point_head = MLP(2 * width, width, width)
-        # Buffers are on the CPU whatever the default device: on the meta device there would be nothing in them.
+        # Buffers are on the CPU whatever the default device: on the meta device they would hold no values.
         steps = torch.arange(width // 2, dtype=torch.float32, device="cpu")
         wavelengths = 10000 ** (2 * (steps // 2) / (width // 2))
         self.register_buffer("wavelengths", wavelengths, persistent=False)
@@ -146,14 +146,14 @@ class _Decoder(nn.Module):
 
     def _sine_embedding(self, boxes: Tensor) -> Tensor:
         """Sines and cosines of cy, cx, w, h at width/4 wavelengths each: [B, Q, 2 × width] (DAB-DETR)."""
-        yxwh = torch.cat((boxes[..., 1:2], boxes[..., :1], boxes[..., 2:]), dim=-1)  # by a list would copy it each time
+        yxwh = torch.cat((boxes[..., 1:2], boxes[..., :1], boxes[..., 2:]), dim=-1)  # a list index is copied each time
         angles = yxwh[..., None] * (2 * math.pi) / self.wavelengths
         pairs = torch.stack((angles[..., 0::2].sin(), angles[..., 1::2].cos()), dim=-1)
         return pairs.flatten(2)
 
 
 def _anchors(grid: int) -> tuple[Tensor, Tensor]:
-    """One box per token: its centre and 5 % of the image a side; and which lie within 1..99 % of the image."""
+    """One box per token, 5 % of the image a side, and whether its centre is within 1..99 % of the image."""
     centres = (torch.arange(grid, dtype=torch.float32, device="cpu") + 0.5) / grid
     cy, cx = torch.meshgrid(centres, centres, indexing="ij")
     boxes = torch.stack((cx, cy, torch.full_like(cx, 0.05), torch.full_like(cx, 0.05)), dim=-1).view(1, -1, 4)

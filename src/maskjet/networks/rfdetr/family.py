@@ -1,4 +1,4 @@
-"""RF-DETR for `maskjet.load`: the demo model, the named sizes and checkpoints. See `networks.Family`."""
+"""RF-DETR for `maskjet.load`: the demo model, the named sizes and checkpoints; see `networks.Family`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def serves(model: object) -> bool:
 
 
 def defaults(model: str | os.PathLike[str]) -> Defaults:  # noqa: ARG001
-    """The settings where none are given."""
+    """The settings if none are given."""
     return Defaults(DEFAULT_THRESHOLD, EngineConfig.max_detections)
 
 
@@ -56,5 +56,5 @@ def _fill(path: Path, size: str | None = None) -> RFDETR:
 
 
 def make_steps(network: RFDETR, config: EngineConfig, postprocessing: Postprocessing) -> OneStage:
-    """Put the ops around a network."""
+    """Make the steps of a network on its device."""
     return OneStage(network, config, postprocessing)

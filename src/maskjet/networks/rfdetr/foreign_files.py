@@ -1,4 +1,4 @@
-"""Recognise files that are no weights by their first bytes, and say what to do instead."""
+"""Recognise files that are no weights by their first bytes, and advise the user."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _CHECKPOINT = "pass the checkpoint that rfdetr saved"
 _EXPORTED = "pass the checkpoint that it was exported from"
 _AGAIN = "fetch it again"
 
-# (where the bytes lie, the bytes, what such a file is, what to do).
+# (offset of the bytes, the bytes, kind of file, advice).
 _SIGNATURES: Sequence[tuple[int, bytes, str, str]] = (
     (
         0,
@@ -56,10 +56,10 @@ def describe(head: bytes) -> tuple[str, str]:
     """Name the kind of a file.
 
     Args:
-        head: Its first 512 bytes, or all of fewer.
+        head: The file's first 512 bytes, or all if it has fewer.
 
     Returns:
-        What it is, to follow "is", and what to do.
+        The kind of file, to follow "is", and advice.
     """
     if not head:
         return "empty", _AGAIN
@@ -82,10 +82,10 @@ def describe_archive(names: Sequence[str]) -> tuple[str, str]:
     """Name the kind of a zip file without a checkpoint.
 
     Args:
-        names: Of its records.
+        names: Names of its records.
 
     Returns:
-        What it is, to follow "is", and what to do.
+        The kind of file, to follow "is", and advice.
     """
     if any(name.endswith("/constants.pkl") for name in names):
         return "a TorchScript module", _EXPORTED

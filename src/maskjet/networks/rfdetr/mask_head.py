@@ -54,14 +54,14 @@ class MaskHead(nn.Module):
         """Compute mask logits.
 
         Args:
-            features: [B, hidden_dim, grid, grid], the projector's.
-            queries: [B, Q, hidden_dim], the decoder's last.
+            features: [B, hidden_dim, grid, grid], from the projector.
+            queries: [B, Q, hidden_dim], from the last decoder layer.
 
         Returns:
             [B, Q, mask_size, mask_size]; positive is inside.
         """
         size = (self.mask_size, self.mask_size)
-        # Channels last, in which the blocks' norms and pointwise convolutions work, so that nothing is transposed.
+        # Channels-last, the layout of the blocks' norms and pointwise convolutions, so that nothing is transposed.
         features = features.contiguous(memory_format=torch.channels_last)
         image = F.interpolate(features, size=size, mode="bilinear", align_corners=False)
         for block in self.blocks:

@@ -1,8 +1,8 @@
-"""rfdetr's ModelConfig, which its checkpoints carry, as the fields of our ModelSpec.
+"""Translate rfdetr's ModelConfig, which its checkpoints carry, to fields of ModelSpec.
 
-Every field is one of four: it becomes a field of the spec; it chooses the encoder; it must have the one value that this
-network implements; or it matters only to training. Any other is of a newer rfdetr and may change the network, so that
-it is refused unless it is off.
+A known field becomes a field of the spec, chooses the encoder, must have the one value that this network implements, or
+does not matter to inference. Any other field is of a newer rfdetr and may change the network, so it is refused unless
+it is off.
 """
 
 from __future__ import annotations
@@ -43,8 +43,7 @@ _IMPLEMENTED: Mapping[str, Any] = {
     "num_decoder_registers": 0,
     "backbone_lora": False,
 }
-# The last rows: what keypoints need beside `use_grouppose_keypoints`, what the tensors say better, and what older
-# versions wrote.
+# The last rows: further fields of keypoints, fields that the tensors state better, and fields of older versions.
 _UNUSED = {
     *("amp", "compile", "cuda_graphs", "device", "freeze_encoder", "fused_optimizer", "gradient_checkpointing"),
     *("ia_bce_loss", "license", "model_name", "pretrain_weights"),
@@ -60,7 +59,7 @@ def read_config(config: Mapping[Any, Any], where: str) -> dict[str, Any]:
     """Translate a ModelConfig.
 
     Args:
-        config: What the checkpoint holds under "model_config"; fields may be missing.
+        config: The checkpoint's "model_config"; fields may be missing.
         where: The file, for errors.
 
     Returns:
@@ -79,15 +78,15 @@ def read_config(config: Mapping[Any, Any], where: str) -> dict[str, Any]:
 
 
 def states_everything(changes: Mapping[str, Any]) -> bool:
-    """Whether a ModelConfig left nothing of the architecture to a named size."""
+    """Whether a ModelConfig states the whole architecture."""
     return {*_NAMES.values(), "backbone_width"} <= changes.keys()
 
 
 def build_spec(fields: Mapping[str, Any], where: str) -> ModelSpec:
-    """A spec of fields that a file stated.
+    """Build a spec from fields that a file stated.
 
     Args:
-        fields: Of ModelSpec, each within its own bounds.
+        fields: Fields of ModelSpec, each within its own bounds.
         where: The file, for errors.
 
     Raises:

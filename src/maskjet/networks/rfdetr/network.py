@@ -13,8 +13,8 @@ from maskjet.networks.rfdetr.mask_head import MaskHead
 from maskjet.networks.rfdetr.projector import Projector
 from maskjet.spec import ModelSpec
 
-# Parameters that `RFDETR.cast` leaves alone: float16 would move boxes by parts of a pixel, and make scores equal that
-# are not, which then rank as the kernel happens to find them.
+# Parameters that `RFDETR.cast` leaves alone: float16 would move boxes by parts of a pixel, and make different scores
+# equal, whose order then depends on the kernel.
 _EXACT = (
     *("refpoint_embed.", "class_embed.", "bbox_embed.layers.2."),
     *("transformer.enc_out_class_embed.", "transformer.enc_out_bbox_embed.0.layers.2."),
@@ -72,10 +72,10 @@ class RFDETR(nn.Module):
         return NetworkOutput(exact_linear(self.class_embed, hidden), boxes, masks)
 
     def cast(self, dtype: torch.dtype) -> RFDETR:
-        """Convert the weights to a precision, in place, but for those that scores and boxes come from.
+        """Convert the weights to a precision, in place, except those of the layers that give scores and boxes.
 
-        Softmax, the norms' statistics and sums over channels are float32 in PyTorch's kernels at any precision; box
-        arithmetic is here. Buffers stay as they are.
+        Softmax, the norms' statistics and sums over channels are float32 in PyTorch's kernels at any precision, and box
+        arithmetic is in this module. Buffers stay as they are.
 
         Args:
             dtype: float32, float16 or bfloat16.

@@ -16,8 +16,8 @@ class OneStage(Steps):
     """RF-DETR on its device.
 
     Args:
-        network: In eval mode, float32; moved and converted as the config says.
-        config: The choices; its device must be resolvable here.
+        network: The network in eval mode, float32; moved and converted as the config says.
+        config: How to run; its device must exist here.
         postprocessing: Thresholds and class map, on the CPU.
     """
 
@@ -34,7 +34,7 @@ class OneStage(Steps):
             network.to(self.device).cast(self.dtype),
             lambda batch: (self.inputs(batch),),
             config.compile,
-            why_not_by_itself="" if self.device.type == "cuda" else "on a CPU it gains nothing",  # 160 ms for 164
+            why_not_by_itself="" if self.device.type == "cuda" else "on a CPU it gains nothing",  # 160 against 164 ms
         )
 
     def inputs(self, batch: int) -> torch.Tensor:

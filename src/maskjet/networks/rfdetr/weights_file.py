@@ -1,8 +1,7 @@
-"""Weights files as they lie on a disk: told apart by their first bytes, and opened without trusting a number in them.
+"""Weights files on disk: told apart by their first bytes, and opened without trusting any number in them.
 
-What is returned lies in the file, mapped into memory and not yet read: its tensors have the shapes that the file
-states, and cost nothing until they are copied. Nothing here runs code from a file, and no more memory is taken than the
-file is long.
+Returned tensors are mapped from the file and not yet read: they have the shapes that the file states, and cost nothing
+until they are copied. Nothing here runs code from a file, and no more memory is taken than the file is long.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ from maskjet.errors import CheckpointError, border
 from maskjet.networks.rfdetr.foreign_files import describe, describe_archive
 from maskjet.spec import shown
 
-# Everything in a checkpoint but its tensors; rfdetr's largest, with an optimizer's state, have under 1 MB. An object
-# costs a byte here, and 64 and a microsecond when it is unpickled.
+# Limit for everything in a checkpoint but its tensors; rfdetr's largest, with an optimizer's state, have under 1 MB.
+# An object takes a byte of a pickle, and 64 bytes and a microsecond to unpickle.
 _MAX_PICKLE_BYTES = 2**22
 _MAX_HEADER_BYTES = 2**23
 _MAX_RECORDS = 2**16
-# What a pickle may name. PyTorch allows more, with which a few bytes can take any memory: bytearray(10**10).
+# Names that a pickle may use. PyTorch allows more, with which a few bytes can take any memory: bytearray(10**10).
 _CALLABLES = {
     *("collections OrderedDict", "collections Counter", "argparse Namespace", "types SimpleNamespace"),
     *("torch._utils _rebuild_tensor_v2", "torch._utils _rebuild_parameter", "torch Size", "torch device"),
@@ -53,10 +52,10 @@ def is_safetensors(path: Path) -> bool:
     """Tell the two kinds of weights files apart.
 
     Returns:
-        True for a safetensors file, False for what `torch.save` wrote.
+        True for a safetensors file, False for one that `torch.save` wrote.
 
     Raises:
-        CheckpointError: It is neither; the message says what it is.
+        CheckpointError: It is neither; the message names its kind.
     """
     with path.open("rb") as file:
         head = file.read(512)
@@ -75,10 +74,10 @@ def open_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Open a safetensors file.
 
     Args:
-        path: Of the file.
+        path: The file's path.
 
     Returns:
-        Its tensors and its metadata.
+        The file's tensors and metadata.
 
     Raises:
         CheckpointError: It is not whole, or larger than `limits.checkpoint_bytes`.
@@ -95,7 +94,7 @@ def open_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def read_json(metadata: Mapping[str, str], name: str, path: Path) -> Any:
-    """A value of a safetensors file's metadata, which holds texts; None without it."""
+    """Parse the JSON of one name in a safetensors file's metadata; None if it is missing."""
     with border(CheckpointError, f"weights must have JSON in their metadata, {str(path)!r} has other under {name!r}"):
         return json.loads(metadata.get(name, "null"))
 
@@ -104,7 +103,7 @@ def open_torch(path: Path) -> dict[Any, Any]:
     """Open a file that `torch.save` wrote.
 
     Args:
-        path: Of the file.
+        path: The file's path.
 
     Returns:
         The dictionary that was saved.
@@ -130,7 +129,7 @@ def _file_size(path: Path) -> int:
 
 
 def _check_archive(path: Path, size: int) -> Counter[int]:
-    """Look at the records of a zip file before PyTorch does; how many there are of each size."""
+    """Check the records of a zip file before PyTorch reads it; returns how many there are of each size."""
     with path.open("rb") as file, zipfile.ZipFile(file) as archive:
         entries = archive.infolist()
         names = [entry.filename for entry in entries]
@@ -144,7 +143,7 @@ def _check_archive(path: Path, size: int) -> Counter[int]:
         if file.read(4) != b"PK\x05\x06" or min(entry.header_offset for entry in entries) != 0:
             raise ValueError(
                 "something is before or after its zip archive."
-            )  # where other readers may find another one
+            )  # where other readers may find another archive
         if len(entries) > _MAX_RECORDS or len(set(names)) < len(names):
             raise ValueError(f"it has {len(names):,} records, {len(set(names)):,} of them by different names.")
         if any(entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & 1 for entry in entries):
@@ -191,7 +190,7 @@ def _check_storages(content: Any, records: Counter[int]) -> None:
 
 
 def _tensors(content: Any) -> Iterator[Tensor]:
-    """The tensors in a dictionary and in its dictionaries, where a state dict is looked for."""
+    """The tensors in a dictionary and in its dictionaries, one of which is the state dict."""
     if isinstance(content, dict):
         for value in content.values():
             yield from (

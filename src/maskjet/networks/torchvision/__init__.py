@@ -1,1 +1,1 @@
-"""torchvision's Faster and Mask R-CNN: with fixed shapes, their layers joined, and their steps for the engine."""
+"""torchvision's Faster and Mask R-CNN: fixed shapes, joined layers, and their steps for the engine."""

@@ -1,9 +1,8 @@
 """torchvision's two-stage detectors with fixed shapes: no value decides how much is computed, and nothing waits.
 
-The backbone, the heads and the predictors are torchvision's own modules. What lies between them is written anew:
-proposals are chosen by level into a fixed number of rows with a mark of which are valid, and so are detections; rows
-that hold nothing are empty boxes, which suppress none. So the whole compiles without a break, and can be captured in
-one CUDA graph.
+The backbone, the heads and the predictors are torchvision's own modules. The parts between them are rewritten:
+proposals and detections go into a fixed number of rows, with marks for the valid ones. Other rows hold empty boxes,
+which suppress nothing. So the detector compiles without a graph break, and can be captured in one CUDA graph.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ from maskjet.networks.torchvision.ownership import MASK_PARTS, PARTS, check_part
 from maskjet.spec import TwoStageSpec
 
 CANDIDATES = 8192
-"""Pairs of a box and a class that suppression looks at per image, where none are asked for; more are seen in
-`StaticOutput.is_exact`."""
-_MOST_ON_GPU = 2**15  # boxes of an image whose suppression takes a bit for each pair: 128 MB
-_SMALLEST_DETECTION = 1e-2  # pixels a side, as torchvision has it
+"""Default number of box-class pairs per image that suppression considers; `StaticOutput.is_exact` tells whether they
+were enough."""
+_MOST_ON_GPU = 2**15  # boxes of an image; suppression takes a bit for each pair, here 128 MB
+_SMALLEST_DETECTION = 1e-2  # pixels a side, as in torchvision
 
 
 class StaticOutput(NamedTuple):
     """Detections of B images, K rows each, most confident first; rows at and past an image's count are empty."""
 
     counts: torch.Tensor
-    """int32 [B]."""
+    """int32 [B]: detections per image."""
     xyxy: torch.Tensor
     """float32 [B, K, 4]: pixels of the network's input."""
     confidence: torch.Tensor
@@ -41,9 +40,9 @@ class StaticOutput(NamedTuple):
     class_id: torch.Tensor
     """int32 [B, K]: torchvision's label, 1 for the first class."""
     mask_logits: torch.Tensor | None
-    """[B, K, m, m]: of the detection's class; None without a mask head."""
+    """[B, K, m, m]: logits for the detection's class; None without a mask head."""
     is_exact: torch.Tensor
-    """bool [B]: whether all candidates were looked at, or those left out could not have changed anything."""
+    """bool [B]: whether all candidates were considered, or the others could not change the result."""
 
 
 @torch.library.custom_op("maskjet::keep_boxes", mutates_args=())
@@ -104,11 +103,11 @@ class StaticDetector(nn.Module):
     """A Faster or Mask R-CNN with fixed shapes; see `maskjet.rewrites.optimize`.
 
     Args:
-        model: torchvision's, in eval mode; its modules are shared, not copied.
+        model: torchvision's detector in eval mode; its modules are shared, not copied.
         class_names: Label to name; None for none.
 
     Raises:
-        UnsupportedError: The model is put together in a way that this does not know; says in which.
+        UnsupportedError: The model is built in an unsupported way, which the message names.
     """
 
     def __init__(self, model: Any, class_names: Mapping[int, str] | None = None) -> None:
@@ -120,7 +119,7 @@ class StaticDetector(nn.Module):
         """The implementation of each op; an engine sets those that its report names."""
         self.spec = _read_spec(model, class_names or {})
         self.thresholds: torch.Tensor
-        """float32 [labels]: a score must exceed its label's; the background's is not used."""
+        """float32 [labels]: a score must exceed its label's threshold; the background's is not used."""
         self.register_buffer("thresholds", torch.full((self.spec.class_logits,), self.spec.threshold))
         anchors = model.rpn.anchor_generator.cell_anchors
         self._cells = [f"_cell{level}" for level in range(len(anchors))]
@@ -128,7 +127,7 @@ class StaticDetector(nn.Module):
             self.register_buffer(name, cell.detach().clone().float(), persistent=False)
 
     def cast(self, dtype: torch.dtype) -> StaticDetector:
-        """Convert the weights to a precision, in place, but for those that scores and boxes come from.
+        """Convert the weights to a precision, in place, except those of the box predictor.
 
         Args:
             dtype: float32, float16 or bfloat16.
@@ -147,7 +146,7 @@ class StaticDetector(nn.Module):
         Args:
             images: [B, 3, H, W], padded to a multiple of 32, in the precision of `cast`.
             sizes: float32 [B, 2]: (height, width) of each image without its padding, on the images' device.
-            candidates: Pairs of a box and a class that suppression looks at per image, at least 1; the most confident.
+            candidates: Number of most confident box-class pairs per image that suppression considers, at least 1.
         """
         features = self.backbone(images)
         boxes, is_proposal = self._propose(list(features.values()), images.shape[2:], sizes)
@@ -199,7 +198,7 @@ class StaticDetector(nn.Module):
         return torch.where(is_valid[..., None], proposals, 0), is_valid
 
     def _anchors(self, level: int, grid_hw: Sequence[int], padded_hw: Sequence[int]) -> torch.Tensor:
-        """float32 [cells × anchors, 4] of one level, row by row."""
+        """Anchors of one level, float32 [cells × anchors, 4], row by row."""
         cell: torch.Tensor = getattr(self, self._cells[level])
         steps = [torch.arange(n, device=cell.device) * (side // n) for n, side in zip(grid_hw, padded_hw, strict=True)]
         y, x = torch.meshgrid(*steps, indexing="ij")
@@ -225,10 +224,10 @@ class StaticDetector(nn.Module):
         sizes: torch.Tensor,
         candidates: int,
     ) -> tuple[torch.Tensor, ...]:
-        """Count, boxes, confidences, classes of the detections, and whether nothing was left out."""
+        """Count, boxes, confidences and classes of the detections, and whether they are exact."""
         heads = self.heads
         batch, rows = is_proposal.shape
-        things = logits.shape[1] - 1  # but for the background
+        things = logits.shape[1] - 1  # without the background
         scores = logits.softmax(dim=1)[:, 1:].reshape(batch, rows * things)
         boxes = _decode(codes.reshape(batch * rows, -1, 4), proposals.reshape(-1, 1, 4), heads.box_coder)
         boxes = _clip(boxes[:, 1:].reshape(batch, rows * things, 4), sizes)
@@ -253,7 +252,7 @@ class StaticDetector(nn.Module):
         return kept, xyxy, confidence, class_id, is_exact
 
     def _predict_masks(self, features: torch.Tensor, class_id: torch.Tensor) -> torch.Tensor:
-        """Logits [B, K, m, m] from features [B × K, C, h, w]: of the detection's class only, and not of all."""
+        """Mask logits [B, K, m, m] of each detection's class alone, from features [B × K, C, h, w]."""
         *layers, last = self.heads.mask_predictor
         for layer in layers:
             features = layer(features)
@@ -282,12 +281,12 @@ def _read_spec(model: Any, class_names: Mapping[int, str]) -> TwoStageSpec:
 
 
 def check(model: Any) -> None:
-    """Check that the parts are those of torchvision's own builders, without code of the user's own.
+    """Check that a detector's parts are those of torchvision's own builders.
 
-    Called, and so free to be anything, are the backbone, the head of the RPN, and the heads and the predictor of boxes.
+    The backbone, the RPN's head, the box and mask heads and the box predictor may be anything: they are only called.
 
     Raises:
-        UnsupportedError: One is not; says which.
+        UnsupportedError: A part is not; the message names it.
     """
     heads, rpn = getattr(model, "roi_heads", None), getattr(model, "rpn", None)
     if heads is None or rpn is None:
@@ -322,30 +321,30 @@ def check(model: Any) -> None:
 
 
 def _rows_to_mask(counts: torch.Tensor, most: int) -> int:
-    """Rows of each image that get masks: all of them; on a CPU, where reading a value is free, those in use."""
+    """Number of rows per image that get masks: all, or on a CPU, where reading a value is free, those in use."""
     if counts.device.type != "cpu" or torch.compiler.is_compiling():
         return most
     return int(counts.max())
 
 
 def _by_cell(levels: Sequence[torch.Tensor]) -> torch.Tensor:
-    """[B, C, H, W] of all levels as [B, cells, C], row by row."""
+    """Join levels [B, C, H, W] to [B, cells, C], row by row."""
     return torch.cat([level.permute(0, 2, 3, 1).flatten(1, 2) for level in levels], dim=1)
 
 
 def _best_by_level(values: torch.Tensor, counts: Sequence[int], most: int) -> torch.Tensor:
-    """Where the largest values of each level are.
+    """Positions of the largest values of each level.
 
-    All are sorted by value, then by level: on a GPU faster than to select level by level, and ties have an order.
+    All are sorted by value, then by level. On a GPU that is faster than selecting level by level, and ties keep order.
 
     Args:
         values: [B, N], level by level.
-        counts: How many are in each level; N in all.
-        most: How many to find in each level; there may be fewer.
+        counts: Number of values in each level; N in all.
+        most: Largest number to find in each level.
 
     Returns:
-        int64 [B, levels, rows]: the largest first and a NaN before it, equal ones in the order that they have; -1 where
-        a level has fewer than others.
+        int64 [B, levels, rows]: largest first, NaN before all, equal ones in their order; -1 where a level has fewer
+        than others.
     """
     descending = values.sort(dim=1, descending=True, stable=True).indices
     fill = [torch.full_like(descending[0, :count], level, dtype=torch.uint8) for level, count in enumerate(counts)]
@@ -370,7 +369,7 @@ def _decode(codes: torch.Tensor, boxes: torch.Tensor, coder: Any) -> torch.Tenso
 
 
 def _clip(boxes: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
-    """Boxes [B, N, 4] within images of (height, width) [B, 2]."""
+    """Clip boxes [B, N, 4] to images of (height, width) [B, 2]."""
     limits = sizes.flip(1).repeat(1, 2)[:, None]
     return boxes.clamp(min=0).minimum(limits)
 
@@ -381,7 +380,7 @@ def _is_large(boxes: torch.Tensor, least: float) -> torch.Tensor:
 
 
 def _marked(count: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """Bool [B, N]: the positions that are among the first `count` of index [B, N]."""
+    """Whether each position is among the first `count` of index [B, N]; bool [B, N]."""
     batch, most = index.shape
     is_used = torch.arange(most, device=index.device) < count[:, None]
     marks = torch.zeros(batch, most + 1, dtype=torch.bool, device=index.device)

@@ -1,6 +1,6 @@
-"""torchvision's two-stage detectors for `maskjet.load`, as `maskjet.rewrites.optimize` makes them.
+"""torchvision's two-stage detectors, as `maskjet.rewrites.optimize` makes them, for `maskjet.load`.
 
-See `networks.Family`.
+The functions are those of `networks.Family`.
 """
 
 from __future__ import annotations
@@ -38,5 +38,5 @@ def load(model: StaticDetector, weights: str | os.PathLike[str] | None = None) -
 
 
 def make_steps(network: StaticDetector, config: EngineConfig, postprocessing: Postprocessing) -> TwoStage:
-    """Put the ops around a detector."""
+    """Make the steps of a detector on its device."""
     return TwoStage(network, config, postprocessing)

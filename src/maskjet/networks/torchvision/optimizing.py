@@ -1,4 +1,4 @@
-"""Make torchvision's two-stage detectors faster; they find the same. See `maskjet.rewrites`."""
+"""Make torchvision's two-stage detectors faster, with the same detections; see `maskjet.rewrites`."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ _COCO_LABELS = 91
 _EXAMPLE_HW = (64, 96)
 
 
-@torch.inference_mode(mode=False)  # whose tensors could not be moved
+@torch.inference_mode(mode=False)  # inference tensors could not be moved
 def optimize(model: Any, *, class_names: Mapping[int, str] | None = None) -> StaticDetector:
-    """Make torchvision's Faster or Mask R-CNN a detector that `maskjet.load` runs, on a GPU as one graph per batch.
+    """Convert torchvision's Faster or Mask R-CNN to a detector that `maskjet.load` runs, on a GPU as a graph per batch.
 
-    It finds what the model finds, at the model's own thresholds and limits: shapes no longer depend on values, all
-    levels are pooled by one kernel and all classes suppressed by another, masks are pasted as run lengths, and layers
-    are joined (`networks.torchvision.layers`). The model is left as it is.
+    It makes the model's detections, with the model's own thresholds and limits. Shapes no longer depend on values, one
+    kernel pools all levels, another suppresses all classes, masks are pasted as run lengths, and layers are joined
+    (`networks.torchvision.layers`). The model is left as it is.
 
     Args:
-        model: In eval mode, float32, without keypoints, as torchvision's builders make it. The backbone and the heads
-            may be modules of your own; what lies between them is written anew, so a subclass, a hook or a method set on
-            an instance is refused there.
+        model: A model in eval mode, float32, without keypoints, as torchvision's builders make it. The backbone and the
+            heads may be modules of your own. The parts between them are rewritten, so subclasses are refused there.
+            Hooks and methods set on an instance are refused anywhere.
         class_names: Label to name; None is COCO's for 91 labels, else none.
 
     Returns:
         The detector, with weights of its own.
 
     Raises:
-        UnsupportedError: The model is put together in a way that this does not know; says in which.
+        UnsupportedError: The model is built in an unsupported way, which the message names.
 
     Example:
         >>> import maskjet, torchvision

@@ -1,7 +1,7 @@
 """Check whose code a detector runs: the parts that are rewritten or joined must be torchvision's own.
 
-A rewrite reads the attributes of torchvision's classes and does what their methods do. A subclass's method, a function
-set on an instance and a hook would be left out without a word, so each is refused by name.
+A rewrite reads the attributes of torchvision's classes and replaces their methods. A subclass's method, a function set
+on an instance or a hook would silently not run, so each is refused by name.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _OWN = {
     "roi_heads.mask_predictor": ("mask_rcnn.MaskRCNNPredictor", "torch.nn.modules.container.Sequential"),
 }
 PARTS = tuple(path for path in _OWN if not path.startswith("roi_heads.mask"))
-"""Paths of all parts that are written anew, but for those of masks."""
+"""Paths of all rewritten parts, except those for masks."""
 MASK_PARTS = tuple(path for path in _OWN if path.startswith("roi_heads.mask"))
-"""Paths of the parts of the mask head that are written anew."""
+"""Paths of the rewritten parts for masks."""
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
 
@@ -40,10 +40,10 @@ def check_parts(model: Any, paths: Iterable[str]) -> None:
 
     Args:
         model: The detector.
-        paths: Of `PARTS` and `MASK_PARTS`; "" is the model itself.
+        paths: Paths in `PARTS` and `MASK_PARTS`; "" is the model itself.
 
     Raises:
-        UnsupportedError: One is not; names it, and what it has instead.
+        UnsupportedError: A part is not; the message names it and its replacement.
     """
     for path in paths:
         name = f"model.{path}".rstrip(".")
@@ -64,7 +64,7 @@ def check_layers(model: nn.Module) -> None:
     """Check that no module of a detector has hooks or a replaced method, which joined layers would lose.
 
     Raises:
-        UnsupportedError: One has; names it.
+        UnsupportedError: A module has; the message names it.
     """
     for path, module in model.named_modules():
         name = f"model.{path}".rstrip(".")

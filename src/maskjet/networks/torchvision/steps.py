@@ -1,4 +1,4 @@
-"""The steps of torchvision's two-stage detectors: preprocess, network, boxes and masks to the image, encode_masks."""
+"""The steps of torchvision's two-stage detectors: preprocess, network, scaling to the image, encode_masks."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class TwoStage(Steps):
     """Faster or Mask R-CNN on its device.
 
     Args:
-        network: Float32; moved and converted as the config says.
-        config: The choices; its device must be resolvable here.
+        network: The detector in float32; moved and converted as the config says.
+        config: How to run; its device must exist here.
         postprocessing: Thresholds and class map, on the CPU.
     """
 
@@ -77,7 +77,7 @@ class TwoStage(Steps):
         return inputs.contiguous(memory_format=self._layout)
 
     def sizes(self, batch: int, size_hw: tuple[int, ...]) -> torch.Tensor:
-        """float32 [B, 2]: one size, for each image."""
+        """The same (height, width) for each image, float32 [B, 2]."""
         return torch.tensor([size_hw] * batch, dtype=torch.float32, device=self.device)
 
     def work(self, batch: int, size_hw: tuple[int, int]) -> Work:
@@ -135,12 +135,12 @@ class _Work(Work):
 
 
 def _to_image(output: StaticOutput, sizes: torch.Tensor, originals: torch.Tensor) -> Found:
-    """Boxes and masks of the network's input to those of images, as torchvision's transform and paste do.
+    """Convert boxes and masks to the pixels of images, as torchvision's transform and paste do.
 
     Args:
-        output: Of the network.
+        output: Output of the network.
         sizes: float32 [B, 2]: (height, width) of the images as the network saw them.
-        originals: float32 [B, 2]: of the images themselves.
+        originals: float32 [B, 2]: (height, width) of the images themselves.
     """
     batch, rows = output.class_id.shape
     xyxy = output.xyxy * (originals / sizes).flip(1).repeat(1, 2)[:, None]
@@ -149,7 +149,7 @@ def _to_image(output: StaticOutput, sizes: torch.Tensor, originals: torch.Tensor
     if output.mask_logits is None:
         return Found(selection, None, None, output.is_exact)
     masks = F.pad(output.mask_logits.float().sigmoid() - _HALF, (1, 1, 1, 1), value=-_HALF)
-    # The border of one makes the box larger, which is then rounded towards zero.
+    # The border of one logit makes the box larger, which is then rounded towards zero.
     half = (xyxy[..., 2:] - xyxy[..., :2]) * 0.5 * (masks.shape[3] / output.mask_logits.shape[3])
     centre = (xyxy[..., 2:] + xyxy[..., :2]) * 0.5
     first, last = (centre - half).int(), (centre + half).int()

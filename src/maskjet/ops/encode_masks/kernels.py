@@ -9,7 +9,7 @@ from maskjet.ops.triton_language import blend, finite, following, position, scal
 
 # The int32 header holds three counters, the number of masks of each image, then four fields per mask.
 COUNTERS = tl.constexpr(3)
-BYTES, ORDERED, FOUND = (tl.constexpr(counter) for counter in range(3))  # of all strings, ordered edges, segments
+BYTES, ORDERED, FOUND = (tl.constexpr(counter) for counter in range(3))  # string bytes, ordered edges, found edges
 FIELDS = tl.constexpr(4)
 OFFSET, LENGTH, EDGES, MADE_AT = (tl.constexpr(field) for field in range(4))
 # Values of LENGTH for a mask without a string:

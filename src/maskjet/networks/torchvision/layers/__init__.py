@@ -1,6 +1,6 @@
-"""Rewrites of a network's layers, on the graph of its modules: fewer passes over the features.
+"""Rewrites of a network's layers, on the graph of its modules, for fewer passes over the features.
 
-Each is a pattern with its replacement and its guard; all of them are applied to what `torch.fx` can trace.
+Each is a pattern with its replacement and its guard. They are applied to modules that `torch.fx` can trace.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from maskjet.process import convolutions_in_tf32
 
 REWRITES: tuple[Rewrite[Any], ...] = (FOLD, JOIN, FUSE, ADD, TAKE)
 """All rewrites, in the order of application: folding leaves convolutions that the others look for."""
-_MOST_DIFFERENCE = 1e-3  # of the largest value; rounding leaves a hundredth of it
+_MOST_DIFFERENCE = 1e-3  # share of the largest value; rounding takes a hundredth of it
 
 
 class _Tracer(torch.fx.Tracer):
@@ -33,12 +33,12 @@ class _Tracer(torch.fx.Tracer):
 
 @torch.no_grad()
 def rewrite_layers(module: nn.Module, example: torch.Tensor) -> tuple[nn.Module, tuple[Rewritten, ...]]:
-    """Apply `REWRITES` to a copy.
+    """Apply `REWRITES` to a copy of a module.
 
     Args:
-        module: In eval mode, in float32; returns features, or a dict of them.
-        example: Features to compare both on: a trace leaves out what Python does besides, such as changing in place
-            what is read again.
+        module: A module in eval mode, float32, that returns features or a dict of them.
+        example: Features on which the module and its trace are compared: a trace misses side effects of Python, such as
+            in-place changes of a tensor that is read again.
 
     Returns:
         The replacement and the outcome of each rewrite; the module itself and nothing if it can't be traced, or if
@@ -48,7 +48,7 @@ def rewrite_layers(module: nn.Module, example: torch.Tensor) -> tuple[nn.Module,
         try:
             expected = module(example.clone())
             traced = torch.fx.GraphModule(copy.deepcopy(module), _Tracer().trace(module))
-            traced.graph.eliminate_dead_code()  # the tracer's looks at parameters
+            traced.graph.eliminate_dead_code()  # the tracer's reads of parameters
             traced.recompile()
             ShapeProp(traced).propagate(example.clone())
         except Exception:  # the module's code may do anything with a proxy or an example

@@ -1,7 +1,7 @@
-"""Two convolutions that are added, with one bias instead of two: a pass over the features less.
+"""One bias instead of two for convolutions that are added, which saves a pass over the features.
 
-Pattern:     conv(x) + conv(y), which nothing else reads
-Replacement: the same, the second without its bias, which is in the first's
+Pattern:     conv(x) + conv(y), both with a bias and read by nothing else
+Replacement: the same, with the sum of both biases in the first convolution
 """
 
 from __future__ import annotations
@@ -47,4 +47,4 @@ def _replace(graph: Graph, match: _Pair) -> None:  # noqa: ARG001
 
 
 JOIN: Rewrite[_Pair] = Rewrite("join_biases", _anchors, _match, _replace)
-"""See the module; results change by rounding."""
+"""Joins the biases of two added convolutions; results change by rounding."""

@@ -1,7 +1,7 @@
-"""Batch norms folded into the convolutions before them: a kernel and a pass over the features less for each.
+"""Batch norms folded into the convolutions before them, which saves a kernel and a pass over the features each.
 
-Pattern:     conv(x) → norm, which alone reads it
-Replacement: conv(x), with weights and a bias of its own
+Pattern:     conv(x) → norm, the only reader of the convolution
+Replacement: conv(x), with the norm in its weights and its bias
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights
 from maskjet.networks.torchvision.layers.matching import sole_convolution
 from maskjet.networks.torchvision.layers.rewriting import Rewrite, called_module
 
-_FIELDS = ("running_mean", "running_var", "weight", "bias", "eps")  # of torchvision's FrozenBatchNorm2d too
+_FIELDS = ("running_mean", "running_var", "weight", "bias", "eps")  # torchvision's FrozenBatchNorm2d has them, too
 
 _NORMS = (
     "torch.nn.modules.batchnorm.BatchNorm2d",
@@ -59,4 +59,4 @@ def _replace(graph: Graph, norm: Node) -> None:
 
 
 FOLD: Rewrite[Node] = Rewrite("fold_norms", _anchors, _match, _replace)
-"""See the module; results change by rounding, since products come in another order."""
+"""Folds batch norms into convolutions; results change by rounding, since products come in another order."""

@@ -18,7 +18,7 @@ from torch.fx import Graph, Node
 from maskjet.networks.torchvision.layers.matching import put_in_place, sole_convolution, terms_of
 from maskjet.networks.torchvision.layers.rewriting import Rewrite, called_module
 
-_SERVED = (torch.float32, torch.float16)  # on a GPU by one call
+_SERVED = (torch.float32, torch.float16)  # types that cuDNN serves by one call
 _RELUS = (F.relu, torch.relu, torch.relu_)
 
 
@@ -49,7 +49,7 @@ def _(*given: Any) -> torch.Tensor:
 
 
 def _laid_out(features: torch.Tensor) -> torch.Tensor:
-    """Channels-last, where cuDNN is fastest."""
+    """Convert to channels-last, where cuDNN is fastest."""
     return features.contiguous(memory_format=torch.channels_last)
 
 
@@ -62,7 +62,7 @@ def _apart(
     padding: Sequence[int],
     dilation: Sequence[int],
 ) -> torch.Tensor:
-    """The same in several calls, which a compiler can join."""
+    """The same as `_convolution_relu` in several calls, which a compiler can join."""
     found = F.conv2d(features, weight, bias, stride, padding, dilation)
     return (found if added is None else found + added).relu()
 
@@ -78,7 +78,7 @@ class ConvolutionReLU(nn.Module):
     """relu(convolution(features) + added).
 
     Args:
-        convolution: Whose weights are taken; without groups, padded with zeros.
+        convolution: The layer whose weights are taken; without groups, padded with zeros.
     """
 
     def __init__(self, convolution: nn.Conv2d) -> None:
@@ -88,7 +88,7 @@ class ConvolutionReLU(nn.Module):
         self._options = ([*convolution.stride], [*convolution.padding], [*convolution.dilation])
 
     def forward(self, features: torch.Tensor, added: torch.Tensor | None = None) -> torch.Tensor:
-        """[B, C, H, W] to [B, D, h, w], which must broadcast with the added tensor."""
+        """Map features [B, C, H, W] to [B, D, h, w], with which `added` must broadcast."""
         is_served = features.is_cuda and features.dtype in _SERVED
         call = torch.ops.maskjet.convolution_relu if is_served else _apart
         found: torch.Tensor = call(features, self.weight, self.bias, added, *self._options)
@@ -145,4 +145,4 @@ def _replace(graph: Graph, match: _Fused) -> None:  # noqa: ARG001
 
 
 FUSE: Rewrite[_Fused] = Rewrite("fuse_relus", _anchors, _match, _replace)
-"""See the module."""
+"""Fuses a convolution, its bias, an added tensor and a ReLU."""

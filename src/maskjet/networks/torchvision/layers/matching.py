@@ -11,12 +11,12 @@ from torch.fx import Node
 
 from maskjet.networks.torchvision.layers.rewriting import called_module
 
-_SUMS = (operator.add, torch.add)  # as a trace has "+=", too
+_SUMS = (operator.add, torch.add)  # a trace has these for "+=", too
 _TERMS = 2
 
 
 def sole_convolution(node: object, users: int = 1) -> nn.Conv2d | None:
-    """The convolution that a node calls, if no other calls it and its result has so many users; else None."""
+    """The convolution that a node calls, if no other node calls it and the node has `users` users; else None."""
     if not isinstance(node, Node) or len(node.users) != users:
         return None
     module = called_module(node)
@@ -25,7 +25,7 @@ def sole_convolution(node: object, users: int = 1) -> nn.Conv2d | None:
 
 
 def terms_of(node: Node) -> tuple[Node, Node] | None:
-    """The two tensors that a node adds; none if it is no addition, or adds a tensor to itself."""
+    """The two tensors that a node adds; None if it is no addition, or adds a tensor to itself."""
     if node.op != "call_function" or node.target not in _SUMS or node.kwargs or len(node.args) != _TERMS:
         return None
     first, second = node.args
@@ -35,13 +35,13 @@ def terms_of(node: Node) -> tuple[Node, Node] | None:
 
 
 def put_in_place(module: nn.Module, name: str, arguments: Sequence[Node], of: Sequence[Node]) -> None:
-    """Call a module where others were called.
+    """Replace nodes of a graph by the call of a module.
 
     Args:
-        module: To be called, and kept under this name.
-        name: One that is new.
-        arguments: Of the call.
-        of: What goes, users before what they use; the result of the first is now the module's.
+        module: The module to call.
+        name: A new name, under which the module is kept.
+        arguments: Arguments of the call.
+        of: Nodes to remove, in reverse topological order; the call replaces the first one's result.
     """
     first, graph = of[0], of[0].graph
     assert graph.owning_module is not None
@@ -55,13 +55,13 @@ def put_in_place(module: nn.Module, name: str, arguments: Sequence[Node], of: Se
 
 
 def shape_of(node: object) -> tuple[int, ...]:
-    """The shape of the tensor that a node gave for the example; empty if it gave none."""
+    """The shape of a node's tensor for the example; empty if it gave no tensor."""
     found = node.meta.get("tensor_meta") if isinstance(node, Node) else None
     return tuple(getattr(found, "shape", ()))
 
 
 def is_pixelwise(module: object) -> bool:
-    """Whether this is a convolution of one pixel, with a bias."""
+    """Whether this is a plain 1 × 1 convolution with a bias."""
     if type(module) is not nn.Conv2d or module.bias is None:
         return False
     return {*module.kernel_size, *module.stride, module.groups} == {1} and set(module.padding) == {0}

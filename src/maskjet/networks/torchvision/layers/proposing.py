@@ -1,4 +1,4 @@
-"""The two last convolutions of torchvision's RPNHead as one: they read the same features."""
+"""One convolution instead of the last two of torchvision's RPNHead, which read the same features."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from torch import nn
 from maskjet.networks.torchvision.layers.matching import is_pixelwise
 from maskjet.networks.torchvision.ownership import is_torchvisions
 
-_CHANNELS = 8  # that a convolution in float16 writes at once; full multiples are faster
+_CHANNELS = 8  # channels that a float16 convolution writes at once; full multiples are faster
 
 
 class JoinedRPNHead(nn.Module):
     """Scores and codes of the anchors, as torchvision's RPNHead returns them.
 
     Args:
-        head: torchvision's, whose first convolutions are taken.
+        head: torchvision's RPNHead, whose weights are taken.
     """
 
     def __init__(self, head: Any) -> None:
@@ -33,14 +33,14 @@ class JoinedRPNHead(nn.Module):
         self.weight, self.bias = (nn.Parameter(each, requires_grad=False) for each in (weight, bias))
 
     def forward(self, features: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """Per level [B, C, H, W], scores [B, A, H, W] and codes [B, 4 A, H, W]."""
+        """Scores [B, A, H, W] and codes [B, 4 A, H, W] of each level [B, C, H, W]."""
         scores, codes = self._fields
         found = [nn.functional.conv2d(self.conv(level), self.weight, self.bias) for level in features]
         return [each[:, :scores] for each in found], [each[:, scores : scores + codes] for each in found]
 
 
 def join_predictors(head: nn.Module) -> nn.Module:
-    """The head with one convolution instead of two, or as it is if it is not like torchvision's."""
+    """The head with its last two convolutions joined, or the head itself if it is not torchvision's."""
     parts = [getattr(head, name, None) for name in ("conv", "cls_logits", "bbox_pred")]
     is_known = is_torchvisions(head, "rpn.RPNHead") and all(map(is_pixelwise, parts[1:]))
     return JoinedRPNHead(head) if is_known else head

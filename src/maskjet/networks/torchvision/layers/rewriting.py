@@ -48,11 +48,11 @@ class Rewrite(Generic[_Match]):
     """A pattern of ATen operators or of modules in a graph, and its replacement."""
 
     name: str
-    """Names it in reports and errors."""
+    """Name of the rewrite, for reports and errors."""
     anchors: Callable[[Graph], Iterable[Node]]
     """Finds the nodes at which the pattern may start."""
     match: Callable[[Node], _Match | str]
-    """The guard: the match at an anchor, for `replace`, or the reason why there is none."""
+    """The guard: returns the match at an anchor, for `replace`, or the reason why there is none."""
     replace: Callable[[Graph, _Match], None]
     """Puts the replacement in and takes the pattern out."""
 
@@ -60,11 +60,11 @@ class Rewrite(Generic[_Match]):
         """Rewrite every match in a graph, in place.
 
         Args:
-            module: Its graph and what this calls.
-            expected: How many matches there have to be; None takes any number.
+            module: The graph, with the modules that it calls.
+            expected: Required number of matches; None takes any number.
 
         Raises:
-            UnsupportedError: There are more or fewer. Nothing was changed.
+            UnsupportedError: There are more or fewer matches; nothing was changed.
         """
         found: list[_Match] = []
         skipped: list[str] = []

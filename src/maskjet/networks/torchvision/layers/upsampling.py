@@ -1,10 +1,10 @@
-"""A coarser level of a pyramid added to a finer one, read where it is instead of enlarged first.
+"""A coarser level of a pyramid added to a finer one without being enlarged first.
 
 Pattern:     fine + interpolate(coarse, size=fine.shape[-2:], mode="nearest")
 Replacement: AddUpsampled(fine, coarse)
 
-Where the finer one comes from a convolution that nothing else reads, its bias is added to the coarser one instead,
-which has a quarter of the pixels.
+If the finer level comes from a convolution that nothing else reads, the bias of the convolution is added to the coarser
+level instead, which has a quarter of the pixels.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class AddUpsampled(nn.Module):
     """fine + interpolate(coarse + bias, size=fine.shape[-2:], mode="nearest").
 
     Args:
-        bias: [C]; None for none.
+        bias: [C], added to the coarser features; None for no bias.
     """
 
     def __init__(self, bias: torch.Tensor | None) -> None:
@@ -34,7 +34,7 @@ class AddUpsampled(nn.Module):
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
 
     def forward(self, fine: torch.Tensor, coarse: torch.Tensor) -> torch.Tensor:
-        """[B, C, H, W] and [B, C, h, w] to [B, C, H, W]; where H, W are twice h, w nothing enlarged is stored."""
+        """Add [B, C, h, w] to [B, C, H, W]; if H, W are twice h, w, no enlarged tensor is stored."""
         if self.bias is not None:
             coarse = coarse + self.bias[:, None, None]
         height, width = coarse.shape[2:]
@@ -52,7 +52,7 @@ class _Enlarged:
     interpolate: Node
     fine: Node
     bias_of: nn.Conv2d | None
-    """The node that computes `fine`, if nothing else reads it."""
+    """The convolution that computes `fine`, if nothing else reads it."""
 
 
 def _anchors(graph: Graph) -> Iterator[Node]:
@@ -72,13 +72,13 @@ def _match(interpolate: Node) -> _Enlarged | str:
     fine = terms[0] if terms[1] is interpolate else terms[1]
     shape = _shape_of(options["size"])
     if shape is None or shape.args[0] is not fine:
-        return "its size is not that of what it is added to"
+        return "its size is not that of the features it is added to"
     is_read_here = fine.users.keys() == {added, shape} and len(shape.users) == 1
     return _Enlarged(added, interpolate, fine, sole_convolution(fine, users=2) if is_read_here else None)
 
 
 def _shape_of(size: object) -> Node | None:
-    """The node x.shape of a size x.shape[-2:] that only one reads."""
+    """The node x.shape of a size x.shape[-2:] with a single reader."""
     if not isinstance(size, Node) or not calls(size, operator.getitem) or len(size.users) != 1:
         return None
     shape, part = size.args
@@ -98,4 +98,4 @@ def _replace(graph: Graph, match: _Enlarged) -> None:  # noqa: ARG001
 
 
 ADD: Rewrite[_Enlarged] = Rewrite("add_upsampled", _anchors, _match, _replace)
-"""See the module; results change by rounding."""
+"""Adds coarser levels without enlarging them; results change by rounding."""
