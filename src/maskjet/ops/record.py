@@ -106,6 +106,13 @@ class Op:
         raise UnsupportedError(f"ops.{self.name} has no implementation for this input: {'; '.join(refusals)}.")
 
 
+def describe(value: object) -> str:
+    """An argument as messages show it: a tensor's dtype, shape and device; another value's type."""
+    if not isinstance(value, torch.Tensor):
+        return type(value).__name__
+    return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)} on {value.device}"
+
+
 def is_whole(value: object) -> bool:
     """Whether an argument is an integer, and not True or False."""
     return isinstance(value, Integral) and not isinstance(value, bool)

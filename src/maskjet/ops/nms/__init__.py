@@ -13,7 +13,7 @@ from maskjet.ops.gpu import triton_variant
 from maskjet.ops.nms import cpu, reference
 from maskjet.ops.nms.cases import CASES, bytes_moved, tolerance_used
 from maskjet.ops.nms.kept import Kept
-from maskjet.ops.record import Op, Variant, is_whole, needs_cpu, serves_any
+from maskjet.ops.record import Op, Variant, describe, is_whole, needs_cpu, serves_any
 
 
 def nms(
@@ -56,7 +56,7 @@ def nms(
         tensor([0, 2], dtype=torch.int32)
     """
     if not isinstance(boxes, torch.Tensor) or boxes.dtype != torch.float32 or boxes.ndim != 3 or boxes.shape[2] != 4:
-        raise InputError(f"boxes must be a float32 tensor [B, N, 4], got {_describe(boxes)}.")
+        raise InputError(f"boxes must be a float32 tensor [B, N, 4], got {describe(boxes)}.")
     batch, most = boxes.shape[:2]
     if count is None:
         count = torch.full((batch,), most, dtype=torch.int32, device=boxes.device)
@@ -65,7 +65,7 @@ def nms(
     for name, value, shape in (("count", count, [batch]), ("groups", groups, [batch, most])):
         is_tensor = isinstance(value, torch.Tensor)
         if not is_tensor or value.dtype != torch.int32 or list(value.shape) != shape or value.device != boxes.device:
-            raise InputError(f"{name} must be int32 {shape} on {boxes.device}, got {_describe(value)}.")
+            raise InputError(f"{name} must be int32 {shape} on {boxes.device}, got {describe(value)}.")
     if not isinstance(iou_threshold, int | float) or not 0 <= iou_threshold <= 1:
         raise InputError(f"iou_threshold must be 0..1, got {iou_threshold}.")
     if max_output is not None and (not is_whole(max_output) or max_output < 1):
@@ -84,12 +84,6 @@ def round_down(value: float) -> float:
     """The largest float32 that is not above a number."""
     rounded = np.float32(value)
     return float(rounded if float(rounded) <= value else np.nextafter(rounded, np.float32(-math.inf)))
-
-
-def _describe(value: object) -> str:
-    if not isinstance(value, torch.Tensor):
-        return type(value).__name__
-    return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)} on {value.device}"
 
 
 RECORD = Op(

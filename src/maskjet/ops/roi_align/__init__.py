@@ -10,7 +10,7 @@ import torch
 from maskjet.config import Implementation
 from maskjet.errors import InputError, border
 from maskjet.ops.gpu import triton_variant
-from maskjet.ops.record import FLOATS, Op, Variant, is_whole, serves_any
+from maskjet.ops.record import FLOATS, Op, Variant, describe, is_whole, serves_any
 from maskjet.ops.roi_align import cpu, reference
 from maskjet.ops.roi_align.cases import CASES, bytes_moved, tolerance_used
 
@@ -63,10 +63,10 @@ def roi_align(
         is_alike = (feature.dtype, feature.device, feature.shape[:2]) == (first.dtype, first.device, first.shape[:2])
         if feature.dtype not in FLOATS or feature.ndim != 4 or not is_alike or 0 in feature.shape[1:]:
             wanted = "float32, float16 or bfloat16 [B, C, H, W], of one type, batch and device"
-            raise InputError(f"features[{level}] must be {wanted}, got {_describe(feature)}.")
+            raise InputError(f"features[{level}] must be {wanted}, got {describe(feature)}.")
     is_alike = boxes.dtype == torch.float32 and boxes.device == first.device
     if not is_alike or boxes.ndim != 3 or boxes.shape[2] != 4 or len(boxes) != len(first):
-        raise InputError(f"boxes must be float32 [{len(first)}, N, 4] on {first.device}, got {_describe(boxes)}.")
+        raise InputError(f"boxes must be float32 [{len(first)}, N, 4] on {first.device}, got {describe(boxes)}.")
     with border(InputError, "scales must be numbers, one per level"):
         exponents = [math.log2(scale) if scale > 0 else math.nan for scale in scales]
     expected = [exponents[0] - level for level in range(len(features))] if exponents else []
@@ -79,10 +79,6 @@ def roi_align(
         list(features), boxes, finest=round(-exponents[0]), size=int(size)
     )
     return pooled
-
-
-def _describe(tensor: torch.Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)} on {tensor.device}"
 
 
 RECORD = Op(

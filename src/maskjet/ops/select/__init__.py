@@ -11,7 +11,7 @@ import torch
 from maskjet.config import Implementation
 from maskjet.errors import InputError, border
 from maskjet.ops.gpu import table, triton_variant
-from maskjet.ops.record import FLOATS, Op, Variant, is_whole, needs_cpu, serves_any
+from maskjet.ops.record import FLOATS, Op, Variant, describe, is_whole, needs_cpu, serves_any
 from maskjet.ops.select import cpu, reference
 from maskjet.ops.select.cases import CASES, bytes_moved, tolerance_used
 from maskjet.ops.selection import ImageSizes, Selection, SizeTable, check_image_sizes
@@ -95,11 +95,11 @@ def check_rows(batch: int, max_detections: int) -> None:
 
 def _check_predictions(logits: torch.Tensor, boxes: torch.Tensor) -> None:
     if not isinstance(logits, torch.Tensor) or logits.ndim != 3 or not logits.is_floating_point():
-        raise InputError(f"logits must be a floating tensor [B, Q, C], got {_describe(logits)}.")
+        raise InputError(f"logits must be a floating tensor [B, Q, C], got {describe(logits)}.")
     is_alike = isinstance(boxes, torch.Tensor) and boxes.is_floating_point() and boxes.device == logits.device
     if not is_alike or boxes.shape != (*logits.shape[:2], 4):
         raise InputError(
-            f"boxes must be {[*logits.shape[:2], 4]} on {logits.device} to go with the logits, got {_describe(boxes)}."
+            f"boxes must be {[*logits.shape[:2], 4]} on {logits.device} to go with the logits, got {describe(boxes)}."
         )
 
 
@@ -125,16 +125,10 @@ def _whole_numbers(class_map: Any) -> Any:
     if class_map.dtype == torch.int32:
         return class_map
     if class_map.is_floating_point() or class_map.is_complex() or class_map.dtype == torch.bool:
-        raise InputError(f"class_map must be int, got {_describe(class_map)}.")
+        raise InputError(f"class_map must be int, got {describe(class_map)}.")
     if class_map.numel() and not -(2**31) <= int(class_map.min()) <= int(class_map.max()) < 2**31:
         raise InputError("class_map must hold class ids of 32 bits.")
     return class_map
-
-
-def _describe(value: object) -> str:
-    if not isinstance(value, torch.Tensor):
-        return type(value).__name__
-    return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)} on {value.device}"
 
 
 RECORD = Op(
