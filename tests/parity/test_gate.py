@@ -111,7 +111,7 @@ def test_the_page_of_no_difference(tmp_path):
     text = (tmp_path / "page.html").read_text()
     assert "Yes, within the limits that were set." in text
     assert "Nowhere." in text
-    assert "How well each does" not in text
+    assert "Accuracy of each" not in text
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="must be writable"):
         write_page(tmp_path / "file" / "page.html", report, verdicts, (dump(), dump("two")))

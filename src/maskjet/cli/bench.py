@@ -24,7 +24,7 @@ def bench(
     model: ModelOption = "demo",
     weights: WeightsOption = None,
     config: EngineConfig,
-    frames: Annotated[int, typer.Option(help="Most frames kept in memory, to be rotated through.")] = 120,
+    frames: Annotated[int, typer.Option(help="Most frames to keep in memory and cycle through.")] = 120,
     as_json: JsonOption = False,
 ) -> None:
     """Measure a source through a model on this machine: frames per second, latency, and where the time goes."""
@@ -32,7 +32,7 @@ def bench(
     from maskjet.media.frames import open_source
     from maskjet.model import Model, read_network
 
-    open_source(source).close()  # before a model is loaded for it
+    open_source(source).close()  # fails early, before the model is loaded
     with Model(read_network(model, weights), config) as loaded, progress("measuring", len(DEPTHS)) as advance:
         report = measure_source(source, loaded, frames=frames, on_progress=advance)
     print_result(report.as_dict() if as_json else report, to_stdout=True)

@@ -1,4 +1,4 @@
-"""The commands maskjet parity ...: what changed between two ways of running a detector."""
+"""The commands maskjet parity ..., which compare different ways of running a detector."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from maskjet.parity.dump import Dump
     from maskjet.parity.images import Images
 
-parity_app = typer.Typer(no_args_is_help=True, help="What changed: detections and mAP of two variants.")
+parity_app = typer.Typer(no_args_is_help=True, help="Compare the detections and the mAP of variants.")
 _EXIT_BROKEN = 1
 
 ImagesOption = Annotated[
@@ -38,21 +38,27 @@ ImagesOption = Annotated[
 ]
 CocoDirOption = Annotated[
     Path | None,
-    typer.Option(help="A COCO data set: annotations/instances_val2017.json and val2017/, or what traffic coco writes."),
+    typer.Option(
+        help="A COCO data set: annotations/instances_val2017.json and val2017/, or the output of traffic coco."
+    ),
 ]
 _AgainOption = Annotated[
     str | None, typer.Option("--images", help="The dumps' images, for pictures; generated streets need none.")
 ]
-CountOption = Annotated[int, typer.Option(help="Generated streets.")]
-SeedOption = Annotated[int, typer.Option(help="Of the first generated street.")]
-ResamplesOption = Annotated[int, typer.Option(help="Of the images, for the interval; 0 for none.")]
+CountOption = Annotated[int, typer.Option(help="Number of generated streets.")]
+SeedOption = Annotated[int, typer.Option(help="Seed of the first generated street.")]
+ResamplesOption = Annotated[
+    int, typer.Option(help="Bootstrap resamples for the intervals; 0 leaves them out.")
+]
 _DumpArgument = Annotated[Path, typer.Argument(help="A file that parity dump wrote.")]
 
 
 @parity_app.command("dump")
 @with_config("device", "precision", "engine", "compile", "implementation", "resample")
 def parity_dump(
-    out: Annotated[Path, typer.Argument(help="The file to write, .npz; if interrupted, the same command goes on.")],
+    out: Annotated[
+        Path, typer.Argument(help="The file to write, .npz; repeat the command after an interruption.")
+    ],
     *,
     images: ImagesOption = None,
     coco_dir: CocoDirOption = None,
@@ -64,10 +70,10 @@ def parity_dump(
     weights: WeightsOption = None,
     config: EngineConfig,
     depth: DepthOption = 1,
-    batch: Annotated[int, typer.Option(help="Most images the network sees at once.")] = 1,
-    threshold: Annotated[float, typer.Option(help="What a confidence must exceed, 0..1.")] = THRESHOLD,
+    batch: Annotated[int, typer.Option(help="Largest batch, in images.")] = 1,
+    threshold: Annotated[float, typer.Option(help="Confidence that a detection must exceed, 0..1.")] = THRESHOLD,
 ) -> None:
-    """Write down what one variant finds on images."""
+    """Write the detections of one variant on images to a file."""
     from maskjet.model import read_network
     from maskjet.parity.dump import write_dump
     from maskjet.parity.variants import Variant
@@ -85,14 +91,18 @@ def parity_dump(
 @parity_app.command("check")
 def parity_check(
     expected: _DumpArgument,
-    actual: Annotated[list[Path], typer.Argument(help="Others of the same images, each compared with the first.")],
-    confidence: Annotated[list[float] | None, typer.Option(help="Count at this one, too; may be repeated.")] = None,
-    out: Annotated[Path | None, typer.Option(help="A JSON file for the report, of one other.")] = None,
-    pictures: Annotated[Path | None, typer.Option(help="A folder for the ten worst images, of one other.")] = None,
+    actual: Annotated[list[Path], typer.Argument(help="Dumps of the same images, each compared with the first.")],
+    confidence: Annotated[
+        list[float] | None, typer.Option(help="Count also from this confidence up; may be repeated.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="A JSON file for the report; only with two dumps.")] = None,
+    pictures: Annotated[
+        Path | None, typer.Option(help="A folder for pictures of the ten worst images; only with two dumps.")
+    ] = None,
     images: _AgainOption = None,
     coco_dir: CocoDirOption = None,
 ) -> None:
-    """Pair the detections of dumps and say what is not the same; a difference is a result, not an error."""
+    """Pair the detections of dumps and report the differences; a difference is a result, not an error."""
     from maskjet.parity import check
     from maskjet.parity.dump import Dump
     from maskjet.parity.pictures import write_worst
@@ -166,7 +176,7 @@ def parity_gate(
     resamples: ResamplesOption = RESAMPLES,
     report: Annotated[Path | None, typer.Option(help="An HTML page with tables and pictures.")] = None,
 ) -> None:
-    """Hold two dumps against limits, for CI: exit with 1 if one is broken."""
+    """Check that two dumps differ by no more than some limits, for CI; exits with 1 if one is broken."""
     from maskjet.parity import check, gate
     from maskjet.parity.dump import Dump
 
@@ -208,7 +218,7 @@ def choose_images(source: str | None, coco_dir: Path | None, count: int, size: s
 
 
 def _find_truth(coco_dir: Path | None, dumps: Sequence[Dump]) -> Any:
-    """The data set given, or what is on generated streets; None if nobody knows. No path in a dump is opened."""
+    """The data set given, or that of generated streets; None if there is none. No path in a dump is opened."""
     from maskjet.parity.images import CocoFolder, Files, streets_from
 
     if coco_dir is not None:
@@ -230,7 +240,7 @@ def _find_images(dump: Dump, source: str | None, coco_dir: Path | None) -> Image
 
 
 def _left_out(dump: Dump, truth: Any) -> list[str]:
-    """Sentences on what a comparison with the truth does not count of a dump, and on what the dump does not have."""
+    """Sentences on a dump's detections that the truth can't score, and on the truth's images that the dump lacks."""
     found = dump.classes_without(truth)
     notes = []
     if found:

@@ -1,4 +1,4 @@
-"""Applying rewrites to a file: read, rewrite, drop what nothing needs any more, write."""
+"""Applying rewrites to a file: read, rewrite, drop unused nodes, write."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from maskjet.onnx.building import Workspace
 from maskjet.onnx.matching import MismatchError
 from maskjet.onnx.report import OptimizedFile, Outcome
 
-_OLDEST_OPSET = 13  # since then Squeeze and Unsqueeze take their axes as an input
-_LARGEST = 2**31 - 2**24  # bytes of weights: what a protobuf can hold, less 16 MiB for everything else
+_OLDEST_OPSET = 13  # the first in which Squeeze and Unsqueeze take their axes as an input
+_LARGEST = 2**31 - 2**24  # bytes of weights in one file: protobuf's limit, less 16 MiB for everything else
 _MODULES: Mapping[str, ModuleType] = {
     "nms_top_k": nms_top_k,
     "level_pooling": level_pooling,
     "loop_concat": loop_concat,
 }
-"""By name. Each has `candidates(model)`, and `rewrite(node, workspace)`, which raises before it changes anything."""
+"""Rewrites by name: each has `candidates(model)`, and `rewrite(node, workspace)`, which raises before any change."""
 
 
 def apply_to_file(path: Path, out: Path, rewrites: Sequence[str]) -> OptimizedFile:
-    """Apply rewrites, in the order given, to what a file holds.
+    """Apply rewrites to a file, in the order given.
 
     Args:
         path: An ONNX file.
@@ -38,7 +38,7 @@ def apply_to_file(path: Path, out: Path, rewrites: Sequence[str]) -> OptimizedFi
 
     Raises:
         InputError: The file's opset is too old.
-        SourceError: As `optimize_onnx` says.
+        SourceError: The file is missing or not an ONNX model, or its weights are missing.
     """
     model = _read(path)
     before = _count(model)
@@ -72,9 +72,9 @@ def _read(path: Path) -> ir.Model:
         model = ir.load(path)
     except OSError as error:
         raise SourceError(f"path must be an ONNX file, got {str(path)!r}: {first_line(error)}.") from error
-    except Exception as error:  # protobuf's own, or whatever a foreign file trips over
+    except Exception as error:  # protobuf's own exception, or any other that an invalid file causes
         raise SourceError(f"path must be an ONNX file, got {str(path)!r}, which is none.") from error
-    if not model.graph.outputs:  # as protobuf makes of an empty file
+    if not model.graph.outputs:  # protobuf reads an empty file as an empty model
         raise SourceError(f"path must be an ONNX file, got {str(path)!r}, which holds no graph.")
     opset = model.opset_imports.get("", 0)
     if opset < _OLDEST_OPSET:

@@ -1,4 +1,4 @@
-"""Adding nodes to a graph, with names that no value of any of its graphs has."""
+"""Adding nodes to a graph, with names that are unique in the whole model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from maskjet.onnx.matching import inner_graphs
 class Workspace:
     """A model that is being rewritten.
 
-    Every new value gets a name: unnamed ones would be numbered per graph and so collide across subgraphs.
+    Every new value gets a name, since unnamed ones would be numbered per graph and so collide across subgraphs.
     """
 
     def __init__(self, model: ir.Model) -> None:
@@ -24,11 +24,11 @@ class Workspace:
         self._count = 0
 
     def owner(self, graph: ir.Graph | None) -> ir.Node | None:
-        """The node that a graph is inside of; None for the model's own."""
+        """The node that has a graph as an attribute; None for the model's main graph."""
         return self._owners.get(id(graph))
 
     def fresh(self, what: str) -> str:
-        """A name that starts with `what`."""
+        """A new unique name that starts with `what`."""
         name: str | None = None
         while name is None or name in self._taken:
             self._count += 1
@@ -38,12 +38,12 @@ class Workspace:
 
 
 class Builder:
-    """Adds nodes before a node.
+    """Adds nodes before a given node.
 
     Args:
-        place: The node.
-        workspace: Of the model.
-        prefix: What the new names start with.
+        place: The node before which to add.
+        workspace: The workspace of its model.
+        prefix: Part of the new names, after "maskjet/".
     """
 
     def __init__(self, place: ir.Node, workspace: Workspace, prefix: str) -> None:
@@ -56,11 +56,11 @@ class Builder:
 
         Args:
             op_type: A standard op.
-            inputs: None leaves one out.
-            attributes: By name.
+            inputs: The inputs; None leaves one out.
+            attributes: The attributes by name.
 
         Returns:
-            The output.
+            The node's output.
         """
         name = self._workspace.fresh(f"maskjet/{self._prefix}/{op_type}")
         node = ir.node(op_type, inputs, attributes, outputs=[ir.Value(name=name)], name=name)
@@ -75,7 +75,7 @@ class Builder:
 
 
 def replace(old: ir.Value, new: ir.Value) -> None:
-    """Use a new value wherever an old one is used; if the graph returns it, under its name and type."""
+    """Replace all uses of an old value by a new one; a graph output keeps its name, type and shape."""
     if old.is_graph_output():
         new.name, old.name = old.name, new.name
         new.type, new.shape = old.type, old.shape

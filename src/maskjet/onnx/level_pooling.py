@@ -1,11 +1,11 @@
-"""RoiAlign per pyramid level, each level's rows scattered into zeros: concatenated, then gathered once.
+"""Replace a chain of ScatterElements, one per pyramid level, by one Gather of the levels' concatenated RoiAligns.
 
     zeros -> ScatterElements(Expand(rows of level 0), RoiAlign) -> ... -> ScatterElements(rows of level 3, RoiAlign)
 
-becomes `Gather(Concat(RoiAligns, a row of zeros), source)`: row i of the result is row `source[i]` of the concatenated
-ones, where `source` inverts the permutation that the levels' rows are when they follow one another. A box that is on no
-level, such as one that is not a number, gets the row of zeros that it keeps in the original. ScatterElements takes an
-index for every number and handles each by itself; Gather copies rows.
+becomes `Gather(Concat(RoiAligns, a row of zeros), source)`: row i of the result is row `source[i]` of the Concat. The
+levels' row indices, concatenated, are a permutation of the boxes; `source` is its inverse. A box on no level, such as
+one that is NaN, gets the row of zeros, as in the original. ScatterElements takes an index for every number and handles
+each by itself; Gather copies whole rows.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _DIMENSIONS = 4
 
 
 class _Level(NamedTuple):
-    """One ScatterElements."""
+    """One pyramid level: one ScatterElements of the chain."""
 
     rows: ir.Value
-    """int64 [boxes of this level]: where its boxes are among all."""
+    """Indices of this level's boxes among all boxes, int64 [boxes of this level]."""
     levels: ir.Value
-    """Each box's level; the same value for all levels."""
+    """Level of every box; the same value for all levels."""
     number: int
-    """Which of them this is."""
+    """This level's number in `levels`."""
     pooled: ir.Value
-    """[boxes of this level, channels, height, width]."""
+    """Pooled features of this level's boxes, [boxes of this level, channels, height, width]."""
     align: ir.Node
-    """The RoiAlign that made it."""
+    """The RoiAlign that made `pooled`."""
 
 
 def candidates(model: ir.Model) -> list[ir.Node]:
@@ -56,11 +56,11 @@ def candidates(model: ir.Model) -> list[ir.Node]:
 
 
 def rewrite(node: ir.Node, workspace: Workspace) -> None:
-    """Replace a chain.
+    """Replace the chain that ends in a node.
 
     Raises:
-        MismatchError: It starts from other than zeros of the pooled rows' size, it adds up instead of overwriting, its
-            rows are not those of distinct levels, or something else uses an unfinished result.
+        MismatchError: The chain does not start from zeros of the pooled rows' size, it adds instead of overwriting, its
+            rows are not those of distinct levels, or something else uses an intermediate result.
     """
     chain = _chain(node)
     levels = [_read_level(link) for link in reversed(chain)]
@@ -81,7 +81,7 @@ def rewrite(node: ir.Node, workspace: Workspace) -> None:
 
 
 def _build_source(build: Builder, rows: list[ir.Value], shape: ir.Value) -> ir.Value:
-    """For each box the row of the concatenated ones that is its own; the one after the last where none is."""
+    """Build each box's row index in the concatenation; boxes on no level get the index of the row of zeros."""
     order = build.add("Concat", *rows, axis=0)
     count = build.add("Size", order)
     boxes = build.add("Slice", shape, build.constant([0]), build.constant([1]))
@@ -90,7 +90,7 @@ def _build_source(build: Builder, rows: list[ir.Value], shape: ir.Value) -> ir.V
 
 
 def _chain(node: ir.Node) -> list[ir.Node]:
-    """The ScatterElements that a last one writes on, itself the first of them."""
+    """The chain of ScatterElements that ends in a node, last one first."""
     chain, below = [node], node.inputs[0]
     while below is not None and (link := below.producer()) is not None and is_op(link, "ScatterElements"):
         chain.append(link)
@@ -129,7 +129,7 @@ def _read_level(link: ir.Node) -> _Level:
 
 
 def _check_sizes(shape: ir.Value | None, levels: list[_Level]) -> None:
-    """Check that the zeros have the channels, height and width of every level's rows."""
+    """Check that the zeros have the same channels, height and width as every level's rows."""
     sizes = {_size(level.align) for level in levels}
     require(len(sizes) == 1 and None not in sizes, "its levels may differ in channels or size")
     concat = producer(shape, "Concat", reason="the size of its zeros is not known")
@@ -142,7 +142,7 @@ def _check_sizes(shape: ir.Value | None, levels: list[_Level]) -> None:
 
 
 def _size(align: ir.Node) -> tuple[int, int, int] | None:
-    """Channels, height and width of what a RoiAlign makes."""
+    """Channels, height and width of a RoiAlign's output; None if the channels are not known."""
     channels = _channels(align.inputs[0])
     return None if channels is None else (channels, whole(align, "output_height", 1), whole(align, "output_width", 1))
 
@@ -159,7 +159,7 @@ def _channels(value: ir.Value | None) -> int | None:
 
 
 def _is_dimension(value: ir.Value | None, axis: int, of: set[ir.Value]) -> bool:
-    """Whether a value is `Unsqueeze(Gather(Shape(x), axis))`, x one of some."""
+    """Whether a value is `Unsqueeze(Gather(Shape(x), axis))` with x in `of`."""
     path = []
     for op_type in ("Unsqueeze", "Gather", "Shape"):
         node = None if value is None else value.producer()

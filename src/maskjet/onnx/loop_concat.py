@@ -1,9 +1,9 @@
-"""A Loop that appends one row per iteration by Concat: the rows become an output that the runtime collects.
+"""Turn a Loop that appends one row per iteration by Concat into one whose rows the runtime stacks.
 
     Loop(trips, condition, [0, ...]) { carried -> Concat(carried, Unsqueeze(row)) }
 
-becomes `Loop(trips, condition) { row }`, its rows stacked. The Concat copies all rows so far in every iteration, which
-for n rows is n²/2 copies; now each is copied once.
+becomes `Loop(trips, condition) { row }` with a scan output. The Concat copies all earlier rows in every iteration, n²/2
+copies for n rows; a scan output copies each row once.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from maskjet.onnx.matching import (
 )
 
 _CARRIED = 2
-"""Where carried values begin among the inputs of a Loop and of its body."""
+"""Position of the first carried value among the inputs of a Loop and of its body."""
 _ALL = 2**63 - 1
 
 
 def candidates(model: ir.Model) -> list[ir.Node]:
-    """Every Loop with a carried value that an iteration extends by Concat."""
+    """Every Loop whose body extends a carried value by Concat."""
     return [node for node in nodes_of_type(model, "Loop") if any(_is_extended(node))]
 
 
 def rewrite(node: ir.Node, workspace: Workspace) -> None:
-    """Stack the rows of a Loop that carries nothing else.
+    """Replace a Loop that carries only the rows by one that stacks them.
 
     Raises:
-        MismatchError: It carries or stacks something else, too, it does not begin with nothing, an iteration appends
-            other than one row, or it uses the rows so far.
+        MismatchError: The Loop carries or stacks something else, too, it does not start with zero rows, an iteration
+            does not append exactly one row, or it uses the earlier rows.
     """
     body = node.attributes["body"].as_graph()
     require(len(body.inputs) == _CARRIED + 1 and len(body.outputs) == _CARRIED, "it carries something else, too")
@@ -64,18 +64,18 @@ def rewrite(node: ir.Node, workspace: Workspace) -> None:
 
 
 def _stack(node: ir.Node, first: ir.Value, workspace: Workspace) -> None:
-    """Let a Loop without carried values take another's place.
+    """Replace a Loop by one without carried values.
 
-    What is stacked in no iteration has no size: it is that of what the Loop began with.
+    With zero iterations the output takes the initial value's shape.
     """
     graph, result = node.graph, node.outputs[0]
     assert graph is not None, "a candidate is in a graph"
     build = Builder(node, workspace, "loop_concat")
     shape = build.add("Shape", first)
     tail = build.add("Slice", shape, build.constant([1]), build.constant([_ALL]))
-    wanted = build.add("Concat", build.constant([0]), tail, axis=0)  # where 0 is as many as there are
+    wanted = build.add("Concat", build.constant([0]), tail, axis=0)  # for Reshape: 0 keeps the number of rows
     condition = given(node, 1)
-    if condition is None:  # none can be left out at the end of the inputs
+    if condition is None:  # the last input can't be None
         condition = build.add("Constant", value=ir.tensor(np.array(True)))
     stacked = ir.Value(name=workspace.fresh("maskjet/loop_concat/Loop"))
     loop = ir.node(
@@ -98,7 +98,7 @@ def _is_extended(node: ir.Node) -> list[bool]:
 
 
 def _is_empty(value: ir.Value) -> bool:
-    """Whether a value certainly has no rows."""
+    """Whether a value is known to have zero rows."""
     known = constant(value)
     if known is not None:
         return known.ndim > 0 and known.shape[0] == 0

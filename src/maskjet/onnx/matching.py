@@ -1,4 +1,4 @@
-"""Reading a graph: what is constant, what made a value, and which graph is inside which node."""
+"""Reading a graph: constants, the producers of values, attributes, and the graphs inside nodes."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ _STANDARD = ("", "ai.onnx")
 
 
 class MismatchError(Exception):
-    """A candidate is left alone; says what about it is not as the rewrite needs it."""
+    """A candidate can't be rewritten and is left alone; the message is the reason."""
 
 
 def require(condition: object, reason: str) -> None:
     """Leave the candidate alone unless a condition holds.
 
     Raises:
-        MismatchError: It does not.
+        MismatchError: The condition does not hold.
     """
     if not condition:
         raise MismatchError(reason)
 
 
 def nodes_of_type(model: ir.Model, op_type: str) -> list[ir.Node]:
-    """All nodes of a standard op, those of inner graphs too."""
+    """All nodes of a standard op, also those in inner graphs."""
     return [node for node in model.graph.all_nodes() if is_op(node, op_type)]
 
 
@@ -37,15 +37,15 @@ def is_op(node: ir.Node | None, *op_types: str) -> bool:
 
 
 def producer(value: ir.Value | None, *op_types: str, reason: str) -> ir.Node:
-    """The node that makes a value.
+    """The node that makes a value, which must be of a given op.
 
     Args:
-        value: Of any graph; None is an input left out.
-        op_types: One of which it must be.
-        reason: Why the candidate is left alone otherwise.
+        value: A value of any graph; None is an input left out.
+        op_types: The ops allowed.
+        reason: The error message if the node is of another op.
 
     Raises:
-        MismatchError: It is another op, or an input.
+        MismatchError: The node is of another op, or no node makes the value.
     """
     node = None if value is None else value.producer()
     if node is None or not is_op(node, *op_types):
@@ -54,7 +54,7 @@ def producer(value: ir.Value | None, *op_types: str, reason: str) -> ir.Node:
 
 
 def given(node: ir.Node, index: int) -> ir.Value | None:
-    """An input of a node; None where it is left out."""
+    """An input of a node; None if it is left out."""
     return node.inputs[index] if index < len(node.inputs) else None
 
 
@@ -65,7 +65,7 @@ def whole(node: ir.Node, name: str, default: int) -> int:
 
 
 def constant(value: ir.Value | None) -> NDArray[np.generic] | None:
-    """What a value always is; None if that depends on an input, an initializer that can be overridden among them."""
+    """A value known without running the graph; None if it depends on inputs, also those with an initializer."""
     if value is None or value.is_graph_input():
         return None
     tensor = ir.convenience.get_const_tensor(value)
@@ -73,7 +73,7 @@ def constant(value: ir.Value | None) -> NDArray[np.generic] | None:
 
 
 def integers(value: ir.Value | None) -> tuple[int, ...] | None:
-    """The integers a value always holds, flat, through nodes that only change its type or shape; None if it varies."""
+    """A constant's integers, flattened; follows nodes that only change type or shape. None if it is no constant."""
     found = constant(value)
     if found is not None:
         return tuple(map(int, found.ravel())) if np.issubdtype(found.dtype, np.integer) else None
@@ -101,7 +101,7 @@ def slice_parts(node: ir.Node) -> tuple[ir.Value | None, ir.Value | None, int]:
 
 
 def inner_graphs(model: ir.Model) -> Iterator[tuple[ir.Graph, ir.Node]]:
-    """Every graph inside of a node, with that node."""
+    """Yield every graph inside a node, with that node."""
     for node in model.graph.all_nodes():
         for attribute in node.attributes.values():
             if attribute.type == ir.AttributeType.GRAPH:

@@ -1,10 +1,10 @@
-"""NonMaxSuppression of which only the first k results are used: it stops after k.
+"""Stop NonMaxSuppression after k boxes where only the first k are used.
 
     If(empty) { [] } else { NonMaxSuppression(boxes, scores, maximum) -> Gather -> Squeeze } -> Slice[:k]
 
-becomes the same with `min(maximum, k)` as the maximum. Whether a box is kept is decided by those kept before it alone,
-and those come in descending order of score, which is what the slice relies on too. The slice itself stays: it costs
-microseconds, and holds for whatever the other branch of the If returns.
+becomes the same with `min(maximum, k)` as the maximum. Boxes are kept in descending order of score, and whether one is
+kept depends only on those kept before it, so the first k stay the same. The Slice stays, too: it costs microseconds,
+and still applies to the other branch of the If.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from maskjet.onnx.matching import (
 )
 
 _MAXIMUM = 2
-"""The position of max_output_boxes_per_class among the inputs."""
+"""Position of max_output_boxes_per_class among the inputs."""
 
 
 def candidates(model: ir.Model) -> list[ir.Node]:
@@ -33,11 +33,11 @@ def candidates(model: ir.Model) -> list[ir.Node]:
 
 
 def rewrite(node: ir.Node, workspace: Workspace) -> None:
-    """Lower its maximum to the rows that are used.
+    """Lower a node's maximum to the number of rows used.
 
     Raises:
-        MismatchError: More than the first k are used, there may be several images or classes, whose results follow one
-            another, or the maximum is not above k.
+        MismatchError: Not only the first k rows are used; there may be several images or classes, whose results are
+            concatenated; or the maximum is not above k.
     """
     used = _rows_used(node.outputs[0], workspace)
     require(_leading_ones(node.inputs[1]) >= 2, "its scores may be of several images or classes")
@@ -49,7 +49,7 @@ def rewrite(node: ir.Node, workspace: Workspace) -> None:
 
 
 def _rows_used(value: ir.Value, workspace: Workspace) -> int:
-    """Of how many leading rows of a value anything is used."""
+    """Number of leading rows of a value that are used."""
     used = [_rows_used_by(user, index, workspace) for user, index in value.uses()]
     if value.is_graph_output():
         graph = value.graph
@@ -74,7 +74,7 @@ def _rows_used_by(user: ir.Node, index: int, workspace: Workspace) -> int:
 
 
 def _keeps_rows(node: ir.Node) -> bool:
-    """Whether row i of the output is made of row i of the input alone."""
+    """Whether row i of the output depends only on row i of the input."""
     return (
         is_op(node, "Cast", "Identity")
         or (is_op(node, "Gather") and whole(node, "axis", 0) == 1)
@@ -83,7 +83,7 @@ def _keeps_rows(node: ir.Node) -> bool:
 
 
 def _leading_ones(value: ir.Value | None) -> int:
-    """How many of a value's first dimensions are certainly 1."""
+    """Number of a value's first dimensions that are known to be 1."""
     node = None if value is None else value.producer()
     if node is None:
         return 0

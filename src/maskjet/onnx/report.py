@@ -1,4 +1,4 @@
-"""What the rewrites did to a file."""
+"""The report of the rewrites of a file."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from maskjet.parity.table import as_table
 
 @dataclass(frozen=True)
 class Outcome:
-    """One rewrite."""
+    """The outcome of one rewrite."""
 
     rewrite: str
-    """Its name."""
+    """Name of the rewrite."""
     matched: int
-    """Places rewritten."""
+    """Number of candidates rewritten."""
     left_alone: Sequence[str]
-    """Other candidates: which node, and what kept it as it is."""
+    """The other candidates: node and reason."""
 
 
 @dataclass(frozen=True)
 class OptimizedFile:
-    """All rewrites of a file; prints as two tables."""
+    """The outcome of all rewrites of a file; prints as two tables."""
 
     path: str
     """The file written."""
     outcomes: Sequence[Outcome]
-    """In the order applied."""
+    """Outcomes of the rewrites, in the order applied."""
     nodes_before: Mapping[str, int]
-    """By op type, those inside of If and Loop too."""
+    """Number of nodes by op before the rewrites, including those inside If and Loop."""
     nodes_after: Mapping[str, int]
-    """Likewise."""
+    """Number of nodes by op after the rewrites, including those inside If and Loop."""
 
     def matched(self, rewrite: str) -> int:
-        """How often a rewrite matched; 0 if it was not asked for."""
+        """Number of candidates that a rewrite changed; 0 if it was not asked for."""
         return sum(outcome.matched for outcome in self.outcomes if outcome.rewrite == rewrite)
 
     def __str__(self) -> str:

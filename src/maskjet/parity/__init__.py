@@ -1,10 +1,10 @@
-"""What changed between two variants; and the defaults of its commands, which are stated without importing PyTorch."""
+"""Comparing two variants of a detector; here, the commands' defaults, which must not need PyTorch to be imported."""
 
 FIRST_SEED = 20_000_000
-"""Of generated streets; the demo model was trained on others."""
+"""Default seed of the first generated street; the demo model was trained on streets of other seeds."""
 OURS = "maskjet"
-"""The program that variants are of unless another's pipeline is given."""
+"""Default program of a variant."""
 RESAMPLES = 200
-"""Draws of images that an interval is made of, unless told otherwise."""
+"""Default number of bootstrap resamples per interval."""
 THRESHOLD = 0.05
-"""Of dumps: COCO's metrics want the uncertain detections as well."""
+"""Default confidence threshold of dumps; low, because COCO's metrics need uncertain detections as well."""

@@ -1,4 +1,4 @@
-"""Two dumps of the same images: what is the same, what is not, how much, and where it is worst."""
+"""Comparing two dumps of the same images: which detections agree, how far others differ, and the worst images."""
 
 from __future__ import annotations
 
@@ -22,56 +22,56 @@ _NAMED, _PRINTED = 12, 3  # differences of one image in the report, and of these
 
 @dataclass(frozen=True)
 class Spread:
-    """How large something is."""
+    """The distribution of some values, in three numbers."""
 
     mean: float
-    """Of all."""
+    """The arithmetic mean."""
     p95: float
-    """95 in 100 are no larger."""
+    """The 95th percentile."""
     max: float
-    """The largest."""
+    """The largest value."""
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Of these; zeros of none."""
+        """Summarise values; without any, all three numbers are 0."""
         found = np.asarray(values or [0.0])
         return cls(float(found.mean()), float(np.quantile(found, 0.95)), float(found.max()))
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """How the detections of at least one confidence agree."""
+    """How well the detections at or above one confidence agree."""
 
     confidence: float
-    """At least this one; of pairs the expected detection's."""
+    """The lowest confidence counted; a matched pair counts by its expected detection."""
     matched: int
-    """Detections of both."""
+    """Matched pairs: detections that both variants have."""
     dropped: int
-    """Expected ones without a counterpart."""
+    """Expected detections without a counterpart."""
     added: int
-    """Actual ones without a counterpart."""
+    """Actual detections without a counterpart."""
     swapped: int
-    """Of the dropped, those whose place an added one of another class takes."""
+    """Dropped detections whose box an added one of another class overlaps."""
     share: float
-    """Matched ones of all that either has, 0..1."""
+    """Matched pairs divided by matched, dropped and added together, 0..1; 1 without detections."""
     confidence_difference: Spread
-    """Of the matched, absolute."""
+    """Absolute confidence differences of the matched pairs."""
     box_difference_px: Spread
-    """Of the matched: the coordinate that moved most."""
+    """Largest absolute coordinate difference of each matched pair, in pixels."""
     mean_box_iou: float
-    """Of the matched."""
+    """Mean box IoU of the matched pairs; 1 without any."""
     min_box_iou: float
-    """Of the matched."""
+    """Smallest box IoU of a matched pair; 1 without any."""
     mean_mask_iou: float | None
-    """Of the matched; None without masks, or matches."""
+    """Mean mask IoU of the matched pairs; None without masks or pairs."""
     min_mask_iou: float | None
-    """Of the matched; None without masks, or matches."""
+    """Smallest mask IoU of a matched pair; None without masks or pairs."""
     equal_strings: int
-    """Matched ones whose RLE is the same, byte for byte."""
+    """Matched pairs whose masks have the same RLE, byte for byte."""
 
     @classmethod
     def of(cls, pairs: Pairing, confidence: float) -> Agreement:
-        """Of the pairs of all images."""
+        """Summarise the pairs of all images that reach a confidence."""
         kept = pairs.above(confidence)
         return cls(
             confidence=confidence,
@@ -92,16 +92,16 @@ class Agreement:
 
 @dataclass(frozen=True)
 class ChangedImage:
-    """An image on which something is not the same."""
+    """An image on which the two dumps differ."""
 
     number: int
-    """Its position in the dumps."""
+    """The image's position in the dumps."""
     name: str
-    """What the dumps call it."""
+    """The image's name in the dumps."""
     differences: Sequence[Difference]
-    """The largest ones; those that leave a detection without a counterpart first."""
+    """The largest differences; those that leave a detection without a counterpart come first."""
     more: int
-    """How many besides."""
+    """Number of further differences, not listed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,17 +109,17 @@ class CheckReport(report.MeasuredReport):
     """Two variants side by side; `measurements` has one entry per confidence."""
 
     expected: Mapping[str, Any]
-    """The variant that is taken as right: `Dump.variant`."""
+    """`Dump.variant` of the reference."""
     actual: Mapping[str, Any]
-    """The other one."""
+    """`Dump.variant` of the variant compared with the reference."""
     images: int
-    """Compared."""
+    """Number of images compared."""
     other_counts: int
-    """Images on which they have a different number of detections."""
+    """Images on which the variants have different numbers of detections."""
     same_images: int
-    """Images on which everything is the same, bit for bit."""
+    """Images whose detections are identical, bit for bit."""
     kinds: Mapping[str, int]
-    """By `pair.KINDS`: detections that differ so."""
+    """Number of differences of each kind in `pair.KINDS`."""
     worst: Sequence[ChangedImage]
     """The ten images that differ most, the worst first."""
 
@@ -145,7 +145,7 @@ HEADER = (
     *("expected", "actual", "confidence ≥", "matched", "dropped", "added", "swapped"),
     *("Δconf mean", "p95", "max", "Δbox px p95", "max", "box IoU min", "mask IoU mean", "min", "equal RLE"),
 )
-"""Of tables of comparisons."""
+"""Column titles of a comparison's table."""
 
 
 def row_of(found: CheckReport, m: Agreement) -> tuple[str, ...]:
@@ -171,12 +171,12 @@ def check(
     confidences: Sequence[float] = (),
     on_progress: Callable[[], object] = lambda: None,
 ) -> CheckReport:
-    """Compare what two variants found, image by image.
+    """Compare the detections of two variants, image by image.
 
     Args:
-        expected: The one that is taken as right.
-        actual: The other.
-        confidences: At which to count, besides at all.
+        expected: The reference.
+        actual: The dump compared with it.
+        confidences: Confidences from which to count again; all detections are counted in any case.
         on_progress: Called after each image.
 
     Raises:
@@ -217,7 +217,7 @@ def check(
 
 
 def find_mismatches(expected: Dump, actual: Dump) -> list[str]:
-    """What keeps two dumps of the same images from being compared fairly, in sentences; none if nothing does."""
+    """Give the reasons against a fair comparison of two dumps of the same images, as sentences; empty if fair."""
     thresholds = [float(dump.variant["threshold"]) for dump in (expected, actual)]
     found = []
     if thresholds[0] != thresholds[1]:
@@ -244,7 +244,7 @@ def find_mismatches(expected: Dump, actual: Dump) -> list[str]:
 
 
 def _tell_skipped(dump: Dump) -> list[str]:
-    """A sentence on the images that a dump is without, if any."""
+    """A sentence on the images that a dump had to skip, if any."""
     if not dump.skipped:
         return []
     named = "; ".join(dump.skipped[:_PRINTED]) + ("; ..." if len(dump.skipped) > _PRINTED else "")
@@ -252,7 +252,11 @@ def _tell_skipped(dump: Dump) -> list[str]:
 
 
 def _severity(differences: Sequence[Difference]) -> tuple[float, ...]:
-    """By the confidence of what has no counterpart, then by masks, then by the largest of each other kind."""
+    """Sort key of a changed image.
+
+    First the summed confidences of detections without a counterpart, then the largest change of a mask, of a
+    confidence and of a box.
+    """
     lost = [difference.amount for difference in differences if difference.kind in KINDS[:3]]
     largest = {kind: max((d.amount for d in differences if d.kind == kind), default=0.0) for kind in KINDS}
     return (sum(lost), largest["mask changed"], largest["confidence changed"], largest["box moved"])

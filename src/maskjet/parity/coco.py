@@ -1,7 +1,7 @@
-"""COCO mAP of variants side by side, with what chance alone would make of their differences.
+"""COCO mAP of variants side by side, with confidence intervals of their differences.
 
-faster-coco-eval matches and scores. For the interval of a difference, images are drawn with repetition, the same ones
-for every variant, and what was matched on them is scored again; nothing is matched twice.
+faster-coco-eval matches and scores. The intervals come from a paired bootstrap: images are drawn with replacement, the
+same ones for every variant, and their matches are scored again; nothing is matched twice.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from maskjet.parity.numbering import find_mismatches
 from maskjet.parity.table import shown
 
 KINDS = ("bbox", "segm")
-"""What is compared with the truth: boxes, or masks."""
+"""Kinds of average precision: that of boxes, and that of masks."""
 METRICS = ("ap", "ap50", "ap75", "ap_small", "ap_medium", "ap_large")
-"""In the order of COCO's summary."""
+"""Fields of `Precision`, in the order of COCO's summary."""
 _QUANTILES = (0.025, 0.975)
-_MOST_RESAMPLES = 100_000  # of 5,000 images 4 GB
+_MOST_RESAMPLES = 100_000  # the draws of 5,000 images then take 4 GB
 
 
 @dataclass(frozen=True)
@@ -36,27 +36,27 @@ class Precision:
     """One variant, one kind. Average precisions are 0..1, and None where the truth has nothing of that size."""
 
     variant: str
-    """Its name."""
+    """The variant's name."""
     kind: str
     """One of `KINDS`."""
     ap: float | None
-    """Mean over the classes and intersections over union of 0.5, 0.55 .. 0.95."""
+    """Average precision: the mean over classes and IoU thresholds 0.5, 0.55 .. 0.95."""
     ap50: float | None
-    """At an intersection over union of 0.5."""
+    """AP at an IoU threshold of 0.5."""
     ap75: float | None
-    """At an intersection over union of 0.75."""
+    """AP at an IoU threshold of 0.75."""
     ap_small: float | None
-    """Of areas below 32² pixels."""
+    """AP of things smaller than 32² pixels."""
     ap_medium: float | None
-    """Of areas of 32² to 96² pixels."""
+    """AP of things of 32² to 96² pixels."""
     ap_large: float | None
-    """Of areas above 96² pixels."""
+    """AP of things larger than 96² pixels."""
     deltas: Mapping[str, float | None]
-    """By `METRICS`: this one minus the baseline's."""
+    """Difference to the baseline (this variant minus the baseline) by metric."""
     delta_low: float | None
-    """The AP delta's 95 % interval starts here; None for the baseline, and without resamples."""
+    """Lower end of the AP difference's 95 % interval; None for the baseline, and without resamples."""
     delta_high: float | None
-    """It ends here; None likewise."""
+    """Upper end of the AP difference's 95 % interval; None for the baseline, and without resamples."""
 
     @property
     def delta(self) -> float | None:
@@ -65,7 +65,7 @@ class Precision:
 
     @property
     def is_noise(self) -> bool | None:
-        """Whether the AP delta's interval contains 0; None without one."""
+        """Whether the AP difference's interval contains 0; None without an interval."""
         return None if self.delta_low is None or self.delta_high is None else self.delta_low <= 0 <= self.delta_high
 
 
@@ -74,13 +74,13 @@ class PrecisionReport(report.MeasuredReport):
     """All variants, kind by kind."""
 
     measurements: Sequence[Precision]
-    """By kind, in the order of the results."""
+    """One entry per kind and variant, sorted by kind, then in the order of the results."""
     baseline: str
-    """The variant that deltas are to."""
+    """The variant that the others are compared with."""
     images: int
-    """Of the truth."""
+    """Number of images in the truth."""
     resamples: int
-    """Draws of images that each interval is made of."""
+    """Bootstrap resamples per interval."""
 
     def rows(self) -> list[tuple[str, ...]]:
         """The table: its header, then one row per measurement."""
@@ -117,24 +117,24 @@ def evaluate(
 ) -> PrecisionReport:
     """Score variants against the truth, and each against the baseline.
 
-    Equal to pycocotools' COCOeval. For masks the size of a detection is that of its mask, as in COCO's own results
-    files, which carry no boxes for them. The interval is that of a paired bootstrap: each resample is a row of
+    Equal to pycocotools' COCOeval. In mask AP a detection's size is its mask's area, as with COCO's own results files,
+    which carry no boxes for masks. Intervals are those of a paired bootstrap: each resample is a row of
     `numpy.random.default_rng(seed).integers(0, images, (resamples, images))`, positions in the order of the images'
     ids, the same for every variant. Neither truth nor results are changed.
 
     Args:
         truth: A COCO data set: images, categories, annotations.
-        results: By variant, COCO results: image_id, category_id, bbox (x, y, width, height), score and, for masks,
+        results: COCO results by variant: image_id, category_id, bbox (x, y, width, height), score and, for masks,
             segmentation, a compressed RLE. Masks are scored only if the truth and all variants have them.
         baseline: A key of results; None takes the first.
-        resamples: Draws of images per interval; 0 leaves the intervals out.
-        seed: Decides the draws.
+        resamples: Bootstrap resamples per interval; 0 leaves the intervals out.
+        seed: Seed of the resamples.
         on_progress: Called `steps` times.
 
     Raises:
-        InputError: An argument is not as above, or a result is of an image or category that the truth lacks.
+        InputError: An argument is invalid, or a result is of an image or category that the truth lacks.
         MissingDependencyError: faster-coco-eval is not installed.
-        UnsupportedError: This version of faster-coco-eval can't be resampled.
+        UnsupportedError: Resampling does not work with this version of faster-coco-eval.
     """
     if not 0 <= resamples <= _MOST_RESAMPLES:
         raise InputError(f"resamples must be 0 to {_MOST_RESAMPLES:,}, got {resamples}.")
@@ -168,7 +168,7 @@ def evaluate(
 
 
 def steps(truth: Entry, results: Mapping[str, Sequence[Entry]], *, resamples: int = RESAMPLES) -> int:
-    """How often `evaluate` calls on_progress: per kind and variant once, and once per resample if there are several.
+    """Count the on_progress calls of `evaluate`: one per kind and variant and, with several variants, one per resample.
 
     Raises:
         InputError: The truth or the results are not as `evaluate` takes them.
@@ -178,10 +178,10 @@ def steps(truth: Entry, results: Mapping[str, Sequence[Entry]], *, resamples: in
 
 
 class _Matched:
-    """What a variant found, matched with the truth: scored by `METRICS`, ready to be scored on any draw of images."""
+    """A variant's detections matched with the truth: scored by `METRICS`, and ready to be scored on resamples."""
 
     def __init__(self, library: Any, truth: Any, entries: list[dict[str, Any]], kind: str) -> None:
-        nothing = {**truth.dataset, "annotations": []}  # which loadRes of 1.6.0 does not take
+        nothing = {**truth.dataset, "annotations": []}  # loadRes of faster-coco-eval 1.6.0 takes no empty list
         found = truth.loadRes(entries) if entries else library.COCO(nothing)
         self._version = library.__version__
         self._evaluator = library.COCOeval_faster(
@@ -191,11 +191,11 @@ class _Matched:
         self.scores = [_as_score(score) for score in self._evaluator.stats[: len(METRICS)]]
 
     def resample(self, draws: NDArray[np.int64], on_progress: Callable[[], object]) -> NDArray[np.float64]:
-        """The AP of each draw [draws, images]: float64 [draws], NaN where the truth has nothing on those images."""
+        """AP of each row of draws [draws, images]: float64 [draws], NaN where the truth has nothing on those images."""
         if not len(draws):
             return np.empty(0)
-        # The evaluator keeps what it matched as a list by category, range of areas and image. Only the first range, of
-        # all areas, is drawn from, at one limit of detections: a twelfth of the work.
+        # The evaluator keeps its matches as a list by category, area range and image. Only the first range (all areas)
+        # and one limit of detections are resampled: a twelfth of the work.
         evaluator, params = self._evaluator, self._evaluator.params
         cells: NDArray[Any] = np.empty(len(evaluator._evalImgs_cpp), dtype=object)
         cells[:] = evaluator._evalImgs_cpp
@@ -223,7 +223,7 @@ class _Matched:
 
 
 def _as_score(score: float) -> float | None:
-    """COCO's -1 is None."""
+    """Turn COCO's -1, which means nothing to score, into None."""
     return float(score) if score >= 0 else None
 
 
@@ -256,10 +256,10 @@ def _load_library() -> Any:
 
 
 def _check(truth: Entry, results: Mapping[str, Sequence[Entry]]) -> tuple[list[str], list[str]]:
-    """Check all but the masks.
+    """Check truth and results, except for the masks.
 
     Returns:
-        The kinds that can be compared, and a note on why another can't.
+        The kinds that can be scored, and a note if masks can't.
     """
     check_truth(truth)
     check_results(truth, results)

@@ -1,7 +1,7 @@
 """COCO data sets and results: read from files, checked entry by entry, and copied for an evaluator to write to.
 
-What is wrong with a file or an entry is one of our exceptions, whatever it holds: sizes, numbers and outlines are
-checked before the evaluator's compiled code sees them.
+Any invalid file or entry raises one of maskjet's exceptions: sizes, numbers and outlines are checked before the
+evaluator's compiled code sees them.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ from maskjet import coco_rle, limits
 from maskjet.errors import InputError, SourceError, border, explain
 
 Entry = Mapping[str, Any]
-"""Of one of COCO's lists."""
+"""A JSON object of a COCO file: an entry of one of its lists, or the whole data set."""
 _RESULT_FIELDS = ("image_id", "category_id", "bbox", "score")
 _TRUTH_FIELDS = {
     "images": ("id", "height", "width"),
     "categories": ("id",),
     "annotations": ("image_id", "category_id", "bbox", "area"),
 }
-_LARGEST = 1e12  # of a coordinate or an area: their products stay finite
-_LONGEST_OUTLINE = 2**22  # pixels of one polygon's edges; the evaluator draws them with five points and 16 bytes each
+_LARGEST = 1e12  # largest coordinate or area, so that their products stay finite
+_LONGEST_OUTLINE = 2**22  # pixels along one polygon's edges; the evaluator takes five points of 16 bytes for each
 
 
 class ResultsFile(NamedTuple):
-    """What a COCO results file holds."""
+    """The content of a COCO results file."""
 
     entries: list[dict[str, Any]]
-    """Its detections."""
+    """The detections."""
     categories: dict[int, str]
-    """Category id to name, where the file tells; a plain list of detections does not."""
+    """Category names by id; empty if the file is a plain list of detections."""
 
 
 def read_json(path: Path) -> Any:
     """Read a JSON file.
 
     Raises:
-        SourceError: The file is missing, can't be read, is no JSON, or too deep for Python's reader.
+        SourceError: The file is missing, can't be read, is not JSON, or is nested too deeply for Python's parser.
     """
     with border(SourceError, f"{str(path)!r} must be JSON"):
         try:
@@ -60,8 +60,8 @@ def read_truth(path: str | Path) -> dict[str, Any]:
     """Read a COCO data set.
 
     Raises:
-        SourceError: The file is missing, can't be read or is no JSON.
-        InputError: It lacks images, categories or annotations, or one of them a field.
+        SourceError: The file is missing, can't be read or is not JSON.
+        InputError: It lacks images, categories or annotations, or one of their entries is invalid.
     """
     truth: dict[str, Any] = read_json(Path(path))
     check_truth(truth, repr(str(path)))
@@ -72,14 +72,14 @@ def read_results(path: str | Path) -> list[dict[str, Any]]:
     """Read a COCO results file: a list of detections, or an object with such a list as "annotations".
 
     Raises:
-        SourceError: The file is missing, can't be read or is no JSON.
-        InputError: It is no such list, or an entry lacks a field.
+        SourceError: The file is missing, can't be read or is not JSON.
+        InputError: It holds no such list, or an entry is invalid.
     """
     return read_results_file(path).entries
 
 
 def read_results_file(path: str | Path) -> ResultsFile:
-    """Read a COCO results file, with the names of its categories if it has them; else as `read_results`."""
+    """Read a COCO results file as `read_results` does, with the names of its categories if it has them."""
     content = read_json(Path(path))
     is_object = isinstance(content, dict)
     entries: Any = content.get("annotations") if is_object else content
@@ -93,10 +93,10 @@ def read_results_file(path: str | Path) -> ResultsFile:
 
 
 def check_truth(truth: Entry, where: str = "truth") -> None:
-    """Check that all of a data set's entries have what is needed of them; its masks are left to `check_masks`.
+    """Check that all entries of a data set have valid fields; `check_masks` checks the masks.
 
     Raises:
-        InputError: One has not, or two images or categories have one id.
+        InputError: One has not, or two images or two categories share an id.
     """
     for name, fields in _TRUTH_FIELDS.items():
         if not isinstance(truth, Mapping) or name not in truth:
@@ -118,10 +118,10 @@ def check_truth(truth: Entry, where: str = "truth") -> None:
 
 
 def check_results(truth: Entry, results: Mapping[str, Sequence[Entry]]) -> None:
-    """Check results by variant against a truth that is checked; masks are left to `check_masks`.
+    """Check results by variant against a truth already checked; `check_masks` checks the masks.
 
     Raises:
-        InputError: There are none, or an entry is not as it must be.
+        InputError: There are no variants, or an entry is invalid.
     """
     if not results:
         raise InputError("results must have at least one variant, got none.")
@@ -132,10 +132,10 @@ def check_results(truth: Entry, results: Mapping[str, Sequence[Entry]]) -> None:
 
 
 def check_masks(truth: Entry, results: Mapping[str, Sequence[Entry]]) -> None:
-    """Check that every segmentation is one of its image; only the truth's may be polygons or uncompressed.
+    """Check that every segmentation fits its image; only the truth may have polygons or uncompressed RLE.
 
     Raises:
-        InputError: One is not, or an image is larger than `limits.mask_pixels`.
+        InputError: One does not fit, or an image is larger than `limits.mask_pixels`.
     """
     sizes = {}
     for image in truth["images"]:
@@ -153,7 +153,7 @@ def check_masks(truth: Entry, results: Mapping[str, Sequence[Entry]]) -> None:
 
 
 def copy_truth(truth: Entry) -> dict[str, list[dict[str, Any]]]:
-    """What the evaluator needs and may write to, annotations numbered from 1: it takes 0 for none."""
+    """Copy the fields the evaluator needs, since it writes to them; annotation ids start at 1, as 0 means unmatched."""
     copied = {name: [_copy(entry, fields) for entry in truth[name]] for name, fields in _TRUTH_FIELDS.items()}
     pairs = zip(truth["annotations"], copied["annotations"], strict=True)
     for number, (entry, annotation) in enumerate(pairs, start=1):
@@ -163,7 +163,7 @@ def copy_truth(truth: Entry) -> dict[str, list[dict[str, Any]]]:
 
 
 def copy_results(entries: Sequence[Entry], kind: str) -> list[dict[str, Any]]:
-    """Likewise; for masks without the boxes, or these would decide how large a detection is."""
+    """Copy the fields the evaluator needs; boxes only for kind "bbox", since they would set the area of masks, too."""
     if kind == "bbox":
         return [_copy(entry, _RESULT_FIELDS) for entry in entries]
     fields = [field for field in _RESULT_FIELDS if field != "bbox"]
@@ -219,7 +219,7 @@ def _is_rle(value: Any, size: list[int]) -> bool:
 
 
 def _is_polygons(value: object, size: Sequence[int]) -> bool:
-    """Whether these are outlines that end within an image's side around it, no longer than they can need to be."""
+    """Whether these are polygons of bounded length that reach at most one image size beyond the image's border."""
     return isinstance(value, list) and all(_is_outline(line, size) for line in value)
 
 
@@ -237,7 +237,7 @@ def _is_outline(line: object, size: Sequence[int]) -> bool:
 
 
 class _Type(NamedTuple):
-    """What a field holds."""
+    """The type of a field."""
 
     name: str
     holds: Callable[[object], bool]

@@ -1,7 +1,7 @@
 """Dumps: the detections of one variant on a set of images, in a file that says where they come from.
 
-The format is NumPy's .npz, compressed: the fields of all detections one behind the other, and a header in JSON. It
-carries its version; files of other versions are refused. `dump_file` reads and checks it.
+The format is NumPy's .npz, compressed: one array per field, the images' detections concatenated, and a header in JSON.
+The header states the format's version; files of other versions are refused. `dump_file` reads and checks the file.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from maskjet.parity.images import Images, digest
 from maskjet.parity.variants import Variant, describe_run
 
 _FORMAT, _VERSION = "maskjet dump", 1
-_PART = 250  # images per file while a dump is being made: what is lost at most when it is interrupted
+_PART = 250  # images per file while a dump is being made; an interruption loses at most these
 
 
 @dataclass(frozen=True, eq=False)
 class Dump:
-    """What one variant found."""
+    """The detections of one variant on a set of images."""
 
     variant: Mapping[str, Any]
-    """`Variant.identify` of it."""
+    """The variant, as `Variant.identify` describes it."""
     run: Mapping[str, Any]
-    """Machine and versions."""
+    """The machine and the versions, as `describe_run` gives them."""
     images: Mapping[str, Any]
-    """`Images.describe` of what it was run on."""
+    """The set of images, as `Images.describe` describes it."""
     names: Sequence[str]
-    """Of the images."""
+    """Image names, in order."""
     digests: Sequence[str]
-    """Of the images' pixels."""
+    """Digest of each image's pixels."""
     found: Sequence[Detections]
-    """Per image."""
+    """Detections of each image."""
     skipped: Sequence[str] = ()
-    """Images that could not be read and are in none of the lists: why, each."""
+    """One reason per image that could not be read; such images are in none of the other lists."""
 
     @property
     def name(self) -> str:
@@ -58,7 +58,7 @@ class Dump:
         """Check that the other dump is of the same images, pixel for pixel.
 
         Raises:
-            InputError: It is not; names the first that differs.
+            InputError: It is not; the message names the first image that differs.
         """
         if len(self.names) != len(other.names):
             raise InputError(
@@ -76,13 +76,13 @@ class Dump:
                 raise InputError(f"the dumps must be of the same images, {name!r} is of {what}.")
 
     def to_coco(self, truth: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """As COCO results for a data set with these images.
+        """Convert to COCO results for a data set with these images.
 
-        Classes are found by their names; detections of classes that the data set does not have are left out, see
-        `classes_without`.
+        Classes are matched by name. Detections of classes that the data set lacks are left out; `classes_without`
+        counts them.
 
         Raises:
-            InputError: The data set lacks an image, has one twice or of another size, or has none of the classes.
+            InputError: The data set lacks an image, has one twice or in another size, or has none of the classes.
         """
         images = _by_name(truth["images"], "file_name", "images")
         by_name = _by_name(truth["categories"], "name", "categories")
@@ -101,7 +101,7 @@ class Dump:
         return results
 
     def classes_without(self, truth: Mapping[str, Any]) -> dict[str, int]:
-        """How many detections are of classes that a data set does not have, by the class's name."""
+        """Count the detections of classes that a data set lacks, by class name."""
         known = {category.get("name") for category in truth["categories"]}
         left_out: dict[str, int] = {}
         for found in self.found:
@@ -111,21 +111,21 @@ class Dump:
         return left_out
 
     def save(self, path: Path) -> None:
-        """Write it; an existing file is replaced once the new one is whole.
+        """Write the dump to a file; an existing file is replaced once the new one is complete.
 
         Raises:
-            InputError: It holds what `load` would refuse: a box that is not finite, say, or an image twice.
+            InputError: `load` would refuse the file, for example because a box is not finite or an image occurs twice.
             OutputError: The file can't be written.
         """
         self._write(path, {})
 
     @classmethod
     def load(cls, path: Path) -> Dump:
-        """Read what `save` wrote.
+        """Read a file that `save` wrote.
 
         Raises:
-            SourceError: The file can't be read, is no dump, damaged, contradicts itself, takes more memory than
-                `limits.dump_bytes`, or is of another version.
+            SourceError: The file can't be read, is not a dump, is damaged or inconsistent, needs more memory than
+                `limits.dump_bytes`, or has another version.
         """
         return cls._read(path)[0]
 
@@ -149,7 +149,7 @@ class Dump:
         }
 
     def _write(self, path: Path, more: Mapping[str, Any]) -> str:
-        """Write it with more in the header; returns the digest of all."""
+        """Write the dump with additional header fields; returns the file's digest."""
         rles = [[rle["counts"] for rle in found.rle] for found in self.found if found.rle is not None]
         strings = [text for image in rles for text in image]
         fields: dict[str, NDArray[Any]] = {
@@ -208,7 +208,7 @@ def _split(fields: Mapping[str, NDArray[Any]], header: Mapping[str, Any]) -> Ite
 
 
 def _check_mask(mask: Mapping[str, Any], name: str) -> None:
-    """Decode a mask's run lengths: two masks of the same bytes are compared by these alone."""
+    """Decode a mask's run lengths now: masks with equal bytes are later compared without decoding them."""
     try:
         coco_rle.area(mask)
     except InputError as error:
@@ -216,7 +216,7 @@ def _check_mask(mask: Mapping[str, Any], name: str) -> None:
 
 
 def _by_name(entries: Sequence[Mapping[str, Any]], field: str, what: str) -> dict[str, Mapping[str, Any]]:
-    """A truth's entries by a name that each has for itself."""
+    """A data set's entries by name; names must be unique."""
     found: dict[str, Mapping[str, Any]] = {}
     for entry in entries:
         name = entry.get(field)
@@ -240,27 +240,27 @@ def write_dump(
     *,
     on_progress: Callable[[], object] = lambda: None,
 ) -> Dump:
-    """Run a variant on images and write what it finds.
+    """Run a variant on images and write its detections to a file.
 
-    While it runs, parts are kept in a folder beside the file; if it is interrupted, the next call with the same
-    arguments goes on after the last part. Parts that are damaged or out of their order are made anew.
+    Meanwhile, finished parts are kept in a folder beside the file. After an interruption the next call with the same
+    arguments continues after the last part. Parts that are damaged or out of order are made again.
 
     Args:
-        path: The file, .npz.
-        variant: What to run.
-        network: In eval mode, float32, on the CPU.
-        images: What to run it on. Those that can't be read are left out, `Dump.skipped` says why.
-        on_progress: Called after each image, those of an earlier call included.
+        path: The file to write, .npz.
+        variant: The variant to run.
+        network: The network, in eval mode, float32, on the CPU.
+        images: The images to run on. Those that can't be read are left out; `Dump.skipped` gives the reasons.
+        on_progress: Called after each image, those of an interrupted call included.
 
     Returns:
         The dump.
 
     Raises:
         InputError: The parts are of another variant, other images, another machine or other versions; or no image can
-            be read, or one is there twice.
+            be read, or one occurs twice.
         OutputError: The file can't be written.
-        SourceError: An image can't be read.
-        UnsupportedError: The variant can't be had here.
+        SourceError: The source of the images can't be read.
+        UnsupportedError: The variant can't run on this machine.
     """
     empty = Dump(variant.identify(network), describe_run(), images.describe(), [], [], [])
     with border(InputError, f"{str(path)!r} can't be begun"):
@@ -286,23 +286,25 @@ def write_dump(
 
 
 class _Parts:
-    """What is done of a dump, in files in a folder beside it; each states its number and its predecessor's digest.
+    """The finished parts of a dump, as files in a folder beside it.
+
+    Each part states its number and the digest of the part before it.
 
     Args:
-        path: The dump's.
-        empty: The dump that is being made, without rows.
+        path: The dump's file.
+        empty: The dump that is being made, without images.
     """
 
     def __init__(self, path: Path, empty: Dump) -> None:
         self._path, self._folder = path, path.with_name(path.name + ".parts")
         self._empty = empty
-        self._number, self._digest = 0, ""  # of the next part, and of the one before it
+        self._number, self._digest = 0, ""  # number of the next part, digest of the part before it
 
     def load(self, images: Images) -> list[Dump]:
-        """The parts from the first on, up to one that is missing, damaged, or no sequel to the one before.
+        """Read the parts in order, up to the first that is missing, damaged or does not continue the one before.
 
         Raises:
-            InputError: They are of another variant, other images, another machine or other versions.
+            InputError: The parts are of another variant, other images, another machine or other versions.
         """
         found: list[Dump] = []
         for number in count():
@@ -319,12 +321,12 @@ class _Parts:
         return found
 
     def add(self, part: Dump) -> None:
-        """Write the next one."""
+        """Write the next part."""
         self._digest = part._write(self._file(self._number), {"part": self._position()})
         self._number += 1
 
     def remove(self) -> None:
-        """Remove all of them."""
+        """Remove all parts."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _file(self, number: int) -> Path:
@@ -340,7 +342,7 @@ class _Parts:
             raise self._begun_with("another machine or other versions")
 
     def _check_images(self, images: Images, rows: Sequence[tuple[str, str]]) -> None:
-        """Check that the images which are done are still those that were looked at."""
+        """Check that the images of finished parts have not changed since."""
         last = -1
         for number, name, image in images.reread(len(rows)):
             last = number
@@ -356,7 +358,7 @@ class _Parts:
 def _look(
     variant: Variant, network: RFDETR, source: Source, on_progress: Callable[[], object]
 ) -> Iterator[tuple[str, str, Detections]]:
-    """Of each image its name, a digest of its pixels and what the variant finds on it."""
+    """Run the variant; yields each image's name, the digest of its pixels, and the detections."""
     for frame, detections in variant.run(network, source):
         on_progress()
         yield _as_text(frame.name), digest(frame.image), detections
@@ -368,7 +370,7 @@ def _with_rows(empty: Dump, rows: Sequence[tuple[str, str, Detections]]) -> Dump
 
 
 def _where(run: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Of `describe_run` what may decide a result."""
+    """The parts of `describe_run` that may affect a result."""
     return run["cpu"], run["gpu"] and run["gpu"]["name"], run["versions"], run["commit"]
 
 
@@ -377,5 +379,5 @@ def _as_json(value: Any) -> Any:
 
 
 def _as_text(name: str) -> str:
-    """A name that can be printed and written; bytes of a file's name that are no UTF-8 become escapes."""
+    """A name that can be printed and written; bytes of a file name that are not UTF-8 become escapes."""
     return name.encode("utf-8", "backslashreplace").decode()

@@ -1,6 +1,7 @@
-"""A dump as a file, NumPy's .npz of eight arrays: sizes are compared before anything is unpacked, then contents.
+"""Reading, writing and checking a dump's file, NumPy's .npz of eight arrays.
 
-What is wrong is a ValueError here; `Dump.load` and `Dump.save` name the file and make it one of our exceptions.
+Sizes are checked before anything is unpacked, contents afterwards. Faults raise ValueError here; `Dump.load` and
+`Dump.save` turn it into one of maskjet's exceptions, which names the file.
 """
 
 from __future__ import annotations
@@ -40,17 +41,17 @@ _NPY_HEAD = re.compile(
     rb"\{'descr': '([<|]\w\d)', 'fortran_order': False, 'shape': \((\d{1,15}),(?: (\d))?\), \} *\n",
     re.DOTALL,
 )
-_NPY_HEAD_BYTES = 128  # of every array here: NumPy pads to a multiple of 64
-_COMPRESSION = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # others may take memory that no size tells
+_NPY_HEAD_BYTES = 128  # header size of every array here; NumPy pads headers to a multiple of 64
+_COMPRESSION = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # others may need memory that the stated sizes do not show
 _CHUNK = 2**24
-# Bytes of Python objects: of one detection, with its mask; of one image; of one byte of JSON, at most.
+# Most bytes of Python objects for one detection with its mask, for one image, and for one byte of JSON.
 _DETECTION_BYTES, _IMAGE_BYTES, _JSON_FACTOR = 700, 1000, 32
 _DEEPEST = 8  # levels of the header, which `dataclasses.asdict` and Jinja walk recursively
-_ROUNDING = 1 - 2**-8  # bfloat16's: a confidence that exceeds a threshold as written may lie so far below it
+_ROUNDING = 1 - 2**-8  # the threshold is compared in bfloat16: a kept confidence may be smaller by this factor
 
 
 class _Member(NamedTuple):
-    """An array in the archive."""
+    """An array in the archive, as its header states it."""
 
     info: zipfile.ZipInfo
     dtype: np.dtype[Any]
@@ -58,10 +59,10 @@ class _Member(NamedTuple):
 
 
 def write(path: Path, header: Header, fields: Fields) -> str:
-    """Check and write; an existing file is replaced once the new one is whole. Adds the header to the fields.
+    """Check a header and arrays, then write them; an existing file is replaced once the new one is complete.
 
     Returns:
-        The digest of all of it.
+        The digest of the contents.
     """
     header = json.loads(json.dumps(header))
     check(header, fields)
@@ -73,9 +74,9 @@ def write(path: Path, header: Header, fields: Fields) -> str:
 
 
 def read(path: Path) -> tuple[Header, Fields]:
-    """Read what `write` wrote: the header as JSON has it, and arrays of the right dtypes that fit each other.
+    """Read a file that `write` wrote: the parsed header, and arrays of the right dtypes and matching lengths.
 
-    Memory is taken once the sizes that the archive and its arrays state agree, and keep `limits.dump_bytes`.
+    Memory is allocated only after the sizes that the archive and its arrays state agree and keep `limits.dump_bytes`.
     """
     with path.open("rb") as stream, zipfile.ZipFile(stream) as archive:
         members = _find_members(archive)
@@ -89,7 +90,7 @@ def read(path: Path) -> tuple[Header, Fields]:
 
 
 def check(header: Header, fields: Fields) -> None:
-    """Check what the header and the arrays say, against each other and by themselves; the masks are not decoded."""
+    """Check the header and the arrays, alone and against each other; the masks are not decoded."""
     check_header(header)
     sizes, counts = fields["sizes"].astype(np.int64), fields["counts"]
     images, detections = len(sizes), len(fields["xyxy"])
@@ -108,7 +109,7 @@ def check(header: Header, fields: Fields) -> None:
 
 
 def check_header(header: Header) -> None:
-    """Check that the header has everything, of the right types, in words that can be printed."""
+    """Check that the header has all fields, of the right types, with printable names."""
     _check_json(header)
     variant, run = (_part(header, name, dict) for name in ("variant", "run"))
     _part(_part(header, "images", dict), "kind", str)
@@ -131,7 +132,7 @@ def check_header(header: Header) -> None:
 
 
 def _find_members(archive: zipfile.ZipFile) -> dict[str, _Member]:
-    """The arrays by name, as their sizes and heads state them."""
+    """The arrays by name, with the dtypes and shapes that their headers state."""
     infos = archive.infolist()
     names = sorted(info.filename for info in infos)
     _expect(names == sorted(f"{name}.npy" for name in _DTYPES), "arrays", f"{', '.join(_DTYPES)}, each once", names)
@@ -139,7 +140,7 @@ def _find_members(archive: zipfile.ZipFile) -> dict[str, _Member]:
 
 
 def _read_head(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Member:
-    """What an array's head states, checked against its size in the archive and the dtype it must have."""
+    """Read an array's header and check it against its size in the archive and the dtype it must have."""
     dtype, more = _DTYPES[info.filename.removesuffix(".npy")]
     _expect(info.compress_type in _COMPRESSION, info.filename, "stored or deflated", info.compress_type)
     with archive.open(info) as stream:
@@ -156,7 +157,7 @@ def _read_head(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Member:
 
 
 def _check_lengths(rows: Mapping[str, int], path: str) -> None:
-    """Check how many rows the arrays have against each other, then what all will take."""
+    """Check the arrays' lengths against each other, then the memory that all of them need."""
     images, detections = rows["sizes"], rows["xyxy"]
     _expect(rows["counts"] == images, "counts", f"one per image, {images}", rows["counts"])
     for name in ("confidence", "class_id"):
@@ -185,7 +186,7 @@ def _check_detections(fields: Fields, sizes: NDArray[np.int64], threshold: float
     lowest = threshold * _ROUNDING
     is_sure = (confidence >= lowest) & (confidence <= 1)
     _expect(bool(is_sure.all()), "confidence", f"{threshold:g} (the threshold) to 1", confidence[~is_sure][:1])
-    reach = np.tile(sizes[:, ::-1], 2)  # width, height, width, height: a box ends within an image's side around it
+    reach = np.tile(sizes[:, ::-1], 2)  # (w, h, w, h): a box may reach one image size beyond the border
     is_near = (boxes >= -reach) & (boxes <= 2 * reach)
     _expect(bool(is_near.all()), "xyxy", "finite and near the image", boxes[~is_near][:1])
     _expect(bool((classes >= 0).all()), "class_id", "0 or more", classes.min(initial=0))
@@ -200,7 +201,7 @@ def _check_strings(fields: Fields, expected: int) -> None:
 
 
 def _check_json(value: Any, level: int = 0) -> None:
-    """Check that values of JSON types are finite, not too deep, and text that can be encoded."""
+    """Check that JSON values have finite numbers, text that can be encoded, and limited nesting."""
     if level > _DEEPEST:
         raise ValueError(f"header must be at most {_DEEPEST} levels deep.")
     if isinstance(value, str):
@@ -217,7 +218,7 @@ def _check_json(value: Any, level: int = 0) -> None:
 
 
 def _part(of: Mapping[str, Any], name: str, kind: type | tuple[type, ...]) -> Any:
-    """A field of the header, of one of these types."""
+    """A field of the header, checked to be of one of some types."""
     if name not in of:
         raise ValueError(f"header must have {name!r}, got {reprlib.repr(list(of))}.")
     value = of[name]
@@ -233,7 +234,7 @@ def _first_double(names: list[str]) -> str:
 
 
 def _digest(header: Header, fields: Fields) -> str:
-    """Of everything but the digest itself."""
+    """Digest of the header and the arrays, without the header's own digest field."""
     rest = {name: value for name, value in header.items() if name != "digest"}
     found = hashlib.blake2b(json.dumps(rest, sort_keys=True).encode(), digest_size=16)
     for name in sorted(fields):

@@ -1,4 +1,4 @@
-"""The gate for other people's CI: two dumps, limits, a verdict, and one page that says so to anybody."""
+"""The gate for CI: compare two dumps with limits, and write one HTML page for readers who do not know maskjet."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from maskjet.parity.pictures import draw_worst, encode
 
 @dataclass(frozen=True)
 class Limits:
-    """How much may change; None where anything goes."""
+    """The largest changes allowed; None sets no limit."""
 
     max_unmatched: float | None = None
-    """Share of the detections without a counterpart, 0..1."""
+    """Largest share of detections without a counterpart, 0..1."""
     max_dconf: float | None = None
-    """Largest difference in confidence of a matched detection, 0..1."""
+    """Largest confidence difference of a matched pair, 0..1."""
     max_dap: float | None = None
-    """Largest difference in mean average precision, for boxes or masks, 0..1; needs to know what is on the images."""
+    """Largest difference in mAP, of boxes or of masks, 0..1; needs a truth."""
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -38,18 +38,18 @@ class Limits:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One limit, and what was found."""
+    """One limit and the measured value."""
 
     what: str
-    """In words."""
+    """Name of the quantity, for readers."""
     found: float
-    """The measured value."""
+    """The measured value; NaN if it could not be measured."""
     limit: float
-    """What it may be at most."""
+    """The largest value allowed."""
 
     @property
     def is_kept(self) -> bool:
-        """Whether the limit holds; NaN does not hold any."""
+        """Whether the value is within the limit; NaN never is."""
         return self.found <= self.limit
 
     def __str__(self) -> str:
@@ -57,15 +57,15 @@ class Verdict:
 
 
 def judge(found: check.CheckReport, precision: coco.PrecisionReport | None, limits: Limits) -> list[Verdict]:
-    """Hold what was found against the limits.
+    """Compare a report with the limits; one verdict per limit, two for mAP if masks are scored.
 
     Args:
-        found: Of the two dumps, all detections first.
-        precision: Of the two dumps, in that order; None if nobody knows what is on the images.
-        limits: Of what matters.
+        found: The comparison of the two dumps; its first measurement counts all detections.
+        precision: The mAP of both, the expected one as baseline; None without a truth.
+        limits: The limits; at least one must be set.
 
     Raises:
-        InputError: No limit is set, one on precision without knowing what is on the images, or nothing was compared.
+        InputError: No limit is set, one on mAP is set without a truth, or neither dump has a detection.
     """
     everything = found.measurements[0]
     if found.images < 1 or everything.matched + everything.dropped + everything.added < 1:
@@ -92,7 +92,7 @@ def judge(found: check.CheckReport, precision: coco.PrecisionReport | None, limi
 
 
 def check_comparable(expected: Dump, actual: Dump) -> None:
-    """Check that two dumps can be held against limits.
+    """Check that two dumps can be compared fairly.
 
     Raises:
         InputError: They are of different images, thresholds or classes, or neither has a detection.
@@ -103,7 +103,7 @@ def check_comparable(expected: Dump, actual: Dump) -> None:
 
 
 def _judge_precision(m: coco.Precision, limit: float) -> Verdict:
-    if m.delta is None or m.delta == m.ap == 0:  # then nothing was compared
+    if m.delta is None or m.delta == m.ap == 0:  # nothing to score, or both are 0: no difference was measured
         return Verdict(f"difference in {m.kind} mAP, of which both have none,", math.nan, limit)
     return Verdict(f"difference in {m.kind} mAP", abs(m.delta), limit)
 
@@ -116,20 +116,20 @@ def write_page(
     precision: coco.PrecisionReport | None = None,
     images: Images | None = None,
 ) -> None:
-    """Write one HTML file, pictures within, for readers who have never seen maskjet.
+    """Write one HTML file with embedded pictures, for readers who do not know maskjet.
 
     Args:
-        path: The file.
-        found: Of the two dumps.
-        verdicts: On them.
-        dumps: Expected and actual.
-        precision: Of the two, if it is known.
-        images: Of both; may be left out for generated streets.
+        path: The file to write.
+        found: The comparison of the two dumps.
+        verdicts: The verdicts of `judge`.
+        dumps: The expected and the actual dump.
+        precision: The mAP of both; None leaves it out.
+        images: The images of both dumps; may be left out for generated streets.
 
     Raises:
         OutputError: The file can't be written.
         SourceError: An image can't be read.
-        InputError: The images are not given, or not those of the dumps.
+        InputError: The images are not given, or are not those of the dumps.
     """
     template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True).from_string(
         (files("maskjet.parity") / "page.html").read_text()

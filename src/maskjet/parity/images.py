@@ -1,4 +1,4 @@
-"""The images that variants are compared on: in a fixed order, and to be had again, from the first or any later one."""
+"""The images that variants are compared on: in a fixed order, readable again from any position."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ from maskjet.parity import FIRST_SEED
 from maskjet.parity.coco_files import check_truth, read_json
 from maskjet.traffic.dataset import CATEGORIES, annotate
 
-_PER_PROCESS = 50  # drawing fewer streets takes less time than starting a process
+_PER_PROCESS = 50  # fewest streets per process: drawing fewer takes less time than starting one
 _ANNOTATIONS = (("annotations.json", "images"), ("annotations/instances_val2017.json", "val2017"))
 
 
 class Images(ABC):
-    """Images with names; what they are is in the fields, so that they can be described and found again."""
+    """Images with names; the fields of a subclass say which, so that they can be described and found again."""
 
     kind: ClassVar[str] = "list"
 
     @property
     @abstractmethod
     def length(self) -> int | None:
-        """How many there are; None if that can't be known beforehand."""
+        """Number of images; None if that can't be known beforehand."""
 
     @abstractmethod
     def read(self, start: int = 0) -> Iterator[tuple[str, NDArray[np.uint8]]]:
-        """Name and image, uint8 [H, W, 3] RGB, from the start-th on."""
+        """Yield name and image, uint8 [H, W, 3] RGB, from position `start` on."""
 
     def at(self, number: int) -> tuple[str, NDArray[np.uint8]]:
-        """Name and image of one.
+        """Name and image at a position.
 
         Raises:
             InputError: There is none at that position.
@@ -57,43 +57,43 @@ class Images(ABC):
         raise InputError(f"number must be one of the images, there is no number {number}.")
 
     def find(self, number: int, name: str) -> NDArray[np.uint8]:
-        """The image at a position, whose name may have changed with its folder's.
+        """The image at a position; the name is not checked, since it changes if the folder is renamed.
 
         Raises:
-            InputError: There is none.
+            InputError: There is none at that position.
         """
         del name
         return self.at(number)[1]
 
     def reread(self, stop: int) -> Iterator[tuple[int, str, NDArray[np.uint8]]]:
-        """Number, name and image of those before `stop` that may have changed since they were read, in order."""
+        """Yield position, name and image of those before `stop` that may have changed since the first reading."""
         for number, (name, image) in zip(range(stop), self.read(), strict=False):
             yield number, name, image
 
     def truth(self) -> dict[str, Any] | None:
-        """What is on them as a COCO data set, whose file names are the images' names; None where nobody knows."""
+        """The annotations as a COCO data set, whose file names are the images' names; None if there are none."""
         return None
 
     def describe(self) -> dict[str, Any]:
-        """As JSON types; `streets_from` reads those of `Traffic`."""
+        """Kind and fields as JSON types; `streets_from` reads those of `Traffic`."""
         return {"kind": self.kind, **{name: str(v) if isinstance(v, Path) else v for name, v in asdict(self).items()}}  # type: ignore[call-overload]
 
     def open(self, start: int = 0) -> Source:
-        """As a source for `Model.stream`, whose frames have the images' names."""
+        """Open the images as a source for `Model.stream`; frames have the images' names."""
         return _ImagesSource(self, start)
 
 
 @dataclass(frozen=True)
 class Traffic(Images):
-    """Generated streets, each of its own seed; drawn by several processes where there are cores for them."""
+    """Generated streets, each with its own seed; drawn by several processes where there are cores for them."""
 
     kind: ClassVar[str] = "traffic"
     count: int = 50
-    """How many."""
+    """Number of streets."""
     size_hw: tuple[int, int] = traffic.SIZES_HW["312"]
-    """(height, width) of each."""
+    """(height, width) of each image, in pixels."""
     seed: int = FIRST_SEED
-    """Of the first; each next one's is one more."""
+    """Seed of the first street; each next one's is one more."""
 
     def __post_init__(self) -> None:
         if self.count < 1:
@@ -104,26 +104,26 @@ class Traffic(Images):
 
     @property
     def length(self) -> int:
-        """How many there are."""
+        """Number of images."""
         return self.count
 
     def read(self, start: int = 0) -> Iterator[tuple[str, NDArray[np.uint8]]]:
-        """Name and image, from the start-th on."""
+        """Yield name and image from position `start` on."""
         numbers = range(start, self.count)
         for number, image in zip(numbers, _map(partial(_draw, self), numbers), strict=True):
             yield self._name(number), image
 
     def at(self, number: int) -> tuple[str, NDArray[np.uint8]]:
-        """Name and image of one; any seed has a street."""
+        """Name and image of one street; any position has one, also beyond `count`."""
         return self._name(number), _draw(self, number)
 
     def reread(self, stop: int) -> Iterator[tuple[int, str, NDArray[np.uint8]]]:
-        """The last one: streets are numbers, and change with the version that draws them."""
+        """Only the last one: streets change only, and then all together, with the version that draws them."""
         if stop:
             yield stop - 1, *self.at(stop - 1)
 
     def truth(self) -> dict[str, Any]:
-        """What was drawn."""
+        """The things drawn on the streets, as a COCO data set."""
         height, width = self.size_hw
         images = [
             {"id": number, "file_name": self._name(number), "height": height, "width": width}
@@ -147,12 +147,12 @@ def _annotate(streets: Traffic, number: int) -> list[dict[str, Any]]:
 
 
 def _map(work: partial[Any], numbers: Sequence[int]) -> Iterator[Any]:
-    """Do work for each number, in order, on all cores but one where that pays; a bounded number ahead."""
+    """Do work for each number, in order, with a bounded number ahead; on all cores but one where that saves time."""
     processes = min(len(os.sched_getaffinity(0)) - 1, len(numbers) // _PER_PROCESS)
     if processes < 2:
         yield from map(work, numbers)
         return
-    # Not forked: a copy of PyTorch's threads waits for ever.
+    # Not forked: a fork lacks PyTorch's threads, and may wait for them for ever.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, context, initializer=cv2.setNumThreads, initargs=(1,)) as pool:
         ahead: deque[Future[Any]] = deque()
@@ -169,24 +169,24 @@ def _map(work: partial[Any], numbers: Sequence[int]) -> Iterator[Any]:
 
 @dataclass(frozen=True)
 class Files(Images):
-    """Whatever `open_source` reads from a path: an image, a folder, a glob or a video."""
+    """An image, a folder, a glob or a video, as `open_source` reads them."""
 
     kind: ClassVar[str] = "files"
     source: str
-    """Where they are."""
+    """Path or glob of the images."""
 
     @property
     def length(self) -> int | None:
-        """How many there should be."""
+        """Number of images expected, readable or not; None if it is not known."""
         with open_source(self.source) as opened:
             return opened.length
 
     def read(self, start: int = 0) -> Iterator[tuple[str, NDArray[np.uint8]]]:
-        """Name and image, from the start-th on; those that can't be decoded are left out, `open` tells them."""
+        """Yield name and image from position `start` on, without those that can't be decoded; `open` reports these."""
         return _read_frames(self.open(start))
 
     def open(self, start: int = 0) -> Source:
-        """As a source whose `bad_frames` are those of all images, also of those before the start-th."""
+        """Open the images as a source; its `bad_frames` include those before position `start`."""
         opened = open_source(self.source)
         if opened.is_live:
             opened.close()
@@ -200,35 +200,35 @@ class CocoFolder(Images):
 
     kind: ClassVar[str] = "coco"
     folder: Path
-    """Where it is."""
+    """The data set's folder."""
 
     @property
     def length(self) -> int:
-        """How many images it lists."""
+        """Number of images that the annotations list."""
         return len(self._listed())
 
     def read(self, start: int = 0) -> Iterator[tuple[str, NDArray[np.uint8]]]:
-        """File name and image, from the start-th on, as listed; those that can't be decoded are left out."""
+        """Yield file name and image from position `start` on, as listed, without those that can't be decoded."""
         return _read_frames(self.open(start))
 
     def find(self, number: int, name: str) -> NDArray[np.uint8]:
-        """The image of that file name; to count up to the number, all before it would be decoded."""
+        """The image of a file name; finding it by its position would decode all before it."""
         if name not in self._listed():
             raise InputError(f"the images must be those of the dump, number {number}, {name!r}, is not listed.")
         return to_image(self._find()[1] / name, "image")
 
     def open(self, start: int = 0) -> Source:
-        """As `Files.open`."""
+        """Open the images as a source; its `bad_frames` include those before position `start`."""
         images = self._find()[1]
         names = {str(images / name): name for name in self._listed()}
         return _OpenedSource(ListSource([*map(Path, names)], str(self.folder)), self.kind, start, names)
 
     def truth(self) -> dict[str, Any]:
-        """Its annotations.
+        """The data set with its annotations.
 
         Raises:
-            SourceError: They can't be read.
-            InputError: An entry is not as COCO has it.
+            SourceError: The annotations can't be read.
+            InputError: An entry is invalid.
         """
         check_truth(self._data_set, repr(str(self._find()[0])))
         return self._data_set
@@ -242,7 +242,7 @@ class CocoFolder(Images):
         return found
 
     def _listed(self) -> list[str]:
-        """The images' file names, which lie within the folder, each once."""
+        """The images' file names, checked to be unique and within the folder."""
         path, listed = str(self._find()[0]), self._data_set["images"]
         entries = listed if isinstance(listed, list) else [None]
         names: list[Any] = [entry.get("file_name") if isinstance(entry, dict) else None for entry in entries]
@@ -256,7 +256,7 @@ class CocoFolder(Images):
         return names
 
     def _find(self) -> tuple[Path, Path]:
-        """The annotations, and the images' folder."""
+        """The paths of the annotations and of the images' folder."""
         for file, images in _ANNOTATIONS:
             if (self.folder / file).is_file():
                 return self.folder / file, self.folder / images
@@ -265,10 +265,10 @@ class CocoFolder(Images):
 
 
 class KeptImages(Images):
-    """Other images, all read at once and kept in memory.
+    """Images read once and kept in memory.
 
     Args:
-        images: Which.
+        images: The images to read.
     """
 
     def __init__(self, images: Images) -> None:
@@ -277,31 +277,31 @@ class KeptImages(Images):
 
     @property
     def length(self) -> int:
-        """How many there are."""
+        """Number of images."""
         return len(self._kept)
 
     def read(self, start: int = 0) -> Iterator[tuple[str, NDArray[np.uint8]]]:
-        """Name and image, from the start-th on."""
+        """Yield name and image from position `start` on."""
         yield from self._kept[start:]
 
     def truth(self) -> dict[str, Any] | None:
-        """What is on them."""
+        """The annotations of the images read."""
         return self._images.truth()
 
     def describe(self) -> dict[str, Any]:
-        """The others' description."""
+        """The description of the images read."""
         return self._images.describe()
 
 
 def streets_from(description: Mapping[str, Any], count: int) -> Traffic:
-    """The generated streets that `Images.describe` described; other images are nothing to be opened by a dump's word.
+    """Recreate generated streets from their description in a dump; other kinds raise, as no path in a dump is opened.
 
     Args:
-        description: In a dump.
-        count: Of the dump's images.
+        description: The dump's `images`, as `Images.describe` gives them.
+        count: Number of images in the dump.
 
     Raises:
-        InputError: It is of other images, or not of as many streets within the limits.
+        InputError: The description is of other images, or not of `count` streets within the limits.
     """
     kind = description.get("kind")
     if kind != Traffic.kind:
@@ -320,7 +320,7 @@ def streets_from(description: Mapping[str, Any], count: int) -> Traffic:
 
 
 def digest(image: NDArray[np.uint8]) -> str:
-    """Of an image's pixels."""
+    """Digest of an image's pixels, 16 hexadecimal digits."""
     return hashlib.blake2b(image.tobytes(), digest_size=8).hexdigest()
 
 
@@ -332,7 +332,7 @@ class _ImagesSource(Source):
     def __init__(self, images: Images, start: int) -> None:
         super().__init__(images.kind)
         self._images, self._start = images, start
-        length = images.length  # a folder is listed for it, a video opened
+        length = images.length  # asked once: it lists a folder or opens a video
         self.length = None if length is None else length - start
 
     def _read(self) -> Iterator[Frame]:
@@ -342,14 +342,14 @@ class _ImagesSource(Source):
 
 
 def _read_frames(source: Source) -> Iterator[tuple[str, NDArray[np.uint8]]]:
-    """Name and image of each frame."""
+    """Yield name and image of each frame."""
     with source:
         for frame in source:
             yield frame.name, frame.image
 
 
 class _OpenedSource(Source):
-    """An opened source, from the start-th image on; `names` are those of images that have one of their own."""
+    """An opened source from position `start` on; `names` maps its frames' names to the images' where they differ."""
 
     kind = "list"
 

@@ -1,4 +1,4 @@
-"""The machine and the versions that a measurement holds for."""
+"""The machine and the software versions of a measurement."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _PACKAGES = (
 
 @dataclass(frozen=True)
 class Gpu:
-    """A graphics processor and what drives it."""
+    """A GPU and its software."""
 
     name: str
-    """As its driver calls it."""
+    """Name of the GPU, as its driver gives it."""
     driver: str | None
-    """Version of the driver; None if nvidia-smi does not say."""
+    """Version of the driver; None if nvidia-smi does not give it."""
     cuda: str | None
     """Version of CUDA that torch was built with."""
     triton: str | None
@@ -34,24 +34,24 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Machine:
-    """Where and with what something was measured."""
+    """A machine and its software, at the time of a measurement."""
 
     cpu: str
     """Model name of the processor."""
     cores: int
     """Cores this process may use."""
     torch_threads: int
-    """Threads of one torch operation."""
+    """Threads that one torch operation uses on the CPU."""
     load: float
-    """Processes that wanted a core, on average over the minute before: 0 on an idle machine."""
+    """Load average of the last minute; 0 on an idle machine."""
     gpu: Gpu | None
     """The GPU that torch uses; None without one."""
     system: str
-    """Kernel and architecture."""
+    """Operating system, kernel release and architecture."""
     versions: dict[str, str]
-    """Of Python and the packages that matter; those not installed are left out."""
+    """Versions of Python and the packages that matter; those not installed are left out."""
     commit: str | None
-    """Of maskjet's checkout, "+" appended if it was modified; None outside of one."""
+    """Commit of maskjet's checkout, "+" appended if it was modified; None outside a checkout."""
     measured_at: str
     """Date and time, UTC."""
 

@@ -1,4 +1,4 @@
-"""Whether results and truth mean the same by their numbers: an average precision near 0 may be no more than that."""
+"""Checks that results and truth number images and categories alike; if not, the average precision is wrongly near 0."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import numpy as np
 from maskjet.parity.coco_files import Entry
 from maskjet.parity.pair import box_iou
 
-_MOST = 500  # of a variant's detections, the most certain ones, that are looked at for their places
-_FEWEST = 5  # on things of another category, before that is said
+_MOST = 500  # detections of a variant, by descending score, whose categories are compared with the truth's
+_FEWEST = 5  # detections with the same shift of category ids before it is reported
 _IOU = 0.5
 
 
 def find_mismatches(truth: Entry, results: Mapping[str, Sequence[Entry]]) -> list[str]:
-    """Find where the ids of images and categories in results do not meet the truth's, in sentences.
+    """Describe how the image and category ids of results fail to match the truth's, in sentences.
 
     Args:
         truth: A COCO data set.
-        results: By variant, COCO results of its images and categories.
+        results: COCO results by variant.
     """
     annotations = truth["annotations"]
     if not annotations:
@@ -48,12 +48,12 @@ def find_mismatches(truth: Entry, results: Mapping[str, Sequence[Entry]]) -> lis
 
 
 def compare_names(truth: Entry, variant: str, categories: Mapping[int, str]) -> list[str]:
-    """Find category ids by which results mean another name than the truth, in sentences.
+    """Describe category ids that have another name in results than in the truth, in a sentence.
 
     Args:
         truth: A COCO data set.
-        variant: Whose results, for the sentence.
-        categories: Category id to name, in the results.
+        variant: The results' name, used in the sentence.
+        categories: Names by category id, from the results.
     """
     titles = {entry["id"]: entry["name"] for entry in truth["categories"] if isinstance(entry.get("name"), str)}
     others = [
@@ -68,7 +68,7 @@ def compare_names(truth: Entry, variant: str, categories: Mapping[int, str]) -> 
 
 
 def _find_shift(annotations: Sequence[Entry], entries: Sequence[Entry]) -> int:
-    """What to add to the results' category ids, 1 or -1, so that most agree in place and category; 0 for nothing."""
+    """The shift of the results' category ids, 1 or -1, that makes most agree with the truth's; 0 if neither does."""
     placed: dict[Any, list[Entry]] = defaultdict(list)
     for annotation in annotations:
         placed[annotation["image_id"]].append(annotation)
@@ -89,6 +89,6 @@ def _find_shift(annotations: Sequence[Entry], entries: Sequence[Entry]) -> int:
 
 
 def _corners(entries: Sequence[Entry]) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Boxes xyxy, float32 [n, 4]."""
+    """The entries' boxes as xyxy, float32 [n, 4]."""
     boxes = np.array([entry["bbox"] for entry in entries], np.float32)
     return np.concatenate((boxes[:, :2], boxes[:, :2] + boxes[:, 2:]), axis=1)

@@ -1,4 +1,4 @@
-"""Pairing the detections of two variants, so that one more or less does not shift the comparison of all others."""
+"""Pairing the detections of two variants by class and box, so that a missing one does not shift all others."""
 
 from __future__ import annotations
 
@@ -20,71 +20,71 @@ KINDS: tuple[DifferenceKind, ...] = (
     *("dropped", "added", "class swapped"),
     *("box moved", "mask changed", "confidence changed"),
 )
-"""All of them; the first three leave a detection without a counterpart."""
+"""All kinds of difference; the first three leave a detection without a counterpart."""
 
 
 @dataclass
 class Pairing:
-    """What pairs of results have in common; may hold those of many images. Lists of the matched are in one order."""
+    """Matched and unmatched detections, of one image or many. All lists about matched pairs are in the same order."""
 
     confidences: list[float] = field(default_factory=list)
-    """Of the matched ones, as expected."""
+    """Confidences of matched pairs, those of the expected detections."""
     confidence_differences: list[float] = field(default_factory=list)
-    """Of the matched ones, absolute."""
+    """Absolute confidence differences of matched pairs."""
     box_differences_px: list[float] = field(default_factory=list)
-    """Largest of the four coordinates' differences, of the matched ones."""
+    """Largest absolute coordinate difference of each matched pair, in pixels."""
     box_ious: list[float] = field(default_factory=list)
-    """Of the matched ones."""
+    """Box IoU of each matched pair."""
     mask_ious: list[float] = field(default_factory=list)
-    """Of the matched ones; none where a side has no masks."""
+    """Mask IoU of each matched pair; empty if a side has no masks."""
     strings_are_equal: list[bool] = field(default_factory=list)
-    """Of the matched ones with masks: whether the RLE is the same, byte for byte."""
+    """Whether the masks of a matched pair have the same RLE, byte for byte; empty if a side has no masks."""
     missing_confidences: list[float] = field(default_factory=list)
-    """Of the expected ones without a counterpart."""
+    """Confidences of expected detections without a counterpart."""
     extra_confidences: list[float] = field(default_factory=list)
-    """Of the actual ones without a counterpart."""
+    """Confidences of actual detections without a counterpart."""
     swapped_confidences: list[float] = field(default_factory=list)
-    """Of those among the missing whose place an extra one of another class takes."""
+    """Confidences of missing detections matched by an extra one of another class."""
 
     @property
     def matched(self) -> int:
-        """Detections of both."""
+        """Number of matched pairs."""
         return len(self.confidences)
 
     @property
     def missing(self) -> int:
-        """Expected ones without a counterpart."""
+        """Number of expected detections without a counterpart."""
         return len(self.missing_confidences)
 
     @property
     def extra(self) -> int:
-        """Actual ones without a counterpart."""
+        """Number of actual detections without a counterpart."""
         return len(self.extra_confidences)
 
     @property
     def equal_strings(self) -> int:
-        """Matched ones whose RLE is the same, byte for byte."""
+        """Number of matched pairs whose masks have the same RLE, byte for byte."""
         return sum(self.strings_are_equal)
 
     @property
     def found(self) -> int:
-        """Detections that either has."""
+        """Number of matched pairs and unmatched detections."""
         return self.matched + self.missing + self.extra
 
     @property
     def share(self) -> float:
-        """Matched ones of all that either has, 0..1; 1 where neither has any."""
+        """Matched pairs divided by `found`, 0..1; 1 if nothing was found."""
         return self.matched / self.found if self.found else 1.0
 
     def add(self, other: Pairing) -> None:
-        """Take in another image's."""
+        """Append the pairing of another image."""
         for name, values in vars(other).items():
             getattr(self, name).extend(values)
 
     def above(self, confidence: float) -> Pairing:
-        """Those with at least this confidence: of the matched the expected one's, of others their own.
+        """Keep matched pairs whose expected detection has at least this confidence, and unmatched ones that have it.
 
-        So a detection that one side has just above and the other just below is matched, not lost.
+        So a detection just above the confidence on one side and just below on the other is not counted as unmatched.
         """
         is_kept = [value >= confidence for value in self.confidences]
         unmatched = ("missing_confidences", "extra_confidences", "swapped_confidences")
@@ -99,16 +99,17 @@ class Pairing:
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing that is not the same, of one detection."""
+    """One difference of one detection."""
 
     kind: DifferenceKind
-    """What happened to it."""
+    """The kind of difference."""
     amount: float
-    """How much: pixels of a box, 1 − IoU of a mask, of a confidence the difference; else the confidence."""
+    """For a box the largest coordinate difference in pixels, for a mask 1 - IoU, for a confidence the absolute
+    difference; for other kinds the detection's confidence."""
     detection: str
-    """Which one, as expected; an added one as it is."""
+    """Class, confidence and box of the expected detection, or of the actual one if it was added."""
     xyxy: tuple[float, float, float, float]
-    """Its box, in pixels."""
+    """Box of that detection, in pixels."""
 
     def __str__(self) -> str:
         amounts = {
@@ -122,18 +123,18 @@ class Difference:
 def pair(expected: Detections, actual: Detections) -> Pairing:
     """Pair the detections of one image.
 
-    Greedily: each expected one, most confident first, takes the free one of its class whose box overlaps it most, with
-    an intersection over union of 0.5 at least.
+    Greedy, in the order of the expected detections (descending confidence): each takes the free detection of its class
+    with the highest box IoU, if that is at least 0.5.
 
     Args:
-        expected: Of one variant.
-        actual: Of the other, for the same image.
+        expected: Detections of one variant.
+        actual: Detections of the other variant on the same image.
     """
     return compare(expected, actual)[0]
 
 
 def pair_all(expected: Iterable[Detections], actual: Iterable[Detections]) -> Pairing:
-    """Pair image by image; the images are the same."""
+    """Pair the detections of two variants on the same images, image by image."""
     result = Pairing()
     for one, other in zip(expected, actual, strict=True):
         result.add(pair(one, other))
@@ -141,18 +142,18 @@ def pair_all(expected: Iterable[Detections], actual: Iterable[Detections]) -> Pa
 
 
 def compare(expected: Detections, actual: Detections) -> tuple[Pairing, list[Difference]]:
-    """Pair the detections of one image, as `pair` does, and name everything that is not the same.
+    """Pair the detections of one image, as `pair` does, and list all differences.
 
     Args:
-        expected: Of one variant.
-        actual: Of the other, for the same image.
+        expected: Detections of one variant.
+        actual: Detections of the other variant on the same image.
 
     Returns:
-        The pairs, and the differences: those that leave a detection without a counterpart first. A dropped one whose
-        place an added one of another class takes is one difference, "class swapped".
+        The pairs, and the differences, those that leave a detection without a counterpart first. A missing detection
+        matched by an extra one of another class is one difference, "class swapped".
 
     Raises:
-        InputError: A confidence or a box is NaN or infinite, or masks are of different sizes or damaged.
+        InputError: A confidence or a box is NaN or infinite, or masks have different sizes or are damaged.
     """
     _check_finite(expected, "expected")
     _check_finite(actual, "actual")
@@ -177,7 +178,7 @@ def compare(expected: Detections, actual: Detections) -> tuple[Pairing, list[Dif
 
 
 def _check_finite(found: Detections, name: str) -> None:
-    """NaN is neither above nor below anything: such a detection would be counted by no threshold, or match any."""
+    """Check for NaN and infinity: NaN compares false with any threshold, so such a detection would be miscounted."""
     for what, values in (("confidence", found.confidence), ("xyxy", found.xyxy)):
         if not np.isfinite(values).all():
             raise InputError(f"{what} of {name} must be finite, got {values.tolist()}.")
@@ -186,7 +187,7 @@ def _check_finite(found: Detections, name: str) -> None:
 def _take(
     overlap: NDArray[np.float32], rows: Sequence[int], columns: Sequence[int]
 ) -> tuple[list[tuple[int, int]], list[int], list[int]]:
-    """Give each row in turn the free column that overlaps it most: the pairs, the rows and the columns left over."""
+    """Match each row in turn with the free column of highest IoU; returns the pairs, and the rows and columns left."""
     pairs, left = [], []
     free = list(columns)
     for row in rows:
@@ -200,7 +201,7 @@ def _take(
 
 
 def _measure(result: Pairing, expected: Detections, one: int, actual: Detections, other: int) -> Iterable[Difference]:
-    """Add a matched pair to the result; yields in what it differs."""
+    """Add a matched pair to the result; yields its differences."""
     confidence = float(abs(expected.confidence[one] - actual.confidence[other]))
     moved = float(abs(expected.xyxy[one] - actual.xyxy[other]).max())
     result.confidences.append(float(expected.confidence[one]))
@@ -230,7 +231,7 @@ def _difference(kind: DifferenceKind, amount: float, found: Detections, number: 
 def box_iou(boxes: NDArray[np.float32], others: NDArray[np.float32]) -> NDArray[np.float32]:
     """Intersection over union of boxes xyxy [n, 4] and [m, 4] in pixels: float32 [n, m].
 
-    A box narrower than a pixel counts as a pixel wide: one clamped to the image's border overlaps itself.
+    A side shorter than a pixel counts as one pixel, so that a box clamped to the image's border has IoU 1 with itself.
     """
     boxes, others = _thicken(boxes), _thicken(others)
     low, high = np.maximum(boxes[:, None, :2], others[:, :2]), np.minimum(boxes[:, None, 2:], others[:, 2:])

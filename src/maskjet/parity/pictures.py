@@ -1,4 +1,4 @@
-"""Pictures of images on which two variants differ: one side, the other, and where."""
+"""Pictures of images on which two variants differ: the detections of each, and the differences."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from maskjet.parity.pair import DifferenceKind
 
 Image = NDArray[np.uint8]
 
-_SIDE = 480  # pixels of a panel's width at least
+_SIDE = 480  # smallest width of a panel, in pixels
 _TITLE, _GAP = 28, 4  # pixels
 _PAPER, _INK = (255, 255, 255), (24, 28, 32)
 _ONLY_EXPECTED, _ONLY_ACTUAL = (255, 64, 64), (64, 160, 255)
@@ -34,17 +34,19 @@ _FRAMED: Mapping[DifferenceKind, tuple[int, int, int]] = {
 def draw_worst(
     found: CheckReport, expected: Dump, actual: Dump, images: Images | None = None
 ) -> Iterator[tuple[ChangedImage, Image]]:
-    """The report's worst images, each beside what both variants found on it, uint8 [h, w, 3], RGB; the worst first.
+    """Draw the report's worst images, the worst first.
+
+    Each picture, uint8 [h, w, 3], RGB, shows the detections of both variants and their differences side by side.
 
     Args:
-        found: What `check` says of the dumps.
-        expected: The first of them.
-        actual: The second.
-        images: Of both; may be left out for generated streets.
+        found: The report of `check` on the dumps.
+        expected: The reference.
+        actual: The dump compared with it.
+        images: The images of both dumps; may be left out for generated streets.
 
     Raises:
         SourceError: The images can't be read.
-        InputError: They are not given, or not those of the dumps, pixel for pixel.
+        InputError: The images are not given, or are not those of the dumps, pixel for pixel.
     """
     if images is None:
         images = streets_from(expected.images, len(expected.names))
@@ -61,7 +63,7 @@ def draw_worst(
 def write_worst(
     folder: Path, found: CheckReport, expected: Dump, actual: Dump, images: Images | None = None
 ) -> list[Path]:
-    """Write the report's worst images as PNG files; see `draw_worst`."""
+    """Write the pictures of `draw_worst` as PNG files; returns their paths."""
     written = []
     for rank, (_, picture) in enumerate(draw_worst(found, expected, actual, images), 1):
         written.append(folder / f"worst_{rank:02}.png")
@@ -71,7 +73,7 @@ def write_worst(
 
 
 def encode(picture: Image, suffix: str) -> bytes:
-    """A picture as the bytes of an image file."""
+    """Encode a picture as the bytes of an image file."""
     _, data = cv2.imencode(suffix, cv2.cvtColor(picture, cv2.COLOR_RGB2BGR))
     return data.tobytes()
 
@@ -79,8 +81,8 @@ def encode(picture: Image, suffix: str) -> bytes:
 def draw_pair(
     image: Image, expected: Detections, actual: Detections, changed: ChangedImage, names: tuple[str, str]
 ) -> Image:
-    """Three panels: what one variant found, what the other found, and in what they differ."""
-    scale = max(-(-_SIDE // image.shape[1]), 1)  # whole pixels stay whole
+    """Draw three panels: the expected detections, the actual ones, and the differences."""
+    scale = max(-(-_SIDE // image.shape[1]), 1)  # an integer, so that every pixel becomes a square
     panels = [draw(image, expected), draw(image, actual), _draw_difference(image, expected, actual)]
     panels = [panel.repeat(scale, axis=0).repeat(scale, axis=1) for panel in panels]
     for difference in changed.differences:
@@ -99,7 +101,7 @@ def draw_pair(
 
 
 def _draw_difference(image: Image, expected: Detections, actual: Detections) -> Image:
-    """A dark image, with the pixels that only one side's masks cover in colour; boxes where there are no masks."""
+    """Darken the image and colour pixels that only one variant's masks (or else the boxes' outlines) cover."""
     dark = cv2.cvtColor(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB) // 3
     one, other = (_cover(found) for found in (expected, actual))
     dark[one & ~other] = _ONLY_EXPECTED
@@ -108,7 +110,7 @@ def _draw_difference(image: Image, expected: Detections, actual: Detections) -> 
 
 
 def _cover(found: Detections) -> NDArray[np.bool_]:
-    """Pixels of any mask, bool [H, W]; of any box's border without masks."""
+    """Pixels that any mask covers, bool [H, W]; without masks, those of the boxes' outlines."""
     if found.rle is not None:
         return np.asarray(found.masks().any(axis=0))
     canvas = np.zeros(found.image_size, np.uint8)

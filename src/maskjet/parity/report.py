@@ -1,4 +1,4 @@
-"""What every benchmark returns: measurements with the machine they hold for, printed as a table, written as JSON."""
+"""The base of all benchmark reports: measurements and the machine, printed as a table, written as JSON."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class MeasuredReport(ABC):
     """All measurements of a run."""
 
     machine: Machine
-    """Where they hold."""
+    """The machine and the versions that were measured."""
     measurements: Sequence[Any]
-    """In the order they were asked for."""
+    """The measurements, in the order they were asked for."""
     notes: Sequence[str] = ()
-    """What was left out, and why."""
+    """Remarks on the measurements, such as parts left out and why."""
 
     @abstractmethod
     def rows(self) -> list[tuple[str, ...]]:
@@ -34,10 +34,10 @@ class MeasuredReport(ABC):
         return asdict(self)
 
     def write(self, path: Path | None) -> None:
-        """Write the fields to a JSON file; to none for None.
+        """Write the fields to a JSON file; with None, do nothing.
 
         Raises:
-            OutputError: It can't be written.
+            OutputError: The file can't be written.
         """
         if path is not None:
             write_json(path, self.as_dict())
@@ -47,20 +47,20 @@ class MeasuredReport(ABC):
 
 
 def check_runs(runs: int, name: str = "runs") -> None:
-    """Check how often to run something, or on how many.
+    """Check that a number of runs, or of items, is at least 1.
 
     Raises:
-        InputError: Not at all.
+        InputError: It is less.
     """
     if runs < 1:
         raise InputError(f"{name} must be at least 1, got {runs}.")
 
 
 def check_names(given: Iterable[str], known: Iterable[str], name: str = "only") -> None:
-    """Check that all of what is named is known.
+    """Check that all given names are known.
 
     Raises:
-        InputError: Something is not; says what is.
+        InputError: One is not; the message lists the known names.
     """
     known = [*known]
     unknown = [each for each in given if each not in known]

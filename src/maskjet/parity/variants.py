@@ -1,4 +1,4 @@
-"""Variants: ways from the same image and the same weights to detections, and what each is called."""
+"""Variants: different ways to run the same weights on the same images."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ from maskjet.parity.machine import describe_machine
 from maskjet.spec import ModelSpec
 
 Detect = Callable[[NDArray[np.uint8]], Detections]
-"""From a frame, uint8 [H, W, 3], RGB, to its detections, with RLE, which own their memory."""
+"""Detects on a frame, uint8 [H, W, 3], RGB; the detections have RLE masks and own their memory."""
 BuildPipeline = Callable[[Mapping[str, torch.Tensor], ModelSpec, torch.device, float], Detect]
-"""From weights (float32, as `RFDETR(spec).state_dict()` gives them; copied), spec, device and threshold to a pipeline.
+"""Builds a pipeline from weights, spec, device and threshold.
 
-Raises UnsupportedError where it can't run.
+The weights are float32, as in `RFDETR(spec).state_dict()`, and copied. Raises UnsupportedError where it can't run.
 """
 
 
 @dataclass(frozen=True)
 class Variant:
-    """How detections are made; the weights are given to `run`."""
+    """A program and its settings; the weights are given to `run`."""
 
     name: str
-    """For tables."""
+    """Name of the variant in tables."""
     config: EngineConfig = field(default_factory=EngineConfig)
-    """Of maskjet; another program takes only the device from it."""
+    """Settings of maskjet's engine; another program takes only the device from them."""
     depth: int = 1
     """Batches in flight."""
     batch: int = 1
-    """Most images that the network sees at once."""
+    """Largest batch, in images."""
     threshold: float = THRESHOLD
-    """What a confidence must exceed, 0..1."""
+    """Confidence that a detection must exceed, 0..1."""
     program: str = OURS
-    """Whose pipeline: "maskjet", or the name of the program that `build` makes."""
+    """Name of the program: "maskjet", or the one whose pipeline `build` makes."""
     build: BuildPipeline | None = field(default=None, compare=False, repr=False)
-    """Makes another program's pipeline; None for maskjet."""
+    """Builds another program's pipeline; None for maskjet."""
 
     def __post_init__(self) -> None:
         if (self.program == OURS) != (self.build is None):
@@ -58,7 +58,7 @@ class Variant:
             raise InputError(f"threshold must be 0 or more and below 1, got {self.threshold}.")
 
     def identify(self, network: RFDETR) -> dict[str, Any]:
-        """Everything that decides its detections, as JSON types: equal for equal runs on one kind of machine."""
+        """Everything that determines the detections on one kind of machine, as JSON types."""
         device = self.config.resolve_device()
         return {
             "name": self.name,
@@ -76,11 +76,11 @@ class Variant:
         """Detect on the frames of a source.
 
         Args:
-            network: In eval mode, float32, on the CPU; copied.
-            source: Of images.
+            network: The network, in eval mode, float32, on the CPU; copied.
+            source: The frames.
 
         Raises:
-            UnsupportedError: The variant can't be had here.
+            UnsupportedError: The variant can't run on this machine.
         """
         if self.build is not None:
             detect = self.build(network.state_dict(), network.spec, self.config.resolve_device(), self.threshold)
@@ -96,12 +96,12 @@ class Variant:
 
 
 def describe_run() -> dict[str, Any]:
-    """Where and with which versions a variant runs, as JSON types."""
+    """Describe this machine and its software versions, as JSON types."""
     return asdict(describe_machine())
 
 
 def _digest(network: RFDETR) -> str:
-    """SHA-256 of the weights by name, shortened."""
+    """SHA-256 of the weights and their names, shortened to 16 hexadecimal digits."""
     found = hashlib.sha256()
     for name, tensor in sorted(network.state_dict().items()):
         found.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
