@@ -118,4 +118,4 @@ def _replace(graph: Graph, match: _Cut) -> None:
 
 
 FOLD: Rewrite[Any] = Rewrite("nms_topk", _anchors, _match, _replace)
-"""See the module."""
+"""Rewrite that folds the slice into the NMS."""

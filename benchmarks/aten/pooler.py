@@ -41,10 +41,10 @@ def roi_align_levels(
     """Pool each box from the feature map of its level, as torchvision's `roi_align` does from one.
 
     Args:
-        features: Per level [B, C, H, W], of one type.
+        features: Feature map of each level, [B, C, H, W], all of one dtype.
         rois: [N, 5]: the image's position in the batch, then xyxy in pixels of the input.
         levels: int64 [N]: each box's position in features; with any other it pools zeros.
-        scales: Per level, from pixels of the input to those of the feature map.
+        scales: Scale of each level, from pixels of the input to those of the feature map.
         pooled_height: Rows of the result.
         pooled_width: Columns of the result.
         sampling_ratio: Samples per cell and side; at most 0 takes as many as pixels of the feature map.
@@ -79,10 +79,10 @@ def _roi_align_levels_fake(
 
 @dataclass(frozen=True)
 class _Level:
-    """One turn of the loop."""
+    """One level: one iteration of the loop."""
 
     number: int
-    """What the boxes' levels are compared with."""
+    """The level's number, which the boxes' levels are compared with."""
     levels: Node
     rois: Node
     feature: Node
@@ -92,9 +92,9 @@ class _Level:
     chosen: Node
     """Positions of the level's boxes."""
     pooled: Node
-    """What is written to these positions."""
+    """The pooled rows written to these positions."""
     nodes: tuple[Node, ...]
-    """All of the turn's, in the graph's order, but for index_put_."""
+    """All nodes of the iteration except index_put_, in the graph's order."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def _next_write(written: Node) -> Node | None:
 
 
 def _users(node: Node, *known: Node) -> list[Node]:
-    """What uses a node besides checks and what is known."""
+    """Users of a node, except those that only check it and those already known."""
     ignored = {*checks_of(node), *known}
     return [user for user in node.users if user not in ignored]
 
@@ -244,6 +244,6 @@ def _take_over(graph: Graph, old: Node, new: Node) -> None:
 
 
 GATHER: Rewrite[Any] = Rewrite("pooler_gather", _anchors, _match, _replace_by_gather)
-"""See the module."""
+"""Rewrite of the loop that gathers the levels' pooled rows."""
 PICK: Rewrite[Any] = Rewrite("pooler_pick", _anchors, _match, _replace_by_pick)
-"""See the module."""
+"""Rewrite of the loop that picks each box's level in the kernel."""

@@ -23,7 +23,7 @@ class Peer:
     """One project in one of its modes."""
 
     name: str
-    """For reports and the command line."""
+    """Name in reports and on the command line."""
     what: str
     """One line on it."""
     pipeline: BuildPipeline | None = None
@@ -86,7 +86,7 @@ PEERS: Mapping[str, Peer] = {
         ),
     )
 }
-"""By name."""
+"""Peers by name."""
 PIPELINES: Mapping[str, BuildPipeline] = {
     peer.name: peer.pipeline for peer in PEERS.values() if peer.pipeline is not None and not peer.is_oracle
 }

@@ -1,4 +1,4 @@
-"""What all peers share: importing them, giving them weights, and keeping their settings from everything else.
+"""Shared by all peers: importing them, loading weights into them, and keeping their settings from everything else.
 
 Both projects set PyTorch's float32 products to "high" (TF32 on a GPU) for the whole process when they are imported.
 Here they run under that setting, and whatever else runs in the process keeps its own.
@@ -22,7 +22,7 @@ from maskjet.spec import SPECS, ModelSpec
 NANO = SPECS["rf-detr-seg-nano"]
 """The one architecture that all peers have."""
 TF32 = "high"
-"""PyTorch's word for it."""
+"""PyTorch's name of it."""
 
 
 def load_module(module: str, package: str) -> ModuleType:
@@ -30,7 +30,7 @@ def load_module(module: str, package: str) -> ModuleType:
 
     Args:
         module: Its dotted name.
-        package: What to install to have it.
+        package: Name of the package to install.
 
     Returns:
         The module.
