@@ -1,4 +1,4 @@
-"""The ablation, and the videos, as bars."""
+"""Bar charts of the ablation and of the videos."""
 
 from __future__ import annotations
 

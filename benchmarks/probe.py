@@ -101,7 +101,7 @@ def _as_row(m: InputDifference) -> tuple[str, ...]:
 
 
 def _as_percentage(share: float) -> str:
-    """Cut, not rounded: 100 % means all."""
+    """Format a share, truncated instead of rounded, so that 100 % means all."""
     return f"{np.floor(1e4 * share) / 100:.2f} %"
 
 

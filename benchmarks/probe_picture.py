@@ -80,7 +80,7 @@ def _list_pairs(pairs: Iterable[tuple[str, str]]) -> str:
 
 
 def _find_limits(maps: Sequence[NDArray[np.float64]]) -> tuple[float, float]:
-    """Powers of ten around the finite differences but the smallest hundredth, which would take the contrast."""
+    """Powers of ten around the finite differences, without the smallest 1 %, which would reduce the contrast."""
     differences = np.concatenate([where[(where > 0) & np.isfinite(where)] for where in maps])
     if not len(differences):
         return 0.1, 1.0

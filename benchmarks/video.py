@@ -238,7 +238,7 @@ class _Trial:
             self._replays_ms = [_time_ms(replay) for _ in range(_REPLAYS)]
 
     def finish(self, *, is_profiled: bool) -> VideoCost:
-        """Sum everything up."""
+        """Summarise the runs."""
         work = self._profile() if is_profiled else None
         return VideoCost(
             name=self.contender.name,
@@ -280,7 +280,7 @@ def _percentile(times_ms: Sequence[float], share: float) -> float | None:
 
 
 def _write_outputs(trials: Sequence[_Trial], folder: Path, runs: int) -> list[OutputCost]:
-    """Write what the last rung for a single source finds."""
+    """Write the detections of the last rung with a single source."""
     ours = [t for t in trials if isinstance(t.contender, Ours) and t.contender.sources == 1]
     measured = []
     for trial in ours[-1:]:

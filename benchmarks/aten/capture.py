@@ -62,7 +62,7 @@ def _batched_nms_fake(
 
 
 BATCHED_NMS = torch.ops.maskjet.batched_nms.default
-"""The operator as it stands in graphs."""
+"""The operator, as graphs call it."""
 
 
 @dataclass(frozen=True)
@@ -235,7 +235,7 @@ def _normalise(layer: nn.BatchNorm2d, features: torch.Tensor) -> torch.Tensor:
 
 
 def _keep_cell_anchors(_dtype: torch.dtype, _device: torch.device) -> None:
-    """They were settled before; to set attributes while a graph is captured is an error."""
+    """Do nothing: the anchors were settled before, and setting attributes during capture is an error."""
 
 
 def _list(shapes: Any) -> str:

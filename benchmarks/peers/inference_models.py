@@ -1,4 +1,4 @@
-"""inference-models: its postprocess to RLE, and its whole way from a frame to COCO RLE on the host."""
+"""inference-models: its postprocess to RLE, and its whole pipeline from a frame to COCO RLE on the host."""
 
 from __future__ import annotations
 
