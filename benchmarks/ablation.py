@@ -36,8 +36,8 @@ from maskjet.timing import synchronize
 from maskjet.traffic import SIZES_HW
 
 SURVIVORS = (0, 5, 25, 100)
-_REQUESTS = 4  # that a case rotates through
-_BUDGET_S = 1.0  # for the turns of one rung: copying and encoding 100 masks of 1080p takes half of that
+_REQUESTS = 4  # requests that a case cycles through
+_BUDGET_S = 1.0  # time for one rung; copying and encoding 100 masks of 1080p takes half of it
 _OUTPUTS: tuple[Output, ...] = ("masks", "rle")
 
 
@@ -50,27 +50,27 @@ class RungCost:
     output: Output
     """"masks" on the device, or "rle": strings on the host."""
     size_hw: tuple[int, int]
-    """Of the image, in pixels."""
+    """(height, width) of the image, in pixels."""
     survivors: int
-    """Detections."""
+    """Number of detections."""
     runs: int
-    """Timed calls."""
+    """Number of timed calls."""
     p50_ms: float
     """Median time of a call, until the device is done."""
     p95_ms: float
-    """Time that 95 % of the calls kept."""
+    """95th percentile of the time of a call."""
     speedup: float | None
-    """Median time of eager with the same output over this one's; None if eager was not run."""
+    """Median time of eager with the same output, divided by this one's; None if eager was not run."""
     tolerance_used: float
-    """Largest share of the ops' tolerances that a difference to the references takes; 0 is equal."""
+    """Largest difference to the references as a share of the ops' tolerance; 0 is equal."""
     peak_mib: float | None
-    """Device memory that a call takes at most, in MiB, beyond its inputs; None on a CPU."""
+    """Peak device memory of a call beyond its inputs, in MiB; None on a CPU."""
     launches: float | None = None
     """Kernels per call; None on a CPU."""
     copies: float | None = None
     """Copies and fills of memory per call; None on a CPU."""
     gpu_us: float | None = None
-    """Microseconds of kernels per call; None on a CPU."""
+    """GPU time of the kernels per call, in microseconds; None on a CPU."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class AblationReport(report.MeasuredReport):
     """All measurements of a run."""
 
     measurements: Sequence[RungCost]
-    """By size, survivors and output."""
+    """All costs, ordered by size, survivors and output."""
 
     def rows(self) -> list[tuple[str, ...]]:
         """The table: its header, then one row per measurement."""
@@ -146,7 +146,7 @@ def run(
     marks_ranges: bool = False,
     on_progress: Callable[[], None] = lambda: None,
 ) -> AblationReport:
-    """Compare, then time all rungs.
+    """Compare all rungs with the references, then time them.
 
     Args:
         out: A folder to write the CSV, the JSON and the chart to.
@@ -163,7 +163,7 @@ def run(
 
     Raises:
         InputError: An argument is not as above.
-        UnsupportedError: The device, or NVTX, is not to be had here, or no rung runs on it.
+        UnsupportedError: The device or NVTX is not available, or no rung runs on the device.
         MaskjetError: A rung does not equal the references; nothing is written.
     """
     _check(sizes_hw, survivors, runs, only)
@@ -240,7 +240,7 @@ def _find_rungs(only: Sequence[str], device: torch.device) -> tuple[list[Rung], 
 def _prepared(
     cases: Sequence[Case], rungs: Sequence[Rung], device: torch.device
 ) -> Iterator[tuple[Case, list[_Candidate]]]:
-    """Each case with its candidates; what is compiled is compiled anew for each size."""
+    """Yield each case with its candidates; compiled functions are compiled anew for each size."""
     candidates: list[_Candidate] = []
     size_hw = None
     for case in cases:
@@ -262,7 +262,7 @@ def _contend(rung: Rung, device: torch.device) -> Iterator[_Candidate]:
 def _admit(
     case: Case, candidates: Sequence[_Candidate], device: torch.device, marks_ranges: bool
 ) -> tuple[Contest[Request], list[str]]:
-    """Compare all candidates on all requests: a peer that differs gets no time, a rung of ours ends the run."""
+    """Compare all candidates on all requests: a peer that differs is not timed, a rung of ours that differs raises."""
     (height, width), survivors = case
     requests = [plant_request(seed, survivors, case[0], device) for seed in range(_REQUESTS)]
     contest = Contest(requests, expect, device)
@@ -286,7 +286,7 @@ def _admit(
 def _measure(
     case: Case, contest: Contest[Request], candidates: Sequence[_Candidate], runs: int, device: torch.device
 ) -> Iterator[RungCost]:
-    """Time those admitted with the same output in turns."""
+    """Time the admitted candidates in turns, one output after the other."""
     for output in _OUTPUTS:
         rivals = {c.name: c for c in candidates if c.output == output}
         times = contest.time(runs=runs, budget_s=_BUDGET_S, names=rivals)
@@ -332,7 +332,7 @@ def _peak_mib(candidate: _Candidate, case: Case, device: torch.device) -> float 
 
 
 def _count_work(measurement: RungCost, case: Case, candidates: Sequence[_Candidate], device: torch.device) -> RungCost:
-    """The measurement with the GPU's work, if it is one of this case."""
+    """Add the GPU's work to a measurement of this case; others are returned unchanged."""
     if (measurement.size_hw, measurement.survivors) != case:
         return measurement
     (candidate,) = (c for c in candidates if (c.rung.name, c.output) == (measurement.rung, measurement.output))

@@ -52,7 +52,7 @@ class Call:
     inputs: dict[str, Any]
     """Keyword arguments of its public function; tensors on the CPU."""
     expected: Any
-    """What the reference returned; tensors on the CPU."""
+    """The reference's result; tensors on the CPU."""
 
 
 @torch.inference_mode()
@@ -70,8 +70,8 @@ def write(
     Args:
         source: Whatever `maskjet.media.frames.open_source` takes.
         out: The folder to write; must hold no capture yet.
-        model: As for `maskjet.load`; it must have masks.
-        frames: How many to save, at least 1; fewer if the source ends.
+        model: A model of `maskjet.load`; it must have masks.
+        frames: Frames to save, at least 1; fewer if the source ends.
         device: "auto", "cpu", "cuda" or "cuda:N". The references' results hold for the device: scores that are equal
             but for their last bit may rank otherwise on another.
         on_progress: Called after each frame.
@@ -119,7 +119,7 @@ def write(
 
 
 def _arguments(network: RFDETR) -> dict[str, dict[str, Any]]:
-    """What an engine passes to each op besides a frame's own tensors, in JSON types."""
+    """The arguments that an engine passes to each op besides a frame's own tensors, as JSON types."""
     spec, side = network.spec, network.spec.input_size
     return {
         "preprocess": {"size": [side, side], "mean": list(spec.mean), "std": list(spec.std)},
@@ -180,7 +180,7 @@ class _Recorder:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """What a capture's folder says of itself.
+    """Read the manifest of a capture's folder.
 
     Raises:
         InputError: It holds no capture, or one in another format.
@@ -200,8 +200,8 @@ def read_calls(folder: Path, manifest: Mapping[str, Any], index: int) -> list[Ca
 
     Args:
         folder: The capture.
-        manifest: What `read_manifest` returned.
-        index: Of the frame, from 0.
+        manifest: The manifest that `read_manifest` returned.
+        index: Position of the frame, from 0.
 
     Raises:
         InputError: The frame's file is missing or damaged.
@@ -221,7 +221,7 @@ def _calls(tensors: Tensors, manifest: Mapping[str, Any]) -> list[Call]:
     masks = torch.zeros(1, *manifest["masks"])
     masks[0, tensors["encode_masks.rows"].long()] = tensors["encode_masks.mask_logits"]
     predictions = {"logits": tensors["select.logits"], "boxes": tensors["select.boxes"], "image_sizes": sizes}
-    as_tensors = {  # as an engine passes them
+    as_tensors = {  # tensors where an engine passes tensors
         "threshold": torch.tensor(per_class["threshold"]),
         "class_map": torch.tensor(per_class["class_map"], dtype=torch.int32),
     }

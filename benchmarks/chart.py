@@ -1,4 +1,4 @@
-"""The ablation, and the videos, as bars."""
+"""Bar charts of the ablation and of the videos."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def draw(found: Mapping[str, Any], path: Path) -> None:
 
 
 def _chosen(measurements: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those with 25 survivors, or else with the most."""
+    """Keep the measurements with 25 survivors, or else those with the most."""
     counts = {m["survivors"] for m in measurements}
     survivors = _SURVIVORS if _SURVIVORS in counts else max(counts)
     return [m for m in measurements if m["survivors"] == survivors]

@@ -1,4 +1,4 @@
-"""How a command of the laboratory starts: as the product's own do, with the same errors and exit codes."""
+"""Starting a benchmark's command like maskjet's own, with the same errors and exit codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the benchmark of videos compares: our engine rung by rung, and other projects' whole pipelines."""
+"""The contenders of the video benchmark: our engine rung by rung, and other projects' whole pipelines."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ RUNGS: Mapping[str, EngineRung] = {
         ),
     )
 }
-"""In the order of the ladder; by name."""
+"""Rungs by name, in the order of the ladder."""
 
 
 class Contender(ABC):
     """Something that detects on videos.
 
     Args:
-        name: Of a rung or a peer.
+        name: Name of the rung or the peer.
         what: One line.
     """
 
@@ -96,8 +96,8 @@ class Ours(Contender):
     """A rung.
 
     Args:
-        rung: Which.
-        model: Configured for it.
+        rung: The rung.
+        model: The model, configured for the rung.
     """
 
     def __init__(self, rung: EngineRung, model: Model) -> None:
@@ -110,7 +110,7 @@ class Ours(Contender):
         return self.model.predict(image)
 
     def replay(self) -> Callable[[], None] | None:
-        """What launches the graph of the frame seen last, and waits for it; None without graphs."""
+        """A function that launches the last frame's graph and waits for it; None without graphs."""
         engine = self.model._engine
         if engine.why_no_graph is not None:
             return None
@@ -159,8 +159,8 @@ def build(
     """Build the contenders that can be had here.
 
     Args:
-        network: In eval mode, float32, on the CPU; not changed.
-        config: What the rungs share.
+        network: The network, in eval mode, float32, on the CPU; not changed.
+        config: Settings that the rungs share.
         only: Names of rungs and peers; none for all.
 
     Returns:

@@ -20,8 +20,8 @@ from maskjet.timing import percentile, synchronize
 
 Given = TypeVar("Given")
 
-_TIMED = 3  # calls of a turn
-_AT_LEAST = 5  # calls of each, however long they take
+_TIMED = 3  # timed calls per turn
+_AT_LEAST = 5  # timed calls of each contender, however long they take
 
 
 def take_turns(
@@ -33,10 +33,10 @@ def take_turns(
     while on a video each call finds them as the one before it did.
 
     Args:
-        calls: By name; each is given the number of the call, from 0, to choose its inputs by. They must be warm.
+        calls: Warmed-up functions by name; each takes the number of the call, from 0, to choose its inputs.
         runs: Timed calls of each, at least 1.
         device: The one they work on.
-        budget_s: A call that took this long in all, and was timed five times, gets no more turns.
+        budget_s: A function timed at least five times and for this long in all gets no more turns.
 
     Returns:
         Milliseconds by name, one per timed call.
@@ -69,7 +69,7 @@ class Entry(Generic[Given]):
     call: Callable[[Given], Any]
     """Does the work on one input."""
     share: Callable[[Given, Any, Any], float]
-    """From an input, the expected result and the contender's to the share of the tolerance that they differ by.
+    """Gives the difference as a share of the tolerance, from the input, the expected and the actual result.
 
     0 is equal, more than 1 too different.
     """
@@ -77,24 +77,24 @@ class Entry(Generic[Given]):
 
 @dataclass(frozen=True)
 class Times:
-    """Of one contender."""
+    """Times of one contender."""
 
     each_ms: Sequence[float]
-    """Per timed call, in milliseconds."""
+    """Time of each timed call, in milliseconds."""
 
     @property
     def runs(self) -> int:
-        """Timed calls."""
+        """Number of timed calls."""
         return len(self.each_ms)
 
     @property
     def p50_ms(self) -> float:
-        """Their median."""
+        """Median time of a call."""
         return statistics.median(self.each_ms)
 
     @property
     def p95_ms(self) -> float:
-        """Time that 95 % of the calls kept."""
+        """95th percentile of the time of a call."""
         return percentile(self.each_ms, 0.95)
 
 
@@ -102,8 +102,8 @@ class Contest(Generic[Given]):
     """Contenders for the same work on the same inputs.
 
     Args:
-        inputs: Rotated through.
-        expect: From an input to the result that is expected.
+        inputs: The inputs, used in rotation.
+        expect: Computes the expected result of an input.
         device: The one they work on.
     """
 
@@ -111,7 +111,7 @@ class Contest(Generic[Given]):
         self._inputs, self._expect, self._device = inputs, expect, device
         self._admitted: dict[str, Callable[[Given], Any]] = {}
         self.used: dict[str, float] = {}
-        """The largest share of the tolerance by name, infinite where it is no number."""
+        """Largest difference as a share of the tolerance, by name; infinite for NaN."""
 
     def enter(self, entries: Mapping[str, Entry[Given]]) -> list[str]:
         """Compare contenders on all inputs, and admit those that differ by no more than the tolerance.
@@ -130,12 +130,12 @@ class Contest(Generic[Given]):
         return refused
 
     def time(self, *, runs: int, budget_s: float = math.inf, names: Collection[str] | None = None) -> dict[str, Times]:
-        """Time those admitted, in turns; see `take_turns`.
+        """Time the admitted contenders in turns, as `take_turns` does.
 
         Args:
             runs: Timed calls of each.
-            budget_s: Of one contender.
-            names: Of those that take turns; None for all.
+            budget_s: Time after which a contender gets no more turns.
+            names: Contenders to time; None for all.
         """
         chosen = {name: call for name, call in self._admitted.items() if names is None or name in names}
         calls = {name: self._rotating(call) for name, call in chosen.items()}
@@ -146,8 +146,8 @@ class Contest(Generic[Given]):
         return lambda number: call(self._inputs[number % len(self._inputs)])
 
     def count(self, name: str) -> GpuWork | None:
-        """Count what one that was admitted makes a GPU do; None on a CPU.
+        """Count the GPU work of an admitted contender; None on a CPU.
 
-        Take all times before: the profiler slows what follows it.
+        Measure all times first: the profiler slows later launches.
         """
         return profile_gpu(lambda: self._admitted[name](self._inputs[0]), self._device)

@@ -1,4 +1,4 @@
-"""What the ONNX rewrites buy in ONNX Runtime: an exported detector as it is, with each rewrite alone, and with all.
+"""The ONNX rewrites' gain in ONNX Runtime: an exported detector unchanged, with each rewrite alone, and with all.
 
 All variants run in one process, in turns, on the same images. A variant whose outputs differ from those of the file as
 exported in a single bit is not timed.
@@ -38,7 +38,7 @@ VARIANTS: Mapping[str, Sequence[str]] = {
     "loop_concat": ("loop_concat",),
     "all": REWRITES,
 }
-"""By name, the rewrites applied."""
+"""Rewrites applied, by name of the variant."""
 _IMAGES = 3
 
 
@@ -49,15 +49,15 @@ class FileCost:
     variant: str
     """`EXPORTED`, or a key of `VARIANTS`."""
     matched: int
-    """Places rewritten."""
+    """Number of candidates rewritten."""
     nodes: int
-    """In the file, those inside of If and Loop too."""
+    """Nodes in the file, including those inside If and Loop."""
     p50_ms: float
-    """Per image."""
+    """Median time of an image."""
     p95_ms: float
-    """Per image."""
+    """95th percentile of the time of an image."""
     speedup: float
-    """The median as exported over this one."""
+    """Median time of the exported file divided by this one's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,11 +65,11 @@ class OnnxReport(report.MeasuredReport):
     """All variants of one file."""
 
     measurements: Sequence[FileCost]
-    """As exported first, then in the order of `VARIANTS`."""
+    """The exported file first, then the variants in the order of `VARIANTS`."""
     threads: int
-    """Of ONNX Runtime, within an op."""
+    """Threads that ONNX Runtime uses within an op."""
     detections: Sequence[int]
-    """Found on each image."""
+    """Number of detections on each image."""
 
     def rows(self) -> list[tuple[str, ...]]:
         """The table: its header, then one row per variant."""
@@ -96,7 +96,7 @@ def run(
         path: A JSON file to write the report to.
         size_hw: (height, width) of the images, of uniform noise.
         runs: Timed calls of each variant, at least 1.
-        threads: Of ONNX Runtime, within an op.
+        threads: Threads that ONNX Runtime uses within an op.
         on_progress: Called once a variant is compared, or left out.
 
     Returns:
@@ -177,7 +177,7 @@ def main(
     out: ReportOption = None,
     size: SizeOption = "320x256",
     runs: Annotated[int, typer.Option(help="Timed images of each variant.")] = 9,
-    threads: Annotated[int, typer.Option(help="Of ONNX Runtime.")] = 2,
+    threads: Annotated[int, typer.Option(help="Threads of ONNX Runtime.")] = 2,
 ) -> None:
     """Run an exported detector in ONNX Runtime as it is, with each rewrite, and with all."""
     with progress("comparing", len(VARIANTS)) as advance:

@@ -1,4 +1,4 @@
-"""What each implementation of each op costs, at the sizes a camera gives.
+"""The cost of each implementation of each op, at usual camera sizes.
 
 Every implementation, and the peer where there is one, gets the same inputs in the same process. They are compared
 first; without agreement there are no times. Then they take turns, on inputs that change from turn to turn. What they
@@ -33,8 +33,8 @@ from maskjet.parity.table import shown
 
 Call = Callable[..., Any]
 
-_INPUTS = 4  # that a workload rotates through
-_BUDGET_S = 5.0  # for the turns of one variant
+_INPUTS = 4  # inputs that a workload cycles through
+_BUDGET_S = 5.0  # time for one variant
 
 
 @dataclass(frozen=True)
@@ -44,23 +44,23 @@ class VariantCost:
     op: str
     """The op's name."""
     workload: str
-    """What it was given; see `WORKLOADS`."""
+    """Name of the workload, a key of `WORKLOADS`."""
     variant: str
     """The implementation, or the peer's name."""
     runs: int
-    """Timed calls."""
+    """Number of timed calls."""
     p50_ms: float
     """Median time of a call."""
     p95_ms: float
-    """Time that 95 % of the calls kept."""
+    """95th percentile of the time of a call."""
     floor_ms: float
     """Time to move the bytes that any implementation must move, at the bandwidth of the device they lie on."""
     speedup: float
-    """Median time of the slowest variant on this workload over this one's."""
+    """Median time of the slowest variant on this workload, divided by this one's."""
     tolerance_used: float
-    """Largest share of the op's tolerance that a difference to the reference takes; 0 is equal."""
+    """Largest difference to the reference as a share of the op's tolerance; 0 is equal."""
     gpu_us: float | None = None
-    """Microseconds of kernels per call; None on a CPU."""
+    """GPU time of the kernels per call, in microseconds; None on a CPU."""
     launches: float | None = None
     """Kernels per call; None on a CPU."""
 
@@ -70,7 +70,7 @@ class OpsReport(report.MeasuredReport):
     """All measurements of a run."""
 
     measurements: Sequence[VariantCost]
-    """In the order of `ops.RECORDS` and `WORKLOADS`."""
+    """All costs, in the order of `ops.RECORDS` and `WORKLOADS`."""
     copy_gb_per_s: float
     """Bytes that the device reads and writes per second, in 1e9, when it copies its own memory."""
 
@@ -97,7 +97,7 @@ class _Trial:
 
 
 _COPIED_BYTES = {"cpu": 2**27, "cuda": 2**29}
-"""By device: four times the largest cache that we have seen; on a GPU enough to hide the launch."""
+"""Bytes to copy, by device: four times the largest cache that we have seen; on a GPU enough to hide the launch."""
 
 
 def measure_bandwidth(device: torch.device) -> float:
@@ -123,7 +123,7 @@ def run(path: Path | None = None, *, runs: int = 30, only: Sequence[str] = (), d
 
     Raises:
         InputError: An argument is not as above.
-        UnsupportedError: The device is not here.
+        UnsupportedError: The device is not available.
         MaskjetError: An implementation does not equal the reference; nothing is written.
     """
     report.check_runs(runs)
@@ -205,7 +205,7 @@ def _count(contest: Contest[Inputs], measurement: VariantCost) -> VariantCost:
 
 
 def _peers() -> tuple[dict[str, dict[str, Call]], list[str]]:
-    """What others do in an op's place, by op and name, and a note on those that are not installed."""
+    """Other projects' implementations by op and name, and a note on those that are not installed."""
     try:
         from pycocotools import mask as pycoco_mask
     except ImportError:

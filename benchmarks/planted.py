@@ -20,9 +20,9 @@ _INSIDE = 0.03
 """Share of a mask's pixels: islands with 1,000 to 5,000 bytes of RLE at 1080p, where a ragged blob 560 pixels wide has
 2,300."""
 _CERTAIN = 3.0  # spread of the class logits: the best of a box stands out, as after training
-_CLASSES = 6  # that are found at all: each leaves at least one detection
-_GROWTH = 4.0  # most that boxes are grown, as the logarithm of the factor
-_STEPS = 12  # of a bisection
+_CLASSES = 6  # classes that are found at all; each leaves at least one detection
+_GROWTH = 4.0  # logarithm of the largest factor by which boxes are grown
+_STEPS = 12  # steps of a bisection
 
 
 def plant_network(spec: ModelSpec, frames: Sequence[NDArray[np.uint8]], *, survivors: int, seed: int = 0) -> RFDETR:
@@ -67,9 +67,9 @@ def randomise(
     hundred ends above a confidence of 0.5.
 
     Args:
-        state: In rfdetr's layout.
+        state: A state dict in rfdetr's layout.
         seed: Same seed, same weights.
-        class_bias: Of the class heads, on average.
+        class_bias: Mean bias of the class heads.
     """
     for name, tensor in state.items():
         if not tensor.is_floating_point():
@@ -102,12 +102,12 @@ def plant_detector(
     """A detector that finds about so many things at its own thresholds.
 
     Args:
-        name: Of torchvision's builder, e.g. "maskrcnn_resnet50_fpn".
+        name: Name of torchvision's builder, e.g. "maskrcnn_resnet50_fpn".
         images: float32 [3, H, W], 0..1, of the kind it will see.
         candidates: Pairs of a box and a class with a score above the threshold, per image.
         survivors: Those of them that suppression leaves, per image; fewer than the model's most detections.
         seed: Same seed, same weights.
-        **options: Of the builder.
+        **options: Arguments of the builder.
 
     Returns:
         The model in eval mode, float32, on the images' device.
@@ -171,7 +171,7 @@ def _plant_masks(model: Any, images: Sequence[torch.Tensor]) -> None:
 
 
 def _watched(layer: nn.Module, run: Callable[[], object]) -> torch.Tensor:
-    """What a layer returns while something runs, flat but for the last dimension."""
+    """Collect a layer's outputs while something runs, flattened except for the last dimension."""
     seen: list[torch.Tensor] = []
     hook = layer.register_forward_hook(lambda *call: seen.append(call[2]))
     run()

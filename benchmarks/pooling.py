@@ -1,4 +1,4 @@
-"""What pooling boxes from a feature pyramid costs: torchvision's multi-level pooler and ours."""
+"""The cost of pooling boxes from a feature pyramid: torchvision's multi-level pooler and ours."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from benchmarks.workloads import Inputs, pyramid, to_device
 from maskjet import ops
 from maskjet.errors import MaskjetError
 
-_INPUTS = 4  # that it rotates through
+_INPUTS = 4  # inputs that are cycled through
 
 
 def measure_pooling(boxes: int, size: int, runs: int, device: torch.device) -> list[DetectorCost]:
     """Time both on the features of an image of 800 × 1333 pixels.
 
     Args:
-        boxes: How many.
+        boxes: Number of boxes.
         size: Bins along each side.
-        runs: Timed calls of each.
-        device: Where.
+        runs: Timed calls of each pooler.
+        device: Device of the inputs.
 
     Raises:
-        MaskjetError: What they return is not equal; nothing was timed.
+        MaskjetError: Their results are not equal; nothing was timed.
     """
     from torchvision.ops import MultiScaleRoIAlign
 

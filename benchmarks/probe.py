@@ -47,7 +47,7 @@ BUCKETS = (
     *(f"{low + 1}-{high}" for low, high in pairwise(_BOUNDS[2:])),
     f">{_BOUNDS[-1]}",
 )
-"""Of the histograms: distances in ULPs, ascending."""
+"""Bins of the histograms: distances in ULPs, ascending."""
 
 
 @dataclass(frozen=True)
@@ -59,13 +59,13 @@ class InputDifference:
     oracle: str
     """"F.interpolate" or "cv2.resize"."""
     images: int
-    """Compared."""
+    """Number of images compared."""
     values: int
-    """Compared: three channels of each pixel of each network input."""
+    """Number of values compared: three channels of each pixel of each network input."""
     max_difference: float
-    """Absolute, in units of the normalised input; infinite where only one of the two is a number."""
+    """Largest absolute difference, in units of the normalised input; infinite where only one of the two is a number."""
     mean_difference: float
-    """Absolute, in units of the normalised input."""
+    """Mean absolute difference, in units of the normalised input."""
     equal: float
     """Share of the values that are equal bit for bit, 0..1."""
     ulps: Mapping[str, int]
@@ -80,7 +80,7 @@ class ProbeReport(report.MeasuredReport):
     """All variants against both oracles, and the oracles against each other."""
 
     measurements: Sequence[InputDifference]
-    """Of each variant both oracles; last the yardstick, one oracle against the other."""
+    """Each variant against both oracles; last, as a yardstick, one oracle against the other."""
 
     def rows(self) -> list[tuple[str, ...]]:
         """The table: its header, then one row per variant and oracle."""
@@ -101,7 +101,7 @@ def _as_row(m: InputDifference) -> tuple[str, ...]:
 
 
 def _as_percentage(share: float) -> str:
-    """Cut, not rounded: 100 % means all."""
+    """Format a share, truncated instead of rounded, so that 100 % means all."""
     return f"{np.floor(1e4 * share) / 100:.2f} %"
 
 
@@ -121,7 +121,7 @@ def probe(
     Args:
         images: uint8 [H, W, 3] RGB, of any sizes, at least one; read one at a time.
         spec: Says the input's size, mean and standard deviation.
-        device: Where the frames lie, and where `F.interpolate` runs. On a CPU PyTorch's result depends on whether it
+        device: Device of the frames and of `F.interpolate` runs. On a CPU PyTorch's result depends on whether it
             has one thread or several; implementations and oracle are run on as many as it has.
         picture: A PNG to write: where the inputs differ, for the image with the largest difference.
         on_progress: Called after each image.
@@ -131,7 +131,7 @@ def probe(
 
     Raises:
         InputError: There is no image, or one is not as above.
-        MissingDependencyError: There shall be a picture, and matplotlib is not installed.
+        MissingDependencyError: A picture is asked for, and matplotlib is not installed.
     """
     if picture is not None:
         chart.check()

@@ -23,9 +23,9 @@ class Scene:
     image: Image
     """uint8 [H, W, 3] RGB."""
     index: int
-    """From 0."""
+    """Position of the image, from 0."""
     maps: Mapping[tuple[str, str], NDArray[np.float64]]
-    """By variant and oracle: the largest difference over the channels [h, w]."""
+    """Largest difference over the channels, [h, w], by variant and oracle."""
 
 
 _SAME = "#e4e4e4"
@@ -80,7 +80,7 @@ def _list_pairs(pairs: Iterable[tuple[str, str]]) -> str:
 
 
 def _find_limits(maps: Sequence[NDArray[np.float64]]) -> tuple[float, float]:
-    """Powers of ten around the finite differences but the smallest hundredth, which would take the contrast."""
+    """Powers of ten around the finite differences, without the smallest 1 %, which would reduce the contrast."""
     differences = np.concatenate([where[(where > 0) & np.isfinite(where)] for where in maps])
     if not len(differences):
         return 0.1, 1.0
@@ -125,7 +125,7 @@ def _draw_colour_bar(figure: Any, cells: Sequence[Any], shown: Any, spec: ModelS
 
 
 def _draw_caption(figure: Any, *, has_maps: bool) -> None:
-    """What the names mean, and what in a map is no colour."""
+    """Write the legend: the names' meanings, and the values that have no colour."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 

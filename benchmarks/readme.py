@@ -23,7 +23,7 @@ _ROWS: Mapping[str, str] = {
     "maskjet, four frames in flight": "depth 4",
     "maskjet, 16 videos side by side": "16 sources",
 }
-"""README's words to the name of a measurement of `benchmarks.video`."""
+"""Names of measurements of `benchmarks.video`, by README's words for them."""
 _MARKS = re.compile(r"(<!-- speed: .*? -->\n).*?(<!-- end of speed -->)", re.DOTALL)
 
 
@@ -53,7 +53,7 @@ def render(text: str, measurements: Iterable[Mapping[str, Any]]) -> str:
 
 
 def read_results() -> list[dict[str, Any]]:
-    """The measurements that the table is of."""
+    """The measurements that the table shows."""
     found: list[dict[str, Any]] = json.loads((RESULTS / "video_h200.json").read_text())["measurements"]
     return found
 

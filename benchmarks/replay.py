@@ -1,4 +1,4 @@
-"""Captured calls, made again with every implementation: each result checked against the saved one, each call timed.
+"""Replay captured calls with every implementation: check each result against the saved one, and time each call.
 
 python -m benchmarks.replay captured --out benchmarks/results/replay_h200.json
 """
@@ -43,15 +43,15 @@ class ReplayCost:
     implementation: str
     """The implementation."""
     calls: int
-    """That were replayed."""
+    """Number of replayed calls."""
     mean_ms: float | None
-    """Of the timed calls: those whose result differed are not timed; None if all did."""
+    """Mean time of a call; calls whose result differed are not timed; None if all did."""
     p50_ms: float | None
-    """Their median."""
+    """Median time of a call."""
     p90_ms: float | None
-    """Time that 90 % of them kept."""
+    """90th percentile of the time of a call."""
     p99_ms: float | None
-    """Time that 99 % of them kept."""
+    """99th percentile of the time of a call."""
     equal: int
     """Calls whose result was the saved one, bit for bit."""
     within_tolerance: int
@@ -59,7 +59,7 @@ class ReplayCost:
     different: int
     """Calls whose result differed by more."""
     tolerance_used: float
-    """Largest share of the tolerance that a difference takes."""
+    """Largest difference as a share of the tolerance."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class ReplayReport(report.MeasuredReport):
     """All measurements of a run."""
 
     measurements: Sequence[ReplayCost]
-    """By capture, op and implementation."""
+    """All costs, ordered by capture, op and implementation."""
 
     @property
     def is_equal(self) -> bool:
@@ -88,7 +88,7 @@ class ReplayReport(report.MeasuredReport):
 
 @dataclass
 class _Tally:
-    """What an implementation did so far."""
+    """Times and differences of one implementation so far."""
 
     times_ms: list[float] = field(default_factory=list)
     shares: list[float] = field(default_factory=list)

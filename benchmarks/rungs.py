@@ -20,7 +20,7 @@ from maskjet.ops.paste_masks.cases import blobs
 
 THRESHOLD = 0.5
 Output = Literal["masks", "rle"]
-"""What a rung ends with: dense masks left on the device, or COCO RLE strings on the host."""
+"""A rung's output: dense masks on the device, or COCO RLE strings on the host."""
 
 
 @dataclass(frozen=True)
@@ -28,37 +28,37 @@ class Request:
     """The network's output for one image, and the constants that an engine makes once."""
 
     logits: torch.Tensor
-    """float32 [1, Q, C]."""
+    """Class logits, float32 [1, Q, C]."""
     boxes: torch.Tensor
-    """float32 [1, Q, 4] cxcywh, 0..1."""
+    """Boxes cxcywh, 0..1, float32 [1, Q, 4]."""
     mask_logits: torch.Tensor
-    """float32 [1, Q, h, w]."""
+    """Mask logits, float32 [1, Q, h, w]."""
     size_hw: tuple[int, int]
-    """Of the image, in pixels."""
+    """(height, width) of the image, in pixels."""
     scale: torch.Tensor
     """float32 [4]: width, height, width, height."""
     thresholds: torch.Tensor
-    """float32 [C]."""
+    """Threshold of each class, float32 [C]."""
     class_map: torch.Tensor
-    """int32 [C]: every class as itself."""
+    """Identity mapping of classes, int32 [C]."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a rung makes of a request; rows at and past `count` don't count."""
+    """A rung's result for a request; rows from `count` on are undefined."""
 
     count: torch.Tensor | int
-    """Detections."""
+    """Number of detections."""
     query: torch.Tensor | None
-    """[K]: where each came from; None if the rung does not say."""
+    """Query of each detection, [K]; None if the rung does not give it."""
     class_id: torch.Tensor
-    """[K]."""
+    """Class of each detection, [K]."""
     confidence: torch.Tensor
-    """float32 [K], descending."""
+    """Confidences, descending, float32 [K]."""
     xyxy: torch.Tensor
-    """float32 [K, 4], pixels."""
+    """Boxes xyxy in pixels, float32 [K, 4]."""
     masks: torch.Tensor | list[bytes]
-    """bool or uint8 [K, H, W] on the device, or the counts of COCO RLEs."""
+    """Masks: bool or uint8 [K, H, W] on the device, or COCO RLE strings."""
 
 
 Postprocess = Callable[[Request], Found]
@@ -75,9 +75,9 @@ class Rung:
     build: Callable[[torch.device], Postprocess]
     """Make it ready for a device; raises UnsupportedError, with the reason, where it can't run."""
     output: Output = "masks"
-    """What it returns by itself."""
+    """Output of the rung without further encoding."""
     tolerance: float = 1.0
-    """How many of the ops' tolerances it may use."""
+    """Largest difference allowed, in multiples of the ops' tolerance."""
     rounds_boxes: bool = False
     """Whether its boxes are whole pixels."""
 
@@ -89,7 +89,7 @@ def plant_request(seed: int, survivors: int, size_hw: tuple[int, int], device: t
         seed: Same seed, same request.
         survivors: 0 to 100, of different queries.
         size_hw: (height, width) of the image, in pixels.
-        device: Where to put it.
+        device: Device of the tensors.
     """
     generator = torch.Generator().manual_seed(seed)
     logits = draw_logits(QUERIES, survivors, generator)
@@ -245,4 +245,4 @@ RUNGS: Mapping[str, Rung] = {
         ),
     )
 }
-"""In the order of the study; by name."""
+"""Rungs by name, in the order of the study."""

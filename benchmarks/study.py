@@ -36,25 +36,25 @@ class Answer:
     """A question's comparisons."""
 
     title: str
-    """The question's."""
+    """The question's title."""
     reports: Sequence[check.CheckReport]
-    """One per pair both of whose variants are there."""
+    """One report per pair whose two dumps exist."""
 
 
 @dataclass(frozen=True)
 class PartReport:
-    """What came out of one part."""
+    """The results of one part."""
 
     name: str
-    """The part's."""
+    """Name of the part."""
     what: str
     """Network and images, in words."""
     images: int
-    """Compared."""
+    """Number of images compared."""
     answers: Sequence[Answer]
-    """To its questions."""
+    """Answers to the part's questions."""
     precision: coco.PrecisionReport | None
-    """Average precision of all variants; None where the truth means nothing."""
+    """Average precision of all variants; None if the part has no meaningful truth."""
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,13 @@ class StudyReport:
     """The whole study."""
 
     machine: Machine
-    """Where it was compared; where each variant ran stands in its dump."""
+    """The machine of the comparison; each dump states where its variant ran."""
     parts: Sequence[PartReport]
-    """In the order of `PARTS`."""
+    """Reports of the parts, in the order of `PARTS`."""
     runs: Mapping[str, Any]
-    """By part: where and with which versions its variants ran."""
+    """Machine and versions of the variants' runs, by part."""
     notes: Sequence[str]
-    """What was left out, and why."""
+    """Parts and variants left out, and why."""
 
     def as_dict(self) -> dict[str, Any]:
         """The fields as JSON types."""
@@ -95,13 +95,13 @@ def dump(
     size_hw: tuple[int, int] = SIZE_HW,
     on_progress: Callable[[], object] = lambda: None,
 ) -> list[str]:
-    """Dump what every variant finds, or go on with it: variants whose dumps are there are not run again.
+    """Dump the detections of every variant, or continue: variants whose dumps exist are not run again.
 
     Args:
         folder: Gets the dumps, in a folder per part.
         only: Names of parts; none for all.
         variants: Names of variants; none for all that can be had here.
-        images: Of each part; None for 5,000 of the demo model and 1,000 of Nano.
+        images: Images per part; None for 5,000 of the demo model and 1,000 of Nano.
         size_hw: (height, width) of the streets.
         on_progress: Called after each image of each variant; see `steps`.
 
@@ -135,11 +135,11 @@ def compare(
     """Compare the dumps that are there, on this machine or another one, and write study.json beside them.
 
     Args:
-        folder: As for `dump`.
-        images: As for `dump`.
-        size_hw: As for `dump`.
-        resamples: Of the bootstrap.
-        notes: For the report.
+        folder: The folder that `dump` wrote to.
+        images: Images per part, as given to `dump`.
+        size_hw: (height, width) of the streets, as given to `dump`.
+        resamples: Bootstrap resamples per interval.
+        notes: Notes to add to the report.
         on_progress: Called after each image of each pair, and while average precision is measured.
 
     Raises:
@@ -160,7 +160,7 @@ def compare(
 
 
 def steps(*, only: Sequence[str] = (), variants: Sequence[str] = (), images: int | None = None) -> int:
-    """How often `dump` calls `on_progress`."""
+    """Count the calls of `on_progress` by `dump`."""
     return sum(
         _count(part, images) for part in _parts(only) for v in part.variants if not variants or v.name in variants
     )
@@ -205,7 +205,7 @@ def _dump_part(
     network = part.make_network(images)
     for variant in missing:
         try:
-            with convolutions_in_tf32(False):  # it would be the largest difference in the study
+            with convolutions_in_tf32(False):  # TF32 would be the largest difference in the study
                 write_dump(_path(folder, part, variant), variant, network, images, on_progress=on_progress)
         except UnsupportedError as error:
             yield f"{part.name}, {variant.name} left out: {error}"

@@ -17,7 +17,7 @@ from maskjet.spec import SPECS
 
 _CERTAIN = 0.4
 CONFIDENCES = (_CERTAIN,)
-"""At which detections are counted besides at all: the published study's. Nano's dumps have no others: 53 an image."""
+"""Confidences from which the study counts again. Nano's dumps have only detections above it: 53 per image."""
 SIZE_HW = (360, 640)
 """(height, width) of the streets."""
 _PLANTED = 25  # detections above 0.5 per image
@@ -27,12 +27,12 @@ _BATCH = 8
 
 @dataclass(frozen=True)
 class Question:
-    """What some comparisons answer together."""
+    """A question that some comparisons answer together."""
 
     title: str
-    """In words."""
+    """The question, in words."""
     pairs: Sequence[tuple[str, str]]
-    """Expected and actual variant."""
+    """Pairs of an expected and an actual variant."""
 
 
 @dataclass(frozen=True)
@@ -40,21 +40,21 @@ class StudyPart:
     """Variants of one network on one set of images."""
 
     name: str
-    """Of its folder."""
+    """Name of the part and of its folder."""
     what: str
     """Network and images, in words."""
     make_network: Callable[[Images], RFDETR]
-    """Given the images."""
+    """Builds the network, given the images."""
     variants: Sequence[Variant]
-    """In the order in which they run."""
+    """The variants, in the order in which they run."""
     questions: Sequence[Question]
-    """About them."""
+    """Questions about the variants."""
     has_truth: bool
-    """Whether average precision means something."""
+    """Whether the network is trained, so that average precision is meaningful."""
 
 
 def _steps(name: str, **choices: Any) -> Variant:
-    """Step by step in float32: nothing but the choices differs."""
+    """A variant that runs step by step in float32, except for the choices given."""
     config = {"precision": "fp32", "engine": "eager", "compile": False, **choices}
     return Variant(name, EngineConfig(**config), batch=_BATCH)
 
@@ -127,7 +127,7 @@ DEMO = StudyPart(
     ),
     has_truth=True,
 )
-"""Baseline of average precision: the first variant."""
+"""The demo model's part; its first variant is the baseline of average precision."""
 
 NANO = StudyPart(
     name="nano",
@@ -168,4 +168,4 @@ NANO = StudyPart(
     has_truth=False,
 )
 PARTS: Mapping[str, StudyPart] = {part.name: part for part in (DEMO, NANO)}
-"""By name."""
+"""Parts by name."""

@@ -1,4 +1,4 @@
-"""What the rewrites of torchvision's detectors buy: as they are, compiled, captured, rewritten, and in the engine.
+"""The rewrites' gain for torchvision's detectors: unchanged, compiled, captured, rewritten, and in the engine.
 
 Everybody gets the same images, uint8 on the host, in one process and in turns. Their detections are paired with
 torchvision's first. What they make a GPU do is counted last, because the profiler slows down what follows it.
@@ -40,11 +40,11 @@ class TwoStageReport(report.MeasuredReport):
     """All contenders at all settings."""
 
     measurements: Sequence[DetectorCost]
-    """By setting, in the order of `CONTENDERS`."""
+    """All costs by setting, in the order of `CONTENDERS`."""
     model: str
-    """torchvision's builder."""
+    """Name of torchvision's builder."""
     size_hw: tuple[int, int]
-    """Of the images."""
+    """(height, width) of the images, in pixels."""
     uses_tf32: bool
     """Whether convolutions in float32 rounded to TF32."""
 
@@ -77,7 +77,7 @@ def run(
     Args:
         model: Name of torchvision's builder.
         size_hw: (height, width) of the images; the model resizes none of them.
-        settings: Of `SETTINGS`.
+        settings: Some of `SETTINGS`.
         runs: Timed images of each contender, at least 1; fewer where they take long.
         only: Names of contenders; none for all. The baseline always takes part.
         device: "auto", "cpu", "cuda" or "cuda:N".
@@ -91,7 +91,7 @@ def run(
 
     Raises:
         InputError: An argument is not as above.
-        UnsupportedError: The device is not here.
+        UnsupportedError: The device is not available.
         MissingDependencyError: torchvision is not installed.
     """
     report.check_runs(runs)
@@ -134,7 +134,7 @@ def run(
 def _measure(
     detectors: Detectors, setting: str, names: Sequence[str], runs: int, on_progress: Callable[[], object]
 ) -> list[DetectorCost]:
-    """Make contenders ready, compare and time them."""
+    """Build the contenders, compare and time them."""
     for name in names:
         detectors.enter(name)
         on_progress()

@@ -1,4 +1,4 @@
-"""Those who run a two-stage detector, as it is, rewritten, or in the engine: made ready, paired, timed and counted."""
+"""Ways to run a two-stage detector (as it is, rewritten, in the engine): built, compared, timed and counted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Image = NDArray[np.uint8]
 Detect = Callable[[Image], Detections]
 
 BASELINE = "torchvision"
-"""What the others are compared with: torchvision as it is, up to masks pasted on its device."""
+"""The contender that others are compared with: unchanged torchvision, up to masks pasted on its device."""
 _ENCODED = "torchvision, masks as RLE"
 _CAPTURED: Mapping[str, Sequence[Rewrite[Any]]] = {
     "captured": (),
@@ -46,11 +46,11 @@ _OURS: Mapping[str, Mapping[str, Any]] = {
     "maskjet, graph, fp16, compiled": {"precision": "fp16", "engine": "graph", "compile": True},
 }
 CONTENDERS = (BASELINE, _ENCODED, *_CAPTURED, *_OURS, "torchvision, torch.compile")
-"""Their names."""
-_HALF = 0.5  # the probability from which a pixel is inside
+"""Names of the contenders."""
+_HALF = 0.5  # a pixel above this probability is inside
 _BUDGET_S = 10.0  # for the turns of one contender
 _LEAST_MATCHED = 0.5
-"""Share of detections that must pair: networks that are planted, not trained, rank ties by the last bit."""
+"""Smallest share of matched detections: untrained networks rank near-equal scores by the last bit."""
 
 
 @dataclass(frozen=True)
@@ -58,37 +58,37 @@ class DetectorCost:
     """One contender at one setting."""
 
     setting: str
-    """Of `SETTINGS`."""
+    """One of `SETTINGS`."""
     contender: str
-    """Of `CONTENDERS`."""
+    """One of `CONTENDERS`."""
     runs: int
-    """Timed images."""
+    """Number of timed images."""
     p50_ms: float
-    """Median per image, from bytes on the host to what is returned."""
+    """Median time of an image, from bytes on the host to the returned result."""
     p95_ms: float
-    """Time that 95 % of the images kept."""
+    """95th percentile of the time of an image."""
     speedup: float
-    """The baseline's median over this one's."""
+    """The baseline's median time divided by this one's."""
     found: float
     """Detections per image."""
     matched: float
-    """Share of the detections of both that are matched, 0..1."""
+    """Share of detections matched with the baseline's, 0..1."""
     largest_difference: float
-    """Of the confidences of those matched."""
+    """Largest confidence difference of a matched pair."""
     smallest_iou: float | None
-    """Of the masks of those matched."""
+    """Smallest mask IoU of a matched pair; None without masks or pairs."""
     gpu_ms: float | None = None
-    """Of kernels per image; None on a CPU."""
+    """GPU time of the kernels per image, in milliseconds; None on a CPU."""
     launches: float | None = None
     """Kernels and graphs that the host launches per image."""
     kernels: float | None = None
-    """That the GPU runs per image."""
+    """Kernels that the GPU runs per image; None on a CPU."""
     waits: float | None = None
     """Calls per image that block until the GPU has done something; those of the engine poll instead, once."""
 
 
 class Detectors(ExitStack):
-    """Those who find what torchvision finds, on one device and at one setting."""
+    """The contenders on one device and at one setting."""
 
     def __init__(self, planted: Any, images: Sequence[Image], device: torch.device) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class Detectors(ExitStack):
         self.notes: list[str] = []
 
     def enter(self, name: str) -> None:
-        """Make a contender ready and pair what it finds; note why if it can't take part."""
+        """Build a contender and compare its detections; if it can't take part, note why."""
         same = self._same[name] = Pairing()
 
         def share(_image: Image, expected: Detections, actual: Any) -> float:
@@ -121,7 +121,7 @@ class Detectors(ExitStack):
             self.notes.append(f"{name} left out: {same.share:.1%} of its detections match")
 
     def _build(self, name: str) -> Any:
-        """A function from an image to its detections, or to what torchvision returns."""
+        """Build a function from an image to its detections, or to torchvision's result."""
         if name in _OURS:
             threshold = self._planted.roi_heads.score_thresh
             config = EngineConfig(device=str(self._device), **_OURS[name])
@@ -161,7 +161,7 @@ class Detectors(ExitStack):
         return [f"{name}: {times} × {why}" for name, taken in fallbacks.items() for why, times in taken.items()]
 
     def measure(self, setting: str, runs: int) -> list[DetectorCost]:
-        """Time them in turns, then count what they make the GPU do."""
+        """Time the contenders in turns, then count their GPU work."""
         gc.collect()
         with garbage_frozen():
             times = self._contest.time(runs=runs, budget_s=_BUDGET_S)
@@ -202,7 +202,7 @@ class Detectors(ExitStack):
 
 
 def to_float(image: Image, device: torch.device) -> torch.Tensor:
-    """float32 [3, H, W], 0..1."""
+    """Convert to float32 [3, H, W], 0..1, on a device."""
     return torch.from_numpy(image).to(device).permute(2, 0, 1) / 255
 
 
@@ -213,7 +213,7 @@ def _detect(model: Any, image: Image, device: torch.device) -> dict[str, torch.T
 
 
 def _as_detections(found: Any) -> Detections:
-    """What torchvision returns, on the host, with masks as RLE."""
+    """Convert torchvision's result to detections on the host, with masks as RLE."""
     if isinstance(found, Detections):
         return found
     size_hw, rle = (0, 0), None

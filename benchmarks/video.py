@@ -49,7 +49,7 @@ from maskjet.spec import SPECS, ModelSpec
 from maskjet.timing import percentile, play
 
 OUTPUTS = {"JSON lines": ("out.jsonl",), "JSON lines + annotated video": ("out.jsonl", "out.mp4")}
-"""What else is made of the results of the last rung, by name."""
+"""Outputs written from the results of the last rung, by name."""
 _SEED = 7
 _PLANTED = 25  # masks per frame
 _IN_MEMORY = 120  # frames: 750 MB at 1080p, more than any cache
@@ -78,12 +78,12 @@ def run(
 
     Args:
         path: A JSON file to write the report to.
-        model: As for `maskjet.load`; a named size without weights gets random ones that find about 25 masks per frame.
-        weights: As for `maskjet.load`.
+        model: A model of `maskjet.load`; a named size without weights gets random ones with about 25 masks per frame.
+        weights: A weights file of `maskjet.load`.
         sizes_hw: (height, width) of the videos, even.
-        config: What the rungs share; None for the defaults.
-        frames: Of each video, at least 1.
-        runs: Of each contender on each video, at least 1; the median counts.
+        config: Settings that the rungs share; None for the defaults.
+        frames: Frames per video, at least 1.
+        runs: Runs of each contender on each video, at least 1; the median counts.
         only: Names of rungs and peers; none for all that can be had here.
         videos: A folder to keep the videos in, and to find them in the next time; None for a temporary one.
         on_progress: Called after each size.
@@ -93,7 +93,7 @@ def run(
 
     Raises:
         InputError: An argument is not as above, or as `maskjet.load` says.
-        UnsupportedError: The device or precision is not to be had here.
+        UnsupportedError: The device or precision is not available.
         MaskjetError: A rung that must find exactly the same as another does not.
     """
     report.check_runs(runs)
@@ -238,7 +238,7 @@ class _Trial:
             self._replays_ms = [_time_ms(replay) for _ in range(_REPLAYS)]
 
     def finish(self, *, is_profiled: bool) -> VideoCost:
-        """Sum everything up."""
+        """Summarise the runs."""
         work = self._profile() if is_profiled else None
         return VideoCost(
             name=self.contender.name,
@@ -280,7 +280,7 @@ def _percentile(times_ms: Sequence[float], share: float) -> float | None:
 
 
 def _write_outputs(trials: Sequence[_Trial], folder: Path, runs: int) -> list[OutputCost]:
-    """Write what the last rung for a single source finds."""
+    """Write the detections of the last rung with a single source."""
     ours = [t for t in trials if isinstance(t.contender, Ours) and t.contender.sources == 1]
     measured = []
     for trial in ours[-1:]:
@@ -315,8 +315,8 @@ def main(
     weights: WeightsOption = None,
     size: SizesOption = None,
     config: EngineConfig,
-    frames: Annotated[int, typer.Option(help="Of each video.")] = 538,
-    runs: Annotated[int, typer.Option(help="Of each video; the median counts.")] = 3,
+    frames: Annotated[int, typer.Option(help="Frames per video.")] = 538,
+    runs: Annotated[int, typer.Option(help="Runs per contender and video; the median counts.")] = 3,
     only: OnlyOption = None,
     videos: Annotated[Path | None, typer.Option(help="A folder to keep the videos in, and find them again.")] = None,
     chart: Annotated[Path | None, typer.Option(help="A .png or .svg of the frames per second.")] = None,

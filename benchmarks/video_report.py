@@ -1,4 +1,4 @@
-"""What the benchmark of videos measures, and its table."""
+"""The measurements of the video benchmark, and their table."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ class VideoCost:
     """One contender on one video."""
 
     name: str
-    """Of a rung or a peer."""
+    """Name of the rung or the peer."""
     what: str
-    """One line on it."""
+    """One line that describes the contender."""
     precision: str
-    """The network's; a peer's own is in its name."""
+    """Precision of the network; a peer states its own in its name."""
     size_hw: tuple[int, int]
-    """Of the frames."""
+    """(height, width) of the frames, in pixels."""
     detections: float
-    """Per frame."""
+    """Detections per frame."""
     matched: float
     """Share of detections that pair with those of the first contender, and the other way round, 0..1."""
     max_confidence_difference: float
-    """Of the pairs."""
+    """Largest confidence difference of a matched pair."""
     fps: float | None
     """Frames per second from the file, decoding included: the median run's; None for several sources."""
     memory_fps: float
     """Frames per second from decoded frames in memory: the median run's."""
     p50_ms: float | None
-    """From a frame in memory to its detections; None where frames overlap."""
+    """Median time from a frame in memory to its detections; None where frames overlap."""
     p99_ms: float | None
-    """The same, of the slowest in a hundred."""
+    """99th percentile of the time from a frame in memory to its detections; None where frames overlap."""
     replay_ms: float | None
     """The frame's graph alone, launched and waited for; None without graphs, and where frames overlap."""
     launches: float | None
@@ -52,9 +52,9 @@ class OutputCost:
     """The last rung with outputs written."""
 
     name: str
-    """The rung's."""
+    """Name of the rung."""
     size_hw: tuple[int, int]
-    """Of the frames."""
+    """(height, width) of the frames, in pixels."""
     output: str
     """A key of `video.OUTPUTS`."""
     fps: float
@@ -66,15 +66,15 @@ class VideoReport(report.MeasuredReport):
     """All measurements of a run."""
 
     measurements: Sequence[VideoCost]
-    """By size and contender."""
+    """All costs of contenders, ordered by size and contender."""
     outputs: Sequence[OutputCost] = ()
-    """By size and output."""
+    """All costs of writing, ordered by size and output."""
     model: str = ""
-    """What ran."""
+    """Name of the model."""
     frames: int = 0
-    """Of each video."""
+    """Frames per video."""
     runs: int = 0
-    """Of each contender on each video."""
+    """Runs of each contender on each video."""
 
     def rows(self) -> list[tuple[str, ...]]:
         """The table: its header, then one row per measurement."""

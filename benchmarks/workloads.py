@@ -1,4 +1,4 @@
-"""What the benchmark of the ops gives them: the sizes a camera has, and shapes RF-DETR-Seg Nano's output has."""
+"""Inputs of the ops' benchmark: usual camera sizes, and the shapes of RF-DETR-Seg Nano's output."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _masks(size: str, masks: int = 25, *, is_noise: bool = False) -> Workload:
 
 
 def _boxes(batch: int, count: int, classes: int, **options: Any) -> Workload:
-    """Around a few dozen things, as a detector finds them: many boxes each, none quite the same."""
+    """Boxes around a few dozen things, as a detector finds them: many slightly different ones per thing."""
 
     def build(generator: torch.Generator) -> Inputs:
         things = torch.rand(batch, 40, 2, generator=generator) * torch.tensor([1333.0, 800.0])
@@ -116,7 +116,7 @@ WORKLOADS: Mapping[str, Mapping[str, Workload]] = {
     },
     "roi_align": {"100 boxes, 14 × 14": pyramid(100, 14)},
 }
-"""By op and name."""
+"""Workloads by op and name."""
 
 GPU_WORKLOADS: Mapping[str, Mapping[str, Workload]] = {
     "preprocess": {

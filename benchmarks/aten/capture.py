@@ -26,7 +26,7 @@ from maskjet.errors import InputError, UnsupportedError
 from maskjet.networks.torchvision.ownership import check_parts
 
 Detections = list[dict[str, torch.Tensor]]
-"""Per image as torchvision returns them: boxes, labels, scores and, of Mask R-CNN, masks."""
+"""Detections of each image as torchvision returns them: boxes, labels, scores and, from Mask R-CNN, masks."""
 
 _torchvision_batched_nms = box_ops.batched_nms
 _LOCK = threading.Lock()
@@ -62,7 +62,7 @@ def _batched_nms_fake(
 
 
 BATCHED_NMS = torch.ops.maskjet.batched_nms.default
-"""The operator as it stands in graphs."""
+"""The operator, as graphs call it."""
 
 
 @dataclass(frozen=True)
@@ -75,11 +75,11 @@ class Program:
     sizes: tuple[tuple[int, ...], ...]
     """(channels, height, width) of each image of the batch, before the model resizes them."""
     dtype: torch.dtype
-    """Of the images."""
+    """Data type of the images."""
     device: torch.device
-    """Of the images and the weights."""
+    """Device of the images and the weights."""
     notes: tuple[str, ...]
-    """What differs from the model, one line each."""
+    """Differences from the model, one line each."""
 
     @torch.inference_mode()
     def detect(self, images: Sequence[torch.Tensor]) -> Detections:
@@ -147,7 +147,7 @@ def capture(model: GeneralizedRCNN, images: Sequence[torch.Tensor]) -> Program:
 
 
 class _Inference(nn.Module):
-    """What is captured: all but pasting the masks."""
+    """The module that is captured: all but pasting the masks."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -235,7 +235,7 @@ def _normalise(layer: nn.BatchNorm2d, features: torch.Tensor) -> torch.Tensor:
 
 
 def _keep_cell_anchors(_dtype: torch.dtype, _device: torch.device) -> None:
-    """They were settled before; to set attributes while a graph is captured is an error."""
+    """Do nothing: the anchors were settled before, and setting attributes during capture is an error."""
 
 
 def _list(shapes: Any) -> str:

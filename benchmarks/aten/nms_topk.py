@@ -3,7 +3,7 @@
 Pattern:     batched_nms(boxes, scores, classes, iou) → slice(0, 0, k)
 Replacement: nms_topk(boxes, scores, classes, iou, k)
 
-What takes rows by the result stays as it is, which is why the pattern ends before it.
+Nodes that index with the result stay unchanged; so the pattern ends before them.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _match(nms: Node) -> _Cut | str:
 
 
 def _is_size_below(user: Node, count: int) -> bool:
-    """Whether a user only checks how many boxes stay, or takes the smaller of this and k: the same after the fold."""
+    """Whether a user only checks the number of boxes kept, or takes its minimum with k: both hold after the fold."""
     if not calls(user, torch.ops.aten.sym_size.int):
         return False
     checks = checks_of(user)
@@ -118,4 +118,4 @@ def _replace(graph: Graph, match: _Cut) -> None:
 
 
 FOLD: Rewrite[Any] = Rewrite("nms_topk", _anchors, _match, _replace)
-"""See the module."""
+"""Rewrite that folds the slice into the NMS."""

@@ -1,11 +1,11 @@
-"""RoIAlign over several levels without a write into zeros per level.
+"""RoIAlign over several levels without writing each level into zeros.
 
 Pattern:     levels = the level of each box; zeros(boxes, channels, h, w); then per level
              eq(levels, level) → where → getitem → index(boxes) → roi_align → to → index_put_(into the zeros)
 Replacement: `GATHER`: the same up to roi_align, then concat + argsort + one gather, as published.
              `PICK`: one operator in which each box picks its level, `maskjet::roi_align_levels`.
 
-Both give a box whose level is none of these, as a NaN makes it, zeros, as the pattern does.
+A box on no level (caused by NaN) gets zeros in both, as in the pattern.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ def roi_align_levels(
     """Pool each box from the feature map of its level, as torchvision's `roi_align` does from one.
 
     Args:
-        features: Per level [B, C, H, W], of one type.
+        features: Feature map of each level, [B, C, H, W], all of one dtype.
         rois: [N, 5]: the image's position in the batch, then xyxy in pixels of the input.
         levels: int64 [N]: each box's position in features; with any other it pools zeros.
-        scales: Per level, from pixels of the input to those of the feature map.
+        scales: Scale of each level, from pixels of the input to those of the feature map.
         pooled_height: Rows of the result.
         pooled_width: Columns of the result.
         sampling_ratio: Samples per cell and side; at most 0 takes as many as pixels of the feature map.
@@ -79,10 +79,10 @@ def _roi_align_levels_fake(
 
 @dataclass(frozen=True)
 class _Level:
-    """One turn of the loop."""
+    """One level: one iteration of the loop."""
 
     number: int
-    """What the boxes' levels are compared with."""
+    """The level's number, which the boxes' levels are compared with."""
     levels: Node
     rois: Node
     feature: Node
@@ -92,9 +92,9 @@ class _Level:
     chosen: Node
     """Positions of the level's boxes."""
     pooled: Node
-    """What is written to these positions."""
+    """The pooled rows written to these positions."""
     nodes: tuple[Node, ...]
-    """All of the turn's, in the graph's order, but for index_put_."""
+    """All nodes of the iteration except index_put_, in the graph's order."""
 
 
 @dataclass(frozen=True)
@@ -116,14 +116,14 @@ def _anchors(graph: Graph) -> Iterator[Node]:
 
 
 def _next_write(written: Node) -> Node | None:
-    """The index_put_ that is a node's only user and writes into it."""
+    """The index_put_ that writes into a node and is its only user; None if there is none."""
     users = _users(written)
     is_write = len(users) == 1 and calls(users[0], _aten.index_put_.default) and users[0].args[0] is written
     return users[0] if is_write else None
 
 
 def _users(node: Node, *known: Node) -> list[Node]:
-    """What uses a node besides checks and what is known."""
+    """Users of a node, except those that only check it and those already known."""
     ignored = {*checks_of(node), *known}
     return [user for user in node.users if user not in ignored]
 
@@ -147,7 +147,7 @@ def _match(zeros: Node) -> _Loop | str:
 
 
 def _check_result(zeros: Node, levels: Sequence[_Level]) -> str | None:
-    """Why the zeros are not what `roi_align` of all boxes returns."""
+    """The reason why the zeros differ in size or type from `roi_align` of all boxes; None if they agree."""
     first, written = levels[0], zeros.meta["val"]
     features = [level.feature.meta["val"] for level in levels]
     for feature in features:
@@ -207,7 +207,7 @@ def _replace_by_gather(graph: Graph, loop: _Loop) -> None:
 
 
 def _gather(levels: Any, chosen: list[Any], pooled: list[Any]) -> Any:
-    """Bring what the levels pooled into the order of the boxes; traced into the graph."""
+    """Bring the levels' pooled rows into the order of the boxes; traced into the graph."""
     outside = _aten.bitwise_or.Tensor(_aten.lt.Scalar(levels, 0), _aten.ge.Scalar(levels, len(chosen)))
     nowhere = _aten.where.default(outside)[0]
     rows = _aten.cat.default([*chosen, nowhere])  # a permutation of all boxes
@@ -236,7 +236,7 @@ def _replace_by_pick(graph: Graph, loop: _Loop) -> None:
 
 
 def _take_over(graph: Graph, old: Node, new: Node) -> None:
-    """Let a node take another's place in all but what checks the other."""
+    """Replace a node by another, except in the nodes that only check it."""
     new.meta.update(old.meta)
     for check in checks_of(old):
         graph.erase_node(check)
@@ -244,6 +244,6 @@ def _take_over(graph: Graph, old: Node, new: Node) -> None:
 
 
 GATHER: Rewrite[Any] = Rewrite("pooler_gather", _anchors, _match, _replace_by_gather)
-"""See the module."""
+"""Rewrite of the loop that gathers the levels' pooled rows."""
 PICK: Rewrite[Any] = Rewrite("pooler_pick", _anchors, _match, _replace_by_pick)
-"""See the module."""
+"""Rewrite of the loop that picks each box's level in the kernel."""

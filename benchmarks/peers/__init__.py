@@ -1,4 +1,4 @@
-"""Other projects that run RF-DETR-Seg, called as they call themselves, where they are installed.
+"""Other projects that run RF-DETR-Seg, under their own names, where they are installed.
 
 A peer's masks may differ where a value lies within 1e-3 of zero: none rounds exactly as the reference does. The reports
 say by how much each did.
@@ -23,15 +23,15 @@ class Peer:
     """One project in one of its modes."""
 
     name: str
-    """For reports and the command line."""
+    """Name in reports and on the command line."""
     what: str
-    """One line on it."""
+    """One line that describes the peer."""
     pipeline: BuildPipeline | None = None
-    """Makes its whole way from an RGB frame to COCO RLE on the host."""
+    """Builds its whole pipeline, from an RGB frame to COCO RLE on the host."""
     postprocess: Rung | None = None
-    """Its way from the network's output to detections."""
+    """The rung of its postprocess, from the network's output to detections."""
     is_oracle: bool = False
-    """Whether it is what ours should equal; nobody runs it so."""
+    """Whether it is a reference for correctness, in a mode that nobody uses in practice."""
 
 
 def _rung(peer: str, what: str, build: Callable[[torch.device], Postprocess], *, makes_rle: bool = False) -> Rung:
@@ -86,12 +86,12 @@ PEERS: Mapping[str, Peer] = {
         ),
     )
 }
-"""By name."""
+"""Peers by name."""
 PIPELINES: Mapping[str, BuildPipeline] = {
     peer.name: peer.pipeline for peer in PEERS.values() if peer.pipeline is not None and not peer.is_oracle
 }
-"""Those that run whole videos, by name."""
+"""Peers that run whole videos, by name."""
 POSTPROCESSES: Mapping[str, Rung] = {
     peer.name: peer.postprocess for peer in PEERS.values() if peer.postprocess is not None
 }
-"""Those that take part in the ablation, by name."""
+"""Peers that take part in the ablation, by name."""

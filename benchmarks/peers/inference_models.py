@@ -1,4 +1,4 @@
-"""inference-models: its postprocess to RLE, and its whole way from a frame to COCO RLE on the host."""
+"""inference-models: its postprocess to RLE, and its whole pipeline from a frame to COCO RLE on the host."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _identity(device: torch.device) -> object:
 
 
 def _metadata(size_hw: tuple[int, int]) -> object:
-    """What the peer's preprocessing says of an image of that size, stretched to the network's input."""
+    """The peer's preprocessing metadata of an image of that size, stretched to the network's input."""
     entities = importlib.import_module("inference_models.entities")
     packages = importlib.import_module("inference_models.models.common.roboflow.model_packages")
     size, side = entities.ImageDimensions(*size_hw), 4 * MASK_SIDE

@@ -1,4 +1,4 @@
-"""What all peers share: importing them, giving them weights, and keeping their settings from everything else.
+"""Shared by all peers: importing them, loading weights into them, and keeping their settings from everything else.
 
 Both projects set PyTorch's float32 products to "high" (TF32 on a GPU) for the whole process when they are imported.
 Here they run under that setting, and whatever else runs in the process keeps its own.
@@ -22,7 +22,7 @@ from maskjet.spec import SPECS, ModelSpec
 NANO = SPECS["rf-detr-seg-nano"]
 """The one architecture that all peers have."""
 TF32 = "high"
-"""PyTorch's word for it."""
+"""PyTorch's name of it."""
 
 
 def load_module(module: str, package: str) -> ModuleType:
@@ -30,7 +30,7 @@ def load_module(module: str, package: str) -> ModuleType:
 
     Args:
         module: Its dotted name.
-        package: What to install to have it.
+        package: Name of the package to install.
 
     Returns:
         The module.
@@ -40,14 +40,14 @@ def load_module(module: str, package: str) -> ModuleType:
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # not ours to heed
+            warnings.simplefilter("ignore")  # a peer's warnings are not maskjet's
             return importlib.import_module(module)
     except Exception as error:  # whatever else its own dependencies raise
         raise UnsupportedError(f"{module} can't be imported, {error}: pip install {package}") from error
 
 
 def check_spec(spec: ModelSpec) -> None:
-    """Whether the peers have an architecture.
+    """Check that the peers have an architecture.
 
     Raises:
         UnsupportedError: They have not.
@@ -58,7 +58,7 @@ def check_spec(spec: ModelSpec) -> None:
 
 @torch.no_grad()
 def fill(module: Any, state: Mapping[str, torch.Tensor]) -> None:
-    """Copy weights into a peer's module; of its 13 query groups into the first, the one that infers."""
+    """Copy weights into a peer's module; of its 13 query groups only the first, which inference uses, is set."""
     theirs = module.state_dict()
     for name, tensor in state.items():
         theirs[name][: len(tensor)] = tensor
@@ -66,7 +66,7 @@ def fill(module: Any, state: Mapping[str, torch.Tensor]) -> None:
 
 @contextmanager
 def building(what: str) -> Generator[None]:
-    """Say of whatever a peer raises that it can't run, and keep its warnings to itself."""
+    """Build a peer with TF32 products and without its warnings; turn its exceptions into UnsupportedError."""
     try:
         with warnings.catch_warnings(), float32_products(TF32):
             warnings.simplefilter("ignore")
@@ -79,7 +79,7 @@ def building(what: str) -> Generator[None]:
 
 @contextmanager
 def float32_products(precision: str) -> Generator[None]:
-    """Run something under a precision of float32 products, and go back to the one before."""
+    """Set the precision of float32 products for a while, then restore the one before."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(precision)
     try:

@@ -1,4 +1,4 @@
-"""rfdetr: its postprocess, and its whole way from a frame to COCO RLE on the host."""
+"""rfdetr: its postprocess, and its whole pipeline from a frame to COCO RLE on the host."""
 
 from __future__ import annotations
 

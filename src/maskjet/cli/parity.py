@@ -47,18 +47,14 @@ _AgainOption = Annotated[
 ]
 CountOption = Annotated[int, typer.Option(help="Number of generated streets.")]
 SeedOption = Annotated[int, typer.Option(help="Seed of the first generated street.")]
-ResamplesOption = Annotated[
-    int, typer.Option(help="Bootstrap resamples for the intervals; 0 leaves them out.")
-]
+ResamplesOption = Annotated[int, typer.Option(help="Bootstrap resamples for the intervals; 0 leaves them out.")]
 _DumpArgument = Annotated[Path, typer.Argument(help="A file that parity dump wrote.")]
 
 
 @parity_app.command("dump")
 @with_config("device", "precision", "engine", "compile", "implementation", "resample")
 def parity_dump(
-    out: Annotated[
-        Path, typer.Argument(help="The file to write, .npz; repeat the command after an interruption.")
-    ],
+    out: Annotated[Path, typer.Argument(help="The file to write, .npz; repeat the command after an interruption.")],
     *,
     images: ImagesOption = None,
     coco_dir: CocoDirOption = None,

@@ -47,7 +47,7 @@ _CHUNK = 2**24
 # Most bytes of Python objects for one detection with its mask, for one image, and for one byte of JSON.
 _DETECTION_BYTES, _IMAGE_BYTES, _JSON_FACTOR = 700, 1000, 32
 _DEEPEST = 8  # levels of the header, which `dataclasses.asdict` and Jinja walk recursively
-_ROUNDING = 1 - 2**-8  # the threshold is compared in bfloat16: a kept confidence may be smaller by this factor
+_ROUNDING = 1 - 2**-8  # bfloat16's rounding: a confidence that passed a threshold may be smaller by this factor
 
 
 class _Member(NamedTuple):

@@ -104,8 +104,8 @@ class Difference:
     kind: DifferenceKind
     """The kind of difference."""
     amount: float
-    """For a box the largest coordinate difference in pixels, for a mask 1 - IoU, for a confidence the absolute
-    difference; for other kinds the detection's confidence."""
+    """Largest coordinate difference of a box in pixels, 1 - IoU of a mask, or absolute difference of a confidence; for
+    the other kinds the detection's confidence."""
     detection: str
     """Class, confidence and box of the expected detection, or of the actual one if it was added."""
     xyxy: tuple[float, float, float, float]
