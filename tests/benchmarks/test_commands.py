@@ -46,6 +46,7 @@ def test_every_command_helps_and_leaves_the_product_as_it_was(module, run):
     assert product.app is before
 
 
+@pytest.mark.slow
 def test_a_command_runs_as_a_module():
     command = [sys.executable, "-m", "benchmarks.ops", "--only", "select", "--runs", "1", "--device", "cpu"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)

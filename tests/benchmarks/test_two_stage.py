@@ -21,6 +21,7 @@ def _quick(monkeypatch):
     monkeypatch.setattr(planted, "_STEPS", 6)
 
 
+@pytest.mark.slow
 def test_planted_detectors_find_about_what_was_asked_for():
     images = [torch.from_numpy(np.array(sample(n, size_hw=(96, 160)).image)).permute(2, 0, 1) / 255 for n in range(2)]
     options = {"min_size": 96, "max_size": 160}
@@ -61,6 +62,7 @@ def test_contenders_are_paired_and_written(tmp_path):
     assert len(report.rows()) == 9
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_quick")
 def test_pooling_is_compared_and_timed():
     theirs, ours = measure_pooling(20, 3, 2, torch.device("cpu"))

@@ -586,6 +586,7 @@ def test_importing_needs_no_extra():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
+@pytest.mark.slow
 def test_the_benchmark_times_what_matches(files, tmp_path):
     report = onnx_files.run(files("faster"), tmp_path / "report.json", size_hw=SIZE_HW, runs=1)
     assert [m.variant for m in report.measurements] == ["as exported", "nms_top_k", "level_pooling", "all"]
@@ -596,6 +597,7 @@ def test_the_benchmark_times_what_matches(files, tmp_path):
     assert json.loads((tmp_path / "report.json").read_text())["threads"] == 2
 
 
+@pytest.mark.slow
 def test_the_benchmark_times_nothing_that_differs(files, monkeypatch):
     shares = chain([0.0] * 3, repeat(math.inf))  # as exported on three images, then all others
     monkeypatch.setattr(onnx_files, "_share", lambda *_: next(shares))
