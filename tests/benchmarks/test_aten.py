@@ -129,6 +129,7 @@ def settled(model):
     }
 
 
+@pytest.mark.slow
 class TestCapture:
     def test_model_is_left_as_it_was(self):
         model, image = planted(MaskRCNN), picture(0)

@@ -270,6 +270,7 @@ def cut_out(data, starts, rng):
     return data[: starts[0]] + (bytes(end - starts[0]) if "over" in what else b"") + data[end:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("b_frames", [0, 2])
 @pytest.mark.parametrize("kind", ["mkv", "ts", "flv", "fragmented.mp4"])
 def test_no_frame_has_the_index_of_another(kind, b_frames, tmp_path):

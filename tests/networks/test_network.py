@@ -50,6 +50,7 @@ def images(batch, seed=0):
     return torch.randn(batch, 3, TINY.input_size, TINY.input_size, generator=torch.Generator().manual_seed(seed))
 
 
+@pytest.mark.slow
 def test_compiles_without_graph_breaks_at_any_batch():
     torch.compiler.reset()
     network = tiny_network()

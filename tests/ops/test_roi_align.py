@@ -32,6 +32,7 @@ def boxes(batch, count, seed):
     return torch.cat((corner, corner + side * (0.6 + 0.8 * torch.rand(batch, count, 2, generator=generator))), dim=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("implementation", on_cpu("roi_align"))
 @pytest.mark.parametrize(("size", "batch", "levels"), [(7, 1, 4), (14, 1, 4), (3, 2, 4), (2, 1, 1), (5, 2, 3)])
 def test_bins_are_torchvisions(implementation, size, batch, levels):

@@ -8,6 +8,7 @@ ROOT = Path(__file__).parents[2]
 LOCK = ROOT / "requirements" / "run.txt"
 
 
+@pytest.mark.slow
 def test_the_base_install_keeps_its_promises():
     command = [sys.executable, ROOT / "tools" / "check_install.py", "--base", LOCK]
     done = subprocess.run(command, capture_output=True, text=True, timeout=500)

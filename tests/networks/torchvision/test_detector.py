@@ -62,6 +62,7 @@ def test_detections_are_torchvisions(seed, sizes):
     assert output.is_exact.all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_masks", [False, True])
 @pytest.mark.parametrize(
     "options",

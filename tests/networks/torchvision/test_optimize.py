@@ -252,6 +252,7 @@ def test_compiled_it_finds_the_same(monkeypatch):
         assert fast.report().network.startswith("compiled: batches of 1 × 160 × 96 in ")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are compiled for the GPU, not interpreted")
 @pytest.mark.parametrize("candidates", [200, 5])  # 30 proposals of 6 classes are 180; of the usual 8,192 most are empty
 @pytest.mark.parametrize("has_masks", [True, False])
