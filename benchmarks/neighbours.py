@@ -84,10 +84,11 @@ def main() -> None:
             rows.append(row)
             print("{setting:24} {neighbours} neighbours {p50_ms:8.1f} ms, at most {worst_ms:8.1f}".format(**row))
     if options.out is not None:
+        from maskjet.files import write_json
         from maskjet.parity.machine import describe_machine  # after the measurements, which it would disturb
 
         report = {"machine": asdict(describe_machine()), "measurements": rows}
-        options.out.write_text(json.dumps(report, indent=2) + "\n")
+        write_json(options.out, report)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +46,7 @@ def _beside(fps: float, peer: float) -> str:
 def render(text: str, measurements: Iterable[Mapping[str, Any]]) -> str:
     """README's text with its table made anew."""
     table = speed_table(measurements)
-    replace: Callable[[re.Match[str]], str] = lambda marks: f"{marks[1]}{table}{marks[2]}"  # noqa: E731
-    found, count = _MARKS.subn(replace, text)
+    found, count = _MARKS.subn(lambda marks: f"{marks[1]}{table}{marks[2]}", text)
     assert count == 1, "README.md must have one table between the marks of speed."
     return found
 

@@ -8,7 +8,6 @@ which the peers can run as well. Each variant's detections are dumped once; then
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from maskjet.errors import InputError, SourceError, UnsupportedError
 from maskjet.files import write_json
 from maskjet.parity import RESAMPLES, check, coco
 from maskjet.parity.dump import Dump, write_dump
+from maskjet.parity.dump_file import as_json
 from maskjet.parity.images import KeptImages, Traffic
 from maskjet.parity.machine import Machine, describe_machine
 from maskjet.parity.table import as_table
@@ -182,7 +182,7 @@ def _path(folder: Path, part: StudyPart, variant: Variant) -> Path:
 def _load(path: Path, variant: Variant, streets: Traffic) -> Dump:
     """A variant's dump, which must be one: a file may have been copied, or be of another number of images."""
     dump = Dump.load(path)
-    expected = (variant.name, variant.program, json.loads(json.dumps(streets.describe())))
+    expected = (variant.name, variant.program, as_json(streets.describe()))
     got = (dump.variant.get("name"), dump.variant.get("program"), dict(dump.images))
     if got != expected:
         raise SourceError(

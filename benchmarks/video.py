@@ -146,10 +146,7 @@ def _draw(folder: Path, size_hw: tuple[int, int], frames: int) -> Path:
     height, width = size_hw
     path = folder / f"street_{width}x{height}_{frames}_{_SEED}.mp4"
     if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(".partial.mp4")
-        traffic.write_video(partial, size_hw=size_hw, frames=frames, seed=_SEED)
-        partial.replace(path)
+        traffic.write_video(path, size_hw=size_hw, frames=frames, seed=_SEED)
     return path
 
 

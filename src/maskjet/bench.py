@@ -140,13 +140,15 @@ def measure_source(
 def _decode(source: str, most: int) -> tuple[str, list[Image], float]:
     """The source's name, its first frames, and the milliseconds that one takes to decode."""
     images: list[Image] = []
+    kept = 0  # bytes
     with open_source(source) as opened:
         if opened.is_live:
             raise InputError(f"source must be one that can be read again, {opened.name!r} is live.")
         start = time.perf_counter()
         for frame in islice(opened, most):
             images.append(frame.image)
-            if sum(image.nbytes for image in images) >= _MOST_BYTES:
+            kept += frame.image.nbytes
+            if kept >= _MOST_BYTES:
                 break
         seconds = time.perf_counter() - start
     if not images:

@@ -12,6 +12,7 @@ from benchmarks import ablation, capture, onnx_files, ops, probe, replay, study,
 from benchmarks.command import start
 from maskjet import traffic
 from maskjet.cli import app as product
+from tests.cli.command_line import call
 
 COMMANDS = (ablation, capture, onnx_files, ops, probe, replay, study, two_stage, video)
 SMALL = ("--size", "160x96")
@@ -28,13 +29,7 @@ def clip(tmp_path_factory):
 def run(capsys):
     """Exit code, stdout, stderr of a module's command within this process."""
 
-    def call(module, *arguments):
-        sys.argv = [module.__name__, *map(str, arguments)]
-        with pytest.raises(SystemExit) as exit_info:
-            start(module.main)
-        return exit_info.value.code, *capsys.readouterr()
-
-    return call
+    return lambda module, *arguments: call(capsys, module.__name__, *arguments, start=lambda: start(module.main))
 
 
 @pytest.mark.parametrize("module", COMMANDS)

@@ -1,17 +1,17 @@
 """maskjet bench on the command line, and what it measures."""
 
 import json
-import sys
+from functools import partial
 
 import pytest
 import torch
 
 from maskjet import bench, traffic
-from maskjet.cli.main import main
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError, SourceError
 from maskjet.media.frames import open_source
 from maskjet.model import Model, read_network
+from tests.cli.command_line import call
 
 CPU = EngineConfig(device="cpu")
 
@@ -32,13 +32,7 @@ def clip(tmp_path_factory):
 def maskjet(capsys):
     """Exit code, stdout, stderr of the command line within this process."""
 
-    def run(*arguments):
-        sys.argv = ["maskjet", "bench", *map(str, arguments)]
-        with pytest.raises(SystemExit) as exit_info:
-            main()
-        return exit_info.value.code, *capsys.readouterr()
-
-    return run
+    return partial(call, capsys, "maskjet", "bench")
 
 
 def test_json_has_everything(maskjet, clip):

@@ -1,13 +1,13 @@
 """maskjet parity on the command line."""
 
 import json
-import sys
+from functools import partial
 
 import cv2
 import pytest
 
 from maskjet import traffic
-from maskjet.cli.main import main
+from tests.cli.command_line import call
 from tests.parity.dumps import FAULTS, IMAGES, STREETS, detections, dump, truthful
 
 
@@ -15,13 +15,7 @@ from tests.parity.dumps import FAULTS, IMAGES, STREETS, detections, dump, truthf
 def maskjet(capsys):
     """Exit code, stdout, stderr of the command line within this process."""
 
-    def run(*arguments):
-        sys.argv = ["maskjet", "parity", *map(str, arguments)]
-        with pytest.raises(SystemExit) as exit_info:
-            main()
-        return exit_info.value.code, *capsys.readouterr()
-
-    return run
+    return partial(call, capsys, "maskjet", "parity")
 
 
 @pytest.fixture

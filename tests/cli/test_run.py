@@ -13,10 +13,10 @@ import pytest
 
 from maskjet import traffic
 from maskjet.cli import run as run_command
-from maskjet.cli.main import main
 from maskjet.errors import DeviceError, InputError, OutputError, SourceError, UnsupportedError
 from maskjet.media.frames import ListSource, open_source
 from maskjet.model import Model
+from tests.cli.command_line import call
 
 
 @pytest.fixture(scope="module")
@@ -36,11 +36,7 @@ def other(tmp_path_factory):
 
 def run(*arguments, capsys=None):
     """Exit code, stdout, stderr of the command line within this process."""
-    sys.argv = ["maskjet", *map(str, arguments)]
-    with pytest.raises(SystemExit) as exit_info:
-        main()
-    out, err = capsys.readouterr()
-    return exit_info.value.code, out, err
+    return call(capsys, "maskjet", *arguments)
 
 
 def test_run_writes_every_output_and_says_so(clip, tmp_path, capsys):

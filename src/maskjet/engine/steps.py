@@ -19,6 +19,7 @@ from maskjet.detections import Detections
 from maskjet.engine.compilation import Compiler
 from maskjet.ops.encode_masks.strings import Strings
 from maskjet.ops.preprocess import check_frames
+from maskjet.ops.preprocess.region import stretch
 from maskjet.ops.select import check_rows
 from maskjet.ops.selection import MaskQueries, Selection, SizeTable, check_image_sizes
 from maskjet.spec import ModelSpec, TwoStageSpec
@@ -73,6 +74,16 @@ class Steps(ABC):
     @abstractmethod
     def work(self, batch: int, size_hw: tuple[int, int]) -> Work:
         """Allocate buffers for batches of frames of one size, and make them ready to run."""
+
+    def preprocessing(self, size_hw: tuple[int, int]) -> Mapping[str, Any]:
+        """Options of preprocess that stretch frames to a size and normalise them for this network."""
+        return {
+            "region": stretch(size_hw),
+            "mean": self.spec.mean,
+            "std": self.spec.std,
+            "order": "rgb",
+            "resample": self.config.resample,
+        }
 
 
 def _on_cpu(run: Callable[..., Any]) -> Callable[..., None]:

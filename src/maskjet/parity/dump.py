@@ -6,7 +6,6 @@ The header states the format's version; files of other versions are refused. `du
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -264,7 +263,7 @@ def write_dump(
     """
     empty = Dump(variant.identify(network), describe_run(), images.describe(), [], [], [])
     with border(InputError, f"{str(path)!r} can't be begun"):
-        dump_file.check_header(_as_json(empty._header()))
+        dump_file.check_header(dump_file.as_json(empty._header()))
     parts = _Parts(path, empty)
     done = parts.load(images)
     start = sum(len(part.names) for part in done)
@@ -336,9 +335,12 @@ class _Parts:
         return {"number": self._number, "after": self._digest}
 
     def _check_origin(self, part: Dump) -> None:
-        if (part.variant, part.images) != (_as_json(self._empty.variant), _as_json(self._empty.images)):
+        if (part.variant, part.images) != (
+            dump_file.as_json(self._empty.variant),
+            dump_file.as_json(self._empty.images),
+        ):
             raise self._begun_with("another variant or other images")
-        if _where(part.run) != _where(_as_json(self._empty.run)):
+        if _where(part.run) != _where(dump_file.as_json(self._empty.run)):
             raise self._begun_with("another machine or other versions")
 
     def _check_images(self, images: Images, rows: Sequence[tuple[str, str]]) -> None:
@@ -372,10 +374,6 @@ def _with_rows(empty: Dump, rows: Sequence[tuple[str, str, Detections]]) -> Dump
 def _where(run: Mapping[str, Any]) -> tuple[Any, ...]:
     """The parts of `describe_run` that may affect a result."""
     return run["cpu"], run["gpu"] and run["gpu"]["name"], run["versions"], run["commit"]
-
-
-def _as_json(value: Any) -> Any:
-    return json.loads(json.dumps(value))
 
 
 def _as_text(name: str) -> str:

@@ -58,13 +58,18 @@ class _Member(NamedTuple):
     shape: tuple[int, ...]
 
 
+def as_json(value: Any) -> Any:
+    """A value as it comes back from JSON: tuples become lists, keys texts."""
+    return json.loads(json.dumps(value))
+
+
 def write(path: Path, header: Header, fields: Fields) -> str:
     """Check a header and arrays, then write them; an existing file is replaced once the new one is complete.
 
     Returns:
         The digest of the contents.
     """
-    header = json.loads(json.dumps(header))
+    header = as_json(header)
     check(header, fields)
     header["digest"] = _digest(header, fields)
     data = np.frombuffer(json.dumps(header).encode(), np.uint8)

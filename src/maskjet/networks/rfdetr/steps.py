@@ -8,7 +8,6 @@ from maskjet.config import EngineConfig, Step
 from maskjet.engine.compilation import Compiler
 from maskjet.engine.steps import Postprocessing, Steps, Work
 from maskjet.networks.rfdetr.network import RFDETR
-from maskjet.ops.preprocess.region import stretch
 from maskjet.spec import ModelSpec
 
 
@@ -60,13 +59,7 @@ class _Work(Work):
         super().__init__(steps, batch, size_hw)
         self._inputs = steps.inputs(batch)
         self._network = steps.compiler.for_batch(batch)
-        self._preprocessing = {
-            "region": stretch((steps.spec.input_size, steps.spec.input_size)),
-            "mean": steps.spec.mean,
-            "std": steps.spec.std,
-            "order": "rgb",
-            "resample": steps.config.resample,
-        }
+        self._preprocessing = steps.preprocessing((steps.spec.input_size, steps.spec.input_size))
         self._selecting = {
             "thresholds": steps.thresholds,
             "class_map": steps.class_map,

@@ -17,7 +17,6 @@ from maskjet.detections import Detections
 from maskjet.engine.compilation import Compiler
 from maskjet.engine.steps import Postprocessing, Steps, Work
 from maskjet.networks.torchvision.detector import StaticDetector, StaticOutput
-from maskjet.ops.preprocess.region import stretch
 from maskjet.ops.selection import Selection
 from maskjet.spec import TwoStageSpec
 
@@ -100,13 +99,7 @@ class _Work(Work):
         self._inner = self._inputs[:, :, :height, :width]
         # Kept: memory that a graph reads must not be freed.
         self._resized, self._originals = steps.sizes(batch, (height, width)), steps.sizes(batch, size_hw)
-        self._preprocessing = {
-            "region": stretch((height, width)),
-            "mean": steps.spec.mean,
-            "std": steps.spec.std,
-            "order": "rgb",
-            "resample": steps.config.resample,
-        }
+        self._preprocessing = steps.preprocessing((height, width))
 
     def run(self, frames: torch.Tensor) -> None:
         with self.steps.mark("preprocess"):
