@@ -121,7 +121,6 @@ def plant_detector(
     model.requires_grad_(requires_grad=False)
     with torch.inference_mode():
         normalise_features(model, images)
-        _plant_masks(model, images)
         classifier, regressor = model.roi_heads.box_predictor.cls_score, model.roi_heads.box_predictor.bbox_pred
         _rescale(classifier, _watched(classifier, lambda: model(list(images))), _CERTAIN)
         classifier.bias[1 + _CLASSES :] -= 10 * _CERTAIN
@@ -140,6 +139,7 @@ def plant_detector(
             return sum(len(found["boxes"]) for found in model(list(images))) / len(images) > survivors
 
         growth.copy_((_bisect(finds_more, (0.0, _GROWTH)) * weights).expand_as(growth))
+        _plant_masks(model, images)  # last: before, a small image has no detection whose masks could be seen
     return model
 
 

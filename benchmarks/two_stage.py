@@ -30,7 +30,7 @@ from maskjet.traffic import sample
 
 SETTINGS = ("default", "stress")
 """The model's own thresholds, or a score threshold of 0, which makes every class of every proposal a candidate."""
-_CANDIDATES, _SURVIVORS = 500, 60
+CANDIDATES, SURVIVORS = 500, 60
 _POOLED = ((1000, 7), (100, 14))  # boxes and bins: of the box head, and of the mask head
 _IMAGES = 4
 
@@ -103,8 +103,8 @@ def run(
         planted = plant_detector(
             model,
             [to_float(image, where) for image in images],
-            candidates=_CANDIDATES,
-            survivors=_SURVIVORS,
+            candidates=CANDIDATES,
+            survivors=SURVIVORS,
             min_size=min(size_hw),
             max_size=max(size_hw),
         )
