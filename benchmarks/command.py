@@ -1,4 +1,4 @@
-"""Starting a benchmark's command like maskjet's own, with the same errors and exit codes."""
+"""Start a benchmark's command like maskjet's own, with the same errors and exit codes; options they share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 ReportOption = Annotated[Path | None, typer.Option(help="A JSON file for the report.")]
 SizeOption = Annotated[str, typer.Option(help="312, 720p, 1080p or WIDTHxHEIGHT.")]
 SizesOption = Annotated[list[str] | None, typer.Option("--size", help="312, 720p, 1080p or WIDTHxHEIGHT; repeatable.")]
-OnlyOption = Annotated[list[str] | None, typer.Option(help="A contender's name; may be repeated.")]
+OnlyOption = Annotated[list[str] | None, typer.Option(help="Measure only this one; may be repeated.")]
 
 
 def start(command: Callable[..., None]) -> None:

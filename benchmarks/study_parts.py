@@ -17,7 +17,7 @@ from maskjet.spec import SPECS
 
 _CERTAIN = 0.4
 CONFIDENCES = (_CERTAIN,)
-"""Confidences from which the study counts again. Nano's dumps have only detections above it: 53 per image."""
+"""Confidences from which the study counts separately. Nano's dumps hold only detections above 0.4: 53 per image."""
 SIZE_HW = (360, 640)
 """(height, width) of the streets."""
 _PLANTED = 25  # detections above 0.5 per image
@@ -27,12 +27,12 @@ _BATCH = 8
 
 @dataclass(frozen=True)
 class Question:
-    """A question that some comparisons answer together."""
+    """A question, and the comparisons that answer it."""
 
     title: str
     """The question, in words."""
     pairs: Sequence[tuple[str, str]]
-    """Pairs of an expected and an actual variant."""
+    """Names of the expected and the actual variant of each comparison."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ DEMO = StudyPart(
             (("postprocess: reference", "fp32"), ("postprocess: cpu", "fp32")),
         ),
         Question(
-            "engine: a graph is what the steps are, at any depth",
+            "engine: graphs at any depth against step by step",
             (
                 ("fp32", "fp32, graph, depth 1"),
                 ("fp32, graph, depth 1", "fp32, graph, depth 4"),
@@ -131,7 +131,7 @@ DEMO = StudyPart(
 
 NANO = StudyPart(
     name="nano",
-    what="RF-DETR-Seg Nano with planted random weights on generated streets of one shape",
+    what="RF-DETR-Seg Nano with calibrated random weights on generated streets",
     make_network=lambda images: plant_network(
         SPECS[_SPEC], [images.at(number)[1] for number in range(8)], survivors=_PLANTED
     ),
@@ -155,7 +155,7 @@ NANO = StudyPart(
             (("postprocess: reference", "fp32"), ("postprocess: cpu", "fp32")),
         ),
         Question(
-            "the whole pipeline: rfdetr's predict() without TF32 against ours, and against itself run otherwise",
+            "the whole pipeline: rfdetr's predict() without TF32 against ours, its other modes and inference-models",
             tuple(
                 ("rfdetr predict(), no TF32", name)
                 for name in (

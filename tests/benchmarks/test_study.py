@@ -69,9 +69,9 @@ def test_what_is_not_there_is_not_compared(folder, tmp_path):
     pairs = [(r.expected["name"], r.actual["name"]) for part in report.parts for a in part.answers for r in a.reports]
     assert pairs == [("preprocess: reference", "preprocess: cv2 itself")]
     shutil.copy(folder / "demo" / "fp32.npz", tmp_path / "demo" / "preprocess_reference.npz")
-    with pytest.raises(SourceError, match=r"must be a dump of .'preprocess: reference'.*, it is of .'fp32'"):
+    with pytest.raises(SourceError, match=r"must be a dump of .'preprocess: reference'.*, got one of .'fp32'"):
         study.compare(tmp_path, images=3, size_hw=SIZE)
-    with pytest.raises(SourceError, match=r"must be a dump of .*'count': 4.*, it is of .*'count': 3"):
+    with pytest.raises(SourceError, match=r"must be a dump of .*'count': 4.*, got one of .*'count': 3"):
         study.compare(folder, images=4, size_hw=SIZE)
     (tmp_path / "demo" / "preprocess_reference.npz").write_bytes(b"")
     with pytest.raises(SourceError, match="must be a dump"):
