@@ -67,7 +67,7 @@ def _share(request: Request, expected: Instances, strings: list[bytes], actual: 
 
 
 def _as_selection(found: Instances, count: int, query: torch.Tensor) -> ops.Selection:
-    """Convert to a `Selection` on the CPU; without queries of its own it takes the given ones, which masks verify."""
+    """Convert to a `Selection` on the CPU, with the given queries if it has none; its masks show wrong ones."""
     own = query if found.query is None else found.query
     return ops.Selection(
         count=torch.tensor([count]),
