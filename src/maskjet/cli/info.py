@@ -16,6 +16,12 @@ from maskjet.cli.options import (
 from maskjet.config import EngineConfig
 
 
+EPILOG = """
+maskjet info
+maskjet info --model demo
+"""
+
+
 @with_config("device", "precision", "engine", "compile", "implementation")
 def info(
     *,

@@ -5,24 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, closing, suppress
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from maskjet.cli import signals
-from maskjet.cli.options import (
-    DepthOption,
-    JsonOption,
-    ModelOption,
-    WeightsOption,
-    print_result,
-    progress,
-    with_config,
-)
-from maskjet.config import DEFAULT_THRESHOLD, EngineConfig
-from maskjet.errors import InputError, OutputError
-from maskjet.printing import printable
+from maskjet.cli.choosing import ClassesOption, ThresholdOption, load_model
+from maskjet.cli.flags import in_flags
+from maskjet.cli.options import ENGINE_PANEL, DepthOption, ModelOption, WeightsOption, progress, with_config
+from maskjet.cli.summary import Summary
+from maskjet.config import EngineConfig
+from maskjet.errors import OutputError
 
 if TYPE_CHECKING:
     from maskjet.detections import Detections
@@ -30,46 +23,18 @@ if TYPE_CHECKING:
     from maskjet.media.sinks import Outputs, Sinks
 
 _EXIT_STRICT = 1
-EPILOG = (
-    "Exit codes: 0 done; 1 a frame could not be decoded (--strict); 2 wrong usage; 3 a source or checkpoint can't be "
-    "read; 4 an output can't be written; 5 the device failed; 128 + n ended by signal n (130 Ctrl-C, 143 SIGTERM), "
-    "with whole outputs."
-)
+EPILOG = """
+# Draw what is found into a copy of a video; list it, a line of JSON per frame.
+maskjet run street.mp4 -o found.mp4 -o found.jsonl
+# Certain cars and buses alone, on stdout for another program.
+maskjet run street.mp4 --classes car,bus --threshold 0.6 -o -
+# RF-DETR, on two cameras at once.
+maskjet run 0 1 --model rf-detr-seg-nano --weights nano.pt -o 'out/{}.mp4'
 
-
-@dataclass
-class Summary:
-    """Statistics of a run so far."""
-
-    frames: int = 0
-    """Frames detected on and written."""
-    detections: int = 0
-    """Detections in all of them."""
-    left_out: int = 0
-    """Detections not written because their box or confidence is not finite."""
-    bad_frames: Sequence[str] = ()
-    """One line per frame that could not be decoded."""
-    dropped: int = 0
-    """Frames skipped because newer ones had arrived."""
-    seconds: float = 0.0
-    """Seconds from the request for the first frame to the last write."""
-    fps: float = 0.0
-    """Frames per second over `seconds`, decoding and writing included."""
-    outputs: Sequence[str] = ()
-    """Paths of the outputs, with ".partial" in their names if an error ended the run."""
-    is_interrupted: bool = False
-    """Whether a signal ended the run early."""
-    error: str | None = None
-    """Message of the error that ended the run early, if any."""
-
-    def __str__(self) -> str:
-        state = "failed" if self.error is not None else "interrupted" if self.is_interrupted else "done"
-        lines = [f"{self.frames} frames, {self.detections} detections in {self.seconds:.1f} s: {self.fps:.1f} frames/s"]
-        lines += [f"  {self.dropped} frames dropped, newer ones had come"] if self.dropped else []
-        lines += [f"  {self.left_out} detections left out, they are not finite"] if self.left_out else []
-        lines += [f"  bad frame: {printable(reason)}" for reason in self.bad_frames]
-        lines += [f"  wrote {printable(output)}" for output in self.outputs]
-        return "\n".join([state, *lines])
+Exit codes: 0 done; 1 a frame could not be decoded (--strict); 2 wrong usage; 3 a source or checkpoint can't be read;
+4 an output can't be written; 5 the device failed; 128 + n ended by signal n (130 Ctrl-C, 143 SIGTERM), with whole
+outputs.
+"""
 
 
 @with_config(
@@ -77,24 +42,38 @@ class Summary:
 )
 def run(
     source: Annotated[
-        list[str], typer.Argument(help="Image, folder, glob, video, camera number or URL; several run side by side.")
+        list[str],
+        typer.Argument(
+            metavar="SOURCE",
+            help="Image, folder, glob, video, camera number or URL; several run side by side.",
+            show_default=False,
+        ),
     ],
     out: Annotated[
         list[str],
         typer.Option(
-            help="Video, .jsonl, .json (COCO) or folder of images; may be repeated. {} becomes the source's name; with "
-            "several sources all but .jsonl need it. Until a file is whole it has .partial in its name."
+            "--out",
+            "-o",
+            metavar="PATH",
+            help="Video, .jsonl, .json (COCO) or folder of images; - for JSON lines on stdout. May be repeated. {} "
+            "becomes the source's name; with several sources all but .jsonl need it. Until a file is whole it has "
+            ".partial in its name.",
         ),
     ],
     *,
     model: ModelOption = "demo",
     weights: WeightsOption = None,
     config: EngineConfig,
-    threshold: Annotated[float, typer.Option(help="Confidence that detections must exceed, 0..1.")] = DEFAULT_THRESHOLD,
-    classes: Annotated[str | None, typer.Option(help="Names of the classes to report, separated by commas.")] = None,
+    threshold: ThresholdOption = None,
+    classes: ClassesOption = None,
     depth: DepthOption = 2,
     batch: Annotated[
-        int | None, typer.Option(help="Most frames the network sees at once; by default one of each source, up to 8.")
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Most frames the network sees at once; by default one of each source, up to 8.",
+            rich_help_panel=ENGINE_PANEL,
+        ),
     ] = None,
     drop_late: Annotated[
         bool,
@@ -103,24 +82,22 @@ def run(
         ),
     ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if a frame could not be decoded.")] = False,
-    as_json: JsonOption = False,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Print the summary as JSON: on stdout, or in one line on stderr with --out -."),
+    ] = False,
 ) -> None:
-    """Detect on every frame of one source or several and write the results."""
+    """Find things in images and video; write video, JSON or pictures."""
     from maskjet.media.frames import open_source, split_sources
     from maskjet.media.sinks import check_outputs
-    from maskjet.model import Model, read_network
 
-    if as_json and "-" in out:
-        raise InputError("--json must not go with --out -: both print to stdout. Write the results to a file.")
-    names = [name.strip() for name in classes.split(",")] if classes else None
     summary, stop = Summary(), signals.Stop()
     try:
         with ExitStack() as stack:
             given = source if len(source) == 1 else split_sources(source)  # a list of images is one source
             sources = [stack.enter_context(open_source(one)) for one in given]
             outputs = check_outputs(out, sources)
-            runner = Model(read_network(model, weights), config, threshold=threshold, classes=names)
-            stack.enter_context(runner)
+            runner = stack.enter_context(load_model(model, weights, config, threshold=threshold, classes=classes))
             # This checks the last options and may compile for seconds. Outputs are opened only afterwards.
             streamed = sources[0] if len(sources) == 1 else sources
             results = runner.stream(streamed, depth=depth, batch=batch, drop_late=drop_late, stop=stop.event)
@@ -128,9 +105,9 @@ def run(
     except Exception:
         if summary.frames or summary.outputs:
             with suppress(OutputError):
-                print_result(asdict(summary) if as_json else summary)
+                summary.show(as_json=as_json, stdout_is_taken="-" in out)
         raise
-    print_result(asdict(summary) if as_json else summary)
+    summary.show(as_json=as_json, stdout_is_taken="-" in out)
     if stop.number is not None:
         raise typer.Exit(signals.exit_code(stop.number))
     if strict and summary.bad_frames:
@@ -167,7 +144,7 @@ def _write(
             if stop.number is not None and not summary.frames:
                 sinks.abandon()  # an existing output is worth more than an empty one
     except Exception as error:
-        summary.error = str(error)
+        summary.error = in_flags(error)
         raise
     finally:
         summary.seconds = time.perf_counter() - start
