@@ -16,7 +16,16 @@ from maskjet.media.images import IMAGE_SUFFIXES, to_image
 from maskjet.media.source import Frame, Source
 from maskjet.media.videos import VideoSource, files_of, is_stream
 
-__all__ = ["Frame", "ImageSource", "ListSource", "Source", "VideoSource", "open_source", "split_sources"]
+__all__ = [
+    "Frame",
+    "ImageSource",
+    "ListSource",
+    "Source",
+    "VideoSource",
+    "kind_of_source",
+    "open_source",
+    "split_sources",
+]
 
 
 def open_source(source: Any) -> Source:
@@ -53,6 +62,25 @@ def split_sources(source: Any) -> list[Any]:
         if isinstance(item, Source) and any(item is other for other in source[:position]):
             raise InputError(f"source must be given once, {item.name!r} is given twice: open it twice.")
     return list(source)
+
+
+def kind_of_source(value: Any) -> str | None:
+    """What a value names that is a source of several frames, for messages; None if nothing or one image."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return "a camera"
+    if not isinstance(value, str | os.PathLike):
+        return None
+    text = os.fspath(value).removeprefix("file://")
+    path = Path(text)
+    if text.isdecimal() and not path.exists():
+        return "a camera"
+    if is_stream(text):
+        return "a camera or a URL"
+    if path.is_dir():
+        return "a folder"
+    if glob.has_magic(text) and not path.exists():
+        return "a glob"
+    return "a video" if path.suffix and not _is_image(path) else None
 
 
 def _open(source: Any, name: str) -> Source:
