@@ -342,7 +342,7 @@ class Detections:
             **style: Fields of `DrawStyle`; see `draw`.
 
         Raises:
-            InputError: As in `draw`; or the path has another suffix.
+            InputError: As in `draw`; or the path has another suffix, or is that of the image itself.
             OutputError: The file can't be written.
 
         Example:
@@ -354,6 +354,7 @@ class Detections:
             ...     [path.name for path in pathlib.Path(folder).iterdir()]
             ['street.jpg']
         """
+        from maskjet.files import is_same_file
         from maskjet.media import showing
 
         suffix = Path(path).suffix.lower()
@@ -362,6 +363,9 @@ class Detections:
             return
         if suffix not in showing.SUFFIXES:
             raise InputError(f"path must end in {', '.join(showing.SUFFIXES)} or .json, got {os.fspath(path)!r}.")
+        sources = [image if isinstance(image, str | os.PathLike) else None, self._origin and self._origin.path]
+        if any(source is not None and is_same_file(path, source) for source in sources):
+            raise InputError(f"path must not be the image's own, {os.fspath(path)!r} would be overwritten.")
         showing.write(path, self.draw(image, **style))
 
     def show(self, image: ImageLike | None = None, **style: Any) -> None:
@@ -384,7 +388,10 @@ class Detections:
         """A PNG for notebooks; on a grey canvas where the image is not held any more."""
         from maskjet.media import showing
 
-        pixels = self._image()
+        try:
+            pixels = self._image()
+        except InputError:  # the file is gone
+            pixels = None
         if pixels is None or pixels.shape[:2] != tuple(self.image_size):
             pixels = np.full((*self.image_size, 3), _GREY, dtype=np.uint8)
         return showing.encode(_draw(pixels, self, {}), ".png")

@@ -91,7 +91,7 @@ def _open(source: Any, name: str) -> Source:
         return VideoSource(f"/dev/video{source}")
     if isinstance(source, str | os.PathLike):
         return _open_path(os.fspath(source))
-    if hasattr(source, "shape") or hasattr(source, "getexif"):
+    if _is_in_memory(source):
         return ImageSource(source, name)
     if isinstance(source, Iterable) and not isinstance(source, bytes):
         if isinstance(source, list | tuple):
@@ -179,7 +179,12 @@ def _is_image(item: Any) -> bool:
     """Whether an item is one image: in memory, or a path with an image's suffix."""
     if isinstance(item, str | os.PathLike):
         return Path(item).suffix.lower() in IMAGE_SUFFIXES
-    return hasattr(item, "shape") or hasattr(item, "getexif")
+    return _is_in_memory(item)
+
+
+def _is_in_memory(item: Any) -> bool:
+    """Whether an item is an array or tensor of any library, or a PIL image."""
+    return any(hasattr(item, name) for name in ("shape", "getexif", "__dlpack__"))
 
 
 class ImageSource(Source):

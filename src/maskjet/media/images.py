@@ -140,11 +140,12 @@ class Origin:
         position: The image's position in the batch; None if it is alone.
     """
 
-    __slots__ = ("_given", "_path", "_position")
+    __slots__ = ("_given", "_position", "path")
 
     def __init__(self, given: Any, position: int | None = None) -> None:
         is_path = isinstance(given, str | os.PathLike)
-        self._path = Path(given).absolute() if is_path else None
+        self.path = Path(given).absolute() if is_path else None
+        """Path of the image's file, if it has one."""
         self._given: Any = None
         if not is_path:
             with suppress(TypeError):  # not every class allows weak references
@@ -157,15 +158,15 @@ class Origin:
         Raises:
             SourceError: The file can't be read any more.
         """
-        if self._path is not None:
-            return read_image(self._path)
+        if self.path is not None:
+            return read_image(self.path)
         given = None if self._given is None else self._given()
         if given is None or self._position is None:
             return None if given is None else to_image(given, "image")
         return to_image((split_images(given, "images") or ())[self._position], "image")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Origin, (self._path,)  # in another process, or a copy, nothing but a file can be had again
+        return Origin, (self.path,)  # in another process, or a copy, nothing but a file can be had again
 
 
 def read_image(path: Path) -> Image:
@@ -301,8 +302,8 @@ def _from_array(array: NDArray[Any], name: str) -> Image:
             "(image >> 4).astype(np.uint8), for 16 with (image >> 8)."
         )
     if array.dtype != np.uint8:
-        may_be = " (or a floating tensor [3, H, W] in 0..1)" if array.dtype.kind == "f" else ""
-        raise InputError(f"{name} must be uint8 [H, W, 3] RGB in 0..255{may_be}, got {got}.")
+        cure = " If it is in 0..1, give (image * 255).round().astype(np.uint8)." if array.dtype.kind == "f" else ""
+        raise InputError(f"{name} must be uint8 [H, W, 3] RGB in 0..255, got {got}.{cure}")
     if array.ndim == 2:
         array = array[..., None]
     if array.ndim != 3 or array.shape[-1] not in (1, 3, 4) or 0 in array.shape:
