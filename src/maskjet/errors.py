@@ -13,8 +13,9 @@ MaskjetError
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 
 
 class MaskjetError(Exception):
@@ -77,6 +78,30 @@ def explain(error: Exception) -> str:
 def first_line(error: BaseException) -> str:
     """The first line of an error's message; its class's name if the message is empty."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def suggest(name: object, known: Iterable[str], *, lists: bool = True) -> str:
+    """The end of a message about a misspelt name: the closest known one, or all of them if none is close.
+
+    Args:
+        name: What was given instead of a known name, of any type.
+        known: The valid names, at least one; case does not count.
+        lists: Whether to list the known names if none is close; False where the message has them already.
+
+    Example:
+        >>> suggest("tuck", ["car", "truck", "bus"])
+        "; did you mean 'truck'?"
+        >>> suggest("zebra", ["car", "truck", "bus"])
+        '; known: car, truck, bus.'
+        >>> suggest("zebra", ["car", "truck", "bus"], lists=False)
+        '.'
+    """
+    names = list(known)
+    by_folded = {each.casefold(): each for each in reversed(names)}
+    close = get_close_matches(name.casefold(), by_folded, n=1) if isinstance(name, str) else []
+    if close:
+        return f"; did you mean {by_folded[close[0]]!r}?"
+    return f"; known: {', '.join(names)}." if lists else "."
 
 
 @contextmanager
