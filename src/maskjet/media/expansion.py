@@ -74,8 +74,8 @@ def _whole(given: Any) -> UnopenedSource:
         return given
     if isinstance(given, Source):
         return UnopenedSource(given.name, given.files, partial(open_with, given))
-    if isinstance(given, str):
-        name = f"/dev/video{given}" if given.isdecimal() else given
+    if isinstance(given, str | int):
+        name = f"/dev/video{given}" if str(given).isdecimal() else str(given)
         return UnopenedSource(name, files_of(name), partial(open_with, given))
     files = [Path(item) for item in given if isinstance(item, str | os.PathLike)] if isinstance(given, list) else []
     return UnopenedSource(type(given).__name__, files, partial(open_with, given))
