@@ -19,7 +19,17 @@ from maskjet.media.selection import EVERYTHING, BeyondEndError, Selection, selec
 from maskjet.media.source import Frame, Source, UnopenedSource
 from maskjet.media.videos import VideoSource
 
-__all__ = ["Frame", "ImageSource", "ListSource", "Source", "VideoSource", "open_source", "split_sources"]
+__all__ = [
+    "Frame",
+    "ImageSource",
+    "ListSource",
+    "Source",
+    "UnopenedSource",
+    "VideoSource",
+    "open_source",
+    "open_with",
+    "split_sources",
+]
 
 
 def open_source(
