@@ -39,12 +39,16 @@ def draw(image: NDArray[np.uint8], detections: Detections, style: DrawStyle = _D
             malformed.
     """
     canvas = _copy(image, detections)
-    height, width = canvas.shape[:2]
-    is_visible = _is_visible(detections.xyxy, (height, width))
+    is_visible = _is_visible(detections.xyxy, detections.image_size)
     if not is_visible.any():
         return canvas
-    if not is_visible.all():
-        detections = detections[is_visible]
+    _draw_visible(canvas, detections if is_visible.all() else detections[is_visible], style)
+    return canvas
+
+
+def _draw_visible(canvas: NDArray[np.uint8], detections: Detections, style: DrawStyle) -> None:
+    """Draw detections whose boxes are finite and touch the image, at least one."""
+    height, width = detections.image_size
     measures = measure((height, width), style.line_width)
     xyxy = detections.xyxy.astype(np.float64).clip(0, (width, height, width, height))
     is_by_class = style.color_by == "class"
@@ -59,7 +63,6 @@ def draw(image: NDArray[np.uint8], detections: Detections, style: DrawStyle = _D
     if style.labels or style.scores:
         for label in arrange_labels(detections, frames, style=style, measures=measures):
             write_label(canvas, label, colours[label.instance], measures)
-    return canvas
 
 
 def _copy(image: NDArray[np.uint8], detections: Detections) -> NDArray[np.uint8]:

@@ -17,7 +17,7 @@ from maskjet.media.drawing.style import DrawStyle, Measures
 _FONT = cv2.FONT_HERSHEY_SIMPLEX
 _LONGEST_NAME = 60  # characters of a class name that are drawn
 _SHORTEST_NAME = 4  # characters of a name that stay if it is cut to save width
-_USUAL_WIDTH = 0.3  # share of the image's width to which names are cut
+_USUAL_WIDTH = 0.2  # share of the image's width to which names are cut
 
 Rectangles = NDArray[np.int64]
 
@@ -39,7 +39,7 @@ def arrange_labels(detections: Detections, frames: Rectangles, *, style: DrawSty
 
     A label that finds no place is left out: in a crowd, two texts on top of each other say less than one, and the box's
     colour still tells the class. Large boxes choose first, which in video is also calmer than by confidence: on 120
-    frames of two demo videos 5.7 % of the labels change their place from one frame to the next, against 7.3 %.
+    frames of two demo videos 6.5 % of the labels change their place from one frame to the next, against 7.6 %.
 
     Args:
         detections: n detections.
@@ -135,7 +135,7 @@ def place_plates(
 ) -> None:
     """Place labels greedily, each at the cheapest of twelve places about its box that is free of earlier labels.
 
-    Above comes first, then below, inside and beside. Covering boxes costs, the more of a box is hidden, the more.
+    Above comes first, then below, inside and beside. Covering boxes costs, above all if most of a box is hidden.
 
     Args:
         frames: int64 [n, 4], boxes as left, top, right, bottom, none of them empty.
@@ -174,7 +174,7 @@ def place_plates(
                 down = min(y + high, frames[j, 3]) - max(y, frames[j, 1])
                 if across > 0 and down > 0:
                     box = (frames[j, 2] - frames[j, 0]) * (frames[j, 3] - frames[j, 1])
-                    cost += across * down * (0.1 / (wide * high) + 0.4 / box)
+                    cost += 0.1 * across * down / (wide * high) + 1.2 * (across * down / box) ** 2
             if cost < least:
                 least = cost
                 out[i, 0], out[i, 1], out[i, 2], out[i, 3] = x, y, x + wide, y + high
