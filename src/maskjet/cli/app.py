@@ -33,7 +33,7 @@ app.add_typer(traffic_app, name="traffic")
 app.add_typer(parity_app, name="parity")
 
 
-def _print_version(is_asked: bool) -> None:  # noqa: FBT001 - a callback of typer's
+def _print_version(is_asked: bool) -> None:
     if is_asked:
         typer.echo(f"maskjet {__version__}")
         raise typer.Exit
@@ -42,7 +42,7 @@ def _print_version(is_asked: bool) -> None:  # noqa: FBT001 - a callback of type
 @app.callback()
 def _root(
     *,
-    version: Annotated[  # noqa: ARG001 - its callback prints it
+    version: Annotated[
         bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:

@@ -18,8 +18,8 @@ ThresholdOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NUMBER|CLASS=NUMBER",
-        help="Confidence that detections must exceed, 0 to 1; for one class as car=0.6. May be repeated, or a list with "
-        "commas. [default: 0.5; a torchvision model's own]",
+        help="Confidence that detections must exceed, 0 to 1; of one class as in car=0.6. May be repeated, or a list "
+        "with commas.  [default: 0.5, or a torchvision model's own]",
     ),
 ]
 ClassesOption = Annotated[

@@ -70,7 +70,7 @@ class _Plain(_Base):
 class Command(_Plain, TyperCommand):
     """A command."""
 
-    def invoke(self, ctx: Any) -> Any:
+    def invoke(self, ctx: Any) -> Any:  # noqa: D102
         with naming_flags(self.params, ctx):
             return super().invoke(ctx)
 
@@ -78,7 +78,7 @@ class Command(_Plain, TyperCommand):
 class Group(_Plain, TyperGroup):
     """A group of commands."""
 
-    def format_options(self, ctx: Any, formatter: Any) -> None:
+    def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: D102
         super().format_options(ctx, formatter)
         self.format_commands(ctx, formatter)
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from maskjet.errors import MaskjetError
@@ -35,7 +36,8 @@ class Flag:
     """Whether it has a value in this call, if only a default."""
 
 
-_current: ContextVar[Mapping[str, Flag]] = ContextVar("flags of the running command", default={})
+_NO_FLAGS: Mapping[str, Flag] = MappingProxyType({})
+_current: ContextVar[Mapping[str, Flag]] = ContextVar("flags of the running command", default=_NO_FLAGS)
 
 
 def flags_of(params: Iterable[Any], values: Mapping[str, Any]) -> dict[str, Flag]:
@@ -95,6 +97,7 @@ def _in_words(rest: str, flag: Flag) -> str:
     if flag.is_switch:
         rest = re.sub("^ must be False", " must not be given", rest)
         rest = re.sub("^ must be True", " must be given", rest)
+    rest = re.sub(r"(?<=^ must be one of )\(([^()]*)\)", lambda choices: choices[1].replace("'", ""), rest)
     return rest.replace("got None", "it is not given", 1)
 
 

@@ -15,7 +15,6 @@ from maskjet.cli.options import (
 )
 from maskjet.config import EngineConfig
 
-
 EPILOG = """
 maskjet info
 maskjet info --model demo

@@ -74,7 +74,9 @@ def _option(name: str) -> inspect.Parameter:
     """The option of a field of `EngineConfig`; its value is None if it is not given."""
     kind, text = typing.get_args(typing.get_type_hints(EngineConfig, include_extras=True)[name])
     value: type = str
-    flag, metavar, choices = f"--{name.replace('_', '-')}", "NAME", ()
+    flag = f"--{name.replace('_', '-')}"
+    metavar: str | None = "NAME"
+    choices: Sequence[str] = ()
     if kind == bool | None:
         flag, value, metavar = f"{flag}/--no-{name}", bool, None
     elif kind in (bool, int):
