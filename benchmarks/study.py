@@ -27,7 +27,7 @@ from maskjet.parity.dump_file import as_json
 from maskjet.parity.images import KeptImages, Traffic
 from maskjet.parity.machine import Machine, describe_machine
 from maskjet.parity.table import as_table
-from maskjet.parity.variants import Variant
+from maskjet.parity.variants import DetectorVariant
 from maskjet.process import convolutions_in_tf32
 
 
@@ -174,12 +174,12 @@ def _count(part: StudyPart, images: int | None) -> int:
     return images or (5000 if part is DEMO else 1000)
 
 
-def _path(folder: Path, part: StudyPart, variant: Variant) -> Path:
+def _path(folder: Path, part: StudyPart, variant: DetectorVariant) -> Path:
     words = "".join(letter if letter.isalnum() else " " for letter in variant.name).split()
     return folder / part.name / ("_".join(words) + ".npz")
 
 
-def _load(path: Path, variant: Variant, streets: Traffic) -> Dump:
+def _load(path: Path, variant: DetectorVariant, streets: Traffic) -> Dump:
     """Load a variant's dump, and check that it is of this variant and these images."""
     dump = Dump.load(path)
     expected = (variant.name, variant.program, as_json(streets.describe()))
