@@ -52,6 +52,14 @@ def find_edges_kernel(
     SLOTS: tl.constexpr,
     HAS_BOXES: tl.constexpr,
 ):
+    """Find the edges in one block of columns of one mask; grid (blocks, K, B).
+
+    masks: floats [B, Q, mask_height, mask_width], any strides. count, query, sizes: int32 [B], [B, K] and [B, 2]
+    (height, width). boxes: int32 [B, K, 4], left, top, width, height; read only if HAS_BOXES.
+
+    edges: int32 [room], the pool. segments: int32 [B, K, blocks, 2], offset in the pool (-1: did not fit) and length,
+    undefined for masks that are not encoded here. header: as in `Buffers`; FOUND grows by the number of edges.
+    """
     block = tl.program_id(0)
     slot = tl.program_id(1)
     image = tl.program_id(2)
@@ -249,6 +257,13 @@ def write_strings_kernel(
     BLOCKS: tl.constexpr,
     TILE: tl.constexpr,
 ):
+    """Write the COCO string of one mask from its segments of edges; grid (K, B).
+
+    count, query, sizes, edges, segments: as `find_edges_kernel` takes and writes them.
+
+    ordered: int32 [room], the edges of each mask in order. header: as in `Buffers`; counts and the mask's fields are
+    written, BYTES and ORDERED grow. strings: uint8 [capacity], the strings one after the other.
+    """
     slot = tl.program_id(0)
     image = tl.program_id(1)
     count = tl.load(count_ptr + image)

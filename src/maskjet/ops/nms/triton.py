@@ -1,4 +1,4 @@
-"""nms on an NVIDIA GPU: two launches for all images.
+"""nms on an NVIDIA GPU: two launches for all images, after copies of strided boxes and groups.
 
 The first finds which boxes overlap, one bit per pair. The second visits the boxes in order, 32 at a time: it decides
 among the 32 by their own bits, then marks all later boxes that the kept ones suppress. It ends when enough boxes are
