@@ -149,6 +149,18 @@ def _mark(edges: NDArray[np.int64], found: int, pixel: int, is_inside: bool | np
     return found + ((found % 2 == 1) != is_inside)
 
 
+@compiled("int64[::1](int64[::1], int64)")
+def _lengths(edges: NDArray[np.int64], pixels: int) -> NDArray[np.int64]:
+    """Lengths of the runs between edges, from the first pixel to the last."""
+    runs = np.empty(len(edges) + 1, dtype=np.int64)
+    before = 0
+    for number, edge in enumerate(edges):
+        runs[number] = edge - before
+        before = edge
+    runs[len(edges)] = pixels - before
+    return runs
+
+
 @compiled(
     "int64[::1](float32[:, ::1], int64[::1], int64[::1], float32[::1], int64[::1], "
     "int64[::1], int64[::1], float32[::1])"
@@ -197,10 +209,4 @@ def _find_runs(
                 found = _mark(edges, found, pixel + crossing, lower > 0)
         if starts[end] < height:
             found = _mark(edges, found, pixel + starts[end], False)
-    runs = np.empty(found + 1, dtype=np.int64)
-    before = 0
-    for edge in range(found):
-        runs[edge] = edges[edge] - before
-        before = edges[edge]
-    runs[found] = height * width - before
-    return runs
+    return _lengths(edges[:found], height * width)
