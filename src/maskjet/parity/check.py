@@ -208,7 +208,7 @@ def check(
         other_counts += len(one) != len(other)
         same_images += not differences
         if changes := [difference for difference in differences if not difference.is_rounding]:
-            changed.append((_severity(changes), number, changes))
+            changed.append((severity(changes), number, changes))
         on_progress()
     changed.sort(key=lambda entry: entry[0], reverse=True)
     lowest = max(float(dump.variant["threshold"]) for dump in (expected, actual))
@@ -266,8 +266,8 @@ def _tell_skipped(dump: Dump) -> list[str]:
     return [f"{dump.name!r} is without {len(dump.skipped)} images that could not be read: {printable(named)}"]
 
 
-def _severity(differences: Sequence[Difference]) -> tuple[float, ...]:
-    """Sort key of a changed image.
+def severity(differences: Sequence[Difference]) -> tuple[float, ...]:
+    """Sort key of a changed image, or of a changed detection.
 
     First the summed confidences of detections without a counterpart, then the largest change of a mask, of a
     confidence and of a box.

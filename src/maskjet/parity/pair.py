@@ -14,9 +14,9 @@ from maskjet.detections import Detections
 from maskjet.errors import InputError
 
 _IOU = 0.5
-# Largest difference that rounding explains, as a share of the value's range: 1 for a confidence, the image's longer side
-# for a coordinate. Each side rounds to float32 at most four times after the logits: a sigmoid's exp, sum and quotient, or
-# a box's sigmoid, half side, corner and scale; each time by at most 2**-24 of the range.
+# Largest difference that rounding explains, as a share of the value's range: 1 for a confidence, the image's longer
+# side for a coordinate. Each side rounds to float32 at most four times after the logits: a sigmoid's exp, sum and
+# quotient, or a box's sigmoid, half side, corner and scale; each time by at most 2**-24 of the range.
 _ROUNDING = 2 * 4 * 2**-24
 
 DifferenceKind = Literal["dropped", "added", "class swapped", "box moved", "mask changed", "confidence changed"]
