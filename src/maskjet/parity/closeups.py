@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from maskjet import coco_rle
 from maskjet.detections import Detections
 from maskjet.parity.check import severity
-from maskjet.parity.pair import Difference, compare
+from maskjet.parity.pair import Difference, box_iou, compare
 from maskjet.parity.pictures import FRAMED, ONLY_ACTUAL, ONLY_EXPECTED, Found, Image, cover, encode
 
 PICTURES_BYTES = 690_000
@@ -27,7 +27,9 @@ _MARGIN = 1.5  # a close-up's side, in sides of the detection's box
 _CLOSEST = 48  # least width of a close-up, in pixels of the image
 _SQUARES = 4  # enlarged by more than this, pixels are shown as squares
 _SHADE = (38, 42, 48)  # outside the image
-_OTHER = (255, 255, 255)
+_OTHER, _INK = (255, 255, 255), (20, 24, 28)
+_PLACES = 40  # at most, where a number is tried on each side of its box
+_CONCERNED = 0.3  # box IoU with the difference's box from which a detection is drawn in full
 _QUALITIES = (82, 70, 55, 40)  # of WebP; below the last one the picture is made smaller
 _SMALLEST = 16  # pixels of the longer side
 _FAR = 2**14  # pixels; OpenCV's line drawing covers only part of its integers' range
@@ -133,11 +135,11 @@ def _draw_overview(found: Found, only: Sequence[Mask], groups: Sequence[Sequence
     for mask, colour in zip(only, (ONLY_EXPECTED, ONLY_ACTUAL), strict=True):
         _blend(canvas, colour, _strengthen(_resize(mask, size)))
     line = max(round(max(size) / 640), 1)
-    for number, group in reversed([*enumerate(groups, 1)]):
-        colour = FRAMED.get(group[0].kind, _OTHER)
-        left, top, right, bottom = (round(scale * value) for value in group[0].xyxy)
+    boxes = [[round(scale * value) for value in group[0].xyxy] for group in groups]
+    colours = [FRAMED.get(group[0].kind, _OTHER) for group in groups]
+    for (left, top, right, bottom), colour in zip(boxes, colours, strict=True):
         cv2.rectangle(canvas, (left, top), (right, bottom), colour, line, cv2.LINE_AA)
-        _write_number(canvas, number, (left, top), colour, max(size) / _OVERVIEW_SIDE)
+    _write_numbers(canvas, boxes, colours)
     return canvas
 
 
@@ -148,7 +150,7 @@ def _draw_close_up(found: Found, only: Sequence[Mask], box: Box) -> Image:
     panels = [crop.copy(), crop.copy(), _dim(crop)]
     sides = (found.expected, found.actual)
     for panel, side, mask, colour in zip(panels, sides, only, (ONLY_EXPECTED, ONLY_ACTUAL), strict=False):
-        _draw_detections(panel, side, region, colour)
+        _draw_detections(panel, side, region, box, colour)
         _blend(panels[2], colour, _strengthen(_show(mask, region)))
     width, height = _PANEL_WH
     sheet = np.full((height, 3 * width + 2 * _GAP, 3), _SHADE, np.uint8)
@@ -198,21 +200,28 @@ def _show(
     return panel
 
 
-def _draw_detections(panel: Image, found: Detections, region: Region, colour: tuple[int, int, int]) -> None:
-    """Draw masks and boxes into a panel that shows a region; without labels, which would hide what is small."""
+def _draw_detections(panel: Image, found: Detections, region: Region, box: Box, colour: tuple[int, int, int]) -> None:
+    """Draw a region's detections into a panel: in full those that overlap the box, of others only the masks' outlines.
+
+    Without labels, which would hide what is small.
+    """
     left, top, width, height = region
     scale = np.array([panel.shape[1] / width, panel.shape[0] / height] * 2)
     boxes = (found.xyxy - np.array([left, top] * 2)) * scale
     is_near = (boxes[:, 2:] >= 0).all(axis=1) & (boxes[:, :2] <= panel.shape[1::-1]).all(axis=1)
-    for i in np.flatnonzero(is_near)[::-1]:
+    is_concerned = box_iou(found.xyxy, np.array([box], np.float32))[:, 0] >= _CONCERNED
+    for i in sorted(np.flatnonzero(is_near), key=lambda i: (is_concerned[i], -i)):
         if found.rle is not None:
             x, y, crop = coco_rle.decode_crop(found.rle[i])
             mask = _show(crop, region, corner=(x, y))
-            _blend(panel, colour, mask * np.float32(0.35))
+            _blend(panel, colour, mask * np.float32(0.4 if is_concerned[i] else 0.1))
             outlines, _ = cv2.findContours(mask, cv2.RETR_CCOMP, cv2.CHAIN_APPROX_NONE)
-            cv2.drawContours(panel, outlines, -1, colour, 2, cv2.LINE_AA)
-        x1, y1, x2, y2 = np.rint(boxes[i].clip(-_FAR, _FAR)).astype(int).tolist()
-        cv2.rectangle(panel, (x1, y1), (x2, y2), colour if found.rle is None else _OTHER, 1, cv2.LINE_AA)
+            if is_concerned[i]:  # on a dark line, which shows on any background
+                cv2.drawContours(panel, outlines, -1, _INK, 4, cv2.LINE_AA)
+            cv2.drawContours(panel, outlines, -1, colour, 1 + is_concerned[i], cv2.LINE_AA)
+        if is_concerned[i] or found.rle is None:
+            x1, y1, x2, y2 = np.rint(boxes[i].clip(-_FAR, _FAR)).astype(int).tolist()
+            cv2.rectangle(panel, (x1, y1), (x2, y2), colour, 1 + is_concerned[i], cv2.LINE_AA)
 
 
 def _only(found: Found) -> tuple[Mask, Mask]:
@@ -246,14 +255,36 @@ def _resize(image: NDArray[np.uint8], size_wh: tuple[int, int], enlarge: int = c
     return np.asarray(cv2.resize(image, size_wh, interpolation=cv2.INTER_AREA if is_smaller else enlarge), np.uint8)
 
 
-def _write_number(
-    canvas: Image, number: int, corner: tuple[int, int], colour: tuple[int, int, int], scale: float
-) -> None:
-    """Write a number on a plate above a box's top left corner, or further inside if that is outside the picture."""
-    font, size, weight = cv2.FONT_HERSHEY_SIMPLEX, 1.2 * scale, max(round(2.5 * scale), 1)
-    pad = max(round(6 * scale), 1)
-    (width, height), _ = cv2.getTextSize(str(number), font, size, weight)
-    x = min(max(corner[0], 0), max(canvas.shape[1] - width - 2 * pad, 0))
-    y = min(max(corner[1] - height - 2 * pad, 0), max(canvas.shape[0] - height - 2 * pad, 0))
-    cv2.rectangle(canvas, (x, y), (x + width + 2 * pad, y + height + 2 * pad), colour, cv2.FILLED)
-    cv2.putText(canvas, str(number), (x + pad, y + height + pad), font, size, (20, 24, 28), weight, cv2.LINE_AA)
+def _write_numbers(canvas: Image, boxes: Sequence[Sequence[int]], colours: Sequence[tuple[int, int, int]]) -> None:
+    """Write 1, 2, ... on plates near the boxes, with a line to the box where the places beside it are taken."""
+    scale = max(canvas.shape[:2]) / _OVERVIEW_SIDE
+    font, size, weight = cv2.FONT_HERSHEY_SIMPLEX, scale, max(round(2 * scale), 1)
+    pad, line = max(round(5 * scale), 1), max(round(2 * scale), 1)
+    taken = np.zeros(canvas.shape[:2], np.bool_)
+    for number, ((left, top, right, bottom), colour) in enumerate(zip(boxes, colours, strict=True), 1):
+        (width, height), _ = cv2.getTextSize(str(number), font, size, weight)
+        width, height = width + 2 * pad, height + 2 * pad
+        x, y = _find_place(taken, (left, top, right, bottom), (width, height))
+        taken[y : y + height, x : x + width] = True
+        middle, near = (x + width // 2, y + height // 2), ((left + right) // 2, (top + bottom) // 2)
+        if not (left - width <= x <= right and top - height <= y <= bottom):
+            cv2.line(canvas, middle, near, colour, line, cv2.LINE_AA)
+        cv2.rectangle(canvas, (x, y), (x + width, y + height), colour, cv2.FILLED)
+        cv2.rectangle(canvas, (x, y), (x + width, y + height), _INK, line, cv2.LINE_AA)
+        cv2.putText(canvas, str(number), (x + pad, y + height - pad), font, size, _INK, weight, cv2.LINE_AA)
+
+
+def _find_place(taken: NDArray[np.bool_], box: tuple[int, int, int, int], size_wh: tuple[int, int]) -> tuple[int, int]:
+    """The free place for a plate that is nearest to those above and below a box; one above it if none is free."""
+    (left, top, right, bottom), (width, height) = box, size_wh
+    rows, columns = taken.shape
+    middle = (left + right - width) // 2
+    for step in range(_PLACES):
+        for x, y in (
+            *((middle + sign * step * width // 2, top - height - step // 4 * height) for sign in (-1, 1)),
+            *((middle + sign * step * width // 2, bottom + step // 4 * height) for sign in (-1, 1)),
+        ):
+            is_inside = 0 <= x < columns - width and 0 <= y < rows - height
+            if is_inside and not taken[y : y + height, x : x + width].any():
+                return x, y
+    return min(max(middle, 0), max(columns - width, 0)), min(max(top - height, 0), max(rows - height, 0))

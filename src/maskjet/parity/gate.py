@@ -10,10 +10,10 @@ from maskjet.parity import check, coco
 from maskjet.parity.dump import Dump
 
 _UNMATCHED = "Of all things found, how many only one side found, or found as another class."
-_CONFIDENCE = "Of the things both sides found, the one about whose class they are most differently sure."
+_CONFIDENCE = "Among the things that both sides found: the largest change in how sure the detector is of the class."
 _PRECISION = {
-    "bbox": "How much better or worse the boxes fit what is really on the images (0 = all wrong, 1 = all right).",
-    "segm": "How much better or worse the masks fit what is really on the images (0 = all wrong, 1 = all right).",
+    "bbox": "How well the boxes fit what is really on the images, from 0 (all wrong) to 1 (all right): the change.",
+    "segm": "How well the masks fit what is really on the images, from 0 (all wrong) to 1 (all right): the change.",
 }
 
 

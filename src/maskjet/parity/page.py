@@ -106,7 +106,7 @@ def write_page(
         notes=[*found.notes, *(precision.notes if precision else ())],
         worst=draw_close_ups(find_worst(found, *dumps, images), len(found.worst)),
         settings=list_settings(*dumps),
-        images=_as_text(dumps[0].images),
+        images=", ".join(f"{name} {value}" for name, value in _flatten(dumps[0].images)),
         runs=[dump.run for dump in dumps],
     )
     with replacing(path, "html") as part:
@@ -121,6 +121,9 @@ def _template() -> jinja2.Template:
         "as_source": lambda data: f"data:image/webp;base64,{base64.b64encode(data).decode()}",
         "short": lambda text: sanitise(str(text)),
         "words": describe,
+        "plain": lambda text: text.replace("bbox mAP", "accuracy of boxes (mAP)").replace(
+            "segm mAP", "accuracy of masks (mAP)"
+        ),
         "amount": show_amount,
         "share": show_share,
         "use": _describe_use,
@@ -157,6 +160,36 @@ def show_overlap(value: float | None) -> str:
     return "1 (the same)" if value == 1 else "above 0.9999" if float(shown) == 1 else shown
 
 
+def _of_pairs(show: Callable[[Agreement], str]) -> Callable[[Agreement], str]:
+    return lambda m: show(m) if m.matched else "no pairs"
+
+
+_OF_MASKS = "Mask of a pair"
+_MEASURED: Mapping[str, Mapping[str, Callable[[Agreement], str]]] = {
+    "Detections": {
+        "found by both (a pair)": lambda m: f"{m.matched} of {m.matched + m.dropped + m.added} ({show_share(m.share)})",
+        "found only by the expected side": lambda m: str(m.dropped),
+        "found only by the actual side": lambda m: str(m.added),
+        "found by both, as different classes (also counted in the two rows above)": lambda m: str(m.swapped),
+    },
+    "Confidence of a pair": {
+        "average difference": _of_pairs(lambda m: show_amount(m.confidence_difference.mean)),
+        "95 % of the differences are at most": _of_pairs(lambda m: show_amount(m.confidence_difference.p95)),
+        "largest difference": _of_pairs(lambda m: show_amount(m.confidence_difference.max)),
+    },
+    "Box of a pair": {
+        "95 % of the boxes moved by at most": _of_pairs(lambda m: f"{show_amount(m.box_difference_px.p95)} px"),
+        "largest move": _of_pairs(lambda m: f"{show_amount(m.box_difference_px.max)} px"),
+        "smallest overlap (IoU)": _of_pairs(lambda m: show_overlap(m.min_box_iou)),
+    },
+    _OF_MASKS: {
+        "average overlap (IoU)": _of_pairs(lambda m: show_overlap(m.mean_mask_iou)),
+        "smallest overlap (IoU)": _of_pairs(lambda m: show_overlap(m.min_mask_iou)),
+        "the same in every pixel": _of_pairs(lambda m: f"{m.equal_strings} of {m.matched}"),
+    },
+}
+
+
 def list_settings(expected: Dump, actual: Dump) -> list[Setting]:
     """The settings, machines and versions of two dumps, those that differ first."""
     one, other = (dict(_flatten(_settings(dump))) for dump in (expected, actual))
@@ -166,7 +199,11 @@ def list_settings(expected: Dump, actual: Dump) -> list[Setting]:
 
 
 def _settings(dump: Dump) -> dict[str, Any]:
+    """What was asked for, the machine and the versions; settings of the engine have the names of its flags."""
     variant = {name: value for name, value in dump.variant.items() if name != "name"}
+    config = variant.pop("config", {})
+    if isinstance(config, dict):
+        variant |= {f"engine.{name}" if name in variant else name: value for name, value in config.items()}
     run = dump.run
     return {
         **variant,
@@ -220,57 +257,11 @@ def _describe_confidence(m: Agreement, number: int) -> str:
 
 def _tabulate(measurements: Sequence[Agreement]) -> list[Section]:
     """The measurements as rows: one column per confidence."""
-
-    def row(title: str, show: Callable[[Agreement], str]) -> Row:
-        return Row(title, [show(m) for m in measurements])
-
-    def of_pairs(show: Callable[[Agreement], str]) -> Callable[[Agreement], str]:
-        return lambda m: show(m) if m.matched else "no pairs"
-
-    has_masks = any(m.mean_mask_iou is not None for m in measurements)
-    masks = [
-        row("average overlap (IoU)", of_pairs(lambda m: show_overlap(m.mean_mask_iou))),
-        row("smallest overlap (IoU)", of_pairs(lambda m: show_overlap(m.min_mask_iou))),
-        row("the same in every pixel", of_pairs(lambda m: f"{m.equal_strings} of {m.matched}")),
-    ]
-    return [
-        Section(
-            "Detections",
-            [
-                row(
-                    "found by both (a pair)",
-                    lambda m: f"{m.matched} of {m.matched + m.dropped + m.added} ({show_share(m.share)})",
-                ),
-                row("found only by the expected side", lambda m: str(m.dropped)),
-                row("found only by the actual side", lambda m: str(m.added)),
-                row(
-                    "found by both, as different classes (also counted in the two rows above)", lambda m: str(m.swapped)
-                ),
-            ],
-        ),
-        Section(
-            "Confidence of a pair",
-            [
-                row("average difference", of_pairs(lambda m: show_amount(m.confidence_difference.mean))),
-                row(
-                    "95 % of the differences are at most", of_pairs(lambda m: show_amount(m.confidence_difference.p95))
-                ),
-                row("largest difference", of_pairs(lambda m: show_amount(m.confidence_difference.max))),
-            ],
-        ),
-        Section(
-            "Boxes of a pair",
-            [
-                row(
-                    "95 % of the boxes moved by at most",
-                    of_pairs(lambda m: f"{show_amount(m.box_difference_px.p95)} px"),
-                ),
-                row("largest move", of_pairs(lambda m: f"{show_amount(m.box_difference_px.max)} px")),
-                row("smallest overlap (IoU)", of_pairs(lambda m: show_overlap(m.min_box_iou))),
-            ],
-        ),
-        *([Section("Masks of a pair", masks)] if has_masks else []),
-    ]
+    sections = []
+    for title, rows in _MEASURED.items():
+        if title != _OF_MASKS or any(m.mean_mask_iou is not None for m in measurements):
+            sections.append(Section(title, [Row(name, [show(m) for m in measurements]) for name, show in rows.items()]))
+    return sections
 
 
 def _tabulate_precision(report: PrecisionReport, dumps: tuple[Dump, Dump]) -> list[Section]:
@@ -285,15 +276,21 @@ def _tabulate_precision(report: PrecisionReport, dumps: tuple[Dump, Dump]) -> li
         for metric, name in _METRICS.items():
             scores = [_as_score(getattr(m, metric)) for m in (one, other)]
             delta = other.deltas[metric]
-            rows.append(Row(name, [*scores, "–" if delta is None else f"{delta:+.4f}"]))
+            rows.append(Row(name, [*scores, _signed(delta)]))
         if other.delta_low is not None and other.delta_high is not None:
-            chance = "may be chance" if other.is_noise else "not by chance"
-            chance = "the same" if other.delta_low == other.delta_high == 0 else chance
-            interval = f"{other.delta_low:+.4f} to {other.delta_high:+.4f}: {chance}"
-            rows.insert(1, Row("the difference lies, with a probability of 95 %, in", ["", "", interval]))
+            chance = "may be chance" if other.is_noise else "hardly chance"
+            interval = f"{_signed(other.delta_low)} to {_signed(other.delta_high)}: {chance}"
+            is_same = other.delta_low == other.delta_high == 0
+            rows.insert(1, Row("likely range of the difference (95 %)", ["", "", "none" if is_same else interval]))
         sections.append(Section(title, rows))
     return sections
 
 
 def _as_score(value: float | None) -> str:
     return "–" if value is None else f"{value:.4f}"
+
+
+def _signed(value: float | None) -> str:
+    if not value:
+        return "–" if value is None else "0"
+    return f"{value:+.4f}".replace("-", "−")
