@@ -54,7 +54,7 @@ def test_one_pixel_is_shown():
     (worst,) = draw(FAULTS["mask changed"])
     (close_up,) = worst.close_ups
     difference = read(close_up.picture)[:, 816:]
-    assert 20 < near(difference, ONLY_EXPECTED).sum() < 200  # a square of about 7 x 7
+    assert 10 < near(difference, ONLY_EXPECTED).sum() < 100  # a square of 5 x 5, blurred by WebP
 
 
 def test_changes_of_one_detection_are_together():
@@ -98,7 +98,7 @@ def noise(size_hw, seed):
     return Found(ChangedImage(seed, f"noise {seed}", (), 0), image, *sides)
 
 
-@pytest.mark.parametrize(("size_hw", "count"), [((1080, 1920), 6), ((360, 640), 10), ((40, 700), 1)])
+@pytest.mark.parametrize(("size_hw", "count"), [((180, 320), 6), ((40, 700), 1)])
 def test_noise_keeps_the_bytes(size_hw, count):
     started = time.monotonic()
     found = noise(size_hw, 1)

@@ -1,10 +1,12 @@
 """Pairing: each planted difference is found, and shifts nothing else."""
 
 from dataclasses import replace
+from itertools import groupby
 
 import numpy as np
 import pytest
 
+from maskjet import coco_rle
 from maskjet.parity.pair import box_iou, compare, pair, pair_all
 from tests.parity.dumps import detections
 
@@ -129,8 +131,11 @@ def test_rounding_is_told_from_a_change():
 
 def test_masks_of_the_same_pixels_in_other_words_have_not_changed():
     one = found()
-    longer = [{**rle, "counts": rle["counts"] + b"0"} for rle in one.rle]  # and no pixel more
-    differences = compare(one, replace(one, rle=longer))[1]
+    uncompressed = []
+    for rle in one.rle:
+        runs = [len(list(run)) for _, run in groupby(coco_rle.decode(rle).ravel(order="F"))]
+        uncompressed.append({**rle, "counts": runs})
+    differences = compare(one, replace(one, rle=uncompressed))[1]
     assert {difference.kind for difference in differences} == {"mask changed"}
     assert all(difference.is_rounding for difference in differences)
     assert "mask changed, IoU 1.0000" in str(differences[0])

@@ -103,11 +103,15 @@ def draw_close_ups(worst: Iterator[Found], count: int) -> list[WorstImage]:
 
 def shrink_to(picture: Image, most: int) -> bytes:
     """Encode a picture, RGB, as WebP of at most `most` bytes: at lower quality, then smaller, down to 16 pixels."""
+    best, *between, least = _QUALITIES
     while True:
-        for quality in _QUALITIES:
-            data = encode(picture, ".webp", quality)
-            if len(data) <= most:
-                return data
+        data = encode(picture, ".webp", best)
+        if len(data) <= most:
+            return data
+        data = encode(picture, ".webp", least)
+        if len(data) <= most:
+            tried = (encode(picture, ".webp", quality) for quality in between)
+            return next((better for better in tried if len(better) <= most), data)
         height, width = picture.shape[:2]
         if max(height, width) <= _SMALLEST:
             return data
