@@ -156,6 +156,7 @@ def _draw_close_up(found: Found, only: Sequence[Mask], box: Box) -> Image:
     for panel, side, mask, colour in zip(panels, sides, only, (ONLY_EXPECTED, ONLY_ACTUAL), strict=False):
         _draw_detections(panel, side, region, box, colour)
         _blend(panels[2], colour, _strengthen(_show(mask, region)))
+    _draw_moved(panels[2], found, region, box)
     width, height = _PANEL_WH
     sheet = np.full((height, 3 * width + 2 * _GAP, 3), _SHADE, np.uint8)
     for number, panel in enumerate(panels):
@@ -209,11 +210,8 @@ def _draw_detections(panel: Image, found: Detections, region: Region, box: Box, 
 
     Without labels, which would hide what is small.
     """
-    left, top, width, height = region
-    scale = np.array([panel.shape[1] / width, panel.shape[0] / height] * 2)
-    boxes = (found.xyxy - np.array([left, top] * 2)) * scale
-    is_near = (boxes[:, 2:] >= 0).all(axis=1) & (boxes[:, :2] <= panel.shape[1::-1]).all(axis=1)
-    is_concerned = box_iou(found.xyxy, np.array([box], np.float32))[:, 0] >= _CONCERNED
+    boxes, is_concerned = _place_boxes(found, region), _overlaps(found, box)
+    is_near = (boxes[:, 2:] >= 0).all(axis=1) & (boxes[:, :2] <= _PANEL_WH).all(axis=1)
     for i in sorted(np.flatnonzero(is_near), key=lambda i: (is_concerned[i], -i)):
         if found.rle is not None:
             x, y, crop = coco_rle.decode_crop(found.rle[i])
@@ -224,8 +222,32 @@ def _draw_detections(panel: Image, found: Detections, region: Region, box: Box, 
                 cv2.drawContours(panel, outlines, -1, _INK, 4, cv2.LINE_AA)
             cv2.drawContours(panel, outlines, -1, colour, 1 + is_concerned[i], cv2.LINE_AA)
         if is_concerned[i] or found.rle is None:
-            x1, y1, x2, y2 = np.rint(boxes[i].clip(-_FAR, _FAR)).astype(int).tolist()
-            cv2.rectangle(panel, (x1, y1), (x2, y2), colour, 1 + is_concerned[i], cv2.LINE_AA)
+            left, top, right, bottom = boxes[i].tolist()
+            cv2.rectangle(panel, (left, top), (right, bottom), colour, 1 + is_concerned[i], cv2.LINE_AA)
+
+
+def _draw_moved(panel: Image, found: Found, region: Region, box: Box) -> None:
+    """Draw boxes that overlap a box and are not at the same place, in the panel's pixels, on both sides."""
+    one, other = (
+        {tuple(each) for each in _place_boxes(side, region)[_overlaps(side, box)].tolist()}
+        for side in (found.expected, found.actual)
+    )
+    for moved, colour in ((one - other, ONLY_EXPECTED), (other - one, ONLY_ACTUAL)):
+        for left, top, right, bottom in moved:
+            cv2.rectangle(panel, (left, top), (right, bottom), colour, 2)
+
+
+def _place_boxes(found: Detections, region: Region) -> NDArray[np.int64]:
+    """Boxes in the pixels of a panel that shows a region: int64 [n, 4]."""
+    left, top, width, height = region
+    scale = np.array([_PANEL_WH[0] / width, _PANEL_WH[1] / height] * 2)
+    boxes = (found.xyxy - np.array([left, top] * 2)) * scale
+    return np.asarray(np.rint(boxes.clip(-_FAR, _FAR)), np.int64)
+
+
+def _overlaps(found: Detections, box: Box) -> NDArray[np.bool_]:
+    """Whether each detection overlaps a box: bool [n]."""
+    return np.asarray(box_iou(found.xyxy, np.array([box], np.float32))[:, 0] >= _CONCERNED)
 
 
 def _only(found: Found) -> tuple[Mask, Mask]:
@@ -241,8 +263,9 @@ def _strengthen(mask: Mask) -> NDArray[np.float32]:
 
 def _blend(canvas: Image, colour: tuple[int, int, int], share: NDArray[np.float32]) -> None:
     """Mix a colour into a picture, by the share [h, w] at each pixel, 0..1."""
-    mixed = canvas + (np.array(colour, np.float32) - canvas) * share[..., None]
-    canvas[:] = np.rint(mixed).astype(np.uint8)
+    touched = share > 0
+    part = canvas[touched]
+    canvas[touched] = np.rint(part + (np.array(colour, np.float32) - part) * share[touched][:, None]).astype(np.uint8)
 
 
 def _dim(image: Image) -> Image:
