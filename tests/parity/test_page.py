@@ -140,6 +140,7 @@ def test_pictures_open_by_keyboard_and_are_described(write):
     assert len(set(ids)) == len(ids)
     figures = [attributes["id"] for attributes in page.all("figure")]
     links = page.all("a")  # links take the focus, and Enter follows them
+    assert [link["class"] for link in links] == ["close", "open"] * len(figures)  # the first one is hidden until opened
     assert [link["href"][1:] for link in links if link["class"] == "open"] == figures
     closing = [link["href"][1:] for link in links if link["class"] == "close"]
     assert len(closing) == len(figures)
