@@ -134,12 +134,13 @@ def test_pictures_open_by_keyboard_and_are_described(write):
     assert len(pictures) == 4
     assert all(picture["alt"].endswith("Enlarge.") for picture in pictures)
     alts = " ".join(picture["alt"] for picture in pictures)
-    assert "street 5, darkened, with 1 numbered differences" in alts
+    assert "street 5, darkened, with 1 numbered difference." in alts
     assert "street 6, close-up 1, truck 0.75 at (80, 30) to (120, 70): expected, actual" in alts
     ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
     assert len(set(ids)) == len(ids)
     figures = [attributes["id"] for attributes in page.all("figure")]
     links = page.all("a")  # links take the focus, and Enter follows them
+    assert [link["class"] for link in links] == ["close", "open"] * len(figures)  # the first one is hidden until opened
     assert [link["href"][1:] for link in links if link["class"] == "open"] == figures
     closing = [link["href"][1:] for link in links if link["class"] == "close"]
     assert len(closing) == len(figures)

@@ -288,17 +288,21 @@ def _write_numbers(canvas: Image, boxes: Sequence[Sequence[int]], colours: Seque
     font, size, weight = cv2.FONT_HERSHEY_SIMPLEX, scale, max(round(2 * scale), 1)
     pad, line = max(round(5 * scale), 1), max(round(2 * scale), 1)
     taken = np.zeros(canvas.shape[:2], np.bool_)
-    for number, ((left, top, right, bottom), colour) in enumerate(zip(boxes, colours, strict=True), 1):
+    plates = []
+    for number, (left, top, right, bottom) in enumerate(boxes, 1):
         (width, height), _ = cv2.getTextSize(str(number), font, size, weight)
         width, height = width + 2 * pad, height + 2 * pad
         x, y = _find_place(taken, (left, top, right, bottom), (width, height))
         taken[y : y + height, x : x + width] = True
-        middle, near = (x + width // 2, y + height // 2), ((left + right) // 2, (top + bottom) // 2)
-        if not (left - width <= x <= right and top - height <= y <= bottom):
-            cv2.line(canvas, middle, near, colour, line, cv2.LINE_AA)
-        cv2.rectangle(canvas, (x, y), (x + width, y + height), colour, cv2.FILLED)
-        cv2.rectangle(canvas, (x, y), (x + width, y + height), _INK, line, cv2.LINE_AA)
-        cv2.putText(canvas, str(number), (x + pad, y + height - pad), font, size, _INK, weight, cv2.LINE_AA)
+        plates.append((x, y, x + width, y + height))
+    for (left, top, right, bottom), (x1, y1, x2, y2), colour in zip(boxes, plates, colours, strict=True):
+        if x2 < left or right < x1 or y2 < top or bottom < y1:
+            near = (left + right) // 2, (top + bottom) // 2
+            cv2.line(canvas, ((x1 + x2) // 2, (y1 + y2) // 2), near, colour, line, cv2.LINE_AA)
+    for number, ((x1, y1, x2, y2), colour) in enumerate(zip(plates, colours, strict=True), 1):
+        cv2.rectangle(canvas, (x1, y1), (x2, y2), colour, cv2.FILLED)
+        cv2.rectangle(canvas, (x1, y1), (x2, y2), _INK, line, cv2.LINE_AA)
+        cv2.putText(canvas, str(number), (x1 + pad, y2 - pad), font, size, _INK, weight, cv2.LINE_AA)
 
 
 def _find_place(taken: NDArray[np.bool_], box: tuple[int, int, int, int], size_wh: tuple[int, int]) -> tuple[int, int]:
