@@ -21,7 +21,7 @@ import typer
 
 from benchmarks import chart
 from benchmarks.agreement import enter, expect
-from benchmarks.command import DeviceOption, OnlyOption, SizesOption, start
+from benchmarks.command import DeviceOption, OnlyOption, SizesOption, check_names, start
 from benchmarks.contest import Contest
 from benchmarks.peers import POSTPROCESSES
 from benchmarks.rungs import RUNGS, Instances, Output, Postprocess, Request, Rung, encode_on_host, plant_request
@@ -215,7 +215,7 @@ def _check(sizes_hw: Sequence[tuple[int, int]], survivors: Sequence[int], runs: 
     for count in survivors:
         if not 0 <= count <= max(SURVIVORS):
             raise InputError(f"survivors must be 0..{max(SURVIVORS)}, got {count}.")
-    report.check_names(only, (*RUNGS, *POSTPROCESSES))
+    check_names(only, (*RUNGS, *POSTPROCESSES))
 
 
 def _find_rungs(only: Sequence[str], device: torch.device) -> tuple[list[Rung], list[str]]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from maskjet.cli.main import main
+from maskjet.errors import InputError
 
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 ReportOption = Annotated[Path | None, typer.Option(help="A JSON file for the report.")]
@@ -26,3 +27,15 @@ def start(command: Callable[..., None]) -> None:
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     app.command()(command)
     main(app)
+
+
+def check_names(given: Iterable[str], known: Iterable[str], name: str = "only") -> None:
+    """Check that all given names are known.
+
+    Raises:
+        InputError: One is not; the message lists the known names.
+    """
+    known = [*known]
+    unknown = [each for each in given if each not in known]
+    if unknown:
+        raise InputError(f"{name} must be of {', '.join(map(repr, known))}, got {', '.join(map(repr, unknown))}.")

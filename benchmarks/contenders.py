@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.command import check_names
 from benchmarks.peers import PEERS, PIPELINES
 from maskjet.config import DEFAULT_THRESHOLD, EngineConfig
 from maskjet.detections import Detections
@@ -18,7 +19,6 @@ from maskjet.errors import UnsupportedError, first_line
 from maskjet.media.frames import open_source
 from maskjet.model import Model
 from maskjet.networks.rfdetr import RFDETR
-from maskjet.parity.report import check_names
 from maskjet.parity.variants import Detect
 from maskjet.timing import rotate
 

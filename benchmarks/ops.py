@@ -19,7 +19,7 @@ import numpy as np
 import torch
 import typer
 
-from benchmarks.command import DeviceOption, OnlyOption, ReportOption, start
+from benchmarks.command import DeviceOption, OnlyOption, ReportOption, check_names, start
 from benchmarks.contest import Contest, Entry, take_turns
 from benchmarks.workloads import GPU_WORKLOADS, WORKLOADS, Inputs, Workload, as_listed, to_device
 from maskjet import ops
@@ -127,7 +127,7 @@ def run(path: Path | None = None, *, runs: int = 30, only: Sequence[str] = (), d
         MaskjetError: An implementation does not equal the reference; nothing is written.
     """
     report.check_runs(runs)
-    report.check_names(only, ops.RECORDS)
+    check_names(only, ops.RECORDS)
     resolved = EngineConfig(device=device).resolve_device()
     bandwidth = measure_bandwidth(resolved)
     peers, notes = _peers()

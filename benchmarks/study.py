@@ -13,7 +13,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import typer
+from numpy.typing import NDArray
 
 from benchmarks.command import SizeOption, start
 from benchmarks.study_parts import CONFIDENCES, DEMO, PARTS, SIZE_HW, StudyPart
@@ -24,10 +26,10 @@ from maskjet.files import write_json
 from maskjet.parity import RESAMPLES, check, coco
 from maskjet.parity.dump import Dump, write_dump
 from maskjet.parity.dump_file import as_json
-from maskjet.parity.images import KeptImages, Traffic
+from maskjet.parity.images import Images, Traffic
 from maskjet.parity.machine import Machine, describe_machine
 from maskjet.parity.table import as_table
-from maskjet.parity.variants import Variant
+from maskjet.parity.variants import DetectorVariant
 from maskjet.process import convolutions_in_tf32
 
 
@@ -174,12 +176,12 @@ def _count(part: StudyPart, images: int | None) -> int:
     return images or (5000 if part is DEMO else 1000)
 
 
-def _path(folder: Path, part: StudyPart, variant: Variant) -> Path:
+def _path(folder: Path, part: StudyPart, variant: DetectorVariant) -> Path:
     words = "".join(letter if letter.isalnum() else " " for letter in variant.name).split()
     return folder / part.name / ("_".join(words) + ".npz")
 
 
-def _load(path: Path, variant: Variant, streets: Traffic) -> Dump:
+def _load(path: Path, variant: DetectorVariant, streets: Traffic) -> Dump:
     """Load a variant's dump, and check that it is of this variant and these images."""
     dump = Dump.load(path)
     expected = (variant.name, variant.program, as_json(streets.describe()))
@@ -189,6 +191,35 @@ def _load(path: Path, variant: Variant, streets: Traffic) -> Dump:
             f"{str(path)!r} must be a dump of {expected}, got one of {got}. Remove it, or ask for its images."
         )
     return dump
+
+
+class KeptImages(Images):
+    """Images read once and kept in memory.
+
+    Args:
+        images: The images to read.
+    """
+
+    def __init__(self, images: Images) -> None:
+        self._images = images
+        self._kept = list(images.read())
+
+    @property
+    def length(self) -> int:
+        """Number of images."""
+        return len(self._kept)
+
+    def read(self, start: int = 0) -> Iterator[tuple[str, NDArray[np.uint8]]]:
+        """Yield name and image from position `start` on."""
+        yield from self._kept[start:]
+
+    def truth(self) -> dict[str, Any] | None:
+        """The annotations of the images read."""
+        return self._images.truth()
+
+    def describe(self) -> dict[str, Any]:
+        """The description of the images read."""
+        return self._images.describe()
 
 
 def _dump_part(

@@ -12,7 +12,7 @@ from maskjet.config import EngineConfig
 from maskjet.model import read_network
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.parity.images import Images
-from maskjet.parity.variants import Variant
+from maskjet.parity.variants import DetectorVariant
 from maskjet.spec import SPECS
 
 _CERTAIN = 0.4
@@ -45,7 +45,7 @@ class StudyPart:
     """Network and images, in words."""
     make_network: Callable[[Images], RFDETR]
     """Builds the network, given the images."""
-    variants: Sequence[Variant]
+    variants: Sequence[DetectorVariant]
     """The variants, in the order in which they run."""
     questions: Sequence[Question]
     """Questions about the variants."""
@@ -53,19 +53,19 @@ class StudyPart:
     """Whether the network is trained, so that average precision is meaningful."""
 
 
-def _steps(name: str, **choices: Any) -> Variant:
+def _steps(name: str, **choices: Any) -> DetectorVariant:
     """A variant that runs step by step in float32, except for the choices given."""
     config = {"precision": "fp32", "engine": "eager", "compile": False, **choices}
-    return Variant(name, EngineConfig(**config), batch=_BATCH)
+    return DetectorVariant(name, EngineConfig(**config), batch=_BATCH)
 
 
-def _graph(name: str, precision: str, *, compile: bool = False, depth: int = 4, batch: int = _BATCH) -> Variant:  # noqa: A002
+def _graph(name: str, precision: str, *, compile: bool = False, depth: int = 4, batch: int = _BATCH) -> DetectorVariant:  # noqa: A002
     config = EngineConfig(precision=precision, engine="graph", compile=compile)  # type: ignore[arg-type]
-    return Variant(name, config, depth=depth, batch=batch)
+    return DetectorVariant(name, config, depth=depth, batch=batch)
 
 
-def _peer(name: str, peer: str) -> Variant:
-    return Variant(name, program=peer, build=PEERS[peer].pipeline)
+def _peer(name: str, peer: str) -> DetectorVariant:
+    return DetectorVariant(name, program=peer, build=PEERS[peer].pipeline)
 
 
 _POST_REFERENCE = {"select": "reference", "encode_masks": "reference"}

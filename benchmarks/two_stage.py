@@ -16,7 +16,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from benchmarks.command import DeviceOption, OnlyOption, ReportOption, SizeOption, start
+from benchmarks.command import DeviceOption, OnlyOption, ReportOption, SizeOption, check_names, start
 from benchmarks.planted import plant_detector
 from benchmarks.pooling import measure_pooling
 from benchmarks.two_stage_contest import BASELINE, CONTENDERS, DetectorCost, Detectors, to_float
@@ -95,8 +95,8 @@ def run(
         MissingDependencyError: torchvision is not installed.
     """
     report.check_runs(runs)
-    report.check_names(settings, SETTINGS, "settings")
-    report.check_names(only, CONTENDERS)
+    check_names(settings, SETTINGS, "settings")
+    check_names(only, CONTENDERS)
     where = EngineConfig(device=device).resolve_device()
     with convolutions_in_tf32(uses_tf32):
         images = [np.array(sample(seed, size_hw=size_hw).image) for seed in range(_IMAGES)]

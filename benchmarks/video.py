@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from itertools import islice
 from pathlib import Path
@@ -43,7 +43,7 @@ from maskjet.model import read_network
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.parity import report
 from maskjet.parity.machine import describe_machine
-from maskjet.parity.pair import Pairing, pair_all
+from maskjet.parity.pair import Pairing, pair
 from maskjet.profiling import HostWork, profile_host
 from maskjet.spec import SPECS, ModelSpec
 from maskjet.timing import percentile, play
@@ -169,7 +169,7 @@ def _compare(trials: Sequence[_Trial]) -> tuple[list[_Trial], list[str]]:
     exact: dict[object, _Trial] = {}
     for trial in trials:
         trial.look()
-        trial.pairs = pair_all(baseline.found, trial.found)
+        trial.pairs = _pair_all(baseline.found, trial.found)
         if isinstance(trial.contender, Ours) and not trial.contender.model.config.compile:
             steps = tuple(trial.contender.model.report().steps.items())
             other = exact.setdefault(steps, trial)
@@ -180,6 +180,14 @@ def _compare(trials: Sequence[_Trial]) -> tuple[list[_Trial], list[str]]:
         else:
             notes.append(f"{trial.contender.name} left out: {trial.pairs.share:.1%} of its detections match")
     return admitted, notes
+
+
+def _pair_all(expected: Iterable[Detections], actual: Iterable[Detections]) -> Pairing:
+    """Pair the detections of two variants on the same images, image by image."""
+    result = Pairing()
+    for one, other in zip(expected, actual, strict=True):
+        result.add(pair(one, other))
+    return result
 
 
 class _Trial:

@@ -17,7 +17,8 @@ import torch
 from torch.fx import Graph, Node
 
 from benchmarks.aten.capture import BATCHED_NMS
-from maskjet.networks.torchvision.layers.rewriting import Rewrite, arguments, calls, checks_of
+from benchmarks.aten.nodes import arguments, checks_of
+from maskjet.networks.torchvision.layers.rewriting import Rewrite, calls
 from maskjet.ops.nms import nms
 
 

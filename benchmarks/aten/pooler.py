@@ -21,7 +21,8 @@ import torchvision  # noqa: F401  # defines torchvision::roi_align
 from torch.fx import Graph, Node, Proxy
 from torch.fx.proxy import GraphAppendingTracer
 
-from maskjet.networks.torchvision.layers.rewriting import Rewrite, arguments, calls, checks_of, erase
+from benchmarks.aten.nodes import arguments, checks_of, erase
+from maskjet.networks.torchvision.layers.rewriting import Rewrite, calls
 
 _aten = torch.ops.aten
 _ROI_ALIGN = torch.ops.torchvision.roi_align.default

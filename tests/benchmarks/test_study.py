@@ -121,3 +121,14 @@ def test_nano_runs_too(tmp_path):
     assert found.measurements[0].confidence_difference.max < 1e-3
     dump = Dump.load(tmp_path / "nano" / "rfdetr_predict_no_TF32.npz")
     assert dump.variant["program"] == "rfdetr_ieee"
+
+
+def test_images_are_kept_as_they_were_read():
+    streets = study.Traffic(3, SIZE)
+    kept = study.KeptImages(streets)
+    expected = list(streets.read(1))
+    for _ in range(2):
+        assert [name for name, _ in kept.read(1)] == [name for name, _ in expected]
+        assert all((image == other).all() for (_, image), (_, other) in zip(kept.read(1), expected, strict=True))
+    assert (kept.length, kept.describe()) == (3, streets.describe())
+    assert kept.truth() == streets.truth()

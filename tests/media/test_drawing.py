@@ -255,6 +255,22 @@ class TestDetections:
         found.rle[0].update(rle)
         assert draw(np.zeros((48, 64, 3), np.uint8), found, replace(PLAIN, masks=True)).all(axis=(0, 1)).any()
 
+    def test_the_most_confident_is_on_top(self):
+        masks = np.zeros((2, 240, 320), bool)
+        masks[0, 50:150, 50:150] = masks[1, 100:200, 100:200] = True
+        found = replace(boxes((50, 50, 150, 150), (100, 100, 200, 200), size=(240, 320)), rle=coco_rle.encode(masks))
+        first, second = colours(found).astype(float)
+        image = np.zeros((240, 320, 3), np.uint8)
+        framed = draw(image, found, replace(PLAIN, boxes=True, line_width=4))
+        np.testing.assert_array_equal(framed[150, 100], first)
+        tinted = draw(image, found, replace(PLAIN, masks=True))
+        share = 108 / 256
+        np.testing.assert_allclose(tinted[60, 60], share * first, atol=1)
+        np.testing.assert_allclose(tinted[190, 190], share * second, atol=1)
+        np.testing.assert_allclose(tinted[120, 120], (1 - share) * share * second + share * first, atol=1.5)
+        outlined = draw(image, found, replace(PLAIN, outlines=True, line_width=5))
+        np.testing.assert_array_equal(outlined[149, 100], first)
+
     def test_300_of_them(self):
         random = np.random.default_rng(3)
         corners = random.uniform(0, 300, (300, 2))
@@ -298,6 +314,12 @@ class TestColours:
     def test_instances_on_one_spot_differ(self, count):
         shown = colours(boxes(*[(100, 150, 150, 200)] * count))
         assert min(distance(shown[i], shown[j]) for i in range(count) for j in range(i)) > APART
+
+    def test_a_neighbour_of_another_class_does_not_change_a_shade(self):
+        found = boxes(*row(4))
+        mixed = replace(found, class_id=np.array([0, 5, 0, 5], np.int32))
+        np.testing.assert_array_equal(colours(mixed)[::2], colours(found[[0, 2]]))
+        assert (colours(found)[::2] != colours(found[[0, 2]])).any()
 
     def test_in_a_crowd_most_neighbours_differ(self):
         found = boxes(*[box for top in range(0, 700, 60) for box in row(20, top=top)])
@@ -368,6 +390,11 @@ class TestLabels:
         plates, _ = arrange(boxes(*[(30, 30, 60, 60)] * 50, size=(90, 120)))
         assert 2 <= len(plates) < 50
         assert not overlaps(plates).any()
+
+    def test_of_large_boxes_choose_first(self):
+        found = boxes((10, 4, 20, 12), (0, 0, 62, 15), size=(16, 64))
+        (label,) = arrange(found)[1]
+        assert label.instance == 1
 
     @pytest.mark.parametrize(
         ("box", "place"),
