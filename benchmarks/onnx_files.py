@@ -1,14 +1,15 @@
-"""The ONNX rewrites' gain in ONNX Runtime: an exported detector unchanged, with each rewrite alone, and with all.
+"""Time an exported detector in ONNX Runtime: unchanged, with each rewrite alone, and with all.
 
-All variants run in one process, in turns, on the same images. A variant whose outputs differ from those of the file as
-exported in a single bit is not timed.
+All variants run in one process, in turns, on the same images. A variant is timed only if its outputs equal those of the
+exported file bit for bit.
 
-    python -m benchmarks.onnx_files detector.onnx --out benchmarks/results/rewrites_onnx_cpu.json
+    python -m benchmarks.onnx_files --out benchmarks/results/rewrites_onnx_cpu.json
 """
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,33 +24,37 @@ from numpy.typing import NDArray
 
 from benchmarks.command import ReportOption, SizeOption, start
 from benchmarks.contest import Contest, Entry
+from benchmarks.planted import plant_detector
+from benchmarks.two_stage import CANDIDATES, SURVIVORS
+from benchmarks.two_stage_contest import to_float
 from maskjet.cli.options import parse_size, print_result, progress
 from maskjet.errors import InputError, SourceError, first_line
 from maskjet.extras import require
 from maskjet.onnx import REWRITES, OptimizedFile, optimize_onnx
 from maskjet.parity import report
 from maskjet.parity.machine import describe_machine
+from maskjet.traffic import sample
 
 EXPORTED = "as exported"
-"""The baseline's name."""
+"""Name of the baseline, the unchanged file."""
 VARIANTS: Mapping[str, Sequence[str]] = {
     "nms_top_k": ("nms_top_k",),
     "level_pooling": ("level_pooling",),
     "loop_concat": ("loop_concat",),
     "all": REWRITES,
 }
-"""Rewrites applied, by name of the variant."""
+"""Rewrites to apply, by name of the variant."""
 _IMAGES = 3
 
 
 @dataclass(frozen=True)
 class FileCost:
-    """One variant."""
+    """Size and speed of one variant of a file."""
 
     variant: str
     """`EXPORTED`, or a key of `VARIANTS`."""
     matched: int
-    """Number of candidates rewritten."""
+    """Number of places rewritten."""
     nodes: int
     """Nodes in the file, including those inside If and Loop."""
     p50_ms: float
@@ -81,7 +86,7 @@ class OnnxReport(report.MeasuredReport):
 
 
 def run(
-    model: Path,
+    model: Path | None = None,
     path: Path | None = None,
     *,
     size_hw: tuple[int, int] = (256, 320),
@@ -92,15 +97,16 @@ def run(
     """Time an exported detector with and without the rewrites.
 
     Args:
-        model: An ONNX file with one input, a float32 image [3, H, W], exported with `dynamo=False`.
+        model: An ONNX file with one input, a float32 image [3, H, W], exported with `dynamo=False`; None exports Mask
+            R-CNN (ResNet-50) with random weights that finds about as many instances as in `benchmarks.two_stage`.
         path: A JSON file to write the report to.
-        size_hw: (height, width) of the images, of uniform noise.
+        size_hw: (height, width) of the images, which are drawn streets.
         runs: Timed calls of each variant, at least 1.
         threads: Threads that ONNX Runtime uses within an op.
         on_progress: Called once a variant is compared, or left out.
 
     Returns:
-        The report, which prints as a table. A variant without a match, or with other outputs, is left out and noted.
+        The report, which prints as a table. Variants in which nothing matches or outputs differ are only noted.
 
     Raises:
         InputError: runs is less than 1, or the model does not take such an image.
@@ -108,8 +114,40 @@ def run(
         MissingDependencyError: onnx-ir or onnxruntime is not installed.
     """
     report.check_runs(runs)
-    generator = np.random.default_rng(0)
-    images = [generator.random((3, *size_hw), dtype=np.float32) for _ in range(_IMAGES)]
+    streets = (np.array(sample(seed, size_hw=size_hw).image) for seed in range(_IMAGES))
+    images = [to_float(street, torch.device("cpu")).numpy() for street in streets]
+    with TemporaryDirectory() as folder:
+        file = _export(Path(folder) / "detector.onnx", images) if model is None else model
+        result = _time(file, images, runs, threads, on_progress)
+    result.write(path)
+    return result
+
+
+def _export(path: Path, images: Sequence[NDArray[np.float32]]) -> Path:
+    seen = [torch.from_numpy(images[0])]
+    sides = seen[0].shape[1:]
+    planted = plant_detector(
+        "maskrcnn_resnet50_fpn",
+        seen,
+        candidates=CANDIDATES,
+        survivors=SURVIVORS,
+        min_size=min(sides),
+        max_size=max(sides),
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the tracer warns about torchvision's code
+        torch.onnx.export(planted, (seen,), path, dynamo=False)
+    return path
+
+
+def _time(
+    model: Path,
+    images: Sequence[NDArray[np.float32]],
+    runs: int,
+    threads: int,
+    on_progress: Callable[[], object],
+) -> OnnxReport:
+    """Compare, then time the exported file and its variants."""
     exported = _open(model, threads)
     nodes, matched, notes = {EXPORTED: 0}, {EXPORTED: 0}, list[str]()
     contest = Contest(images, partial(_detect, exported), torch.device("cpu"))
@@ -124,7 +162,7 @@ def run(
             notes.append(f"{name} left out: its outputs differ")
         on_progress()
     times = contest.time(runs=runs)
-    result = OnnxReport(
+    return OnnxReport(
         machine=describe_machine(),
         measurements=[
             FileCost(name, matched[name], nodes[name], each.p50_ms, each.p95_ms, times[EXPORTED].p50_ms / each.p50_ms)
@@ -134,12 +172,10 @@ def run(
         threads=threads,
         detections=[len(_detect(exported, image)[0]) for image in images],
     )
-    result.write(path)
-    return result
 
 
 def _rewrite(model: Path, rewrites: Sequence[str], threads: int) -> tuple[Any, OptimizedFile]:
-    """The rewritten file, opened, and what was done to it."""
+    """Rewrite a file; returns an open session and the rewrites' outcomes."""
     with TemporaryDirectory() as folder:
         file = Path(folder) / "variant.onnx"
         found = optimize_onnx(model, file, rewrites=rewrites)
@@ -150,10 +186,10 @@ def _open(file: Path, threads: int) -> Any:
     onnxruntime = require("onnxruntime", extra="bench", purpose="Timing ONNX files")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
-    options.log_severity_level = 3  # errors: it warns of every initializer it drops
+    options.log_severity_level = 3  # errors only; ONNX Runtime warns of every initializer it drops
     try:
         return onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # it has a class for each of its codes
+    except Exception as error:  # ONNX Runtime has a class per error code
         raise SourceError(f"{str(file)!r} can't be run by ONNX Runtime: {first_line(error)}") from error
 
 
@@ -173,13 +209,16 @@ def _share(_image: object, expected: Sequence[NDArray[Any]], actual: Sequence[ND
 
 
 def main(
-    model: Annotated[Path, typer.Argument(help="An export of a torchvision detector, for images of that size.")],
+    model: Annotated[
+        Path | None,
+        typer.Argument(help="A torchvision detector, exported for images of --size; if not given, one is made."),
+    ] = None,
     out: ReportOption = None,
     size: SizeOption = "320x256",
-    runs: Annotated[int, typer.Option(help="Timed images of each variant.")] = 9,
+    runs: Annotated[int, typer.Option(help="Timed images per variant.")] = 9,
     threads: Annotated[int, typer.Option(help="Threads of ONNX Runtime.")] = 2,
 ) -> None:
-    """Run an exported detector in ONNX Runtime as it is, with each rewrite, and with all."""
+    """Time an exported detector in ONNX Runtime unchanged, with each rewrite, and with all."""
     with progress("comparing", len(VARIANTS)) as advance:
         found = run(model, out, size_hw=parse_size(size), runs=runs, threads=threads, on_progress=advance)
     print_result(found, to_stdout=True)

@@ -48,7 +48,8 @@ model.predict(5)  # wrong
 
 for frame, found in model.stream("a.mp4", depth=2, threshold=0.5, classes=("car",), max_detections=9):
     pixels: NDArray[np.uint8] = frame.image
-    drawn: NDArray[np.uint8] = found.draw(frame.image)
+    drawn: NDArray[np.uint8] = found.draw(frame.image, labels=False, color_by="instance")
+    found.draw(frame.image, colour_by="instance")  # wrong
     found.save(f"{frame.index}.jpg", frame.image)
 model.stream("a.mp4", treshold=0.5)  # wrong
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from maskjet.parity.pair import box_iou, compare, pair, pair_all
+from maskjet.parity.pair import Pairing, box_iou, compare, pair
 from tests.parity.dumps import detections
 
 SIZE = (20, 30)
@@ -61,7 +61,9 @@ def test_nothing_is_equal_to_nothing():
 
 
 def test_images_add_up():
-    result = pair_all([found(), found()], [found(), found(BOXES[:1], (0,), (0.9,))])
+    result = Pairing()
+    result.add(pair(found(), found()))
+    result.add(pair(found(), found(BOXES[:1], (0,), (0.9,))))
     assert (result.matched, result.missing) == (5, 3)
     assert len(result.mask_ious) == 5
 

@@ -72,9 +72,9 @@ def parity_dump(
     """Write the detections of one variant on images to a file."""
     from maskjet.model import read_network
     from maskjet.parity.dump import write_dump
-    from maskjet.parity.variants import Variant
+    from maskjet.parity.variants import DetectorVariant
 
-    variant = Variant(name or out.stem, config, depth=depth, batch=batch, threshold=threshold)
+    variant = DetectorVariant(name or out.stem, config, depth=depth, batch=batch, threshold=threshold)
     chosen = choose_images(images, coco_dir, count, size, seed)
     with progress("detecting", chosen.length) as advance:
         dump = write_dump(out, variant, read_network(model, weights), chosen, on_progress=advance)

@@ -133,14 +133,6 @@ def pair(expected: Detections, actual: Detections) -> Pairing:
     return compare(expected, actual)[0]
 
 
-def pair_all(expected: Iterable[Detections], actual: Iterable[Detections]) -> Pairing:
-    """Pair the detections of two variants on the same images, image by image."""
-    result = Pairing()
-    for one, other in zip(expected, actual, strict=True):
-        result.add(pair(one, other))
-    return result
-
-
 def compare(expected: Detections, actual: Detections) -> tuple[Pairing, list[Difference]]:
     """Pair the detections of one image, as `pair` does, and list all differences.
 
