@@ -376,8 +376,9 @@ class Detections:
             return
         if suffix not in showing.SUFFIXES:
             raise InputError(f"path must end in {', '.join(showing.SUFFIXES)} or .json, got {os.fspath(path)!r}.")
-        sources = [image if isinstance(image, str | os.PathLike) else None, self._origin and self._origin.path]
-        if any(source is not None and is_same_file(path, source) for source in sources):
+        given = image if isinstance(image, str | os.PathLike) else None
+        remembered = None if self._origin is None else self._origin.path
+        if any(source is not None and is_same_file(path, source) for source in (given, remembered)):
             raise InputError(f"path must not be the image's own, {os.fspath(path)!r} would be overwritten.")
         showing.write(path, self.draw(image, **style))
 
