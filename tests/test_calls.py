@@ -363,7 +363,7 @@ class TestSources:
 
     def test_a_broken_image_is_no_video(self, model, tmp_path):
         (tmp_path / "a.jpg").write_bytes(b"no image")
-        for path in (tmp_path / "a.jpg", tmp_path / "gone.png"):
+        for path in (tmp_path / "a.jpg", tmp_path / "gone.png", "x" * 5000, "a\0.mp4"):
             with pytest.raises(SourceError) as caught:
                 model.predict(path)
             assert "stream" not in str(caught.value)

@@ -5,6 +5,7 @@ import gc
 import json
 import pickle
 import sys
+import typing
 from dataclasses import fields, replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -17,9 +18,9 @@ from PIL import Image as PILImage
 from pycocotools import mask as pycoco_mask
 
 from maskjet import coco_rle
-from maskjet.detections import Detections
+from maskjet.detections import Detections, DrawOptions
 from maskjet.errors import InputError, MissingDependencyError, OutputError, SourceError, UnsupportedError
-from maskjet.media.drawing import draw
+from maskjet.media.drawing import DrawStyle, draw
 from maskjet.media.images import Origin, read_image
 
 NAMES = {0: "car", 2: "bus"}
@@ -247,6 +248,20 @@ class TestPictures:
         assert (image == 100).all()
         assert (drawn != 100).any()
         np.testing.assert_array_equal(drawn, draw(image, found))
+
+    def test_options_are_the_styles(self, tmp_path):
+        found, image = some_detections(3), picture()
+        options = {"labels": False, "boxes": False, "line_width": 3, "color_by": "instance"}
+        expected = draw(image, found, DrawStyle(**options))
+        assert (expected != draw(image, found)).any()
+        np.testing.assert_array_equal(found.draw(image, **options), expected)
+        found.save(tmp_path / "a.png", image, **options)
+        np.testing.assert_array_equal(read_image(tmp_path / "a.png"), expected)
+        assert typing.get_type_hints(DrawOptions) == typing.get_type_hints(DrawStyle)
+        with pytest.raises(InputError, match=r"options of draw\(\), got 'color'; did you mean 'color_by'\?$"):
+            found.draw(image, color="class")
+        with pytest.raises(InputError, match="color_by must be 'class' or 'instance', got 'name'"):
+            found.draw(image, color_by="name")
 
     def test_images_of_other_kinds(self, tmp_path):
         found = some_detections(2)

@@ -11,6 +11,7 @@ import maskjet
 from maskjet import model as models
 from maskjet.engine.slot import EagerSlot
 from maskjet.errors import InputError, SourceError, UnsupportedError
+from maskjet.spec import SPECS
 from tests.networks.test_network import TINY, tiny_network, tolerance
 from tests.rounding import pair_rows
 
@@ -174,6 +175,21 @@ def test_the_demo_loads_by_name():
 def test_bad_choices_are_named(arguments, message, tiny):
     with pytest.raises(InputError, match=message):
         maskjet.load(**{"model": tiny, "device": "cpu", **arguments})
+
+
+@pytest.mark.parametrize("size", SPECS)
+def test_named_sizes_say_which_file_of_rfdetrs_they_need(size, monkeypatch, tmp_path):
+    monkeypatch.setenv("RF_HOME", str(tmp_path))
+    config = pytest.importorskip("rfdetr.config")
+    by_name = {name.lower(): each for name, each in vars(config).items()}
+    theirs = by_name[size.replace("-", "") + "config"].model_fields["pretrain_weights"].default
+    with pytest.raises(
+        InputError, match=rf"maskjet downloads none\. rfdetr's is {theirs}, which rfdetr downloads to '"
+    ):
+        maskjet.load(size)
+    (tmp_path / theirs).touch()
+    with pytest.raises(InputError, match=rf"rfdetr has it here: weights='{tmp_path}/{theirs}'\."):
+        maskjet.load(size)
 
 
 @pytest.mark.parametrize("depth", [0, 9])

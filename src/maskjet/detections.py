@@ -10,13 +10,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from maskjet import coco_rle, limits
-from maskjet.errors import InputError, border
+from maskjet.errors import InputError, border, suggest
 from maskjet.extras import require
 from maskjet.printing import printable
 
@@ -29,6 +29,18 @@ if TYPE_CHECKING:
 
 _MOST_CLASSES = 8  # that `repr` counts one by one
 _GREY = 128  # of the canvas where there is no image
+
+
+class DrawOptions(TypedDict, total=False):
+    """Options of `Detections.draw`, `save` and `show`: the fields of `maskjet.media.drawing.DrawStyle`."""
+
+    boxes: bool
+    labels: bool
+    scores: bool
+    masks: bool
+    outlines: bool
+    line_width: float | None
+    color_by: Literal["class", "instance"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -298,14 +310,15 @@ class Detections:
         """Remember where the image is to be had, for `draw`; it is no field, and not compared, written or printed."""
         object.__setattr__(self, "_origin", origin)
 
-    def draw(self, image: ImageLike | None = None, **style: Any) -> NDArray[np.uint8]:
+    def draw(self, image: ImageLike | None = None, **style: Unpack[DrawOptions]) -> NDArray[np.uint8]:
         """Draw the detections into a copy of their image.
 
         Args:
             image: The image, of any kind that `predict` takes. None is the one that `predict` saw: a file is read
                 again; an array, tensor or PIL image is only remembered while something else holds it. Frames of
                 `stream` are in hand: `found.draw(frame.image)`.
-            **style: Fields of `maskjet.media.drawing.DrawStyle`.
+            **style: What is drawn, and how: boxes, labels, scores, masks and outlines (True or False), line_width in
+                pixels, color_by "class" or "instance"; see `maskjet.media.drawing.DrawStyle`.
 
         Returns:
             uint8 [H, W, 3], RGB.
@@ -333,13 +346,13 @@ class Detections:
             )
         return _draw(pixels, self, style)
 
-    def save(self, path: str | os.PathLike[str], image: ImageLike | None = None, **style: Any) -> None:
+    def save(self, path: str | os.PathLike[str], image: ImageLike | None = None, **style: Unpack[DrawOptions]) -> None:
         """Write the image with the detections drawn in; or, to a .json, what `to_json` writes.
 
         Args:
             path: Path of a .jpg, .png, .webp, .bmp, .tif or .json file, which takes its name when it is whole.
             image: The image; see `draw`.
-            **style: Fields of `DrawStyle`; see `draw`.
+            **style: Options of `draw`.
 
         Raises:
             InputError: As in `draw`; or the path has another suffix, or is that of the image itself.
@@ -363,17 +376,18 @@ class Detections:
             return
         if suffix not in showing.SUFFIXES:
             raise InputError(f"path must end in {', '.join(showing.SUFFIXES)} or .json, got {os.fspath(path)!r}.")
-        sources = [image if isinstance(image, str | os.PathLike) else None, self._origin and self._origin.path]
-        if any(source is not None and is_same_file(path, source) for source in sources):
+        given = image if isinstance(image, str | os.PathLike) else None
+        remembered = None if self._origin is None else self._origin.path
+        if any(source is not None and is_same_file(path, source) for source in (given, remembered)):
             raise InputError(f"path must not be the image's own, {os.fspath(path)!r} would be overwritten.")
         showing.write(path, self.draw(image, **style))
 
-    def show(self, image: ImageLike | None = None, **style: Any) -> None:
+    def show(self, image: ImageLike | None = None, **style: Unpack[DrawOptions]) -> None:
         """Show the image with the detections drawn in: in a notebook's output, else in a window.
 
         Args:
             image: The image; see `draw`.
-            **style: Fields of `DrawStyle`; see `draw`.
+            **style: Options of `draw`.
 
         Raises:
             InputError: As in `draw`.
@@ -461,12 +475,15 @@ def _read(image: Any) -> NDArray[np.uint8]:
     return to_image(image, "image")
 
 
-def _draw(image: NDArray[np.uint8], detections: Detections, style: Mapping[str, Any]) -> NDArray[np.uint8]:
-    from maskjet.media.drawing import draw
+def _draw(image: NDArray[np.uint8], detections: Detections, style: DrawOptions) -> NDArray[np.uint8]:
+    from maskjet.media.drawing import DrawStyle, draw
 
-    if style:
-        raise InputError(f"style must have known fields, got {next(iter(style))!r}.")
-    return draw(image, detections)
+    for name in style:
+        if name not in DrawOptions.__annotations__:
+            raise InputError(
+                f"style must be options of draw(), got {name!r}{suggest(name, DrawOptions.__annotations__)}"
+            )
+    return draw(image, detections, DrawStyle(**style))
 
 
 def _whole(name: str, value: Any, least: int | None = None) -> int:

@@ -92,16 +92,17 @@ def kind_of_source(value: Any) -> str | None:
     if not isinstance(value, str | os.PathLike):
         return None
     text = os.fspath(value).removeprefix("file://")
-    path = Path(text)
-    if text.isdecimal() and not path.exists():
-        return "a camera"
     if is_stream(text):
         return "a camera or a URL"
-    if path.is_dir():
+    try:
+        mode = _mode(text)
+    except SourceError:
+        return None
+    if mode is None and (text.isdecimal() or glob.has_magic(text)):
+        return "a camera" if text.isdecimal() else "a glob"
+    if mode is not None and stat.S_ISDIR(mode):
         return "a folder"
-    if glob.has_magic(text) and not path.exists():
-        return "a glob"
-    return "a video" if path.suffix and not _is_image(path) else None
+    return "a video" if Path(text).suffix and not _is_image(text) else None
 
 
 def open_with(source: Any, selection: Selection, name: str = "image") -> Source:

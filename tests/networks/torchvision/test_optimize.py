@@ -306,6 +306,32 @@ def test_graphs_find_what_the_steps_find(has_masks):
 
 
 @pytest.mark.gpu
+def test_a_call_on_a_graph_has_its_own_choices():
+    fast = optimize(
+        detector(seed=5, box_score_thresh=0.5), class_names={label: f"thing {label}" for label in range(1, 7)}
+    )
+    (image,) = pictures((100, 140), seed=5)
+    counts, options = set(), {"device": "cuda", "precision": "fp32"}
+    with maskjet.load(fast, **options) as graph:
+        for _ in range(3):
+            graph.predict(image)
+        before = graph.report().graphs
+        assert [text.startswith("1 launch per batch") for text in before.values()] == [True]
+        for choices in ({}, {"threshold": 0.1}, {"threshold": 0.8}, {"classes": ["thing 1", "thing 3"]}, {}):
+            with maskjet.load(fast, **options, engine="eager", **choices) as eager:
+                wanted = eager.predict(image)
+            found = graph.predict(image, **choices)
+            counts.add(len(found))
+            assert found.rle == wanted.rle
+            assert np.array_equal(found.xyxy, wanted.xyxy)
+            assert np.array_equal(found.confidence, wanted.confidence)
+            (first,) = graph.predict([image], **choices, max_detections=1)
+            assert first.rle == wanted.rle[:1]
+        assert graph.report().graphs == before
+    assert len(counts) > 2
+
+
+@pytest.mark.gpu
 def test_graphs_take_the_slower_path_too(monkeypatch):
     monkeypatch.setattr(static_detector.StaticDetector.forward, "__defaults__", (20,))
     model = detector(seed=4, box_score_thresh=0.0, box_detections_per_img=60)
