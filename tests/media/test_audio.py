@@ -150,6 +150,12 @@ def test_sound_that_ends_early(suffix, sound_s, tmp_path):
     assert end_s(tmp_path / f"out.{suffix}") == pytest.approx(sound_s, abs=0.08)
 
 
+def test_sound_that_ended_before_the_first_frame(tmp_path):
+    source = write_with_sound(tmp_path / "v.mkv", sound_s=0.5)
+    assert annotate(source, tmp_path / "out.mp4", start=20) == 20
+    assert not has_sound(tmp_path / "out.mp4")
+
+
 @pytest.mark.parametrize("suffix", ["mp4", "mkv"])
 @pytest.mark.parametrize("seed", range(6))
 def test_damaged_sound_costs_no_frame(suffix, seed, tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import av
 import av.error
 import av.stream
+from av.bitstream import BitStreamFilterContext
 
 from maskjet.errors import MaskjetError, explain
 from maskjet.media.containers import is_stream, open_container
@@ -19,6 +20,8 @@ from maskjet.media.frames import Source
 from maskjet.printing import printable
 
 _log = logging.getLogger("maskjet")
+_ABOUT_AUDIO = (av.error.ArgumentError, av.error.InvalidDataError, av.error.PermissionError)
+"""Errors that mean a packet, not the file."""
 _REHEARSED = 2000  # packets read at most, of any kind, for a first one of the audio
 _EARLIER_S = 1.0  # how far before the first frame reading begins, as seeking is not exact
 _PATIENCE = {"max_interleave_delta": "1000000"}  # in µs; where audio ends early, frames don't wait for more of it
@@ -56,10 +59,13 @@ class AudioTrack:
         self._next: av.Packet[Any] | None = None
         self._last: int | None = None  # decoding time of the last packet written
         self._out: av.AudioStream | None = None
+        self._unframe = _unframing(stream)
 
     def add_to(self, container: av.container.OutputContainer) -> None:
-        """Add the stream to an output, before anything is written to it."""
-        self._out = container.add_stream_from_template(self._stream)
+        """Add the stream to an output, before anything is written to it; none if the audio has ended."""
+        self._next = self._read()
+        if self._next is not None:
+            self._out = _add_stream(container, self._stream, self._next)
 
     def mux_until(self, container: av.container.OutputContainer, seconds: float) -> None:
         """Write the packets that begin before a time of the output.
@@ -76,7 +82,7 @@ class AudioTrack:
             packet.stream, self._last = self._out, packet.dts
             try:
                 container.mux_one(packet)
-            except (av.error.ArgumentError, av.error.InvalidDataError) as error:  # it is about this packet
+            except _ABOUT_AUDIO as error:
                 self._end(explain(error))
 
     def _read(self) -> av.Packet[Any] | None:
@@ -89,7 +95,7 @@ class AudioTrack:
                 if self._last is not None and dts - self._start <= self._last:  # times went back
                     continue
                 packet.pts, packet.dts = packet.pts - self._start, dts - self._start
-                return packet
+                return self._unframe(packet)
         except (av.error.FFmpegError, ValueError) as error:
             self._end(explain(error))
         self.close()
@@ -126,8 +132,6 @@ def open_audio(
             container.close()
             return None
         options = {**options, **_PATIENCE}
-        if "movflags" in options and not stream.codec_context.extradata:
-            options["movflags"] += "+delay_moov"  # a transport stream has AAC's header in each packet
         _check_is_taken(source.name, stream, container_format, options)
         return AudioTrack(container, stream, path, start_s, options)
     except (MaskjetError, av.error.FFmpegError, ValueError, OSError) as error:
@@ -137,19 +141,43 @@ def open_audio(
 
 def _check_is_taken(name: str, stream: av.AudioStream, container_format: str, options: dict[str, str]) -> None:
     """Raise a ValueError or FFmpegError if a container does not take the audio; tried in memory."""
-    codec = stream.codec_context.codec.canonical_name if stream.codec_context else "of an unknown codec"
+    codec = stream.codec_context.codec.canonical_name if stream.codec_context else "unknown codec"
     with (
         open_container(name) as container,
         av.open(io.BytesIO(), "w", format=container_format, options=options) as trial,
     ):
         if codec not in trial.supported_codecs:
             raise ValueError(f"{container_format} takes no {codec}, .mkv does")
-        out = trial.add_stream_from_template(stream)
         for packet in islice(container.demux(), _REHEARSED):
             if packet.stream_index == stream.index and packet.size and packet.pts is not None:
-                packet.stream = out
-                trial.mux_one(packet)
+                unframed = _unframing(stream)(packet)
+                unframed.stream = _add_stream(trial, stream, unframed)
+                trial.mux_one(unframed)
                 return
+
+
+def _unframing(stream: av.AudioStream) -> Callable[[av.Packet[Any]], av.Packet[Any]]:
+    """A function that moves the header from each AAC packet of a transport stream to the stream; others stay."""
+    context: av.AudioCodecContext | None = stream.codec_context
+    if context is None or context.codec.canonical_name != "aac" or context.extradata:
+        return lambda packet: packet
+    moved = BitStreamFilterContext("aac_adtstoasc", stream)
+
+    def unframe(packet: av.Packet[Any]) -> av.Packet[Any]:
+        (result,) = moved.filter(packet)
+        return result
+
+    return unframe
+
+
+def _add_stream(
+    container: av.container.OutputContainer, stream: av.AudioStream, first: av.Packet[Any] | None
+) -> av.AudioStream:
+    """Add a stream like another one, with the header that came with its first packet."""
+    out = container.add_stream_from_template(stream)
+    if first is not None and first.has_sidedata("new_extradata"):
+        out.codec_context.extradata = bytes(first.get_sidedata("new_extradata"))
+    return out
 
 
 def _packets(
