@@ -20,6 +20,7 @@ from maskjet.media.frames import Frame
 from maskjet.media.sinks.sink import Sink
 
 _SHORTEST_S = 1 / 60  # between two frames of a video that are shown
+_REST = 2.0  # pause after a frame of a video, in times that showing it took, so that detecting goes on
 _OF_SCREEN = 0.9  # share of the screen that the window may take
 _GLANCE_S = 0.02  # how often a window that is held looks at its keys
 _CURE = "write a video with out instead"
@@ -28,8 +29,8 @@ _CURE = "write a video with out instead"
 class Window(Sink):
     """A window with the frames and their detections drawn in, by Tk, which comes with most Pythons.
 
-    Frames that come faster than the screen shows them are not drawn, images of a folder all are. A frame larger than
-    the screen is shown smaller. The keys q and Esc and closing the window end the stream: `closed` is set, which
+    Frames of a video that come faster than they can be shown are left out, images of a folder are not. A frame larger
+    than the screen is shown smaller. The keys q and Esc and closing the window end the stream: `closed` is set, which
     `Model.stream` takes as its `stop`. Nothing is shown from then on, and nothing fails.
 
         window = Window()
@@ -55,7 +56,7 @@ class Window(Sink):
     def __init__(self, title: str = "maskjet", *, closed: threading.Event | None = None, holds: bool = False) -> None:
         self.closed = closed or threading.Event()
         self._holds = holds
-        self._shown_s = 0.0
+        self._next_s = 0.0  # when the next frame of a video is shown, by the clock of `perf_counter`
         self._tk = tk = _import_tk()
         try:
             self._root: Any = tk.Tk()
@@ -78,13 +79,16 @@ class Window(Sink):
         """Show one frame."""
         if self._root is None:
             raise InputError("The window is closed; open another.")
-        now = time.perf_counter()
         if self.closed.is_set():
             return
-        if frame.time_s is None or now - self._shown_s >= _SHORTEST_S:
-            self._shown_s = now
-            self._show(_fit(draw(frame.image, detections), self._most_hw))
+        begun_s = time.perf_counter()
+        if frame.time_s is not None and begun_s < self._next_s:
+            self._update()
+            return
+        self._show(_fit(draw(frame.image, detections), self._most_hw))
         self._update()
+        shown_s = time.perf_counter()
+        self._next_s = max(begun_s + _SHORTEST_S, shown_s + _REST * (shown_s - begun_s))
 
     def _show(self, image: NDArray[np.uint8]) -> None:
         """Put an image into the window, as PPM: Tk copies that without further libraries."""
