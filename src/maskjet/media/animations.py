@@ -6,6 +6,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from maskjet import limits
+from maskjet.errors import SourceError
+from maskjet.media.image_headers import stated_size_hw
+
 _GIF_IMAGE, _GIF_EXTENSION = b"\x2c", b"\x21"
 
 
@@ -22,6 +26,18 @@ def is_animated(path: Path) -> bool:
         if start.startswith(b"\x89PNG\r\n\x1a\n"):
             return _png_is_animated(file)
     return False
+
+
+def check_size(path: Path) -> None:
+    """Raise if an animation states too large pictures; FFmpeg refuses them without a reason.
+
+    Raises:
+        SourceError: They are larger than the limit.
+    """
+    with path.open("rb") as file:
+        size_hw = stated_size_hw(file.read(32))
+    if size_hw is not None:
+        limits.check("image_pixels", size_hw[0] * size_hw[1], f"a frame of {str(path)!r} has", SourceError)
 
 
 def _gif_is_animated(file: BinaryIO, screen: bytes) -> bool:

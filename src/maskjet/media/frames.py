@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from maskjet.errors import InputError, SourceError
-from maskjet.media.animations import is_animated
+from maskjet.media.animations import check_size, is_animated
 from maskjet.media.containers import files_of, is_stream
 from maskjet.media.folders import is_image_path, is_video_path, list_folder, match_glob, mode_of
 from maskjet.media.images import to_image
@@ -146,8 +146,10 @@ def _open_path(text: str, selection: Selection, *, recursive: bool = False, is_i
             f"source must be a file, folder, camera or URL, {text!r} is a FIFO, socket or device: save what comes from "
             "it to a file, or serve it at a URL."
         )
-    if is_image_path(text) and (is_item or not is_animated(Path(text))):
-        return ImageSource(Path(text), text, selection)
+    if is_image_path(text):
+        if is_item or not is_animated(Path(text)):
+            return ImageSource(Path(text), text, selection)
+        check_size(Path(text))
     return VideoSource(text, selection)
 
 

@@ -17,6 +17,7 @@ from maskjet.media.sinks.pictures import AnnotatedImages
 from maskjet.media.sinks.sink import Sink, Sinks, SinksBySource, SinksInTurn
 from maskjet.media.sinks.table import CsvTable
 from maskjet.media.sinks.video import AnnotatedVideo
+from maskjet.media.sinks.window import Window
 
 __all__ = [
     "AnnotatedImages",
@@ -30,6 +31,7 @@ __all__ = [
     "SinksBySource",
     "SinksInTurn",
     "StdoutLines",
+    "Window",
     "YoloLabels",
     "check_outputs",
     "open_sinks",
