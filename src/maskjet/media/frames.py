@@ -95,7 +95,7 @@ def kind_of_source(value: Any) -> str | None:
     if is_stream(text):
         return "a camera or a URL"
     try:
-        mode = _mode(text)
+        mode = mode_of(text)
     except SourceError:
         return None
     if mode is None and (text.isdecimal() or glob.has_magic(text)):
