@@ -85,13 +85,14 @@ def _option(name: str) -> inspect.Parameter:
         choices = typing.get_args(kind)
         metavar = "|".join(choices)
     option = typer.Option(
-        flag, help=text, metavar=metavar, rich_help_panel=ENGINE_PANEL, autocompletion=_completing(choices)
+        flag, help=text, metavar=metavar, rich_help_panel=ENGINE_PANEL, autocompletion=completing(choices)
     )
     annotation = Annotated[value | None, option]  # type: ignore[valid-type]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
-def _completing(choices: Sequence[str]) -> Callable[[str], list[str]] | None:
+def completing(choices: Sequence[str]) -> Callable[[str], list[str]] | None:
+    """A function that completes an option's value in the shell; None if there are no choices."""
     if not choices:
         return None
     return lambda incomplete: [choice for choice in choices if choice.startswith(incomplete)]

@@ -2,41 +2,42 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Generator, Sequence
-from contextlib import ExitStack, closing, suppress
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from functools import partial
+from typing import Annotated, Any
 
 import typer
 
 from maskjet.cli import signals
 from maskjet.cli.choosing import ClassesOption, ThresholdOption, load_model
-from maskjet.cli.flags import in_flags
-from maskjet.cli.options import ENGINE_PANEL, DepthOption, ModelOption, WeightsOption, progress, with_config
-from maskjet.cli.summary import Summary
+from maskjet.cli.drawing import with_style
+from maskjet.cli.options import ENGINE_PANEL, DepthOption, ModelOption, WeightsOption, with_config
+from maskjet.cli.runs import Run, run_in_turn, run_together
+from maskjet.cli.summary import SourceSummary
 from maskjet.config import EngineConfig
-from maskjet.errors import OutputError
+from maskjet.errors import InputError, OutputError
 
-if TYPE_CHECKING:
-    from maskjet.detections import Detections
-    from maskjet.media.frames import Frame, Source
-    from maskjet.media.sinks import Outputs, Sinks
-
-_EXIT_STRICT = 1
+_EXIT_STRICT, _EXIT_FAILED = 1, 3
+_FRAMES_PANEL = "Options of the source"
 EPILOG = """
 # Draw what is found into a copy of a video; list it, a line of JSON per frame.
 maskjet run street.mp4 -o found.mp4 -o found.jsonl
-# Certain cars and buses alone, on stdout for another program.
-maskjet run street.mp4 --classes car,bus --threshold 0.6 -o -
-# RF-DETR, on two cameras at once.
+# Certain cars and buses alone, five seconds of every other frame, on stdout.
+maskjet run street.mp4 --classes car,bus --threshold 0.6 \\
+    --start 0:01 --every 2 --limit 60 -o -
+# Each video of a folder and its sub-folders; go on where it was broken off.
+maskjet run videos --recursive --skip-existing -o 'found/{}.mp4'
+# RF-DETR on two cameras at once.
 maskjet run 0 1 --model rf-detr-seg-nano --weights nano.pt -o 'out/{}.mp4'
 
-Exit codes: 0 done; 1 a frame could not be decoded (--strict); 2 wrong usage; 3 a source or checkpoint can't be read;
-4 an output can't be written; 5 the device failed; 128 + n ended by signal n (130 Ctrl-C, 143 SIGTERM), with whole
-outputs.
+Exit codes: 0 done; 1 a frame could not be decoded (--strict); 2 wrong usage; 3 a source or checkpoint can't be read,
+be it one of several; 4 an output can't be written; 5 the device failed; 128 + n ended by signal n (130 Ctrl-C, 143
+SIGTERM), with whole outputs.
 """
 
 
+@with_style
 @with_config(
     *("device", "precision", "engine", "compile", "implementation", "resample", "max_detections", "nvtx"),
 )
@@ -45,27 +46,78 @@ def run(
         list[str],
         typer.Argument(
             metavar="SOURCE",
-            help="Image, folder, glob, video, camera number or URL; several run side by side.",
+            help="Image, folder, glob, video, camera number or URL. Each video of a folder or glob is a source of its "
+            "own, its images are one. Files are read one after another, cameras and URLs side by side.",
             show_default=False,
         ),
     ],
     out: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option(
             "--out",
             "-o",
             metavar="PATH",
-            help="Video, .jsonl, .json (COCO) or folder of images; - for JSON lines on stdout. May be repeated. {} "
-            "becomes the source's name; with several sources all but .jsonl need it. Until a file is whole it has "
-            ".partial in its name.",
+            help="Video (.mp4, .mkv, .mov, .webm), .jsonl, .csv, .json (COCO), a folder of images, or one in .yolo for "
+            "labels; - for JSON lines on stdout. May be repeated. {} becomes the source's name; with several sources "
+            "all but .jsonl and .csv need it. Until a file is whole it has .partial in its name.",
         ),
-    ],
+    ] = None,
     *,
+    show: Annotated[bool, typer.Option("--show", help="Show the frames in a window; q or Esc ends the run.")] = False,
     model: ModelOption = "demo",
     weights: WeightsOption = None,
-    config: EngineConfig,
     threshold: ThresholdOption = None,
     classes: ClassesOption = None,
+    every: Annotated[
+        int, typer.Option(metavar="N", help="Take one frame in N.", rich_help_panel=_FRAMES_PANEL, show_default=False)
+    ] = 1,
+    start: Annotated[
+        str,
+        typer.Option(
+            metavar="N|TIME",
+            help="First frame to take: its number from 0, or a time such as 12.5s, 1:02 or 1:02:03.5.",
+            rich_help_panel=_FRAMES_PANEL,
+            show_default=False,
+        ),
+    ] = "0",
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", help="Most frames to take of a source.", rich_help_panel=_FRAMES_PANEL)
+    ] = None,
+    recursive: Annotated[
+        bool, typer.Option("--recursive", help="Search the sub-folders of folders.", rich_help_panel=_FRAMES_PANEL)
+    ] = False,
+    skip_existing: Annotated[
+        bool,
+        typer.Option(
+            "--skip-existing",
+            help="Leave out files whose outputs all exist; their names need {}, or are folders of images.",
+            rich_help_panel=_FRAMES_PANEL,
+        ),
+    ] = False,
+    side_by_side: Annotated[
+        bool,
+        typer.Option(
+            "--side-by-side",
+            help="Read files side by side, too: a frame of each is in a batch, which is faster on a GPU. A folder's "
+            "images are one source then, and its videos are left out.",
+            rich_help_panel=_FRAMES_PANEL,
+        ),
+    ] = False,
+    drop_late: Annotated[
+        bool,
+        typer.Option(
+            "--drop-late",
+            help="Drop late frames of live sources in favour of the newest one, and count them.",
+            rich_help_panel=_FRAMES_PANEL,
+        ),
+    ] = False,
+    style: Any,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if a frame could not be decoded.")] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Print the summary as JSON: on stdout, or in one line on stderr with --out -."),
+    ] = False,
+    config: EngineConfig,
     depth: DepthOption = 2,
     batch: Annotated[
         int | None,
@@ -75,97 +127,72 @@ def run(
             rich_help_panel=ENGINE_PANEL,
         ),
     ] = None,
-    drop_late: Annotated[
-        bool,
-        typer.Option(
-            "--drop-late", help="Drop late frames of live sources in favour of the newest one, and count them."
-        ),
-    ] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if a frame could not be decoded.")] = False,
-    as_json: Annotated[
-        bool,
-        typer.Option("--json", help="Print the summary as JSON: on stdout, or in one line on stderr with --out -."),
-    ] = False,
 ) -> None:
     """Find things in images and video; write video, JSON or pictures."""
-    from maskjet.media.frames import open_source, split_sources
-    from maskjet.media.sinks import check_outputs
+    from maskjet.media.selection import select_frames
 
-    summary, stop = Summary(), signals.Stop()
+    outs = out or []
+    if not outs and not show:
+        raise InputError("out must name at least one output, or show must be given; for example: -o found.mp4")
+    select_frames(every, start, limit)
+    is_together = side_by_side or (len(source) > 1 and any(map(_is_live, source)))
+    if skip_existing and is_together:
+        raise InputError("skip_existing must be False for sources that are read side by side.")
+    job = Run(
+        load=partial(load_model, model, weights, config, threshold=threshold, classes=classes),
+        selecting={"every": every, "start": start, "limit": limit},
+        streaming={"depth": depth, "batch": batch, "drop_late": drop_late},
+        style=style(),
+        shows=show,
+    )
     try:
-        with ExitStack() as stack:
-            given = source if len(source) == 1 else split_sources(source)  # a list of images is one source
-            sources = [stack.enter_context(open_source(one)) for one in given]
-            outputs = check_outputs(out, sources)
-            runner = stack.enter_context(load_model(model, weights, config, threshold=threshold, classes=classes))
-            # This checks the last options and may compile for seconds. Outputs are opened only afterwards.
-            streamed = sources[0] if len(sources) == 1 else sources
-            results = runner.stream(streamed, depth=depth, batch=batch, drop_late=drop_late, stop=stop.event)
-            _write(results, sources, outputs, summary, stop)
+        if is_together:
+            _run_together(job, source, outs, recursive=recursive)
+        else:
+            _run_in_turn(job, source, outs, recursive=recursive, skips=skip_existing)
     except Exception:
-        if summary.frames or summary.outputs:
+        if job.summary.frames or job.summary.outputs:
             with suppress(OutputError):
-                summary.show(as_json=as_json, stdout_is_taken="-" in out)
+                job.summary.show(as_json=as_json, stdout_is_taken="-" in outs)
         raise
-    summary.show(as_json=as_json, stdout_is_taken="-" in out)
-    if stop.number is not None:
-        raise typer.Exit(signals.exit_code(stop.number))
-    if strict and summary.bad_frames:
+    job.summary.show(as_json=as_json, stdout_is_taken="-" in outs)
+    if job.stop.number is not None:
+        raise typer.Exit(signals.exit_code(job.stop.number))
+    if job.summary.failed:
+        raise typer.Exit(_EXIT_FAILED)
+    if strict and job.summary.bad_frames:
         raise typer.Exit(_EXIT_STRICT)
 
 
-def _write(
-    results: Generator[tuple[Frame, Detections]],
-    sources: Sequence[Source],
-    outputs: Outputs,
-    summary: Summary,
-    stop: signals.Stop,
-) -> None:
-    """Write results to the outputs and count them in the summary, until the end or a signal."""
-    from maskjet import process
+def _is_live(source: str) -> bool:
+    """Whether a source is a camera or a URL, which does not wait for others to end."""
+    from maskjet.media.containers import is_stream
 
-    sinks: Sinks | None = None
-    start = time.perf_counter()
-    try:
-        with (
-            signals.stopping(stop),
-            closing(results),
-            process.garbage_frozen(),
-            progress("detecting", _total_length(sources)) as advance,
-            outputs.open() as sinks,  # closed first: sources may take seconds to close
-        ):
-            for frame, detections in results:
-                sinks.write(frame, detections)
-                summary.frames += 1
-                summary.detections += len(detections)
-                advance()
-                if stop.number is not None:
-                    break
-            if stop.number is not None and not summary.frames:
-                sinks.abandon()  # an existing output is worth more than an empty one
-    except Exception as error:
-        summary.error = in_flags(error)
-        raise
-    finally:
-        summary.seconds = time.perf_counter() - start
-        summary.fps = summary.frames / summary.seconds
-        summary.bad_frames = _bad_frames(sources)
-        summary.dropped = sum(source.frames_dropped for source in sources)
-        summary.is_interrupted = stop.number is not None
-        if sinks is not None:
-            summary.outputs, summary.left_out = list(sinks.paths), sinks.left_out
+    return source.isdecimal() or is_stream(source)
 
 
-def _total_length(sources: Sequence[Source]) -> int | None:
-    """Number of frames of all sources together; None if one's is unknown."""
-    lengths = [source.length for source in sources if source.length is not None]
-    return sum(lengths) if len(lengths) == len(sources) else None
+def _run_together(job: Run, source: Sequence[str], outs: Sequence[str], *, recursive: bool) -> None:
+    from maskjet.media.frames import open_source, split_sources
+    from maskjet.media.sinks import check_outputs
+
+    with ExitStack() as stack:
+        given = source if len(source) == 1 else split_sources(list(source))  # a list of images is one source
+        opened = (open_source(one, **job.selecting, recursive=recursive) for one in given)
+        sources = [stack.enter_context(one) for one in opened]
+        outputs = check_outputs(outs, sources, style=job.style) if outs else None
+        run_together(job, sources, outputs)
 
 
-def _bad_frames(sources: Sequence[Source]) -> list[str]:
-    """One line per bad frame, with the source's name if there are several sources."""
-    return [
-        f"{source.name}: frame {index}: {reason}" if len(sources) > 1 else f"frame {index}: {reason}"
-        for source in sources
-        for index, reason in source.bad_frames
-    ]
+def _run_in_turn(job: Run, source: Sequence[str], outs: Sequence[str], *, recursive: bool, skips: bool) -> None:
+    from maskjet.cli.skipping import leave_out_finished
+    from maskjet.media.expansion import expand_sources
+    from maskjet.media.selection import select_frames
+    from maskjet.media.sinks import check_outputs
+
+    found = expand_sources(list(source), recursive=recursive)
+    job.summary.sources = [SourceSummary(each.name) for each in found]
+    outputs = check_outputs(outs, found, style=job.style) if outs else None
+    if skips and outputs is not None:
+        run_in_turn(job, leave_out_finished(found, outputs, select_frames(**job.selecting)), outputs)
+    else:
+        run_in_turn(job, found, outputs)
