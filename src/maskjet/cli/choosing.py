@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -58,10 +58,17 @@ def load_model(
     weights: Path | None,
     config: EngineConfig,
     *,
-    threshold: Sequence[str] | None = None,
+    threshold: float | None = None,
     classes: Sequence[str] | None = None,
 ) -> Model:
     """Load the model that a command's options name.
+
+    Args:
+        model: Value of --model.
+        weights: Value of --weights.
+        config: How to run it.
+        threshold: Threshold of all classes; None for the model's own.
+        classes: Values of --classes.
 
     Raises:
         InputError: As `maskjet.load` does.
@@ -71,11 +78,7 @@ def load_model(
     from maskjet.model import Model, read_network
     from maskjet.networks import find_family
 
-    everywhere, by_name = parse_thresholds(threshold)
     network = read_network(model, weights)
-    if everywhere is None:
-        everywhere = find_family(model).defaults(model).threshold
-    chosen: float | Mapping[str, float] = everywhere
-    if by_name:
-        chosen = {**dict.fromkeys(network.spec.class_names.values(), everywhere), **by_name}
-    return Model(network, config, threshold=chosen, classes=split_list(classes) or None)
+    if threshold is None:
+        threshold = find_family(model).defaults(model).threshold
+    return Model(network, config, threshold=threshold, classes=split_list(classes) or None)

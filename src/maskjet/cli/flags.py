@@ -97,6 +97,7 @@ def _in_words(rest: str, flag: Flag) -> str:
     if flag.is_switch:
         rest = re.sub("^ must be False", " must not be given", rest)
         rest = re.sub("^ must be True", " must be given", rest)
+    rest = rest.replace(", or None", "", 1)
     rest = re.sub(r"(?<=^ must be one of )\(([^()]*)\)", lambda choices: choices[1].replace("'", ""), rest)
     return rest.replace("got None", "it is not given", 1)
 

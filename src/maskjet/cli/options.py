@@ -23,7 +23,7 @@ ENGINE_PANEL = "Options of the engine"
 """Heading of the options that say how a model runs."""
 
 
-def _complete_model(incomplete: str) -> list[str]:
+def complete_model(incomplete: str) -> list[str]:
     """Names that `--model` takes; for a path, the shell completes files instead."""
     names = ["demo", *SPECS, *TORCHVISION_NAMES]
     return [name for name in names if name.startswith(incomplete)]
@@ -35,7 +35,7 @@ ModelOption = Annotated[
         metavar="NAME|PATH",
         help="demo; a checkpoint's path; a size of RF-DETR, rf-detr-nano to rf-detr-large or rf-detr-seg-nano to "
         "rf-detr-seg-2xlarge; or torchvision:NAME, as torchvision:maskrcnn_resnet50_fpn.",
-        autocompletion=_complete_model,
+        autocompletion=complete_model,
     ),
 ]
 WeightsOption = Annotated[

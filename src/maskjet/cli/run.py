@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from maskjet.cli import signals
-from maskjet.cli.choosing import ClassesOption, ThresholdOption, load_model
+from maskjet.cli.choosing import ClassesOption, ThresholdOption, load_model, parse_thresholds
 from maskjet.cli.drawing import with_style
 from maskjet.cli.options import ENGINE_PANEL, DepthOption, ModelOption, WeightsOption, with_config
 from maskjet.cli.runs import Run, run_in_turn, run_together
@@ -133,15 +133,18 @@ def run(
 
     outs = out or []
     if not outs and not show:
-        raise InputError("out must name at least one output, or show must be given; for example: -o found.mp4")
+        raise InputError(
+            "--out must name at least one output, or --show be given, got neither: for example -o out.mp4."
+        )
     select_frames(every, start, limit)
+    everywhere, by_class = parse_thresholds(threshold)
     is_together = side_by_side or (len(source) > 1 and any(map(_is_live, source)))
     if skip_existing and is_together:
         raise InputError("skip_existing must be False for sources that are read side by side.")
     job = Run(
-        load=partial(load_model, model, weights, config, threshold=threshold, classes=classes),
+        load=partial(load_model, model, weights, config, threshold=everywhere, classes=classes),
         selecting={"every": every, "start": start, "limit": limit},
-        streaming={"depth": depth, "batch": batch, "drop_late": drop_late},
+        streaming={"depth": depth, "batch": batch, "drop_late": drop_late, "threshold": by_class or None},
         style=style(),
         shows=show,
     )

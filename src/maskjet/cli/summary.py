@@ -30,7 +30,7 @@ class SourceSummary:
     def __str__(self) -> str:
         counts = f"{_count(self.frames, 'frame')}, {_count(self.detections, 'detection')}"
         ends = {"done": counts, "skipped": "skipped, its outputs exist", "waiting": "not begun"}
-        end = ends.get(self.state, f"{self.state} after {counts}")
+        end = ends.get(self.state, f"{self.state} after {counts}" if self.frames else self.state)
         return f"{printable(self.source)}: {end}"
 
 
