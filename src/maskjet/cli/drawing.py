@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from maskjet.media.drawing import DrawStyle
 
 _PANEL = "Options of drawing"
-_COLOURS = ("class", "instance")
+COLOURS = ("class", "instance")
 # Stated here, as the class's module takes long to import; a test compares them with its fields.
 FIELDS: dict[str, tuple[type, str]] = {
     "boxes": (bool, "Whether boxes are drawn."),
@@ -57,7 +57,7 @@ def _make_style(given: dict[str, Any]) -> DrawStyle:
 def _option(name: str) -> inspect.Parameter:
     kind, text = FIELDS[name]
     flag = f"--{name.replace('_', '-')}"
-    choices = _COLOURS if name == "color_by" else ()
+    choices = COLOURS if name == "color_by" else ()
     option = typer.Option(
         f"{flag}/--no-{name}" if kind is bool else flag,
         help=text,

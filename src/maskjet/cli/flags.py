@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ from typing import Any
 
 from maskjet.errors import MaskjetError
 
-_CALL = re.compile(r"(?:maskjet\.)?\bload\((?:(?P<model>[^\s,()=]+)(?:, )?)?(?P<rest>[^()]*)\)")
+_CALL = re.compile(r"(?:maskjet\.)?\bload\((?:(?P<model>[^\s,()=]+)(?=[,)])(?:, )?)?(?P<rest>[^()]*)\)")
 # Quoted text, which stays as it is; or an argument with its value, which may be quoted.
 _ASSIGNED = re.compile(
     r"(?<![\w=])(?:'[^']*'|\"[^\"]*\")|(?<![\w./-])(?P<name>[a-z]\w*)=(?P<value>'[^']*'|\"[^\"]*\"|[\w.:/-]*\w|\.\.\.)"
 )
 _FIRST = re.compile(r"(?P<name>[a-z]\w*)(?P<rest> must .*)", re.DOTALL)
-_UNITS = re.compile("_(hw|s)$")  # that a name in Python may end in
+_ENDING = re.compile("(_hw|_s|s)$")  # of a name in Python: its unit, or a list where an option may be repeated
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,12 @@ _NO_FLAGS: Mapping[str, Flag] = MappingProxyType({})
 _current: ContextVar[Mapping[str, Flag]] = ContextVar("flags of the running command", default=_NO_FLAGS)
 
 
-def flags_of(params: Iterable[Any], values: Mapping[str, Any]) -> dict[str, Flag]:
-    """The options of a command by their arguments' names; positional arguments keep their names in errors."""
-    return {
+def flags_of(params: Sequence[Any], values: Mapping[str, Any]) -> dict[str, Flag]:
+    """The options of a command by their arguments' names; positional arguments keep their names in errors.
+
+    An option whose metavar is SOURCE is also what errors call source.
+    """
+    flags = {
         param.name: Flag(
             max(param.opts, key=len),
             param.secondary_opts[0] if param.secondary_opts else None,
@@ -52,10 +55,12 @@ def flags_of(params: Iterable[Any], values: Mapping[str, Any]) -> dict[str, Flag
         for param in params
         if param.param_type_name == "option"
     }
+    sources = [flags[param.name] for param in params if param.name in flags and param.metavar == "SOURCE"]
+    return {**dict.fromkeys(["source"] if sources else [], *sources[:1]), **flags}
 
 
 @contextmanager
-def naming_flags(params: Iterable[Any], ctx: Any) -> Iterator[None]:
+def naming_flags(params: Sequence[Any], ctx: Any) -> Iterator[None]:
     """Run a command; maskjet's errors that leave it name its flags."""
     token = _current.set(flags_of(params, ctx.params))
     try:
@@ -84,8 +89,8 @@ def translate(message: str, flags: Mapping[str, Flag]) -> str:
     """
     first = _FIRST.fullmatch(message)
     if first is not None:
-        name = first["name"] if first["name"] in flags else _UNITS.sub("", first["name"])
-        flag = flags.get(name)
+        name = first["name"]
+        flag = next((flags[each] for each in (name, _ENDING.sub("", name)) if each in flags), None)
         if flag is not None and (flag.is_given or "got None" in message):
             message = flag.name + _in_words(first["rest"], flag)
     message = _CALL.sub(lambda call: _call(call, flags), message)

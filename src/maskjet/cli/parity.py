@@ -41,7 +41,7 @@ maskjet parity check exact.npz fast.npz
 _DUMP_EXAMPLES = """
 # On drawn streets, and on images of your own.
 maskjet parity dump exact.npz --count 4
-maskjet parity dump fast.npz --images frames/ --precision bf16
+maskjet parity dump mine.npz --images frames/ --precision bf16
 """
 _CHECK_EXAMPLES = """
 maskjet parity check exact.npz fast.npz

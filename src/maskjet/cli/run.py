@@ -21,7 +21,7 @@ from maskjet.errors import InputError, OutputError
 _EXIT_STRICT, _EXIT_FAILED = 1, 3
 _FRAMES_PANEL = "Options of the source"
 EPILOG = """
-# Draw what is found into a copy of a video; list it, a line of JSON per frame.
+# Draw what is found into a copy of a video; list it, frame by frame, as JSON.
 maskjet run street.mp4 -o found.mp4 -o found.jsonl
 # Certain cars and buses alone, five seconds of every other frame, on stdout.
 maskjet run street.mp4 --classes car,bus --threshold 0.6 \\

@@ -116,7 +116,6 @@ def _run_one(run: Run, position: int, source: Source, results: Results, sinks: S
         except SourceError:
             sinks.end(is_whole=False)
             raise
-        # An existing output is worth more than an empty one.
         sinks.end(is_whole=run.stop.number is None or own.frames > 0)
 
 
@@ -142,6 +141,8 @@ def _opened(run: Run, outputs: Outputs | None) -> Iterator[SinksInTurn]:
     sinks = SinksInTurn([], lambda *_: []) if outputs is None else outputs.open_in_turn()
     with _gathering(run, sinks), sinks:
         yield sinks
+        if run.stop.number is not None and not run.summary.frames:
+            sinks.abandon()  # an existing output is worth more than an empty one
 
 
 def _write(
