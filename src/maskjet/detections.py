@@ -478,11 +478,10 @@ def _read(image: Any) -> NDArray[np.uint8]:
 def _draw(image: NDArray[np.uint8], detections: Detections, style: DrawOptions) -> NDArray[np.uint8]:
     from maskjet.media.drawing import DrawStyle, draw
 
+    known = DrawOptions.__annotations__
     for name in style:
-        if name not in DrawOptions.__annotations__:
-            raise InputError(
-                f"style must be options of draw(), got {name!r}{suggest(name, DrawOptions.__annotations__)}"
-            )
+        if name not in known:
+            raise InputError(f"style must be options of draw(), got {name!r}{suggest(name, known)}")
     return draw(image, detections, DrawStyle(**style))
 
 

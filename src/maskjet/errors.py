@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from difflib import get_close_matches
 
 
 class MaskjetError(Exception):
@@ -158,6 +157,8 @@ def suggest(name: object, known: Iterable[str], *, lists: bool = True) -> str:
         >>> suggest("zebra", ["car", "truck", "bus"], lists=False)
         '.'
     """
+    from difflib import get_close_matches  # here, so that `import maskjet` does not wait for it
+
     names = list(known)
     by_folded = {each.casefold(): each for each in reversed(names)}
     close = get_close_matches(name.casefold(), by_folded, n=1) if isinstance(name, str) else []

@@ -291,6 +291,9 @@ class Model:
         if threshold is None and classes is None and max_detections is None:
             return self._as_loaded
         names = None if classes is None else _names(classes)
+        most = self.config.max_detections
+        if max_detections is not None:
+            _check_most(max_detections, most)
         if isinstance(threshold, Mapping):
             threshold = {name: _number(value) for name, value in threshold.items()}
             key: tuple[object, ...] = (tuple(threshold.items()), names, max_detections)
@@ -299,19 +302,10 @@ class Model:
             key = (threshold, names, max_detections)
         chosen = self._chosen.get(key)
         if chosen is None:
-            most = self.config.max_detections
-            if max_detections is None:
-                max_detections = most
-            if isinstance(max_detections, bool) or not isinstance(max_detections, int):
-                raise InputError(f"max_detections must be a whole number, got {max_detections!r}.")
-            if not 1 <= max_detections <= most:
-                raise InputError(
-                    f"max_detections must be 1..{most}, got {max_detections}; load(max_detections=...) sets the most."
-                )
             chosen = Postprocessing(
                 self._thresholds if threshold is None else _thresholds(self.spec, threshold, self._thresholds),
                 self._as_loaded.class_map if names is None else _class_map(self.spec, names),
-                max_detections,
+                most if max_detections is None else max_detections,
             )
             if len(self._chosen) >= _MOST_KEPT:
                 self._chosen.clear()
@@ -478,6 +472,16 @@ def _number(threshold: Any) -> float:
     if not 0 <= value <= 1:
         raise InputError(f"threshold must be 0..1, got {threshold}.")
     return value
+
+
+def _check_most(max_detections: Any, most: int) -> None:
+    """Check the most detections that a call asks for."""
+    if isinstance(max_detections, bool) or not isinstance(max_detections, int):
+        raise InputError(f"max_detections must be a whole number, got {max_detections!r}.")
+    if not 1 <= max_detections <= most:
+        raise InputError(
+            f"max_detections must be 1..{most}, got {max_detections}; load(max_detections=...) sets the most."
+        )
 
 
 def _names(classes: Sequence[str]) -> tuple[str, ...]:
