@@ -12,7 +12,7 @@ import typer
 
 from maskjet.cli.app import app
 from tests.cli.command_line import call
-from tools.site import find_commands
+from tools.site_pages import find_commands
 
 ROOT = Path(__file__).resolve().parent.parent
 LANGUAGES = {"python", "sh", "yaml", "text", ""}

@@ -3,7 +3,11 @@
 import doctest
 import gc
 import importlib
+import os
+import re
 import shutil
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -16,7 +20,7 @@ from maskjet.cli.app import app
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.spec import SPECS
 from tests.snippets import ROOT, Page, check_command, compare, find_snippets
-from tools import site
+from tools import site_pages
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SLOW = {"performance.md"}
@@ -174,14 +178,15 @@ def test_no_example_is_left_out():
 
 
 def test_every_option_is_in_the_reference():
-    text = site.describe_commands()
-    for name, command in site.find_commands(typer.main.get_command(app)):
+    text = site_pages.describe_commands()
+    for name, command in site_pages.find_commands(typer.main.get_command(app)):
         section = text.partition(f"## {name}\n")[2].partition("\n## ")[0]
         assert section, name
         for parameter in command.params:
             word = parameter.opts[0] if parameter.param_type_name == "option" else parameter.name.upper()
-            assert f"| `{word}" in section or parameter.name == "help", (name, word)
-    assert "| `--device TEXT` |" in text
+            assert f"\n`{word}" in section or parameter.name == "help", (name, word)
+    assert "\n`--device TEXT`\n:   auto (the first GPU" in text
+    assert "\n`--depth NUMBER`\n" in text
     assert "Variable: `MASKJET_DEVICE`." in text
 
 
@@ -196,10 +201,25 @@ def test_every_option_is_in_the_reference():
     ],
 )
 def test_links_of_the_repository_become_the_sites(page, before, after):
-    assert site.to_site_links(before, page) == after
+    assert site_pages.to_site_links(before, page) == after
 
 
 def test_every_public_name_is_on_a_page():
     pages = "\n".join(path.read_text() for path in (ROOT / "docs" / "api").glob("*.md"))
     for name in maskjet.__all__:
         assert name == "__version__" or f"::: maskjet.{name}" in pages or name in ("ops", "rewrites", "traffic"), name
+
+
+def test_the_site_builds_and_loads_nothing_from_elsewhere(tmp_path):
+    pytest.importorskip("mkdocs", reason="needs the dependency group docs")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path / "site"]
+    subprocess.run(command, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, check=True, timeout=120)
+    pages = list((tmp_path / "site").rglob("*.html"))
+    assert len(pages) > len(PAGES)
+    loaded = re.compile(r'<(?:script|img|iframe|source)[^>]*\bsrc="?(?:https?:)?//|<link[^>]*\bhref="?(?:https?:)?//')
+    for page in pages:
+        text = page.read_text()
+        assert not loaded.search(text), page
+        assert "mermaid" not in text, page  # which the theme would fetch
+    for style in (tmp_path / "site").rglob("*.css"):
+        assert not re.search(r"url\(\"?(?:https?:)?//", style.read_text()), style

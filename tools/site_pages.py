@@ -19,8 +19,8 @@ from maskjet.config import EngineConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 _CONFIG_HELP = [typing.get_args(kind)[1] for kind in typing.get_type_hints(EngineConfig, include_extras=True).values()]
-_TYPES = {int: "NUMBER", float: "NUMBER", Path: "PATH"}
-COMMANDS = "<!-- commands: written by tools/site.py -->"
+_TYPES = {"int": "NUMBER", "float": "NUMBER", "Path": "PATH"}
+COMMANDS = "<!-- commands: written by tools/site_pages.py -->"
 """The place in a page where the reference of the commands goes."""
 
 
@@ -76,9 +76,11 @@ def _describe(name: str, command: Any) -> Iterator[str]:
     yield _escape(command.help)
     words = [name, *("OPTIONS" if one is None else _metavar(one) for one in (None, *arguments))]
     yield f"```text\n{' '.join(words)}\n```"
-    if arguments:
-        yield _table("Argument", [(_metavar(one), _sentence(one)) for one in arguments])
-    yield _table("Option", [(_flags(one), _sentence(one)) for one in options if one.name != "help"])
+    for one in arguments:
+        yield _define(_metavar(one), one)
+    for one in options:
+        if one.name != "help":
+            yield _define(_flags(one), one)
 
 
 def _metavar(argument: Any) -> str:
@@ -89,7 +91,12 @@ def _flags(option: Any) -> str:
     flags = " / ".join([*option.opts, *option.secondary_opts])
     if option.is_flag:
         return flags
-    return f"{flags} {option.metavar or _TYPES.get(option.bare_type(), 'TEXT')}"
+    kind = option.bare_type().removeprefix("list[").removesuffix("]")
+    return f"{flags} {option.metavar or _TYPES.get(kind, 'TEXT')}"
+
+
+def _define(term: str, parameter: Any) -> str:
+    return f"`{term}`\n:   {_sentence(parameter)}"
 
 
 def _sentence(parameter: Any) -> str:
@@ -103,15 +110,6 @@ def _sentence(parameter: Any) -> str:
     if parameter.help in _CONFIG_HELP:
         text += f" Variable: `MASKJET_{parameter.name.upper()}`."
     return text
-
-
-def _table(title: str, rows: list[tuple[str, str]]) -> str:
-    lines = [f"| {title} | |", "| --- | --- |", *(f"| `{_bar(name)}` | {_bar(text)} |" for name, text in rows)]
-    return "\n".join(lines)
-
-
-def _bar(text: str) -> str:
-    return text.replace("|", "\\|")
 
 
 def _escape(text: str) -> str:
