@@ -1,5 +1,6 @@
 """README and the pages of docs/: every snippet runs and prints what the page shows."""
 
+import dataclasses
 import doctest
 import gc
 import importlib
@@ -17,6 +18,7 @@ import maskjet
 from benchmarks.planted import plant_network, randomise
 from maskjet import limits, traffic
 from maskjet.cli.app import app
+from maskjet.config import EngineConfig
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.spec import SPECS
 from tests.snippets import ROOT, Page, check_command, compare, find_snippets
@@ -188,6 +190,13 @@ def test_every_option_is_in_the_reference():
     assert "\n`--device TEXT`\n:   auto (the first GPU" in text
     assert "\n`--depth NUMBER`\n" in text
     assert "Variable: `MASKJET_DEVICE`." in text
+
+
+def test_every_setting_is_in_the_reference():
+    text = site_pages.describe_settings()
+    assert [line for line in text.splitlines() if line.startswith("`")] == [
+        f"`{field.name} = {field.default!r}`" for field in dataclasses.fields(EngineConfig)
+    ]
 
 
 @pytest.mark.parametrize(

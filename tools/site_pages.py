@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import typing
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ _CONFIG_HELP = [typing.get_args(kind)[1] for kind in typing.get_type_hints(Engin
 _TYPES = {"int": "NUMBER", "float": "NUMBER", "Path": "PATH"}
 COMMANDS = "<!-- commands: written by tools/site_pages.py -->"
 """The place in a page where the reference of the commands goes."""
+SETTINGS = "<!-- settings: written by tools/site_pages.py -->"
+"""The place in a page where the fields of `EngineConfig` go."""
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -37,9 +40,12 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Turn the repository's links into the site's, and fill in the commands."""
+    """Turn the repository's links into the site's, and fill in the commands and settings."""
     markdown = to_site_links(markdown, page.file.src_uri)
-    return markdown.replace(COMMANDS, describe_commands()) if COMMANDS in markdown else markdown
+    for place, describe in ((COMMANDS, describe_commands), (SETTINGS, describe_settings)):
+        if place in markdown:
+            markdown = markdown.replace(place, describe())
+    return markdown
 
 
 def to_site_links(markdown: str, page: str) -> str:
@@ -61,6 +67,14 @@ def describe_commands() -> str:
     )
 
 
+def describe_settings() -> str:
+    """The fields of `EngineConfig` with their defaults, in Markdown."""
+    return "\n\n".join(
+        f"`{field.name} = {field.default!r}`\n:   {_escape(text)}"
+        for field, text in zip(fields(EngineConfig), _CONFIG_HELP, strict=True)
+    )
+
+
 def find_commands(command: Any, name: str = "maskjet") -> Iterator[tuple[str, Any]]:
     """Names of the commands below a group, with their commands."""
     if not hasattr(command, "commands"):
@@ -75,7 +89,7 @@ def _describe(name: str, command: Any) -> Iterator[str]:
     yield f"## {name}"
     yield _escape(command.help)
     words = [name, *("OPTIONS" if one is None else _metavar(one) for one in (None, *arguments))]
-    yield f"```text\n{' '.join(words)}\n```"
+    yield f"```sh\n{' '.join(words)}\n```"
     for one in arguments:
         yield _define(_metavar(one), one)
     for one in options:
