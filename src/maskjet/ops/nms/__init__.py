@@ -29,7 +29,8 @@ def nms(
 
     Keeps the first `max_output` boxes that torchvision's `nms` or `batched_nms` keeps, whichever strategy the latter
     takes, except for boxes that overlap only because shifted coordinates were rounded. Shapes don't depend on values.
-    On a GPU it is two launches for all images, which never wait and can be captured in a CUDA graph.
+    On a GPU it is two launches for all images, after copies of strided arguments and fills of omitted ones; they
+    never wait and can be captured in a CUDA graph.
 
     Args:
         boxes: float32 [B, N, 4] xyxy, each image's in descending order of confidence.

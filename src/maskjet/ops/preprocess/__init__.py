@@ -40,7 +40,7 @@ def preprocess(
     Filter: bilinear, half-pixel centres, no antialias, as rfdetr 1.11 `predict`. `resample="cv2"` resizes the uint8
     frame as `cv2.resize(INTER_LINEAR)` instead, rounding to uint8 before it normalises. On a GPU it is
     one launch on the current stream, which never waits, allocates nothing if `out` is given, and can be captured in a
-    CUDA graph.
+    CUDA graph; frames whose pixels are not contiguous are copied first.
 
     Args:
         frames: uint8 [H, W, 3] or [N, H, W, 3]; rows may be strided, pixels contiguous.
