@@ -256,7 +256,7 @@ def load(
         UnsupportedError: The device or precision is not available here, or the process was forked from one where
             PyTorch's threads ran.
 
-    Example:
+    Examples:
         >>> import maskjet
         >>> model = maskjet.load("demo")
         >>> len(model.predict(maskjet.traffic.sample(seed=3).image)) > 0
