@@ -141,7 +141,9 @@ class _Recorder:
         )
         per_class = arguments["select"]
         postprocessing = Postprocessing(
-            torch.tensor(per_class["threshold"]), torch.tensor(per_class["class_map"], dtype=torch.int32)
+            torch.tensor(per_class["threshold"]),
+            torch.tensor(per_class["class_map"], dtype=torch.int32),
+            per_class["max_detections"],
         )
         self._steps = OneStage(network, config, postprocessing)
         self._calls: dict[str, tuple[tuple[Any, ...], Any]] = {}
@@ -157,7 +159,7 @@ class _Recorder:
 
     def run(self, image: np.ndarray[Any, Any]) -> Tensors:
         """Run the steps on one frame; returns the ops' inputs and results."""
-        work = self._steps.work(1, (image.shape[0], image.shape[1]))
+        work = self._steps.work(1, (image.shape[0], image.shape[1]), self._steps.rules())
         work.run(torch.from_numpy(image)[None].to(self._steps.device))
         _, inputs = self._calls["preprocess"]
         (logits, boxes, _), selection = self._calls["select"]

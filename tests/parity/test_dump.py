@@ -31,7 +31,7 @@ def assert_equal(actual, expected, *, fields=("variant", "run", "images", "names
             assert np.array_equal(getattr(one, name), getattr(other, name))
             assert getattr(one, name).dtype == getattr(other, name).dtype
         assert one.rle == other.rle
-        assert one.class_name == other.class_name
+        assert one.class_name.tolist() == other.class_name.tolist()
     for name in fields:
         assert json.loads(json.dumps(getattr(actual, name))) == json.loads(json.dumps(getattr(expected, name)))
 

@@ -16,7 +16,16 @@ from maskjet.media.images import IMAGE_SUFFIXES, to_image
 from maskjet.media.source import Frame, Source
 from maskjet.media.videos import VideoSource, files_of, is_stream
 
-__all__ = ["Frame", "ImageSource", "ListSource", "Source", "VideoSource", "open_source", "split_sources"]
+__all__ = [
+    "Frame",
+    "ImageSource",
+    "ListSource",
+    "Source",
+    "VideoSource",
+    "kind_of_source",
+    "open_source",
+    "split_sources",
+]
 
 
 def open_source(source: Any) -> Source:
@@ -55,6 +64,26 @@ def split_sources(source: Any) -> list[Any]:
     return list(source)
 
 
+def kind_of_source(value: Any) -> str | None:
+    """What a value names that is a source of several frames, for messages; None if nothing or one image."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return "a camera"
+    if not isinstance(value, str | os.PathLike):
+        return None
+    text = os.fspath(value).removeprefix("file://")
+    if is_stream(text):
+        return "a camera or a URL"
+    try:
+        mode = _mode(text)
+    except SourceError:
+        return None
+    if mode is None and (text.isdecimal() or glob.has_magic(text)):
+        return "a camera" if text.isdecimal() else "a glob"
+    if mode is not None and stat.S_ISDIR(mode):
+        return "a folder"
+    return "a video" if Path(text).suffix and not _is_image(text) else None
+
+
 def _open(source: Any, name: str) -> Source:
     """Open a source; `name` is used for images in memory."""
     if isinstance(source, Source):
@@ -63,7 +92,7 @@ def _open(source: Any, name: str) -> Source:
         return VideoSource(f"/dev/video{source}")
     if isinstance(source, str | os.PathLike):
         return _open_path(os.fspath(source))
-    if hasattr(source, "shape") or hasattr(source, "getexif"):
+    if _is_in_memory(source):
         return ImageSource(source, name)
     if isinstance(source, Iterable) and not isinstance(source, bytes):
         if isinstance(source, list | tuple):
@@ -151,7 +180,12 @@ def _is_image(item: Any) -> bool:
     """Whether an item is one image: in memory, or a path with an image's suffix."""
     if isinstance(item, str | os.PathLike):
         return Path(item).suffix.lower() in IMAGE_SUFFIXES
-    return hasattr(item, "shape") or hasattr(item, "getexif")
+    return _is_in_memory(item)
+
+
+def _is_in_memory(item: Any) -> bool:
+    """Whether an item is an array or tensor of any library, or a PIL image."""
+    return any(hasattr(item, name) for name in ("shape", "getexif", "__dlpack__"))
 
 
 class ImageSource(Source):

@@ -79,7 +79,7 @@ def _letters(measures: Measures) -> tuple[int, int]:
 
 def _texts(detections: Detections, style: DrawStyle) -> list[tuple[str, str]]:
     """Name and score of each label; empty if not written, or not finite."""
-    names = detections.class_name if style.labels else [""] * len(detections)
+    names = detections.class_name.tolist() if style.labels else [""] * len(detections)
     scores = detections.confidence.tolist()
     shown = [f"{score:.2f}" if style.scores and math.isfinite(score) else "" for score in scores]
     return [(_drawable(name), score) for name, score in zip(names, shown, strict=True)]
