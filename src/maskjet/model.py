@@ -54,7 +54,7 @@ _MOST_KEPT = 16  # choices of single calls, so that a loop with one of them uplo
 class Report:
     """How a model runs, and counts of its work so far.
 
-    Example:
+    Examples:
         >>> import maskjet
         >>> report = maskjet.load("demo", device="cpu").report()
         >>> report.precision, report.images
@@ -113,7 +113,7 @@ class Model:
         threshold: A confidence must exceed it, 0..1.
         classes: Names of the classes to report; None for all.
 
-    Example:
+    Examples:
         >>> import maskjet
         >>> with maskjet.load("demo") as model:
         ...     found = model(maskjet.traffic.sample(seed=3).image, threshold=0.6, classes=["car", "bus"])
@@ -190,7 +190,7 @@ class Model:
             UnsupportedError: The model is closed, or belongs to another process.
             DeviceError: The device failed.
 
-        Example:
+        Examples:
             >>> import maskjet
             >>> model = maskjet.load("demo")
             >>> image = maskjet.traffic.sample(seed=3).image
@@ -257,7 +257,7 @@ class Model:
                 several sources the others go on, and the error is raised at the end.
             DeviceError: The device failed on a frame; the frames before it were yielded.
 
-        Example:
+        Examples:
             >>> import maskjet
             >>> model = maskjet.load("demo")
             >>> images = [maskjet.traffic.sample(seed=seed).image for seed in range(2)]
@@ -415,7 +415,7 @@ def load(
         UnsupportedError: The device or precision is not available here, the torchvision detector is built in an
             unsupported way, or the process was forked from one where PyTorch's threads ran.
 
-    Example:
+    Examples:
         >>> import maskjet
         >>> model = maskjet.load("demo")
         >>> len(model.predict(maskjet.traffic.sample(seed=3).image)) > 0

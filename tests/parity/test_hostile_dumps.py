@@ -12,8 +12,9 @@ from maskjet import limits
 from maskjet.errors import InputError, MaskjetError, SourceError
 from maskjet.parity.check import check
 from maskjet.parity.dump import Dump
-from maskjet.parity.gate import Limits, judge, write_page
+from maskjet.parity.gate import Limits, judge
 from maskjet.parity.images import streets_from
+from maskjet.parity.page import write_page
 from maskjet.parity.pair import compare
 from maskjet.parity.pictures import write_worst
 from tests.parity.dumps import FAULTS, STREETS, detections, dump

@@ -175,6 +175,7 @@ def parity_gate(
     """Check that two dumps differ by no more than some limits, for CI; exits with 1 if one is broken."""
     from maskjet.parity import check, gate
     from maskjet.parity.dump import Dump
+    from maskjet.parity.page import write_page
 
     limits = gate.Limits(max_unmatched, max_dconf, max_dap)
     dumps = Dump.load(expected), Dump.load(actual)
@@ -191,7 +192,7 @@ def parity_gate(
         precision = _evaluate(truth, results, dumps[0].name, resamples)
     verdicts = gate.judge(found, precision, limits)
     if report is not None:
-        gate.write_page(report, found, verdicts, dumps, precision, shown)
+        write_page(report, found, verdicts, dumps, precision, shown)
         print_result(f"wrote {report}")
     _warn([*found.notes, *(precision.notes if precision else ())])
     for verdict in verdicts:

@@ -20,7 +20,7 @@ from maskjet.media.colours import Look
 class Frame:
     """One image of a source.
 
-    Example:
+    Examples:
         >>> import maskjet
         >>> image = maskjet.traffic.sample(seed=3).image
         >>> frame, found = next(maskjet.load("demo").stream([image]))
