@@ -92,7 +92,7 @@ def _open(source: Any, name: str) -> Source:
         return VideoSource(f"/dev/video{source}")
     if isinstance(source, str | os.PathLike):
         return _open_path(os.fspath(source))
-    if _is_in_memory(source):
+    if _is_image(source):
         return ImageSource(source, name)
     if isinstance(source, Iterable) and not isinstance(source, bytes):
         if isinstance(source, list | tuple):
@@ -180,12 +180,7 @@ def _is_image(item: Any) -> bool:
     """Whether an item is one image: in memory, or a path with an image's suffix."""
     if isinstance(item, str | os.PathLike):
         return Path(item).suffix.lower() in IMAGE_SUFFIXES
-    return _is_in_memory(item)
-
-
-def _is_in_memory(item: Any) -> bool:
-    """Whether an item is an array or tensor of any library, or a PIL image."""
-    return any(hasattr(item, name) for name in ("shape", "getexif", "__dlpack__"))
+    return hasattr(item, "shape") or hasattr(item, "getexif") or hasattr(item, "__dlpack__")
 
 
 class ImageSource(Source):
