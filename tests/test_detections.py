@@ -232,8 +232,8 @@ def test_to_pandas(count, monkeypatch):
     np.testing.assert_array_equal(corners, found.xyxy)
     for name in ("class_id", "confidence", "area"):
         np.testing.assert_array_equal(table[name], getattr(found, name))
-    table["confidence"][:] = 0
-    assert (found.confidence > 0).all()
+    for name in ("class_id", "confidence"):
+        assert not np.shares_memory(np.asarray(table[name]), getattr(found, name))
 
 
 def picture(value=100, size=(48, 64)):
@@ -291,7 +291,7 @@ class TestPictures:
         if suffix in (".png", ".bmp", ".tif"):
             assert difference.max() == 0
         else:  # thin coloured lines, whose colours four pixels share
-            assert difference.mean() < 5
+            assert difference.mean() < 8
 
     def test_the_image_itself_is_not_written_over(self, tmp_path):
         path = tmp_path / "a.png"

@@ -1,6 +1,6 @@
 """Instance masks from frames as fast as the hardware allows, with proof that the answer did not change.
 
-Example:
+Examples:
     >>> import maskjet
     >>> model = maskjet.load("demo")
     >>> model.predict(maskjet.traffic.sample(seed=3).image)  # doctest: +ELLIPSIS

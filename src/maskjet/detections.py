@@ -47,7 +47,7 @@ class DrawOptions(TypedDict, total=False):
 class Detections:
     """The instances found on one image, most confident first.
 
-    Example:
+    Examples:
         >>> import maskjet
         >>> found = maskjet.load("demo").predict(maskjet.traffic.sample(seed=3).image)
         >>> cars = found[(found.class_name == "car") & (found.confidence > 0.8)]
@@ -133,7 +133,7 @@ class Detections:
             IndexError: A position is beyond the end.
             InputError: A mask has another length, or the index is none of these.
 
-        Example:
+        Examples:
             >>> import maskjet
             >>> found = maskjet.load("demo").predict(maskjet.traffic.sample(seed=3).image)
             >>> len(found[0]), len(found[:2]), len(found[found.confidence > 2])
@@ -292,7 +292,7 @@ class Detections:
             InputError: A box or confidence is not finite: JSON has no such numbers.
             OutputError: The file can't be written.
 
-        Example:
+        Examples:
             >>> import json, maskjet
             >>> found = maskjet.load("demo").predict(maskjet.traffic.sample(seed=3).image)
             >>> again = maskjet.Detections.from_dict(json.loads(found.to_json()))
@@ -326,7 +326,7 @@ class Detections:
         Raises:
             InputError: No image is given and none is remembered, or it is of another size; or a style is unknown.
 
-        Example:
+        Examples:
             >>> import maskjet
             >>> image = maskjet.traffic.sample(seed=3).image
             >>> found = maskjet.load("demo").predict(image)
@@ -358,7 +358,7 @@ class Detections:
             InputError: As in `draw`; or the path has another suffix, or is that of the image itself.
             OutputError: The file can't be written.
 
-        Example:
+        Examples:
             >>> import maskjet, pathlib, tempfile
             >>> image = maskjet.traffic.sample(seed=3).image
             >>> found = maskjet.load("demo").predict(image)
@@ -478,11 +478,10 @@ def _read(image: Any) -> NDArray[np.uint8]:
 def _draw(image: NDArray[np.uint8], detections: Detections, style: DrawOptions) -> NDArray[np.uint8]:
     from maskjet.media.drawing import DrawStyle, draw
 
+    known = DrawOptions.__annotations__
     for name in style:
-        if name not in DrawOptions.__annotations__:
-            raise InputError(
-                f"style must be options of draw(), got {name!r}{suggest(name, DrawOptions.__annotations__)}"
-            )
+        if name not in known:
+            raise InputError(f"style must be options of draw(), got {name!r}{suggest(name, known)}")
     return draw(image, detections, DrawStyle(**style))
 
 

@@ -15,26 +15,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from difflib import get_close_matches
 
 
 class MaskjetError(Exception):
     """Base class of all errors that maskjet raises on purpose.
 
-    Example:
+    Examples:
         >>> import maskjet
         >>> try:
         ...     maskjet.load("demmo")
         ... except maskjet.MaskjetError as error:
         ...     print(error)
-        model must be a name or a checkpoint's path that exists, got 'demmo'; did you mean 'demo'?
+        model must be a name or a checkpoint's path, got 'demmo'; did you mean 'demo'?
     """
 
 
 class InputError(MaskjetError, ValueError):
     """An argument has the wrong type, shape or value; also a `ValueError`.
 
-    Example:
+    Examples:
         >>> import maskjet
         >>> maskjet.load("demo", threshold=1.5)
         Traceback (most recent call last):
@@ -45,7 +44,7 @@ class InputError(MaskjetError, ValueError):
 class SourceError(InputError):
     """A source, file or stream can't be opened or read; also an `InputError`.
 
-    Example:
+    Examples:
         >>> import maskjet
         >>> model = maskjet.load("demo")
         >>> next(model.stream("nowhere.mp4"))
@@ -60,7 +59,7 @@ class FrameError(InputError):
     Attributes:
         index: The frame's position in its source, from 0.
 
-    Example:
+    Examples:
         >>> import maskjet
         >>> maskjet.FrameError("Frame 7 is damaged.", index=7).index
         7
@@ -74,7 +73,7 @@ class FrameError(InputError):
 class OutputError(MaskjetError, OSError):
     """A result can't be written; also an `OSError`.
 
-    Example:
+    Examples:
         >>> import maskjet
         >>> found = maskjet.load("demo").predict(maskjet.traffic.sample(seed=3).image)
         >>> found.save("/dev/null/found.json")  # doctest: +ELLIPSIS
@@ -86,7 +85,7 @@ class OutputError(MaskjetError, OSError):
 class CheckpointError(MaskjetError, ValueError):
     """A weights file is missing, damaged or of another network; also a `ValueError`.
 
-    Example:
+    Examples:
         >>> import maskjet
         >>> maskjet.load("rf-detr-seg-nano", weights="nowhere.pt")
         Traceback (most recent call last):
@@ -97,7 +96,7 @@ class CheckpointError(MaskjetError, ValueError):
 class UnsupportedError(MaskjetError, RuntimeError):
     """A request can't run on this machine or this input; also a `RuntimeError`.
 
-    Example:
+    Examples:
         >>> import maskjet
         >>> maskjet.load("demo", device="cpu", precision="fp16")
         Traceback (most recent call last):
@@ -111,7 +110,7 @@ class DeviceError(MaskjetError, RuntimeError):
     Attributes:
         index: The frame's position in its source, or the image's in a list, from 0.
 
-    Example:
+    Examples:
         >>> import maskjet
         >>> maskjet.DeviceError("The device failed on frame 7 of 'a.mp4'.", index=7).index
         7
@@ -125,7 +124,7 @@ class DeviceError(MaskjetError, RuntimeError):
 class MissingDependencyError(MaskjetError, ImportError):
     """An optional package is not installed; the message has the command that installs it. Also an `ImportError`.
 
-    Example:
+    Examples:
         >>> import maskjet
         >>> issubclass(maskjet.MissingDependencyError, ImportError)
         True
@@ -150,7 +149,7 @@ def suggest(name: object, known: Iterable[str], *, lists: bool = True) -> str:
         known: The valid names, at least one; case does not count.
         lists: Whether to list the known names if none is close; False where the message has them already.
 
-    Example:
+    Examples:
         >>> suggest("tuck", ["car", "truck", "bus"])
         "; did you mean 'truck'?"
         >>> suggest("zebra", ["car", "truck", "bus"])
@@ -158,6 +157,8 @@ def suggest(name: object, known: Iterable[str], *, lists: bool = True) -> str:
         >>> suggest("zebra", ["car", "truck", "bus"], lists=False)
         '.'
     """
+    from difflib import get_close_matches  # here, so that `import maskjet` does not wait for it
+
     names = list(known)
     by_folded = {each.casefold(): each for each in reversed(names)}
     close = get_close_matches(name.casefold(), by_folded, n=1) if isinstance(name, str) else []

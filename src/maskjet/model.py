@@ -54,7 +54,7 @@ _MOST_KEPT = 16  # choices of single calls, so that a loop with one of them uplo
 class Report:
     """How a model runs, and counts of its work so far.
 
-    Example:
+    Examples:
         >>> import maskjet
         >>> report = maskjet.load("demo", device="cpu").report()
         >>> report.precision, report.images
@@ -113,7 +113,7 @@ class Model:
         threshold: A confidence must exceed it, 0..1.
         classes: Names of the classes to report; None for all.
 
-    Example:
+    Examples:
         >>> import maskjet
         >>> with maskjet.load("demo") as model:
         ...     found = model(maskjet.traffic.sample(seed=3).image, threshold=0.6, classes=["car", "bus"])
@@ -190,7 +190,7 @@ class Model:
             UnsupportedError: The model is closed, or belongs to another process.
             DeviceError: The device failed.
 
-        Example:
+        Examples:
             >>> import maskjet
             >>> model = maskjet.load("demo")
             >>> image = maskjet.traffic.sample(seed=3).image
@@ -257,7 +257,7 @@ class Model:
                 several sources the others go on, and the error is raised at the end.
             DeviceError: The device failed on a frame; the frames before it were yielded.
 
-        Example:
+        Examples:
             >>> import maskjet
             >>> model = maskjet.load("demo")
             >>> images = [maskjet.traffic.sample(seed=seed).image for seed in range(2)]
@@ -291,6 +291,9 @@ class Model:
         if threshold is None and classes is None and max_detections is None:
             return self._as_loaded
         names = None if classes is None else _names(classes)
+        most = self.config.max_detections
+        if max_detections is not None:
+            _check_most(max_detections, most)
         if isinstance(threshold, Mapping):
             threshold = {name: _number(value) for name, value in threshold.items()}
             key: tuple[object, ...] = (tuple(threshold.items()), names, max_detections)
@@ -299,19 +302,10 @@ class Model:
             key = (threshold, names, max_detections)
         chosen = self._chosen.get(key)
         if chosen is None:
-            most = self.config.max_detections
-            if max_detections is None:
-                max_detections = most
-            if isinstance(max_detections, bool) or not isinstance(max_detections, int):
-                raise InputError(f"max_detections must be a whole number, got {max_detections!r}.")
-            if not 1 <= max_detections <= most:
-                raise InputError(
-                    f"max_detections must be 1..{most}, got {max_detections}; load(max_detections=...) sets the most."
-                )
             chosen = Postprocessing(
                 self._thresholds if threshold is None else _thresholds(self.spec, threshold, self._thresholds),
                 self._as_loaded.class_map if names is None else _class_map(self.spec, names),
-                max_detections,
+                most if max_detections is None else max_detections,
             )
             if len(self._chosen) >= _MOST_KEPT:
                 self._chosen.clear()
@@ -422,7 +416,7 @@ def load(
         UnsupportedError: The device or precision is not available here, the torchvision detector is built in an
             unsupported way, or the process was forked from one where PyTorch's threads ran.
 
-    Example:
+    Examples:
         >>> import maskjet
         >>> model = maskjet.load("demo")
         >>> len(model.predict(maskjet.traffic.sample(seed=3).image)) > 0
@@ -479,6 +473,16 @@ def _number(threshold: Any) -> float:
     if not 0 <= value <= 1:
         raise InputError(f"threshold must be 0..1, got {threshold}.")
     return value
+
+
+def _check_most(max_detections: Any, most: int) -> None:
+    """Check the most detections that a call asks for."""
+    if isinstance(max_detections, bool) or not isinstance(max_detections, int):
+        raise InputError(f"max_detections must be a whole number, got {max_detections!r}.")
+    if not 1 <= max_detections <= most:
+        raise InputError(
+            f"max_detections must be 1..{most}, got {max_detections}; load(max_detections=...) sets the most."
+        )
 
 
 def _names(classes: Sequence[str]) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """Rewrites that make two-stage detectors faster, with the same detections.
 
-Example:
+Examples:
     >>> import maskjet, torchvision
     >>> options = {"weights": None, "weights_backbone": None, "min_size": 64, "max_size": 96}
     >>> detector = torchvision.models.detection.fasterrcnn_mobilenet_v3_large_fpn(**options).eval()

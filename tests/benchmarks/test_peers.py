@@ -5,10 +5,12 @@ import pytest
 import torch
 
 from benchmarks.peers import PEERS, PIPELINES, POSTPROCESSES, inference_models, rfdetr
+from benchmarks.peers.loading import check_spec
 from benchmarks.planted import randomise
 from maskjet.config import EngineConfig
 from maskjet.errors import UnsupportedError
 from maskjet.model import Model
+from maskjet.networks import read_network
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.spec import SPECS
 from tests.rounding import SameTokens, pair_rows
@@ -89,3 +91,8 @@ def test_one_registry_knows_all():
     assert list(POSTPROCESSES) == ["rfdetr", "inference_torch", "inference_triton"]
     assert {*PIPELINES, *POSTPROCESSES, "rfdetr_ieee"} == set(PEERS)
     assert all(rung.name == name for name, rung in POSTPROCESSES.items())
+
+
+def test_another_architecture_is_named():
+    with pytest.raises(UnsupportedError, match="the peers run rf-detr-seg-nano only, got demo"):
+        check_spec(read_network("demo", None).spec)

@@ -341,8 +341,8 @@ def test_ten_thousand_frames_with_random_stops():
     def frames(stream, count):
         return (images[stream, number % 8] for number in range(count))
 
-    for _ in range(3):  # all slots have seen all sizes
-        list(graph.stream([frames(0, 60), frames(1, 60)], depth=8, batch=1))
+    for one in range(2):  # all slots capture both sizes; side by side each might see one size only
+        list(graph.stream(frames(one, 60), depth=8, batch=1))
     done, device, host = 0, [], []
     tracemalloc.start()
     while done < 10_000:
@@ -361,8 +361,8 @@ def test_ten_thousand_frames_with_random_stops():
         device.append(torch.cuda.memory_allocated())
         host.append(tracemalloc.get_traced_memory()[0])
     tracemalloc.stop()
-    half = len(device) // 2  # by then every slot has every graph
-    assert max(device[half:]) == device[half]
+    half = len(device) // 2
+    assert max(device) == device[0]
     assert max(host[half:]) - max(host[:half]) < 500_000
 
 

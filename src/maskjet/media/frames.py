@@ -119,7 +119,7 @@ def open_with(source: Any, selection: Selection, name: str = "image") -> Source:
         return VideoSource(f"/dev/video{source}", selection)
     if isinstance(source, str | os.PathLike):
         return _open_path(os.fspath(source), selection)
-    if _is_in_memory(source):
+    if _is_image(source):
         return ImageSource(source, name, selection)
     if isinstance(source, Iterable) and not isinstance(source, bytes):
         if isinstance(source, list | tuple):
@@ -201,12 +201,7 @@ def _is_image(item: Any) -> bool:
     """Whether an item is one image: in memory, or a path with an image's suffix."""
     if isinstance(item, str | os.PathLike):
         return is_image_path(item)
-    return _is_in_memory(item)
-
-
-def _is_in_memory(item: Any) -> bool:
-    """Whether an item is an array or tensor of any library, or a PIL image."""
-    return any(hasattr(item, name) for name in ("shape", "getexif", "__dlpack__"))
+    return hasattr(item, "shape") or hasattr(item, "getexif") or hasattr(item, "__dlpack__")
 
 
 class ImageSource(Source):

@@ -21,7 +21,7 @@ from maskjet.media.selection import Selection, select_frames
 class Frame:
     """One image of a source.
 
-    Example:
+    Examples:
         >>> import maskjet
         >>> image = maskjet.traffic.sample(seed=3).image
         >>> frame, found = next(maskjet.load("demo").stream([image]))

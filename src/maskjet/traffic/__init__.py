@@ -1,6 +1,6 @@
 """Synthetic street scenes with exact instance masks: frames, videos and COCO data sets.
 
-Example:
+Examples:
     >>> import maskjet
     >>> scene = maskjet.traffic.sample(seed=3, size_hw=(96, 160))
     >>> scene.image.shape, scene.masks().shape[1:]

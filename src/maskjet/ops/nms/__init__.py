@@ -50,7 +50,7 @@ def nms(
 
     Equal to the reference in every position. A box without area overlaps nothing, nor does one with a NaN.
 
-    Example:
+    Examples:
         >>> boxes = torch.tensor([[[0.0, 0, 10, 10], [1, 0, 10, 10], [20, 0, 30, 10]]])
         >>> kept = nms(boxes, iou_threshold=0.5)
         >>> kept.index[0, : kept.count[0]]

@@ -67,7 +67,7 @@ def preprocess(
     the product and sum of source positions, and a single CPU thread rounds them differently from two; either changes
     the result by 3e-5 at 1080p. The bound holds on the frames' own device, for two threads and more.)
 
-    Example:
+    Examples:
         >>> frame = torch.full((4, 6, 3), 255, dtype=torch.uint8)
         >>> preprocess(frame, size=(2, 2), mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)).unique()
         tensor([1.])
