@@ -192,7 +192,7 @@ def _run_in_turn(job: Run, source: Sequence[str], outs: Sequence[str], *, recurs
     from maskjet.media.selection import select_frames
     from maskjet.media.sinks import check_outputs
 
-    found = expand_sources(list(source), recursive=recursive)
+    found = expand_sources(source[0] if len(source) == 1 else list(source), recursive=recursive)
     job.summary.sources = [SourceSummary(each.name) for each in found]
     outputs = check_outputs(outs, found, style=job.style) if outs else None
     if skips and outputs is not None:
