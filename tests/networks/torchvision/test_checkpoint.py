@@ -55,6 +55,12 @@ FORMS = {
     ),
     "lightning": lambda state, path: torch.save({"state_dict": {f"model.{n}": t for n, t in state.items()}}, path),
     "parallel": lambda state, path: torch.save(prefixed(state), path),
+    "before 1.6": lambda state, path: torch.save(state, path, _use_new_zipfile_serialization=False),
+    "parameters before 1.6": lambda state, path: torch.save(
+        {"model": {n: torch.nn.Parameter(t) if t.is_floating_point() else t for n, t in state.items()}},
+        path,
+        _use_new_zipfile_serialization=False,
+    ),
     "safetensors": lambda state, path: save_file({name: t.contiguous() for name, t in state.items()}, path),
     "float16": lambda state, path: torch.save(
         {n: t.half() if t.is_floating_point() else t for n, t in state.items()}, path

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from maskjet import limits
 from maskjet.errors import CheckpointError, InputError, border, suggest
 from maskjet.extras import require
+from maskjet.networks.legacy_file import is_legacy, open_legacy
 from maskjet.networks.state_dict import NoInitialisation, check_state, copy_finite, find_prefix, strip_prefix
 from maskjet.networks.weights_file import is_safetensors, open_safetensors, open_torch
 from maskjet.printing import sanitise
@@ -55,7 +56,7 @@ def read_detector(name: str, path: Path) -> Any:
 
     Args:
         name: Name of a builder, as "maskrcnn_resnet50_fpn".
-        path: A state dict, .pth or safetensors; or a dictionary with one under "model" or "state_dict".
+        path: A state dict, .pth of any PyTorch or safetensors; or a dictionary with one under "model" or "state_dict".
 
     Returns:
         torchvision's detector in eval mode, float32, on the CPU, without gradients; independent of the file.
@@ -103,8 +104,10 @@ def _read_state(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "is no file" if path.exists() else "does not exist"
         raise CheckpointError(f"weights must be a file, got {str(path)!r}, which {what}.")
-    if is_safetensors(path, _EXPECTED):
-        content: dict[Any, Any] = dict(open_safetensors(path)[0])
+    if is_legacy(path):  # torchvision's own of 2019
+        content: dict[Any, Any] = open_legacy(path)
+    elif is_safetensors(path, _EXPECTED):
+        content = dict(open_safetensors(path)[0])
     else:
         content = open_torch(path, _EXPECTED)
     state = content.get("model", content.get("state_dict", content))  # the first are torchvision's training scripts'
