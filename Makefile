@@ -7,7 +7,7 @@ LOCKED := install --quiet --require-hashes --requirement
 OURS := --quiet --no-deps --no-build-isolation
 WORKERS ?= 2
 
-.PHONY: demo test test-all test-matrix check-install lint lock clean
+.PHONY: demo test test-all test-matrix check-install lint docs lock clean
 .DELETE_ON_ERROR:
 
 define run_demo
@@ -42,12 +42,16 @@ lint: $(VENV)/test.done
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
+# The site, in out/site; a warning, as of a broken link, is an error.
+docs: $(VENV)/test.done
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build --strict
+
 # The locks hold for Python 3.11 to 3.13 on Linux; needs uv.
 lock:
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade \
 		pyproject.toml --group build --output-file requirements/run.txt
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade \
-		pyproject.toml --all-extras --group build --group test --group lint \
+		pyproject.toml --all-extras --group build --group test --group lint --group docs \
 		--constraint requirements/run.txt --output-file requirements/test.txt
 
 clean:

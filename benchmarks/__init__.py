@@ -1,1 +1,1 @@
-"""The laboratory: what proves the product's speed, and the results."""
+"""The laboratory: benchmarks and parity studies, with their results."""

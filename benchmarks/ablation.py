@@ -1,8 +1,8 @@
-"""Can torch.compile match the kernels? One postprocess, rung by rung, with equal outputs.
+"""Can torch.compile match the kernels? One postprocess in several versions (rungs), with equal outputs.
 
-Every rung that can run here, and the peers that are installed, gets the same requests in the same process. Each result
-is compared with the references first; a rung that differs ends the run without a time. Then all take turns. What they
-make the GPU do is counted in a second pass, because the profiler slows down every launch that follows it.
+Every rung that can run here, and every other project that is installed (peers), gets the same requests in the same
+process. Results are compared with the references first; a rung that differs ends the run without a time. Then all take
+turns. GPU work is counted in a second pass, because the profiler slows later launches.
 
     python -m benchmarks.ablation --out benchmarks/results/ablation
 """
@@ -21,10 +21,10 @@ import typer
 
 from benchmarks import chart
 from benchmarks.agreement import enter, expect
-from benchmarks.command import DeviceOption, OnlyOption, SizesOption, start
+from benchmarks.command import DeviceOption, OnlyOption, SizesOption, check_names, start
 from benchmarks.contest import Contest
 from benchmarks.peers import POSTPROCESSES
-from benchmarks.rungs import RUNGS, Found, Output, Postprocess, Request, Rung, encode_on_host, plant_request
+from benchmarks.rungs import RUNGS, Instances, Output, Postprocess, Request, Rung, encode_on_host, plant_request
 from maskjet.cli.options import parse_size, print_result, progress
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError, MaskjetError, UnsupportedError
@@ -43,12 +43,12 @@ _OUTPUTS: tuple[Output, ...] = ("masks", "rle")
 
 @dataclass(frozen=True)
 class RungCost:
-    """One rung with one output on one case."""
+    """Cost of one rung with one output, for one image size and number of detections."""
 
     rung: str
     """A key of `RUNGS` or `POSTPROCESSES`."""
     output: Output
-    """"masks" on the device, or "rle": strings on the host."""
+    """"masks": dense, on the device; or "rle": COCO RLE strings on the host."""
     size_hw: tuple[int, int]
     """(height, width) of the image, in pixels."""
     survivors: int
@@ -62,7 +62,7 @@ class RungCost:
     speedup: float | None
     """Median time of eager with the same output, divided by this one's; None if eager was not run."""
     tolerance_used: float
-    """Largest difference to the references as a share of the ops' tolerance; 0 is equal."""
+    """Largest difference from the references as a share of the ops' tolerance; 0 is equal."""
     peak_mib: float | None
     """Peak device memory of a call beyond its inputs, in MiB; None on a CPU."""
     launches: float | None = None
@@ -78,7 +78,7 @@ class AblationReport(report.MeasuredReport):
     """All measurements of a run."""
 
     measurements: Sequence[RungCost]
-    """All costs, ordered by size, survivors and output."""
+    """All costs, ordered by image size, number of detections and output."""
 
     def rows(self) -> list[tuple[str, ...]]:
         """The table: its header, then one row per measurement."""
@@ -132,7 +132,7 @@ class _Candidate:
 
 
 Case = tuple[tuple[int, int], int]
-"""Size of the image and survivors."""
+"""(height, width) of the image, and number of detections."""
 
 
 def run(
@@ -151,12 +151,12 @@ def run(
     Args:
         out: A folder to write the CSV, the JSON and the chart to.
         sizes_hw: (height, width) of the images, in pixels.
-        survivors: How many detections there are, 0 to 100 each.
-        runs: Calls to time per rung, output and case, at least 1; fewer where they take long.
-        only: Names of rungs and peers; none for all.
+        survivors: Numbers of detections, each 0 to 100.
+        runs: Timed calls per rung, output and case, at least 1; slow rungs get fewer.
+        only: Names of rungs and peers; empty for all.
         device: "auto", "cpu", "cuda" or "cuda:N".
-        marks_ranges: Put NVTX ranges around the timed calls, for Nsight.
-        on_progress: Called after each case.
+        marks_ranges: Whether to put NVTX ranges around the timed calls, for Nsight.
+        on_progress: Called after each case of each pass.
 
     Returns:
         The report, which prints as a table.
@@ -204,7 +204,7 @@ def _compiled_note(rungs: Sequence[Rung], cases: Sequence[Case]) -> list[str]:
 
 
 def passes(device: str) -> int:
-    """How often `run` goes through its cases, for a progress bar."""
+    """Number of passes that `run` makes over its cases, for a progress bar."""
     return 2 if EngineConfig(device=device).resolve_device().type == "cuda" else 1
 
 
@@ -215,11 +215,11 @@ def _check(sizes_hw: Sequence[tuple[int, int]], survivors: Sequence[int], runs: 
     for count in survivors:
         if not 0 <= count <= max(SURVIVORS):
             raise InputError(f"survivors must be 0..{max(SURVIVORS)}, got {count}.")
-    report.check_names(only, (*RUNGS, *POSTPROCESSES))
+    check_names(only, (*RUNGS, *POSTPROCESSES))
 
 
 def _find_rungs(only: Sequence[str], device: torch.device) -> tuple[list[Rung], list[str]]:
-    """The rungs that can run on a device, and why the others can't."""
+    """Find the rungs that can run on a device, and the reasons why the others can't."""
     rungs, notes = [], []
     for name, rung in {**RUNGS, **POSTPROCESSES}.items():
         if only and name not in only:
@@ -311,7 +311,7 @@ def _mark(candidate: _Candidate, case: Case) -> Postprocess:
     (height, width), survivors = case
     title = f"{candidate.name} {width}x{height} {survivors} found"
 
-    def call(request: Request) -> Found:
+    def call(request: Request) -> Instances:
         with torch.cuda.nvtx.range(title):
             return candidate.call(request)
 
@@ -351,7 +351,7 @@ def main(
     nvtx: Annotated[bool, typer.Option("--nvtx", help="Mark the timed calls with NVTX ranges, for Nsight.")] = False,
     device: DeviceOption = "auto",
 ) -> None:
-    """Can torch.compile match the kernels? Compare, then time one postprocess rung by rung, beside its peers."""
+    """Can torch.compile match the kernels? Compare, then time versions of one postprocess and other projects'."""
     sizes_hw = [parse_size(text) for text in size or SIZES_HW]
     counts = survivors or SURVIVORS
     with progress("measuring", len(set(sizes_hw)) * len(set(counts)) * passes(device)) as advance:

@@ -1,4 +1,4 @@
-"""Whether what a rung found equals the references: the same detections, masks and strings, by the ops' tolerances."""
+"""Compare a rung's detections, masks and RLE strings with the references', by the ops' tolerances."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from benchmarks.contest import Entry
-from benchmarks.rungs import Found, Postprocess, Request, Rung, as_found
+from benchmarks.rungs import Instances, Postprocess, Request, Rung, as_instances
 from benchmarks.workloads import QUERIES
 from maskjet import ops
 from maskjet.ops.encode_masks.reference import encode_dense
@@ -18,19 +18,19 @@ _ROUNDING = 0.5 + 1e-3  # pixels that a rounded box may be off
 
 
 def enter(rung: Rung, call: Postprocess) -> Entry[Request]:
-    """A rung, or what encodes its masks, as a contender: its share is of the tolerances that it may use.
+    """Make a contest's entry of a rung's call, with or without encoding of its masks.
 
-    It is infinite where the rung found other things than the references did.
+    The entry's share is relative to the rung's tolerance, and infinite if the rung finds other detections.
     """
 
-    def share(request: Request, expected: tuple[Found, list[bytes]], actual: Found) -> float:
+    def share(request: Request, expected: tuple[Instances, list[bytes]], actual: Instances) -> float:
         return _share(request, *expected, actual, rung) / rung.tolerance
 
     return Entry(call, share)
 
 
-def expect(request: Request) -> tuple[Found, list[bytes]]:
-    """The references' detections with dense masks, and these as strings."""
+def expect(request: Request) -> tuple[Instances, list[bytes]]:
+    """Compute the references' detections with dense masks, and the masks as RLE strings."""
     selection = ops.select(
         request.logits,
         request.boxes,
@@ -40,11 +40,11 @@ def expect(request: Request) -> tuple[Found, list[bytes]]:
         implementation="reference",
     )
     masks = ops.paste_masks(request.mask_logits, selection, [request.size_hw], implementation="reference")[0][0]
-    return as_found(selection, masks), encode_dense(masks)
+    return as_instances(selection, masks), encode_dense(masks)
 
 
-def _share(request: Request, expected: Found, strings: list[bytes], actual: Found, rung: Rung) -> float:
-    """The largest share of a tolerance that a result uses; infinite if other things were found."""
+def _share(request: Request, expected: Instances, strings: list[bytes], actual: Instances, rung: Rung) -> float:
+    """Largest difference as a share of the ops' tolerances; infinite if other detections were found."""
     count = int(expected.count)
     if int(actual.count) != count:
         return math.inf
@@ -66,12 +66,12 @@ def _share(request: Request, expected: Found, strings: list[bytes], actual: Foun
     return max(used, of_masks)
 
 
-def _as_selection(found: Found, count: int, query: torch.Tensor) -> ops.Selection:
-    """A result as the record of select compares it; a rung that does not name its queries shows them in its masks."""
+def _as_selection(found: Instances, count: int, query: torch.Tensor) -> ops.Selection:
+    """Convert to a `Selection` on the CPU, with the given queries if it has none; its masks show wrong ones."""
     own = query if found.query is None else found.query
     return ops.Selection(
         count=torch.tensor([count]),
-        query=own[None, :count].int().cpu(),  # peers return some of it on the host
+        query=own[None, :count].int().cpu(),  # some peers return this on the host
         class_id=found.class_id[None, :count].int().cpu(),
         confidence=found.confidence[None, :count].cpu(),
         xyxy=found.xyxy[None, :count].cpu(),

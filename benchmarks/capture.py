@@ -1,9 +1,8 @@
-"""Real calls of the ops, with the references' results, in a folder: written from a run, read to be replayed.
+"""Save the ops' calls of a run, with the references' results, in a folder; read them to replay them.
 
-A folder holds capture.json (the format's version, where it comes from, the arguments that stay the same) and one
-safetensors file per frame: the frame as PNG, the network's output, and what the references made of them. Of the mask
-logits only those of the detections are kept; the other queries' masks are zeros when a call is read, and no op looks at
-them.
+A folder holds capture.json (format version, source, constant arguments) and one safetensors file per frame: the frame
+as PNG, the network's output, and the references' results. Only the detections' mask logits are kept; those of the other
+queries, which no op reads, are zeros when a call is read.
 
     python -m benchmarks.capture street.mp4 --out captured
 """
@@ -50,7 +49,7 @@ class Call:
     op: str
     """The op's name."""
     inputs: dict[str, Any]
-    """Keyword arguments of its public function; tensors on the CPU."""
+    """Keyword arguments of the op's public function; tensors on the CPU."""
     expected: Any
     """The reference's result; tensors on the CPU."""
 
@@ -68,16 +67,16 @@ def write(
     """Run a model over a source with the reference implementations and save every call.
 
     Args:
-        source: Whatever `maskjet.media.frames.open_source` takes.
+        source: A source that `maskjet.media.frames.open_source` takes.
         out: The folder to write; must hold no capture yet.
         model: A model of `maskjet.load`; it must have masks.
         frames: Frames to save, at least 1; fewer if the source ends.
-        device: "auto", "cpu", "cuda" or "cuda:N". The references' results hold for the device: scores that are equal
-            but for their last bit may rank otherwise on another.
+        device: "auto", "cpu", "cuda" or "cuda:N". The references' results hold for this device: on another, scores
+            that differ in the last bit may rank differently.
         on_progress: Called after each frame.
 
     Returns:
-        How many frames were saved.
+        The number of saved frames.
 
     Raises:
         InputError: An argument is not as above.
@@ -119,7 +118,7 @@ def write(
 
 
 def _arguments(network: RFDETR) -> dict[str, dict[str, Any]]:
-    """The arguments that an engine passes to each op besides a frame's own tensors, as JSON types."""
+    """Arguments that an engine passes to each op besides a frame's tensors, as JSON types."""
     spec, side = network.spec, network.spec.input_size
     return {
         "preprocess": {"size": [side, side], "mean": list(spec.mean), "std": list(spec.std)},
@@ -134,7 +133,7 @@ def _arguments(network: RFDETR) -> dict[str, dict[str, Any]]:
 
 
 class _Recorder:
-    """An engine's steps with the references, and the last call of each op."""
+    """Runs an engine's steps with the reference implementations, and keeps the last call of each op."""
 
     def __init__(self, network: RFDETR, arguments: Mapping[str, Any], device: str) -> None:
         config = EngineConfig(
@@ -142,7 +141,9 @@ class _Recorder:
         )
         per_class = arguments["select"]
         postprocessing = Postprocessing(
-            torch.tensor(per_class["threshold"]), torch.tensor(per_class["class_map"], dtype=torch.int32)
+            torch.tensor(per_class["threshold"]),
+            torch.tensor(per_class["class_map"], dtype=torch.int32),
+            per_class["max_detections"],
         )
         self._steps = OneStage(network, config, postprocessing)
         self._calls: dict[str, tuple[tuple[Any, ...], Any]] = {}
@@ -157,15 +158,15 @@ class _Recorder:
         return record
 
     def run(self, image: np.ndarray[Any, Any]) -> Tensors:
-        """Run the steps on one frame; returns everything that went into the ops and came out."""
-        work = self._steps.work(1, (image.shape[0], image.shape[1]))
+        """Run the steps on one frame; returns the ops' inputs and results."""
+        work = self._steps.work(1, (image.shape[0], image.shape[1]), self._steps.rules())
         work.run(torch.from_numpy(image)[None].to(self._steps.device))
         _, inputs = self._calls["preprocess"]
         (logits, boxes, _), selection = self._calls["select"]
         (mask_logits, _, _), encoded = self._calls["encode_masks"]
         (strings,) = encoded.on_host
         rows = torch.unique(selection.queries()[0])
-        _, png = cv2.imencode(".png", image)  # the channels in another order than OpenCV's: read back, they are as here
+        _, png = cv2.imencode(".png", image)  # RGB instead of OpenCV's BGR, and RGB again when read
         return {
             "preprocess.png": torch.from_numpy(png.reshape(-1)),
             "preprocess.out": inputs,
@@ -183,7 +184,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """Read the manifest of a capture's folder.
 
     Raises:
-        InputError: It holds no capture, or one in another format.
+        InputError: The folder holds no capture, or one in another format.
     """
     try:
         read = json.loads((folder / _MANIFEST).read_text())
@@ -196,7 +197,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def read_calls(folder: Path, manifest: Mapping[str, Any], index: int) -> list[Call]:
-    """The calls of a frame, in the order they were made.
+    """Read the calls of a frame, in the order in which they were made.
 
     Args:
         folder: The capture.
@@ -221,7 +222,7 @@ def _calls(tensors: Tensors, manifest: Mapping[str, Any]) -> list[Call]:
     masks = torch.zeros(1, *manifest["masks"])
     masks[0, tensors["encode_masks.rows"].long()] = tensors["encode_masks.mask_logits"]
     predictions = {"logits": tensors["select.logits"], "boxes": tensors["select.boxes"], "image_sizes": sizes}
-    as_tensors = {  # tensors where an engine passes tensors
+    as_tensors = {  # as an engine passes them
         "threshold": torch.tensor(per_class["threshold"]),
         "class_map": torch.tensor(per_class["class_map"], dtype=torch.int32),
     }
@@ -250,7 +251,7 @@ def main(
     source: Annotated[str, typer.Argument(help="Image, folder, glob, video, camera number or URL.")],
     out: Annotated[Path, typer.Option(help="The folder to write.")],
     model: ModelOption = "demo",
-    frames: Annotated[int, typer.Option(help="How many to save, fewer if the source ends.")] = 100,
+    frames: Annotated[int, typer.Option(help="Frames to save; fewer if the source ends.")] = 100,
     device: DeviceOption = "auto",
 ) -> None:
     """Save the ops' calls of a run, with the references' results, for benchmarks.replay."""

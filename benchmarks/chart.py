@@ -1,4 +1,4 @@
-"""Bar charts of the ablation and of the videos."""
+"""Bar charts of the ablation and of the video benchmark."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PEER_COLOUR = "#e0a458"
 
 
 def check() -> None:
-    """Whether charts can be drawn here.
+    """Check that charts can be drawn here.
 
     Raises:
         MissingDependencyError: matplotlib is not installed.
@@ -24,7 +24,7 @@ def check() -> None:
 
 
 def why_not() -> str | None:
-    """Why charts can't be drawn here; None if they can."""
+    """The reason why charts can't be drawn here; None if they can."""
     try:
         check()
     except MissingDependencyError as error:
@@ -36,7 +36,7 @@ def draw(found: Mapping[str, Any], path: Path) -> None:
     """Draw the times of an ablation: a row of charts per output, a chart per size, a bar per rung.
 
     Args:
-        found: The report's `as_dict`, as it stands in ablation.json.
+        found: The report's `as_dict`, the content of ablation.json.
         path: The image to write, .png or .svg.
 
     Raises:
@@ -122,7 +122,7 @@ def _draw_rates(axes: Any, bars: Sequence[dict[str, Any]]) -> None:
 
 
 def _style(axes: Any) -> None:
-    """Horizontal bars from the top down, on a logarithmic scale."""
+    """Style axes for horizontal bars, from the top down, on a logarithmic scale."""
     from matplotlib.ticker import NullFormatter
 
     axes.invert_yaxis()
@@ -133,7 +133,7 @@ def _style(axes: Any) -> None:
 
 
 def _save(figure: Any, what: str, machine: Mapping[str, Any], path: Path) -> None:
-    """Write a figure with its title: what it shows, where it was measured and with what."""
+    """Write a figure, with a title that names its content, the machine and the versions."""
     where = machine["gpu"]["name"] if machine["gpu"] else machine["cpu"]
     title = f"{what}, {where}, torch {machine['versions']['torch']}, commit {machine['commit']}"
     figure.suptitle(title, fontsize=11)

@@ -1,4 +1,4 @@
-"""The contenders of the video benchmark: our engine rung by rung, and other projects' whole pipelines."""
+"""Contenders of the video benchmark: our engine in several configurations, and other projects' whole pipelines."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.command import check_names
 from benchmarks.peers import PEERS, PIPELINES
 from maskjet.config import DEFAULT_THRESHOLD, EngineConfig
 from maskjet.detections import Detections
@@ -18,7 +19,6 @@ from maskjet.errors import UnsupportedError, first_line
 from maskjet.media.frames import open_source
 from maskjet.model import Model
 from maskjet.networks.rfdetr import RFDETR
-from maskjet.parity.report import check_names
 from maskjet.parity.variants import Detect
 from maskjet.timing import rotate
 
@@ -27,18 +27,18 @@ Image = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class EngineRung:
-    """One way to run the engine."""
+    """One configuration of the engine."""
 
     name: str
-    """Its name in tables and on the command line."""
+    """Name in tables and on the command line."""
     what: str
-    """One line on what it changes."""
+    """One line that describes the rung."""
     choices: Mapping[str, Any]
-    """Fields of `EngineConfig`."""
+    """Values of fields of `EngineConfig`."""
     depth: int = 1
-    """Batches in flight."""
+    """Number of batches in flight."""
     sources: int = 1
-    """Videos side by side; a batch has one frame of each."""
+    """Number of videos played at once; a batch has one frame of each."""
 
 
 _GRAPH = {"engine": "graph", "compile": True}
@@ -51,7 +51,7 @@ RUNGS: Mapping[str, EngineRung] = {
             {"engine": "eager", "implementation": "reference", "compile": False},
         ),
         EngineRung("kernels", "the ops' fast implementations", {"engine": "eager", "compile": False}),
-        EngineRung("graph", "all of a frame as one CUDA graph", {"engine": "graph", "compile": False}),
+        EngineRung("graph", "all steps of a frame as one CUDA graph", {"engine": "graph", "compile": False}),
         EngineRung("compile", "the network through torch.compile", _GRAPH),
         EngineRung("depth 2", "two frames in flight", _GRAPH, depth=2),
         EngineRung("depth 4", "four frames in flight", _GRAPH, depth=4),
@@ -61,23 +61,23 @@ RUNGS: Mapping[str, EngineRung] = {
         ),
     )
 }
-"""Rungs by name, in the order of the ladder."""
+"""Rungs by name, from the simplest to the fastest."""
 
 
 class Contender(ABC):
-    """Something that detects on videos.
+    """Detects on videos.
 
     Args:
         name: Name of the rung or the peer.
-        what: One line.
+        what: One line that describes it.
     """
 
     def __init__(self, name: str, what: str) -> None:
         self.name, self.what = name, what
         self.sources = 1
-        """Videos side by side."""
+        """Number of videos played at once."""
         self.in_flight = 1
-        """Frames that it works on at once."""
+        """Number of frames in work at once."""
 
     @abstractmethod
     def detect(self, image: Image) -> Detections:
@@ -85,18 +85,18 @@ class Contender(ABC):
 
     @abstractmethod
     def play(self, source: Any) -> Iterator[Detections]:
-        """Detect on all frames of what `open_source` takes."""
+        """Detect on all frames of a source that `open_source` takes."""
 
     def loop(self, images: Sequence[Image], count: int) -> Iterator[Detections]:
-        """Detect on frames in memory, over and over, so many in all."""
+        """Detect on `count` frames, cycling through images in memory."""
         return self.play(rotate(images, count))
 
 
 class Ours(Contender):
-    """A rung.
+    """Our engine as a contender.
 
     Args:
-        rung: The rung.
+        rung: How to run the engine.
         model: The model, configured for the rung.
     """
 
@@ -123,19 +123,19 @@ class Ours(Contender):
         return (found for _, found in self.model.stream(source, depth=self.rung.depth, batch=self.rung.sources))
 
     def loop(self, images: Sequence[Image], count: int) -> Iterator[Detections]:
-        """Detect on frames in memory, each source starting elsewhere."""
+        """Detect on `count` frames, cycling through images in memory; each source starts at another image."""
         if self.sources == 1:
             return super().loop(images, count)
         return self.play([rotate(images, count // self.sources, start) for start in range(self.sources)])
 
 
 class Theirs(Contender):
-    """A peer, called as its users call it: frame after frame.
+    """A peer as a contender, called as its users call it: frame after frame.
 
     Args:
-        name: The peer's.
-        what: One line.
-        detect: The peer.
+        name: Name of the peer.
+        what: One line that describes it.
+        detect: The peer's pipeline.
     """
 
     def __init__(self, name: str, what: str, detect: Detect) -> None:
@@ -156,15 +156,15 @@ class Theirs(Contender):
 def build(
     network: RFDETR, config: EngineConfig, only: Sequence[str]
 ) -> tuple[list[Contender], list[str], Sequence[Model]]:
-    """Build the contenders that can be had here.
+    """Build the contenders that can run here.
 
     Args:
         network: The network, in eval mode, float32, on the CPU; not changed.
         config: Settings that the rungs share.
-        only: Names of rungs and peers; none for all.
+        only: Names of rungs and peers; empty for all.
 
     Returns:
-        The contenders, why others are missing, and the models to be closed.
+        The contenders, the reasons why others are left out, and the models to close.
 
     Raises:
         InputError: A name is not known.
@@ -181,7 +181,7 @@ def build(
             choices = replace(config, batch=batch, **rung.choices)
             try:
                 if choices not in models:
-                    models[choices] = Model(deepcopy(network), choices)  # which moves and converts it
+                    models[choices] = Model(deepcopy(network), choices)  # a Model moves and converts its network
                 contenders.append(Ours(rung, models[choices]))
             except UnsupportedError as error:
                 notes.append(f"{rung.name} left out: {error}")
@@ -191,7 +191,7 @@ def build(
             try:
                 detect = build_pipeline(state, network.spec, device, DEFAULT_THRESHOLD)
                 detect(np.zeros((64, 64, 3), np.uint8))
-            except Exception as error:  # whatever they raise
+            except Exception as error:  # peers may raise anything
                 notes.append(f"{name} left out: {type(error).__name__}: {first_line(error)}")
             else:
                 contenders.append(Theirs(name, PEERS[name].what, detect))

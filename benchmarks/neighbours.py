@@ -2,8 +2,8 @@
 
     python -m benchmarks.neighbours --out benchmarks/results/neighbours_cpu.json
 
-Each measurement is a process of its own, since OpenMP reads its settings once; settings take turns, and the median over
-all frames of all turns counts. Neighbours are processes that do nothing but keep a core busy.
+Each measurement is a process of its own, since OpenMP reads its settings once. Settings take turns; medians are over
+all frames of all turns. A neighbour is a process that only keeps a core busy.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ print(json.dumps(times))
 
 
 def measure(setting: Mapping[str, str], seconds: float) -> list[float]:
-    """Seconds of each frame in a process with that setting."""
+    """Time each frame, in seconds, in a process with the given environment variables."""
     environment = {name: value for name, value in os.environ.items() if name not in _VARIABLES} | dict(setting)
     command = [sys.executable, "-c", _CHILD, str(seconds)]
     done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
@@ -53,7 +53,7 @@ def measure(setting: Mapping[str, str], seconds: float) -> list[float]:
 
 @contextmanager
 def busy(neighbours: int) -> Iterator[None]:
-    """Keep so many cores busy."""
+    """Keep as many cores busy as there are neighbours."""
     processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(neighbours)]
     try:
         yield
@@ -67,8 +67,8 @@ def main() -> None:
     """Measure, print a table, write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="a JSON file for the report")
-    parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
-    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=5.0, help="seconds per measurement")
+    parser.add_argument("--turns", type=int, default=3, help="measurements per setting and number of neighbours")
     options = parser.parse_args()
     cores = len(os.sched_getaffinity(0))
     rows = []
@@ -85,7 +85,7 @@ def main() -> None:
             print("{setting:24} {neighbours} neighbours {p50_ms:8.1f} ms, at most {worst_ms:8.1f}".format(**row))
     if options.out is not None:
         from maskjet.files import write_json
-        from maskjet.parity.machine import describe_machine  # after the measurements, which it would disturb
+        from maskjet.parity.machine import describe_machine  # imported last, so as not to disturb the measurements
 
         report = {"machine": asdict(describe_machine()), "measurements": rows}
         write_json(options.out, report)

@@ -1,7 +1,7 @@
-"""The ONNX rewrites' gain in ONNX Runtime: an exported detector unchanged, with each rewrite alone, and with all.
+"""Time an exported detector in ONNX Runtime: unchanged, with each rewrite alone, and with all.
 
-All variants run in one process, in turns, on the same images. A variant whose outputs differ from those of the file as
-exported in a single bit is not timed.
+All variants run in one process, in turns, on the same images. A variant is timed only if its outputs equal those of the
+exported file bit for bit.
 
     python -m benchmarks.onnx_files --out benchmarks/results/rewrites_onnx_cpu.json
 """
@@ -36,25 +36,25 @@ from maskjet.parity.machine import describe_machine
 from maskjet.traffic import sample
 
 EXPORTED = "as exported"
-"""The baseline's name."""
+"""Name of the baseline, the unchanged file."""
 VARIANTS: Mapping[str, Sequence[str]] = {
     "nms_top_k": ("nms_top_k",),
     "level_pooling": ("level_pooling",),
     "loop_concat": ("loop_concat",),
     "all": REWRITES,
 }
-"""Rewrites applied, by name of the variant."""
+"""Rewrites to apply, by name of the variant."""
 _IMAGES = 3
 
 
 @dataclass(frozen=True)
 class FileCost:
-    """One variant."""
+    """Size and speed of one variant of a file."""
 
     variant: str
     """`EXPORTED`, or a key of `VARIANTS`."""
     matched: int
-    """Number of candidates rewritten."""
+    """Number of places rewritten."""
     nodes: int
     """Nodes in the file, including those inside If and Loop."""
     p50_ms: float
@@ -100,13 +100,13 @@ def run(
         model: An ONNX file with one input, a float32 image [3, H, W], exported with `dynamo=False`; None exports Mask
             R-CNN (ResNet-50) with random weights that finds about as many instances as in `benchmarks.two_stage`.
         path: A JSON file to write the report to.
-        size_hw: (height, width) of the images, drawn streets.
+        size_hw: (height, width) of the images, which are drawn streets.
         runs: Timed calls of each variant, at least 1.
         threads: Threads that ONNX Runtime uses within an op.
         on_progress: Called once a variant is compared, or left out.
 
     Returns:
-        The report, which prints as a table. A variant without a match, or with other outputs, is left out and noted.
+        The report, which prints as a table. Variants in which nothing matches or outputs differ are only noted.
 
     Raises:
         InputError: runs is less than 1, or the model does not take such an image.
@@ -135,7 +135,7 @@ def _export(path: Path, images: Sequence[NDArray[np.float32]]) -> Path:
         max_size=max(sides),
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the tracer's, about torchvision's code
+        warnings.simplefilter("ignore")  # the tracer warns about torchvision's code
         torch.onnx.export(planted, (seen,), path, dynamo=False)
     return path
 
@@ -175,7 +175,7 @@ def _time(
 
 
 def _rewrite(model: Path, rewrites: Sequence[str], threads: int) -> tuple[Any, OptimizedFile]:
-    """The rewritten file, opened, and what was done to it."""
+    """Rewrite a file; returns an open session and the rewrites' outcomes."""
     with TemporaryDirectory() as folder:
         file = Path(folder) / "variant.onnx"
         found = optimize_onnx(model, file, rewrites=rewrites)
@@ -186,10 +186,10 @@ def _open(file: Path, threads: int) -> Any:
     onnxruntime = require("onnxruntime", extra="bench", purpose="Timing ONNX files")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
-    options.log_severity_level = 3  # errors: it warns of every initializer it drops
+    options.log_severity_level = 3  # errors only; ONNX Runtime warns of every initializer it drops
     try:
         return onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # it has a class for each of its codes
+    except Exception as error:  # ONNX Runtime has a class per error code
         raise SourceError(f"{str(file)!r} can't be run by ONNX Runtime: {first_line(error)}") from error
 
 
@@ -210,14 +210,15 @@ def _share(_image: object, expected: Sequence[NDArray[Any]], actual: Sequence[ND
 
 def main(
     model: Annotated[
-        Path | None, typer.Argument(help="A torchvision detector exported for images of that size; a planted one.")
+        Path | None,
+        typer.Argument(help="A torchvision detector, exported for images of --size; if not given, one is made."),
     ] = None,
     out: ReportOption = None,
     size: SizeOption = "320x256",
-    runs: Annotated[int, typer.Option(help="Timed images of each variant.")] = 9,
+    runs: Annotated[int, typer.Option(help="Timed images per variant.")] = 9,
     threads: Annotated[int, typer.Option(help="Threads of ONNX Runtime.")] = 2,
 ) -> None:
-    """Run an exported detector in ONNX Runtime as it is, with each rewrite, and with all."""
+    """Time an exported detector in ONNX Runtime unchanged, with each rewrite, and with all."""
     with progress("comparing", len(VARIANTS)) as advance:
         found = run(model, out, size_hw=parse_size(size), runs=runs, threads=threads, on_progress=advance)
     print_result(found, to_stdout=True)

@@ -1,8 +1,8 @@
-"""The cost of each implementation of each op, at usual camera sizes.
+"""Time each implementation of each op, at usual camera sizes.
 
-Every implementation, and the peer where there is one, gets the same inputs in the same process. They are compared
-first; without agreement there are no times. Then they take turns, on inputs that change from turn to turn. What they
-make a GPU do is counted last, because the profiler slows down what follows it.
+Every implementation, and another project's where there is one, gets the same inputs in the same process. Results are
+compared first; nothing is timed if one differs. Then all take turns, on inputs that change from call to call. GPU work
+is counted last, because the profiler slows later launches.
 
     python -m benchmarks.ops --out benchmarks/results/ops_cpu.json
 """
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 import typer
 
-from benchmarks.command import DeviceOption, OnlyOption, ReportOption, start
+from benchmarks.command import DeviceOption, OnlyOption, ReportOption, check_names, start
 from benchmarks.contest import Contest, Entry, take_turns
 from benchmarks.workloads import GPU_WORKLOADS, WORKLOADS, Inputs, Workload, as_listed, to_device
 from maskjet import ops
@@ -39,14 +39,14 @@ _BUDGET_S = 5.0  # time for one variant
 
 @dataclass(frozen=True)
 class VariantCost:
-    """One implementation of one op on one workload."""
+    """Cost of one implementation of one op on one workload."""
 
     op: str
     """The op's name."""
     workload: str
-    """Name of the workload, a key of `WORKLOADS`."""
+    """Name of the workload, as in `WORKLOADS` and `GPU_WORKLOADS`."""
     variant: str
-    """The implementation, or the peer's name."""
+    """Name of the implementation, or of another project's function."""
     runs: int
     """Number of timed calls."""
     p50_ms: float
@@ -54,11 +54,11 @@ class VariantCost:
     p95_ms: float
     """95th percentile of the time of a call."""
     floor_ms: float
-    """Time to move the bytes that any implementation must move, at the bandwidth of the device they lie on."""
+    """Time to move the bytes that any implementation must move, at the bandwidth of the device."""
     speedup: float
     """Median time of the slowest variant on this workload, divided by this one's."""
     tolerance_used: float
-    """Largest difference to the reference as a share of the op's tolerance; 0 is equal."""
+    """Largest difference from the reference as a share of the op's tolerance; 0 is equal."""
     gpu_us: float | None = None
     """GPU time of the kernels per call, in microseconds; None on a CPU."""
     launches: float | None = None
@@ -72,7 +72,7 @@ class OpsReport(report.MeasuredReport):
     measurements: Sequence[VariantCost]
     """All costs, in the order of `ops.RECORDS` and `WORKLOADS`."""
     copy_gb_per_s: float
-    """Bytes that the device reads and writes per second, in 1e9, when it copies its own memory."""
+    """Bandwidth of copies within the device's memory, reads and writes, in 1e9 bytes per second."""
 
     def rows(self) -> list[tuple[str, ...]]:
         """The table: its header, then one row per measurement."""
@@ -88,7 +88,7 @@ class OpsReport(report.MeasuredReport):
 
 @dataclass(frozen=True)
 class _Trial:
-    """An op on a workload."""
+    """An op on a workload, with the variants that are equal to the reference."""
 
     op: Op
     workload: str
@@ -97,11 +97,11 @@ class _Trial:
 
 
 _COPIED_BYTES = {"cpu": 2**27, "cuda": 2**29}
-"""Bytes to copy, by device: four times the largest cache that we have seen; on a GPU enough to hide the launch."""
+"""Bytes to copy, by type of device: four times the largest known cache, and on a GPU enough to hide the launch."""
 
 
 def measure_bandwidth(device: torch.device) -> float:
-    """Bytes per second that a device reads and writes in the fastest of ten copies within its memory."""
+    """Measure the bytes per second that a device reads and writes in the fastest of ten copies within its memory."""
     size = _COPIED_BYTES[device.type]
     source = torch.zeros(size, dtype=torch.uint8, device=device)
     target = torch.ones_like(source)
@@ -114,9 +114,9 @@ def run(path: Path | None = None, *, runs: int = 30, only: Sequence[str] = (), d
 
     Args:
         path: A JSON file to write the report to.
-        runs: Calls to time per implementation and workload, at least 1; fewer where they take long.
-        only: Names of ops; none for all.
-        device: "auto", "cpu", "cuda" or "cuda:N": where the inputs lie.
+        runs: Timed calls per implementation and workload, at least 1; slow implementations get fewer.
+        only: Names of ops; empty for all.
+        device: Device of the inputs: "auto", "cpu", "cuda" or "cuda:N".
 
     Returns:
         The report, which prints as a table.
@@ -127,7 +127,7 @@ def run(path: Path | None = None, *, runs: int = 30, only: Sequence[str] = (), d
         MaskjetError: An implementation does not equal the reference; nothing is written.
     """
     report.check_runs(runs)
-    report.check_names(only, ops.RECORDS)
+    check_names(only, ops.RECORDS)
     resolved = EngineConfig(device=device).resolve_device()
     bandwidth = measure_bandwidth(resolved)
     peers, notes = _peers()
@@ -155,7 +155,7 @@ def _workloads(name: str, device: torch.device) -> Mapping[str, Workload]:
 
 
 def _prepare(op: Op, workload: str, build: Workload, peers: Mapping[str, Call], device: torch.device) -> _Trial:
-    """Build the inputs, and compare the implementations that serve them and the peers with the reference."""
+    """Build the inputs, and compare all implementations that can run on them with the reference."""
     inputs = [to_device(build(torch.Generator().manual_seed(seed)), device) for seed in range(_INPUTS)]
     sample = next(iter(inputs[0].values()))
     serving = [name for name, variant in op.variants.items() if variant.refuse(sample) is None]
@@ -205,11 +205,11 @@ def _count(contest: Contest[Inputs], measurement: VariantCost) -> VariantCost:
 
 
 def _peers() -> tuple[dict[str, dict[str, Call]], list[str]]:
-    """Other projects' implementations by op and name, and a note on those that are not installed."""
+    """Find other projects' implementations, by op and name; also note those that are not installed."""
     try:
         from pycocotools import mask as pycoco_mask
     except ImportError:
-        return {}, ["pycocotools is not installed, so it was not compared with: pip install 'maskjet[bench]'."]
+        return {}, ["pycocotools is left out, since it is not installed: pip install 'maskjet[bench]'."]
 
     def paste_and_encode(**inputs: Any) -> list[list[bytes]]:
         pasted = ops.paste_masks(**inputs, implementation="reference")

@@ -1,4 +1,4 @@
-"""Networks without training that still find something: random weights, calibrated on images to be detected on."""
+"""Untrained networks with a realistic number of detections: random weights, calibrated on sample images."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from maskjet.networks.rfdetr import RFDETR
 from maskjet.spec import ModelSpec
 
 _INSIDE = 0.03
-"""Share of a mask's pixels: islands with 1,000 to 5,000 bytes of RLE at 1080p, where a ragged blob 560 pixels wide has
-2,300."""
-_CERTAIN = 3.0  # spread of the class logits: the best of a box stands out, as after training
-_CLASSES = 6  # classes that are found at all; each leaves at least one detection
+"""Share of pixels inside a mask. It gives islands with 1,000 to 5,000 bytes of RLE at 1080p, where a ragged blob 560
+pixels wide has 2,300."""
+_CERTAIN = 3.0  # standard deviation of the class logits: the best class of a box stands out, as after training
+_CLASSES = 6  # classes that are detected at all; suppression leaves at least one detection of each
 _GROWTH = 4.0  # logarithm of the largest factor by which boxes are grown
 _STEPS = 12  # steps of a bisection
 
 
 def plant_network(spec: ModelSpec, frames: Sequence[NDArray[np.uint8]], *, survivors: int, seed: int = 0) -> RFDETR:
-    """A network with random weights that finds about so many instances at a threshold of 0.5.
+    """Build a network with random weights and about `survivors` detections per frame at a threshold of 0.5.
 
     Args:
         spec: The architecture, with masks.
-        frames: uint8 [H, W, 3] RGB, of the kind it will see.
-        survivors: Detections on the median of these frames.
+        frames: uint8 [H, W, 3] RGB, of the kind that the network will see.
+        survivors: Median number of detections on these frames.
         seed: Same seed, same weights.
 
     Returns:
@@ -40,8 +40,8 @@ def plant_network(spec: ModelSpec, frames: Sequence[NDArray[np.uint8]], *, survi
     network = RFDETR(spec).eval().requires_grad_(requires_grad=False)
     randomise(network.state_dict(), seed=seed)
     for learned in (network.query_feat.weight, network.refpoint_embed.weight):
-        # All alike: otherwise what is found hangs on the order of tokens that score almost the same, which in a network
-        # without training changes with the last bit.
+        # All queries equal: otherwise detections depend on the order of tokens with almost equal scores, which in an
+        # untrained network changes with the last bit.
         learned.copy_(learned[:1].clone().expand_as(learned))
     side = spec.input_size
     inputs = [
@@ -63,8 +63,8 @@ def randomise(
 ) -> Mapping[str, torch.Tensor]:
     """Fill a state dict in place; a tensor's values depend on its name, shape and the seed alone.
 
-    The weights spread widely enough that neither ranks nor signs hang on the last bit. About one query-class pair in a
-    hundred ends above a confidence of 0.5.
+    The weights spread widely enough that neither ranks nor signs depend on the last bit. About one query-class pair in
+    a hundred has a confidence above 0.5.
 
     Args:
         state: A state dict in rfdetr's layout.
@@ -99,13 +99,13 @@ def randomise(
 def plant_detector(
     name: str, images: Sequence[torch.Tensor], *, candidates: int, survivors: int, seed: int = 0, **options: Any
 ) -> Any:
-    """A detector that finds about so many things at its own thresholds.
+    """Build a torchvision detector with random weights and about `survivors` detections at its own thresholds.
 
     Args:
         name: Name of torchvision's builder, e.g. "maskrcnn_resnet50_fpn".
-        images: float32 [3, H, W], 0..1, of the kind it will see.
-        candidates: Pairs of a box and a class with a score above the threshold, per image.
-        survivors: Those of them that suppression leaves, per image; fewer than the model's most detections.
+        images: float32 [3, H, W], 0..1, of the kind that the detector will see.
+        candidates: Box-class pairs above the score threshold, per image.
+        survivors: Candidates left by suppression, per image; fewer than the model's `detections_per_img`.
         seed: Same seed, same weights.
         **options: Arguments of the builder.
 
@@ -125,7 +125,7 @@ def plant_detector(
         _rescale(classifier, _watched(classifier, lambda: model(list(images))), _CERTAIN)
         classifier.bias[1 + _CLASSES :] -= 10 * _CERTAIN
         background = _watched(classifier, lambda: model(list(images)))
-        # More background, fewer candidates; larger boxes, which overlap more, fewer survivors.
+        # A higher background score leaves fewer candidates; larger boxes overlap more and leave fewer survivors.
         bias = classifier.bias[0].item()
         classifier.bias[0] = bias + _bisect(
             lambda more: _count_candidates(background, more, model.roi_heads.score_thresh) / len(images) > candidates,
@@ -144,7 +144,7 @@ def plant_detector(
 
 
 def normalise_features(model: Any, images: Sequence[torch.Tensor]) -> None:
-    """Give frozen norms the statistics of what they see, and the proposals' scores a spread."""
+    """Set the statistics of frozen norms from their inputs, and spread the scores and boxes of proposals."""
 
     def adapt(norm: Any, inputs: tuple[torch.Tensor, ...]) -> None:
         norm.running_mean.copy_(inputs[0].mean(dim=(0, 2, 3)))
@@ -161,7 +161,7 @@ def normalise_features(model: Any, images: Sequence[torch.Tensor]) -> None:
 
 
 def _plant_masks(model: Any, images: Sequence[torch.Tensor]) -> None:
-    """Masks that are blobs, half of their box: neighbours alike, logits around zero."""
+    """Make masks blobs that fill half of their boxes: neighbouring pixels are similar, logits have mean zero."""
     if not model.roi_heads.has_mask():
         return
     predictor = model.roi_heads.mask_predictor
@@ -171,7 +171,7 @@ def _plant_masks(model: Any, images: Sequence[torch.Tensor]) -> None:
 
 
 def _watched(layer: nn.Module, run: Callable[[], object]) -> torch.Tensor:
-    """Collect a layer's outputs while something runs, flattened except for the last dimension."""
+    """Collect a layer's outputs while `run` runs: [N, outputs]; those of a convolution are flattened to [N, 1]."""
     seen: list[torch.Tensor] = []
     hook = layer.register_forward_hook(lambda *call: seen.append(call[2]))
     run()
@@ -182,7 +182,7 @@ def _watched(layer: nn.Module, run: Callable[[], object]) -> torch.Tensor:
 
 
 def _rescale(layer: Any, outputs: torch.Tensor, spread: float) -> None:
-    """Give a layer's outputs a mean of zero and a spread."""
+    """Scale and shift a layer so that its outputs have mean zero and standard deviation `spread`."""
     factor = spread / outputs.std()
     layer.weight.mul_(factor)
     layer.bias.sub_(outputs.mean(dim=0)).mul_(factor)

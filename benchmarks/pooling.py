@@ -1,4 +1,4 @@
-"""The cost of pooling boxes from a feature pyramid: torchvision's multi-level pooler and ours."""
+"""Time the pooling of boxes from a feature pyramid, by torchvision's multi-level pooler and by ours."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ _INPUTS = 4  # inputs that are cycled through
 
 
 def measure_pooling(boxes: int, size: int, runs: int, device: torch.device) -> list[DetectorCost]:
-    """Time both on the features of an image of 800 × 1333 pixels.
+    """Compare, then time both poolers on the features of an image of 800 × 1333 pixels.
 
     Args:
         boxes: Number of boxes.
-        size: Bins along each side.
+        size: Bins along each side of a pooled box.
         runs: Timed calls of each pooler.
         device: Device of the inputs.
 
     Raises:
-        MaskjetError: Their results are not equal; nothing was timed.
+        MaskjetError: The results differ; nothing was timed.
     """
     from torchvision.ops import MultiScaleRoIAlign
 
     pooler = MultiScaleRoIAlign([str(level) for level in range(4)], output_size=size, sampling_ratio=2)
     given = [to_device(pyramid(boxes, size)(torch.Generator().manual_seed(n)), device) for n in range(_INPUTS)]
-    # To each the layout that it takes without a copy.
+    # Each pooler gets the layout that it reads without a copy.
     inputs = [{**each, "theirs": {str(n): f.contiguous() for n, f in enumerate(each["features"])}} for each in given]
 
     def pool_theirs(inputs: Inputs) -> torch.Tensor:

@@ -1,9 +1,8 @@
-"""The tensor probe: how far our preprocessed network inputs are from those of the projects we claim to equal.
+"""The tensor probe: differences between our network inputs and those of rfdetr and OpenCV, value by value.
 
-Two oracles, none of them our code: PyTorch's F.interpolate on the device, through the functions of torchvision that
-`predict` of rfdetr 1.11.2 calls, and OpenCV's cv2.resize on the host, both bilinear without antialias. They don't agree
-with each other: the one blends floats, the other bytes in fixed point. How far they are apart is the yardstick for all
-else.
+Two oracles, neither of them our code: PyTorch's F.interpolate on the device, called through torchvision as `predict` of
+rfdetr 1.11.2 does, and OpenCV's cv2.resize on the host; both bilinear without antialias. They differ from each other,
+because the first blends floats and the second blends bytes in fixed point; this difference is the yardstick.
 
     python -m benchmarks.probe --count 60 --size 720p --picture probe.png
 """
@@ -39,7 +38,7 @@ from maskjet.parity.machine import describe_machine
 from maskjet.spec import ModelSpec
 
 Prepare = Callable[[torch.Tensor], torch.Tensor]
-"""Frame, uint8 [H, W, 3] RGB, to network input, float32 [3, h, w] on any device."""
+"""Turns a frame, uint8 [H, W, 3] RGB, into the network's input, float32 [3, h, w] on any device."""
 
 _BOUNDS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 BUCKETS = (
@@ -52,10 +51,10 @@ BUCKETS = (
 
 @dataclass(frozen=True)
 class InputDifference:
-    """One variant against one oracle, over all images."""
+    """Difference between one variant's network inputs and one oracle's, over all images."""
 
     variant: str
-    """An implementation of `ops.preprocess`, ", cv2" appended if it resamples as OpenCV does; or the other oracle."""
+    """Implementation of `ops.preprocess`, followed by ", cv2" if it resamples as OpenCV does; or the other oracle."""
     oracle: str
     """"F.interpolate" or "cv2.resize"."""
     images: int
@@ -63,24 +62,24 @@ class InputDifference:
     values: int
     """Number of values compared: three channels of each pixel of each network input."""
     max_difference: float
-    """Largest absolute difference, in units of the normalised input; infinite where only one of the two is a number."""
+    """Largest absolute difference, in units of the normalised input; infinite if only one of two values is finite."""
     mean_difference: float
     """Mean absolute difference, in units of the normalised input."""
     equal: float
     """Share of the values that are equal bit for bit, 0..1."""
     ulps: Mapping[str, int]
-    """Values by their distance in float32 ULPs, as `ulps_apart` counts, a key for each of `BUCKETS`. Near zero an ULP
-    is tiny, so that a value there may be far off in ULPs and close in units."""
+    """Number of values by distance in float32 ULPs (see `ulps_apart`), one key per item of `BUCKETS`. ULPs shrink
+    towards zero: a distance of many may be a tiny difference there."""
     largest_at: tuple[int, int, int] | None
-    """(image, y, x), all from 0, of the first largest difference; None if there is none."""
+    """(image, y, x), all from 0, of the largest difference (the first of equal ones); None without differences."""
 
 
 @dataclass(frozen=True)
 class ProbeReport(report.MeasuredReport):
-    """All variants against both oracles, and the oracles against each other."""
+    """Differences of all variants from both oracles, and between the oracles."""
 
     measurements: Sequence[InputDifference]
-    """Each variant against both oracles; last, as a yardstick, one oracle against the other."""
+    """Each variant compared with both oracles; last, as the yardstick, the oracles with each other."""
 
     def rows(self) -> list[tuple[str, ...]]:
         """The table: its header, then one row per variant and oracle."""
@@ -113,25 +112,25 @@ def probe(
     picture: Path | None = None,
     on_progress: Callable[[], object] = lambda: None,
 ) -> ProbeReport:
-    """Compare the network inputs that our implementations make with both oracles'.
+    """Compare each implementation's network inputs with both oracles'.
 
-    Every implementation that can run on the device is probed with both of its filters; its output is filled with NaN
-    first. Frames are stretched to the input.
+    Every implementation that runs on the device is compared with both of its filters, its output filled with NaN
+    first. Frames are stretched to the input size.
 
     Args:
         images: uint8 [H, W, 3] RGB, of any sizes, at least one; read one at a time.
-        spec: Says the input's size, mean and standard deviation.
-        device: Device of the frames and of `F.interpolate` runs. On a CPU PyTorch's result depends on whether it
-            has one thread or several; implementations and oracle are run on as many as it has.
-        picture: A PNG to write: where the inputs differ, for the image with the largest difference.
+        spec: Gives the input's size, mean and standard deviation.
+        device: Device of the frames and of `F.interpolate`. On a CPU, PyTorch's result differs between one thread and
+            several; the number of threads is left as it is.
+        picture: A PNG to write, which shows where the inputs differ for the image with the largest difference.
         on_progress: Called after each image.
 
     Returns:
-        The report, which prints as a table. Its notes name what can't run on the device.
+        The report, which prints as a table. Its notes name the implementations that can't run on the device.
 
     Raises:
         InputError: There is no image, or one is not as above.
-        MissingDependencyError: A picture is asked for, and matplotlib is not installed.
+        MissingDependencyError: A picture is asked for, but matplotlib is not installed.
     """
     if picture is not None:
         chart.check()
@@ -145,7 +144,7 @@ def probe(
 
 
 def _find_variants(spec: ModelSpec, device: torch.device) -> tuple[dict[str, Prepare], list[str]]:
-    """The implementations that can run on a device, once for each filter, and why the others can't."""
+    """Find the implementations that can run on a device, once per filter, and the reasons why the others can't."""
     sample = torch.empty((1, 1, 1, 3), dtype=torch.uint8, device=device)
     variants: dict[str, Prepare] = {}
     notes = []
@@ -168,7 +167,7 @@ def _preprocess(frame: torch.Tensor, *, spec: ModelSpec, implementation: str, re
 
 
 def _interpolate(frame: torch.Tensor, *, spec: ModelSpec) -> torch.Tensor:
-    """Torchvision's own functions as rfdetr's `predict` calls them; its resize ends in F.interpolate."""
+    """Preprocess with torchvision as rfdetr's `predict` does; torchvision's resize calls F.interpolate."""
     transforms = require("torchvision.transforms.functional", extra="bench", purpose="The tensor probe")
     image = transforms.to_tensor(frame.cpu().numpy()).to(frame.device)
     resized = transforms.resize(image, [spec.input_size, spec.input_size], antialias=False)
@@ -177,7 +176,7 @@ def _interpolate(frame: torch.Tensor, *, spec: ModelSpec) -> torch.Tensor:
 
 
 def _resize(frame: torch.Tensor, *, spec: ModelSpec) -> torch.Tensor:
-    """Bytes through OpenCV, then the same normalisation in NumPy, on the host."""
+    """Resize bytes with OpenCV, then normalise in NumPy, on the host."""
     resized = cv2.resize(frame.cpu().numpy(), (spec.input_size, spec.input_size), interpolation=cv2.INTER_LINEAR)
     mean, std = (np.array(values, dtype=np.float32) for values in (spec.mean, spec.std))
     normalised = (resized.astype(np.float32) / np.float32(255) - mean) / std
@@ -192,7 +191,7 @@ def _compare(
     device: torch.device,
     on_progress: Callable[[], object] = lambda: None,
 ) -> tuple[list[InputDifference], Scene]:
-    """Variants against oracles, oracles against each other; and the image with the largest difference of all."""
+    """Compare variants with oracles, and oracles with each other; also return the image that differs most."""
     pairs = [*((variant, oracle) for variant in variants for oracle in oracles), *combinations(oracles, 2)]
     tallies = {pair: _Tally() for pair in pairs}
     largest, scene = -1.0, None
@@ -212,7 +211,7 @@ def _compare(
 
 @dataclass
 class _Tally:
-    """One variant against one oracle, over the images so far."""
+    """Differences between one variant and one oracle, over the images so far."""
 
     images: int = 0
     values: int = 0
@@ -223,13 +222,13 @@ class _Tally:
     counts: torch.Tensor = field(default_factory=lambda: torch.zeros(len(BUCKETS), dtype=torch.int64))
 
     def add(self, index: int, actual: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
-        """Take in an image's inputs, float32 [3, h, w] of one device.
+        """Add one image's inputs, float32 [3, h, w] on one device.
 
         Returns:
             The largest difference over the channels, float64 [h, w].
         """
         distance = ulps_apart(actual, expected)
-        # infinity less infinity is NaN, as is what differs by being one
+        # A difference with NaN, and inf - inf, is NaN: infinite here, then 0 where both values are the same.
         difference = (actual.double() - expected.double()).abs().nan_to_num(nan=torch.inf, posinf=torch.inf)
         difference = torch.where(distance == 0, 0.0, difference)
         where = difference.amax(dim=0)
@@ -260,16 +259,16 @@ class _Tally:
 
 
 def ulps_apart(values: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
-    """How many float32 numbers lie from one value to the other, element by element.
+    """Count the steps in float32 numbers from one value to the other, element by element.
 
-    The two zeros are one number; infinity follows the largest finite one; NaN is no distance from NaN.
+    +0 and -0 are one number, infinity follows the largest finite number, and two NaNs are 0 apart.
 
     Args:
         values: float32.
         others: float32, of the same shape and device.
 
     Returns:
-        int64, at least 0; where one of the two is NaN 2**32, which is more than any other.
+        int64, at least 0; 2**32, more than any other distance, where only one of the two is NaN.
 
     Example:
         >>> ulps_apart(torch.tensor([1.0, -0.0, 1e-45]), torch.tensor([1.0 + 2**-22, 0.0, -1e-45]))
@@ -281,7 +280,7 @@ def ulps_apart(values: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
 
 
 def _ordered(values: torch.Tensor) -> torch.Tensor:
-    """The bits of float32, sign and magnitude, as int64 in two's complement, which are in the order of the values."""
+    """Map float32 to int64 in the same order: from sign and magnitude to two's complement."""
     bits = values.contiguous().view(torch.int32).to(torch.int64)
     return torch.where(bits < 0, -(bits & 0x7FFFFFFF), bits)
 
@@ -298,9 +297,9 @@ def main(
     weights: WeightsOption = None,
     config: EngineConfig,
     out: ReportOption = None,
-    picture: Annotated[Path | None, typer.Option(help="A .png of where the tensors differ.")] = None,
+    picture: Annotated[Path | None, typer.Option(help="A .png to write: where the tensors differ.")] = None,
 ) -> None:
-    """Compare the network's input as each implementation makes it with F.interpolate's and cv2.resize's."""
+    """Compare each implementation's network inputs with those by F.interpolate and by cv2.resize."""
     chosen = choose_images(images, coco_dir, count, size, seed)
     spec = read_network(model, weights).spec
     resolved = config.resolve_device()

@@ -1,4 +1,4 @@
-"""The tensor probe's picture: where the network inputs made of one image differ."""
+"""The tensor probe's picture: an image, and maps of the differences between its network inputs."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from maskjet.spec import ModelSpec
 
 @dataclass(frozen=True)
 class Scene:
-    """An image, and where the network inputs made of it differ."""
+    """An image, and the differences between its network inputs."""
 
     image: Image
     """uint8 [H, W, 3] RGB."""
     index: int
     """Position of the image, from 0."""
     maps: Mapping[tuple[str, str], NDArray[np.float64]]
-    """Largest difference over the channels, [h, w], by variant and oracle."""
+    """Largest absolute difference over the channels, [h, w], by variant and oracle."""
 
 
 _SAME = "#e4e4e4"
 _MARK = "#ff2d78"
 _CAPTION = (
-    "triton, cpu, reference: maskjet's implementations, of PyTorch's filter or, with “cv2”, of OpenCV's.\n"
+    "triton, cpu, reference: maskjet's implementations, with PyTorch's filter or, marked “cv2”, with OpenCV's.\n"
     "F.interpolate: PyTorch's own. cv2.resize: OpenCV's own. The network's input is (pixel / 255 − mean) / std."
 )
 
 
 def draw(scene: Scene, spec: ModelSpec, machine: Machine, path: Path) -> None:
-    """Draw the image, and beside it a map for each pair that differs; pairs whose maps are the same share one."""
+    """Draw the image, and beside it a map for each pair that differs; pairs with equal maps share one."""
     from matplotlib.figure import Figure
 
     groups: dict[bytes, list[tuple[str, str]]] = {}
@@ -46,7 +46,7 @@ def draw(scene: Scene, spec: ModelSpec, machine: Machine, path: Path) -> None:
     equal = groups.pop(b"", [])
     columns = min(3, 1 + len(groups))
     rows = -(-(1 + len(groups)) // columns)
-    lines = max(map(len, groups.values()), default=0) + len(equal)  # above and below the squares
+    lines = max(map(len, groups.values()), default=0) + len(equal)  # of text, above and below the maps
     figure = Figure(figsize=(5 * columns + 1.8, 5.2 * rows + 0.19 * lines + 1.9), layout="compressed")
     cells = list(figure.subplots(rows, columns, squeeze=False).flat)
     _draw_image(cells[0], scene, spec, equal)
@@ -80,7 +80,7 @@ def _list_pairs(pairs: Iterable[tuple[str, str]]) -> str:
 
 
 def _find_limits(maps: Sequence[NDArray[np.float64]]) -> tuple[float, float]:
-    """Powers of ten around the finite differences, without the smallest 1 %, which would reduce the contrast."""
+    """Find powers of ten around the finite differences, without the smallest 1 %, which would reduce the contrast."""
     differences = np.concatenate([where[(where > 0) & np.isfinite(where)] for where in maps])
     if not len(differences):
         return 0.1, 1.0
@@ -89,7 +89,7 @@ def _find_limits(maps: Sequence[NDArray[np.float64]]) -> tuple[float, float]:
 
 
 def _draw_map(axes: Any, scene: Scene, pairs: Sequence[tuple[str, str]], limits: tuple[float, float]) -> Any:
-    """One map, titled with all pairs that it holds for."""
+    """Draw one map, titled with all pairs that share it."""
     from matplotlib import colormaps
     from matplotlib.colors import LogNorm
 
@@ -113,7 +113,7 @@ def _draw_map(axes: Any, scene: Scene, pairs: Sequence[tuple[str, str]], limits:
 
 
 def _draw_colour_bar(figure: Any, cells: Sequence[Any], shown: Any, spec: ModelSpec) -> None:
-    """The colours in units, with marks that give them a size."""
+    """Draw the colour bar, with marks at one step of a byte and at one ULP."""
     bar = figure.colorbar(shown, ax=cells, extend="both", shrink=0.8, aspect=40, extendfrac=0.02, pad=0.02)
     bar.set_label("difference, the largest of three colours,\nin units of the network's input (log scale)", fontsize=9)
     low, high = shown.get_clim()
@@ -125,7 +125,7 @@ def _draw_colour_bar(figure: Any, cells: Sequence[Any], shown: Any, spec: ModelS
 
 
 def _draw_caption(figure: Any, *, has_maps: bool) -> None:
-    """Write the legend: the names' meanings, and the values that have no colour."""
+    """Draw the legend: the meaning of the names, of grey and of the ring."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 

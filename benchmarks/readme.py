@@ -1,8 +1,8 @@
-"""README's table of speeds, written from the committed results.
+"""Write README's table of speeds from the committed results.
 
     python -m benchmarks.readme
 
-rewrites README.md; `tests/benchmarks/test_readme.py` fails when the two differ.
+rewrites README.md; `tests/benchmarks/test_readme.py` fails if the table is out of date.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _ROWS: Mapping[str, str] = {
     "maskjet, four frames in flight": "depth 4",
     "maskjet, 16 videos side by side": "16 sources",
 }
-"""Names of measurements of `benchmarks.video`, by README's words for them."""
+"""Names of contenders of `benchmarks.video`, by their label in README."""
 _MARKS = re.compile(r"(<!-- speed: .*? -->\n).*?(<!-- end of speed -->)", re.DOTALL)
 
 
 def speed_table(measurements: Iterable[Mapping[str, Any]]) -> str:
-    """Frames per second of frames in memory, in Markdown: the best peer, then ours, by frame size."""
+    """Make a Markdown table of frames per second from memory, by frame size: the best other project's, then ours."""
     fps = {(m["name"], tuple(m["size_hw"])): m["memory_fps"] for m in measurements}
     best = {size: max(fps[peer, size] for peer in _PEERS) for size in _SIZES}
     header = ["Frames per second", *(f"{width} × {height}" for height, width in _SIZES)]
@@ -44,15 +44,15 @@ def _beside(fps: float, peer: float) -> str:
 
 
 def render(text: str, measurements: Iterable[Mapping[str, Any]]) -> str:
-    """README's text with its table made anew."""
+    """Replace the table in README's text."""
     table = speed_table(measurements)
     found, count = _MARKS.subn(lambda marks: f"{marks[1]}{table}{marks[2]}", text)
-    assert count == 1, "README.md must have one table between the marks of speed."
+    assert count == 1, "README.md must have one table between its speed marks."
     return found
 
 
 def read_results() -> list[dict[str, Any]]:
-    """The measurements that the table shows."""
+    """Read the measurements that the table shows."""
     found: list[dict[str, Any]] = json.loads((RESULTS / "video_h200.json").read_text())["measurements"]
     return found
 

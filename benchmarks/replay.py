@@ -34,18 +34,18 @@ _EXIT_DIFFERENT = 1
 
 @dataclass(frozen=True)
 class ReplayCost:
-    """One implementation of one op on the calls of one capture."""
+    """Times and differences of one implementation of one op, over the calls of one capture."""
 
     capture: str
     """Name of the capture's folder."""
     op: str
     """The op's name."""
     implementation: str
-    """The implementation."""
+    """Name of the implementation."""
     calls: int
     """Number of replayed calls."""
     mean_ms: float | None
-    """Mean time of a call; calls whose result differed are not timed; None if all did."""
+    """Mean time of a call, without those whose result is too different; None if all are."""
     p50_ms: float | None
     """Median time of a call."""
     p90_ms: float | None
@@ -53,13 +53,13 @@ class ReplayCost:
     p99_ms: float | None
     """99th percentile of the time of a call."""
     equal: int
-    """Calls whose result was the saved one, bit for bit."""
+    """Number of calls whose result equals the saved one bit for bit."""
     within_tolerance: int
-    """Calls whose result differed from it by no more than the op's tolerance."""
+    """Number of calls whose result differs from the saved one, within the op's tolerance."""
     different: int
-    """Calls whose result differed by more."""
+    """Number of calls whose result differs from the saved one by more than the op's tolerance."""
     tolerance_used: float
-    """Largest difference as a share of the tolerance."""
+    """Largest difference as a share of the op's tolerance."""
 
 
 @dataclass(frozen=True)
@@ -124,13 +124,13 @@ def run(
     device: str = "auto",
     on_progress: Callable[[], None] = lambda: None,
 ) -> ReplayReport:
-    """Replay captures.
+    """Replay the calls of captures: check each result, then time each call.
 
     Args:
         captures: Folders that `capture.write` wrote.
         path: A JSON file to write the report to.
-        implementation: "auto" for each op's fastest, or the name of one; None for all that serve the calls.
-        runs: How often each call is timed, after one that is checked; at least 1.
+        implementation: "auto" for each op's fastest, or a name; None for all that can run the calls.
+        runs: Timed repeats of each call, at least 1.
         device: "auto", "cpu", "cuda" or "cuda:N".
         on_progress: Called after each frame.
 
@@ -139,7 +139,7 @@ def run(
 
     Raises:
         InputError: An argument or a capture is not as above.
-        UnsupportedError: The implementation asked for can't serve the calls.
+        UnsupportedError: The implementation asked for can't run the calls.
     """
     report.check_runs(runs)
     resolved = EngineConfig(device=device).resolve_device()
@@ -198,12 +198,12 @@ def main(
     captures: Annotated[list[Path], typer.Argument(help="Folders that benchmarks.capture wrote.")],
     out: ReportOption = None,
     implementation: Annotated[
-        str | None, typer.Option(help="auto, reference, triton or cpu; all that can, if not given.")
+        str | None, typer.Option(help="auto, reference, triton or cpu; if not given, all that run here.")
     ] = None,
     runs: Annotated[int, typer.Option(help="Timed repeats of each call.")] = 5,
     device: DeviceOption = "auto",
 ) -> None:
-    """Make captured calls again, check each result against the saved one, and time them; exit with 1 if one differs."""
+    """Replay captured calls: check each result against the saved one, and time them. Exits with 1 if one differs."""
     frames = sum(read_manifest(folder)["frames"] for folder in captures)
     with progress("replaying", frames) as advance:
         found = run(captures, out, implementation=implementation, runs=runs, device=device, on_progress=advance)

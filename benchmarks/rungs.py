@@ -1,7 +1,7 @@
-"""The rungs of the ablation: one postprocess, written from plain PyTorch up to two kernels, each runnable alone.
+"""The rungs of the ablation: one postprocess in several versions, from plain PyTorch to two kernels.
 
-All of them take RF-DETR-Seg Nano's output for one image and return its detections. The plain one is written the way a
-good engineer would for one image on a GPU: no loop over images, constants made beforehand, one wait for the device.
+Each takes RF-DETR-Seg Nano's output for one image and returns its detections. The plain one is written well for one
+image on a GPU: no loop over images, constants made once, one wait for the device.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from maskjet.ops.paste_masks.cases import blobs
 
 THRESHOLD = 0.5
 Output = Literal["masks", "rle"]
-"""A rung's output: dense masks on the device, or COCO RLE strings on the host."""
+"""Form of a rung's masks: dense on the device, or COCO RLE strings on the host."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Request:
     size_hw: tuple[int, int]
     """(height, width) of the image, in pixels."""
     scale: torch.Tensor
-    """float32 [4]: width, height, width, height."""
+    """Scale from boxes 0..1 to pixels, float32 [4]: width, height, width, height."""
     thresholds: torch.Tensor
     """Threshold of each class, float32 [C]."""
     class_map: torch.Tensor
@@ -44,13 +44,13 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Found:
-    """A rung's result for a request; rows from `count` on are undefined."""
+class Instances:
+    """Instances detected on one image; rows from `count` on are undefined."""
 
     count: torch.Tensor | int
     """Number of detections."""
     query: torch.Tensor | None
-    """Query of each detection, [K]; None if the rung does not give it."""
+    """Query of each detection, [K]; None if the rung does not return it."""
     class_id: torch.Tensor
     """Class of each detection, [K]."""
     confidence: torch.Tensor
@@ -61,33 +61,33 @@ class Found:
     """Masks: bool or uint8 [K, H, W] on the device, or COCO RLE strings."""
 
 
-Postprocess = Callable[[Request], Found]
+Postprocess = Callable[[Request], Instances]
 
 
 @dataclass(frozen=True)
 class Rung:
-    """One way to write the postprocess."""
+    """One version of the postprocess."""
 
     name: str
-    """Its name in tables and on the command line."""
+    """Name in tables and on the command line."""
     what: str
-    """One line on what it changes."""
+    """One line that describes the rung."""
     build: Callable[[torch.device], Postprocess]
-    """Make it ready for a device; raises UnsupportedError, with the reason, where it can't run."""
+    """Builds the postprocess for a device; raises UnsupportedError, with the reason, where it can't run."""
     output: Output = "masks"
-    """Output of the rung without further encoding."""
+    """Form of the masks before any further encoding."""
     tolerance: float = 1.0
     """Largest difference allowed, in multiples of the ops' tolerance."""
     rounds_boxes: bool = False
-    """Whether its boxes are whole pixels."""
+    """Whether the rung rounds boxes to whole pixels."""
 
 
 def plant_request(seed: int, survivors: int, size_hw: tuple[int, int], device: torch.device) -> Request:
-    """Random logits with blobs for masks, of which exactly `survivors` pass the threshold.
+    """Draw a network output with blobs as masks, of which exactly `survivors` queries pass the threshold.
 
     Args:
         seed: Same seed, same request.
-        survivors: 0 to 100, of different queries.
+        survivors: Number of detections, 0 to 100.
         size_hw: (height, width) of the image, in pixels.
         device: Device of the tensors.
     """
@@ -105,10 +105,10 @@ def plant_request(seed: int, survivors: int, size_hw: tuple[int, int], device: t
     )
 
 
-def encode_on_host(found: Found) -> Found:
-    """Bring dense masks to the host and encode them there, with pycocotools where it is installed.
+def encode_on_host(found: Instances) -> Instances:
+    """Copy dense masks to the host and encode them there, with pycocotools where it is installed.
 
-    Both read columns: the masks are transposed on the device, where that costs nothing beside the copy.
+    RLE runs along columns. Masks are transposed on the device, where that costs nothing compared with the copy.
     """
     assert isinstance(found.masks, torch.Tensor)
     masks = found.masks[: int(found.count)].view(torch.uint8).transpose(1, 2).contiguous().cpu()
@@ -125,7 +125,7 @@ def encode_on_host(found: Found) -> Found:
 def _rank(
     logits: torch.Tensor, boxes: torch.Tensor, scale: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The 100 best pairs of query and class: how many pass, queries, classes, scores, boxes; shapes are fixed."""
+    """Rank the 100 best query-class pairs: number that pass, queries, classes, scores, boxes; all shapes are fixed."""
     scores, flat = logits.sigmoid().flatten().sort(descending=True, stable=True)
     scores, flat = scores[:QUERIES], flat[:QUERIES]
     query = flat // CLASSES
@@ -144,7 +144,7 @@ def _eager(
     logits: torch.Tensor, boxes: torch.Tensor, mask_logits: torch.Tensor, scale: torch.Tensor, size_hw: tuple[int, int]
 ) -> tuple[Any, ...]:
     passing, query, class_id, scores, xyxy = _rank(logits, boxes, scale)
-    count = int(passing)  # the one wait: who passes ranks first
+    count = int(passing)  # the one wait; pairs that pass rank first
     query = query[:count]
     masks = _upsample(mask_logits, query, *size_hw)
     return count, query, class_id[:count], scores[:count], xyxy[:count], masks
@@ -158,18 +158,18 @@ def _fixed(
 
 
 def _spread(function: Callable[..., tuple[Any, ...]]) -> Postprocess:
-    return lambda r: Found(*function(r.logits, r.boxes, r.mask_logits, r.scale, r.size_hw))
+    return lambda r: Instances(*function(r.logits, r.boxes, r.mask_logits, r.scale, r.size_hw))
 
 
 def _build_hybrid(_device: torch.device) -> Postprocess:
     rank = torch.compile(_rank, fullgraph=True, dynamic=False)
 
-    def run(request: Request) -> Found:
+    def run(request: Request) -> Instances:
         passing, query, class_id, scores, xyxy = rank(request.logits, request.boxes, request.scale)
         count = int(passing)
         query = query[:count]
         masks = _upsample(request.mask_logits, query, *request.size_hw)
-        return Found(count, query, class_id[:count], scores[:count], xyxy[:count], masks)
+        return Instances(count, query, class_id[:count], scores[:count], xyxy[:count], masks)
 
     return run
 
@@ -186,26 +186,26 @@ def _select(request: Request) -> ops.Selection:
     )
 
 
-def _paste_triton(request: Request) -> Found:
+def _paste_triton(request: Request) -> Instances:
     selection = _select(request)
     ((masks, _),) = ops.paste_masks(request.mask_logits, selection, [request.size_hw], implementation="triton")
-    return as_found(selection, masks)
+    return as_instances(selection, masks)
 
 
-def _encode_triton(request: Request) -> Found:
+def _encode_triton(request: Request) -> Instances:
     selection = _select(request)
     (strings,) = ops.encode_masks(request.mask_logits, selection, [request.size_hw], implementation="triton")
-    return as_found(selection, strings)
+    return as_instances(selection, strings)
 
 
-def as_found(selection: ops.Selection, masks: torch.Tensor | list[bytes]) -> Found:
-    """The one image of a selection, with its masks."""
+def as_instances(selection: ops.Selection, masks: torch.Tensor | list[bytes]) -> Instances:
+    """Combine a selection of one image with its masks."""
     s = selection
-    return Found(s.count[0], s.query[0], s.class_id[0], s.confidence[0], s.xyxy[0], masks)
+    return Instances(s.count[0], s.query[0], s.class_id[0], s.confidence[0], s.xyxy[0], masks)
 
 
 def _with_kernels(run: Postprocess, *names: str) -> Callable[[torch.device], Postprocess]:
-    """Builds `run` where the ops it calls have a Triton implementation that serves."""
+    """Wrap a postprocess as `Rung.build`, which checks that the named ops' Triton implementations can run."""
 
     def build(device: torch.device) -> Postprocess:
         for name in names:
@@ -223,7 +223,7 @@ RUNGS: Mapping[str, Rung] = {
         Rung("eager", "plain PyTorch, one wait for the count", lambda _: _spread(_eager)),
         Rung(
             "compiled",
-            "torch.compile of eager as it stands, graph breaks and all",
+            "torch.compile of eager, with its graph breaks",
             lambda _: _spread(torch.compile(_eager)),
         ),
         Rung(
@@ -245,4 +245,4 @@ RUNGS: Mapping[str, Rung] = {
         ),
     )
 }
-"""Rungs by name, in the order of the study."""
+"""Rungs by name, in the order of the ablation."""

@@ -1,7 +1,7 @@
-"""The parity study: does the answer change with the implementation, the precision, the engine, or the program?
+"""The parity study: do detections change with the implementation, the precision, the engine, or the program?
 
-Two parts: the demo model on generated streets, whose truth is known, and RF-DETR-Seg Nano with planted random weights,
-which the peers can run as well. Each variant's detections are dumped once; then they are compared.
+Two parts: the demo model on generated streets, whose ground truth is known, and RF-DETR-Seg Nano with random weights,
+which other projects can run as well. Each variant's detections are dumped once; then the dumps are compared.
 
     python -m benchmarks.study out/
 """
@@ -13,7 +13,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import typer
+from numpy.typing import NDArray
 
 from benchmarks.command import SizeOption, start
 from benchmarks.study_parts import CONFIDENCES, DEMO, PARTS, SIZE_HW, StudyPart
@@ -24,21 +26,21 @@ from maskjet.files import write_json
 from maskjet.parity import RESAMPLES, check, coco
 from maskjet.parity.dump import Dump, write_dump
 from maskjet.parity.dump_file import as_json
-from maskjet.parity.images import KeptImages, Traffic
+from maskjet.parity.images import Images, Traffic
 from maskjet.parity.machine import Machine, describe_machine
 from maskjet.parity.table import as_table
-from maskjet.parity.variants import Variant
+from maskjet.parity.variants import DetectorVariant
 from maskjet.process import convolutions_in_tf32
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A question's comparisons."""
+    """The comparisons that answer a question."""
 
     title: str
     """The question's title."""
     reports: Sequence[check.CheckReport]
-    """One report per pair whose two dumps exist."""
+    """One report per pair of variants whose dumps both exist."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class PartReport:
     answers: Sequence[Answer]
     """Answers to the part's questions."""
     precision: coco.PrecisionReport | None
-    """Average precision of all variants; None if the part has no meaningful truth."""
+    """Average precision of all variants; None if the part's network is untrained."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +64,11 @@ class StudyReport:
     """The whole study."""
 
     machine: Machine
-    """The machine of the comparison; each dump states where its variant ran."""
+    """The machine that compared the dumps."""
     parts: Sequence[PartReport]
     """Reports of the parts, in the order of `PARTS`."""
     runs: Mapping[str, Any]
-    """Machine and versions of the variants' runs, by part."""
+    """Machine and versions of each variant's run, by part and variant."""
     notes: Sequence[str]
     """Parts and variants left out, and why."""
 
@@ -98,15 +100,15 @@ def dump(
     """Dump the detections of every variant, or continue: variants whose dumps exist are not run again.
 
     Args:
-        folder: Gets the dumps, in a folder per part.
-        only: Names of parts; none for all.
-        variants: Names of variants; none for all that can be had here.
+        folder: Where to write the dumps, in one folder per part.
+        only: Names of parts; empty for all.
+        variants: Names of variants; empty for all that can run here.
         images: Images per part; None for 5,000 of the demo model and 1,000 of Nano.
         size_hw: (height, width) of the streets.
         on_progress: Called after each image of each variant; see `steps`.
 
     Returns:
-        What was left out, and why.
+        A note for each variant that was left out, with the reason.
 
     Raises:
         InputError: An argument is not as above.
@@ -132,7 +134,7 @@ def compare(
     notes: Sequence[str] = (),
     on_progress: Callable[[], object] = lambda: None,
 ) -> StudyReport:
-    """Compare the dumps that are there, on this machine or another one, and write study.json beside them.
+    """Compare the dumps in a folder, made on this machine or another, and write study.json beside them.
 
     Args:
         folder: The folder that `dump` wrote to.
@@ -143,7 +145,7 @@ def compare(
         on_progress: Called after each image of each pair, and while average precision is measured.
 
     Raises:
-        SourceError: A dump is damaged, or not that of its variant and these images.
+        SourceError: A dump is damaged, or of another variant or other images than expected.
         OutputError: The folder can't be written.
         MissingDependencyError: faster-coco-eval is not installed.
     """
@@ -174,27 +176,56 @@ def _count(part: StudyPart, images: int | None) -> int:
     return images or (5000 if part is DEMO else 1000)
 
 
-def _path(folder: Path, part: StudyPart, variant: Variant) -> Path:
+def _path(folder: Path, part: StudyPart, variant: DetectorVariant) -> Path:
     words = "".join(letter if letter.isalnum() else " " for letter in variant.name).split()
     return folder / part.name / ("_".join(words) + ".npz")
 
 
-def _load(path: Path, variant: Variant, streets: Traffic) -> Dump:
-    """A variant's dump, which must be one: a file may have been copied, or be of another number of images."""
+def _load(path: Path, variant: DetectorVariant, streets: Traffic) -> Dump:
+    """Load a variant's dump, and check that it is of this variant and these images."""
     dump = Dump.load(path)
     expected = (variant.name, variant.program, as_json(streets.describe()))
     got = (dump.variant.get("name"), dump.variant.get("program"), dict(dump.images))
     if got != expected:
         raise SourceError(
-            f"{str(path)!r} must be a dump of {expected}, it is of {got}; remove it, or ask for its images."
+            f"{str(path)!r} must be a dump of {expected}, got one of {got}. Remove it, or ask for its images."
         )
     return dump
+
+
+class KeptImages(Images):
+    """Images read once and kept in memory.
+
+    Args:
+        images: The images to read.
+    """
+
+    def __init__(self, images: Images) -> None:
+        self._images = images
+        self._kept = list(images.read())
+
+    @property
+    def length(self) -> int:
+        """Number of images."""
+        return len(self._kept)
+
+    def read(self, start: int = 0) -> Iterator[tuple[str, NDArray[np.uint8]]]:
+        """Yield name and image from position `start` on."""
+        yield from self._kept[start:]
+
+    def truth(self) -> dict[str, Any] | None:
+        """The annotations of the images read."""
+        return self._images.truth()
+
+    def describe(self) -> dict[str, Any]:
+        """The description of the images read."""
+        return self._images.describe()
 
 
 def _dump_part(
     folder: Path, part: StudyPart, streets: Traffic, variants: Sequence[str], on_progress: Callable[[], object]
 ) -> Iterator[str]:
-    """Dump what is not there yet; yields why something can't be had."""
+    """Dump the variants that have no dump yet; yields a note for each that can't run here."""
     todo = [v for v in part.variants if not variants or v.name in variants]
     missing = [v for v in todo if not _path(folder, part, v).exists()]
     for _ in range((len(todo) - len(missing)) * streets.length):
@@ -228,17 +259,17 @@ def _compare(
 
 
 def main(
-    out: Annotated[Path, typer.Argument(help="A folder for the dumps and study.json; the same command goes on.")],
+    out: Annotated[Path, typer.Argument(help="A folder for the dumps and study.json; rerun to continue.")],
     only: Annotated[list[str] | None, typer.Option(help="demo or nano; may be repeated.")] = None,
     variant: Annotated[list[str] | None, typer.Option(help="A variant's name; may be repeated.")] = None,
-    count: Annotated[int | None, typer.Option(help="Streets; 5000 for the demo model and 1000 for Nano.")] = None,
+    count: Annotated[int | None, typer.Option(help="Images per part; if not given, demo 5000, nano 1000.")] = None,
     size: SizeOption = "640x360",
     resamples: ResamplesOption = RESAMPLES,
     stage: Annotated[
         Literal["all", "dump", "compare"], typer.Option(help="Dump here and compare elsewhere, or both here.")
     ] = "all",
 ) -> None:
-    """Run every variant that can be had here on the same streets, and compare them."""
+    """Run every variant that can run here on the same images, and compare their detections."""
     chosen: dict[str, Any] = {"only": only or (), "variants": variant or (), "images": count}
     size_hw = parse_size(size)
     notes: list[str] = []

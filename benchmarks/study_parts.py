@@ -12,12 +12,12 @@ from maskjet.config import EngineConfig
 from maskjet.model import read_network
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.parity.images import Images
-from maskjet.parity.variants import Variant
+from maskjet.parity.variants import DetectorVariant
 from maskjet.spec import SPECS
 
 _CERTAIN = 0.4
 CONFIDENCES = (_CERTAIN,)
-"""Confidences from which the study counts again. Nano's dumps have only detections above it: 53 per image."""
+"""Confidences from which the study counts separately. Nano's dumps hold only detections above 0.4: 53 per image."""
 SIZE_HW = (360, 640)
 """(height, width) of the streets."""
 _PLANTED = 25  # detections above 0.5 per image
@@ -27,12 +27,12 @@ _BATCH = 8
 
 @dataclass(frozen=True)
 class Question:
-    """A question that some comparisons answer together."""
+    """A question, and the comparisons that answer it."""
 
     title: str
     """The question, in words."""
     pairs: Sequence[tuple[str, str]]
-    """Pairs of an expected and an actual variant."""
+    """Names of the expected and the actual variant of each comparison."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class StudyPart:
     """Network and images, in words."""
     make_network: Callable[[Images], RFDETR]
     """Builds the network, given the images."""
-    variants: Sequence[Variant]
+    variants: Sequence[DetectorVariant]
     """The variants, in the order in which they run."""
     questions: Sequence[Question]
     """Questions about the variants."""
@@ -53,19 +53,19 @@ class StudyPart:
     """Whether the network is trained, so that average precision is meaningful."""
 
 
-def _steps(name: str, **choices: Any) -> Variant:
+def _steps(name: str, **choices: Any) -> DetectorVariant:
     """A variant that runs step by step in float32, except for the choices given."""
     config = {"precision": "fp32", "engine": "eager", "compile": False, **choices}
-    return Variant(name, EngineConfig(**config), batch=_BATCH)
+    return DetectorVariant(name, EngineConfig(**config), batch=_BATCH)
 
 
-def _graph(name: str, precision: str, *, compile: bool = False, depth: int = 4, batch: int = _BATCH) -> Variant:  # noqa: A002
+def _graph(name: str, precision: str, *, compile: bool = False, depth: int = 4, batch: int = _BATCH) -> DetectorVariant:  # noqa: A002
     config = EngineConfig(precision=precision, engine="graph", compile=compile)  # type: ignore[arg-type]
-    return Variant(name, config, depth=depth, batch=batch)
+    return DetectorVariant(name, config, depth=depth, batch=batch)
 
 
-def _peer(name: str, peer: str) -> Variant:
-    return Variant(name, program=peer, build=PEERS[peer].pipeline)
+def _peer(name: str, peer: str) -> DetectorVariant:
+    return DetectorVariant(name, program=peer, build=PEERS[peer].pipeline)
 
 
 _POST_REFERENCE = {"select": "reference", "encode_masks": "reference"}
@@ -107,7 +107,7 @@ DEMO = StudyPart(
             (("postprocess: reference", "fp32"), ("postprocess: cpu", "fp32")),
         ),
         Question(
-            "engine: a graph is what the steps are, at any depth",
+            "engine: graphs at any depth against step by step",
             (
                 ("fp32", "fp32, graph, depth 1"),
                 ("fp32, graph, depth 1", "fp32, graph, depth 4"),
@@ -131,7 +131,7 @@ DEMO = StudyPart(
 
 NANO = StudyPart(
     name="nano",
-    what="RF-DETR-Seg Nano with planted random weights on generated streets of one shape",
+    what="RF-DETR-Seg Nano with calibrated random weights on generated streets",
     make_network=lambda images: plant_network(
         SPECS[_SPEC], [images.at(number)[1] for number in range(8)], survivors=_PLANTED
     ),
@@ -155,7 +155,7 @@ NANO = StudyPart(
             (("postprocess: reference", "fp32"), ("postprocess: cpu", "fp32")),
         ),
         Question(
-            "the whole pipeline: rfdetr's predict() without TF32 against ours, and against itself run otherwise",
+            "the whole pipeline: rfdetr's predict() without TF32 against ours, its other modes and inference-models",
             tuple(
                 ("rfdetr predict(), no TF32", name)
                 for name in (

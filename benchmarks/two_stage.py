@@ -1,7 +1,7 @@
-"""The rewrites' gain for torchvision's detectors: unchanged, compiled, captured, rewritten, and in the engine.
+"""Time torchvision's detectors unchanged, compiled, captured, rewritten, and in our engine.
 
-Everybody gets the same images, uint8 on the host, in one process and in turns. Their detections are paired with
-torchvision's first. What they make a GPU do is counted last, because the profiler slows down what follows it.
+All contenders get the same images, uint8 on the host, in one process and in turns. Their detections are compared with
+torchvision's first. GPU work is counted last, because the profiler slows later launches.
 
     python -m benchmarks.two_stage --out benchmarks/results/rewrites_h200.json
 """
@@ -16,7 +16,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from benchmarks.command import DeviceOption, OnlyOption, ReportOption, SizeOption, start
+from benchmarks.command import DeviceOption, OnlyOption, ReportOption, SizeOption, check_names, start
 from benchmarks.planted import plant_detector
 from benchmarks.pooling import measure_pooling
 from benchmarks.two_stage_contest import BASELINE, CONTENDERS, DetectorCost, Detectors, to_float
@@ -31,16 +31,16 @@ from maskjet.traffic import sample
 SETTINGS = ("default", "stress")
 """The model's own thresholds, or a score threshold of 0, which makes every class of every proposal a candidate."""
 CANDIDATES, SURVIVORS = 500, 60
-_POOLED = ((1000, 7), (100, 14))  # boxes and bins: of the box head, and of the mask head
+_POOLED = ((1000, 7), (100, 14))  # boxes and bins of the box head and of the mask head
 _IMAGES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class TwoStageReport(report.MeasuredReport):
-    """All contenders at all settings."""
+    """All measurements of a run."""
 
     measurements: Sequence[DetectorCost]
-    """All costs by setting, in the order of `CONTENDERS`."""
+    """All costs, ordered by setting and contender, as in `SETTINGS` and `CONTENDERS`; last those of pooling."""
     model: str
     """Name of torchvision's builder."""
     size_hw: tuple[int, int]
@@ -76,15 +76,15 @@ def run(
 
     Args:
         model: Name of torchvision's builder.
-        size_hw: (height, width) of the images; the model resizes none of them.
+        size_hw: (height, width) of the images, and of the model's input.
         settings: Some of `SETTINGS`.
-        runs: Timed images of each contender, at least 1; fewer where they take long.
-        only: Names of contenders; none for all. The baseline always takes part.
+        runs: Timed images of each contender, at least 1; slow contenders get fewer.
+        only: Names of contenders; empty for all. The baseline always takes part.
         device: "auto", "cpu", "cuda" or "cuda:N".
-        uses_tf32: Whether convolutions in float32 may round to TF32, as PyTorch lets them; without, what is found is
-            the same but for the order of sums.
+        uses_tf32: Whether convolutions in float32 may round to TF32, PyTorch's default. If not, results differ only
+            by the order of sums.
         path: A JSON file to write the report to, after each setting.
-        on_progress: Called when a contender is ready, or left out.
+        on_progress: Called once a contender is compared, or left out.
 
     Returns:
         The report, which prints as a table.
@@ -95,8 +95,8 @@ def run(
         MissingDependencyError: torchvision is not installed.
     """
     report.check_runs(runs)
-    report.check_names(settings, SETTINGS, "settings")
-    report.check_names(only, CONTENDERS)
+    check_names(settings, SETTINGS, "settings")
+    check_names(only, CONTENDERS)
     where = EngineConfig(device=device).resolve_device()
     with convolutions_in_tf32(uses_tf32):
         images = [np.array(sample(seed, size_hw=size_hw).image) for seed in range(_IMAGES)]
@@ -143,15 +143,15 @@ def _measure(
 
 def main(
     out: ReportOption = None,
-    model: Annotated[str, typer.Option(help="torchvision's builder.")] = "maskrcnn_resnet50_fpn",
+    model: Annotated[str, typer.Option(help="Name of torchvision's builder.")] = "maskrcnn_resnet50_fpn",
     size: SizeOption = "1333x800",
     setting: Annotated[list[str] | None, typer.Option(help="default or stress; may be repeated.")] = None,
-    runs: Annotated[int, typer.Option(help="Timed images of each contender; slow ones get fewer.")] = 30,
+    runs: Annotated[int, typer.Option(help="Timed images per contender; slow contenders get fewer.")] = 30,
     only: OnlyOption = None,
     device: DeviceOption = "auto",
-    tf32: Annotated[bool, typer.Option(help="Let convolutions in float32 round to TF32, as PyTorch does.")] = True,
+    tf32: Annotated[bool, typer.Option(help="Let float32 convolutions round to TF32, PyTorch's default.")] = True,
 ) -> None:
-    """Run a torchvision detector as it is, compiled, with each rewrite, and in the engine."""
+    """Time a torchvision detector unchanged, compiled, with each rewrite, and in our engine."""
     settings = setting or SETTINGS
     with progress("preparing", len(settings) * len(only or CONTENDERS)) as advance:
         found = run(

@@ -1,4 +1,4 @@
-"""Ways to run a two-stage detector (as it is, rewritten, in the engine): built, compared, timed and counted."""
+"""Contenders that run a two-stage detector (unchanged, rewritten, in our engine): build, compare, time and count."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Image = NDArray[np.uint8]
 Detect = Callable[[Image], Detections]
 
 BASELINE = "torchvision"
-"""The contender that others are compared with: unchanged torchvision, up to masks pasted on its device."""
+"""The contender that others are compared with: unchanged torchvision, which ends with masks pasted on its device."""
 _ENCODED = "torchvision, masks as RLE"
 _CAPTURED: Mapping[str, Sequence[Rewrite[Any]]] = {
     "captured": (),
@@ -48,14 +48,14 @@ _OURS: Mapping[str, Mapping[str, Any]] = {
 CONTENDERS = (BASELINE, _ENCODED, *_CAPTURED, *_OURS, "torchvision, torch.compile")
 """Names of the contenders."""
 _HALF = 0.5  # a pixel above this probability is inside
-_BUDGET_S = 10.0  # for the turns of one contender
+_BUDGET_S = 10.0  # per contender, over all turns
 _LEAST_MATCHED = 0.5
-"""Smallest share of matched detections: untrained networks rank near-equal scores by the last bit."""
+"""Smallest share of matched detections to be timed: untrained networks rank near-equal scores by the last bit."""
 
 
 @dataclass(frozen=True)
 class DetectorCost:
-    """One contender at one setting."""
+    """Speed of one contender at one setting, and the agreement of its detections."""
 
     setting: str
     """One of `SETTINGS`."""
@@ -80,11 +80,11 @@ class DetectorCost:
     gpu_ms: float | None = None
     """GPU time of the kernels per image, in milliseconds; None on a CPU."""
     launches: float | None = None
-    """Kernels and graphs that the host launches per image."""
+    """Kernels and graphs that the host launches per image; None on a CPU."""
     kernels: float | None = None
     """Kernels that the GPU runs per image; None on a CPU."""
     waits: float | None = None
-    """Calls per image that block until the GPU has done something; those of the engine poll instead, once."""
+    """Blocking calls per image, without the one event that our engine polls; None on a CPU."""
 
 
 class Detectors(ExitStack):
@@ -112,7 +112,7 @@ class Detectors(ExitStack):
         try:
             call = self._calls[name] = self._build(name)
             for _ in range(2):
-                call(self._images[0])  # a graph is captured with the second
+                call(self._images[0])  # the second captures the CUDA graph
             refused = self._contest.enter({name: Entry(call, share)})
         except (MaskjetError, RuntimeError, ImportError) as error:
             self.notes.append(f"{name} left out: {first_line(error)}")
@@ -156,7 +156,7 @@ class Detectors(ExitStack):
         return lambda image: program.detect([to_float(image, self._device)])[0]
 
     def slower_paths(self) -> list[str]:
-        """Slower paths that our models took so far, with how often."""
+        """List the slower paths that our models took so far, with counts."""
         fallbacks = {name: model.report().fallbacks for name, model in self._models.items()}
         return [f"{name}: {times} × {why}" for name, taken in fallbacks.items() for why, times in taken.items()]
 

@@ -1,7 +1,7 @@
-"""How fast a video becomes masks, decoding to COCO RLE in Python: rung by rung, beside other projects.
+"""Time videos from decoding to COCO RLE in Python: our engine rung by rung, beside other projects (peers).
 
-All contenders run in one process and take turns on the same street. What a rung or peer finds is compared before
-anything is timed. A contender that is slow stops after some seconds of each run; what it did until then counts.
+A rung is the engine in one configuration. All contenders run in one process and take turns on the same video; their
+detections are compared before anything is timed. A slow contender's runs end after a few seconds and count as they are.
 
     python -m benchmarks.video --size 720p --out benchmarks/results/video_h200.json
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from itertools import islice
 from pathlib import Path
@@ -43,7 +43,7 @@ from maskjet.model import read_network
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.parity import report
 from maskjet.parity.machine import describe_machine
-from maskjet.parity.pair import Pairing, pair_all
+from maskjet.parity.pair import Pairing, pair
 from maskjet.profiling import HostWork, profile_host
 from maskjet.spec import SPECS, ModelSpec
 from maskjet.timing import percentile, play
@@ -54,9 +54,9 @@ _SEED = 7
 _PLANTED = 25  # masks per frame
 _IN_MEMORY = 120  # frames: 750 MB at 1080p, more than any cache
 _COMPARED = 6  # frames
-_LEAST_MATCHED = 0.5  # share of the detections: inference-models resizes otherwise, and finds 0.59 of them at 720p
-_BUDGET_S = 2.0  # of one run
-_WARM_UP = 24  # frames: three of each of eight slots
+_LEAST_MATCHED = 0.5  # share of detections; inference-models resizes differently and matches 0.59 at 720p
+_BUDGET_S = 2.0  # per run
+_WARM_UP = 24  # frames: three for each of eight slots
 _REPLAYS = 200
 _PROFILED = 16  # times the frames in flight
 
@@ -78,14 +78,14 @@ def run(
 
     Args:
         path: A JSON file to write the report to.
-        model: A model of `maskjet.load`; a named size without weights gets random ones with about 25 masks per frame.
+        model: A model of `maskjet.load`; a named size without weights gets random ones that find about 25 masks.
         weights: A weights file of `maskjet.load`.
-        sizes_hw: (height, width) of the videos, even.
+        sizes_hw: (height, width) of the videos, both even.
         config: Settings that the rungs share; None for the defaults.
         frames: Frames per video, at least 1.
         runs: Runs of each contender on each video, at least 1; the median counts.
-        only: Names of rungs and peers; none for all that can be had here.
-        videos: A folder to keep the videos in, and to find them in the next time; None for a temporary one.
+        only: Names of rungs and peers; empty for all that can run here.
+        videos: A folder to keep the videos in and reuse them from; None for a temporary one.
         on_progress: Called after each size.
 
     Returns:
@@ -94,7 +94,7 @@ def run(
     Raises:
         InputError: An argument is not as above, or as `maskjet.load` says.
         UnsupportedError: The device or precision is not available.
-        MaskjetError: A rung that must find exactly the same as another does not.
+        MaskjetError: Two rungs that must find exactly the same do not.
     """
     report.check_runs(runs)
     report.check_runs(frames, "frames")
@@ -128,11 +128,11 @@ def run(
             trials += same
             write(is_profiled=False)
             on_progress()
-        return write(is_profiled=True)  # last: the profiler slows what comes after it
+        return write(is_profiled=True)  # last: the profiler slows later launches
 
 
 def _measure(trials: Sequence[_Trial], folder: Path, runs: int) -> list[OutputCost]:
-    """Run all in turns, then time their frames one by one; returns what writing costs the last rung."""
+    """Run all in turns, then time their frames one by one; returns the last rung's speed with outputs written."""
     with process.garbage_frozen():  # as `maskjet run` does; for the peers as well
         for _ in range(runs):
             for trial in trials:
@@ -160,26 +160,34 @@ def _plant(spec: ModelSpec, images: Sequence[Image]) -> RFDETR:
 
 
 def _compare(trials: Sequence[_Trial]) -> tuple[list[_Trial], list[str]]:
-    """Compare what is found with the first contender's; step by step and as a graph it is exactly the same.
+    """Compare detections with the first contender's; uncompiled rungs with the same steps must find exactly the same.
 
     Returns:
-        Those that find the same, and why others are left out.
+        Contenders whose detections match, and the reasons why others are left out.
     """
     baseline, admitted, notes = trials[0], list[_Trial](), list[str]()
     exact: dict[object, _Trial] = {}
     for trial in trials:
         trial.look()
-        trial.pairs = pair_all(baseline.found, trial.found)
+        trial.pairs = _pair_all(baseline.found, trial.found)
         if isinstance(trial.contender, Ours) and not trial.contender.model.config.compile:
             steps = tuple(trial.contender.model.report().steps.items())
             other = exact.setdefault(steps, trial)
             if [found.as_dict() for found in other.found] != [found.as_dict() for found in trial.found]:
-                raise MaskjetError(f"{trial.contender.name} does not find what {other.contender.name} does.")
+                raise MaskjetError(f"{trial.contender.name} must find exactly the same as {other.contender.name}.")
         if trial.pairs.share >= _LEAST_MATCHED:
             admitted.append(trial)
         else:
             notes.append(f"{trial.contender.name} left out: {trial.pairs.share:.1%} of its detections match")
     return admitted, notes
+
+
+def _pair_all(expected: Iterable[Detections], actual: Iterable[Detections]) -> Pairing:
+    """Pair the detections of two variants on the same images, image by image."""
+    result = Pairing()
+    for one, other in zip(expected, actual, strict=True):
+        result.add(pair(one, other))
+    return result
 
 
 class _Trial:
@@ -204,14 +212,14 @@ class _Trial:
         self._detections: list[int] = []
 
     def look(self) -> None:
-        """Warm up, and keep what is found on some frames."""
+        """Warm up, then keep the detections of some frames."""
         for _ in self.contender.loop(self.images, _WARM_UP * self.contender.sources):
             pass
         step = max(len(self.images) // _COMPARED, 1)
         self.found = [self.contender.detect(image) for image in self.images[::step]]
 
     def play(self) -> None:
-        """One run from the file, and one from memory."""
+        """Run once from the file, and once from memory."""
         if self.contender.sources == 1:
             self._fps.append(self._rate(self.contender.play(self.file)))
         count = 4 * _IN_MEMORY * self.contender.sources
@@ -277,7 +285,7 @@ def _percentile(times_ms: Sequence[float], share: float) -> float | None:
 
 
 def _write_outputs(trials: Sequence[_Trial], folder: Path, runs: int) -> list[OutputCost]:
-    """Write the detections of the last rung with a single source."""
+    """Time the last rung with a single source while it writes outputs."""
     ours = [t for t in trials if isinstance(t.contender, Ours) and t.contender.sources == 1]
     measured = []
     for trial in ours[-1:]:
@@ -289,7 +297,7 @@ def _write_outputs(trials: Sequence[_Trial], folder: Path, runs: int) -> list[Ou
 
 
 def _write(contender: Contender, file: Path, outs: Sequence[str]) -> float:
-    """Frames per second."""
+    """Run a video and write the outputs; returns frames per second."""
     assert isinstance(contender, Ours)
     start, count = time.perf_counter(), 0
     with ExitStack() as stack:
@@ -315,10 +323,10 @@ def main(
     frames: Annotated[int, typer.Option(help="Frames per video.")] = 538,
     runs: Annotated[int, typer.Option(help="Runs per contender and video; the median counts.")] = 3,
     only: OnlyOption = None,
-    videos: Annotated[Path | None, typer.Option(help="A folder to keep the videos in, and find them again.")] = None,
-    chart: Annotated[Path | None, typer.Option(help="A .png or .svg of the frames per second.")] = None,
+    videos: Annotated[Path | None, typer.Option(help="A folder to keep the videos in and reuse them.")] = None,
+    chart: Annotated[Path | None, typer.Option(help="A .png or .svg for a chart of the speeds.")] = None,
 ) -> None:
-    """Run street videos through every rung of the engine and its peers, decoding to RLE."""
+    """Time street videos from decoding to RLE, in each of the engine's configurations and in other projects."""
     sizes_hw = [parse_size(text) for text in size or ("720p",)]
     if chart is not None:
         check()  # before anything is measured

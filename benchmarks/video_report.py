@@ -1,4 +1,4 @@
-"""The measurements of the video benchmark, and their table."""
+"""Measurements of the video benchmark, and their table."""
 
 from __future__ import annotations
 
@@ -11,45 +11,45 @@ from maskjet.parity.table import shown
 
 @dataclass(frozen=True)
 class VideoCost:
-    """One contender on one video."""
+    """Speed of one contender on one video, and the agreement of its detections."""
 
     name: str
     """Name of the rung or the peer."""
     what: str
     """One line that describes the contender."""
     precision: str
-    """Precision of the network; a peer states its own in its name."""
+    """Precision of the network; "-" for a peer."""
     size_hw: tuple[int, int]
     """(height, width) of the frames, in pixels."""
     detections: float
     """Detections per frame."""
     matched: float
-    """Share of detections that pair with those of the first contender, and the other way round, 0..1."""
+    """Share of its detections and the first contender's that are matched with each other, 0..1."""
     max_confidence_difference: float
     """Largest confidence difference of a matched pair."""
     fps: float | None
-    """Frames per second from the file, decoding included: the median run's; None for several sources."""
+    """Frames per second from the file, decoding included, median of the runs; None for several sources."""
     memory_fps: float
-    """Frames per second from decoded frames in memory: the median run's."""
+    """Frames per second from decoded frames in memory, median of the runs."""
     p50_ms: float | None
     """Median time from a frame in memory to its detections; None where frames overlap."""
     p99_ms: float | None
     """99th percentile of the time from a frame in memory to its detections; None where frames overlap."""
     replay_ms: float | None
-    """The frame's graph alone, launched and waited for; None without graphs, and where frames overlap."""
+    """Median time of one replay of a frame's CUDA graph; None without graphs, and where frames overlap."""
     launches: float | None
     """Kernels and graphs that the host launches per frame; None without a GPU."""
     copies: float | None
-    """Copies and fills that the host asks for one by one, per frame."""
+    """Copies and fills per frame that the host launches outside graphs; None without a GPU."""
     waits: float | None
-    """Calls per frame that block until the GPU has done something. Our graphs' one event is polled, and not here."""
+    """Blocking calls per frame, without the one event that our graphs poll; None without a GPU."""
     gpu_busy: float | None
-    """Share of the time in which the GPU does something, 0..1; under the profiler, in memory."""
+    """Share of the time in which the GPU is busy, 0..1, profiled from memory; None without a GPU."""
 
 
 @dataclass(frozen=True)
 class OutputCost:
-    """The last rung with outputs written."""
+    """Speed of the last rung while it writes outputs."""
 
     name: str
     """Name of the rung."""
@@ -58,7 +58,7 @@ class OutputCost:
     output: str
     """A key of `video.OUTPUTS`."""
     fps: float
-    """Frames per second, decoding and writing included: the median run's."""
+    """Frames per second, decoding and writing included, median of the runs."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,9 @@ class VideoReport(report.MeasuredReport):
     """All measurements of a run."""
 
     measurements: Sequence[VideoCost]
-    """All costs of contenders, ordered by size and contender."""
+    """Measurements of all contenders, ordered by size and contender."""
     outputs: Sequence[OutputCost] = ()
-    """All costs of writing, ordered by size and output."""
+    """Measurements with outputs written, ordered by size and output."""
     model: str = ""
     """Name of the model."""
     frames: int = 0

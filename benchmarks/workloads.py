@@ -18,13 +18,13 @@ Workload = Callable[[torch.Generator], Inputs]
 """Builds inputs on the CPU; same seed, same inputs."""
 
 QUERIES, CLASSES, MASK_SIDE = 100, 91, 78
-"""RF-DETR-Seg Nano's."""
+"""Queries, classes, and height and width of a mask, of RF-DETR-Seg Nano."""
 
 
 def draw_logits(queries: int, found: int, generator: torch.Generator) -> torch.Tensor:
-    """Random class logits of one image [1, queries, CLASSES] of which exactly `found` queries pass 0.5, one class each.
+    """Draw class logits [1, queries, CLASSES] of which exactly `found` queries pass 0.5, each with one class.
 
-    Those that pass are evenly apart: rounding a sigmoid otherwise must not change the order.
+    Passing logits are evenly spaced, so that their order does not depend on how a sigmoid is rounded.
     """
     logits = (1.5 * torch.randn(1, queries, CLASSES, generator=generator) - 6).clamp(max=-1)
     where = torch.randperm(queries, generator=generator)[:found]
@@ -55,7 +55,7 @@ def _masks(size: str, masks: int = 25, *, is_noise: bool = False) -> Workload:
         side = (MASK_SIDE, MASK_SIDE)
         logits = torch.randn(1, QUERIES, *side, generator=generator) if is_noise else blobs(1, QUERIES, side, generator)
         order = torch.randperm(QUERIES, generator=generator, dtype=torch.int32)
-        query = Selection(  # what the engine passes on, without waiting for the count
+        query = Selection(  # as the engine passes it, without waiting for the count
             count=torch.tensor([masks], dtype=torch.int32),
             query=order[None],
             class_id=torch.zeros(1, QUERIES, dtype=torch.int32),
@@ -68,7 +68,7 @@ def _masks(size: str, masks: int = 25, *, is_noise: bool = False) -> Workload:
 
 
 def _boxes(batch: int, count: int, classes: int, **options: Any) -> Workload:
-    """Boxes around a few dozen things, as a detector finds them: many slightly different ones per thing."""
+    """Boxes around 40 objects, as a detector proposes them: many slightly different ones per object."""
 
     def build(generator: torch.Generator) -> Inputs:
         things = torch.rand(batch, 40, 2, generator=generator) * torch.tensor([1333.0, 800.0])
@@ -82,7 +82,12 @@ def _boxes(batch: int, count: int, classes: int, **options: Any) -> Workload:
 
 
 def pyramid(boxes: int, size: int) -> Workload:
-    """Features of an image of 800 × 1333 pixels, and boxes of all sizes on it."""
+    """Boxes of all sizes on the feature pyramid of an image of 800 × 1333 pixels.
+
+    Args:
+        boxes: Number of boxes.
+        size: Bins along each side of a pooled box.
+    """
 
     def build(generator: torch.Generator) -> Inputs:
         sides = [(200 >> level, 336 >> level) for level in range(4)]
@@ -133,11 +138,11 @@ GPU_WORKLOADS: Mapping[str, Mapping[str, Workload]] = {
     "nms": {"5,000 candidates of 90 classes, 100 stay": _boxes(1, 5000, 90, iou_threshold=0.5, max_output=100)},
     "roi_align": {"1,000 boxes, 7 × 7": pyramid(1000, 7)},
 }
-"""More of them, where a GPU makes them quick."""
+"""Further workloads for GPUs, by op and name."""
 
 
 def to_device(value: Any, device: torch.device) -> Any:
-    """Inputs, or one of them, with their tensors on a device."""
+    """Move the tensors of inputs, or of one of them, to a device."""
     if isinstance(value, torch.Tensor):
         return value.to(device)
     if isinstance(value, Selection):
@@ -150,6 +155,6 @@ def to_device(value: Any, device: torch.device) -> Any:
 
 
 def as_listed(inputs: Inputs) -> Inputs:
-    """The same inputs with the queries of a `Selection` as a list, as an op's record reads them."""
+    """Replace a `Selection` in inputs by the list of its queries, as an op's record expects them."""
     query = inputs.get("query")
     return {**inputs, "query": query.queries()} if isinstance(query, Selection) else inputs

@@ -1,15 +1,27 @@
 """Detections: the arrays, their views, and the formats they turn into."""
 
+import copy
+import gc
 import json
+import pickle
 import sys
+import typing
+from dataclasses import fields, replace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
+import cv2
 import numpy as np
 import pytest
+import torch
+from PIL import Image as PILImage
 from pycocotools import mask as pycoco_mask
 
 from maskjet import coco_rle
-from maskjet.detections import Detections
-from maskjet.errors import InputError, MissingDependencyError
+from maskjet.detections import Detections, DrawOptions
+from maskjet.errors import InputError, MissingDependencyError, OutputError, SourceError, UnsupportedError
+from maskjet.media.drawing import DrawStyle, draw
+from maskjet.media.images import Origin, read_image
 
 NAMES = {0: "car", 2: "bus"}
 
@@ -36,7 +48,7 @@ def some_detections(count, *, size=(48, 64), with_masks=True):
 def test_views():
     found = some_detections(3)
     assert len(found) == 3
-    assert found.class_name == ["car", "bus", "7"]
+    assert found.class_name.tolist() == ["car", "bus", "7"]
     np.testing.assert_array_equal(found.masks(), [coco_rle.decode(rle) for rle in found.rle])
     np.testing.assert_array_equal(found.area, found.masks().sum((1, 2)))
     assert found.area.dtype == np.int64
@@ -52,16 +64,79 @@ def test_picking(index):
     assert picked.image_size == found.image_size
 
 
-def test_picking_one_must_stay_a_list():
-    with pytest.raises(InputError, match=r"index must pick a list of detections, got 1; use \[1:1\+1\] for one"):
-        some_detections(3)[1]
+@pytest.mark.parametrize(("index", "class_id"), [(0, 0), (2, 7), (-1, 7), (np.int64(1), 2)])
+def test_picking_one_gives_detections_of_one(index, class_id):
+    found = some_detections(3)
+    one = found[index]
+    assert isinstance(one, Detections)
+    assert one.class_id.tolist() == [class_id]
+    assert one.rle == [found.rle[index]]
+    assert one.area == found.area[index]
+
+
+def test_iterating_gives_them_one_by_one():
+    found = some_detections(3)
+    ones = list(found)
+    assert [one.class_name.tolist() for one in ones] == [["car"], ["bus"], ["7"]]
+    assert [one.rle for one in ones] == [[rle] for rle in found.rle]
+    assert list(some_detections(0)) == []
+
+
+def test_picking_by_class_and_confidence():
+    found = some_detections(5)
+    assert found[found.class_name == "car"].class_id.tolist() == [0, 0]
+    assert found[(found.class_name != "car") & (found.confidence > 0.65)].class_id.tolist() == [2, 7]
+    assert len(found[found.confidence > 1]) == len(found[[]]) == len(found[np.array([])]) == 0
+    assert found[[-1, 0]].confidence.tolist() == [found.confidence[4], found.confidence[0]]
+    assert found[[True, False, False, False, True]].rle == [found.rle[0], found.rle[4]]
+
+
+@pytest.mark.parametrize("index", [3, -4, [0, 3], np.array([-4])])
+def test_positions_beyond_the_end(index):
+    with pytest.raises(IndexError, match=r"index must be below the number of detections, 3, got (3|-4)\."):
+        some_detections(3)[index]
+
+
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [
+        (np.ones(2, bool), "index must be a mask with one value per detection, 3, got 2 values"),
+        (np.zeros(0, bool), "index must be a mask with one value per detection, 3, got 0 values"),
+        ("car", r"a mask or a list of positions, got 'car'; for a class, use found\[found\.class_name == \"car\"\]"),
+        (0.5, "index must be a position, a slice, a mask or a list of positions, got 0.5"),
+        (True, "index must be a position, a slice, a mask or a list of positions, got True"),
+        (np.zeros((2, 2), int), "a list of positions, got 'ndarray'"),
+        (None, "a list of positions, got 'NoneType'"),
+    ],
+)
+def test_what_is_no_index_is_named(index, message):
+    with pytest.raises(InputError, match=message):
+        some_detections(3)[index]
+
+
+def test_repr_counts_classes():
+    assert repr(some_detections(0)) == "Detections(0 on 64×48; masks)"
+    assert repr(some_detections(0, with_masks=False)) == "Detections(0 on 64×48; no masks)"
+    assert repr(some_detections(4)) == "Detections(4 on 64×48: 2 car, 1 bus, 1 7; masks)"
+    many = Detections((4, 4), *_boxes(20), class_names={0: "two\nlines"})
+    assert repr(many) == (
+        "Detections(20 on 4×4: 1 two\\nlines, 1 1, 1 2, 1 3, 1 4, 1 5, 1 6, 1 7, 12 of 12 other classes; no masks)"
+    )
+
+
+def _boxes(count):
+    """Of classes 0, 1, 2 and so on."""
+    return np.zeros((count, 4), np.float32), np.ones(count, np.float32), np.arange(count, dtype=np.int32)
 
 
 @pytest.mark.parametrize("with_masks", [True, False])
 def test_none_found_works_everywhere(with_masks):
     found = some_detections(0, with_masks=with_masks)
     assert len(found) == 0
-    assert found.class_name == found.to_coco(1) == []
+    assert found.class_name.tolist() == found.to_coco(1) == []
+    assert len(found[found.class_name == "car"]) == 0
+    assert json.loads(found.to_json())["detections"] == []
+    assert found.draw(np.zeros((48, 64, 3), np.uint8)).shape == (48, 64, 3)
     assert found.area.shape == (0,)
     assert len(found[:]) == 0
     assert len(found.to_supervision()) == 0
@@ -90,7 +165,24 @@ def test_json_round_trip():
     np.testing.assert_array_equal(again.class_id, found.class_id)
     assert again.rle == found.rle
     assert again.image_size == found.image_size
-    assert again.class_name == found.class_name
+    assert again.class_name.tolist() == found.class_name.tolist()
+    assert json.loads(found.to_json()) == found.as_dict()
+
+
+def test_names_survive_json_whole():
+    """NumPy's text ends at trailing zeros; what is written must not."""
+    found = Detections((4, 4), *_boxes(1), class_names={0: "car\0"})
+    assert Detections.from_dict(json.loads(found.to_json())).class_names == {0: "car\0"}
+
+
+def test_to_json_writes_a_file(tmp_path):
+    found = some_detections(3)
+    for path in (tmp_path / "new" / "a.json", str(tmp_path / "b.json")):
+        assert found.to_json(path) is None
+        assert json.loads(Path(path).read_text()) == found.as_dict()
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match="path must be writable"):
+        found.to_json(tmp_path / "file" / "a.json")
 
 
 def test_to_coco():
@@ -117,10 +209,224 @@ def test_to_supervision():
     assert len(theirs[theirs.class_id == 2]) == 1
 
 
-def test_a_missing_package_is_one_clear_sentence(monkeypatch):
-    monkeypatch.setitem(sys.modules, "supervision", None)
-    with pytest.raises(MissingDependencyError, match=r'needs supervision: pip install "maskjet\[supervision\]"'):
-        some_detections(1).to_supervision()
+@pytest.mark.parametrize("name", ["supervision", "pandas"])
+def test_a_missing_package_is_one_clear_sentence(name, monkeypatch):
+    monkeypatch.setitem(sys.modules, name, None)
+    message = rf'^to_{name}\(\) needs {name}: pip install "maskjet\[{name}\]"\.$'
+    with pytest.raises(MissingDependencyError, match=message):
+        getattr(some_detections(1), f"to_{name}")()
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_to_pandas(count, monkeypatch):
+    """With a stand-in where pandas is not installed, which keeps the columns."""
+    try:
+        import pandas  # noqa: F401
+    except ImportError:
+        monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=dict))
+    found = some_detections(count)
+    table = found.to_pandas()
+    assert list(table) == ["class_id", "class_name", "confidence", "x1", "y1", "x2", "y2", "area"]
+    assert list(table["class_name"]) == found.class_name.tolist()
+    corners = np.column_stack([table[name] for name in ("x1", "y1", "x2", "y2")])
+    np.testing.assert_array_equal(corners, found.xyxy)
+    for name in ("class_id", "confidence", "area"):
+        np.testing.assert_array_equal(table[name], getattr(found, name))
+    for name in ("class_id", "confidence"):
+        assert not np.shares_memory(np.asarray(table[name]), getattr(found, name))
+
+
+def picture(value=100, size=(48, 64)):
+    return np.full((*size, 3), value, np.uint8)
+
+
+class TestPictures:
+    @pytest.mark.parametrize("with_masks", [True, False])
+    def test_draw_draws_into_a_copy(self, with_masks):
+        found, image = some_detections(2, with_masks=with_masks), picture()
+        drawn = found.draw(image)
+        assert (image == 100).all()
+        assert (drawn != 100).any()
+        np.testing.assert_array_equal(drawn, draw(image, found))
+
+    def test_options_are_the_styles(self, tmp_path):
+        found, image = some_detections(3), picture()
+        options = {"labels": False, "boxes": False, "line_width": 3, "color_by": "instance"}
+        expected = draw(image, found, DrawStyle(**options))
+        assert (expected != draw(image, found)).any()
+        np.testing.assert_array_equal(found.draw(image, **options), expected)
+        found.save(tmp_path / "a.png", image, **options)
+        np.testing.assert_array_equal(read_image(tmp_path / "a.png"), expected)
+        assert typing.get_type_hints(DrawOptions) == typing.get_type_hints(DrawStyle)
+        with pytest.raises(InputError, match=r"options of draw\(\), got 'color'; did you mean 'color_by'\?$"):
+            found.draw(image, color="class")
+        with pytest.raises(InputError, match="color_by must be 'class' or 'instance', got 'name'"):
+            found.draw(image, color_by="name")
+
+    def test_images_of_other_kinds(self, tmp_path):
+        found = some_detections(2)
+        PILImage.fromarray(picture()).save(tmp_path / "a.png")
+        for image in (tmp_path / "a.png", PILImage.fromarray(picture()), torch.full((3, 48, 64), 100 / 255)):
+            np.testing.assert_array_equal(found.draw(image), found.draw(picture()))
+
+    def test_without_an_image_one_is_asked_for(self, tmp_path):
+        found = some_detections(2)
+        for method in (found.draw, lambda: found.save(tmp_path / "a.png"), found.show):
+            with pytest.raises(
+                InputError, match=r"image must be given, .* not held any more: draw\(image\), save\(path"
+            ):
+                method()
+        assert list(tmp_path.iterdir()) == []
+
+    def test_an_image_of_another_size_is_refused(self):
+        with pytest.raises(InputError, match="image must be the one of these detections, 64×48, got 48×64"):
+            some_detections(2).draw(picture(size=(64, 48)))
+
+    @pytest.mark.parametrize("suffix", [".png", ".jpg", ".JPEG", ".webp", ".bmp", ".tif"])
+    def test_save(self, suffix, tmp_path):
+        found, path = some_detections(2), tmp_path / "new" / f"a{suffix}"
+        found.save(path, picture())
+        assert [each.name for each in path.parent.iterdir()] == [path.name]
+        difference = abs(read_image(path).astype(int) - found.draw(picture()))
+        if suffix in (".png", ".bmp", ".tif"):
+            assert difference.max() == 0
+        else:  # thin coloured lines, whose colours four pixels share
+            assert difference.mean() < 5
+
+    def test_the_image_itself_is_not_written_over(self, tmp_path):
+        path = tmp_path / "a.png"
+        PILImage.fromarray(picture()).save(path)
+        (tmp_path / "link.png").symlink_to(path)
+        found = some_detections(2)
+        before = path.read_bytes()
+        for image in (None, path, str(path)):
+            found.remember(Origin(path))
+            with pytest.raises(InputError, match=r"path must not be the image's own, .*link\.png' would be"):
+                found.save(tmp_path / "link.png", image)
+        assert path.read_bytes() == before
+        found.save(tmp_path / "b.png")
+
+    def test_save_writes_json_too(self, tmp_path):
+        found = some_detections(2)
+        found.save(tmp_path / "a.json")
+        assert json.loads((tmp_path / "a.json").read_text()) == found.as_dict()
+
+    @pytest.mark.parametrize("name", ["a", "a.mp4", "a.gif"])
+    def test_other_suffixes_are_refused(self, name, tmp_path):
+        with pytest.raises(InputError, match=r"path must end in \.jpg, .* or \.json, got"):
+            some_detections(2).save(tmp_path / name, picture())
+
+    def test_what_a_format_can_not_hold(self, tmp_path):
+        wide = Detections((1, 70_000), *_boxes(0))
+        with pytest.raises(OutputError, match=r"path must be of a format that holds 70000×1 pixels, got \.jpg"):
+            wide.save(tmp_path / "a.jpg", picture(size=(1, 70_000)))
+        assert list(tmp_path.iterdir()) == []
+
+    def test_notebooks_get_a_png(self):
+        found = some_detections(2)
+        shown = cv2.imdecode(np.frombuffer(found._repr_png_(), np.uint8), cv2.IMREAD_COLOR)[..., ::-1]
+        np.testing.assert_array_equal(shown, found.draw(picture(128)))
+
+    def test_show_without_a_display_is_one_sentence(self, monkeypatch):
+        for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setattr(sys, "platform", "linux")
+        with pytest.raises(
+            UnsupportedError, match=r"^show\(\) needs a display or a notebook, and there is none here: save\("
+        ):
+            some_detections(2).show(picture())
+
+    @pytest.mark.parametrize("is_shown", [True, False])
+    def test_show_opens_a_window(self, is_shown, monkeypatch):
+        from PIL import ImageShow
+
+        windows = []
+        monkeypatch.setenv("DISPLAY", ":0")
+        monkeypatch.setattr(
+            ImageShow, "show", lambda image, title: windows.append((np.asarray(image), title)) or is_shown
+        )
+        found = some_detections(2)
+        if is_shown:
+            found.show(picture())
+        else:
+            with pytest.raises(UnsupportedError, match=r"show\(\) needs a program that shows pictures"):
+                found.show(picture())
+        ((shown, title),) = windows
+        np.testing.assert_array_equal(shown, found.draw(picture()))
+        assert title == repr(found)
+
+    def test_show_without_pillow(self, monkeypatch):
+        monkeypatch.setenv("DISPLAY", ":0")
+        monkeypatch.setitem(sys.modules, "PIL.Image", None)
+        monkeypatch.setitem(sys.modules, "PIL", None)
+        with pytest.raises(MissingDependencyError, match=r'show\(\) needs PIL: pip install "maskjet\[show\]"'):
+            some_detections(2).show(picture())
+
+    def test_show_in_a_notebook(self, monkeypatch):
+        shown = []
+        display = ModuleType("IPython.display")
+        display.display, display.Image = shown.append, lambda data: data
+        library = ModuleType("IPython")
+        library.display, library.get_ipython = display, lambda: SimpleNamespace(kernel=1)
+        monkeypatch.setitem(sys.modules, "IPython", library)
+        monkeypatch.setitem(sys.modules, "IPython.display", display)
+        found = some_detections(2)
+        found.show(picture())
+        np.testing.assert_array_equal(
+            cv2.imdecode(np.frombuffer(shown[0], np.uint8), cv2.IMREAD_COLOR)[..., ::-1], found.draw(picture())
+        )
+
+
+class TestOrigins:
+    """Where the image comes from when none is given."""
+
+    def test_what_is_held_is_drawn_into_and_what_is_not_is_asked_for(self):
+        found, image = some_detections(2), picture()
+        found.remember(Origin(image))
+        expected = found.draw(image)
+        for same in (found, found[:], found[[0, 1]]):
+            np.testing.assert_array_equal(same.draw(), expected)
+        del image
+        gc.collect()
+        with pytest.raises(InputError, match="image must be given"):
+            found.draw()
+        assert found._repr_png_() == some_detections(2)._repr_png_()
+
+    def test_a_batch_is_remembered_with_the_position(self):
+        found = some_detections(2)
+        batch = np.stack([picture(50), picture(150)])
+        floats = torch.from_numpy(batch).permute(0, 3, 1, 2) / 255
+        for given in (batch, floats):
+            found.remember(Origin(given, 1))
+            np.testing.assert_array_equal(found.draw(), found.draw(picture(150)))
+
+    def test_a_file_is_read_again(self, tmp_path, monkeypatch):
+        PILImage.fromarray(picture()).save(tmp_path / "a.png")
+        monkeypatch.chdir(tmp_path)
+        found = some_detections(2)
+        found.remember(Origin("a.png"))
+        monkeypatch.chdir("/")
+        np.testing.assert_array_equal(found.draw(), found.draw(picture()))
+        (tmp_path / "a.png").unlink()
+        with pytest.raises(SourceError, match=r"a\.png"):
+            found.draw()
+        assert len(found._repr_png_()) > 0
+
+    def test_copies_and_other_processes_know_files_only(self, tmp_path):
+        PILImage.fromarray(picture()).save(tmp_path / "a.png")
+        found, image = some_detections(2), picture()
+        for origin, is_kept in ((Origin(tmp_path / "a.png"), True), (Origin(image), False), (Origin(3), False)):
+            found.remember(origin)
+            for again in (pickle.loads(pickle.dumps(found)), copy.deepcopy(found)):
+                assert again.rle == found.rle
+                assert (again._image() is not None) == is_kept
+
+    def test_it_is_no_field(self):
+        found = some_detections(2)
+        before = found.as_dict(), repr(found), [each.name for each in fields(found)]
+        found.remember(Origin("a.png"))
+        assert (found.as_dict(), repr(found), [each.name for each in fields(found)]) == before
+        assert "_origin" not in vars(replace(found))
 
 
 @pytest.mark.parametrize(

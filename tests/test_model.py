@@ -11,6 +11,7 @@ import maskjet
 from maskjet import model as models
 from maskjet.engine.slot import EagerSlot
 from maskjet.errors import InputError, SourceError, UnsupportedError
+from maskjet.spec import SPECS
 from tests.networks.test_network import TINY, tiny_network, tolerance
 from tests.rounding import pair_rows
 
@@ -146,11 +147,27 @@ def test_the_demo_loads_by_name():
     ("arguments", "message"),
     [
         ({"model": "rf-detr-seg-nano"}, "weights must be the path of a checkpoint for 'rf-detr-seg-nano', got None"),
-        ({"model": "yolo"}, "model must be a name or a checkpoint's path, got 'yolo'; names: demo, rf-detr-nano"),
+        (
+            {"model": "yolo"},
+            "model must be a name or a checkpoint's path that exists, got 'yolo'; known: demo, rf-detr-nano",
+        ),
         ({"model": "demo", "weights": "x.pt"}, "model must be a named size when weights are given, got 'demo'"),
         ({"threshold": 1.5}, r"threshold must be 0\.\.1, got 1\.5"),
         ({"threshold": {"b": 0.5}}, "threshold must name classes of tiny, got 'b'; known: a, c"),
         ({"classes": ["dog"]}, "classes must name classes of tiny, got 'dog'; known: a, c"),
+        ({"classes": ["A"]}, r"classes must name classes of tiny, got 'A'; did you mean 'a'\?$"),
+        ({"model": "rfdetr-seg-nan"}, r"got 'rfdetr-seg-nan'; did you mean 'rf-detr-seg-nano'\?$"),
+        ({"model": "RFDETRSegSmall"}, r"got 'RFDETRSegSmall'; did you mean 'rf-detr-seg-small'\?$"),
+        ({"treshold": 0.5}, r"load\(\) must be given options that it has, got 'treshold'; did you mean 'threshold'\?$"),
+        ({"fish": 1}, r"load\(\) must be given options that it has, got 'fish'; known: weights, threshold, classes"),
+        (
+            {"engine": "grahp"},
+            r"engine must be one of \('auto', 'graph', 'eager'\), got 'grahp'; did you mean 'graph'\?$",
+        ),
+        ({"max_detections": 2.5}, r"max_detections must be a whole number, got 2\.5"),
+        ({"threshold": "high"}, "threshold must be a number 0..1, or one by class name, got str"),
+        ({"threshold": {"a": float("nan")}}, "threshold must be 0..1, got nan"),
+        ({"classes": 3}, "classes must be a list of names, at least one, got 3"),
         ({"classes": "a"}, "classes must be a list of names, at least one, got 'a'"),
         ({"classes": []}, r"classes must be a list of names, at least one, got \[\]"),
     ],
@@ -158,6 +175,21 @@ def test_the_demo_loads_by_name():
 def test_bad_choices_are_named(arguments, message, tiny):
     with pytest.raises(InputError, match=message):
         maskjet.load(**{"model": tiny, "device": "cpu", **arguments})
+
+
+@pytest.mark.parametrize("size", SPECS)
+def test_named_sizes_say_which_file_of_rfdetrs_they_need(size, monkeypatch, tmp_path):
+    monkeypatch.setenv("RF_HOME", str(tmp_path))
+    config = pytest.importorskip("rfdetr.config")
+    by_name = {name.lower(): each for name, each in vars(config).items()}
+    theirs = by_name[size.replace("-", "") + "config"].model_fields["pretrain_weights"].default
+    with pytest.raises(
+        InputError, match=rf"maskjet downloads none\. rfdetr's is {theirs}, which rfdetr downloads to '"
+    ):
+        maskjet.load(size)
+    (tmp_path / theirs).touch()
+    with pytest.raises(InputError, match=rf"rfdetr has it here: weights='{tmp_path}/{theirs}'\."):
+        maskjet.load(size)
 
 
 @pytest.mark.parametrize("depth", [0, 9])

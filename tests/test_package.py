@@ -1,14 +1,77 @@
 """What `import maskjet` offers and what it costs."""
 
 import ast
+import doctest
+import importlib
+import inspect
+import os
 import subprocess
 import sys
+import typing
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 import maskjet
 from maskjet import errors
+from maskjet.config import EngineConfig
+
+USERS_SCRIPT = """
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+import maskjet
+
+model: maskjet.Model = maskjet.load("demo", device="cpu", engine="auto", resample="cv2", batch=4, graphs=2, nvtx=False)
+fine = maskjet.load(
+    Path("a.pt"), threshold={"car": 0.3}, classes=["car"], max_detections=5, implementation={"select": "cpu"}
+)
+maskjet.load(torch.nn.Linear(1, 1), weights=None, precision="bf16", compile=False)
+maskjet.load("demo", treshold=0.5)  # wrong
+maskjet.load("demo", engine="grahp")  # wrong
+maskjet.load("demo", batch="8")  # wrong
+
+image: NDArray[np.uint8] = np.zeros((4, 6, 3), np.uint8)
+one: maskjet.Detections = model.predict(image, threshold=0.3, classes=["car"], max_detections=3)
+same: maskjet.Detections = model(image, threshold={"car": 0.3})
+several: list[maskjet.Detections] = model.predict([image, "a.jpg", Path("b.jpg"), torch.zeros(3, 4, 5)])
+called: list[maskjet.Detections] = model(list(np.zeros((2, 4, 6, 3), np.uint8)))
+for each in ("a.jpg", Path("a.jpg"), torch.zeros(3, 4, 5), Image.new("RGB", (4, 4))):
+    each_found: maskjet.Detections = model.predict(each)
+model.predict(image, confidence=0.3)  # wrong
+model.predict(5)  # wrong
+
+for frame, found in model.stream("a.mp4", depth=2, threshold=0.5, classes=("car",), max_detections=9):
+    pixels: NDArray[np.uint8] = frame.image
+    drawn: NDArray[np.uint8] = found.draw(frame.image, labels=False, color_by="instance")
+    found.draw(frame.image, colour_by="instance")  # wrong
+    found.save(f"{frame.index}.jpg", frame.image)
+model.stream("a.mp4", treshold=0.5)  # wrong
+
+cars: maskjet.Detections = one[(one.class_name == "car") & (one.confidence > 0.8)]
+first: maskjet.Detections = one[0]
+some: maskjet.Detections = one[1:][[0, 1]][np.array([True, False])]
+singles: list[maskjet.Detections] = [single for single in one]
+names: list[str] = one.class_name.tolist()
+masks: NDArray[np.bool_] = one.masks()
+outlines: list[list[NDArray[np.float32]]] = one.polygons()
+areas: NDArray[np.int64] = one.area
+text: str = one.to_json()
+one.to_json("a.json")
+one.save(Path("a.png"))
+one.show()
+table = one.to_pandas()
+again: maskjet.Detections = maskjet.Detections.from_dict(one.as_dict())
+one["car"]  # wrong
+report: maskjet.Report = model.report()
+with model as opened:
+    opened.close()
+"""
 
 
 def test_importing_loads_and_changes_nothing():
@@ -40,6 +103,56 @@ def test_all_is_there_and_sorted():
     classes = [value for value in vars(errors).values() if isinstance(value, type)]
     ours = {value.__name__ for value in classes if issubclass(value, errors.MaskjetError)}
     assert ours <= set(maskjet.__all__)
+    assert dir(maskjet) == maskjet.__all__
+
+
+EXAMPLES = sorted(path for path in Path(maskjet.__file__).parent.rglob("*.py") if ">>> " in path.read_text())
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: str(path.relative_to(Path(maskjet.__file__).parent)))
+def test_examples_run(path, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)  # where each would compile for a while
+    parts = path.relative_to(Path(maskjet.__file__).parents[1]).with_suffix("").parts
+    module = importlib.import_module(".".join(parts).removesuffix(".__init__"))
+    done = doctest.testmod(module)
+    assert done.failed == 0
+    assert done.attempted > 0
+
+
+@pytest.mark.parametrize("name", [name for name in maskjet.__all__ if name != "__version__"])
+def test_every_public_name_has_an_example(name):
+    examples = doctest.DocTestParser().get_examples(getattr(maskjet, name).__doc__)
+    assert examples
+
+
+def test_load_has_every_option_of_the_configuration():
+    """With the types and the defaults that `EngineConfig` states; that of one is the network family's."""
+    parameters = inspect.signature(maskjet.load).parameters
+    options = {name: each for name, each in parameters.items() if each.kind is each.KEYWORD_ONLY}
+    hints, expected = typing.get_type_hints(maskjet.load), typing.get_type_hints(EngineConfig)
+    assert options.keys() - expected.keys() == {"weights", "threshold", "classes"}
+    described = inspect.getdoc(maskjet.load)
+    for field in fields(EngineConfig):
+        if field.name == "max_detections":
+            assert (hints[field.name], options[field.name].default) == (int | None, None)
+        else:
+            assert (hints[field.name], options[field.name].default) == (expected[field.name], field.default)
+    assert all(f"\n    {name}: " in described for name in parameters)
+
+
+@pytest.mark.slow
+def test_a_users_script_is_typed(tmp_path):
+    """By `mypy --strict`, from the package's own annotations; each line marked wrong is one error."""
+    script = tmp_path / "script.py"
+    script.write_text(USERS_SCRIPT)
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), str(script)]
+    source = str(Path(maskjet.__file__).parents[1])
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=500, cwd=tmp_path, env={**os.environ, "MYPYPATH": source}
+    )
+    found = {int(line.split(":")[1]) for line in done.stdout.splitlines() if ": error:" in line}
+    wrong = {number for number, line in enumerate(USERS_SCRIPT.splitlines(), start=1) if "# wrong" in line}
+    assert found == wrong, done.stdout + done.stderr
 
 
 def test_other_names_are_not():

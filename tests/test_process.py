@@ -1,14 +1,17 @@
-"""Processors that announce what they can't do, and OpenMP's waiting; both are set once for each process."""
+"""Processors that announce what they can't do, OpenMP's waiting, and the garbage collector: settings of a process."""
 
+import gc
 import os
 import platform
 import re
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
 
+from maskjet import process
 from maskjet.process import level_without_amx
 
 FLAGS = "fpu sse2 avx2 avx512f avx512bw avx512_vnni avx512_bf16 avx512_fp16 amx_bf16 amx_tile amx_int8"
@@ -120,3 +123,36 @@ def test_the_command_line_spins_less():
     assert python(program) == "10000 None\n"
     assert python(program, OMP_WAIT_POLICY="active") == "None active\n"
     assert python(program, GOMP_SPINCOUNT="7") == "7 None\n"
+
+
+class Knot:
+    """Refers to itself, so that only the collector can free it."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_what_is_alive_is_left_alone_until_the_end() -> None:
+    knot = Knot()
+    known = weakref.ref(knot)
+    with process.garbage_frozen():
+        assert gc.get_freeze_count() > 0
+        del knot
+        gc.collect()
+        assert known() is not None
+    assert gc.get_freeze_count() == 0
+    gc.collect()
+    assert known() is None
+
+
+def test_what_comes_later_is_collected() -> None:
+    with process.garbage_frozen():
+        known = weakref.ref(Knot())
+        gc.collect()
+        assert known() is None
+
+
+def test_an_error_ends_it_as_well() -> None:
+    with pytest.raises(KeyError), process.garbage_frozen():
+        {}["nothing"]
+    assert gc.get_freeze_count() == 0

@@ -126,7 +126,7 @@ def check_functions() -> None:
     image = maskjet.traffic.sample(seed=3).image
     found = maskjet.load("demo", device="cpu").predict(image)
     assert len(found) > 0
-    for function in (found.to_supervision, lambda: maskjet.rewrites.optimize_onnx("a.onnx")):
+    for function in (found.to_supervision, found.to_pandas, lambda: maskjet.rewrites.optimize_onnx("a.onnx")):
         assert _NEEDS_EXTRA.match(_refusal(function)), function
 
 

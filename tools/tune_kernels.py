@@ -13,6 +13,7 @@ import json
 import statistics
 import sys
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
@@ -25,7 +26,7 @@ from maskjet.ops.paste_masks import triton as paste
 from maskjet.ops.preprocess import triton as preprocess
 from maskjet.ops.preprocess.region import stretch
 from maskjet.ops.select import triton as select
-from maskjet.ops.selection import mask_queries
+from maskjet.ops.selection import SizeTable, mask_queries
 from maskjet.parity.machine import describe_machine
 from maskjet.spec import IMAGENET_MEAN, IMAGENET_STD
 
@@ -119,7 +120,13 @@ def tune_select():
             patch.object(select, "_launch", launcher(select, "_launch", warps)),
         ):
             calls = [
-                lambda given=given: select.select(given["logits"], given["boxes"], given["image_sizes"], **fixed)
+                partial(
+                    select.select,
+                    given["logits"],
+                    given["boxes"],
+                    SizeTable.of(given["image_sizes"], DEVICE),
+                    **fixed,
+                )
                 for given in inputs
             ]
             yield f"tile {tile}, {ranked} ranked, {warps} warps", time_us(calls), calls[0]().query[0, :25].clone()

@@ -1,7 +1,7 @@
-"""A torchvision detector as one graph of ATen operators, with one operator of ours where its NMS stood.
+"""Capture a torchvision detector as one graph of ATen operators, with a custom operator for each NMS.
 
-torch.export refuses the models as they are: `batched_nms`, `BoxCoder.decode` and batch norms branch on how many boxes
-there are, and the pooler asks for `len` of a tensor whose length is not known yet. `capture` replaces these meanwhile.
+torch.export refuses unmodified models: `batched_nms`, `BoxCoder.decode` and batch norms branch on the number of boxes,
+and the pooler calls `len` on a tensor of symbolic length. `capture` replaces these during the export.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ _LOCK = threading.Lock()
 
 @torch.library.custom_op("maskjet::batched_nms", mutates_args=())
 def batched_nms(boxes: torch.Tensor, scores: torch.Tensor, classes: torch.Tensor, iou_threshold: float) -> torch.Tensor:
-    """Torchvision's `batched_nms` as one node of a graph, which may keep any number of boxes, none included.
+    """Torchvision's `batched_nms` as one node of a graph; may keep any number of boxes, even none.
 
     Args:
         boxes: [N, 4] xyxy.
         scores: [N].
-        classes: int64 [N]; boxes of different classes don't touch each other.
-        iou_threshold: A box goes if its intersection over union with one that stays is larger.
+        classes: int64 [N]; boxes of different classes don't suppress each other.
+        iou_threshold: A box is suppressed if its IoU with a kept one is larger.
 
     Returns:
-        int64 [n]: positions of the boxes that stay, in descending order of their scores.
+        int64 [n]: indices of the kept boxes, by descending score.
     """
     kept: torch.Tensor = _torchvision_batched_nms(boxes, scores, classes, iou_threshold)
     return kept
@@ -56,13 +56,13 @@ def _batched_nms_fake(
     classes: torch.Tensor,  # noqa: ARG001
     iou_threshold: float,  # noqa: ARG001
 ) -> torch.Tensor:
-    # torchvision's own has a minimum of 2, which the program would insist on: no image without detections could run.
+    # torchvision's own has a minimum of 2, which the program would assert: images without detections would fail.
     count = torch.library.get_ctx().new_dynamic_size(min=0)
     return boxes.new_empty(count, dtype=torch.int64)
 
 
 BATCHED_NMS = torch.ops.maskjet.batched_nms.default
-"""The operator, as graphs call it."""
+"""The overload of the operator that graphs call."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,8 @@ class Program:
     """A captured detector, for images of the sizes it was captured with."""
 
     module: torch.fx.GraphModule
-    """Takes the list of images, returns detections whose masks are not pasted yet (float [n, 1, 28, 28]). Shares its
-    weights with the model."""
+    """Turns a list of images into detections with masks before pasting, float [n, 1, 28, 28]. Shares its weights with
+    the model."""
     sizes: tuple[tuple[int, ...], ...]
     """(channels, height, width) of each image of the batch, before the model resizes them."""
     dtype: torch.dtype
@@ -89,15 +89,15 @@ class Program:
             images: Float tensors [C, H, W] of the captured sizes, type and device.
 
         Returns:
-            Per image boxes, labels, scores and, of Mask R-CNN, masks [n, 1, H, W].
+            Boxes, labels, scores and, for Mask R-CNN, masks [n, 1, H, W] of each image.
 
         Raises:
-            InputError: The images are not like those the model was captured with.
+            InputError: The images' sizes, dtype or device are not those of the capture.
         """
         if tuple(tuple(image.shape) for image in images) != self.sizes:
             raise InputError(
                 f"images must be of the captured sizes {_list(self.sizes)}, got {_list(i.shape for i in images)}. "
-                "Capture the model once more for these."
+                "Capture the model again for these."
             )
         for image in images:
             if image.dtype != self.dtype or image.device != self.device:
@@ -112,23 +112,23 @@ class Program:
 def capture(model: GeneralizedRCNN, images: Sequence[torch.Tensor]) -> Program:
     """Turn torchvision's Faster or Mask R-CNN into one graph for images of these sizes.
 
-    Runs the model once, then exports it. The model is left as it was. Calls from several threads wait for each other;
-    what other threads run eagerly of *other* models is right, but nothing else may use this model until it returns.
+    Runs the model once, then exports it, and leaves it as it was. Calls from several threads wait for each other. Other
+    threads may run other models meanwhile, but not this one.
 
     Args:
         model: A GeneralizedRCNN in eval mode without keypoints, as torchvision builds it.
-        images: Float tensors [C, H, W], 0..1, on the model's device: a batch. The program serves only its sizes, since
-            the model computes with them: clips boxes, resizes, picks scales.
+        images: Batch of float tensors [C, H, W], 0..1, on the model's device. The program is valid only for their
+            sizes, from which the model computes its resizing, the clipping of boxes and the scales of levels.
 
     Raises:
-        InputError: The model is no such model, or the images are none.
+        InputError: The model or the images are not as above.
         UnsupportedError: The model also detects keypoints, or its transform or box coders are not torchvision's.
     """
     _check(model, images)
     with _LOCK, torch.no_grad(), ExitStack() as patches:
         for owner, name, value in _patches(model):
             patches.enter_context(_replaced(owner, name, value))
-        model(list(images))  # settles the scales of the poolers and the type of the anchors, which the graph then holds
+        model(list(images))  # sets the poolers' scales and the anchors' dtype, constants of the graph
         patches.enter_context(_replaced(model.rpn.anchor_generator, "set_cell_anchors", _keep_cell_anchors))
         exported = torch.export.export(_Inference(model), (list(images),), strict=False)
     module = exported.module()
@@ -141,13 +141,13 @@ def capture(model: GeneralizedRCNN, images: Sequence[torch.Tensor]) -> Program:
         notes=(
             f"batched_nms is one node, maskjet::batched_nms: {suppressions} for {len(images)} images",
             "masks are pasted outside of the graph, by detect()",
-            "keeps to the sizes, the type and the device of the images it was captured with",
+            "only for images of the captured sizes, dtype and device",
         ),
     )
 
 
 class _Inference(nn.Module):
-    """The module that is captured: all but pasting the masks."""
+    """The module that is captured: the model without pasting of masks."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -179,13 +179,13 @@ def _check(model: Any, images: Sequence[torch.Tensor]) -> None:
             raise InputError(f"images must be float tensors [C, H, W], got {image.dtype} {list(image.shape)}.")
     if model.roi_heads.has_keypoint():
         raise UnsupportedError("model must be without keypoints: decoding them is a loop over the detections.")
-    check_parts(model, ("transform", "rpn.box_coder", "roi_heads.box_coder"))  # the others are called
+    check_parts(model, ("transform", "rpn.box_coder", "roi_heads.box_coder"))  # other parts run as they are
 
 
 def _patches(model: Any) -> Iterator[tuple[Any, str, Any]]:
-    """Owner, attribute and value of what is replaced; an attribute's own value if it is only put back afterwards."""
+    """Yield owner, name and new value of attributes to replace; the current value of those only to be restored."""
     yield box_ops, "batched_nms", batched_nms
-    yield poolers, "len", _count  # hides the builtin one there
+    yield poolers, "len", _count  # shadows the builtin in that module
     for coder in (model.rpn.box_coder, model.roi_heads.box_coder):
         yield coder, "decode", partial(_decode, coder)
     for layer in model.roi_heads.modules():
@@ -219,15 +219,15 @@ def _count(values: Any) -> Any:
 
 
 def _decode(coder: Any, deltas: torch.Tensor, anchors: list[torch.Tensor]) -> torch.Tensor:
-    """`BoxCoder.decode` without its branch on whether there are boxes: float [N, classes, 4]."""
+    """`BoxCoder.decode` without its branch on the number of boxes: float [N, classes, 4]."""
     boxes: torch.Tensor = coder.decode_single(deltas, torch.cat(anchors))
     return boxes.reshape(boxes.shape[0], boxes.shape[1] // 4, 4)
 
 
 def _normalise(layer: nn.BatchNorm2d, features: torch.Tensor) -> torch.Tensor:
-    """A batch norm in eval mode, without the branch of `torch.batch_norm` on whether there is anything to normalise."""
+    """Batch norm in eval mode without `torch.batch_norm`'s branch on empty inputs."""
     normalised: torch.Tensor
-    # The momentum counts in training only.
+    # The momentum, 0.0, matters in training only.
     normalised, _, _ = torch.ops.aten._native_batch_norm_legit_no_training.default(
         features, layer.weight, layer.bias, layer.running_mean, layer.running_var, 0.0, layer.eps
     )
@@ -235,7 +235,7 @@ def _normalise(layer: nn.BatchNorm2d, features: torch.Tensor) -> torch.Tensor:
 
 
 def _keep_cell_anchors(_dtype: torch.dtype, _device: torch.device) -> None:
-    """Do nothing: the anchors were settled before, and setting attributes during capture is an error."""
+    """Do nothing: anchors are already set, and setting attributes during export is an error."""
 
 
 def _list(shapes: Any) -> str:

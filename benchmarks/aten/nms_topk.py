@@ -1,9 +1,9 @@
-"""NMS followed by a slice of the first k: folded into an NMS that stops once k boxes stay.
+"""Fold NMS and a slice of its first k results into an NMS that stops after k boxes.
 
 Pattern:     batched_nms(boxes, scores, classes, iou) → slice(0, 0, k)
 Replacement: nms_topk(boxes, scores, classes, iou, k)
 
-Nodes that index with the result stay unchanged; so the pattern ends before them.
+Nodes that index with the result stay unchanged and are no part of the pattern.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import torch
 from torch.fx import Graph, Node
 
 from benchmarks.aten.capture import BATCHED_NMS
-from maskjet.networks.torchvision.layers.rewriting import Rewrite, arguments, calls, checks_of
+from benchmarks.aten.nodes import arguments, checks_of
+from maskjet.networks.torchvision.layers.rewriting import Rewrite, calls
 from maskjet.ops.nms import nms
 
 
@@ -25,20 +26,20 @@ from maskjet.ops.nms import nms
 def nms_topk(
     boxes: torch.Tensor, scores: torch.Tensor, classes: torch.Tensor, iou_threshold: float, max_output: int
 ) -> torch.Tensor:
-    """The first `max_output` boxes that torchvision's `batched_nms` would keep, and no work for those after.
+    """The first `max_output` boxes that torchvision's `batched_nms` would keep, without work for later ones.
 
-    Equal scores keep their order. Boxes of different classes are never compared, where torchvision moves them apart by
-    adding to their coordinates: the two differ on boxes that only the rounding of these sums makes overlap.
+    Boxes with equal scores keep their order. Boxes of different classes are never compared; torchvision adds an offset
+    per class to the coordinates instead. Results differ where only the rounding of these sums makes boxes overlap.
 
     Args:
         boxes: float32 [N, 4] xyxy.
         scores: [N].
-        classes: int64 [N]; boxes of different classes don't touch each other.
-        iou_threshold: 0..1; a box goes if its intersection over union with one that stays is larger.
-        max_output: Most boxes that stay, at least 1.
+        classes: int64 [N]; boxes of different classes don't suppress each other.
+        iou_threshold: 0..1; a box is suppressed if its IoU with a kept one is larger.
+        max_output: Maximum number of kept boxes, at least 1.
 
     Returns:
-        int64 [n]: positions of the boxes that stay, in descending order of their scores.
+        int64 [n]: indices of the kept boxes, by descending score.
     """
     if not len(boxes):
         return boxes.new_empty(0, dtype=torch.int64)
@@ -66,12 +67,12 @@ def _nms_topk_fake(
 
 @dataclass(frozen=True)
 class _Cut:
-    """A match."""
+    """A matched NMS and slice."""
 
     nms: Node
     slice: Node
     count: int
-    """The k of the slice."""
+    """Number of results that the slice takes."""
 
 
 def _anchors(graph: Graph) -> Iterator[Node]:
@@ -101,7 +102,7 @@ def _match(nms: Node) -> _Cut | str:
 
 
 def _is_size_below(user: Node, count: int) -> bool:
-    """Whether a user only checks the number of boxes kept, or takes its minimum with k: both hold after the fold."""
+    """Whether a user only asserts the number of kept boxes or takes its minimum with k; both hold after the fold."""
     if not calls(user, torch.ops.aten.sym_size.int):
         return False
     checks = checks_of(user)

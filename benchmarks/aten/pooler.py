@@ -1,11 +1,11 @@
-"""RoIAlign over several levels without writing each level into zeros.
+"""Multi-level RoIAlign without scattering each level's boxes into a tensor of zeros.
 
 Pattern:     levels = the level of each box; zeros(boxes, channels, h, w); then per level
              eq(levels, level) → where → getitem → index(boxes) → roi_align → to → index_put_(into the zeros)
-Replacement: `GATHER`: the same up to roi_align, then concat + argsort + one gather, as published.
+Replacement: `GATHER`: the same up to roi_align, then concat + argsort + one gather.
              `PICK`: one operator in which each box picks its level, `maskjet::roi_align_levels`.
 
-A box on no level (caused by NaN) gets zeros in both, as in the pattern.
+A box without a level (from NaN coordinates) gets zeros in both, as in the pattern.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ import torchvision  # noqa: F401  # defines torchvision::roi_align
 from torch.fx import Graph, Node, Proxy
 from torch.fx.proxy import GraphAppendingTracer
 
-from maskjet.networks.torchvision.layers.rewriting import Rewrite, arguments, calls, checks_of, erase
+from benchmarks.aten.nodes import arguments, checks_of, erase
+from maskjet.networks.torchvision.layers.rewriting import Rewrite, calls
 
 _aten = torch.ops.aten
 _ROI_ALIGN = torch.ops.torchvision.roi_align.default
@@ -42,13 +43,13 @@ def roi_align_levels(
 
     Args:
         features: Feature map of each level, [B, C, H, W], all of one dtype.
-        rois: [N, 5]: the image's position in the batch, then xyxy in pixels of the input.
-        levels: int64 [N]: each box's position in features; with any other it pools zeros.
+        rois: [N, 5]: index of the image in the batch, then xyxy in pixels of the input.
+        levels: int64 [N]: index into features of each box's level; boxes with an invalid index pool zeros.
         scales: Scale of each level, from pixels of the input to those of the feature map.
         pooled_height: Rows of the result.
         pooled_width: Columns of the result.
-        sampling_ratio: Samples per cell and side; at most 0 takes as many as pixels of the feature map.
-        aligned: Whether boxes move by half a pixel.
+        sampling_ratio: Samples per bin along each side; adapts to the size of the box if not positive.
+        aligned: Whether to shift boxes by half a pixel.
 
     Returns:
         [N, C, pooled_height, pooled_width].
@@ -82,7 +83,7 @@ class _Level:
     """One level: one iteration of the loop."""
 
     number: int
-    """The level's number, which the boxes' levels are compared with."""
+    """Number of the level, with which the boxes' levels are compared."""
     levels: Node
     rois: Node
     feature: Node
@@ -90,16 +91,16 @@ class _Level:
     options: tuple[Any, ...]
     """Height, width, sampling ratio and alignment of roi_align."""
     chosen: Node
-    """Positions of the level's boxes."""
+    """Indices of the level's boxes."""
     pooled: Node
-    """The pooled rows written to these positions."""
+    """Pooled features of the level's boxes, in the zeros' dtype."""
     nodes: tuple[Node, ...]
     """All nodes of the iteration except index_put_, in the graph's order."""
 
 
 @dataclass(frozen=True)
 class _Loop:
-    """A match."""
+    """A matched loop over the levels."""
 
     levels: tuple[_Level, ...]
     writes: tuple[Node, ...]
@@ -123,7 +124,7 @@ def _next_write(written: Node) -> Node | None:
 
 
 def _users(node: Node, *known: Node) -> list[Node]:
-    """Users of a node, except those that only check it and those already known."""
+    """Users of a node, except known ones and those that only assert its size or dtype."""
     ignored = {*checks_of(node), *known}
     return [user for user in node.users if user not in ignored]
 
@@ -137,7 +138,7 @@ def _match(zeros: Node) -> _Loop | str:
         writes.append(write)
         levels.append(level)
     if not levels:
-        return f"it is used by {' and '.join(user.name for user in _users(zeros))}, not by one index_put_ into it"
+        return f"its users are {' and '.join(user.name for user in _users(zeros))}, not one index_put_ into it"
     if [level.number for level in levels] != list(range(len(levels))):
         return f"its levels are {[level.number for level in levels]}, not 0, 1 and so on"
     for one, other in pairwise(levels):
@@ -147,35 +148,35 @@ def _match(zeros: Node) -> _Loop | str:
 
 
 def _check_result(zeros: Node, levels: Sequence[_Level]) -> str | None:
-    """The reason why the zeros differ in size or type from `roi_align` of all boxes; None if they agree."""
+    """The reason why the zeros differ in size or dtype from `roi_align` of all boxes; None if they agree."""
     first, written = levels[0], zeros.meta["val"]
     features = [level.feature.meta["val"] for level in levels]
     for feature in features:
         if feature.dtype != written.dtype:
             return f"a feature map is {feature.dtype}, the zeros are {written.dtype}"
-    # Sizes may be symbols, to compare which would ask for their values; the same expression is the same size.
+    # Sizes may be symbolic, and comparing them would demand their values; equal expressions are equal sizes.
     shape = [str(size) for size in written.shape]
     pooled = [str(size) for size in (first.rois.meta["val"].shape[0], features[0].shape[1], *first.options[:2])]
     return None if shape == pooled else f"the zeros are {' × '.join(shape)}, the boxes pooled {' × '.join(pooled)}"
 
 
 def _match_level(write: Node) -> _Level | str:
-    """One turn, backwards from its index_put_."""
+    """Match one level, backwards from its index_put_; a string is the reason why it does not match."""
     given = arguments(write)
     pooled, indices = given["values"], given["indices"]
     is_cast = calls(pooled, _aten.to.dtype)
     aligned = pooled.args[0] if is_cast else pooled
     if given["accumulate"] or len(indices) != 1 or not calls(aligned, _ROI_ALIGN):
-        return "it does not write what roi_align returns to rows of its own"
+        return "it does not write roi_align's result to indexed rows"
     align = arguments(aligned)
     chosen, index = indices[0], align["rois"]
     if not calls(index, _aten.index.Tensor) or index.args[1] != [chosen]:
-        return "roi_align does not take the boxes of the rows that are written"
+        return "roi_align does not take the boxes of the written rows"
     if not calls(chosen, operator.getitem) or not calls(where := chosen.args[0], _aten.where.default):
-        return "the rows are not those where a condition holds"
+        return "the written rows are not from a where"
     equal = where.args[0]
     if not calls(equal, _aten.eq.Scalar):
-        return "the condition is not that a box's level is a constant"
+        return "the where does not compare levels with a constant"
     nodes = (equal, where, chosen, index, aligned, *([pooled] if is_cast else []))
     for node in nodes:
         if others := _users(node, *nodes, write):
@@ -207,7 +208,7 @@ def _replace_by_gather(graph: Graph, loop: _Loop) -> None:
 
 
 def _gather(levels: Any, chosen: list[Any], pooled: list[Any]) -> Any:
-    """Bring the levels' pooled rows into the order of the boxes; traced into the graph."""
+    """Reorder the levels' pooled rows to the order of the boxes; traced into the graph."""
     outside = _aten.bitwise_or.Tensor(_aten.lt.Scalar(levels, 0), _aten.ge.Scalar(levels, len(chosen)))
     nowhere = _aten.where.default(outside)[0]
     rows = _aten.cat.default([*chosen, nowhere])  # a permutation of all boxes
@@ -236,7 +237,7 @@ def _replace_by_pick(graph: Graph, loop: _Loop) -> None:
 
 
 def _take_over(graph: Graph, old: Node, new: Node) -> None:
-    """Replace a node by another, except in the nodes that only check it."""
+    """Replace a node by another, and erase the nodes that only assert its size or dtype."""
     new.meta.update(old.meta)
     for check in checks_of(old):
         graph.erase_node(check)
@@ -244,6 +245,6 @@ def _take_over(graph: Graph, old: Node, new: Node) -> None:
 
 
 GATHER: Rewrite[Any] = Rewrite("pooler_gather", _anchors, _match, _replace_by_gather)
-"""Rewrite of the loop that gathers the levels' pooled rows."""
+"""Rewrite that gathers the levels' pooled rows."""
 PICK: Rewrite[Any] = Rewrite("pooler_pick", _anchors, _match, _replace_by_pick)
-"""Rewrite of the loop that picks each box's level in the kernel."""
+"""Rewrite that picks each box's level within one operator."""

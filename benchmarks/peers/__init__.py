@@ -1,7 +1,7 @@
-"""Other projects that run RF-DETR-Seg, under their own names, where they are installed.
+"""Peers: other projects that run RF-DETR-Seg, under their own names, where they are installed.
 
-A peer's masks may differ where a value lies within 1e-3 of zero: none rounds exactly as the reference does. The reports
-say by how much each did.
+A peer's masks may differ where a value lies within 1e-3 of zero, because none rounds exactly as the reference does. The
+reports state each peer's largest difference.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Peer:
     what: str
     """One line that describes the peer."""
     pipeline: BuildPipeline | None = None
-    """Builds its whole pipeline, from an RGB frame to COCO RLE on the host."""
+    """Builds the peer's whole pipeline, from an RGB frame to COCO RLE on the host."""
     postprocess: Rung | None = None
-    """The rung of its postprocess, from the network's output to detections."""
+    """The peer's postprocess, from the network's output to detections, as a rung of the ablation."""
     is_oracle: bool = False
-    """Whether it is a reference for correctness, in a mode that nobody uses in practice."""
+    """Whether the peer is only a reference for correctness, in a mode not used in practice."""
 
 
 def _rung(peer: str, what: str, build: Callable[[torch.device], Postprocess], *, makes_rle: bool = False) -> Rung:
@@ -44,13 +44,13 @@ PEERS: Mapping[str, Peer] = {
     for peer in (
         Peer(
             "rfdetr",
-            "rfdetr's predict in float32, its dense masks to RLE by pycocotools",
+            "rfdetr's predict in float32, dense masks encoded as RLE by pycocotools",
             pipeline=rfdetr.build,
             postprocess=_rung("rfdetr", "rfdetr's PostProcess", rfdetr.build_postprocess),
         ),
         Peer(
             "rfdetr_fp16",
-            "the same after inference(dtype=torch.float16), traced for batches of 1",
+            "rfdetr's predict after inference(dtype=torch.float16), traced for batches of 1, masks encoded likewise",
             pipeline=rfdetr.build_fp16,
         ),
         Peer(
@@ -80,7 +80,7 @@ PEERS: Mapping[str, Peer] = {
         ),
         Peer(
             "rfdetr_ieee",
-            "rfdetr's predict in float32, its products without TF32: the definition",
+            "rfdetr's predict in float32 without TF32, the reference for correctness",
             pipeline=rfdetr.build_exact,
             is_oracle=True,
         ),

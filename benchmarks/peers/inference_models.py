@@ -1,4 +1,4 @@
-"""inference-models: its postprocess to RLE, and its whole pipeline from a frame to COCO RLE on the host."""
+"""The peer inference-models: postprocess to RLE, and whole pipeline from a frame to COCO RLE on the host."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.peers.loading import TF32, building, check_spec, fill, float32_products, load_module
-from benchmarks.rungs import THRESHOLD, Found, Postprocess, Request
+from benchmarks.rungs import THRESHOLD, Instances, Postprocess, Request
 from benchmarks.workloads import CLASSES, MASK_SIDE, QUERIES
 from maskjet.detections import Detections
 from maskjet.errors import UnsupportedError
@@ -25,13 +25,13 @@ _INFERENCE = "inference_models.models.rfdetr"
 
 
 def build_torch_postprocess(device: torch.device) -> Postprocess:
-    """Its postprocess in PyTorch."""
+    """Build inference-models' postprocess in PyTorch."""
     post_process = load_module(
         f"{_INFERENCE}.common", "inference-models"
     ).post_process_instance_segmentation_results_to_rle_masks
     classes = _identity(device)
 
-    def run(request: Request) -> Found:
+    def run(request: Request) -> Instances:
         (found,) = post_process(
             bboxes=request.boxes,
             logits=request.logits,
@@ -42,13 +42,13 @@ def build_torch_postprocess(device: torch.device) -> Postprocess:
             classes_re_mapping=classes,
             max_detections=QUERIES,
         )
-        return _to_found(found)
+        return _to_instances(found)
 
     return run
 
 
 def build_triton_postprocess(device: torch.device) -> Postprocess:
-    """Its postprocess in Triton."""
+    """Build inference-models' postprocess in Triton."""
     if device.type != "cuda":
         raise UnsupportedError("its Triton kernels need a GPU")
     module = load_module(f"{_INFERENCE}.triton_postprocess", "inference-models")
@@ -56,7 +56,7 @@ def build_triton_postprocess(device: torch.device) -> Postprocess:
     classes = _identity(device)
     fallback = build_torch_postprocess(device)
 
-    def run(request: Request) -> Found:
+    def run(request: Request) -> Instances:
         found = post_process(
             image_bboxes=request.boxes[0],
             image_scores=request.logits[0].sigmoid(),
@@ -66,20 +66,22 @@ def build_triton_postprocess(device: torch.device) -> Postprocess:
             classes_re_mapping=classes,
             max_detections=QUERIES,
         )
-        return fallback(request) if found is None else _to_found(found)  # its buffers overflowed; so it does itself
+        if found is None:  # its buffers overflowed; inference-models then does the same
+            return fallback(request)
+        return _to_instances(found)
 
     return run
 
 
 def _identity(device: torch.device) -> object:
-    """The peer's class mapping that maps every class to itself; its Triton kernels demand one."""
+    """Make a class mapping that keeps all classes, which the peer's Triton kernels require."""
     mapping = load_module(f"{_INFERENCE}.class_remapping", "inference-models").ClassesReMapping
     classes = torch.arange(CLASSES, device=device)
     return mapping(remaining_class_ids=classes, class_mapping=classes)
 
 
 def _metadata(size_hw: tuple[int, int]) -> object:
-    """The peer's preprocessing metadata of an image of that size, stretched to the network's input."""
+    """Make the peer's preprocessing metadata of an image that was stretched to the network's input."""
     entities = importlib.import_module("inference_models.entities")
     packages = importlib.import_module("inference_models.models.common.roboflow.model_packages")
     size, side = entities.ImageDimensions(*size_hw), 4 * MASK_SIDE
@@ -97,14 +99,14 @@ def _metadata(size_hw: tuple[int, int]) -> object:
     )
 
 
-def _to_found(found: object) -> Found:
+def _to_instances(found: object) -> Instances:
     strings = [text.encode() if isinstance(text, str) else text for text in found.mask.masks]  # type: ignore[attr-defined]
     fields = (found.class_id, found.confidence, found.xyxy)  # type: ignore[attr-defined]
-    return Found(len(strings), None, *fields, strings)
+    return Instances(len(strings), None, *fields, strings)
 
 
 def build(state: Mapping[str, torch.Tensor], spec: ModelSpec, device: torch.device, threshold: float) -> Detect:
-    """Its infer with PyTorch in float32."""
+    """Build inference-models' infer with PyTorch in float32."""
     check_spec(spec)
     with building("inference-models"), TemporaryDirectory() as folder:
         module = load_module(f"{_INFERENCE}.rfdetr_instance_segmentation_pytorch", "inference-models")
@@ -134,7 +136,7 @@ def _write_package(folder: Path, state: Mapping[str, torch.Tensor], spec: ModelS
     module = network.build_model(config=config)
     fill(module, state)
     torch.save({"model": module.state_dict()}, folder / "weights.pth")
-    # One line per class logit: it drops what scores beyond them.
+    # One line per class logit: inference-models drops detections of classes without a name.
     names = [spec.class_names.get(number, str(number)) for number in range(spec.class_logits)]
     (folder / "class_names.txt").write_text("\n".join(names))
     (folder / "model_type.json").write_text(json.dumps({"model_type": "rfdetr-seg-nano"}))

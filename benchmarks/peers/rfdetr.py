@@ -1,4 +1,4 @@
-"""rfdetr: its postprocess, and its whole pipeline from a frame to COCO RLE on the host."""
+"""The peer rfdetr: postprocess, and whole pipeline from a frame to COCO RLE on the host."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.peers.loading import TF32, building, check_spec, fill, float32_products, load_module
-from benchmarks.rungs import THRESHOLD, Found, Postprocess, Request
+from benchmarks.rungs import THRESHOLD, Instances, Postprocess, Request
 from benchmarks.workloads import QUERIES
 from maskjet.detections import Detections
 from maskjet.parity.variants import Detect
@@ -20,31 +20,31 @@ from maskjet.spec import ModelSpec
 
 
 def build_postprocess(_device: torch.device) -> Postprocess:
-    """Its PostProcess."""
+    """Build rfdetr's PostProcess."""
     postprocess = load_module("rfdetr.models.postprocess", "rfdetr").PostProcess(num_select=QUERIES)
 
-    def run(request: Request) -> Found:
+    def run(request: Request) -> Instances:
         outputs = {"pred_logits": request.logits, "pred_boxes": request.boxes, "pred_masks": request.mask_logits}
         sizes = request.scale[None, 1:3]  # (height, width)
         (found,) = postprocess(outputs, sizes, score_threshold=THRESHOLD)
         scores, masks = found["scores"], found["masks"][:, 0]
-        return Found(len(scores), None, found["labels"], scores, found["boxes"], masks)
+        return Instances(len(scores), None, found["labels"], scores, found["boxes"], masks)
 
     return run
 
 
 def build(state: Mapping[str, torch.Tensor], spec: ModelSpec, device: torch.device, threshold: float) -> Detect:
-    """Its predict in float32, with products in TF32 where there is TF32."""
+    """Build rfdetr's predict in float32, with products in TF32 where the device has it."""
     return _pipeline(_load(state, spec, device), spec, threshold)
 
 
 def build_exact(state: Mapping[str, torch.Tensor], spec: ModelSpec, device: torch.device, threshold: float) -> Detect:
-    """Its predict in float32, without TF32."""
+    """Build rfdetr's predict in float32, without TF32."""
     return _pipeline(_load(state, spec, device), spec, threshold, products="highest")
 
 
 def build_fp16(state: Mapping[str, torch.Tensor], spec: ModelSpec, device: torch.device, threshold: float) -> Detect:
-    """Its predict after inference(dtype=torch.float16)."""
+    """Build rfdetr's predict after inference(dtype=torch.float16)."""
     model = _load(state, spec, device)
     with building("rfdetr's inference(dtype=torch.float16)"):
         model.inference(dtype=torch.float16)
@@ -67,7 +67,7 @@ def _pipeline(model: Any, spec: ModelSpec, threshold: float, products: str = TF3
     @float32_products(products)
     def detect(frame: NDArray[np.uint8]) -> Detections:
         found = model.predict(frame, threshold=threshold)
-        # pycocotools reads columns. Transposing plane by plane takes a third of np.asfortranarray's time.
+        # pycocotools reads columns; transposing plane by plane takes a third of np.asfortranarray's time.
         planes = (cv2.transpose(mask.view(np.uint8)).T for mask in found.mask)
         return Detections(
             image_size=(frame.shape[0], frame.shape[1]),

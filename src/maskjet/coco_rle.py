@@ -32,7 +32,6 @@ BYTES_PER_COUNT = 7
 MOST_PIXELS = 2 ** (5 * BYTES_PER_COUNT - 1) - 1
 """Most pixels of a mask such that its counts and their differences fit into BYTES_PER_COUNT bytes."""
 _MOST_SIDE = 2**31 - 1  # so that the product of two fits into 64 bits
-_MOST_SUM = 2**62  # of counts if the mask's size is unknown; leaves room to add one more
 
 
 def encode(masks: NDArray[Any]) -> list[dict[str, Any]]:
@@ -76,18 +75,6 @@ def counts_to_string(counts: Sequence[int] | Counts) -> bytes:
     array = _run_lengths(counts)
     buffer = np.empty(BYTES_PER_COUNT * len(array), dtype=np.uint8)
     return buffer[: write_string(array, buffer)].tobytes()
-
-
-def string_to_counts(string: bytes | str) -> Counts:
-    """Expand COCO's string to run lengths.
-
-    Raises:
-        InputError: The string is malformed: a character out of range, cut off, or a negative run.
-    """
-    if not isinstance(string, bytes | str):
-        raise InputError(f"counts must be a COCO RLE string, got {_shorten(string)}.")
-    counts, _ = _expand(string, _MOST_SUM)
-    return counts
 
 
 def to_json(rle: RLE) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from maskjet.errors import InputError, UnsupportedError
+from maskjet.errors import InputError, UnsupportedError, suggest
 
 if TYPE_CHECKING:
     import torch
@@ -65,21 +65,23 @@ class EngineConfig:
         hints = typing.get_type_hints(type(self))
         for name in ("precision", "engine", "resample"):
             known = typing.get_args(hints[name])
-            if getattr(self, name) not in known:
-                raise InputError(f"{name} must be one of {known}, got {getattr(self, name)!r}.")
+            _check_choice(name, getattr(self, name), known)
         self._check_implementation()
         for name in ("max_detections", "batch", "graphs"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise InputError(f"{name} must be a whole number, got {value!r}.")
+            if value < 1:
+                raise InputError(f"{name} must be at least 1, got {value}.")
 
     def _check_implementation(self) -> None:
         known, steps = typing.get_args(Implementation), typing.get_args(Step)
         by_step = self.implementation if isinstance(self.implementation, Mapping) else {steps[0]: self.implementation}
         for step, name in by_step.items():
             if step not in steps:
-                raise InputError(f"implementation must name steps of {steps}, got {step!r}.")
-            if name not in known:
-                raise InputError(f"implementation must be one of {known}, got {name!r}.")
+                end = suggest(step, steps, lists=False)
+                raise InputError(f"implementation must name steps of {steps}, got {step!r}{end}")
+            _check_choice("implementation", name, known)
 
     def implementation_of(self, step: Step) -> Implementation:
         """The implementation asked for one step."""
@@ -141,6 +143,11 @@ class EngineConfig:
                 step: name for step, _, name in (part.partition("=") for part in by_step.split(","))
             }
         return cls(**found)
+
+
+def _check_choice(name: str, given: object, known: tuple[str, ...]) -> None:
+    if given not in known:
+        raise InputError(f"{name} must be one of {known}, got {given!r}{suggest(given, known, lists=False)}")
 
 
 def _parse(name: str, text: str, kind: type) -> Any:

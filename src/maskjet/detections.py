@@ -2,26 +2,62 @@
 
 from __future__ import annotations
 
+import json
 import math
 import operator
-from collections.abc import Mapping, Sequence
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from maskjet import coco_rle, limits
-from maskjet.errors import InputError, border
+from maskjet.errors import InputError, border, suggest
 from maskjet.extras import require
+from maskjet.printing import printable
 
 if TYPE_CHECKING:
+    import pandas
     import supervision
 
+    from maskjet.media.images import Origin
+    from maskjet.model import ImageLike
 
-@dataclass(frozen=True, eq=False)
+_MOST_CLASSES = 8  # that `repr` counts one by one
+_GREY = 128  # of the canvas where there is no image
+
+
+class DrawOptions(TypedDict, total=False):
+    """Options of `Detections.draw`, `save` and `show`: the fields of `maskjet.media.drawing.DrawStyle`."""
+
+    boxes: bool
+    labels: bool
+    scores: bool
+    masks: bool
+    outlines: bool
+    line_width: float | None
+    color_by: Literal["class", "instance"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Detections:
-    """The instances found on one image, most confident first."""
+    """The instances found on one image, most confident first.
+
+    Examples:
+        >>> import maskjet
+        >>> found = maskjet.load("demo").predict(maskjet.traffic.sample(seed=3).image)
+        >>> cars = found[(found.class_name == "car") & (found.confidence > 0.8)]
+        >>> 0 < len(cars) < len(found)
+        True
+        >>> found[0].xyxy.shape  # the most confident one
+        (1, 4)
+        >>> [len(one) for one in found] == [1] * len(found)
+        True
+    """
 
     image_size: tuple[int, int]
     """(height, width) of the image in pixels."""
@@ -35,6 +71,7 @@ class Detections:
     """n COCO RLEs, {"size": [H, W], "counts": bytes}; None from a detector without masks."""
     class_names: Mapping[int, str] = field(default_factory=dict)
     """Class id to name; a class without a name is called by its id."""
+    _origin: ClassVar[Origin | None] = None  # where `draw` gets the image; set on single instances by `remember`
 
     def __post_init__(self) -> None:
         try:  # plain Python throughout: this runs for every frame
@@ -69,12 +106,41 @@ class Detections:
     def __len__(self) -> int:
         return len(self.xyxy)
 
-    def __getitem__(self, index: slice | Sequence[int] | NDArray[Any]) -> Detections:
-        """Select detections by a slice, a boolean mask or an array of positions."""
-        picked = np.arange(len(self))[index]
-        if picked.ndim != 1:
-            raise InputError(f"index must pick a list of detections, got {index!r}; use [{index}:{index}+1] for one.")
-        return Detections(
+    def __repr__(self) -> str:
+        height, width = self.image_size
+        counts = Counter(self._names()).most_common()
+        shown = [f"{count} {printable(name)}" for name, count in counts[:_MOST_CLASSES]]
+        if len(counts) > _MOST_CLASSES:
+            others = sum(count for _, count in counts[_MOST_CLASSES:])
+            shown.append(f"{others} of {len(counts) - _MOST_CLASSES} other classes")
+        found = f": {', '.join(shown)}" if shown else ""
+        return f"Detections({len(self)} on {width}×{height}{found}; {'no masks' if self.rle is None else 'masks'})"
+
+    def __iter__(self) -> Iterator[Detections]:
+        """The detections one by one, each as `Detections` of one."""
+        return (self[i] for i in range(len(self)))
+
+    def __getitem__(
+        self, index: int | slice | Sequence[int] | Sequence[bool] | NDArray[np.bool_] | NDArray[np.integer[Any]]
+    ) -> Detections:
+        """Select detections.
+
+        Args:
+            index: A position, also from the end, for `Detections` of one; a slice; a boolean mask, one value per
+                detection; or a list of positions.
+
+        Raises:
+            IndexError: A position is beyond the end.
+            InputError: A mask has another length, or the index is none of these.
+
+        Examples:
+            >>> import maskjet
+            >>> found = maskjet.load("demo").predict(maskjet.traffic.sample(seed=3).image)
+            >>> len(found[0]), len(found[:2]), len(found[found.confidence > 2])
+            (1, 2, 0)
+        """
+        picked = _pick(index, len(self))
+        selected = Detections(
             image_size=self.image_size,
             xyxy=self.xyxy[picked],
             confidence=self.confidence[picked],
@@ -82,11 +148,18 @@ class Detections:
             rle=None if self.rle is None else [self.rle[i] for i in picked],
             class_names=self.class_names,
         )
+        if self._origin is not None:
+            selected.remember(self._origin)
+        return selected
 
     @property
-    def class_name(self) -> list[str]:
-        """The name of each detection's class."""
-        return [self.class_names.get(int(class_id), str(class_id)) for class_id in self.class_id]
+    def class_name(self) -> NDArray[np.str_]:
+        """NumPy str [n]: the name of each detection's class; `found[found.class_name == "car"]` picks some."""
+        return np.array(self._names(), dtype=np.str_)
+
+    def _names(self) -> list[str]:
+        """`class_name` as Python's own text, which NumPy's ends at trailing zeros."""
+        return [self.class_names.get(class_id, str(class_id)) for class_id in self.class_id.tolist()]
 
     @property
     def area(self) -> NDArray[np.int64]:
@@ -135,9 +208,24 @@ class Detections:
             mask=None if self.rle is None else self.masks(),
             confidence=self.confidence.copy(),
             class_id=self.class_id.astype(int),
-            data={"class_name": np.array(self.class_name, dtype=str)},
+            data={"class_name": self.class_name},
         )
         return found
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Convert to a `pandas.DataFrame` with a row per detection, most confident first.
+
+        Returns:
+            Columns class_id, class_name, confidence, x1, y1, x2, y2 (pixels) and area (pixels, as `area`).
+
+        Raises:
+            MissingDependencyError: pandas is not installed.
+        """
+        library = require("pandas", extra="pandas", purpose="to_pandas()")
+        corners = dict(zip(("x1", "y1", "x2", "y2"), self.xyxy.T.copy(), strict=True))
+        columns = {"class_id": self.class_id.copy(), "class_name": self._names(), "confidence": self.confidence.copy()}
+        table: pandas.DataFrame = library.DataFrame({**columns, **corners, "area": self.area})
+        return table
 
     def to_coco(self, image_id: int, category_ids: Mapping[int, int] | None = None) -> list[dict[str, Any]]:
         """Convert to entries of a COCO results file, in JSON types.
@@ -177,7 +265,7 @@ class Detections:
             InputError: A box or confidence is not finite: JSON has no such numbers.
         """
         self._check_is_json()
-        rows = zip(self.class_id.tolist(), self.class_name, self.confidence.tolist(), self.xyxy.tolist(), strict=True)
+        rows = zip(self.class_id.tolist(), self._names(), self.confidence.tolist(), self.xyxy.tolist(), strict=True)
         found = [
             {"class_id": class_id, "class_name": name, "confidence": confidence, "xyxy": xyxy}
             for class_id, name, confidence, xyxy in rows
@@ -185,6 +273,146 @@ class Detections:
         for entry, rle in zip(found, self.rle or [], strict=False):
             entry["rle"] = coco_rle.to_json(rle)
         return {"size": list(self.image_size), "has_masks": self.rle is not None, "detections": found}
+
+    @overload
+    def to_json(self, path: None = None) -> str: ...
+    @overload
+    def to_json(self, path: str | os.PathLike[str]) -> None: ...
+
+    def to_json(self, path: str | os.PathLike[str] | None = None) -> str | None:
+        """Convert to JSON: what `as_dict` returns, as text or as a file.
+
+        Args:
+            path: Path of a file, which takes its name when it is whole; None for text.
+
+        Returns:
+            The text; None if a file was written.
+
+        Raises:
+            InputError: A box or confidence is not finite: JSON has no such numbers.
+            OutputError: The file can't be written.
+
+        Examples:
+            >>> import json, maskjet
+            >>> found = maskjet.load("demo").predict(maskjet.traffic.sample(seed=3).image)
+            >>> again = maskjet.Detections.from_dict(json.loads(found.to_json()))
+            >>> again.rle == found.rle
+            True
+        """
+        if path is None:
+            return json.dumps(self.as_dict(), allow_nan=False)
+        from maskjet.files import write_json
+
+        write_json(os.fspath(path), self.as_dict(), "path")
+        return None
+
+    def remember(self, origin: Origin) -> None:
+        """Remember where the image is to be had, for `draw`; it is no field, and not compared, written or printed."""
+        object.__setattr__(self, "_origin", origin)
+
+    def draw(self, image: ImageLike | None = None, **style: Unpack[DrawOptions]) -> NDArray[np.uint8]:
+        """Draw the detections into a copy of their image.
+
+        Args:
+            image: The image, of any kind that `predict` takes. None is the one that `predict` saw: a file is read
+                again; an array, tensor or PIL image is only remembered while something else holds it. Frames of
+                `stream` are in hand: `found.draw(frame.image)`.
+            **style: What is drawn, and how: boxes, labels, scores, masks and outlines (True or False), line_width in
+                pixels, color_by "class" or "instance"; see `maskjet.media.drawing.DrawStyle`.
+
+        Returns:
+            uint8 [H, W, 3], RGB.
+
+        Raises:
+            InputError: No image is given and none is remembered, or it is of another size; or a style is unknown.
+
+        Examples:
+            >>> import maskjet
+            >>> image = maskjet.traffic.sample(seed=3).image
+            >>> found = maskjet.load("demo").predict(image)
+            >>> found.draw().shape == image.shape
+            True
+        """
+        pixels = self._image() if image is None else _read(image)
+        if pixels is None:
+            raise InputError(
+                "image must be given, as the one that these detections were found on is not held any more: "
+                "draw(image), save(path, image) or show(image)."
+            )
+        if pixels.shape[:2] != tuple(self.image_size):
+            (height, width), (wanted_height, wanted_width) = pixels.shape[:2], self.image_size
+            raise InputError(
+                f"image must be the one of these detections, {wanted_width}×{wanted_height}, got {width}×{height}."
+            )
+        return _draw(pixels, self, style)
+
+    def save(self, path: str | os.PathLike[str], image: ImageLike | None = None, **style: Unpack[DrawOptions]) -> None:
+        """Write the image with the detections drawn in; or, to a .json, what `to_json` writes.
+
+        Args:
+            path: Path of a .jpg, .png, .webp, .bmp, .tif or .json file, which takes its name when it is whole.
+            image: The image; see `draw`.
+            **style: Options of `draw`.
+
+        Raises:
+            InputError: As in `draw`; or the path has another suffix, or is that of the image itself.
+            OutputError: The file can't be written.
+
+        Examples:
+            >>> import maskjet, pathlib, tempfile
+            >>> image = maskjet.traffic.sample(seed=3).image
+            >>> found = maskjet.load("demo").predict(image)
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     found.save(f"{folder}/street.jpg")
+            ...     [path.name for path in pathlib.Path(folder).iterdir()]
+            ['street.jpg']
+        """
+        from maskjet.files import is_same_file
+        from maskjet.media import showing
+
+        suffix = Path(path).suffix.lower()
+        if suffix == ".json":
+            self.to_json(path)
+            return
+        if suffix not in showing.SUFFIXES:
+            raise InputError(f"path must end in {', '.join(showing.SUFFIXES)} or .json, got {os.fspath(path)!r}.")
+        given = image if isinstance(image, str | os.PathLike) else None
+        remembered = None if self._origin is None else self._origin.path
+        if any(source is not None and is_same_file(path, source) for source in (given, remembered)):
+            raise InputError(f"path must not be the image's own, {os.fspath(path)!r} would be overwritten.")
+        showing.write(path, self.draw(image, **style))
+
+    def show(self, image: ImageLike | None = None, **style: Unpack[DrawOptions]) -> None:
+        """Show the image with the detections drawn in: in a notebook's output, else in a window.
+
+        Args:
+            image: The image; see `draw`.
+            **style: Options of `draw`.
+
+        Raises:
+            InputError: As in `draw`.
+            UnsupportedError: There is neither a notebook nor a display.
+            MissingDependencyError: Pillow, which opens windows, is not installed.
+        """
+        from maskjet.media import showing
+
+        showing.show(self.draw(image, **style), title=repr(self))
+
+    def _repr_png_(self) -> bytes:
+        """A PNG for notebooks; on a grey canvas where the image is not held any more."""
+        from maskjet.media import showing
+
+        try:
+            pixels = self._image()
+        except InputError:  # the file is gone
+            pixels = None
+        if pixels is None or pixels.shape[:2] != tuple(self.image_size):
+            pixels = np.full((*self.image_size, 3), _GREY, dtype=np.uint8)
+        return showing.encode(_draw(pixels, self, {}), ".png")
+
+    def _image(self) -> NDArray[np.uint8] | None:
+        """The image that `predict` saw; None if nothing holds it any more."""
+        return None if self._origin is None else self._origin.image()
 
     def _check_is_json(self) -> None:
         is_finite = np.isfinite(self.xyxy).all(axis=1) & np.isfinite(self.confidence)
@@ -216,6 +444,45 @@ class Detections:
                     n: _text("class_name", entry["class_name"]) for n, entry in zip(class_id, found, strict=True)
                 },
             )
+
+
+def _pick(index: Any, count: int) -> NDArray[np.intp]:
+    """The positions that an index of `Detections` picks, all within 0..count - 1."""
+    if isinstance(index, slice):
+        return np.arange(count)[index]
+    chosen: NDArray[Any] = np.asarray(index)
+    if chosen.ndim == 0 and chosen.dtype.kind in "iu":
+        chosen = chosen[None]
+    if chosen.ndim == 1 and chosen.dtype == np.bool_:
+        if len(chosen) != count:
+            raise InputError(f"index must be a mask with one value per detection, {count}, got {len(chosen)} values.")
+        return np.flatnonzero(chosen)
+    if chosen.ndim != 1 or (chosen.dtype.kind not in "iu" and chosen.size):
+        raise InputError(
+            "index must be a position, a slice, a mask or a list of positions, got "
+            f"{index if isinstance(index, str | int | float) else type(index).__name__!r}; "
+            'for a class, use found[found.class_name == "car"].'
+        )
+    beyond = chosen[(chosen < -count) | (chosen >= count)]
+    if beyond.size:
+        raise IndexError(f"index must be below the number of detections, {count}, got {beyond[0]}.")
+    return np.arange(count)[chosen.astype(np.intp)]
+
+
+def _read(image: Any) -> NDArray[np.uint8]:
+    from maskjet.media.images import to_image
+
+    return to_image(image, "image")
+
+
+def _draw(image: NDArray[np.uint8], detections: Detections, style: DrawOptions) -> NDArray[np.uint8]:
+    from maskjet.media.drawing import DrawStyle, draw
+
+    known = DrawOptions.__annotations__
+    for name in style:
+        if name not in known:
+            raise InputError(f"style must be options of draw(), got {name!r}{suggest(name, known)}")
+    return draw(image, detections, DrawStyle(**style))
 
 
 def _whole(name: str, value: Any, least: int | None = None) -> int:

@@ -13,27 +13,56 @@ MaskjetError
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 
 class MaskjetError(Exception):
-    """Base class of all errors that maskjet raises on purpose."""
+    """Base class of all errors that maskjet raises on purpose.
+
+    Examples:
+        >>> import maskjet
+        >>> try:
+        ...     maskjet.load("demmo")
+        ... except maskjet.MaskjetError as error:
+        ...     print(error)
+        model must be a name or a checkpoint's path that exists, got 'demmo'; did you mean 'demo'?
+    """
 
 
 class InputError(MaskjetError, ValueError):
-    """An argument has the wrong type, shape or value."""
+    """An argument has the wrong type, shape or value; also a `ValueError`.
+
+    Examples:
+        >>> import maskjet
+        >>> maskjet.load("demo", threshold=1.5)
+        Traceback (most recent call last):
+        maskjet.errors.InputError: threshold must be 0..1, got 1.5.
+    """
 
 
 class SourceError(InputError):
-    """A source, file or stream can't be opened or read."""
+    """A source, file or stream can't be opened or read; also an `InputError`.
+
+    Examples:
+        >>> import maskjet
+        >>> model = maskjet.load("demo")
+        >>> next(model.stream("nowhere.mp4"))
+        Traceback (most recent call last):
+        maskjet.errors.SourceError: source must exist, 'nowhere.mp4' does not.
+    """
 
 
 class FrameError(InputError):
-    """One frame of a source can't be decoded or processed.
+    """One frame of a source can't be decoded or processed; also an `InputError`.
 
     Attributes:
         index: The frame's position in its source, from 0.
+
+    Examples:
+        >>> import maskjet
+        >>> maskjet.FrameError("Frame 7 is damaged.", index=7).index
+        7
     """
 
     def __init__(self, message: str, *, index: int) -> None:
@@ -42,22 +71,49 @@ class FrameError(InputError):
 
 
 class OutputError(MaskjetError, OSError):
-    """A result can't be written."""
+    """A result can't be written; also an `OSError`.
+
+    Examples:
+        >>> import maskjet
+        >>> found = maskjet.load("demo").predict(maskjet.traffic.sample(seed=3).image)
+        >>> found.save("/dev/null/found.json")  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        maskjet.errors.OutputError: path must be writable, '/dev/null/found.json' is not: ...
+    """
 
 
 class CheckpointError(MaskjetError, ValueError):
-    """A weights file is missing, damaged or of another network."""
+    """A weights file is missing, damaged or of another network; also a `ValueError`.
+
+    Examples:
+        >>> import maskjet
+        >>> maskjet.load("rf-detr-seg-nano", weights="nowhere.pt")
+        Traceback (most recent call last):
+        maskjet.errors.CheckpointError: weights must be a file, got 'nowhere.pt', which does not exist.
+    """
 
 
 class UnsupportedError(MaskjetError, RuntimeError):
-    """A request can't run on this machine or this input."""
+    """A request can't run on this machine or this input; also a `RuntimeError`.
+
+    Examples:
+        >>> import maskjet
+        >>> maskjet.load("demo", device="cpu", precision="fp16")
+        Traceback (most recent call last):
+        maskjet.errors.UnsupportedError: precision='fp16' needs a GPU; on a CPU use precision='bf16' or 'fp32'.
+    """
 
 
 class DeviceError(MaskjetError, RuntimeError):
-    """The device failed on a frame, or did not answer.
+    """The device failed on a frame, or did not answer; also a `RuntimeError`.
 
     Attributes:
         index: The frame's position in its source, or the image's in a list, from 0.
+
+    Examples:
+        >>> import maskjet
+        >>> maskjet.DeviceError("The device failed on frame 7 of 'a.mp4'.", index=7).index
+        7
     """
 
     def __init__(self, message: str, *, index: int) -> None:
@@ -66,7 +122,13 @@ class DeviceError(MaskjetError, RuntimeError):
 
 
 class MissingDependencyError(MaskjetError, ImportError):
-    """An optional package is not installed."""
+    """An optional package is not installed; the message has the command that installs it. Also an `ImportError`.
+
+    Examples:
+        >>> import maskjet
+        >>> issubclass(maskjet.MissingDependencyError, ImportError)
+        True
+    """
 
 
 def explain(error: Exception) -> str:
@@ -77,6 +139,32 @@ def explain(error: Exception) -> str:
 def first_line(error: BaseException) -> str:
     """The first line of an error's message; its class's name if the message is empty."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def suggest(name: object, known: Iterable[str], *, lists: bool = True) -> str:
+    """The end of a message about a misspelt name: the closest known one, or all of them if none is close.
+
+    Args:
+        name: What was given instead of a known name, of any type.
+        known: The valid names, at least one; case does not count.
+        lists: Whether to list the known names if none is close; False where the message has them already.
+
+    Examples:
+        >>> suggest("tuck", ["car", "truck", "bus"])
+        "; did you mean 'truck'?"
+        >>> suggest("zebra", ["car", "truck", "bus"])
+        '; known: car, truck, bus.'
+        >>> suggest("zebra", ["car", "truck", "bus"], lists=False)
+        '.'
+    """
+    from difflib import get_close_matches  # here, so that `import maskjet` does not wait for it
+
+    names = list(known)
+    by_folded = {each.casefold(): each for each in reversed(names)}
+    close = get_close_matches(name.casefold(), by_folded, n=1) if isinstance(name, str) else []
+    if close:
+        return f"; did you mean {by_folded[close[0]]!r}?"
+    return f"; known: {', '.join(names)}." if lists else "."
 
 
 @contextmanager

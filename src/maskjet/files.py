@@ -151,6 +151,13 @@ def replacing(path: str | Path, name: str = "out", *, is_durable: bool = True) -
         raise
 
 
+def is_same_file(path: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
+    """Whether two paths, by whatever names, are one file that exists."""
+    with suppress(OSError):
+        return Path(path).samefile(other)
+    return False
+
+
 def write_json(path: str | Path, value: Any, name: str = "report") -> None:
     """Write a value as indented JSON; an existing file is replaced once the new one is whole.
 

@@ -1,7 +1,11 @@
 """Rewrites that make two-stage detectors faster, with the same detections.
 
-fast = maskjet.rewrites.optimize(torchvision.models.detection.maskrcnn_resnet50_fpn(weights="DEFAULT").eval())
-model = maskjet.load(fast)
+Examples:
+    >>> import maskjet, torchvision
+    >>> options = {"weights": None, "weights_backbone": None, "min_size": 64, "max_size": 96}
+    >>> detector = torchvision.models.detection.fasterrcnn_mobilenet_v3_large_fpn(**options).eval()
+    >>> fast = maskjet.rewrites.optimize(detector)
+    >>> model = maskjet.load(fast)
 """
 
 from maskjet.networks.torchvision.detector import StaticDetector

@@ -169,7 +169,7 @@ class TestCapture:
     @pytest.mark.parametrize(
         ("images", "message"),
         [
-            ([picture(0, OTHER_SIZE)], r"captured sizes 3×64×96, got 3×90×70\. Capture the model once more"),
+            ([picture(0, OTHER_SIZE)], r"captured sizes 3×64×96, got 3×90×70\. Capture the model again"),
             ([picture(0), picture(1)], "got 3×64×96, 3×64×96"),
             ([], "got none"),
             ([picture(0).double()], "images must be torch.float32 on cpu, got torch.float64 on cpu"),

@@ -81,7 +81,7 @@ def test_a_wrong_variant_gets_no_time(tmp_path, monkeypatch):
 def test_without_pycocotools_a_sentence_says_so(monkeypatch):
     monkeypatch.setitem(sys.modules, "pycocotools", None)
     report = bench_ops.run(runs=1, only=["select"])
-    assert "pycocotools is not installed, so it was not compared with" in str(report)
+    assert "pycocotools is left out, since it is not installed" in str(report)
 
 
 def test_a_device_that_is_not_here():

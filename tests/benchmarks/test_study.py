@@ -69,9 +69,9 @@ def test_what_is_not_there_is_not_compared(folder, tmp_path):
     pairs = [(r.expected["name"], r.actual["name"]) for part in report.parts for a in part.answers for r in a.reports]
     assert pairs == [("preprocess: reference", "preprocess: cv2 itself")]
     shutil.copy(folder / "demo" / "fp32.npz", tmp_path / "demo" / "preprocess_reference.npz")
-    with pytest.raises(SourceError, match=r"must be a dump of .'preprocess: reference'.*, it is of .'fp32'"):
+    with pytest.raises(SourceError, match=r"must be a dump of .'preprocess: reference'.*, got one of .'fp32'"):
         study.compare(tmp_path, images=3, size_hw=SIZE)
-    with pytest.raises(SourceError, match=r"must be a dump of .*'count': 4.*, it is of .*'count': 3"):
+    with pytest.raises(SourceError, match=r"must be a dump of .*'count': 4.*, got one of .*'count': 3"):
         study.compare(folder, images=4, size_hw=SIZE)
     (tmp_path / "demo" / "preprocess_reference.npz").write_bytes(b"")
     with pytest.raises(SourceError, match="must be a dump"):
@@ -121,3 +121,14 @@ def test_nano_runs_too(tmp_path):
     assert found.measurements[0].confidence_difference.max < 1e-3
     dump = Dump.load(tmp_path / "nano" / "rfdetr_predict_no_TF32.npz")
     assert dump.variant["program"] == "rfdetr_ieee"
+
+
+def test_images_are_kept_as_they_were_read():
+    streets = study.Traffic(3, SIZE)
+    kept = study.KeptImages(streets)
+    expected = list(streets.read(1))
+    for _ in range(2):
+        assert [name for name, _ in kept.read(1)] == [name for name, _ in expected]
+        assert all((image == other).all() for (_, image), (_, other) in zip(kept.read(1), expected, strict=True))
+    assert (kept.length, kept.describe()) == (3, streets.describe())
+    assert kept.truth() == streets.truth()

@@ -90,7 +90,7 @@ def test_a_rung_that_finds_something_else_is_an_error(monkeypatch):
     rungs["again"] = contenders.EngineRung("again", "", {"engine": "eager", "compile": False})
     monkeypatch.setattr(contenders, "RUNGS", rungs)
     monkeypatch.setattr(video, "build", cheat)
-    with pytest.raises(MaskjetError, match="again does not find what kernels does"):
+    with pytest.raises(MaskjetError, match="again must find exactly the same as kernels"):
         video.run(sizes_hw=[(96, 160)], config=CPU, frames=3, runs=1, only=["kernels", "again"])
 
 

@@ -14,6 +14,7 @@ import torch
 
 from benchmarks.planted import randomise
 from maskjet.config import EngineConfig
+from maskjet.errors import InputError
 from maskjet.model import Model
 from maskjet.networks.rfdetr import RFDETR
 from tests.networks.test_network import TINY, tiny_network
@@ -139,6 +140,137 @@ def test_a_replay_waits_for_nothing_and_allocates_nothing():
         finally:
             torch.cuda.set_sync_debug_mode("default")
         assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
+
+
+CHOICES = [
+    {},
+    {"threshold": 0.0},
+    {"threshold": 0.1},
+    {"threshold": {"a": 1.0, "c": 0.02}, "classes": ["a", "c"]},
+    {"classes": ["a"], "threshold": 0.0},
+    {"max_detections": 2},
+]
+"""Arguments of single calls: more, fewer and other detections than those of a model with a threshold of 0.02."""
+
+
+def captured(graph):
+    """The graphs of all slots that a model has."""
+    return {id(one._graph) for slot in graph._engine._idle for one in slot.graphs if one.is_captured}
+
+
+def test_what_a_call_chooses_equals_what_is_loaded_and_captures_nothing():
+    graph = model()
+    frames = [image(176, 312, seed) for seed in range(3)]
+    for frame in frames:
+        graph.predict(frame)
+    before, counts = captured(graph), set()
+    assert len(before) == 1
+    for choices in [*CHOICES, *reversed(CHOICES)]:
+        most = {name: value for name, value in choices.items() if name == "max_detections"}
+        config = EngineConfig(device="cuda", compile=False, engine="eager", **most)
+        loaded = {"threshold": 0.02, **{name: value for name, value in choices.items() if name not in most}}
+        eager = Model(tiny_network(), config, **loaded)
+        for frame in frames:
+            expected = eager.predict(frame)
+            assert_same(graph.predict(frame, **choices), expected)
+            ((_, streamed),) = graph.stream([frame], depth=1, **choices)
+            assert_same(streamed, expected)
+            counts.add(len(expected))
+    assert len(counts) > 3
+    assert captured(graph) == before
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4])
+def test_streams_and_calls_side_by_side_keep_their_own_choices(depth):
+    """In turns in one thread, then in several threads: slots go from one to the other with other values each time."""
+    graph = model()
+    images = [image(176, 312, seed) for seed in range(6)]
+    expected = [[graph.predict(one, **choices) for one in images] for choices in CHOICES]
+    assert len({tuple(map(len, found)) for found in expected}) == len(CHOICES)
+    three = range(0, 6, 2)
+    streams = {
+        number: graph.stream((images[n % 6] for n in range(40)), depth=depth, **CHOICES[number]) for number in three
+    }
+    for turn in range(40):
+        for number, stream in streams.items():
+            frame, found = next(stream)
+            assert frame.index == turn
+            assert_same(found, expected[number][turn % 6])
+        other = turn % 6
+        assert_same(graph.predict(images[other], **CHOICES[other]), expected[other][other])
+    for stream in streams.values():
+        stream.close()
+    wrong = []
+
+    def work(number):
+        try:
+            for frame, found in graph.stream((images[n % 6] for n in range(120)), depth=depth, **CHOICES[number]):
+                assert_same(found, expected[number][frame.index % 6])
+                if frame.index % 10 == 0:  # from a slot that another choice may have had
+                    other = (number + 1) % 6
+                    assert_same(graph.predict(images[0], **CHOICES[other]), expected[other][0])
+        except BaseException as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=[number]) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+        assert not thread.is_alive()
+    assert wrong == []
+
+
+def test_a_call_does_not_change_frames_in_flight():
+    """Nor does one change those that wait for their result while other slots take other values."""
+    graph = model()
+    frames = [image(720, 1280, seed) for seed in range(4)]
+    few, every = ([graph.predict(frame, threshold=threshold) for frame in frames] for threshold in (0.1, 0.0))
+    assert [len(one) for one in few] != [len(one) for one in every]
+    for _ in range(20):
+        stream = graph.stream(iter(frames), depth=4, threshold=0.1)
+        first = next(stream)[1]  # now the other three are in flight
+        assert_same(graph.predict(frames[0], threshold=0.0), every[0])
+        for found, expected in zip([first, *(found for _, found in stream)], few, strict=True):
+            assert_same(found, expected)
+
+
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning")
+def test_other_values_cost_no_wait_and_no_memory():
+    graph = model()
+    chosen = [graph._choose(threshold, None, None) for threshold in (0.0, 0.1, 0.3)]
+    frames = [torch.from_numpy(image(176, 312, seed)) for seed in range(6)]
+    with graph._engine.lease(1) as (slot,):
+        for frame in frames[:3]:
+            slot.submit([frame], 1)
+            slot.result()
+        torch.cuda.synchronize()
+        before, counts = torch.cuda.memory_stats()["allocation.all.allocated"], []
+        try:
+            torch.cuda.set_sync_debug_mode("error")
+            for number, frame in enumerate(frames):
+                slot.postprocessing = chosen[number % 3]
+                slot.submit([frame], 1)
+                counts.append(len(slot.result()[0]))
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
+    assert counts == [len(graph.predict(frame, threshold=(0.0, 0.1, 0.3)[n % 3])) for n, frame in enumerate(frames)]
+    assert len(set(counts)) > 1
+
+
+def test_floating_tensors_on_the_gpu_are_the_same_image():
+    graph = model()
+    for seed in range(3):
+        array = image(120, 90, seed)
+        given = (torch.from_numpy(array).cuda().permute(2, 0, 1) / 255).requires_grad_()
+        assert_same(graph.predict(given), graph.predict(array))
+        batch = torch.stack([given, given.flip(2)])
+        for actual, expected in zip(graph.predict(batch), graph.predict([array, array[:, ::-1]]), strict=True):
+            assert_same(actual, expected)
+        assert graph.predict(given).draw().shape == array.shape
+    with pytest.raises(InputError, match=r"image must be scaled to 0\.\.1"):
+        graph.predict(given * 255)
 
 
 def test_graphs_are_kept_up_to_their_bound():

@@ -55,7 +55,8 @@ def test_models_count_their_own_fallbacks_in_threads():
 
     def count(model, times):
         for _ in range(times):
-            work = model._engine.steps.work(1, (4, 4))
+            steps = model._engine.steps
+            work = steps.work(1, (4, 4), steps.rules())
             work.strings.fallbacks["a slower path"] += 1
 
     threads = [threading.Thread(target=count, args=(model, 10 * n)) for n, model in enumerate(models, start=1)]

@@ -13,7 +13,7 @@ from pycocotools.coco import COCO
 
 from maskjet.detections import Detections
 from maskjet.errors import InputError, OutputError
-from maskjet.media.drawing import class_colour, draw
+from maskjet.media.drawing import draw
 from maskjet.media.frames import Frame, ListSource, open_source
 from maskjet.media.sinks import AnnotatedVideo, open_sinks, open_sinks_by_source
 from tests.test_detections import some_detections
@@ -286,36 +286,3 @@ def test_video_codec_is_what_players_play(tmp_path):
     with av.open(str(tmp_path / "out.mp4")) as container:
         stream = container.streams.video[0]
         assert (stream.codec_context.name, stream.pix_fmt) == ("h264", "yuv420p")
-
-
-class TestDrawing:
-    def test_the_mask_is_tinted_and_the_rest_untouched(self):
-        image = np.full((240, 320, 3), 100, np.uint8)
-        found = some_detections(1, size=(240, 320))
-        shown = draw(image, found)
-        assert (image == 100).all()
-        inside = cv2.erode(found.masks()[0].astype(np.uint8), np.ones((9, 9))) > 0
-        expected = 100 * 0.58 + np.array(class_colour(int(found.class_id[0]))) * 0.42
-        np.testing.assert_allclose(np.median(shown[inside], axis=0), expected, atol=2)
-        x1, y1, x2, y2 = found.xyxy[0].astype(int)
-        outside = np.ones((240, 320), bool)
-        outside[max(y1 - 30, 0) : y2 + 4, max(x1 - 4, 0) : x2 + 120] = False
-        assert (shown[outside] == 100).all()
-
-    @pytest.mark.parametrize("size", [(1, 1), (7, 300), (300, 7), (176, 312), (1080, 1920)])
-    def test_any_size(self, size):
-        shown = draw(np.zeros((*size, 3), np.uint8), some_detections(3, size=size))
-        assert shown.shape == (*size, 3)
-        assert shown.any()
-
-    def test_nothing_found_draws_nothing(self):
-        image = np.random.default_rng(0).integers(0, 256, (50, 60, 3), np.uint8)
-        np.testing.assert_array_equal(draw(image, some_detections(0, size=(50, 60))), image)
-
-    def test_boxes_alone(self):
-        found = some_detections(2, size=(90, 120), with_masks=False)
-        assert draw(np.zeros((90, 120, 3), np.uint8), found).any()
-
-    def test_colours_are_stable_and_differ(self):
-        assert class_colour(3) == class_colour(3)
-        assert len({class_colour(class_id) for class_id in range(10)}) == 10

@@ -32,7 +32,7 @@ def test_names_and_paths_are_rfdetrs(model):
 
 
 def test_other_things_are_refused():
-    with pytest.raises(InputError, match="model must be a name or a path, got a int"):
+    with pytest.raises(InputError, match="model must be a name, a path or a torchvision detector, got a int"):
         maskjet.load(5)
     with pytest.raises(InputError, match="weights must be a name or a path, got a int"):
         maskjet.load("demo", weights=5)

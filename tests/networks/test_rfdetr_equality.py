@@ -141,7 +141,7 @@ def _assert_masks_equal(model, image, actual, expected):
         output.logits,
         output.boxes_cxcywh,
         [image.shape[:2]],
-        threshold=steps.thresholds,
+        threshold=steps.postprocessing.thresholds,
         max_detections=300,
         num_select=model.spec.queries,
     )

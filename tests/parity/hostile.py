@@ -6,6 +6,15 @@ import zipfile
 
 import numpy as np
 
+from maskjet.parity.coco_files import check_truth, read_json
+
+
+def read_truth(path):
+    """A COCO data set from a file, checked."""
+    truth = read_json(path)
+    check_truth(truth, repr(str(path)))
+    return truth
+
 
 def unpack(data):
     """A dump's header and arrays."""

@@ -60,6 +60,20 @@ def test_the_worst_come_first_and_are_ten_at_most():
     assert [image.number for image in report.worst] == [1, 3, 0, 2]  # the lost ones were as certain: in their order
 
 
+def test_rounding_is_counted_but_none_of_the_worst():
+    ulps = np.spacing(np.float32(0.9), dtype=np.float32)
+    rounded = detections(confidence=(0.9 - 4 * ulps, 0.75, 0.5))
+    report = check(dump(), dump("two", [rounded, FAULTS["confidence changed"]]))
+    assert report.kinds["confidence changed"] == 2
+    assert report.rounded == dict.fromkeys(KINDS, 0) | {"confidence changed": 1}
+    assert (report.same_images, report.rounded_images) == (2, 1)
+    assert [image.number for image in report.worst] == [1]
+    assert "4 images: 2 the same bit for bit, 1 but for rounding, 0 with another count" in str(report)
+    assert "confidence changed: 2 (1 within rounding)" in str(report)
+    assert report.as_dict()["rounded"]["confidence changed"] == 1
+    assert report.measurements[0].confidence_difference.max == pytest.approx(0.05)  # measured as before
+
+
 def test_one_side_has_nothing():
     report = check(dump(), dump("two", [detections(())] * 4))
     m = report.measurements[0]

@@ -16,7 +16,9 @@ from pycocotools.cocoeval import COCOeval
 from maskjet import coco_rle, traffic
 from maskjet.errors import InputError, MissingDependencyError, SourceError, UnsupportedError
 from maskjet.parity import coco
+from maskjet.parity.coco_files import read_results_file
 from maskjet.traffic.dataset import CATEGORIES, annotate
+from tests.parity.hostile import read_truth
 
 SIZE = (96, 160)
 
@@ -57,7 +59,7 @@ def random_set(seed=0, images=8):
             segmentation = [
                 coco_rle.to_json(rle),
                 [[x, y, x + w, y, x + w, y + h, x, y + h]],
-                {"size": rle["size"], "counts": coco_rle.string_to_counts(rle["counts"]).tolist()},
+                {"size": rle["size"], "counts": coco_rle._expand(rle["counts"], 2**62)[0].tolist()},
             ][2 if is_crowd else number % 2]
             entry = {"image_id": image_id, "category_id": category, "bbox": box, "area": w * h}
             entry |= {"id": len(truth["annotations"]) + 1, "segmentation": segmentation, "iscrowd": int(is_crowd)}
@@ -423,8 +425,9 @@ def test_files_are_read(tmp_path):
     truth, perfect = streets(2)
     for name, content in {"truth": truth, "list": perfect, "object": {"annotations": perfect}}.items():
         (tmp_path / name).write_text(json.dumps(content))
-    assert coco.read_truth(tmp_path / "truth") == truth
-    assert coco.read_results(tmp_path / "list") == coco.read_results(str(tmp_path / "object")) == perfect
+    assert read_truth(tmp_path / "truth") == truth
+    assert read_results_file(tmp_path / "list").entries == perfect
+    assert read_results_file(tmp_path / "object").entries == perfect
 
 
 @pytest.mark.parametrize(
@@ -435,7 +438,7 @@ def test_files_are_read(tmp_path):
         (b"\xff\xfe\xfa", "r.json' must be JSON: "),
     ],
 )
-@pytest.mark.parametrize("read", [coco.read_results, coco.read_truth])
+@pytest.mark.parametrize("read", [read_results_file, read_truth])
 def test_a_file_that_can_not_be_read_is_named(tmp_path, content, message, read):
     if content is not None:
         (tmp_path / "r.json").write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -455,13 +458,13 @@ def test_a_file_that_can_not_be_read_is_named(tmp_path, content, message, read):
 def test_results_in_another_form_are_named(tmp_path, content, message):
     (tmp_path / "r.json").write_text(json.dumps(content))
     with pytest.raises(InputError, match=message):
-        coco.read_results(tmp_path / "r.json")
+        read_results_file(tmp_path / "r.json")
 
 
 def test_a_truth_in_another_form_is_named(tmp_path):
     (tmp_path / "t.json").write_text("[]")
     with pytest.raises(InputError, match=r"t\.json' must be a COCO data set with 'images', got \[\]"):
-        coco.read_truth(tmp_path / "t.json")
+        read_truth(tmp_path / "t.json")
     (tmp_path / "t.json").write_text(json.dumps({"images": [{"id": 1, "width": 2}], "categories": []}))
     with pytest.raises(InputError, match=r"entry 0 of 'images' in '.*t\.json' must have .* as 'height', got nothing"):
-        coco.read_truth(tmp_path / "t.json")
+        read_truth(tmp_path / "t.json")

@@ -12,7 +12,7 @@ from maskjet.parity.coco_files import check_truth, read_results_file
 from maskjet.parity.images import CocoFolder
 from maskjet.parity.numbering import compare_names, find_mismatches
 from tests.parity.dumps import STREETS, dump, truthful
-from tests.parity.hostile import STRANGE, deep, flip, replaced
+from tests.parity.hostile import STRANGE, deep, flip, read_truth, replaced
 
 POLYGON = [[20.0, 20.0, 60.0, 20.0, 60.0, 50.0]]
 
@@ -44,7 +44,7 @@ def use(folder, truth, results):
     (folder / "r.json").write_bytes(results)
     read = read_results_file(folder / "r.json")
     data_set = CocoFolder(folder)
-    coco.read_truth(folder / "annotations.json")
+    read_truth(folder / "annotations.json")
     data_set._listed()
     dump().to_coco(data_set.truth())
     compare_names(data_set.truth(), "a", read.categories)
@@ -92,7 +92,7 @@ def test_flipped_and_cut_files(tmp_path, truth, results):
 
 
 @pytest.mark.parametrize("content", [b"[" * 200_000, b'{"a":' * 100_000, b"9" * 10_000, b"\xff\xfe", b""])
-@pytest.mark.parametrize("read", [coco.read_results, coco.read_truth])
+@pytest.mark.parametrize("read", [read_results_file, read_truth])
 def test_files_that_python_can_not_read(tmp_path, content, read):
     (tmp_path / "r.json").write_bytes(content)
     with pytest.raises(SourceError, match=r"r\.json' must be JSON: "):

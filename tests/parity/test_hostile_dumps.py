@@ -6,13 +6,15 @@ import zipfile
 
 import numpy as np
 import pytest
+import torch
 
 from maskjet import limits
 from maskjet.errors import InputError, MaskjetError, SourceError
 from maskjet.parity.check import check
 from maskjet.parity.dump import Dump
-from maskjet.parity.gate import Limits, judge, write_page
+from maskjet.parity.gate import Limits, judge
 from maskjet.parity.images import streets_from
+from maskjet.parity.page import write_page
 from maskjet.parity.pair import compare
 from maskjet.parity.pictures import write_worst
 from tests.parity.dumps import FAULTS, STREETS, detections, dump
@@ -149,6 +151,18 @@ def test_contradictions_are_named(load, edits, message, tmp_path):
         fields[name] = fields[name].copy()
         fields[name][: len(values)] = values
     with pytest.raises(SourceError, match=f"{REFUSED}({message})"):
+        load(pack(header, fields))
+
+
+def test_a_confidence_rounded_to_bfloat16_may_lie_below_its_threshold(load, good):
+    header, fields = unpack(good)
+    threshold = 2**-5 * (1 + 2**-8)  # halfway between two bfloat16 numbers, so that rounding moves it furthest
+    header["variant"]["threshold"] = threshold
+    fields["confidence"][0] = torch.tensor(threshold).bfloat16()
+    assert fields["confidence"][0] == 2**-5
+    load(pack(header, fields))
+    fields["confidence"][0] = 2**-5 * (1 - 2**-15)
+    with pytest.raises(SourceError, match=f"{REFUSED}confidence must be"):
         load(pack(header, fields))
 
 

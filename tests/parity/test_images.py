@@ -10,7 +10,7 @@ import pytest
 from maskjet import traffic
 from maskjet.errors import InputError, SourceError
 from maskjet.parity import images as images_module
-from maskjet.parity.images import CocoFolder, Files, KeptImages, Traffic, streets_from
+from maskjet.parity.images import CocoFolder, Files, Traffic, streets_from
 
 
 @pytest.fixture
@@ -25,13 +25,12 @@ def assert_same(actual, expected):
         assert np.array_equal(one, other)
 
 
-@pytest.mark.parametrize("kind", ["traffic", "files", "coco", "kept"])
+@pytest.mark.parametrize("kind", ["traffic", "files", "coco"])
 def test_they_can_be_had_again(kind, folder):
     images = {
         "traffic": Traffic(3, (96, 160), seed=4),
         "files": Files(str(folder / "images")),
         "coco": CocoFolder(folder),
-        "kept": KeptImages(CocoFolder(folder)),
     }[kind]
     everything = list(images.read())
     assert len(everything) == images.length == 3

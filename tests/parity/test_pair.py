@@ -1,9 +1,13 @@
 """Pairing: each planted difference is found, and shifts nothing else."""
 
+from dataclasses import replace
+from itertools import groupby
+
 import numpy as np
 import pytest
 
-from maskjet.parity.pair import box_iou, compare, pair, pair_all
+from maskjet import coco_rle
+from maskjet.parity.pair import Pairing, box_iou, compare, pair
 from tests.parity.dumps import detections
 
 SIZE = (20, 30)
@@ -61,7 +65,9 @@ def test_nothing_is_equal_to_nothing():
 
 
 def test_images_add_up():
-    result = pair_all([found(), found()], [found(), found(BOXES[:1], (0,), (0.9,))])
+    result = Pairing()
+    result.add(pair(found(), found()))
+    result.add(pair(found(), found(BOXES[:1], (0,), (0.9,))))
     assert (result.matched, result.missing) == (5, 3)
     assert len(result.mask_ious) == 5
 
@@ -105,3 +111,43 @@ def test_a_confidence_that_crosses_a_limit_is_no_loss():
     assert len(result.mask_ious) == len(result.box_ious) == len(result.strings_are_equal) == 3
     fewer = pair(found(), found(BOXES[1:3], (1, 0), (0.8, 0.7)))
     assert (fewer.missing, fewer.above(0.65).missing) == (2, 1)
+
+
+def test_rounding_is_told_from_a_change():
+    """Of 30 pixels, the longer side, 2**-21 are 1.4e-5; a float32 of 20 is exact to 2**-19."""
+    box, rest = (15, 3, 25, 12), [BOXES[0], BOXES[1], BOXES[3]]
+    for moved, is_rounding in ((2**-19, True), (2**-15, False)):
+        boxes = [rest[0], rest[1], (15, 3, 25 + moved, 12), rest[2]]
+        actual = replace(found(), xyxy=np.array(boxes, np.float32))
+        (difference,) = compare(found(), actual)[1]
+        assert (difference.kind, difference.is_rounding) == ("box moved", is_rounding)
+        assert difference.amount == moved
+        assert f"by {moved:.0e} px: 0 0.70 at ({box[0]}, " in str(difference)  # not "0.00 px"
+    for ulps, is_rounding in ((1, True), (8, True), (9, False)):
+        unsure = np.float32([0.9, 0.8, 0.7, 0.6])
+        unsure[3] -= ulps * np.spacing(unsure[3])
+        (difference,) = compare(found(), replace(found(), confidence=unsure))[1]
+        assert (difference.kind, difference.is_rounding) == ("confidence changed", is_rounding)
+        assert f"by {difference.amount:.0e}: " in str(difference)
+
+
+def test_masks_of_the_same_pixels_in_other_words_have_not_changed():
+    one = found()
+    uncompressed = []
+    for rle in one.rle:
+        runs = [len(list(run)) for _, run in groupby(coco_rle.decode(rle).ravel(order="F"))]
+        uncompressed.append({**rle, "counts": runs})
+    differences = compare(one, replace(one, rle=uncompressed))[1]
+    assert {difference.kind for difference in differences} == {"mask changed"}
+    assert all(difference.is_rounding for difference in differences)
+    assert "mask changed, IoU 1.0000" in str(differences[0])
+
+
+def test_one_pixel_of_a_large_mask_is_a_change():
+    size_hw = (400, 400)
+    one, other = (
+        detections([(0, 0, 400, 400)], (0,), (0.9,), flipped, size_hw=size_hw, class_names={}) for flipped in ((), (0,))
+    )
+    (difference,) = compare(one, other)[1]
+    assert not difference.is_rounding
+    assert str(difference).startswith("mask changed, IoU 1 - 6e-06: ")

@@ -18,11 +18,11 @@ from maskjet.parity import images as images_module
 from maskjet.parity.check import check
 from maskjet.parity.dump import Dump, write_dump
 from maskjet.parity.images import CocoFolder, Files, Traffic
-from maskjet.parity.variants import Variant
+from maskjet.parity.variants import DetectorVariant
 from tests.parity.dumps import BOXES, dump
 from tests.parity.hostile import flip, pack, unpack
 
-VARIANT = Variant("one", EngineConfig(device="cpu"))
+VARIANT = DetectorVariant("one", EngineConfig(device="cpu"))
 STREETS = Traffic(8, (32, 48), seed=3)
 
 
@@ -52,7 +52,7 @@ def fake(monkeypatch):
 
     monkeypatch.setattr(images_module, "_draw", draw)
     monkeypatch.setattr(dump_module, "_PART", 2)
-    monkeypatch.setattr(Variant, "run", run)
+    monkeypatch.setattr(DetectorVariant, "run", run)
     monkeypatch.setattr(dump_module, "describe_run", lambda: dict(dump().run))
     return seen
 
@@ -158,8 +158,8 @@ def test_a_part_of_another_run_ends_the_chain(begun, network, fake):
 def test_parts_of_something_else_are_refused(begun, network, monkeypatch):
     path, _ = begun
     for variant, images in (
-        (Variant("two", VARIANT.config), STREETS),
-        (Variant("one", VARIANT.config, threshold=0.3), STREETS),
+        (DetectorVariant("two", VARIANT.config), STREETS),
+        (DetectorVariant("one", VARIANT.config, threshold=0.3), STREETS),
         (VARIANT, Traffic(8, (32, 48), seed=4)),
     ):
         with pytest.raises(InputError, match=r"one\.npz' was begun with another variant or other images; remove '"):

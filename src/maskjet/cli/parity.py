@@ -72,9 +72,9 @@ def parity_dump(
     """Write the detections of one variant on images to a file."""
     from maskjet.model import read_network
     from maskjet.parity.dump import write_dump
-    from maskjet.parity.variants import Variant
+    from maskjet.parity.variants import DetectorVariant
 
-    variant = Variant(name or out.stem, config, depth=depth, batch=batch, threshold=threshold)
+    variant = DetectorVariant(name or out.stem, config, depth=depth, batch=batch, threshold=threshold)
     chosen = choose_images(images, coco_dir, count, size, seed)
     with progress("detecting", chosen.length) as advance:
         dump = write_dump(out, variant, read_network(model, weights), chosen, on_progress=advance)
@@ -175,6 +175,7 @@ def parity_gate(
     """Check that two dumps differ by no more than some limits, for CI; exits with 1 if one is broken."""
     from maskjet.parity import check, gate
     from maskjet.parity.dump import Dump
+    from maskjet.parity.page import write_page
 
     limits = gate.Limits(max_unmatched, max_dconf, max_dap)
     dumps = Dump.load(expected), Dump.load(actual)
@@ -191,7 +192,7 @@ def parity_gate(
         precision = _evaluate(truth, results, dumps[0].name, resamples)
     verdicts = gate.judge(found, precision, limits)
     if report is not None:
-        gate.write_page(report, found, verdicts, dumps, precision, shown)
+        write_page(report, found, verdicts, dumps, precision, shown)
         print_result(f"wrote {report}")
     _warn([*found.notes, *(precision.notes if precision else ())])
     for verdict in verdicts:

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from weakref import WeakSet
 
 from maskjet.engine.slot import Copier, EagerSlot, GraphSlot, Slot
-from maskjet.engine.steps import Steps
+from maskjet.engine.steps import Postprocessing, Steps
 from maskjet.errors import UnsupportedError
 
 _MOST_SLOTS = 16  # graph slots lent at once: two streams of depth 8, or 16 threads
@@ -61,11 +61,12 @@ class Engine:
             raise UnsupportedError(self.refusal)
 
     @contextmanager
-    def lease(self, count: int) -> Iterator[list[Slot]]:
+    def lease(self, count: int, postprocessing: Postprocessing | None = None) -> Iterator[list[Slot]]:
         """Lend slots to the caller, to be drained and taken back when the context ends.
 
         Args:
             count: Number of slots; without graphs, where nothing overlaps, one is lent.
+            postprocessing: What the slots report meanwhile; None for the model's own.
 
         Raises:
             UnsupportedError: New work is refused, or all slots are lent and none comes back in time.
@@ -73,6 +74,8 @@ class Engine:
         self.check()
         slots = self._take(1 if self.why_no_graph is not None else count)
         try:
+            for slot in slots:
+                slot.postprocessing = postprocessing or self.steps.postprocessing
             yield slots
         finally:
             self._give_back(slots)

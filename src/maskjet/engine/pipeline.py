@@ -21,6 +21,7 @@ from maskjet.detections import Detections
 from maskjet.engine.engine import Engine
 from maskjet.engine.reading import Readers
 from maskjet.engine.slot import Slot
+from maskjet.engine.steps import Postprocessing
 from maskjet.errors import DeviceError, MaskjetError, UnsupportedError, first_line
 from maskjet.media.frames import Frame
 
@@ -65,13 +66,16 @@ class Feed(Protocol):
         """Stop reading."""
 
 
-def run(engine: Engine, open_feed: Callable[[], Feed], depth: int) -> Generator[tuple[Any, Detections]]:
+def run(
+    engine: Engine, open_feed: Callable[[], Feed], depth: int, postprocessing: Postprocessing | None = None
+) -> Generator[tuple[Any, Detections]]:
     """Detect on the images of a feed.
 
     Args:
         engine: Lends the slots.
         open_feed: Opens the feed; called when the slots are lent.
         depth: Batches in flight, at least 1.
+        postprocessing: What is reported; None for the model's own.
 
     Yields:
         Each item with its detections, batch after batch as the feed gave them.
@@ -81,7 +85,7 @@ def run(engine: Engine, open_feed: Callable[[], Feed], depth: int) -> Generator[
         Exception: Any error of `Feed.take` and `Feed.check`.
     """
     flying: deque[Batch] = deque()
-    with engine.lease(depth) as slots, closing(open_feed()) as feed:
+    with engine.lease(depth, postprocessing) as slots, closing(open_feed()) as feed:
         idle = list(slots)
         try:
             while True:
@@ -221,6 +225,7 @@ def stream(
     batch: int,
     drops_late: bool = False,
     stop: threading.Event | None = None,
+    postprocessing: Postprocessing | None = None,
 ) -> Generator[tuple[Frame, Detections]]:
     """Detect on the frames of sources, side by side.
 
@@ -231,6 +236,7 @@ def stream(
         batch: Largest number of frames in a batch, which are all of one size.
         drops_late: Whether newer frames replace waiting ones; see `Readers`.
         stop: Ends the stream once it is set.
+        postprocessing: What is reported; None for the model's own.
 
     Yields:
         Each frame with its detections, the frames of a source in order.
@@ -239,16 +245,19 @@ def stream(
         DeviceError: The device failed on a frame; the frames before it were yielded.
         Exception: The error of a source that broke, when all sources have ended.
     """
-    return run(engine, lambda: _Frames(sources, depth, batch, drops_late=drops_late, stop=stop), depth)
+    return run(engine, lambda: _Frames(sources, depth, batch, drops_late=drops_late, stop=stop), depth, postprocessing)
 
 
-def predict(engine: Engine, load: Callable[[int], torch.Tensor], count: int) -> list[Detections]:
+def predict(
+    engine: Engine, load: Callable[[int], torch.Tensor], count: int, postprocessing: Postprocessing | None = None
+) -> list[Detections]:
     """Detect on images of any sizes, on any device.
 
     Args:
         engine: Lends the slot.
         load: Loads an image by number, uint8 [H, W, 3] RGB; called in its turn.
         count: Number of images.
+        postprocessing: What is reported; None for the model's own.
 
     Returns:
         The detections of each image.
@@ -258,5 +267,7 @@ def predict(engine: Engine, load: Callable[[int], torch.Tensor], count: int) -> 
         UnsupportedError: The engine is closed, or no slot is free in time.
         Exception: Any error of `load`.
     """
-    found = dict(run(engine, lambda: _Images(load, count, engine.steps.config.batch), depth=1)) if count else {}
+    if not count:
+        return []
+    found = dict(run(engine, lambda: _Images(load, count, engine.steps.config.batch), 1, postprocessing))
     return [found[number] for number in range(count)]

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from maskjet.detections import Detections
-from maskjet.engine.steps import Steps, Work
+from maskjet.engine.steps import Postprocessing, Rules, Steps, Work
 from maskjet.errors import first_line
 
 _PATIENCE_S = 30.0  # to wait for a batch, which takes milliseconds
@@ -36,6 +36,9 @@ _PARTS = 2  # stripes; on an H200's host 1,230 frames/s of 1080p from memory wit
 
 class Slot(Protocol):
     """A place for one batch at a time."""
+
+    postprocessing: Postprocessing
+    """What its next batches report; set while the slot is idle. Only other values than before are uploaded."""
 
     def submit(self, images: Sequence[torch.Tensor], batch: int, *, all_cores: bool = False) -> None:
         """Take a batch; returns before it is done.
@@ -105,7 +108,9 @@ class EagerSlot:
     """
 
     def __init__(self, steps: Steps) -> None:
+        self.postprocessing = steps.postprocessing
         self._steps = steps
+        self._rules: Rules | None = None
         self._work: Work | None = None  # for the last kind of batch
         self._images: Sequence[torch.Tensor] = ()
         self._is_working = threading.Lock()
@@ -120,8 +125,12 @@ class EagerSlot:
         with self._is_working:
             images, work = self._images, self._work
             height, width, _ = images[0].shape
+            if self._rules is None:
+                self._rules = self._steps.rules(self.postprocessing)
+            elif self._rules.current is not self.postprocessing:
+                self._rules.take(self.postprocessing)
             if work is None or (work.batch, work.size_hw) != (len(images), (height, width)):
-                work = self._work = self._steps.work(len(images), (height, width))
+                work = self._work = self._steps.work(len(images), (height, width), self._rules)
             frames = images[0][None] if len(images) == 1 else torch.stack([*images])
             work.run(frames.to(self._steps.devices["preprocess"], non_blocking=True))
             return work.read(work.results.cpu().numpy(), len(images))
@@ -173,11 +182,12 @@ class FrameGraph:
     Args:
         steps: The network and its ops.
         kind: The kind of batch to work on.
+        rules: The slot's own, shared by its graphs.
     """
 
-    def __init__(self, steps: Steps, kind: FrameKind) -> None:
+    def __init__(self, steps: Steps, kind: FrameKind, rules: Rules) -> None:
         self.kind = kind
-        self.work = steps.work(kind.batch, kind.size_hw)
+        self.work = steps.work(kind.batch, kind.size_hw, rules)
         """The steps, with their buffers."""
         self._fallbacks = steps.fallbacks
         self._graph: torch.cuda.CUDAGraph | None = None
@@ -263,7 +273,9 @@ class GraphSlot:
     """
 
     def __init__(self, steps: Steps, copier: Copier) -> None:
+        self.postprocessing = steps.postprocessing
         self._steps, self._copier = steps, copier
+        self._rules: Rules | None = None  # made by the first batch, whose error names its frame
         self._stream = torch.cuda.Stream(steps.device)  # type: ignore[no-untyped-call]
         self._downloaded = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._pool = torch.cuda.graph_pool_handle()
@@ -287,11 +299,15 @@ class GraphSlot:
         if is_on_device:
             self._stream.wait_stream(torch.cuda.current_stream(images[0].device))
         with torch.cuda.stream(self._stream):
+            if self._rules is None:
+                self._rules = self._steps.rules(self.postprocessing)
+            elif self._rules.current is not self.postprocessing:
+                self._rules.take(self.postprocessing)  # the last batch is done; this one waits for it on the stream
             graph = self._graphs.pop(kind, None)
             if graph is None:
                 if len(self._graphs) >= self._steps.config.graphs:
                     self._graphs.popitem(last=False)
-                graph = FrameGraph(self._steps, kind)
+                graph = FrameGraph(self._steps, kind, self._rules)
             self._graphs[kind] = graph
             self._copier.copy(graph.rows, images, all_cores=all_cores)
             graph.launch(self._pool)

@@ -25,16 +25,44 @@ from maskjet.ops.selection import MaskQueries, Selection, SizeTable, check_image
 from maskjet.spec import ModelSpec, TwoStageSpec
 
 _CPU = torch.device("cpu")
+_NEVER = 2.0  # exceeded by no score
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Postprocessing:
-    """Which detections are reported, per class of the network's class head."""
+    """Which detections are reported, per class of the network's class head. Compared by identity, never changed."""
 
     thresholds: torch.Tensor
-    """float32 [C]: a score must exceed its class's threshold."""
+    """float32 [C] on the CPU: a score must exceed its class's threshold; above 1 for classes that are dropped."""
     class_map: torch.Tensor
-    """int32 [C]: the class id to report, -1 to drop."""
+    """int32 [C] on the CPU: the class id to report, -1 to drop."""
+    max_detections: int
+    """Most detections per image, the most confident ones; at most the config's."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "thresholds", self.thresholds.where(self.class_map >= 0, _NEVER))
+
+
+class Rules:
+    """A slot's own copy of a `Postprocessing`, on the device that reads it; captured graphs read it at each replay.
+
+    Args:
+        postprocessing: The first values.
+        device: Device of the step that chooses detections.
+    """
+
+    def __init__(self, postprocessing: Postprocessing, device: torch.device) -> None:
+        self.current = postprocessing
+        """What the tensors hold; its own tensors live at least as long as a copy of them is under way."""
+        with torch.inference_mode():  # compiled networks tell such tensors from others
+            self.thresholds = postprocessing.thresholds.to(device, copy=True)
+            self.class_map = postprocessing.class_map.to(device, copy=True)
+
+    def take(self, postprocessing: Postprocessing) -> None:
+        """Copy other values to the device, ordered on the current stream, while no batch of the slot is under way."""
+        self.thresholds.copy_(postprocessing.thresholds, non_blocking=True)
+        self.class_map.copy_(postprocessing.class_map, non_blocking=True)
+        self.current = postprocessing
 
 
 class Steps(ABC):
@@ -43,14 +71,21 @@ class Steps(ABC):
     Args:
         spec: Describes the network.
         config: How to run; its device must exist here.
+        postprocessing: What is reported unless a call asks for something else.
         named: Steps whose implementation the config may choose, each with the type of its first tensor.
     """
 
     compiler: Compiler
     """Gives the network for a batch size, compiled or not."""
 
-    def __init__(self, spec: ModelSpec | TwoStageSpec, config: EngineConfig, named: Mapping[Step, torch.dtype]) -> None:
-        self.spec, self.config = spec, config
+    def __init__(
+        self,
+        spec: ModelSpec | TwoStageSpec,
+        config: EngineConfig,
+        postprocessing: Postprocessing,
+        named: Mapping[Step, torch.dtype],
+    ) -> None:
+        self.spec, self.config, self.postprocessing = spec, config, postprocessing
         self.device = config.resolve_device()
         self.precision, self.dtype = config.resolve_precision(self.device)
         self.choices: dict[str, ops.Choice] = {}
@@ -72,8 +107,12 @@ class Steps(ABC):
         """Compile for this batch size before the first frame."""
 
     @abstractmethod
-    def work(self, batch: int, size_hw: tuple[int, int]) -> Work:
-        """Allocate buffers for batches of frames of one size, and make them ready to run."""
+    def work(self, batch: int, size_hw: tuple[int, int], rules: Rules) -> Work:
+        """Allocate buffers for batches of frames of one size, and make them ready to run; `rules` is shared."""
+
+    def rules(self, postprocessing: Postprocessing | None = None) -> Rules:
+        """Copy a postprocessing, or else the model's own, to the device that chooses detections."""
+        return Rules(postprocessing or self.postprocessing, self.devices.get("select", self.device))
 
     def preprocessing(self, size_hw: tuple[int, int]) -> Mapping[str, Any]:
         """Options of preprocess that stretch frames to a size and normalise them for this network."""
@@ -105,17 +144,18 @@ class Work(ABC):
         steps: The network and its ops.
         batch: Frames that the network sees at once.
         size_hw: (height, width) of each frame, in pixels.
+        rules: Which detections are reported; its values may change between batches.
         marks: Number of 32-bit words after the detections, for the family's own use.
 
     Raises:
         InputError: The frames, or batch times `max_detections`, are too large.
     """
 
-    def __init__(self, steps: Steps, batch: int, size_hw: tuple[int, int], *, marks: int = 0) -> None:
+    def __init__(self, steps: Steps, batch: int, size_hw: tuple[int, int], rules: Rules, *, marks: int = 0) -> None:
         check_frames(torch.empty(batch, *size_hw, 3, dtype=torch.uint8, device="meta"))
         rows = steps.config.max_detections
         check_rows(batch, rows)
-        self.steps, self.batch, self.size_hw = steps, batch, size_hw
+        self.steps, self.batch, self.size_hw, self.rules = steps, batch, size_hw, rules
         self.sizes = SizeTable.of(check_image_sizes([size_hw] * batch, batch), steps.device)
         self._length, self._fields = Selection.length(batch, rows), Selection.slices(batch, rows)
         lead = 4 * (self._length + marks)
@@ -158,15 +198,16 @@ class Work(ABC):
             images: How many images to read.
         """
         words, most = copied[: 4 * self._length].view(np.int32), self.selection.query.shape[1]
+        wanted = self.rules.current.max_detections
         counts, _, class_id, scores, corners = (words[field] for field in self._fields)
         confidence, xyxy = scores.view(np.float32), corners.view(np.float32).reshape(-1, 4)
         strings = None if self.strings is None else self.strings.read(copied, images)
         found = []
         for image, count in enumerate(counts[:images].tolist()):
-            rows = slice(image * most, image * most + count)
+            rows = slice(image * most, image * most + (count if count < wanted else wanted))
             rle = None
             if strings is not None:
-                rle = [{"size": [*self.size_hw], "counts": text} for text in strings[image]]
+                rle = [{"size": [*self.size_hw], "counts": text} for text in strings[image][:wanted]]
             found.append(
                 Detections(
                     image_size=self.size_hw,

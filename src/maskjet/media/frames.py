@@ -26,6 +26,7 @@ __all__ = [
     "Source",
     "UnopenedSource",
     "VideoSource",
+    "kind_of_source",
     "open_source",
     "open_with",
     "split_sources",
@@ -84,6 +85,26 @@ def split_sources(source: Any) -> list[Any]:
     return list(source)
 
 
+def kind_of_source(value: Any) -> str | None:
+    """What a value names that is a source of several frames, for messages; None if nothing or one image."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return "a camera"
+    if not isinstance(value, str | os.PathLike):
+        return None
+    text = os.fspath(value).removeprefix("file://")
+    if is_stream(text):
+        return "a camera or a URL"
+    try:
+        mode = mode_of(text)
+    except SourceError:
+        return None
+    if mode is None and (text.isdecimal() or glob.has_magic(text)):
+        return "a camera" if text.isdecimal() else "a glob"
+    if mode is not None and stat.S_ISDIR(mode):
+        return "a folder"
+    return "a video" if Path(text).suffix and not _is_image(text) else None
+
+
 def open_with(source: Any, selection: Selection, name: str = "image") -> Source:
     """Open a source; `name` is used for images in memory."""
     if isinstance(source, Source):
@@ -98,7 +119,7 @@ def open_with(source: Any, selection: Selection, name: str = "image") -> Source:
         return VideoSource(f"/dev/video{source}", selection)
     if isinstance(source, str | os.PathLike):
         return _open_path(os.fspath(source), selection)
-    if hasattr(source, "shape") or hasattr(source, "getexif"):
+    if _is_in_memory(source):
         return ImageSource(source, name, selection)
     if isinstance(source, Iterable) and not isinstance(source, bytes):
         if isinstance(source, list | tuple):
@@ -180,7 +201,12 @@ def _is_image(item: Any) -> bool:
     """Whether an item is one image: in memory, or a path with an image's suffix."""
     if isinstance(item, str | os.PathLike):
         return is_image_path(item)
-    return hasattr(item, "shape") or hasattr(item, "getexif")
+    return _is_in_memory(item)
+
+
+def _is_in_memory(item: Any) -> bool:
+    """Whether an item is an array or tensor of any library, or a PIL image."""
+    return any(hasattr(item, name) for name in ("shape", "getexif", "__dlpack__"))
 
 
 class ImageSource(Source):

@@ -6,9 +6,10 @@ import os
 import re
 import stat
 import threading
+import weakref
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,8 @@ def to_image(value: Any, name: str) -> Image:
     refused, because their white level is unknown.
 
     Args:
-        value: uint8 array or CPU tensor [H, W], [H, W, 1], [H, W, 3] or [H, W, 4]; path; or PIL image.
+        value: uint8 array or tensor [H, W], [H, W, 1], [H, W, 3] or [H, W, 4]; floating tensor [3, H, W] in 0..1, see
+            `from_floats`; anything with `__dlpack__`, taken for a tensor; path; or PIL image.
         name: Name of the image in error messages.
 
     Returns:
@@ -48,13 +50,123 @@ def to_image(value: Any, name: str) -> Image:
     """
     if isinstance(value, str | os.PathLike):
         return read_image(Path(value))
-    if isinstance(value, torch.Tensor):
-        return _from_array(value.detach().cpu().numpy(), name)
-    if hasattr(value, "getexif"):
-        return _from_pil(value, name)
     if isinstance(value, np.ndarray):
         return _from_array(value, name)
+    if hasattr(value, "getexif"):
+        return _from_pil(value, name)
+    value = as_tensor(value, name)
+    if isinstance(value, torch.Tensor):
+        return _from_array(value.detach().cpu().numpy(), name)
     raise InputError(f"{name} must be an array, tensor, PIL image or path, got {type(value).__name__}.")
+
+
+def as_tensor(value: Any, name: str) -> Any:
+    """Turn what has `__dlpack__` into a tensor that shares its memory, and floating tensors into bytes.
+
+    Args:
+        value: Anything; NumPy's arrays, and what is no tensor, are returned as they are.
+        name: Name of the image or the images in error messages.
+
+    Raises:
+        InputError: The memory can't be shared, or the values are not as in `from_floats`.
+    """
+    if isinstance(value, np.ndarray):
+        return value
+    if not isinstance(value, torch.Tensor):
+        if not hasattr(value, "__dlpack__"):
+            return value
+        with border(InputError, f"{name} must share its memory by DLPack, the {type(value).__name__} does not"):
+            value = torch.from_dlpack(value)  # type: ignore[attr-defined]
+    return from_floats(value, name) if value.is_floating_point() else value
+
+
+def from_floats(images: torch.Tensor, name: str) -> torch.Tensor:
+    """Turn floating images, as torchvision's transforms make them, into bytes: × 255, rounded, halves to even.
+
+    On a GPU this waits for the values to be checked.
+
+    Args:
+        images: Floating [3, H, W] or [N, 3, H, W] in 0..1, RGB, on any device.
+        name: Name of the images in error messages.
+
+    Returns:
+        uint8 [H, W, 3] or [N, H, W, 3] on the same device.
+
+    Raises:
+        InputError: The shape is another one, or may also be [H, W, 3]; or a value is not in 0..1.
+    """
+    got = f"{str(images.dtype).removeprefix('torch.')} {list(images.shape)}"
+    if images.ndim not in (3, 4) or images.shape[-3] != 3:
+        raise InputError(f"{name} must be uint8 [H, W, 3] RGB in 0..255, or floating [3, H, W] in 0..1, got {got}.")
+    if images.shape[-1] == 3:
+        raise InputError(
+            f"{name} must be [3, H, W] if it is floating, got {got}, which may be [H, W, 3] as well: give it as uint8 "
+            "[H, W, 3]."
+        )
+    if images.numel():
+        low, high = (float(value) for value in images.detach().aminmax())
+        if not (low >= 0 and high <= 1):  # NaN is neither
+            raise InputError(
+                f"{name} must be scaled to 0..1 if it is floating, got values from {low:g} to {high:g}: divide by 255, "
+                "undo a normalisation, or give uint8."
+            )
+    channels_last = images.detach().movedim(-3, -1)
+    return (channels_last.float() * 255).round().to(torch.uint8).contiguous()
+
+
+def split_images(value: Any, name: str) -> list[Any] | None:
+    """Split a batch [N, H, W, 3] or floating [N, 3, H, W] into its images, which share its memory if it holds bytes.
+
+    Args:
+        value: Anything.
+        name: Name of the batch in error messages.
+
+    Returns:
+        The images; None if the value is no array or tensor of four dimensions.
+
+    Raises:
+        InputError: The values are not as in `as_tensor`.
+    """
+    if getattr(value, "ndim", None) != 4:
+        return None
+    return list(as_tensor(value, name))
+
+
+class Origin:
+    """A way to get an image again without keeping its memory: its path, or a weak reference to it.
+
+    Args:
+        given: The image, or the batch that it is in, as `to_image` or `split_images` takes it.
+        position: The image's position in the batch; None if it is alone.
+    """
+
+    __slots__ = ("_given", "_position", "path")
+
+    def __init__(self, given: Any, position: int | None = None) -> None:
+        is_path = isinstance(given, str | os.PathLike)
+        self.path = Path(given).absolute() if is_path else None
+        """Path of the image's file, if it has one."""
+        self._given: Any = None
+        if not is_path:
+            with suppress(TypeError):  # not every class allows weak references
+                self._given = weakref.ref(given)
+        self._position = position
+
+    def image(self) -> Image | None:
+        """The image as uint8 [H, W, 3] RGB; None if nothing holds it any more.
+
+        Raises:
+            SourceError: The file can't be read any more.
+        """
+        if self.path is not None:
+            return read_image(self.path)
+        given = None if self._given is None else self._given()
+        if given is None or self._position is None:
+            return None if given is None else to_image(given, "image")
+        return to_image((split_images(given, "images") or ())[self._position], "image")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Origin, (self.path,)  # in another process, or a copy, nothing but a file can be had again
 
 
 def read_image(path: Path) -> Image:
@@ -202,7 +314,8 @@ def _from_array(array: NDArray[Any], name: str) -> Image:
             "(image >> 4).astype(np.uint8), for 16 with (image >> 8)."
         )
     if array.dtype != np.uint8:
-        raise InputError(f"{name} must be uint8 [H, W, 3] RGB in 0..255, got {got}.")
+        cure = " If it is in 0..1, give (image * 255).round().astype(np.uint8)." if array.dtype.kind == "f" else ""
+        raise InputError(f"{name} must be uint8 [H, W, 3] RGB in 0..255, got {got}.{cure}")
     if array.ndim == 2:
         array = array[..., None]
     if array.ndim != 3 or array.shape[-1] not in (1, 3, 4) or 0 in array.shape:

@@ -19,7 +19,15 @@ from maskjet.media.selection import Selection, select_frames
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """One image of a source."""
+    """One image of a source.
+
+    Examples:
+        >>> import maskjet
+        >>> image = maskjet.traffic.sample(seed=3).image
+        >>> frame, found = next(maskjet.load("demo").stream([image]))
+        >>> frame.index, frame.image.shape == image.shape
+        (0, True)
+    """
 
     index: int
     """Position in the source, from 0; frames that could not be decoded are counted."""

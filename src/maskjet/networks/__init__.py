@@ -70,7 +70,7 @@ def find_family(model: object) -> Family:
         if family.serves(model):
             found: Family = family
             return found
-    raise InputError(f"model must be a name or a path, got a {type(model).__name__}.")
+    raise InputError(f"model must be a name, a path or a torchvision detector, got a {type(model).__name__}.")
 
 
 def read_network(model: str | os.PathLike[str], weights: str | os.PathLike[str] | None = None) -> RFDETR:

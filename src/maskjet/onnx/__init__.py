@@ -30,7 +30,7 @@ def optimize_onnx(
     Args:
         path: An ONNX file, its weights inside or beside it, of opset 13 or later. Not changed unless it is also `out`.
         out: The file to write; None adds ".fast" to the name, so "detector.onnx" becomes "detector.fast.onnx". Weights
-            of a model with external data, or of more than 2 GB, are written beside it, as "<name>.data".
+            of a model with external data, or of more than 2 GB, are written beside it, as `<name>.data`.
         rewrites: Names of the rewrites to apply; the order is always that of `REWRITES`.
 
     Returns:

@@ -1,4 +1,12 @@
-"""The steps around a network, each usable on its own, with a reference and faster equal implementations."""
+"""The steps around a network, each usable on its own, with a reference and faster equal implementations.
+
+Examples:
+    >>> import maskjet, torch
+    >>> frame = torch.zeros(4, 6, 3, dtype=torch.uint8)
+    >>> inputs = maskjet.ops.preprocess(frame, size=(2, 2), mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+    >>> inputs.shape
+    torch.Size([1, 3, 2, 2])
+"""
 
 from collections.abc import Mapping
 

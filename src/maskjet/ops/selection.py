@@ -117,7 +117,7 @@ class MaskQueries:
     """Indices of the masks that a mask op takes from each image, in order; B images, K rows each."""
 
     count: torch.Tensor
-    """int32 [B]: masks per image, 0..K."""
+    """int32 [B], contiguous: masks per image, 0..K."""
     query: torch.Tensor
     """int32 [B, K], contiguous: indices into the image's masks; rows at and past `count` are undefined."""
     limit: int
@@ -173,9 +173,7 @@ def mask_queries(
             shapes = f"{list(query.count.shape)} and {list(query.query.shape)}"
             raise InputError(f"query must have counts [{batch}] and queries [{batch}, K], got {shapes}.")
         most = query.query.shape[1]
-        return MaskQueries(
-            _narrowed(query.count, most, device), _narrowed(query.query, limit, device).contiguous(), limit
-        )
+        return MaskQueries(_narrowed(query.count, most, device), _narrowed(query.query, limit, device), limit)
     with border(InputError, "query must be a Selection or one integer tensor [n] per image"):
         rows = list(query)
     if len(rows) != batch:
@@ -191,10 +189,10 @@ def mask_queries(
 
 
 def _narrowed(values: torch.Tensor, limit: int, device: torch.device) -> torch.Tensor:
-    """Convert to int32; values below 0 or above `limit` stay out of range."""
+    """Convert to contiguous int32; values below 0 or above `limit` stay out of range."""
     if values.dtype != torch.int32:  # a wider type would wrap around
         values = values.clamp(-1, limit + 1)
-    return values.to(device, torch.int32)
+    return values.to(device, torch.int32).contiguous()
 
 
 def _check_range(rows: Sequence[torch.Tensor], limit: int) -> None:

@@ -99,7 +99,8 @@ class ChangedImage:
     name: str
     """The image's name in the dumps."""
     differences: Sequence[Difference]
-    """The largest differences; those that leave a detection without a counterpart come first."""
+    """The largest differences, without those that rounding explains; those that leave a detection without a counterpart
+    come first."""
     more: int
     """Number of further differences, not listed."""
 
@@ -120,6 +121,10 @@ class CheckReport(report.MeasuredReport):
     """Images whose detections are identical, bit for bit."""
     kinds: Mapping[str, int]
     """Number of differences of each kind in `pair.KINDS`."""
+    rounded_images: int
+    """Images whose detections differ, but by no more than rounding explains; see `pair.Difference.is_rounding`."""
+    rounded: Mapping[str, int]
+    """Differences of each kind that rounding explains; `kinds` includes them, `worst` does not."""
     worst: Sequence[ChangedImage]
     """The ten images that differ most, the worst first."""
 
@@ -128,17 +133,23 @@ class CheckReport(report.MeasuredReport):
         return [HEADER, *(row_of(self, m) for m in self.measurements)]
 
     def __str__(self) -> str:
-        kinds = ", ".join(f"{kind}: {count}" for kind, count in self.kinds.items() if count) or "nothing differs"
+        counts = [f"{self.same_images} the same bit for bit"]
+        counts += [f"{self.rounded_images} but for rounding"] if self.rounded_images else []
+        kinds = [self._count(kind) for kind, count in self.kinds.items() if count]
         lines = [
             super().__str__(),
-            f"{self.images} images: {self.same_images} the same bit for bit, {self.other_counts} with another count",
-            kinds,
+            f"{self.images} images: {', '.join(counts)}, {self.other_counts} with another count",
+            ", ".join(kinds) or "nothing differs",
         ]
         for image in self.worst:
             more = image.more + len(image.differences[_PRINTED:])
             named = [f"  {difference}" for difference in image.differences[:_PRINTED]]
             lines += [f"{printable(image.name)}:", *named, *([f"  and {more} more"] if more else [])]
         return "\n".join(lines)
+
+    def _count(self, kind: str) -> str:
+        rounded = f" ({self.rounded[kind]} within rounding)" if self.rounded[kind] else ""
+        return f"{kind}: {self.kinds[kind]}{rounded}"
 
 
 HEADER = (
@@ -186,16 +197,18 @@ def check(
         if not 0 <= confidence <= 1:
             raise InputError(f"confidences must be 0..1, got {confidence}.")
     expected.check_same_images(actual)
-    pairs, kinds = Pairing(), Counter[str]()
+    pairs, kinds, rounded = Pairing(), Counter[str](), Counter[str]()
     changed: list[tuple[tuple[float, ...], int, list[Difference]]] = []
-    other_counts = 0
+    other_counts = same_images = 0
     for number, (one, other) in enumerate(zip(expected.found, actual.found, strict=True)):
         found, differences = compare(one, other)
         pairs.add(found)
         kinds.update(difference.kind for difference in differences)
+        rounded.update(difference.kind for difference in differences if difference.is_rounding)
         other_counts += len(one) != len(other)
-        if differences:
-            changed.append((_severity(differences), number, differences))
+        same_images += not differences
+        if changes := [difference for difference in differences if not difference.is_rounding]:
+            changed.append((severity(changes), number, changes))
         on_progress()
     changed.sort(key=lambda entry: entry[0], reverse=True)
     lowest = max(float(dump.variant["threshold"]) for dump in (expected, actual))
@@ -207,8 +220,10 @@ def check(
         actual=actual.variant,
         images=len(expected.found),
         other_counts=other_counts,
-        same_images=len(expected.found) - len(changed),
+        same_images=same_images,
         kinds={kind: kinds[kind] for kind in KINDS},
+        rounded_images=len(expected.found) - same_images - len(changed),
+        rounded={kind: rounded[kind] for kind in KINDS},
         worst=[
             ChangedImage(number, expected.names[number], differences[:_NAMED], max(len(differences) - _NAMED, 0))
             for _, number, differences in changed[:_WORST]
@@ -251,8 +266,8 @@ def _tell_skipped(dump: Dump) -> list[str]:
     return [f"{dump.name!r} is without {len(dump.skipped)} images that could not be read: {printable(named)}"]
 
 
-def _severity(differences: Sequence[Difference]) -> tuple[float, ...]:
-    """Sort key of a changed image.
+def severity(differences: Sequence[Difference]) -> tuple[float, ...]:
+    """Sort key of a changed image, or of a changed detection.
 
     First the summed confidences of detections without a counterpart, then the largest change of a mask, of a
     confidence and of a box.

@@ -17,8 +17,6 @@ from maskjet.errors import InputError, UnsupportedError
 from maskjet.extras import require
 from maskjet.parity import RESAMPLES, report
 from maskjet.parity.coco_files import Entry, check_masks, check_results, check_truth, copy_results, copy_truth
-from maskjet.parity.coco_files import read_results as read_results
-from maskjet.parity.coco_files import read_truth as read_truth
 from maskjet.parity.machine import describe_machine
 from maskjet.parity.numbering import find_mismatches
 from maskjet.parity.table import shown

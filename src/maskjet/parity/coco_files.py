@@ -56,31 +56,14 @@ def read_json(path: Path) -> Any:
             raise SourceError(f"{str(path)!r} must be a readable file: {explain(error)}.") from error
 
 
-def read_truth(path: str | Path) -> dict[str, Any]:
-    """Read a COCO data set.
-
-    Raises:
-        SourceError: The file is missing, can't be read or is not JSON.
-        InputError: It lacks images, categories or annotations, or one of their entries is invalid.
-    """
-    truth: dict[str, Any] = read_json(Path(path))
-    check_truth(truth, repr(str(path)))
-    return truth
-
-
-def read_results(path: str | Path) -> list[dict[str, Any]]:
+def read_results_file(path: Path) -> ResultsFile:
     """Read a COCO results file: a list of detections, or an object with such a list as "annotations".
 
     Raises:
         SourceError: The file is missing, can't be read or is not JSON.
         InputError: It holds no such list, or an entry is invalid.
     """
-    return read_results_file(path).entries
-
-
-def read_results_file(path: str | Path) -> ResultsFile:
-    """Read a COCO results file as `read_results` does, with the names of its categories if it has them."""
-    content = read_json(Path(path))
+    content = read_json(path)
     is_object = isinstance(content, dict)
     entries: Any = content.get("annotations") if is_object else content
     _check_entries(entries, _RESULT_FIELDS, repr(str(path)))

@@ -23,7 +23,7 @@ from maskjet.media.frames import Source
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.parity import dump_file
 from maskjet.parity.images import Images, digest
-from maskjet.parity.variants import Variant, describe_run
+from maskjet.parity.variants import DetectorVariant, describe_run
 
 _FORMAT, _VERSION = "maskjet dump", 1
 _PART = 250  # images per file while a dump is being made; an interruption loses at most these
@@ -34,7 +34,7 @@ class Dump:
     """The detections of one variant on a set of images."""
 
     variant: Mapping[str, Any]
-    """The variant, as `Variant.identify` describes it."""
+    """The variant, as `DetectorVariant.identify` describes it."""
     run: Mapping[str, Any]
     """The machine and the versions, as `describe_run` gives them."""
     images: Mapping[str, Any]
@@ -233,7 +233,7 @@ def _joined(arrays: Sequence[NDArray[Any]], empty: NDArray[Any]) -> NDArray[Any]
 
 def write_dump(
     path: Path,
-    variant: Variant,
+    variant: DetectorVariant,
     network: RFDETR,
     images: Images,
     *,
@@ -358,7 +358,7 @@ class _Parts:
 
 
 def _look(
-    variant: Variant, network: RFDETR, source: Source, on_progress: Callable[[], object]
+    variant: DetectorVariant, network: RFDETR, source: Source, on_progress: Callable[[], object]
 ) -> Iterator[tuple[str, str, Detections]]:
     """Run the variant; yields each image's name, the digest of its pixels, and the detections."""
     for frame, detections in variant.run(network, source):

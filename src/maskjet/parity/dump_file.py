@@ -47,7 +47,10 @@ _CHUNK = 2**24
 # Most bytes of Python objects for one detection with its mask, for one image, and for one byte of JSON.
 _DETECTION_BYTES, _IMAGE_BYTES, _JSON_FACTOR = 700, 1000, 32
 _DEEPEST = 8  # levels of the header, which `dataclasses.asdict` and Jinja walk recursively
-_ROUNDING = 1 - 2**-8  # bfloat16's rounding: a confidence that passed a threshold may be smaller by this factor
+# Least confidence, as a share of the threshold. JSON keeps the threshold exactly, but a program may round it to its own
+# dtype before it compares, or round confidences afterwards. The coarsest dtype is bfloat16, with 8 significant bits:
+# rounding to nearest lowers a number by at most 2**-8 of it.
+_ROUNDING = 1 - 2**-8
 
 
 class _Member(NamedTuple):

@@ -1,22 +1,20 @@
-"""The gate for CI: compare two dumps with limits, and write one HTML page for readers who do not know maskjet."""
+"""The gate for CI: compare the differences between two dumps with limits."""
 
 from __future__ import annotations
 
-import base64
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.resources import files
-from pathlib import Path
-
-import jinja2
 
 from maskjet.errors import InputError
-from maskjet.files import replacing
 from maskjet.parity import check, coco
 from maskjet.parity.dump import Dump
-from maskjet.parity.images import Images
-from maskjet.parity.pictures import draw_worst, encode
+
+_UNMATCHED = "Of all things found, how many only one side found, or found as another class."
+_CONFIDENCE = "Among the things that both sides found: the largest change in how sure the detector is of the class."
+_PRECISION = {
+    "bbox": "How well the boxes fit what is really on the images, from 0 (all wrong) to 1 (all right): the change.",
+    "segm": "How well the masks fit what is really on the images, from 0 (all wrong) to 1 (all right): the change.",
+}
 
 
 @dataclass(frozen=True)
@@ -40,12 +38,16 @@ class Limits:
 class Verdict:
     """One limit and the measured value."""
 
-    what: str
-    """Name of the quantity, for readers."""
+    quantity: str
+    """The quantity that is limited, in words."""
     found: float
     """The measured value; NaN if it could not be measured."""
     limit: float
     """The largest value allowed."""
+    meaning: str = ""
+    """The quantity explained in a sentence, for readers who do not know maskjet."""
+    is_share: bool = False
+    """Whether the value is a share of the whole, to be shown in per cent."""
 
     @property
     def is_kept(self) -> bool:
@@ -53,7 +55,7 @@ class Verdict:
         return self.found <= self.limit
 
     def __str__(self) -> str:
-        return f"{'kept' if self.is_kept else 'BROKEN'}: {self.what} {self.found:.4g}, limit {self.limit:g}"
+        return f"{'kept' if self.is_kept else 'BROKEN'}: {self.quantity} {self.found:.4g}, limit {self.limit:g}"
 
 
 def judge(found: check.CheckReport, precision: coco.PrecisionReport | None, limits: Limits) -> list[Verdict]:
@@ -75,12 +77,11 @@ def judge(found: check.CheckReport, precision: coco.PrecisionReport | None, limi
         )
     verdicts = []
     if limits.max_unmatched is not None:
-        verdicts.append(
-            Verdict("share of detections without a counterpart", 1 - everything.share, limits.max_unmatched)
-        )
+        quantity = "share of detections without a counterpart"
+        verdicts.append(Verdict(quantity, 1 - everything.share, limits.max_unmatched, _UNMATCHED, is_share=True))
     if limits.max_dconf is not None:
         largest = everything.confidence_difference.max if everything.matched else math.nan
-        verdicts.append(Verdict("largest difference in confidence", largest, limits.max_dconf))
+        verdicts.append(Verdict("largest difference in confidence", largest, limits.max_dconf, _CONFIDENCE))
     if limits.max_dap is not None:
         if precision is None:
             raise InputError("max_dap needs a truth: generated traffic, or a COCO data set.")
@@ -104,51 +105,5 @@ def check_comparable(expected: Dump, actual: Dump) -> None:
 
 def _judge_precision(m: coco.Precision, limit: float) -> Verdict:
     if m.delta is None or m.delta == m.ap == 0:  # nothing to score, or both are 0: no difference was measured
-        return Verdict(f"difference in {m.kind} mAP, of which both have none,", math.nan, limit)
-    return Verdict(f"difference in {m.kind} mAP", abs(m.delta), limit)
-
-
-def write_page(
-    path: Path,
-    found: check.CheckReport,
-    verdicts: Sequence[Verdict],
-    dumps: tuple[Dump, Dump],
-    precision: coco.PrecisionReport | None = None,
-    images: Images | None = None,
-) -> None:
-    """Write one HTML file with embedded pictures, for readers who do not know maskjet.
-
-    Args:
-        path: The file to write.
-        found: The comparison of the two dumps.
-        verdicts: The verdicts of `judge`.
-        dumps: The expected and the actual dump.
-        precision: The mAP of both; None leaves it out.
-        images: The images of both dumps; may be left out for generated streets.
-
-    Raises:
-        OutputError: The file can't be written.
-        SourceError: An image can't be read.
-        InputError: The images are not given, or are not those of the dumps.
-    """
-    template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True).from_string(
-        (files("maskjet.parity") / "page.html").read_text()
-    )
-    pictures = [
-        (image, base64.b64encode(encode(picture, ".jpg")).decode())
-        for image, picture in draw_worst(found, *dumps, images)
-    ]
-    header, *rows = found.rows()
-    page = template.render(
-        found=found,
-        verdicts=verdicts,
-        is_kept=all(verdict.is_kept for verdict in verdicts),
-        header=header[2:],
-        rows=[row[2:] for row in rows],
-        sides=[("expected", dumps[0]), ("actual", dumps[1])],
-        precision=None if precision is None else precision.rows(),
-        notes=[*found.notes, *(precision.notes if precision else ())],
-        pictures=pictures,
-    )
-    with replacing(path, "html") as part:
-        part.write(page.encode())
+        return Verdict(f"difference in {m.kind} mAP, of which both have none,", math.nan, limit, _PRECISION[m.kind])
+    return Verdict(f"difference in {m.kind} mAP", abs(m.delta), limit, _PRECISION[m.kind])

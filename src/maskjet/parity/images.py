@@ -264,35 +264,6 @@ class CocoFolder(Images):
         raise SourceError(f"coco_dir must have {wanted}, {str(self.folder)!r} has neither.")
 
 
-class KeptImages(Images):
-    """Images read once and kept in memory.
-
-    Args:
-        images: The images to read.
-    """
-
-    def __init__(self, images: Images) -> None:
-        self._images = images
-        self._kept = list(images.read())
-
-    @property
-    def length(self) -> int:
-        """Number of images."""
-        return len(self._kept)
-
-    def read(self, start: int = 0) -> Iterator[tuple[str, NDArray[np.uint8]]]:
-        """Yield name and image from position `start` on."""
-        yield from self._kept[start:]
-
-    def truth(self) -> dict[str, Any] | None:
-        """The annotations of the images read."""
-        return self._images.truth()
-
-    def describe(self) -> dict[str, Any]:
-        """The description of the images read."""
-        return self._images.describe()
-
-
 def streets_from(description: Mapping[str, Any], count: int) -> Traffic:
     """Recreate generated streets from their description in a dump; other kinds raise, as no path in a dump is opened.
 

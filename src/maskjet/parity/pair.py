@@ -14,6 +14,10 @@ from maskjet.detections import Detections
 from maskjet.errors import InputError
 
 _IOU = 0.5
+# Largest difference that rounding explains, as a share of the value's range: 1 for a confidence, the image's longer
+# side for a coordinate. Each side rounds to float32 at most four times after the logits: a sigmoid's exp, sum and
+# quotient, or a box's sigmoid, half side, corner and scale; each time by at most 2**-24 of the range.
+_ROUNDING = 2 * 4 * 2**-24
 
 DifferenceKind = Literal["dropped", "added", "class swapped", "box moved", "mask changed", "confidence changed"]
 KINDS: tuple[DifferenceKind, ...] = (
@@ -110,14 +114,33 @@ class Difference:
     """Class, confidence and box of the expected detection, or of the actual one if it was added."""
     xyxy: tuple[float, float, float, float]
     """Box of that detection, in pixels."""
+    is_rounding: bool = False
+    """Whether rounding to float32 explains it: a box or confidence differs by a few ULPs, a mask in no pixel."""
+
+    @property
+    def change(self) -> str:
+        """The kind of difference and its amount."""
+        amounts = {
+            "box moved": f" by {_at_least(self.amount, 2)} px",
+            "mask changed": f", IoU {_below_one(1 - self.amount)}",
+            "confidence changed": f" by {_at_least(self.amount, 4)}",
+        }
+        return f"{self.kind}{amounts.get(self.kind, '')}"
 
     def __str__(self) -> str:
-        amounts = {
-            "box moved": f" by {self.amount:.2f} px",
-            "mask changed": f", IoU {1 - self.amount:.4f}",
-            "confidence changed": f" by {self.amount:.4f}",
-        }
-        return f"{self.kind}{amounts.get(self.kind, '')}: {self.detection}"
+        return f"{self.change}: {self.detection}"
+
+
+def _at_least(amount: float, digits: int) -> str:
+    """An amount with some decimals, or with one significant digit if that would show 0."""
+    shown = f"{amount:.{digits}f}"
+    return f"{amount:.0e}" if amount and not float(shown) else shown
+
+
+def _below_one(iou: float) -> str:
+    """An IoU with four decimals, or more if that would show 1."""
+    shown = f"{iou:.4f}"
+    return f"1 - {1 - iou:.0e}" if iou < 1 and float(shown) == 1 else shown
 
 
 def pair(expected: Detections, actual: Detections) -> Pairing:
@@ -131,14 +154,6 @@ def pair(expected: Detections, actual: Detections) -> Pairing:
         actual: Detections of the other variant on the same image.
     """
     return compare(expected, actual)[0]
-
-
-def pair_all(expected: Iterable[Detections], actual: Iterable[Detections]) -> Pairing:
-    """Pair the detections of two variants on the same images, image by image."""
-    result = Pairing()
-    for one, other in zip(expected, actual, strict=True):
-        result.add(pair(one, other))
-    return result
 
 
 def compare(expected: Detections, actual: Detections) -> tuple[Pairing, list[Difference]]:
@@ -208,7 +223,8 @@ def _measure(result: Pairing, expected: Detections, one: int, actual: Detections
     result.confidence_differences.append(confidence)
     result.box_differences_px.append(moved)
     if moved:
-        yield _difference("box moved", moved, expected, one)
+        is_rounding = moved <= _ROUNDING * max(expected.image_size)
+        yield _difference("box moved", moved, expected, one, is_rounding=is_rounding)
     if expected.rle is not None and actual.rle is not None:
         mask, other_mask = expected.rle[one], actual.rle[other]
         is_equal = mask["counts"] == other_mask["counts"]
@@ -216,16 +232,19 @@ def _measure(result: Pairing, expected: Detections, one: int, actual: Detections
         result.strings_are_equal.append(is_equal)
         result.mask_ious.append(iou)
         if not is_equal:
-            yield _difference("mask changed", 1 - iou, expected, one)
+            yield _difference("mask changed", 1 - iou, expected, one, is_rounding=iou == 1)
     if confidence:
-        yield _difference("confidence changed", confidence, expected, one)
+        is_rounding = confidence <= _ROUNDING
+        yield _difference("confidence changed", confidence, expected, one, is_rounding=is_rounding)
 
 
-def _difference(kind: DifferenceKind, amount: float, found: Detections, number: int, more: str = "") -> Difference:
+def _difference(
+    kind: DifferenceKind, amount: float, found: Detections, number: int, more: str = "", *, is_rounding: bool = False
+) -> Difference:
     left, top, right, bottom = found.xyxy[number].tolist()
     corners = f"({left:.0f}, {top:.0f}) to ({right:.0f}, {bottom:.0f})"
     name = f"{found.class_name[number]} {found.confidence[number]:.2f} at {corners}{more}"
-    return Difference(kind, float(amount), name, (left, top, right, bottom))
+    return Difference(kind, float(amount), name, (left, top, right, bottom), is_rounding)
 
 
 def box_iou(boxes: NDArray[np.float32], others: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from maskjet import coco_rle
 from maskjet.detections import Detections
 from maskjet.errors import InputError
 from maskjet.files import replacing
@@ -23,20 +25,32 @@ Image = NDArray[np.uint8]
 _SIDE = 480  # smallest width of a panel, in pixels
 _TITLE, _GAP = 28, 4  # pixels
 _PAPER, _INK = (255, 255, 255), (24, 28, 32)
-_ONLY_EXPECTED, _ONLY_ACTUAL = (255, 64, 64), (64, 160, 255)
-_FRAMED: Mapping[DifferenceKind, tuple[int, int, int]] = {
-    "dropped": _ONLY_EXPECTED,
-    "added": _ONLY_ACTUAL,
+ONLY_EXPECTED, ONLY_ACTUAL = (255, 64, 64), (64, 160, 255)
+"""Colours, RGB, of what only one of the two variants found."""
+FRAMED: Mapping[DifferenceKind, tuple[int, int, int]] = {
+    "dropped": ONLY_EXPECTED,
+    "added": ONLY_ACTUAL,
     "class swapped": (255, 200, 0),
 }
+"""Colours, RGB, of the frames around detections without a counterpart."""
 
 
-def draw_worst(
-    found: CheckReport, expected: Dump, actual: Dump, images: Images | None = None
-) -> Iterator[tuple[ChangedImage, Image]]:
-    """Draw the report's worst images, the worst first.
+@dataclass(frozen=True, eq=False)
+class Found:
+    """An image on which two variants differ, with the detections of both."""
 
-    Each picture, uint8 [h, w, 3], RGB, shows the detections of both variants and their differences side by side.
+    changed: ChangedImage
+    """The image's name and differences."""
+    image: Image
+    """uint8 [H, W, 3], RGB."""
+    expected: Detections
+    """The detections of the reference."""
+    actual: Detections
+    """The detections of the variant compared with it."""
+
+
+def find_worst(found: CheckReport, expected: Dump, actual: Dump, images: Images | None = None) -> Iterator[Found]:
+    """Read the report's worst images, the worst first.
 
     Args:
         found: The report of `check` on the dumps.
@@ -57,38 +71,39 @@ def draw_worst(
             raise InputError(
                 f"the images must be those of the dump, number {changed.number}, {changed.name!r}, has other pixels."
             )
-        yield changed, draw_pair(image, one, other, changed, (expected.name, actual.name))
+        yield Found(changed, image, one, other)
 
 
 def write_worst(
     folder: Path, found: CheckReport, expected: Dump, actual: Dump, images: Images | None = None
 ) -> list[Path]:
-    """Write the pictures of `draw_worst` as PNG files; returns their paths."""
+    """Draw the images of `find_worst` by `draw_pair`, as PNG files; returns their paths."""
     written = []
-    for rank, (_, picture) in enumerate(draw_worst(found, expected, actual, images), 1):
+    for rank, worst in enumerate(find_worst(found, expected, actual, images), 1):
+        picture = draw_pair(worst, (expected.name, actual.name))
         written.append(folder / f"worst_{rank:02}.png")
         with replacing(written[-1], "folder") as part:
             part.write(encode(picture, ".png"))
     return written
 
 
-def encode(picture: Image, suffix: str) -> bytes:
-    """Encode a picture as the bytes of an image file."""
-    _, data = cv2.imencode(suffix, cv2.cvtColor(picture, cv2.COLOR_RGB2BGR))
+def encode(picture: Image, suffix: str, quality: int | None = None) -> bytes:
+    """Encode a picture, RGB, as the bytes of an image file; `quality`, 1 to 100, is for .webp only."""
+    options = [] if quality is None else [cv2.IMWRITE_WEBP_QUALITY, quality]
+    _, data = cv2.imencode(suffix, cv2.cvtColor(picture, cv2.COLOR_RGB2BGR), options)
     return data.tobytes()
 
 
-def draw_pair(
-    image: Image, expected: Detections, actual: Detections, changed: ChangedImage, names: tuple[str, str]
-) -> Image:
-    """Draw three panels: the expected detections, the actual ones, and the differences."""
+def draw_pair(found: Found, names: tuple[str, str]) -> Image:
+    """Draw three panels, uint8 [h, w, 3], RGB: the expected detections, the actual ones, and the differences."""
+    image, expected, actual = found.image, found.expected, found.actual
     scale = max(-(-_SIDE // image.shape[1]), 1)  # an integer, so that every pixel becomes a square
     panels = [draw(image, expected), draw(image, actual), _draw_difference(image, expected, actual)]
     panels = [panel.repeat(scale, axis=0).repeat(scale, axis=1) for panel in panels]
-    for difference in changed.differences:
-        if difference.kind in _FRAMED:
+    for difference in found.changed.differences:
+        if difference.kind in FRAMED:
             left, top, right, bottom = (round(scale * value) for value in difference.xyxy)
-            cv2.rectangle(panels[2], (left, top), (right, bottom), _FRAMED[difference.kind], 2)
+            cv2.rectangle(panels[2], (left, top), (right, bottom), FRAMED[difference.kind], 2)
             _write(panels[2], difference.kind, (left + 3, min(bottom + 14, panels[2].shape[0] - 4)), (255, 255, 255))
     titles = (f"expected: {names[0]}", f"actual: {names[1]}", "red: only expected, blue: only actual")
     height, width = panels[0].shape[:2]
@@ -103,17 +118,20 @@ def draw_pair(
 def _draw_difference(image: Image, expected: Detections, actual: Detections) -> Image:
     """Darken the image and colour pixels that only one variant's masks (or else the boxes' outlines) cover."""
     dark = cv2.cvtColor(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB) // 3
-    one, other = (_cover(found) for found in (expected, actual))
-    dark[one & ~other] = _ONLY_EXPECTED
-    dark[other & ~one] = _ONLY_ACTUAL
+    one, other = (cover(found) for found in (expected, actual))
+    dark[one & ~other] = ONLY_EXPECTED
+    dark[other & ~one] = ONLY_ACTUAL
     return np.asarray(dark, np.uint8)
 
 
-def _cover(found: Detections) -> NDArray[np.bool_]:
+def cover(found: Detections) -> NDArray[np.bool_]:
     """Pixels that any mask covers, bool [H, W]; without masks, those of the boxes' outlines."""
-    if found.rle is not None:
-        return np.asarray(found.masks().any(axis=0))
     canvas = np.zeros(found.image_size, np.uint8)
+    if found.rle is not None:
+        for rle in found.rle:
+            left, top, crop = coco_rle.decode_crop(rle)
+            canvas[top : top + crop.shape[0], left : left + crop.shape[1]] |= crop
+        return canvas.view(np.bool_)
     for left, top, right, bottom in np.rint(found.xyxy).astype(int).tolist():
         cv2.rectangle(canvas, (left, top), (right, bottom), 1)
     return canvas.view(np.bool_)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -54,15 +54,3 @@ def check_runs(runs: int, name: str = "runs") -> None:
     """
     if runs < 1:
         raise InputError(f"{name} must be at least 1, got {runs}.")
-
-
-def check_names(given: Iterable[str], known: Iterable[str], name: str = "only") -> None:
-    """Check that all given names are known.
-
-    Raises:
-        InputError: One is not; the message lists the known names.
-    """
-    known = [*known]
-    unknown = [each for each in given if each not in known]
-    if unknown:
-        raise InputError(f"{name} must be of {', '.join(map(repr, known))}, got {', '.join(map(repr, unknown))}.")

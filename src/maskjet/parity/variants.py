@@ -33,7 +33,7 @@ The weights are float32, as in `RFDETR(spec).state_dict()`, and copied. Raises U
 
 
 @dataclass(frozen=True)
-class Variant:
+class DetectorVariant:
     """A program and its settings; the weights are given to `run`."""
 
     name: str

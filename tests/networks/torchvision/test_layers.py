@@ -69,7 +69,7 @@ def test_what_is_rewritten_is_the_module_no_more():
     network = shaken(resnet18())
     before = {name: value.clone() for name, value in network.state_dict().items()}
     made, counts, _ = rewritten(network, 1, 3, 64, 64)
-    assert counts == {"fold_norms": 20, "join_biases": 3, "fuse_relus": 17, "take_as_it_lies": 1}
+    assert counts == {"fold_norms": 20, "join_biases": 3, "fuse_relus": 17, "permute_weights": 1}
     assert not any(isinstance(each, nn.BatchNorm2d | nn.ReLU) for each in made.modules())
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
 
@@ -256,7 +256,7 @@ def test_box_heads(version):
     head = FastRCNNConvFCHead((16, 7, 5), [24, 24], [32], nn.BatchNorm2d) if version == 2 else TwoMLPHead(16 * 35, 32)
     head = shaken(head)
     made, counts, _ = rewritten(head, 1, 16, 7, 5)
-    expected = {"take_as_it_lies": 1}
+    expected = {"permute_weights": 1}
     assert counts == (expected | {"fold_norms": 2, "fuse_relus": 2} if version == 2 else expected)
     for layout in (torch.channels_last, torch.contiguous_format):
         assert_same(head, made, torch.randn(3, 16, 7, 5).contiguous(memory_format=layout))
@@ -282,7 +282,7 @@ def test_other_flattened_features_are_copied(layers, reason):
         named[f"{name}_1" if name in named else name] = each
     module = shaken(nn.Sequential(OrderedDict(named)))
     made, counts, skipped = rewritten(module)
-    assert "take_as_it_lies" not in counts
+    assert "permute_weights" not in counts
     assert reason in skipped
     assert_same(module, made, torch.randn(1, 4, 8, 6))
 

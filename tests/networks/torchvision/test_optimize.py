@@ -268,7 +268,7 @@ def test_what_a_graph_would_run_finds_what_the_steps_find(has_masks, candidates,
         gpu.why_not.cache_clear()
         if has_masks:  # only the strings: other kernels take long to interpret
             steps.choices["encode_masks"] = RECORDS["encode_masks"].choose("triton", torch.empty(0))
-        work = steps.work(2, (48, 50))
+        work = steps.work(2, (48, 50), steps.rules())
         with torch.inference_mode():
             for frames in (images[::-1], images):
                 work.run(torch.from_numpy(np.stack(frames)))
@@ -303,6 +303,32 @@ def test_graphs_find_what_the_steps_find(has_masks):
             assert found.rle == wanted.rle
         assert sum(map(len, expected)) > 20
         assert any(text.startswith("1 launch per batch") for text in graph.report().graphs.values())
+
+
+@pytest.mark.gpu
+def test_a_call_on_a_graph_has_its_own_choices():
+    fast = optimize(
+        detector(seed=5, box_score_thresh=0.5), class_names={label: f"thing {label}" for label in range(1, 7)}
+    )
+    (image,) = pictures((100, 140), seed=5)
+    counts, options = set(), {"device": "cuda", "precision": "fp32"}
+    with maskjet.load(fast, **options) as graph:
+        for _ in range(3):
+            graph.predict(image)
+        before = graph.report().graphs
+        assert [text.startswith("1 launch per batch") for text in before.values()] == [True]
+        for choices in ({}, {"threshold": 0.1}, {"threshold": 0.8}, {"classes": ["thing 1", "thing 3"]}, {}):
+            with maskjet.load(fast, **options, engine="eager", **choices) as eager:
+                wanted = eager.predict(image)
+            found = graph.predict(image, **choices)
+            counts.add(len(found))
+            assert found.rle == wanted.rle
+            assert np.array_equal(found.xyxy, wanted.xyxy)
+            assert np.array_equal(found.confidence, wanted.confidence)
+            (first,) = graph.predict([image], **choices, max_detections=1)
+            assert first.rle == wanted.rle[:1]
+        assert graph.report().graphs == before
+    assert len(counts) > 2
 
 
 @pytest.mark.gpu

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from maskjet.config import DEFAULT_THRESHOLD, EngineConfig
 from maskjet.engine.steps import Postprocessing
-from maskjet.errors import InputError
+from maskjet.errors import InputError, suggest
 from maskjet.networks import Defaults
 from maskjet.networks.rfdetr.checkpoint import load_network, read_checkpoint, resolve_spec
 from maskjet.networks.rfdetr.network import RFDETR
@@ -36,18 +36,34 @@ def load(model: str | os.PathLike[str], weights: str | os.PathLike[str] | None =
     name = os.fspath(model)
     if name in SPECS:
         if weights is None:
-            raise InputError(
-                f"weights must be the path of a checkpoint for {name!r}, got None; maskjet downloads none."
-            )
+            hint = f"maskjet downloads none. {_hint(name)}"
+            raise InputError(f"weights must be the path of a checkpoint for {name!r}, got None; {hint}")
         return _fill(Path(weights), name)
     if weights is not None:
-        raise InputError(f"model must be a named size when weights are given, got {name!r}; known: {', '.join(SPECS)}.")
+        raise InputError(f"model must be a named size when weights are given, got {name!r}{suggest(name, SPECS)}")
     if name == _DEMO:
         with as_file(files("maskjet.networks.demo") / "weights.safetensors") as path:
             return _fill(path)
     if not Path(name).exists():
-        raise InputError(f"model must be a name or a checkpoint's path, got {name!r}; names: demo, {', '.join(SPECS)}.")
+        end = suggest(name, (_DEMO, *SPECS))
+        raise InputError(f"model must be a name or a checkpoint's path that exists, got {name!r}{end}")
     return _fill(Path(name))
+
+
+def file_name(size: str) -> str:
+    """The name of rfdetr 1.11's own checkpoint of a named size."""
+    if size == "rf-detr-large":
+        return "rf-detr-large-2026.pth"
+    return f"{size.replace('2xlarge', 'xxlarge')}.{'pt' if '-seg-' in size else 'pth'}"
+
+
+def _hint(size: str) -> str:
+    """Where rfdetr keeps the checkpoint of a named size."""
+    folder = os.environ.get("RF_HOME") or os.environ.get("ROBOFLOW_HOME") or "~/.roboflow/models"
+    path = Path(folder).expanduser() / file_name(size)
+    if path.is_file():
+        return f"rfdetr has it here: weights={str(path)!r}."
+    return f"rfdetr's is {path.name}, which rfdetr downloads to {str(path.parent)!r} when it makes that model."
 
 
 def _fill(path: Path, size: str | None = None) -> RFDETR:

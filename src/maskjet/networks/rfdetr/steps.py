@@ -6,7 +6,7 @@ import torch
 
 from maskjet.config import EngineConfig, Step
 from maskjet.engine.compilation import Compiler
-from maskjet.engine.steps import Postprocessing, Steps, Work
+from maskjet.engine.steps import Postprocessing, Rules, Steps, Work
 from maskjet.networks.rfdetr.network import RFDETR
 from maskjet.spec import ModelSpec
 
@@ -17,7 +17,7 @@ class OneStage(Steps):
     Args:
         network: The network in eval mode, float32; moved and converted as the config says.
         config: How to run; its device must exist here.
-        postprocessing: Thresholds and class map, on the CPU.
+        postprocessing: What is reported unless a call asks for something else.
     """
 
     spec: ModelSpec
@@ -26,9 +26,7 @@ class OneStage(Steps):
         named: dict[Step, torch.dtype] = {"preprocess": torch.uint8, "select": torch.float32}
         if network.spec.has_masks:
             named["encode_masks"] = torch.float32
-        super().__init__(network.spec, config, named)
-        self.thresholds = postprocessing.thresholds.to(self.devices["select"])
-        self.class_map = postprocessing.class_map.to(self.devices["select"])
+        super().__init__(network.spec, config, postprocessing, named)
         self.compiler = Compiler(
             network.to(self.device).cast(self.dtype),
             lambda batch: (self.inputs(batch),),
@@ -45,9 +43,9 @@ class OneStage(Steps):
         """Compile the network; see `Steps`."""
         self.compiler.for_batch(batch)
 
-    def work(self, batch: int, size_hw: tuple[int, int]) -> Work:
+    def work(self, batch: int, size_hw: tuple[int, int], rules: Rules) -> Work:
         """Allocate buffers; see `Steps`."""
-        return _Work(self, batch, size_hw)
+        return _Work(self, batch, size_hw, rules)
 
 
 class _Work(Work):
@@ -55,14 +53,14 @@ class _Work(Work):
 
     steps: OneStage
 
-    def __init__(self, steps: OneStage, batch: int, size_hw: tuple[int, int]) -> None:
-        super().__init__(steps, batch, size_hw)
+    def __init__(self, steps: OneStage, batch: int, size_hw: tuple[int, int], rules: Rules) -> None:
+        super().__init__(steps, batch, size_hw, rules)
         self._inputs = steps.inputs(batch)
         self._network = steps.compiler.for_batch(batch)
         self._preprocessing = steps.preprocessing((steps.spec.input_size, steps.spec.input_size))
         self._selecting = {
-            "thresholds": steps.thresholds,
-            "class_map": steps.class_map,
+            "thresholds": rules.thresholds,
+            "class_map": rules.class_map,
             "max_detections": steps.config.max_detections,
             "num_select": min(steps.spec.selected_pairs, steps.spec.queries * steps.spec.class_logits),
             "round_boxes": False,

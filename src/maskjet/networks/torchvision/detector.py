@@ -119,7 +119,8 @@ class StaticDetector(nn.Module):
         """The implementation of each op; an engine sets those that its report names."""
         self.spec = _read_spec(model, class_names or {})
         self.thresholds: torch.Tensor
-        """float32 [labels]: a score must exceed its label's threshold; the background's is not used."""
+        """float32 [labels]: a score must exceed its label's threshold if a call gives no others; the background's is
+        not used."""
         self.register_buffer("thresholds", torch.full((self.spec.class_logits,), self.spec.threshold))
         anchors = model.rpn.anchor_generator.cell_anchors
         self._cells = [f"_cell{level}" for level in range(len(anchors))]
@@ -140,19 +141,27 @@ class StaticDetector(nn.Module):
         self.heads.box_predictor.float()
         return self
 
-    def forward(self, images: torch.Tensor, sizes: torch.Tensor, candidates: int = CANDIDATES) -> StaticOutput:
+    def forward(
+        self,
+        images: torch.Tensor,
+        sizes: torch.Tensor,
+        thresholds: torch.Tensor | None = None,
+        candidates: int = CANDIDATES,
+    ) -> StaticOutput:
         """Detect on normalised images.
 
         Args:
             images: [B, 3, H, W], padded to a multiple of 32, in the precision of `cast`.
             sizes: float32 [B, 2]: (height, width) of each image without its padding, on the images' device.
+            thresholds: float32 [labels], on the images' device; None for the detector's own.
             candidates: Number of most confident box-class pairs per image that suppression considers, at least 1.
         """
+        thresholds = self.thresholds if thresholds is None else thresholds
         features = self.backbone(images)
         boxes, is_proposal = self._propose(list(features.values()), images.shape[2:], sizes)
         pooled = self._pool(self.heads.box_roi_pool, features, boxes, images.shape[2])
         logits, codes = self.heads.box_predictor(self.heads.box_head(pooled).float())
-        found = self._choose(logits, codes, boxes, is_proposal, sizes, candidates)
+        found = self._choose(logits, codes, boxes, is_proposal, sizes, thresholds, candidates)
         counts, xyxy, confidence, class_id, is_exact = found
         mask_logits = None
         if self.heads.has_mask():
@@ -222,6 +231,7 @@ class StaticDetector(nn.Module):
         proposals: torch.Tensor,
         is_proposal: torch.Tensor,
         sizes: torch.Tensor,
+        thresholds: torch.Tensor,
         candidates: int,
     ) -> tuple[torch.Tensor, ...]:
         """Count, boxes, confidences and classes of the detections, and whether they are exact."""
@@ -231,7 +241,7 @@ class StaticDetector(nn.Module):
         scores = logits.softmax(dim=1)[:, 1:].reshape(batch, rows * things)
         boxes = _decode(codes.reshape(batch * rows, -1, 4), proposals.reshape(-1, 1, 4), heads.box_coder)
         boxes = _clip(boxes[:, 1:].reshape(batch, rows * things, 4), sizes)
-        is_valid = (scores > self.thresholds[1:].repeat(rows)) & _is_large(boxes, _SMALLEST_DETECTION)
+        is_valid = (scores > thresholds[1:].repeat(rows)) & _is_large(boxes, _SMALLEST_DETECTION)
         is_valid &= is_proposal[..., None].expand(-1, -1, things).reshape(batch, -1)
         # Ties stay in the order of boxes and classes.
         best, where = torch.where(is_valid, scores, -1.0).sort(dim=1, descending=True, stable=True)

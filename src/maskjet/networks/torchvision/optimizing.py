@@ -39,7 +39,7 @@ def optimize(model: Any, *, class_names: Mapping[int, str] | None = None) -> Sta
     Raises:
         UnsupportedError: The model is built in an unsupported way, which the message names.
 
-    Example:
+    Examples:
         >>> import maskjet, torchvision
         >>> options = {"weights": None, "weights_backbone": None, "min_size": 64, "max_size": 96}
         >>> model = torchvision.models.detection.maskrcnn_resnet50_fpn(**options).eval()

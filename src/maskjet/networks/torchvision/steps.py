@@ -15,12 +15,11 @@ from maskjet import ops
 from maskjet.config import EngineConfig, Step
 from maskjet.detections import Detections
 from maskjet.engine.compilation import Compiler
-from maskjet.engine.steps import Postprocessing, Steps, Work
+from maskjet.engine.steps import Postprocessing, Rules, Steps, Work
 from maskjet.networks.torchvision.detector import StaticDetector, StaticOutput
 from maskjet.ops.selection import Selection
 from maskjet.spec import TwoStageSpec
 
-_NEVER = 2.0  # exceeded by no score
 _HALF = 0.5  # the probability above which a pixel is inside
 
 
@@ -42,7 +41,7 @@ class TwoStage(Steps):
     Args:
         network: The detector in float32; moved and converted as the config says.
         config: How to run; its device must exist here.
-        postprocessing: Thresholds and class map, on the CPU.
+        postprocessing: What is reported unless a call asks for something else.
     """
 
     spec: TwoStageSpec
@@ -51,18 +50,16 @@ class TwoStage(Steps):
         named: dict[Step, torch.dtype] = {"preprocess": torch.uint8}
         if network.spec.has_masks:
             named["encode_masks"] = torch.float32
-        super().__init__(network.spec, config, named)
+        super().__init__(network.spec, config, postprocessing, named)
         for op, dtype in (("roi_align", self.dtype), ("nms", torch.float32)):
             self.choices[op] = ops.RECORDS[op].choose("auto", torch.empty(0, dtype=dtype, device=self.device))
             network.implementations[op] = self.choices[op].name
-        thresholds = postprocessing.thresholds.where(postprocessing.class_map >= 0, _NEVER)
-        network.thresholds.copy_(thresholds)
         network.heads.detections_per_img = config.max_detections
         self._layout = torch.channels_last if self.device.type == "cuda" else torch.contiguous_format
         self.network = network.to(self.device).to(memory_format=self._layout).cast(self.dtype)
         self.compiler = Compiler(
             self.network,
-            lambda batch, *size_hw: (self.inputs(batch, *size_hw), self.sizes(batch, size_hw)),
+            lambda batch, *size_hw: (self.inputs(batch, *size_hw), self.sizes(batch, size_hw), self.rules().thresholds),
             config.compile,
             why_not_by_itself="it takes ten seconds and more for each frame size; compile=True does it",
         )
@@ -79,9 +76,9 @@ class TwoStage(Steps):
         """The same (height, width) for each image, float32 [B, 2]."""
         return torch.tensor([size_hw] * batch, dtype=torch.float32, device=self.device)
 
-    def work(self, batch: int, size_hw: tuple[int, int]) -> Work:
+    def work(self, batch: int, size_hw: tuple[int, int], rules: Rules) -> Work:
         """Allocate buffers; see `Steps`."""
-        return _Work(self, batch, size_hw, self.compiler.for_batch(batch, *self.spec.padded_hw(size_hw)))
+        return _Work(self, batch, size_hw, rules, self.compiler.for_batch(batch, *self.spec.padded_hw(size_hw)))
 
 
 class _Work(Work):
@@ -90,9 +87,14 @@ class _Work(Work):
     steps: TwoStage
 
     def __init__(
-        self, steps: TwoStage, batch: int, size_hw: tuple[int, int], network: Callable[..., StaticOutput]
+        self,
+        steps: TwoStage,
+        batch: int,
+        size_hw: tuple[int, int],
+        rules: Rules,
+        network: Callable[..., StaticOutput],
     ) -> None:
-        super().__init__(steps, batch, size_hw, marks=batch)
+        super().__init__(steps, batch, size_hw, rules, marks=batch)
         height, width = steps.spec.resized_hw(size_hw)
         self._network = network
         self._inputs = steps.inputs(batch, *steps.spec.padded_hw(size_hw))
@@ -109,7 +111,8 @@ class _Work(Work):
     def _detect(self, inputs: torch.Tensor) -> None:
         """Detect on preprocessed images [B, 3, h, w]."""
         with self.steps.mark("network"):
-            found = _to_image(self._network(inputs, self._resized), self._resized, self._originals)
+            output = self._network(inputs, self._resized, self.rules.thresholds)
+            found = _to_image(output, self._resized, self._originals)
             torch.cat([*found.selection.words(), (~found.is_exact).int()], out=self.words)
         if found.masks is not None:
             self.encode_masks(found.masks, found.boxes)
@@ -121,7 +124,7 @@ class _Work(Work):
         for image in np.flatnonzero(marks[:images]).tolist():
             self.steps.fallbacks["two-stage detector: an image with more candidates than fixed rows"] += 1
             every_candidate = partial(self.steps.network, candidates=np.iinfo(np.int32).max)
-            alone = _Work(self.steps, 1, self.size_hw, every_candidate)
+            alone = _Work(self.steps, 1, self.size_hw, self.rules, every_candidate)
             alone._detect(self._inputs[image : image + 1])
             (detections[image],) = alone.read(alone.results.cpu().numpy(), 1)
         return detections

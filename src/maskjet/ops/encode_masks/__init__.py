@@ -54,7 +54,7 @@ def encode_masks(
     empty image, as torchvision's `paste_masks_in_image` does after padding the mask. Equal to it byte for byte, except
     for pixels whose value lies within 1e-5 of zero.
 
-    Example:
+    Examples:
         >>> encode_masks(torch.ones(1, 1, 2, 2), [torch.tensor([0])], [(3, 4)])
         [[b'0<']]
     """

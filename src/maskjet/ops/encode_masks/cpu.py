@@ -121,7 +121,7 @@ def _finite(mask: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 @compiled("int64(float32, float32, float32[::1], int64, int64)")
-def _find_turn(upper: np.float32, lower: np.float32, down: NDArray[np.float32], first: int, last: int) -> int:
+def _find_crossing(upper: np.float32, lower: np.float32, down: NDArray[np.float32], first: int, last: int) -> int:
     """The first pixel from `first` to before `last` that is inside exactly if `lower` is; `last` if there is none.
 
     `upper` and `lower` must be finite, and one of them inside. Both terms of the blend then grow or shrink together
@@ -129,14 +129,14 @@ def _find_turn(upper: np.float32, lower: np.float32, down: NDArray[np.float32], 
     """
     is_lower_inside = lower > 0
     zero, step = upper / (upper - lower), down[last - 1] - down[first]
-    turn = first
+    crossing = first
     if step > 0:
-        turn = min(max(first + int((zero - down[first]) / step * (last - 1 - first)), first), last)
-    while turn > first and (blend(upper, lower, down[turn - 1]) > 0) == is_lower_inside:
-        turn -= 1
-    while turn < last and (blend(upper, lower, down[turn]) > 0) != is_lower_inside:
-        turn += 1
-    return turn
+        crossing = min(max(first + int((zero - down[first]) / step * (last - 1 - first)), first), last)
+    while crossing > first and (blend(upper, lower, down[crossing - 1]) > 0) == is_lower_inside:
+        crossing -= 1
+    while crossing < last and (blend(upper, lower, down[crossing]) > 0) != is_lower_inside:
+        crossing += 1
+    return crossing
 
 
 @compiled("int64(int64[::1], int64, int64, boolean)")
@@ -147,6 +147,18 @@ def _mark(edges: NDArray[np.int64], found: int, pixel: int, is_inside: bool | np
     """
     edges[found] = pixel
     return found + ((found % 2 == 1) != is_inside)
+
+
+@compiled("int64[::1](int64[::1], int64)")
+def _lengths(edges: NDArray[np.int64], pixels: int) -> NDArray[np.int64]:
+    """Lengths of the runs between edges, from the first pixel to the last."""
+    runs = np.empty(len(edges) + 1, dtype=np.int64)
+    before = 0
+    for number, edge in enumerate(edges):
+        runs[number] = edge - before
+        before = edge
+    runs[len(edges)] = pixels - before
+    return runs
 
 
 @compiled(
@@ -190,17 +202,11 @@ def _find_runs(
         for stretch in range(begin, end):
             first, last = starts[stretch], starts[stretch + 1]
             upper, lower = column[top[first]], column[bottom[first]]
-            turn = last if (upper > 0) == (lower > 0) else _find_turn(upper, lower, down, first, last)
-            if turn > first:
+            crossing = last if (upper > 0) == (lower > 0) else _find_crossing(upper, lower, down, first, last)
+            if crossing > first:
                 found = _mark(edges, found, pixel + first, upper > 0)
-            if turn < last:
-                found = _mark(edges, found, pixel + turn, lower > 0)
+            if crossing < last:
+                found = _mark(edges, found, pixel + crossing, lower > 0)
         if starts[end] < height:
             found = _mark(edges, found, pixel + starts[end], False)
-    runs = np.empty(found + 1, dtype=np.int64)
-    before = 0
-    for edge in range(found):
-        runs[edge] = edges[edge] - before
-        before = edges[edge]
-    runs[found] = height * width - before
-    return runs
+    return _lengths(edges[:found], height * width)

@@ -11,7 +11,7 @@ from maskjet.ops.triton_language import blend, finite, following, position, scal
 COUNTERS = tl.constexpr(3)
 BYTES, ORDERED, FOUND = (tl.constexpr(counter) for counter in range(3))  # string bytes, ordered edges, found edges
 FIELDS = tl.constexpr(4)
-OFFSET, LENGTH, EDGES, MADE_AT = (tl.constexpr(field) for field in range(4))
+OFFSET, LENGTH, EDGES, FIRST_SLOT = (tl.constexpr(field) for field in range(4))
 # Values of LENGTH for a mask without a string:
 NO_EDGES = tl.constexpr(-1)  # the mask's edges did not fit
 NO_BYTES = tl.constexpr(-2)  # its string did not fit
@@ -19,7 +19,7 @@ NO_MASK = tl.constexpr(-3)  # its index is out of range
 
 
 @triton.jit
-def _made_at(query_row_ptr, slot, SLOTS: tl.constexpr, HAS_BOXES: tl.constexpr):
+def _first_slot(query_row_ptr, slot, SLOTS: tl.constexpr, HAS_BOXES: tl.constexpr):
     """The first slot of an image that holds the same mask as this one."""
     earlier = tl.arange(0, SLOTS)
     query = tl.load(query_row_ptr + slot)
@@ -52,6 +52,14 @@ def find_edges_kernel(
     SLOTS: tl.constexpr,
     HAS_BOXES: tl.constexpr,
 ):
+    """Find the edges in one block of columns of one mask; grid (blocks, K, B).
+
+    masks: floats [B, Q, mask_height, mask_width], any strides. count, query, sizes: int32 [B], [B, K] and [B, 2]
+    (height, width). boxes: int32 [B, K, 4], left, top, width, height; read only if HAS_BOXES.
+
+    edges: int32 [room], the pool. segments: int32 [B, K, blocks, 2], offset in the pool (-1: did not fit) and length,
+    undefined for masks that are not encoded here. header: as in `Buffers`; FOUND grows by the number of edges.
+    """
     block = tl.program_id(0)
     slot = tl.program_id(1)
     image = tl.program_id(2)
@@ -65,7 +73,7 @@ def find_edges_kernel(
     query = tl.load(query_ptr + image * slots + slot)
     if (query < 0) | (query >= queries):
         return
-    if _made_at(query_ptr + image * slots, slot, SLOTS, HAS_BOXES) < slot:
+    if _first_slot(query_ptr + image * slots, slot, SLOTS, HAS_BOXES) < slot:
         return
     mask_ptr = masks_ptr + image.to(tl.int64) * stride_image + query.to(tl.int64) * stride_query
     mask = (mask_ptr, mask_height, mask_width, stride_y, stride_x)
@@ -82,25 +90,25 @@ def find_edges_kernel(
     x = (block * COLUMNS + tl.arange(0, COLUMNS))[None, :]
     columns = taps(x - left, across_scale, mask_width)
     columns_before = taps(tl.maximum(x - 1, 0) - left, across_scale, mask_width)
-    is_foot_inside = _is_foot_inside(mask, target, columns_before, (x > 0) & (x < width))
-    has_foot = tl.max(is_foot_inside.to(tl.int32)) > 0
+    is_bottom_inside = _is_bottom_inside(mask, target, columns_before, (x > 0) & (x < width))
+    has_bottom = tl.max(is_bottom_inside.to(tl.int32)) > 0
     low, high = _find_rows(mask, columns, x < width, ROWS)
     segment_ptr = segments_ptr + 2 * ((image.to(tl.int64) * slots + slot) * tl.num_programs(0) + block)
     tl.store(segment_ptr + 1, 0)
-    if ((high < 0) & (not has_foot)) | (not has_pixels):
+    if ((high < 0) & (not has_bottom)) | (not has_pixels):
         return
     # Rows whose stretches can have edges, up to the one with the pixel after the last inside.
-    begin = tl.where(has_foot, 0, tl.maximum(low - 1, 0))
+    begin = tl.where(has_bottom, 0, tl.maximum(low - 1, 0))
     last_row = high
     if HAS_BOXES:  # the first pixel of a column may lie far down its mask
         first_row = position(-top, down_scale, mask_height).to(tl.int32)
-        last_row = tl.maximum(high, tl.where(has_foot, first_row, 0))
+        last_row = tl.maximum(high, tl.where(has_bottom, first_row, 0))
     end = tl.minimum(tl.maximum(last_row, 0) + 2 + down_scale.to(tl.int32), mask_height)
     counts = tl.zeros([1, COLUMNS], tl.int32)
     for start in range(begin, end, ROWS):
         row = (start + tl.arange(0, ROWS))[:, None]
-        _, is_edge, has_turn = _compare(mask, target, row, columns, (row < end) & (x < width), is_foot_inside)
-        counts += tl.sum(is_edge + has_turn, axis=0)[None, :]
+        _, is_edge, has_crossing = _compare(mask, target, row, columns, (row < end) & (x < width), is_bottom_inside)
+        counts += tl.sum(is_edge + has_crossing, axis=0)[None, :]
     total = tl.sum(counts)
     if total == 0:
         return
@@ -113,11 +121,15 @@ def find_edges_kernel(
     edge_ptr = edges_ptr + begins + tl.cumsum(counts, axis=1) - counts
     for start in range(begin, end, ROWS):
         row = (start + tl.arange(0, ROWS))[:, None]
-        stretch, is_edge, has_turn = _compare(mask, target, row, columns, (row < end) & (x < width), is_foot_inside)
-        edges = is_edge + has_turn
+        stretch, is_edge, has_crossing = _compare(
+            mask, target, row, columns, (row < end) & (x < width), is_bottom_inside
+        )
+        edges = is_edge + has_crossing
         place_ptr = edge_ptr + tl.cumsum(edges, axis=0) - edges
         tl.store(place_ptr, x * height + stretch[0], mask=is_edge != 0)
-        tl.store(place_ptr + is_edge, x * height + _find_turn(stretch, row, target, mask_height), mask=has_turn != 0)
+        tl.store(
+            place_ptr + is_edge, x * height + _find_crossing(stretch, row, target, mask_height), mask=has_crossing != 0
+        )
         edge_ptr += tl.sum(edges, axis=0)[None, :]
 
 
@@ -128,7 +140,7 @@ def _fits(begins, length, room):
 
 
 @triton.jit
-def _is_foot_inside(mask, target, columns, is_read):
+def _is_bottom_inside(mask, target, columns, is_read):
     """Whether the bottom pixel of each column is inside."""
     height, scale, top = target
     above, below, share = taps(height - 1 - top, scale, mask[1])
@@ -154,7 +166,7 @@ def _find_rows(mask, columns, is_read, ROWS: tl.constexpr):
 
 
 @triton.jit
-def _compare(mask, target, row, columns, is_read, is_foot_inside):
+def _compare(mask, target, row, columns, is_read, is_bottom_inside):
     """Stretches of some columns, whether each begins with an edge, and whether it changes sides within.
 
     The stretch of a row of logits holds the pixels between this row and the next. It is returned as its first and last
@@ -172,10 +184,10 @@ def _compare(mask, target, row, columns, is_read, is_foot_inside):
     # The previous pixel lies above, or at the bottom of the previous column.
     above, below, share = taps(tl.maximum(first - 1, 0) - top, scale, mask_height)
     before = blend(_blend_along(mask, above, columns, exists), _blend_along(mask, below, columns, exists), share)
-    was_inside = tl.where(first == 0, is_foot_inside, before > 0)
+    was_inside = tl.where(first == 0, is_bottom_inside, before > 0)
     is_edge = (exists & (begins_inside != was_inside)).to(tl.int32)
-    has_turn = (exists & (begins_inside != ends_inside)).to(tl.int32)
-    return (first, last, upper, lower, ends_inside), is_edge, has_turn
+    has_crossing = (exists & (begins_inside != ends_inside)).to(tl.int32)
+    return (first, last, upper, lower, ends_inside), is_edge, has_crossing
 
 
 @triton.jit
@@ -207,7 +219,7 @@ def _is_inside(upper, lower, y, row, scale, rows):
 
 
 @triton.jit
-def _find_turn(stretch, row, target, rows):
+def _find_crossing(stretch, row, target, rows):
     """The first pixel of a stretch on the side of its last one; the stretch must begin on the other side.
 
     It is near the zero of the line through the two values. Rounding moves it by less than a pixel, so three pixels are
@@ -217,11 +229,11 @@ def _find_turn(stretch, row, target, rows):
     _, scale, top = target
     zero = upper / (upper - lower)
     guess = top + tl.ceil((row.to(tl.float32) + zero + 0.5) / scale - 0.5).to(tl.int32)
-    turn = last
+    crossing = last
     for step in tl.static_range(3):
         y = tl.minimum(tl.maximum(guess + 1 - step, first + 1), last)
-        turn = tl.where(_is_inside(upper, lower, y - top, row, scale, rows) == ends_inside, y, turn)
-    return turn
+        crossing = tl.where(_is_inside(upper, lower, y - top, row, scale, rows) == ends_inside, y, crossing)
+    return crossing
 
 
 @triton.jit(do_not_specialize=range(13))
@@ -245,6 +257,13 @@ def write_strings_kernel(
     BLOCKS: tl.constexpr,
     TILE: tl.constexpr,
 ):
+    """Write the COCO string of one mask from its segments of edges; grid (K, B).
+
+    count, query, sizes, edges, segments: as `find_edges_kernel` takes and writes them.
+
+    ordered: int32 [room], the edges of each mask in order. header: as in `Buffers`; counts and the mask's fields are
+    written, BYTES and ORDERED grow. strings: uint8 [capacity], the strings one after the other.
+    """
     slot = tl.program_id(0)
     image = tl.program_id(1)
     count = tl.load(count_ptr + image)
@@ -259,11 +278,11 @@ def write_strings_kernel(
     query = tl.load(query_ptr + mask)
     if (query < 0) | (query >= queries):
         tl.store(row_ptr + LENGTH, NO_MASK)
-        tl.store(row_ptr + MADE_AT, slot)
+        tl.store(row_ptr + FIRST_SLOT, slot)
         return
-    made_at = _made_at(query_ptr + image * slots, slot, SLOTS, HAS_BOXES)
-    tl.store(row_ptr + MADE_AT, made_at)
-    if made_at < slot:
+    first_slot = _first_slot(query_ptr + image * slots, slot, SLOTS, HAS_BOXES)
+    tl.store(row_ptr + FIRST_SLOT, first_slot)
+    if first_slot < slot:
         return
     height = tl.load(sizes_ptr + 2 * image)
     width = tl.load(sizes_ptr + 2 * image + 1)

@@ -295,15 +295,15 @@ class DeviceStrings(Strings):
         failed = {  # (image, slot) to (length, edges)
             (image, slot): (length, edges)
             for image, count in enumerate(counts)
-            for slot, (_, length, edges, made_at) in enumerate(rows[image][:count])
-            if made_at == slot and length < 0
+            for slot, (_, length, edges, first_slot) in enumerate(rows[image][:count])
+            if first_slot == slot and length < 0
         }
         remade = self._remake(failed) if failed or counts != stated else {}
         return [
             [
-                data[offset : offset + length] if length >= 0 else remade[image, made_at]
-                for _, _, _, made_at in rows[image][:count]
-                for offset, length, _, _ in (rows[image][made_at],)
+                data[offset : offset + length] if length >= 0 else remade[image, first_slot]
+                for _, _, _, first_slot in rows[image][:count]
+                for offset, length, _, _ in (rows[image][first_slot],)
             ]
             for image, count in enumerate(counts)
         ]

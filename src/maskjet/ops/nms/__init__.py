@@ -29,7 +29,8 @@ def nms(
 
     Keeps the first `max_output` boxes that torchvision's `nms` or `batched_nms` keeps, whichever strategy the latter
     takes, except for boxes that overlap only because shifted coordinates were rounded. Shapes don't depend on values.
-    On a GPU it is two launches for all images, which never wait and can be captured in a CUDA graph.
+    On a GPU it is two launches for all images, after copies of strided arguments and fills of omitted ones; they
+    never wait and can be captured in a CUDA graph.
 
     Args:
         boxes: float32 [B, N, 4] xyxy, each image's in descending order of confidence.
@@ -49,7 +50,7 @@ def nms(
 
     Equal to the reference in every position. A box without area overlaps nothing, nor does one with a NaN.
 
-    Example:
+    Examples:
         >>> boxes = torch.tensor([[[0.0, 0, 10, 10], [1, 0, 10, 10], [20, 0, 30, 10]]])
         >>> kept = nms(boxes, iou_threshold=0.5)
         >>> kept.index[0, : kept.count[0]]

@@ -18,6 +18,13 @@ def find_overlaps_kernel(
     ROWS: tl.constexpr,
     BITS: tl.constexpr,
 ):
+    """Find which of ROWS boxes of an image overlap which of BITS boxes; grid (words, blocks of ROWS boxes, B).
+
+    boxes: float32 [B, most, 4] xyxy. groups: int32 [B, most]. count: int32 [B]. All contiguous.
+
+    overlaps: int32 [B, most, words]; bit b of a box's word w is set if box w × BITS + b comes later, is of its group
+    and overlaps it. Words without a later box are not written.
+    """
     image = tl.program_id(2).to(tl.int64)
     word = tl.program_id(0)
     start = tl.program_id(1) * ROWS
@@ -65,6 +72,12 @@ def choose_kernel(
     BITS: tl.constexpr,
     WORDS: tl.constexpr,
 ):
+    """Choose the boxes of one image that stay; grid (B).
+
+    overlaps: as `find_overlaps_kernel` writes them. count: int32 [B]. removed: int32 [B, words], scratch.
+
+    kept_count: int32 [B]. index: int32 [B, max_output], ascending; undefined past the image's count.
+    """
     image = tl.program_id(0).to(tl.int64)
     found = tl.minimum(tl.load(count_ptr + image), most)
     overlaps_ptr += image * most * words

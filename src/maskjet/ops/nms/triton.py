@@ -1,4 +1,4 @@
-"""nms on an NVIDIA GPU: two launches for all images.
+"""nms on an NVIDIA GPU: two launches for all images, after copies of strided arguments.
 
 The first finds which boxes overlap, one bit per pair. The second visits the boxes in order, 32 at a time: it decides
 among the 32 by their own bits, then marks all later boxes that the kept ones suppress. It ends when enough boxes are
@@ -32,10 +32,10 @@ def nms(boxes: torch.Tensor, count: torch.Tensor, groups: torch.Tensor, *, thres
     words = -(-most // _BITS)
     overlaps = torch.empty((batch, most, words), dtype=torch.int32, device=boxes.device)
     removed = torch.empty((batch, words), dtype=torch.int32, device=boxes.device)
+    boxes, groups, count = boxes.contiguous(), groups.contiguous(), count.contiguous()
     with on_device_of(boxes):
         if most and batch:
             grid = (words, -(-most // _ROWS), batch)
-            boxes, groups = boxes.contiguous(), groups.contiguous()
             _find_overlaps(
                 grid, boxes.device, boxes, groups, count, overlaps, most, words, threshold, ROWS=_ROWS, BITS=_BITS
             )

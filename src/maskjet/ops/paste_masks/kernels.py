@@ -28,6 +28,12 @@ def paste_kernel(
     LOGITS_HEIGHT: tl.constexpr,
     LOGITS_WIDTH: tl.constexpr,
 ):
+    """Upsample and threshold one tile of one mask of an image; grid (tiles, n).
+
+    masks: floats [queries, mask_height, mask_width], any strides. count: int32 [1]. query: int32 [n].
+
+    out: uint8 [n, height, width], contiguous. is_inside: uint8 [n]; set to 1 if a pixel is inside, else left alone.
+    """
     slot = tl.program_id(1)
     if slot >= tl.load(count_ptr):
         return

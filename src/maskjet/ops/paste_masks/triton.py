@@ -1,4 +1,4 @@
-"""paste_masks on an NVIDIA GPU: one launch per image, each pixel straight from its four logits.
+"""paste_masks on an NVIDIA GPU: per image a fill and a launch, each pixel from its four logits.
 
 Most of an image lies outside a mask, or well inside. A tile whose few logits all have one sign is filled without
 computing its pixels; other tiles read four logits per pixel.

@@ -40,7 +40,7 @@ def preprocess(
     Filter: bilinear, half-pixel centres, no antialias, as rfdetr 1.11 `predict`. `resample="cv2"` resizes the uint8
     frame as `cv2.resize(INTER_LINEAR)` instead, rounding to uint8 before it normalises. On a GPU it is
     one launch on the current stream, which never waits, allocates nothing if `out` is given, and can be captured in a
-    CUDA graph.
+    CUDA graph; frames whose pixels are not contiguous are copied first.
 
     Args:
         frames: uint8 [H, W, 3] or [N, H, W, 3]; rows may be strided, pixels contiguous.
@@ -67,7 +67,7 @@ def preprocess(
     the product and sum of source positions, and a single CPU thread rounds them differently from two; either changes
     the result by 3e-5 at 1080p. The bound holds on the frames' own device, for two threads and more.)
 
-    Example:
+    Examples:
         >>> frame = torch.full((4, 6, 3), 255, dtype=torch.uint8)
         >>> preprocess(frame, size=(2, 2), mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)).unique()
         tensor([1.])

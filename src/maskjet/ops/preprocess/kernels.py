@@ -34,6 +34,13 @@ def preprocess_kernel(
     TILE_HEIGHT: tl.constexpr,
     TILE_WIDTH: tl.constexpr,
 ):
+    """Compute one tile of a network input, all three channels; grid (tiles across, tiles down, N).
+
+    frames: uint8 [N, source_height, source_width, 3], pixels contiguous. mean, std: three floats each. The frame fills
+    the rectangle (top, left, inner_height, inner_width), `padding` (0..1) the rest.
+
+    out: floats [N, 3, height, width], any strides.
+    """
     y = (tl.program_id(1) * TILE_HEIGHT + tl.arange(0, TILE_HEIGHT))[:, None]
     x = (tl.program_id(0) * TILE_WIDTH + tl.arange(0, TILE_WIDTH))[None, :]
     image = tl.program_id(2).to(tl.int64)

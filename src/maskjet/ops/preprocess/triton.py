@@ -1,5 +1,7 @@
 """preprocess on an NVIDIA GPU: one launch from the frame's bytes to the network's input buffer.
 
+Frames whose pixels are not contiguous are first copied.
+
 Each program computes a tile of output pixels, all three channels, each from four source pixels. Sizes, strides and
 normalisation are run-time arguments, so another frame size compiles nothing.
 """

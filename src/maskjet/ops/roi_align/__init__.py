@@ -30,7 +30,8 @@ def roi_align(
     Computes torchvision's `MultiScaleRoIAlign` with a sampling ratio of 2 and its own canonical level: a box of 224²
     pixels is pooled at a scale of 1/16, one of half the side at twice that scale. Each bin is the mean of 2 × 2
     bilinear samples. torchvision finds, pools and scatters each level's boxes; here each box looks up its level, so
-    shapes don't depend on values. On a GPU it is one launch, which never waits and can be captured in a CUDA graph.
+    shapes don't depend on values. On a GPU it is one launch, after copies of features that are not channels-last and of
+    tensors that are strided or not aligned to 16 bytes; it never waits and can be captured in a CUDA graph.
 
     Args:
         boxes: float32 [B, N, 4] xyxy, in pixels of the network's input.

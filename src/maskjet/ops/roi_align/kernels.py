@@ -38,6 +38,13 @@ def roi_align_kernel(
     CHANNELS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
+    """Pool one row of bins of one box, BLOCK channels of it; grid (B × N, SIZE, blocks of channels).
+
+    level0..3: floats [B, CHANNELS, height, width], channels-last, finest first; those past `levels` are not read.
+    boxes: float32 [B, N, 4] xyxy, in pixels of the network's input.
+
+    out: [B × N, CHANNELS, SIZE, SIZE] of the levels' dtype, channels-last.
+    """
     box = tl.program_id(0).to(tl.int64)
     bin_row = tl.program_id(1)
     left = tl.load(boxes_ptr + 4 * box)

@@ -1,4 +1,7 @@
-"""roi_align on an NVIDIA GPU: one launch, one program per box, row of bins and block of channels."""
+"""roi_align on an NVIDIA GPU: one launch, one program per box, row of bins and block of channels.
+
+Features that are not channels-last, strided boxes, and tensors not aligned to 16 bytes are first copied.
+"""
 
 from __future__ import annotations
 

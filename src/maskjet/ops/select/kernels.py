@@ -29,6 +29,14 @@ def select_kernel(
     TILE: tl.constexpr,
     RANKED: tl.constexpr,
 ):
+    """Choose the detections of one image; grid (B).
+
+    logits: floats [B, queries, classes]. boxes: floats [B, queries, 4] cxcywh, 0..1. sizes: int32 [B, 2] (height,
+    width). thresholds, class_map: float32 and int32 [classes]. keys: int64 [B, queries × classes], scratch. All
+    contiguous.
+
+    count, query, class_id, confidence, xyxy: the fields of `Selection`, K = max_detections.
+    """
     image = tl.program_id(0)
     pairs = queries * classes
     keys_ptr += image.to(tl.int64) * pairs

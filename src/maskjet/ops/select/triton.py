@@ -1,4 +1,4 @@
-"""select on an NVIDIA GPU: one launch, one program per image, nothing waits for the host.
+"""select on an NVIDIA GPU: one launch, one program per image, after copies of strided inputs.
 
 A program reads the logits once and keeps scores above the lowest threshold as 64-bit keys: the score, then the flat
 index. So no two keys are equal, and their order is rfdetr's. If more are left than `num_select` or `max_detections`,
@@ -32,44 +32,11 @@ def select(
     num_select: int,
     round_boxes: bool,
 ) -> Selection:
-    """Choose detections from logits [B, Q, C] and boxes [B, Q, 4]; see `ops.select`."""
-    selection = out or Selection.empty(len(logits), max_detections, logits.device)
-    launch(
-        logits,
-        boxes,
-        sizes.on_device,
-        selection,
-        thresholds=thresholds,
-        class_map=class_map,
-        num_select=num_select,
-        round_boxes=round_boxes,
-    )
-    return selection
+    """Choose detections from logits [B, Q, C] and boxes [B, Q, 4]; see `ops.select`.
 
-
-def launch(
-    logits: torch.Tensor,
-    boxes: torch.Tensor,
-    sizes: torch.Tensor,
-    selection: Selection,
-    *,
-    thresholds: torch.Tensor,
-    class_map: torch.Tensor,
-    num_select: int,
-    round_boxes: bool = False,
-) -> None:
-    """Choose into a given selection; never waits, and can be captured in a CUDA graph.
-
-    Args:
-        logits: float32, float16 or bfloat16 [B, Q, C].
-        boxes: Floating [B, Q, 4] cxcywh.
-        sizes: int32 [2 B], on the device: (height, width) per image.
-        selection: Detections of this batch; overwritten.
-        thresholds: float32 [C], on the device.
-        class_map: int32 [C], on the device.
-        num_select: Number of best pairs to consider, at most Q × C.
-        round_boxes: Round coordinates to whole pixels, halves to even.
+    Never waits, and can be captured in a CUDA graph.
     """
+    selection = out or Selection.empty(len(logits), max_detections, logits.device)
     batch, queries, classes = logits.shape
     keys = torch.empty((batch, queries * classes), dtype=torch.int64, device=logits.device)
     with on_device_of(logits):
@@ -78,7 +45,7 @@ def launch(
             (logits.device, logits.dtype, boxes.dtype),
             logits.contiguous(),
             boxes.contiguous(),
-            sizes,
+            sizes.on_device,
             thresholds,
             class_map,
             keys,
@@ -95,3 +62,4 @@ def launch(
             TILE=_TILE,
             RANKED=_RANKED,
         )
+    return selection

@@ -14,14 +14,14 @@ from torch import nn
 from torch.fx.passes.shape_prop import ShapeProp
 
 from maskjet.networks.torchvision.layers.biases import JOIN
-from maskjet.networks.torchvision.layers.flattening import TAKE
+from maskjet.networks.torchvision.layers.flattening import PERMUTE
 from maskjet.networks.torchvision.layers.folding import FOLD, is_norm
 from maskjet.networks.torchvision.layers.fusing import FUSE
 from maskjet.networks.torchvision.layers.rewriting import Rewrite, Rewritten
 from maskjet.networks.torchvision.layers.upsampling import ADD
 from maskjet.process import convolutions_in_tf32
 
-REWRITES: tuple[Rewrite[Any], ...] = (FOLD, JOIN, FUSE, ADD, TAKE)
+REWRITES: tuple[Rewrite[Any], ...] = (FOLD, JOIN, FUSE, ADD, PERMUTE)
 """All rewrites, in the order of application: folding leaves convolutions that the others look for."""
 _MOST_DIFFERENCE = 1e-3  # share of the largest value; rounding takes a hundredth of it
 

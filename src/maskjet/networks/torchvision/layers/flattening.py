@@ -1,4 +1,4 @@
-"""A linear layer on flattened features that reads them channels-last, as they lie in memory, without a copy.
+"""A linear layer on flattened channels-last features, its weights permuted so that the features are not copied.
 
 Pattern:     flatten(x, 1) → linear
 Replacement: ChannelsLastLinear(x), with the weights in the order of the features in memory
@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.fx import Graph, Node
 
-from maskjet.networks.torchvision.layers.matching import put_in_place, shape_of
+from maskjet.networks.torchvision.layers.matching import replace_by_module, shape_of
 from maskjet.networks.torchvision.layers.rewriting import Rewrite, called_module, calls
 
 _DIMENSIONS = 4
@@ -76,8 +76,8 @@ def _replace(graph: Graph, match: _Flattened) -> None:  # noqa: ARG001
     assert isinstance(linear, nn.Linear)
     name = f"{match.linear.target}".replace(".", "_") + "_channels_last"
     features, layer = match.flatten.all_input_nodes, ChannelsLastLinear(linear, match.shape)
-    put_in_place(layer, name, features, of=[match.linear, match.flatten])
+    replace_by_module([match.linear, match.flatten], layer, name, features)
 
 
-TAKE: Rewrite[_Flattened] = Rewrite("take_as_it_lies", _anchors, _match, _replace)
-"""Reads flattened features channels-last; results change by rounding, since products are summed in another order."""
+PERMUTE: Rewrite[_Flattened] = Rewrite("permute_weights", _anchors, _match, _replace)
+"""Permutes linear weights to channels-last order; results change by rounding, as products are summed in this order."""

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.fx import Graph, Node
 
-from maskjet.networks.torchvision.layers.matching import put_in_place, sole_convolution, terms_of
+from maskjet.networks.torchvision.layers.matching import replace_by_module, sole_convolution, terms_of
 from maskjet.networks.torchvision.layers.rewriting import Rewrite, called_module
 
 _SERVED = (torch.float32, torch.float16)  # types that cuDNN serves by one call
@@ -32,28 +32,28 @@ def _convolution_relu(
     padding: Sequence[int],
     dilation: Sequence[int],
 ) -> torch.Tensor:
-    features, weight = _laid_out(features), _laid_out(weight)
+    features, weight = _channels_last(features), _channels_last(weight)
     if torch.backends.cudnn.is_acceptable(features):  # type: ignore[no-untyped-call]
         if added is None:
             return torch.cudnn_convolution_relu(features, weight, bias, stride, padding, dilation, 1)
         # cuDNN reads the added tensor without checking its shape.
         if added.shape == _shape(features, weight, stride, padding, dilation):
             options = (bias, stride, padding, dilation, 1)
-            return torch.cudnn_convolution_add_relu(features, weight, _laid_out(added), 1.0, *options)
-    return _laid_out(_apart(features, weight, bias, added, stride, padding, dilation))
+            return torch.cudnn_convolution_add_relu(features, weight, _channels_last(added), 1.0, *options)
+    return _channels_last(_unfused(features, weight, bias, added, stride, padding, dilation))
 
 
 @_convolution_relu.register_fake
 def _(*given: Any) -> torch.Tensor:
-    return _laid_out(_apart(*given))
+    return _channels_last(_unfused(*given))
 
 
-def _laid_out(features: torch.Tensor) -> torch.Tensor:
-    """Convert to channels-last, where cuDNN is fastest."""
+def _channels_last(features: torch.Tensor) -> torch.Tensor:
+    """Convert to channels-last, with which cuDNN is fastest."""
     return features.contiguous(memory_format=torch.channels_last)
 
 
-def _apart(
+def _unfused(
     features: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None,
@@ -62,7 +62,7 @@ def _apart(
     padding: Sequence[int],
     dilation: Sequence[int],
 ) -> torch.Tensor:
-    """The same as `_convolution_relu` in several calls, which a compiler can join."""
+    """The same as `_convolution_relu` as separate calls, which a compiler can fuse."""
     found = F.conv2d(features, weight, bias, stride, padding, dilation)
     return (found if added is None else found + added).relu()
 
@@ -90,7 +90,7 @@ class ConvolutionReLU(nn.Module):
     def forward(self, features: torch.Tensor, added: torch.Tensor | None = None) -> torch.Tensor:
         """Map features [B, C, H, W] to [B, D, h, w], with which `added` must broadcast."""
         is_served = features.is_cuda and features.dtype in _SERVED
-        call = torch.ops.maskjet.convolution_relu if is_served else _apart
+        call = torch.ops.maskjet.convolution_relu if is_served else _unfused
         found: torch.Tensor = call(features, self.weight, self.bias, added, *self._options)
         return found
 
@@ -141,7 +141,7 @@ def _replace(graph: Graph, match: _Fused) -> None:  # noqa: ARG001
     sums = [] if match.sum is None else [match.sum]
     added = [term for each in sums for term in each.all_input_nodes if term is not match.convolution]
     arguments = [*match.convolution.all_input_nodes, *added]
-    put_in_place(ConvolutionReLU(convolution), name, arguments, of=[match.relu, *sums, match.convolution])
+    replace_by_module([match.relu, *sums, match.convolution], ConvolutionReLU(convolution), name, arguments)
 
 
 FUSE: Rewrite[_Fused] = Rewrite("fuse_relus", _anchors, _match, _replace)

@@ -34,23 +34,23 @@ def terms_of(node: Node) -> tuple[Node, Node] | None:
     return first, second
 
 
-def put_in_place(module: nn.Module, name: str, arguments: Sequence[Node], of: Sequence[Node]) -> None:
+def replace_by_module(nodes: Sequence[Node], module: nn.Module, name: str, arguments: Sequence[Node]) -> None:
     """Replace nodes of a graph by the call of a module.
 
     Args:
+        nodes: Nodes to remove, in reverse topological order; the call replaces the first one's result.
         module: The module to call.
         name: A new name, under which the module is kept.
         arguments: Arguments of the call.
-        of: Nodes to remove, in reverse topological order; the call replaces the first one's result.
     """
-    first, graph = of[0], of[0].graph
+    first, graph = nodes[0], nodes[0].graph
     assert graph.owning_module is not None
     graph.owning_module.add_submodule(name, module)
     with graph.inserting_before(first):
         called = graph.call_module(name, tuple(arguments))
     called.meta.update(first.meta)
     first.replace_all_uses_with(called)
-    for node in of:
+    for node in nodes:
         graph.erase_node(node)
 
 

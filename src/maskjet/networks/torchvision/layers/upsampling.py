@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.fx import Graph, Node
 
-from maskjet.networks.torchvision.layers.matching import put_in_place, sole_convolution, terms_of
+from maskjet.networks.torchvision.layers.matching import replace_by_module, sole_convolution, terms_of
 from maskjet.networks.torchvision.layers.rewriting import Rewrite, calls
 
 
@@ -45,7 +45,7 @@ class AddUpsampled(nn.Module):
 
 
 @dataclass(frozen=True)
-class _Enlarged:
+class _Upsampled:
     """A match."""
 
     sum: Node
@@ -59,7 +59,7 @@ def _anchors(graph: Graph) -> Iterator[Node]:
     return (node for node in graph.nodes if calls(node, F.interpolate))
 
 
-def _match(interpolate: Node) -> _Enlarged | str:
+def _match(interpolate: Node) -> _Upsampled | str:
     options = {name: given for name, given in interpolate.kwargs.items() if given not in (None, False)}
     if len(interpolate.args) != 1 or options.keys() != {"size", "mode"} or options["mode"] != "nearest":
         return "it does not enlarge to a size by the nearest pixel"
@@ -74,7 +74,7 @@ def _match(interpolate: Node) -> _Enlarged | str:
     if shape is None or shape.args[0] is not fine:
         return "its size is not that of the features it is added to"
     is_read_here = fine.users.keys() == {added, shape} and len(shape.users) == 1
-    return _Enlarged(added, interpolate, fine, sole_convolution(fine, users=2) if is_read_here else None)
+    return _Upsampled(added, interpolate, fine, sole_convolution(fine, users=2) if is_read_here else None)
 
 
 def _shape_of(size: object) -> Node | None:
@@ -87,15 +87,15 @@ def _shape_of(size: object) -> Node | None:
     return shape if part == slice(-2, None) else None
 
 
-def _replace(graph: Graph, match: _Enlarged) -> None:  # noqa: ARG001
+def _replace(graph: Graph, match: _Upsampled) -> None:  # noqa: ARG001
     bias = None
     if match.bias_of is not None:
         bias, match.bias_of.bias = match.bias_of.bias, None
     name = f"add_{match.interpolate.name}"
     coarse = match.interpolate.args[0]
     assert isinstance(coarse, Node)
-    put_in_place(AddUpsampled(bias), name, [match.fine, coarse], of=[match.sum, match.interpolate])
+    replace_by_module([match.sum, match.interpolate], AddUpsampled(bias), name, [match.fine, coarse])
 
 
-ADD: Rewrite[_Enlarged] = Rewrite("add_upsampled", _anchors, _match, _replace)
+ADD: Rewrite[_Upsampled] = Rewrite("add_upsampled", _anchors, _match, _replace)
 """Adds coarser levels without enlarging them; results change by rounding."""

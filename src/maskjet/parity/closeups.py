@@ -1,0 +1,321 @@
+"""Pictures for the gate's page: the worst images with their differences marked, and a close-up of each difference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from maskjet import coco_rle
+from maskjet.detections import Detections
+from maskjet.parity.check import severity
+from maskjet.parity.pair import Difference, box_iou, compare
+from maskjet.parity.pictures import FRAMED, ONLY_ACTUAL, ONLY_EXPECTED, Found, Image, cover, encode
+
+PICTURES_BYTES = 690_000
+"""Most bytes of all pictures of a page; base64 makes them 920 kB, which leaves 80 kB of a megabyte for text."""
+_OVERVIEW_SIDE = 1600  # longest side, in pixels
+_OVERVIEW_WEIGHT = 4  # an overview's share of the bytes, in close-ups
+_CLOSE_UPS, _CLOSE_UPS_PER_IMAGE = 36, 6
+_NUMBERED = 12  # detections of one image that are listed
+_PANEL_WH = (400, 300)  # of a close-up, in pixels
+_GAP = 8  # between panels, in pixels
+_MARGIN = 1.5  # a close-up's side, in sides of the detection's box
+_CLOSEST = 48  # least width of a close-up, in pixels of the image
+_SQUARES = 4  # enlarged by more than this, pixels are shown as squares
+_SHADE = (38, 42, 48)  # outside the image
+_OTHER, _INK = (255, 255, 255), (20, 24, 28)
+_PLACES = 40  # at most, where a number is tried on each side of its box
+_CONCERNED = 0.3  # box IoU with the difference's box from which a detection is drawn in full
+_QUALITIES = (82, 70, 55, 40)  # of WebP; below the last one the picture is made smaller
+_SMALLEST = 16  # pixels of the longer side
+_FAR = 2**14  # pixels; OpenCV's line drawing covers only part of its integers' range
+
+Box = tuple[float, float, float, float]
+Region = tuple[int, int, int, int]  # left, top, width, height
+Mask = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class CloseUp:
+    """A detection that differs."""
+
+    number: int
+    """The detection's number in the overview, from 1."""
+    detection: str
+    """`Difference.detection`."""
+    differences: Sequence[Difference]
+    """All differences of the detection but those that rounding explains."""
+    picture: bytes | None
+    """WebP: what was expected, the actual one, and the pixels that differ, side by side; None if there are too many."""
+
+
+@dataclass(frozen=True)
+class WorstImage:
+    """An image on which two variants differ."""
+
+    name: str
+    """The image's name in the dumps."""
+    overview: bytes
+    """WebP: the image, dimmed, with its differences coloured and numbered."""
+    close_ups: Sequence[CloseUp]
+    """The detections that differ, the worst first."""
+    more: int
+    """Number of further detections that differ."""
+
+
+def draw_close_ups(worst: Iterator[Found], count: int) -> list[WorstImage]:
+    """Draw the images on which two variants differ, within `PICTURES_BYTES` together.
+
+    Every picture gets a share of the bytes that are left, and what it doesn't need is left to those after it.
+
+    Args:
+        worst: The images, as `find_worst` gives them.
+        count: Number of images.
+    """
+    most = min(_CLOSE_UPS // max(count, 1), _CLOSE_UPS_PER_IMAGE)
+    weight = count * (_OVERVIEW_WEIGHT + most)
+    left = PICTURES_BYTES
+    drawn = []
+
+    def shrink(picture: Image, share: int) -> bytes:
+        nonlocal left, weight
+        data = shrink_to(picture, left * share // weight)
+        left, weight = left - len(data), weight - share
+        return data
+
+    for found in worst:
+        groups = _by_detection(found)
+        shown = groups[:_NUMBERED]
+        only = _only(found)
+        overview = shrink(_draw_overview(found, only, shown), _OVERVIEW_WEIGHT)
+        close_ups = []
+        for number, group in enumerate(shown, 1):
+            picture = shrink(_draw_close_up(found, only, group[0].xyxy), 1) if number <= most else None
+            close_ups.append(CloseUp(number, group[0].detection, group, picture))
+        weight -= max(most - len(shown), 0)
+        drawn.append(WorstImage(found.changed.name, overview, close_ups, len(groups) - len(shown)))
+    return drawn
+
+
+def shrink_to(picture: Image, most: int) -> bytes:
+    """Encode a picture, RGB, as WebP of at most `most` bytes: at lower quality, then smaller, down to 16 pixels."""
+    best, *between, least = _QUALITIES
+    while True:
+        data = encode(picture, ".webp", best)
+        if len(data) <= most:
+            return data
+        data = encode(picture, ".webp", least)
+        if len(data) <= most:
+            tried = (encode(picture, ".webp", quality) for quality in between)
+            return next((better for better in tried if len(better) <= most), data)
+        height, width = picture.shape[:2]
+        if max(height, width) <= _SMALLEST:
+            return data
+        factor = max(min(0.9 * (most / len(data)) ** 0.5, 0.9), _SMALLEST / max(height, width))
+        picture = _resize(picture, (max(int(width * factor), 1), max(int(height * factor), 1)))
+
+
+def _by_detection(found: Found) -> list[list[Difference]]:
+    """The differences of each detection but those that rounding explains, the worst detection first."""
+    groups: dict[tuple[str, Box], list[Difference]] = {}
+    for difference in compare(found.expected, found.actual)[1]:
+        if not difference.is_rounding:
+            groups.setdefault((difference.detection, difference.xyxy), []).append(difference)
+    return sorted(groups.values(), key=severity, reverse=True)
+
+
+def _draw_overview(found: Found, only: Sequence[Mask], groups: Sequence[Sequence[Difference]]) -> Image:
+    """Dim the image, colour the pixels that only one variant's masks cover, and number the detections that differ."""
+    height, width = found.image.shape[:2]
+    scale = _OVERVIEW_SIDE / max(height, width)
+    if scale > 1:
+        scale = max(int(scale), 1)  # an integer, so that every pixel becomes a square
+    size = max(round(width * scale), 1), max(round(height * scale), 1)
+    canvas = _dim(_resize(found.image, size))
+    for mask, colour in zip(only, (ONLY_EXPECTED, ONLY_ACTUAL), strict=True):
+        _blend(canvas, colour, _strengthen(_resize(mask, size)))
+    line = max(round(max(size) / 640), 1)
+    boxes = [[round(scale * value) for value in group[0].xyxy] for group in groups]
+    colours = [FRAMED.get(group[0].kind, _OTHER) for group in groups]
+    for (left, top, right, bottom), colour in zip(boxes, colours, strict=True):
+        cv2.rectangle(canvas, (left, top), (right, bottom), colour, line, cv2.LINE_AA)
+    _write_numbers(canvas, boxes, colours)
+    return canvas
+
+
+def _draw_close_up(found: Found, only: Sequence[Mask], box: Box) -> Image:
+    """Draw the surroundings of a box three times: the expected detections, the actual ones, and how they differ."""
+    region = _surround(box, found.image.shape[:2])
+    crop = _show(found.image, region, outside=_SHADE, enlarge=cv2.INTER_CUBIC)
+    panels = [crop.copy(), crop.copy(), _dim(crop)]
+    sides = (found.expected, found.actual)
+    for panel, side, mask, colour in zip(panels, sides, only, (ONLY_EXPECTED, ONLY_ACTUAL), strict=False):
+        _draw_detections(panel, side, region, box, colour)
+        _blend(panels[2], colour, _strengthen(_show(mask, region)))
+    _draw_moved(panels[2], found, region, box)
+    width, height = _PANEL_WH
+    sheet = np.full((height, 3 * width + 2 * _GAP, 3), _SHADE, np.uint8)
+    for number, panel in enumerate(panels):
+        sheet[:, number * (width + _GAP) :][:, :width] = panel
+    return sheet
+
+
+def _surround(box: Box, size_hw: tuple[int, ...]) -> Region:
+    """A box with a margin, in a panel's aspect, moved into the image where it fits."""
+    aspect = _PANEL_WH[0] / _PANEL_WH[1]
+    size_wh = size_hw[::-1]
+    lows, highs = np.clip(np.reshape(box, (2, 2)), 0, size_wh).tolist()
+    width, height = (_MARGIN * (high - low) for low, high in zip(lows, highs, strict=True))
+    width = max(width, height * aspect, _CLOSEST)
+    sides = round(width), max(round(width / aspect), 1)
+    starts = []
+    for low, high, side, length in zip(lows, highs, sides, size_wh, strict=True):
+        start = round((low + high - side) / 2)
+        starts.append((length - side) // 2 if side > length else min(max(start, 0), length - side))
+    return starts[0], starts[1], sides[0], sides[1]
+
+
+def _show(
+    image: NDArray[np.uint8],
+    region: Region,
+    *,
+    corner: tuple[int, int] = (0, 0),
+    outside: int | tuple[int, int, int] = 0,
+    enlarge: int = cv2.INTER_NEAREST,
+) -> NDArray[np.uint8]:
+    """Scale a region of an image, or of a crop whose upper left corner is at `corner`, to a panel."""
+    panel = np.full((*_PANEL_WH[::-1], *image.shape[2:]), outside, np.uint8)
+    source, target = [], []
+    for axis in (1, 0):  # rows, then columns
+        start, side, length = region[axis], region[axis + 2], _PANEL_WH[axis]
+        low, high = max(corner[axis], start), min(corner[axis] + image.shape[1 - axis], start + side)
+        if low >= high:
+            return panel
+        first = min(round((low - start) * length / side), length - 1)
+        last = max(round((high - start) * length / side), first + 1)
+        source.append(slice(low - corner[axis], high - corner[axis]))
+        target.append(slice(first, last))
+    rows, columns = target
+    size = columns.stop - columns.start, rows.stop - rows.start
+    panel[rows, columns] = _resize(image[tuple(source)], size, enlarge)
+    return panel
+
+
+def _draw_detections(panel: Image, found: Detections, region: Region, box: Box, colour: tuple[int, int, int]) -> None:
+    """Draw a region's detections into a panel: in full those that overlap the box, of others only the masks' outlines.
+
+    Without labels, which would hide what is small.
+    """
+    boxes, is_concerned = _place_boxes(found, region), _overlaps(found, box)
+    is_near = (boxes[:, 2:] >= 0).all(axis=1) & (boxes[:, :2] <= _PANEL_WH).all(axis=1)
+    for i in sorted(np.flatnonzero(is_near), key=lambda i: (is_concerned[i], -i)):
+        if found.rle is not None:
+            x, y, crop = coco_rle.decode_crop(found.rle[i])
+            mask = _show(crop, region, corner=(x, y))
+            _blend(panel, colour, mask * np.float32(0.4 if is_concerned[i] else 0.1))
+            outlines, _ = cv2.findContours(mask, cv2.RETR_CCOMP, cv2.CHAIN_APPROX_NONE)
+            if is_concerned[i]:  # on a dark line, which shows on any background
+                cv2.drawContours(panel, outlines, -1, _INK, 4, cv2.LINE_AA)
+            cv2.drawContours(panel, outlines, -1, colour, 1 + is_concerned[i], cv2.LINE_AA)
+        if is_concerned[i] or found.rle is None:
+            left, top, right, bottom = boxes[i].tolist()
+            cv2.rectangle(panel, (left, top), (right, bottom), colour, 1 + is_concerned[i], cv2.LINE_AA)
+
+
+def _draw_moved(panel: Image, found: Found, region: Region, box: Box) -> None:
+    """Draw boxes that overlap a box and are not at the same place, in the panel's pixels, on both sides."""
+    one, other = (
+        {tuple(each) for each in _place_boxes(side, region)[_overlaps(side, box)].tolist()}
+        for side in (found.expected, found.actual)
+    )
+    for moved, colour in ((one - other, ONLY_EXPECTED), (other - one, ONLY_ACTUAL)):
+        for left, top, right, bottom in moved:
+            cv2.rectangle(panel, (left, top), (right, bottom), colour, 2)
+
+
+def _place_boxes(found: Detections, region: Region) -> NDArray[np.int64]:
+    """Boxes in the pixels of a panel that shows a region: int64 [n, 4]."""
+    left, top, width, height = region
+    scale = np.array([_PANEL_WH[0] / width, _PANEL_WH[1] / height] * 2)
+    boxes = (found.xyxy - np.array([left, top] * 2)) * scale
+    return np.asarray(np.rint(boxes.clip(-_FAR, _FAR)), np.int64)
+
+
+def _overlaps(found: Detections, box: Box) -> NDArray[np.bool_]:
+    """Whether each detection overlaps a box: bool [n]."""
+    return np.asarray(box_iou(found.xyxy, np.array([box], np.float32))[:, 0] >= _CONCERNED)
+
+
+def _only(found: Found) -> tuple[Mask, Mask]:
+    """Pixels that only the expected detections cover, and only the actual ones: 255 where they do."""
+    one, other = cover(found.expected), cover(found.actual)
+    return (one & ~other) * np.uint8(255), (other & ~one) * np.uint8(255)
+
+
+def _strengthen(mask: Mask) -> NDArray[np.float32]:
+    """Opacity of a mask that was made smaller, 0..1; doubled, so that thin lines stay visible."""
+    return np.asarray(np.minimum(mask * np.float32(2 / 255), 1), np.float32)
+
+
+def _blend(canvas: Image, colour: tuple[int, int, int], share: NDArray[np.float32]) -> None:
+    """Mix a colour into a picture, by the share [h, w] at each pixel, 0..1."""
+    touched = share > 0
+    part = canvas[touched]
+    canvas[touched] = np.rint(part + (np.array(colour, np.float32) - part) * share[touched][:, None]).astype(np.uint8)
+
+
+def _dim(image: Image) -> Image:
+    """Darken an image and take half of its colours away."""
+    grey = cv2.cvtColor(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB)
+    return np.asarray(cv2.addWeighted(image, 0.25, grey, 0.25, 0), np.uint8)
+
+
+def _resize(image: NDArray[np.uint8], size_wh: tuple[int, int], enlarge: int = cv2.INTER_NEAREST) -> NDArray[np.uint8]:
+    """Resize an image: averaged if smaller; if larger, by one of OpenCV's filters, or every pixel a square."""
+    is_smaller = size_wh[0] < image.shape[1]
+    if size_wh[0] > _SQUARES * image.shape[1]:
+        enlarge = cv2.INTER_NEAREST
+    return np.asarray(cv2.resize(image, size_wh, interpolation=cv2.INTER_AREA if is_smaller else enlarge), np.uint8)
+
+
+def _write_numbers(canvas: Image, boxes: Sequence[Sequence[int]], colours: Sequence[tuple[int, int, int]]) -> None:
+    """Write 1, 2, ... on plates near the boxes, with a line to the box where the places beside it are taken."""
+    scale = max(canvas.shape[:2]) / _OVERVIEW_SIDE
+    font, size, weight = cv2.FONT_HERSHEY_SIMPLEX, scale, max(round(2 * scale), 1)
+    pad, line = max(round(5 * scale), 1), max(round(2 * scale), 1)
+    taken = np.zeros(canvas.shape[:2], np.bool_)
+    plates = []
+    for number, (left, top, right, bottom) in enumerate(boxes, 1):
+        (width, height), _ = cv2.getTextSize(str(number), font, size, weight)
+        width, height = width + 2 * pad, height + 2 * pad
+        x, y = _find_place(taken, (left, top, right, bottom), (width, height))
+        taken[y : y + height, x : x + width] = True
+        plates.append((x, y, x + width, y + height))
+    for (left, top, right, bottom), (x1, y1, x2, y2), colour in zip(boxes, plates, colours, strict=True):
+        if x2 < left or right < x1 or y2 < top or bottom < y1:
+            near = (left + right) // 2, (top + bottom) // 2
+            cv2.line(canvas, ((x1 + x2) // 2, (y1 + y2) // 2), near, colour, line, cv2.LINE_AA)
+    for number, ((x1, y1, x2, y2), colour) in enumerate(zip(plates, colours, strict=True), 1):
+        cv2.rectangle(canvas, (x1, y1), (x2, y2), colour, cv2.FILLED)
+        cv2.rectangle(canvas, (x1, y1), (x2, y2), _INK, line, cv2.LINE_AA)
+        cv2.putText(canvas, str(number), (x1 + pad, y2 - pad), font, size, _INK, weight, cv2.LINE_AA)
+
+
+def _find_place(taken: NDArray[np.bool_], box: tuple[int, int, int, int], size_wh: tuple[int, int]) -> tuple[int, int]:
+    """The free place for a plate that is nearest to those above and below a box; one above it if none is free."""
+    (left, top, right, bottom), (width, height) = box, size_wh
+    rows, columns = taken.shape
+    middle = (left + right - width) // 2
+    for step in range(_PLACES):
+        for x, y in (
+            *((middle + sign * step * width // 2, top - height - step // 4 * height) for sign in (-1, 1)),
+            *((middle + sign * step * width // 2, bottom + step // 4 * height) for sign in (-1, 1)),
+        ):
+            is_inside = 0 <= x < columns - width and 0 <= y < rows - height
+            if is_inside and not taken[y : y + height, x : x + width].any():
+                return x, y
+    return min(max(middle, 0), max(columns - width, 0)), min(max(top - height, 0), max(rows - height, 0))

@@ -1,0 +1,296 @@
+"""The gate's HTML page: verdict, differences, pictures and settings, for readers who do not know maskjet."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jinja2
+
+from maskjet.files import replacing
+from maskjet.parity.check import Agreement, CheckReport
+from maskjet.parity.closeups import draw_close_ups
+from maskjet.parity.coco import PrecisionReport
+from maskjet.parity.dump import Dump
+from maskjet.parity.gate import Verdict
+from maskjet.parity.images import Images
+from maskjet.parity.pair import Difference, DifferenceKind
+from maskjet.parity.pictures import find_worst
+from maskjet.printing import sanitise
+
+_WORDS: Mapping[DifferenceKind, str] = {
+    "dropped": "found only by the expected side",
+    "added": "found only by the actual side",
+    "class swapped": "found by both, as different classes",
+    "box moved": "found by both, the box differs",
+    "mask changed": "found by both, the mask differs",
+    "confidence changed": "found by both, the confidence differs",
+}
+_KINDS = {"bbox": "Boxes", "segm": "Masks"}
+_METRICS = {
+    "ap": "Average precision (mAP)",
+    "ap50": "at an overlap of 0.5",
+    "ap75": "at an overlap of 0.75",
+    "ap_small": "of small things",
+    "ap_medium": "of medium things",
+    "ap_large": "of large things",
+}
+_LONGEST = 300  # characters of a setting
+_MOST_SETTINGS = 100
+
+
+class Row(NamedTuple):
+    """A row of a table: its title, and a cell for each column."""
+
+    title: str
+    cells: Sequence[str]
+
+
+class Section(NamedTuple):
+    """Rows of a table below a title."""
+
+    title: str
+    rows: Sequence[Row]
+
+
+class Setting(NamedTuple):
+    """A setting or version of both variants."""
+
+    name: str
+    expected: str
+    actual: str
+
+    @property
+    def differs(self) -> bool:
+        """Whether the two variants differ in it."""
+        return self.expected != self.actual
+
+
+def write_page(
+    path: Path,
+    found: CheckReport,
+    verdicts: Sequence[Verdict],
+    dumps: tuple[Dump, Dump],
+    precision: PrecisionReport | None = None,
+    images: Images | None = None,
+) -> None:
+    """Write one HTML file that needs no other, nor a script, below a megabyte whatever the images' number and size.
+
+    Args:
+        path: The file to write.
+        found: The comparison of the two dumps.
+        verdicts: The verdicts of `gate.judge`.
+        dumps: The expected and the actual dump.
+        precision: The mAP of both; None leaves it out.
+        images: The images of both dumps; may be left out for generated streets.
+
+    Raises:
+        OutputError: The file can't be written.
+        SourceError: An image can't be read.
+        InputError: The images are not given, or are not those of the dumps.
+    """
+    page = _template().render(
+        found=found,
+        verdicts=verdicts,
+        broken=sum(not verdict.is_kept for verdict in verdicts),
+        names=[dump.name for dump in dumps],
+        kinds=_count_kinds(found),
+        columns=[_describe_confidence(m, number) for number, m in enumerate(found.measurements)],
+        sections=_tabulate(found.measurements),
+        precision=None if precision is None else _tabulate_precision(precision, dumps),
+        notes=[*found.notes, *(precision.notes if precision else ())],
+        worst=draw_close_ups(find_worst(found, *dumps, images), len(found.worst)),
+        settings=list_settings(*dumps),
+        images=", ".join(f"{name} {value}" for name, value in _flatten(dumps[0].images)),
+        runs=[dump.run for dump in dumps],
+    )
+    with replacing(path, "html") as part:
+        part.write(page.encode())
+
+
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {
+        "as_source": lambda data: f"data:image/webp;base64,{base64.b64encode(data).decode()}",
+        "short": lambda text: sanitise(str(text)),
+        "words": describe,
+        "plain": lambda text: text.replace("bbox mAP", "accuracy of boxes (mAP)").replace(
+            "segm mAP", "accuracy of masks (mAP)"
+        ),
+        "amount": show_amount,
+        "share": show_share,
+        "use": _describe_use,
+    }
+    return environment.from_string((files("maskjet.parity") / "page.html").read_text())
+
+
+def describe(difference: Difference) -> str:
+    """A difference in words for readers who don't know the kinds' names."""
+    if difference.kind in ("dropped", "added", "class swapped"):
+        return _WORDS[difference.kind]
+    return difference.change.replace("IoU", "overlap (IoU)")
+
+
+def show_amount(value: float) -> str:
+    """A value in four digits; a small one also as "below 0.0001", so that it is not read as a large one."""
+    if math.isnan(value):
+        return "not measured"
+    if 0 < abs(value) < 1e-4:
+        return f"below 0.0001 ({value:.1e})"
+    return f"{value:.4g}"
+
+
+def show_share(value: float) -> str:
+    """A share of the whole in per cent, with three digits."""
+    return "not measured" if math.isnan(value) else f"{100 * value:.3g} %"
+
+
+def show_overlap(value: float | None) -> str:
+    """An IoU with four decimals; 1 only if it is exactly 1."""
+    if value is None:
+        return "no masks"
+    shown = f"{value:.4f}"
+    return "1 (the same)" if value == 1 else "above 0.9999" if float(shown) == 1 else shown
+
+
+def _of_pairs(show: Callable[[Agreement], str]) -> Callable[[Agreement], str]:
+    return lambda m: show(m) if m.matched else "no pairs"
+
+
+_OF_MASKS = "Mask of a pair"
+_MEASURED: Mapping[str, Mapping[str, Callable[[Agreement], str]]] = {
+    "Detections": {
+        "found by both (a pair)": lambda m: f"{m.matched} of {m.matched + m.dropped + m.added} ({show_share(m.share)})",
+        "found only by the expected side": lambda m: str(m.dropped),
+        "found only by the actual side": lambda m: str(m.added),
+        "found by both, as different classes (also counted in the two rows above)": lambda m: str(m.swapped),
+    },
+    "Confidence of a pair": {
+        "average difference": _of_pairs(lambda m: show_amount(m.confidence_difference.mean)),
+        "95 % of the differences are at most": _of_pairs(lambda m: show_amount(m.confidence_difference.p95)),
+        "largest difference": _of_pairs(lambda m: show_amount(m.confidence_difference.max)),
+    },
+    "Box of a pair": {
+        "95 % of the boxes moved by at most": _of_pairs(lambda m: f"{show_amount(m.box_difference_px.p95)} px"),
+        "largest move": _of_pairs(lambda m: f"{show_amount(m.box_difference_px.max)} px"),
+        "smallest overlap (IoU)": _of_pairs(lambda m: show_overlap(m.min_box_iou)),
+    },
+    _OF_MASKS: {
+        "average overlap (IoU)": _of_pairs(lambda m: show_overlap(m.mean_mask_iou)),
+        "smallest overlap (IoU)": _of_pairs(lambda m: show_overlap(m.min_mask_iou)),
+        "the same in every pixel": _of_pairs(lambda m: f"{m.equal_strings} of {m.matched}"),
+    },
+}
+
+
+def list_settings(expected: Dump, actual: Dump) -> list[Setting]:
+    """The settings, machines and versions of two dumps, those that differ first."""
+    one, other = (dict(_flatten(_settings(dump))) for dump in (expected, actual))
+    missing = "(not stated)"
+    listed = [Setting(name, one.get(name, missing), other.get(name, missing)) for name in one | other]
+    return sorted(listed, key=lambda setting: not setting.differs)[:_MOST_SETTINGS]
+
+
+def _settings(dump: Dump) -> dict[str, Any]:
+    """What was asked for, the machine and the versions; settings of the engine have the names of its flags."""
+    variant = {name: value for name, value in dump.variant.items() if name != "name"}
+    config = variant.pop("config", {})
+    if isinstance(config, dict):
+        variant |= {f"engine.{name}" if name in variant else name: value for name, value in config.items()}
+    run = dump.run
+    return {
+        **variant,
+        "processor": run["cpu"],
+        "GPU": run["gpu"] or "none",
+        "version": run["versions"],
+        "commit of maskjet": run["commit"] or "unknown",
+    }
+
+
+def _flatten(fields: Mapping[str, Any], parent: str = "") -> Iterator[tuple[str, str]]:
+    """Yield names and texts of all values, those of nested fields by their path."""
+    for name, value in fields.items():
+        title = f"{parent}{name}"
+        if isinstance(value, dict):
+            yield from _flatten(value, f"{title}.")
+        else:
+            yield sanitise(title), _as_text(value)
+
+
+def _as_text(value: Any) -> str:
+    words = {None: "not set", True: "yes", False: "no"}
+    if value is None or isinstance(value, bool):
+        return words[value]
+    return sanitise(value if isinstance(value, str) else json.dumps(value), _LONGEST)
+
+
+def _describe_use(verdict: Verdict) -> str:
+    """The measured value beside its limit."""
+    if math.isnan(verdict.found):
+        return "nothing to measure"
+    if verdict.limit == 0:
+        return "no difference" if verdict.found == 0 else "no difference is allowed"
+    share = verdict.found / verdict.limit
+    if verdict.is_kept:
+        return f"{math.ceil(100 * share)} % of the limit"
+    return f"{share:.3g} times the limit" if share >= 1.005 else "just above the limit"
+
+
+def _count_kinds(found: CheckReport) -> list[Row]:
+    """How many detections differ in which way, and how many of these by no more than rounding."""
+    return [
+        Row(_WORDS[kind], [f"{found.kinds[kind] - found.rounded[kind]}", f"{found.rounded[kind] or '–'}"])
+        for kind in _WORDS
+    ]
+
+
+def _describe_confidence(m: Agreement, number: int) -> str:
+    return "All detections" if number == 0 else f"Confidence {m.confidence:g} or more"
+
+
+def _tabulate(measurements: Sequence[Agreement]) -> list[Section]:
+    """The measurements as rows: one column per confidence."""
+    sections = []
+    for title, rows in _MEASURED.items():
+        if title != _OF_MASKS or any(m.mean_mask_iou is not None for m in measurements):
+            sections.append(Section(title, [Row(name, [show(m) for m in measurements]) for name, show in rows.items()]))
+    return sections
+
+
+def _tabulate_precision(report: PrecisionReport, dumps: tuple[Dump, Dump]) -> list[Section]:
+    """The scores of both variants, their difference, and the difference's interval."""
+    sections = []
+    for kind, title in _KINDS.items():
+        of_kind = {m.variant: m for m in report.measurements if m.kind == kind}
+        if not of_kind:
+            continue
+        one, other = (of_kind[dump.name] for dump in dumps)
+        rows = []
+        for metric, name in _METRICS.items():
+            scores = [_as_score(getattr(m, metric)) for m in (one, other)]
+            delta = other.deltas[metric]
+            rows.append(Row(name, [*scores, _signed(delta)]))
+        if other.delta_low is not None and other.delta_high is not None:
+            chance = "may be chance" if other.is_noise else "hardly chance"
+            interval = f"{_signed(other.delta_low)} to {_signed(other.delta_high)}: {chance}"
+            is_same = other.delta_low == other.delta_high == 0
+            rows.insert(1, Row("likely range of the difference (95 %)", ["", "", "none" if is_same else interval]))
+        sections.append(Section(title, rows))
+    return sections
+
+
+def _as_score(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4f}"
+
+
+def _signed(value: float | None) -> str:
+    if not value:
+        return "–" if value is None else "0"
+    return f"{value:+.4f}".replace("-", "−")

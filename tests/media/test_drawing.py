@@ -1,0 +1,454 @@
+"""Drawing: colours, labels and sizes, and that nothing breaks it."""
+
+from dataclasses import replace
+
+import cv2
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from maskjet import coco_rle
+from maskjet.detections import Detections
+from maskjet.errors import InputError
+from maskjet.media.drawing import DrawStyle, class_colour, draw, labels, shades
+from maskjet.media.drawing.labels import arrange_labels
+from maskjet.media.drawing.shades import colour_instances, letters_on
+from maskjet.media.drawing.style import measure
+from tests.test_detections import some_detections
+
+DEFAULT = DrawStyle()
+PLAIN = DrawStyle(boxes=False, labels=False, scores=False, masks=False, outlines=False)
+SIZES = [(1, 1), (1, 40), (40, 1), (7, 300), (300, 7), (176, 312), (1080, 1920)]
+APART = 0.025
+"""Least distance in OKLab of neighbours' colours; 0.02 is just noticeable."""
+
+
+def boxes(*rows, size=(720, 1280), class_id=0, name="car"):
+    xyxy = np.array(rows, np.float32).reshape(-1, 4)
+    ids = np.full(len(xyxy), class_id, np.int32)
+    confidence = np.linspace(0.9, 0.4, len(xyxy), dtype=np.float32)
+    return Detections(size, xyxy, confidence, ids, None, {class_id: name})
+
+
+def row(count, *, left=100, top=300, side=50, step=55):
+    return [(left + i * step, top, left + i * step + side, top + side) for i in range(count)]
+
+
+def colours(found, *, is_by_class=True):
+    return colour_instances(found.xyxy.astype(np.float64), found.class_id, found.image_size, is_by_class=is_by_class)
+
+
+def to_oklab(rgb):
+    """OKLab of sRGB colours, float [n, 3]."""
+    value = np.asarray(rgb) / 255
+    linear = np.where(value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4)
+    lms = linear @ np.array(
+        [
+            [0.4122214708, 0.2119034982, 0.0883024619],
+            [0.5363325363, 0.6806995451, 0.2817188376],
+            [0.0514459929, 0.1073969566, 0.6299787005],
+        ]
+    )
+    return np.cbrt(lms) @ np.array(
+        [
+            [0.2104542553, 1.9779984951, 0.0259040371],
+            [0.7936177850, -2.4285922050, 0.7827717662],
+            [-0.0040720468, 0.4505937099, -0.8086757660],
+        ]
+    )
+
+
+def to_hue(rgb):
+    lab = to_oklab(rgb)
+    return np.rad2deg(np.arctan2(lab[..., 2], lab[..., 1]))
+
+
+def distance(one, other):
+    return np.linalg.norm(to_oklab(one) - to_oklab(other), axis=-1)
+
+
+def noise(size):
+    return np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
+
+
+def arrange(found, style=DEFAULT):
+    """The labels' rectangles, int [n, 4], and all labels."""
+    measures = measure(found.image_size, style.line_width)
+    frames = np.rint(found.xyxy).astype(np.int64)
+    arranged = arrange_labels(found, np.ascontiguousarray(frames), style=style, measures=measures)
+    return np.array([label.plate for label in arranged], np.int64).reshape(-1, 4), arranged
+
+
+def overlaps(plates):
+    """Which pairs of rectangles share pixels, bool [n, n]; none with itself."""
+    low = np.maximum(plates[:, None, :2], plates[None, :, :2])
+    high = np.minimum(plates[:, None, 2:], plates[None, :, 2:])
+    return (high > low).all(axis=-1) & ~np.eye(len(plates), dtype=bool)
+
+
+class TestStyle:
+    @pytest.mark.parametrize("name", ["boxes", "labels", "scores", "masks", "outlines"])
+    @pytest.mark.parametrize("value", [1, None, "yes"])
+    def test_switches_are_true_or_false(self, name, value):
+        with pytest.raises(InputError, match=rf"^{name} must be True or False, got {value!r}\.$"):
+            DrawStyle(**{name: value})
+
+    @pytest.mark.parametrize("value", [0, -1.0, float("nan"), float("inf"), True, "2"])
+    def test_a_width_is_above_0(self, value):
+        with pytest.raises(InputError, match=r"^line_width must be a number of pixels above 0, or None, got .*\.$"):
+            DrawStyle(line_width=value)
+
+    @pytest.mark.parametrize("value", ["track", "Class", None, ["class"]])
+    def test_colours_are_by_class_or_by_instance(self, value):
+        with pytest.raises(InputError, match=r"^color_by must be 'class' or 'instance', got .*\.$"):
+            DrawStyle(color_by=value)
+
+    def test_all_off_draws_nothing(self):
+        image = noise((240, 320))
+        np.testing.assert_array_equal(draw(image, some_detections(3, size=(240, 320)), PLAIN), image)
+
+    @pytest.mark.parametrize("name", ["boxes", "labels", "scores", "masks", "outlines"])
+    def test_each_switch_draws_something_of_its_own(self, name):
+        image, found = noise((240, 320)), some_detections(3, size=(240, 320))
+        alone = draw(image, found, replace(PLAIN, **{name: True}))
+        without = draw(image, found, DrawStyle(**{name: False}))
+        assert (alone != image).any()
+        assert (without != draw(image, found)).any()
+
+    def test_masks_alone_change_the_masks_pixels_alone(self):
+        image, found = noise((240, 320)), some_detections(1, size=(240, 320))
+        shown = draw(image, found, replace(PLAIN, masks=True))
+        inside = found.masks()[0]
+        np.testing.assert_array_equal(shown[~inside], image[~inside])
+        expected = image[inside] * (148 / 256) + colours(found)[0] * (108 / 256)
+        np.testing.assert_allclose(shown[inside], expected, atol=0.51)
+
+    def test_outlines_alone_stay_at_the_border(self):
+        image, found = noise((240, 320)), some_detections(1, size=(240, 320))
+        shown = draw(image, found, replace(PLAIN, outlines=True))
+        mask = found.masks()[0].astype(np.uint8)
+        near = cv2.dilate(mask, np.ones((5, 5))) != cv2.erode(mask, np.ones((5, 5)))
+        np.testing.assert_array_equal(shown[~near], image[~near])
+        assert (shown != image).any(axis=-1).sum() > 100
+
+    @pytest.mark.parametrize("width", [1, 2, 3, 6, 7])
+    def test_a_box_is_its_four_lines(self, width):
+        found = boxes((100, 50, 200, 90), size=(240, 320))
+        shown = draw(np.zeros((240, 320, 3), np.uint8), found, replace(PLAIN, boxes=True, line_width=width))
+        before, after = width // 2, width - width // 2
+        expected = np.zeros((240, 320), bool)
+        expected[50 - before : 90 + before, 100 - before : 200 + before] = True
+        expected[50 + after : 90 - after, 100 + after : 200 - after] = False
+        np.testing.assert_array_equal(shown.any(axis=-1), expected)
+        assert {tuple(pixel) for pixel in shown[expected].tolist()} == {tuple(colours(found)[0].tolist())}
+
+    def test_names_and_scores_are_switched_apart(self):
+        found = boxes((100, 100, 200, 200))
+        both, names, scores = (
+            arrange(found, style)[1][0].text
+            for style in (DrawStyle(), DrawStyle(scores=False), DrawStyle(labels=False))
+        )
+        assert (both, names, scores) == ("car 0.90", "car", "0.90")
+
+
+class TestImage:
+    def test_the_input_stays_and_need_not_be_writable_or_contiguous(self):
+        image, found = noise((240, 320)), some_detections(3, size=(240, 320))
+        expected = draw(image, found)
+        wide = np.repeat(image, 2, axis=1)
+        wide.flags.writeable = False
+        np.testing.assert_array_equal(draw(wide[:, ::2], found), expected)
+        np.testing.assert_array_equal(wide[:, ::2], image)
+        assert not np.shares_memory(draw(image, some_detections(0, size=(240, 320))), image)
+
+    @pytest.mark.parametrize(
+        ("image", "got"),
+        [
+            (np.zeros((48, 64), np.uint8), r"uint8 \[48, 64\]"),
+            (np.zeros((48, 64, 4), np.uint8), r"uint8 \[48, 64, 4\]"),
+            (np.zeros((48, 64, 3)), r"float64 \[48, 64, 3\]"),
+            (None, "NoneType"),
+        ],
+    )
+    def test_is_uint8_rgb(self, image, got):
+        with pytest.raises(InputError, match=rf"^image must be uint8 \[H, W, 3\], got {got}\.$"):
+            draw(image, some_detections(1))
+
+    def test_is_of_the_detections_size(self):
+        with pytest.raises(InputError, match=r"^detections must be of the image's size \(48, 63\), got \(48, 64\)\.$"):
+            draw(np.zeros((48, 63, 3), np.uint8), some_detections(1))
+
+    @pytest.mark.parametrize("size", SIZES)
+    @pytest.mark.parametrize("style", [DrawStyle(), DrawStyle(line_width=1e9), DrawStyle(color_by="instance")])
+    def test_may_have_any_size(self, size, style):
+        shown = draw(np.zeros((*size, 3), np.uint8), some_detections(3, size=size), style)
+        assert shown.shape == (*size, 3)
+        assert shown.any()
+
+    @pytest.mark.parametrize("size", [(0, 0), (0, 9), (9, 0)])
+    def test_may_be_empty(self, size):
+        assert draw(np.zeros((*size, 3), np.uint8), boxes((0, 0, 0, 0), size=size)).shape == (*size, 3)
+
+    def test_letters_and_lines_follow_the_size(self):
+        small, hd, uhd, huge = (measure(size, None) for size in ((176, 312), (720, 1280), (2160, 3840), (6000, 8000)))
+        assert (small.line, hd.line) == (1, 2)
+        assert uhd.font_scale == pytest.approx(3 * hd.font_scale)
+        assert huge.font_scale > 7 * hd.font_scale
+        assert small.font_scale >= 0.3
+
+
+class TestDetections:
+    def test_nothing_found_draws_nothing(self):
+        image = noise((50, 60))
+        np.testing.assert_array_equal(draw(image, some_detections(0, size=(50, 60))), image)
+
+    def test_without_masks_boxes_and_labels_are_drawn(self):
+        found = some_detections(2, size=(90, 120))
+        boxed = replace(found, rle=None)
+        image = noise((90, 120))
+        assert (draw(image, boxed) != image).any()
+        np.testing.assert_array_equal(draw(image, boxed), draw(image, found, DrawStyle(masks=False, outlines=False)))
+
+    @pytest.mark.parametrize(
+        "box",
+        [
+            (0, 0, 320, 240),
+            (-50, -50, 20, 20),
+            (300, 200, 900, 900),
+            (319, 239, 320, 240),
+            (60, 60, 60, 60),
+            (0, 5, 0, 9),
+        ],
+    )
+    def test_boxes_at_the_edges_are_drawn_inside(self, box):
+        image = np.zeros((240, 320, 3), np.uint8)
+        shown = draw(image, boxes(box, size=(240, 320)), replace(PLAIN, boxes=True, line_width=3))
+        ys, xs = np.nonzero(shown.any(axis=-1))
+        left, top, right, bottom = box
+        assert abs(xs.min() - max(left, 0)) <= 3
+        assert abs(ys.min() - max(top, 0)) <= 3
+        assert abs(xs.max() + 1 - min(right, 320)) <= 3
+        assert abs(ys.max() + 1 - min(bottom, 240)) <= 3
+
+    def test_boxes_outside_or_without_a_place_are_left_out(self):
+        image = noise((240, 320))
+        nowhere = [(-90, 10, -50, 20), (400, 10, 500, 20), (10, 300, 20, 400), (np.nan, 0, 9, 9), (0, 0, np.inf, 9)]
+        np.testing.assert_array_equal(draw(image, boxes(*nowhere, size=(240, 320))), image)
+
+    def test_a_mask_of_one_pixel(self):
+        mask = np.zeros((240, 320), bool)
+        mask[100, 200] = True
+        found = replace(boxes((200, 100, 201, 101), size=(240, 320)), rle=coco_rle.encode(mask))
+        image = np.zeros((240, 320, 3), np.uint8)
+        assert draw(image, found, replace(PLAIN, masks=True)).any(axis=-1).sum() == 1
+        assert draw(image, found, replace(PLAIN, outlines=True))[100, 200].any()
+
+    def test_an_empty_mask(self):
+        found = replace(boxes((20, 10, 40, 30), size=(48, 64)), rle=coco_rle.encode(np.zeros((48, 64), bool)))
+        image = noise((48, 64))
+        np.testing.assert_array_equal(draw(image, found, replace(PLAIN, masks=True, outlines=True)), image)
+
+    def test_a_mask_that_grew_after_it_was_checked_is_cut(self):
+        found = some_detections(1)
+        (rle,) = coco_rle.encode(np.ones((96, 128), bool))
+        found.rle[0].update(rle)
+        assert draw(np.zeros((48, 64, 3), np.uint8), found, replace(PLAIN, masks=True)).all(axis=(0, 1)).any()
+
+    def test_the_most_confident_is_on_top(self):
+        masks = np.zeros((2, 240, 320), bool)
+        masks[0, 50:150, 50:150] = masks[1, 100:200, 100:200] = True
+        found = replace(boxes((50, 50, 150, 150), (100, 100, 200, 200), size=(240, 320)), rle=coco_rle.encode(masks))
+        first, second = colours(found).astype(float)
+        image = np.zeros((240, 320, 3), np.uint8)
+        framed = draw(image, found, replace(PLAIN, boxes=True, line_width=4))
+        np.testing.assert_array_equal(framed[150, 100], first)
+        tinted = draw(image, found, replace(PLAIN, masks=True))
+        share = 108 / 256
+        np.testing.assert_allclose(tinted[60, 60], share * first, atol=1)
+        np.testing.assert_allclose(tinted[190, 190], share * second, atol=1)
+        np.testing.assert_allclose(tinted[120, 120], (1 - share) * share * second + share * first, atol=1.5)
+        outlined = draw(image, found, replace(PLAIN, outlines=True, line_width=5))
+        np.testing.assert_array_equal(outlined[149, 100], first)
+
+    def test_300_of_them(self):
+        random = np.random.default_rng(3)
+        corners = random.uniform(0, 300, (300, 2))
+        found = boxes(*np.hstack([corners, corners + random.uniform(0, 60, (300, 2))]), size=(240, 320))
+        assert draw(np.zeros((240, 320, 3), np.uint8), found).any()
+        assert not overlaps(arrange(found)[0]).any()
+
+    @pytest.mark.parametrize(
+        "name", ["", "\0", "\ud800", "a\nb\x1b[31m", "x" * 9999, "車輛", "👩‍👩‍👧", "مركبة", "\u202eabc"]
+    )
+    @pytest.mark.parametrize("size", [(1, 1), (48, 64), (720, 1280)])
+    def test_any_class_name(self, name, size):
+        assert draw(np.zeros((*size, 3), np.uint8), boxes((0, 0, 1, 1), size=size, name=name)).any()
+
+    def test_a_score_that_is_not_finite_is_not_written(self):
+        found = replace(boxes((100, 100, 200, 200)), confidence=np.array([np.nan], np.float32))
+        assert arrange(found)[1][0].text == "car"
+
+
+class TestColours:
+    def test_a_class_keeps_its_hue_and_others_have_another(self):
+        for is_alone in (True, False):
+            found = boxes(*row(1 if is_alone else 8), class_id=3)
+            turn = (to_hue(colours(found)) - to_hue(class_colour(3)) + 180) % 360 - 180
+            assert abs(turn).max() < 30
+        assert len({class_colour(class_id) for class_id in range(-5, 80)}) == 85
+        some = np.array([class_colour(class_id) for class_id in range(6)])
+        assert min(distance(some[i], some[j]) for i in range(6) for j in range(i)) > 0.07
+
+    @pytest.mark.parametrize("is_by_class", [True, False])
+    @pytest.mark.parametrize("class_id", [0, 1, 4, 79])
+    @pytest.mark.parametrize("step", [(55, 0), (20, 0), (0, 60), (30, 30)])
+    def test_neighbours_differ(self, step, class_id, is_by_class):
+        for count in (2, 3, 5, 8):
+            corners = np.array([100, 150]) + np.arange(count)[:, None] * step
+            found = boxes(*np.hstack([corners, corners + 50]), class_id=class_id)
+            shown = colours(found, is_by_class=is_by_class)
+            assert distance(shown[1:], shown[:-1]).min() > APART
+
+    @pytest.mark.parametrize("count", [2, 3])
+    def test_instances_on_one_spot_differ(self, count):
+        shown = colours(boxes(*[(100, 150, 150, 200)] * count))
+        assert min(distance(shown[i], shown[j]) for i in range(count) for j in range(i)) > APART
+
+    def test_a_neighbour_of_another_class_does_not_change_a_shade(self):
+        found = boxes(*row(4))
+        mixed = replace(found, class_id=np.array([0, 5, 0, 5], np.int32))
+        np.testing.assert_array_equal(colours(mixed)[::2], colours(found[[0, 2]]))
+        assert (colours(found)[::2] != colours(found[[0, 2]])).any()
+
+    def test_in_a_crowd_most_neighbours_differ(self):
+        found = boxes(*[box for top in range(0, 700, 60) for box in row(20, top=top)])
+        shown = colours(found).reshape(-1, 20, 3)
+        apart = np.concatenate([distance(shown[:, 1:], shown[:, :-1]).ravel(), distance(shown[1:], shown[:-1]).ravel()])
+        assert np.quantile(apart, 0.1) > 0.03
+        assert np.median(apart) > 0.07
+
+    def test_they_change_little_when_boxes_move_little(self):
+        random = np.random.default_rng(1)
+        corners = random.uniform(0, (1200, 600), (25, 2)).astype(np.float32)
+        found = boxes(*np.hstack([corners, corners + random.uniform(20, 90, (25, 2))]))
+        changes = []
+        for _ in range(20):
+            moved = replace(found, xyxy=found.xyxy + random.normal(0, 1, found.xyxy.shape).astype(np.float32))
+            changes.append(distance(colours(moved), colours(found)))
+        assert np.mean(changes) < 0.02
+        assert np.mean(np.array(changes) > 0.05) < 0.05
+
+    def test_they_do_not_depend_on_the_order_of_the_detections(self):
+        found = boxes(*row(6), (500, 100, 600, 200), (520, 90, 640, 190))
+        order = np.random.default_rng(2).permutation(8)
+        np.testing.assert_allclose(colours(found[order]).astype(int), colours(found)[order], atol=1)
+
+    def test_letters_have_contrast_on_every_colour(self):
+        def luminance(rgb):
+            value = np.asarray(rgb) / 255
+            linear = np.where(value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4)
+            return linear @ [0.2126, 0.7152, 0.0722]
+
+        grid = np.stack(np.meshgrid(*[range(0, 256, 15)] * 3), axis=-1).reshape(-1, 3).tolist()
+        for colour in grid + [list(class_colour(class_id)) for class_id in range(90)]:
+            low, high = sorted((luminance(colour), luminance(letters_on(colour))))
+            assert (high + 0.05) / (low + 0.05) >= 4
+        assert letters_on((255, 255, 255)) != letters_on((0, 0, 0))
+
+    def test_colours_are_those_asked_for(self):
+        """OKLCH of the table's middle, within what rounding to bytes changes."""
+        lab = to_oklab(shades._class_shades(0))
+        assert lab[:, 0].max() == pytest.approx(0.85, abs=0.005)
+        assert lab[:, 0].min() == pytest.approx(0.63, abs=0.005)
+
+
+class TestLabels:
+    @given(
+        st.lists(st.tuples(*[st.floats(-20, 340)] * 4), max_size=40),
+        st.text(max_size=30),
+        st.sampled_from([(240, 320), (60, 320), (240, 40), (15, 15)]),
+    )
+    @settings(max_examples=150, deadline=None)
+    def test_never_cover_each_other_and_lie_inside(self, rows, name, size):
+        found = boxes(*rows, size=size, name=name)
+        xyxy = found.xyxy.clip(0, (size[1], size[0]) * 2)
+        low, high = np.minimum(xyxy[:, :2], xyxy[:, 2:]), np.maximum(xyxy[:, :2], xyxy[:, 2:]) + 1
+        plates, _ = arrange(replace(found, xyxy=np.hstack([low, high]).astype(np.float32)))
+        assert not overlaps(plates).any()
+        assert (plates >= 0).all()
+        assert (plates <= (size[1], size[0]) * 2).all()
+
+    @pytest.mark.parametrize("step", [(120, 0), (0, 60), (40, 25), (9, 9)])
+    def test_all_have_a_place_when_there_is_room(self, step):
+        found = boxes(*[(300 + i * step[0], 200 + i * step[1], 380 + i * step[0], 250 + i * step[1]) for i in range(6)])
+        plates, arranged = arrange(found)
+        assert [label.instance for label in arranged] == list(range(6))
+        assert not overlaps(plates).any()
+
+    def test_are_left_out_rather_than_on_top_of_each_other(self):
+        plates, _ = arrange(boxes(*[(30, 30, 60, 60)] * 50, size=(90, 120)))
+        assert 2 <= len(plates) < 50
+        assert not overlaps(plates).any()
+
+    def test_of_large_boxes_choose_first(self):
+        found = boxes((10, 4, 20, 12), (0, 0, 62, 15), size=(16, 64))
+        (label,) = arrange(found)[1]
+        assert label.instance == 1
+
+    @pytest.mark.parametrize(
+        ("box", "place"),
+        [
+            ((300, 300, 400, 400), lambda plate: plate[0] == 300 and plate[3] == 300),  # above
+            ((300, 5, 330, 30), lambda plate: plate[0] == 300 and plate[1] == 30),  # no room above: below
+            ((1270, 300, 1280, 400), lambda plate: plate[2] == 1280 and plate[3] == 300),
+            ((0, 0, 1280, 720), lambda plate: tuple(plate[:2]) == (0, 0)),  # inside
+        ],
+    )
+    def test_lie_at_their_box(self, box, place):
+        plates, _ = arrange(boxes(box))
+        assert place(plates[0].tolist()), plates
+
+    def test_hide_no_other_box_when_there_is_room(self):
+        plates, _ = arrange(boxes((300, 300, 340, 400), (300, 275, 340, 299)))
+        low = plates[plates[:, 1].argmax()]
+        assert low[1] >= 400 or low[3] <= 275 or low[0] >= 340 or low[2] <= 300
+
+    def test_are_drawn_where_they_were_arranged(self):
+        found = boxes((300, 300, 340, 400), (310, 310, 360, 420), (700, 0, 800, 90))
+        image = np.zeros((720, 1280, 3), np.uint8)
+        shown = draw(image, found, replace(PLAIN, labels=True, scores=True)).any(axis=-1)
+        expected = np.zeros((720, 1280), bool)
+        for label in arrange(replace(found, xyxy=found.xyxy + np.array([-1, -1, 1, 1], np.float32).clip(-9, 9)))[1]:
+            left, top, right, bottom = label.plate
+            expected[top:bottom, left:right] = True
+        covered = cv2.dilate(expected.astype(np.uint8), np.ones((5, 5))) > 0
+        assert not (shown & ~covered).any()
+        assert shown.sum() > 0.95 * expected.sum()
+
+    def test_long_names_are_cut_and_scores_kept(self):
+        (label,) = arrange(boxes((300, 300, 340, 400), name="articulated lorry with a trailer and one more"))[1]
+        assert label.text.startswith("articulated")
+        assert label.text.endswith("… 0.90")
+        left, _, right, _ = label.plate
+        assert right - left <= 0.22 * 1280
+
+    def test_in_a_narrow_image_the_score_is_left(self):
+        assert arrange(boxes((0, 0, 9, 30), size=(240, 36), name="motorcycle"))[1][0].text == "0.90"
+        assert arrange(boxes((0, 0, 9, 30), size=(240, 10), name="motorcycle"))[1] == []
+
+    def test_text_fits_into_its_plate(self):
+        for size in ((176, 312), (720, 1280), (2160, 3840)):
+            found = boxes((size[1] // 2, size[0] // 2, size[1] // 2 + 30, size[0] // 2 + 60), size=size, name="gjpÄÅ|q")
+            (label,) = arrange(found)[1]
+            measures = measure(size, None)
+            canvas = np.zeros((*size, 3), np.uint8)
+            labels.write_label(canvas, label, [255, 255, 255], measures)
+            left, top, right, bottom = label.plate
+            outside = canvas.any(axis=-1)
+            outside[top:bottom, left:right] = False
+            assert not outside.any()
+            edge = canvas[top:bottom, left:right]
+            assert (edge[:, 0] == 255).all()
+            assert (edge[:, -1] == 255).all()
+            assert (edge[-1] == 255).all()

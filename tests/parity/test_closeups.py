@@ -1,0 +1,167 @@
+"""Pictures of the gate's page: what they show, and that they keep within their bytes."""
+
+import time
+
+import cv2
+import numpy as np
+import pytest
+
+from maskjet import coco_rle
+from maskjet.detections import Detections
+from maskjet.parity import closeups
+from maskjet.parity.check import ChangedImage, check
+from maskjet.parity.closeups import PICTURES_BYTES, draw_close_ups, shrink_to
+from maskjet.parity.pictures import ONLY_ACTUAL, ONLY_EXPECTED, Found, find_worst
+from tests.parity.dumps import FAULTS, STREETS, detections, dump
+
+
+def read(data):
+    return cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)[..., ::-1]
+
+
+def draw(*faults):
+    one, two = dump(), dump("two", list(faults))
+    report = check(one, two)
+    return draw_close_ups(find_worst(report, one, two), len(report.worst))
+
+
+def near(picture, colour):
+    """Pixels of about this colour: WebP is lossy, and halves the resolution of colours."""
+    return (abs(picture.astype(int) - colour) < 60).all(-1)
+
+
+def test_a_lost_detection_is_marked_and_enlarged():
+    (worst,) = draw(FAULTS["dropped"])
+    assert (worst.name, worst.more) == ("street 5", 0)
+    (close_up,) = worst.close_ups
+    assert (close_up.number, close_up.detection) == (1, "car 0.50 at (100, 72) to (150, 94)")
+    assert [difference.kind for difference in close_up.differences] == ["dropped"]
+    overview = read(worst.overview)
+    assert overview.shape == (10 * 96, 10 * 160, 3)
+    red = near(overview, ONLY_EXPECTED)
+    assert red[740:920, 1020:1480].mean() > 0.95
+    assert red[:600].mean() < 0.01
+    assert near(overview, ONLY_ACTUAL).mean() < 0.01
+    picture = read(close_up.picture)
+    assert picture.shape == (300, 3 * 400 + 2 * 8, 3)
+    expected, actual, difference = (picture[:, start : start + 400] for start in (0, 408, 816))
+    assert 0.2 < near(difference, ONLY_EXPECTED).mean() < 0.6  # the mask is as wide as two thirds of the close-up
+    assert near(expected, ONLY_EXPECTED).mean() > 0.01  # outlined
+    assert near(actual, ONLY_ACTUAL).mean() < 0.01  # nothing there
+
+
+def test_one_pixel_is_shown():
+    (worst,) = draw(FAULTS["mask changed"])
+    (close_up,) = worst.close_ups
+    difference = read(close_up.picture)[:, 816:]
+    assert 10 < near(difference, ONLY_EXPECTED).sum() < 100  # a square of 5 x 5, blurred by WebP
+
+
+def test_changes_of_one_detection_are_together():
+    (worst,) = draw(FAULTS["box moved"])
+    (close_up,) = worst.close_ups
+    assert [difference.kind for difference in close_up.differences] == ["box moved", "mask changed"]
+
+
+def test_a_moved_box_is_drawn_where_it_was_and_is():
+    one = detections()
+    box = Detections(one.image_size, one.xyxy + np.float32([6, 0, 6, 0]), one.confidence, one.class_id, one.rle)
+    found = Found(ChangedImage(0, "boxes", (), 0), STREETS.at(0)[1], one, box)
+    (worst,) = draw_close_ups(iter([found]), 1)
+    difference = read(worst.close_ups[0].picture)[:, 816:]
+    assert 100 < near(difference, ONLY_EXPECTED).sum() < 5000  # thin lines, as the masks are the same
+    assert 100 < near(difference, ONLY_ACTUAL).sum() < 5000
+
+
+def crowd(count, flipped, size_hw=(96, 160)):
+    places = np.arange(count)
+    left, top = places % 20 * 8, places // 20 * 8
+    boxes = np.stack([left, top, left + 6, top + 6], axis=1)
+    return detections(boxes, [0] * count, [0.5] * count, flipped, size_hw=size_hw)
+
+
+def test_a_crowd_is_cut():
+    one, two = crowd(40, ()), crowd(40, range(30))
+    found = Found(ChangedImage(0, "a crowd", (), 0), np.zeros((96, 160, 3), np.uint8), one, two)
+    (worst,) = draw_close_ups(iter([found]), 1)
+    assert [each.number for each in worst.close_ups] == [*range(1, 13)]
+    assert worst.more == 18
+    assert [each.picture is not None for each in worst.close_ups] == [True] * 6 + [False] * 6
+    many = draw_close_ups(iter([found] * 2), 10)
+    assert {sum(each.picture is not None for each in worst.close_ups) for worst in many} == {3}
+
+
+def noise(size_hw, seed):
+    """An image that compresses worst, with six masks of noise that all changed."""
+    random = np.random.default_rng(seed)
+    height, width = size_hw
+    boxes = np.array([[n * width / 6, 0, (n + 1) * width / 6, height] for n in range(6)], np.float32)
+    sides = []
+    for _ in range(2):
+        masks = np.zeros((6, *size_hw), np.uint8)
+        for mask, (left, _, right, _) in zip(masks, boxes.astype(int), strict=True):
+            mask[:, left:right] = random.integers(2, size=(height, right - left), dtype=np.uint8)
+        sides.append(
+            Detections(size_hw, boxes, np.full(6, 0.5, np.float32), np.zeros(6, np.int32), coco_rle.encode(masks))
+        )
+    image = random.integers(256, size=(*size_hw, 3), dtype=np.uint8)
+    return Found(ChangedImage(seed, f"noise {seed}", (), 0), image, *sides)
+
+
+@pytest.mark.parametrize(("size_hw", "count"), [((180, 320), 2), ((40, 700), 1)])
+def test_noise_keeps_the_bytes(size_hw, count):
+    started = time.monotonic()
+    found = noise(size_hw, 1)
+    worst = draw_close_ups((found for _ in range(count)), count)
+    pictures = [data for image in worst for data in (image.overview, *(each.picture for each in image.close_ups))]
+    pictures = [data for data in pictures if data is not None]
+    assert len(pictures) == count * (1 + min(36 // count, 6))
+    assert sum(map(len, pictures)) <= PICTURES_BYTES
+    if count > 1:
+        assert sum(map(len, pictures)) > 0.6 * PICTURES_BYTES  # the bytes are used
+    assert min(max(read(data).shape) for data in pictures) > 100
+    assert time.monotonic() - started < 60
+
+
+def test_shrinking_ends():
+    random = np.random.default_rng(0)
+    picture = random.integers(256, size=(300, 500, 3), dtype=np.uint8)
+    for most in (20_000, 2_000, 400):
+        assert len(shrink_to(picture, most)) <= most
+    assert max(read(shrink_to(picture, 1)).shape) == 16  # as small as it gets
+
+
+@pytest.mark.parametrize(
+    "box", [(0, 0, 1, 4000), (-4000, 0, 8000, 1), (-5, -5, -1, -1), (3999, 0, 4000, 1), (7, 0, 7, 0)]
+)
+@pytest.mark.parametrize("size_hw", [(1, 4000), (4000, 1), (4, 4), (4000, 4000)])
+def test_any_box_of_any_image_can_be_enlarged(box, size_hw):
+    region = closeups._surround(box, size_hw)
+    image = np.full((*size_hw, 3), 200, np.uint8)
+    panel = closeups._show(image, region, outside=(0, 0, 0))
+    assert panel.shape == (300, 400, 3)
+    assert panel.any()  # some of the image is in it
+    left, top, width, height = region
+    assert (left >= 0 and left + width <= size_hw[1]) or width > size_hw[1]
+    assert (top >= 0 and top + height <= size_hw[0]) or height > size_hw[0]
+
+
+def test_without_masks_boxes_are_drawn():
+    one, two = (
+        Detections(found.image_size, found.xyxy, found.confidence, found.class_id)
+        for found in (detections(), FAULTS["box moved"])
+    )
+    found = Found(ChangedImage(0, "boxes", (), 0), STREETS.at(0)[1], one, two)
+    (worst,) = draw_close_ups(iter([found]), 1)
+    picture = read(worst.close_ups[0].picture)
+    assert near(picture[:, :400], ONLY_EXPECTED).any()
+    assert near(picture[:, 408:808], ONLY_ACTUAL).any()
+    assert near(picture[:, 816:], ONLY_EXPECTED).any()
+
+
+def test_numbers_do_not_cover_each_other():
+    canvas = np.zeros((900, 1600, 3), np.uint8)
+    colours = [(n, 0, 0) for n in range(100, 112)]
+    closeups._write_numbers(canvas, [[700, 400, 740, 440]] * 12, colours)
+    areas = [(canvas == colour).all(-1).sum() for colour in colours]
+    assert min(areas) > 300  # each plate shows

@@ -1,0 +1,369 @@
+"""What a single call may choose, and the kinds of images it takes."""
+
+import gc
+import re
+import threading
+import weakref
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image as PILImage
+
+import maskjet
+from maskjet.config import EngineConfig
+from maskjet.engine.steps import Rules
+from maskjet.errors import InputError, SourceError, UnsupportedError
+from maskjet.model import Model
+from tests.networks.test_network import tiny_network
+from tests.networks.torchvision.detectors import detector
+from tests.test_model import assert_equal, image
+
+
+@pytest.fixture(scope="module")
+def network():
+    return tiny_network()
+
+
+@pytest.fixture(scope="module")
+def model(network):
+    """A model that was loaded with a threshold of 0.06."""
+    return Model(network, EngineConfig(device="cpu"), threshold=0.06)
+
+
+def loaded(network, **choices):
+    """What a model finds that was loaded with the choices."""
+    return Model(network, EngineConfig(device="cpu"), **{"threshold": 0.06, **choices}).predict(image())
+
+
+def assert_same(actual, expected):
+    for name in ("class_id", "confidence", "xyxy"):
+        np.testing.assert_array_equal(getattr(actual, name), getattr(expected, name), name)
+    assert actual.rle == expected.rle
+
+
+class TestChoices:
+    @pytest.mark.parametrize(
+        "choices",
+        [
+            {"threshold": 0.02},  # below what was loaded
+            {"threshold": 0.11},
+            {"threshold": 0},
+            {"threshold": 1},
+            {"threshold": {"a": 0.02, "c": 1.0}},
+            {"classes": ["c"]},
+            {"classes": ("c", "a"), "threshold": 0.02},
+        ],
+    )
+    def test_they_equal_those_of_load(self, model, network, choices):
+        expected = loaded(network, **choices)
+        for _ in range(2):
+            assert_same(model.predict(image(), **choices), expected)
+            assert_same(model(image(), **choices), expected)
+            assert_same(model.predict([image()], **choices)[0], expected)
+            ((_, found),) = model.stream([image()], **choices)
+            assert_same(found, expected)
+        assert_same(model.predict(image()), loaded(network))  # what was loaded is as it was
+
+    def test_they_change_something(self, model):
+        counts = [len(model.predict(image(), threshold=threshold)) for threshold in (0.2, 0.06, 0.02)]
+        assert counts == sorted(set(counts))
+        assert len(model.predict(image())) == counts[1]
+
+    def test_classes_not_named_keep_their_threshold(self, network):
+        everything = loaded(network, threshold=0.02)
+        by_name = Model(network, EngineConfig(device="cpu"), threshold={"a": 0.02, "c": 0.02})
+        found = by_name.predict(image(), threshold={"a": 1.0})
+        assert_same(found[found.class_name == "c"], everything[everything.class_name == "c"])
+        assert "a" not in found.class_name
+        few = Model(network, EngineConfig(device="cpu"), threshold=0.02, classes=["a"])
+        assert set(few.predict(image()).class_id.tolist()) == {0}
+        assert_same(few.predict(image(), classes=["c"]), everything[everything.class_name == "c"])
+
+    def test_the_first_detections_are_kept(self, model, network):
+        everything = model.predict(image(), threshold=0.02)
+        for most in (1, 2, len(everything), 100):
+            found = model.predict(image(), threshold=0.02, max_detections=most)
+            assert_same(found, everything[:most])
+        assert len(model.predict(image())) == len(loaded(network))
+        before = model.report().detections
+        model.predict([image()] * 3, threshold=0.02, max_detections=1)
+        assert model.report().detections == before + 3
+
+    @pytest.mark.parametrize(
+        ("choices", "message"),
+        [
+            ({"threshold": 1.5}, r"threshold must be 0\.\.1, got 1\.5"),
+            ({"threshold": "high"}, r"threshold must be a number 0\.\.1, or one by class name, got str"),
+            ({"threshold": [0.5]}, r"threshold must be a number 0\.\.1, or one by class name, got list"),
+            ({"threshold": {"a": None}}, r"threshold must be a number 0\.\.1, or one by class name, got NoneType"),
+            ({"threshold": {"b": 0.5}}, "threshold must name classes of tiny, got 'b'; known: a, c"),
+            ({"threshold": {0: 0.5}}, "threshold must name classes of tiny, got 0; known: a, c"),
+            ({"classes": ["C"]}, r"classes must name classes of tiny, got 'C'; did you mean 'c'\?$"),
+            ({"classes": "a"}, "classes must be a list of names, at least one, got 'a'"),
+            ({"classes": []}, r"classes must be a list of names, at least one, got \(\)"),
+            ({"classes": [0]}, r"classes must be a list of names, at least one, got \[0\]"),
+            ({"max_detections": 101}, r"max_detections must be 1\.\.100, got 101; load\(max_detections=\.\.\.\) sets"),
+            ({"max_detections": 0}, r"max_detections must be 1\.\.100, got 0"),
+            ({"max_detections": 1.0}, r"max_detections must be a whole number, got 1\.0"),
+            ({"max_detections": True}, r"max_detections must be a whole number, got True"),
+        ],
+    )
+    def test_bad_ones_are_named_at_the_call(self, model, choices, message):
+        for call in (model.predict, model, model.stream):
+            with pytest.raises(InputError, match=message):
+                call(image(), **choices)
+
+    def test_calls_side_by_side_keep_their_own(self, model, network):
+        thresholds = [0.02, 0.06, 0.11, 0.2]
+        expected = {threshold: loaded(network, threshold=threshold) for threshold in thresholds}
+        streams = {threshold: model.stream([image()] * 5, threshold=threshold) for threshold in thresholds}
+        for _ in range(5):
+            for threshold, stream in streams.items():
+                assert_same(next(stream)[1], expected[threshold])
+                assert_same(model.predict(image()), expected[0.06])
+        wrong = []
+
+        def work(threshold):
+            for _ in range(8):
+                found = model.predict(image(), threshold=threshold)
+                if found.rle != expected[threshold].rle:
+                    wrong.append(threshold)
+
+        threads = [threading.Thread(target=work, args=[threshold]) for threshold in thresholds]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+            assert not thread.is_alive()
+        assert wrong == []
+
+    def test_only_other_values_are_copied(self, network, monkeypatch):
+        copied, take = [], Rules.take
+        monkeypatch.setattr(Rules, "take", lambda rules, chosen: copied.append(chosen) or take(rules, chosen))
+        fresh = Model(network, EngineConfig(device="cpu"), threshold=0.06)
+        for _ in range(3):
+            fresh.predict(image())
+        list(fresh.stream([image()] * 3))
+        assert copied == []
+        for _ in range(3):
+            fresh.predict(image(), threshold=0.03, classes=["a"])
+        list(fresh.stream([image()] * 3, threshold=0.03, classes=("a",)))
+        assert len(copied) == 1
+        fresh.predict(image())
+        assert len(copied) == 2
+
+    def test_many_different_choices_do_not_pile_up(self, model):
+        for number in range(100):
+            model.predict(image(4, 4), threshold=number / 100)
+        assert len(model._chosen) <= 16
+
+
+class TestTwoStage:
+    def test_choices_equal_those_of_load(self):
+        model = detector(seed=5, box_score_thresh=0.5)
+        names = {label: f"thing {label}" for label in range(1, 7)}
+        fast = maskjet.rewrites.optimize(model, class_names=names)
+        picture = image(100, 140, seed=5)
+        with maskjet.load(fast, device="cpu") as call:
+            assert (call._as_loaded.thresholds == 0.5).all()
+            counts = []
+            for choices in ({"threshold": 0.1}, {"threshold": 0.8}, {"classes": ["thing 1", "thing 3"]}):
+                with maskjet.load(fast, device="cpu", **choices) as expected:
+                    assert_same(call.predict(picture, **choices), expected.predict(picture))
+                    counts.append(len(call.predict(picture, **choices)))
+            few = call.predict(picture, threshold=0.1, max_detections=3)
+            assert_same(few, call.predict(picture, threshold=0.1)[:3])
+            counts.append(len(call.predict(picture)))
+        assert counts[0] > counts[3] > counts[1]
+
+    def test_the_slower_path_takes_the_calls_threshold(self, monkeypatch):
+        from maskjet.networks.torchvision.detector import StaticDetector
+
+        fast = maskjet.rewrites.optimize(detector(seed=4, box_score_thresh=0.5, box_detections_per_img=60))
+        picture = image(100, 140, seed=4)
+        with maskjet.load(fast, device="cpu") as enough:
+            expected = enough.predict(picture, threshold=0.0)
+        monkeypatch.setattr(StaticDetector.forward, "__defaults__", (20,))
+        with maskjet.load(fast, device="cpu") as few:
+            assert_same(few.predict(picture, threshold=0.0), expected)
+            assert sum(few.report().fallbacks.values()) == 1
+        assert len(expected) == 60
+
+    def test_a_plain_detector_is_rewritten(self):
+        model = detector(seed=1, box_score_thresh=0.3)
+        picture = image(100, 140, seed=1)
+        before = {name: value.clone() for name, value in model.state_dict().items()}
+        with maskjet.load(model, device="cpu") as plain, maskjet.load(maskjet.rewrites.optimize(model)) as fast:
+            assert plain.config.max_detections == 40
+            assert len(fast.predict(picture)) > 5
+            assert_same(plain.predict(picture), fast.predict(picture))
+        assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+    def test_what_can_not_be_rewritten_is_named(self):
+        with pytest.raises(UnsupportedError, match="model must be a Faster or Mask R-CNN of torchvision, got Linear"):
+            maskjet.load(torch.nn.Linear(1, 1))
+        with pytest.raises(UnsupportedError, match=r"model must be in eval mode: call model\.eval\(\)"):
+            maskjet.load(detector().train())
+        with pytest.raises(InputError, match="weights must be None for a detector, which has its own"):
+            maskjet.load(detector(), weights="a.pt")
+
+
+class Foreign:
+    """A tensor of another library."""
+
+    def __init__(self, tensor):
+        self.tensor, self.ndim = tensor, tensor.ndim
+
+    def __dlpack__(self, **options):
+        return self.tensor.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.tensor.__dlpack_device__()
+
+
+def floats(array):
+    """[..., 3, H, W] in 0..1."""
+    return torch.from_numpy(array).movedim(-1, -3) / 255
+
+
+class TestImages:
+    def test_batches(self, model):
+        batch = np.stack([image(seed=seed) for seed in range(3)])
+        expected = model.predict(list(batch))
+        for same in (batch, torch.from_numpy(batch), floats(batch), Foreign(torch.from_numpy(batch))):
+            found = model.predict(same)
+            assert isinstance(found, list)
+            for one, other in zip(found, expected, strict=True):
+                assert_same(one, other)
+        assert len(model.predict(batch[:1])) == 1
+        assert model.predict(batch[:0]) == []
+        assert model.predict(floats(batch)[:0]) == []
+
+    def test_grey_batches(self, model):
+        grey = np.stack([image(seed=seed)[..., :1] for seed in range(2)])
+        for found, one in zip(model.predict(grey), grey, strict=True):
+            assert_equal(found, model.predict(one))
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+    def test_floating_tensors(self, model, dtype):
+        """Those made of bytes become the same bytes, but for bfloat16, which has 8 bits."""
+        given = floats(image()).to(dtype)
+        rounded = (given.float() * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
+        assert (dtype == torch.bfloat16) or np.array_equal(rounded, image())
+        assert_same(model.predict(given), model.predict(rounded))
+        assert_same(model.predict([given.requires_grad_()])[0], model.predict(rounded))
+        assert_same(model.predict(given.flip(2)), model.predict(np.ascontiguousarray(rounded[:, ::-1])))
+        ((frame, found),) = model.stream(given)
+        np.testing.assert_array_equal(frame.image, rounded)
+        assert_equal(found, model.predict(rounded))
+
+    def test_floats_are_rounded_to_the_nearest(self):
+        from maskjet.media.images import from_floats
+
+        given = torch.tensor([0.0, 0.49, 0.51, 1.49, 254.49, 254.51, 255, 0.5]) / 255
+        assert from_floats(given.expand(3, 4, 8), "image")[0, :, 0].tolist() == [0, 0, 1, 1, 254, 255, 255, 0]
+
+    @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+    def test_tensors_of_other_libraries(self, model, dtype):
+        given = torch.from_numpy(image()) if dtype == torch.uint8 else floats(image())
+        assert_same(model.predict(Foreign(given)), model.predict(image()))
+        assert_same(model.predict([Foreign(given)])[0], model.predict(image()))
+        ((_, found),) = model.stream([Foreign(given)])
+        assert_equal(found, model.predict(image()))
+
+    @pytest.mark.parametrize(
+        ("given", "message"),
+        [
+            (
+                torch.zeros(3, 5, 3),
+                r"image must be \[3, H, W\] if it is floating, got float32 \[3, 5, 3\], which",
+            ),
+            (torch.zeros(2, 3, 5, 3), r"images must be \[3, H, W\] if it is floating, got float32 \[2, 3, 5, 3\]"),
+            (
+                torch.zeros(8, 9, 3),
+                r"image must be uint8 .* or floating \[3, H, W\] in 0\.\.1, got float32",
+            ),
+            (torch.zeros(4, 8, 9), r"floating \[3, H, W\] in 0\.\.1, got float32 \[4, 8, 9\]"),
+            (torch.zeros(2, 8, 9, 3), r"images must be uint8 .* got float32 \[2, 8, 9, 3\]"),
+            (
+                torch.full((3, 4, 5), 1.01),
+                r"image must be scaled to 0\.\.1 .* values from 1\.01 to 1\.01: divide",
+            ),
+            (torch.full((3, 4, 5), 128.0), r"got values from 128 to 128: divide by 255, undo a normalisation"),
+            (torch.tensor([-0.1, 1.0]).expand(3, 4, 2), r"got values from -0\.1 to 1"),
+            (torch.tensor([torch.nan, 1.0]).expand(3, 4, 2), r"got values from nan to nan"),
+            (torch.zeros(3, 0, 5), r"image must be uint8 \[H, W, 3\] RGB of at least one pixel, got uint8 \[0, 5, 3\]"),
+            (np.zeros((2, 3, 8, 9), np.uint8), r"images\[0\] must be \[H, W, 3\], .* looks like \[C, H, W\]"),
+            (
+                np.zeros((2, 8, 9, 3)),
+                r"images\[0\] must be uint8 .* float64 \[8, 9, 3\]\. If it is in 0\.\.1, give",
+            ),
+            (np.zeros((1, 2, 8, 9, 3), np.uint8), r"image must be uint8 .*, got uint8 \[1, 2, 8, 9, 3\]"),
+            ([np.zeros((2, 8, 9, 3), np.uint8)], r"images\[0\] must be uint8 .*, got uint8 \[2, 8, 9, 3\]"),
+            (torch.zeros(8, 9, 3, dtype=torch.int32), r"image must be uint8 .* got int32 \[8, 9, 3\]"),
+            (object(), "image must be an array, tensor, PIL image or path, got object"),
+        ],
+    )
+    def test_what_is_no_image_is_named(self, model, given, message):
+        with pytest.raises(InputError, match=message):
+            model.predict(given)
+
+    def test_memory_that_can_not_be_shared(self, model):
+        class Broken(Foreign):
+            def __dlpack__(self, **_):
+                raise BufferError("it is on a TPU")
+
+        with pytest.raises(InputError, match="must share its memory by DLPack, the Broken does not: it is on a TPU"):
+            model.predict(Broken(torch.from_numpy(image())))
+
+    def test_the_image_is_remembered_but_not_held(self, model, tmp_path):
+        given = image()
+        found = model.predict(given)
+        np.testing.assert_array_equal(found.draw(), found.draw(given))
+        held, given = weakref.ref(given), None
+        model.predict(image(seed=1))  # a slot on the CPU holds its last images
+        gc.collect()
+        assert held() is None
+        with pytest.raises(InputError, match="image must be given"):
+            found.draw()
+        PILImage.fromarray(image()).save(tmp_path / "a.png")
+        batch = np.stack([image(seed=1), image()])
+        pictures = [PILImage.fromarray(image()), tmp_path / "a.png", floats(image())]
+        for found in (*model.predict(pictures), model.predict(batch)[1], model.predict(tmp_path / "a.png")):
+            np.testing.assert_array_equal(found.draw(), found.draw(image()))
+        for _, found in model.stream(tmp_path / "a.png"):
+            with pytest.raises(InputError, match="image must be given"):
+                found.draw()
+
+
+class TestSources:
+    """What `predict` does not read, and `stream` does."""
+
+    @pytest.mark.parametrize(
+        ("name", "kind"),
+        [
+            ("street.mp4", "a video"),
+            ("gone.mp4", "a video"),
+            ("", "a folder"),
+            ("*.jpg", "a glob"),
+            ("rtsp://camera/1", "a camera or a URL"),
+            ("https://example.org/a.jpg", "a camera or a URL"),
+            ("/dev/video0", "a camera or a URL"),
+            ("7", "a camera"),
+            (7, "a camera"),
+        ],
+    )
+    def test_the_error_names_stream(self, model, name, kind, tmp_path):
+        (tmp_path / "street.mp4").write_bytes(b"\0\0\0\x18ftypmp42")
+        given = tmp_path / name if name in ("street.mp4", "gone.mp4", "", "*.jpg") else name
+        for images in (given, [given]):
+            with pytest.raises(InputError, match=rf"To detect in {kind}, use model\.stream\(.*{re.escape(str(name))}"):
+                model.predict(images)
+
+    def test_a_broken_image_is_no_video(self, model, tmp_path):
+        (tmp_path / "a.jpg").write_bytes(b"no image")
+        for path in (tmp_path / "a.jpg", tmp_path / "gone.png", "x" * 5000, "a\0.mp4"):
+            with pytest.raises(SourceError) as caught:
+                model.predict(path)
+            assert "stream" not in str(caught.value)
