@@ -1,9 +1,7 @@
 """README and the pages of docs/: every snippet runs and prints what the page shows."""
 
 import dataclasses
-import doctest
 import gc
-import importlib
 import os
 import re
 import shutil
@@ -160,23 +158,6 @@ def test_outputs_and_snippets_are_told_apart():
     assert (second.language, second.needs, second.shown, second.line) == ("python", None, None, 12)
     with pytest.raises(AssertionError, match="an output has no snippet"):
         find_snippets("```\n1\n```\n")
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["model", "networks.torchvision.optimizing", "ops.preprocess", "ops.encode_masks", "ops.nms"],
-)
-@pytest.mark.usefixtures("undone")
-def test_the_examples_of_docstrings_run(name):
-    found = doctest.testmod(importlib.import_module(f"maskjet.{name}"), optionflags=doctest.ELLIPSIS)
-    assert found.attempted > 0
-    assert found.failed == 0
-
-
-def test_no_example_is_left_out():
-    package = ROOT / "src" / "maskjet"
-    found = {path for path in package.rglob("*.py") if ">>> " in path.read_text()}
-    assert len(found) == 5
 
 
 def test_every_option_is_in_the_reference():

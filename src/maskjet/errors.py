@@ -26,7 +26,7 @@ class MaskjetError(Exception):
         ...     maskjet.load("demmo")
         ... except maskjet.MaskjetError as error:
         ...     print(error)
-        model must be a name or a checkpoint's path that exists, got 'demmo'; did you mean 'demo'?
+        model must be a name or a checkpoint's path, got 'demmo'; did you mean 'demo'?
     """
 
 

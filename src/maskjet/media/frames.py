@@ -119,7 +119,7 @@ def open_with(source: Any, selection: Selection, name: str = "image") -> Source:
         return VideoSource(f"/dev/video{source}", selection)
     if isinstance(source, str | os.PathLike):
         return _open_path(os.fspath(source), selection)
-    if _is_in_memory(source):
+    if _is_image(source):
         return ImageSource(source, name, selection)
     if isinstance(source, Iterable) and not isinstance(source, bytes):
         if isinstance(source, list | tuple):

@@ -46,7 +46,7 @@ def load(model: str | os.PathLike[str], weights: str | os.PathLike[str] | None =
             return _fill(path)
     if not Path(name).exists():
         end = suggest(name, (_DEMO, *SPECS))
-        raise InputError(f"model must be a name or a checkpoint's path that exists, got {name!r}{end}")
+        raise InputError(f"model must be a name or a checkpoint's path, got {name!r}{end}")
     return _fill(Path(name))
 
 
