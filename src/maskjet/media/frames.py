@@ -201,12 +201,7 @@ def _is_image(item: Any) -> bool:
     """Whether an item is one image: in memory, or a path with an image's suffix."""
     if isinstance(item, str | os.PathLike):
         return is_image_path(item)
-    return _is_in_memory(item)
-
-
-def _is_in_memory(item: Any) -> bool:
-    """Whether an item is an array or tensor of any library, or a PIL image."""
-    return any(hasattr(item, name) for name in ("shape", "getexif", "__dlpack__"))
+    return hasattr(item, "shape") or hasattr(item, "getexif") or hasattr(item, "__dlpack__")
 
 
 class ImageSource(Source):
