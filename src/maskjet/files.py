@@ -130,12 +130,13 @@ class Part:
 
 
 @contextmanager
-def replacing(path: str | Path, name: str = "out") -> Iterator[Part]:
+def replacing(path: str | Path, name: str = "out", *, is_durable: bool = True) -> Iterator[Part]:
     """Open a file that takes its name when the block ends, and is removed if an error ends the block.
 
     Args:
         path: Final path; its folder is made.
         name: Name of the argument that gave the path, for errors.
+        is_durable: As in `Part.finish`.
 
     Raises:
         OutputError: The file can't be written.
@@ -144,7 +145,7 @@ def replacing(path: str | Path, name: str = "out") -> Iterator[Part]:
     try:
         with naming(str(path), name):
             yield part
-            part.finish()
+            part.finish(is_durable=is_durable)
     except BaseException:
         part.remove()
         raise

@@ -296,14 +296,14 @@ class TestVideos:
         for position, size in (packets[index] for index in damaged):
             data[position + 5 : position + size] = np.random.default_rng(0).bytes(size - 5)
         path.write_bytes(data)
-        opened = videos_module._open_container
+        opened = videos_module.open_container
 
         def with_threads(name):
             container = opened(name)
             container.streams.video[0].codec_context.thread_count = threads
             return container
 
-        monkeypatch.setattr(videos_module, "_open_container", with_threads)
+        monkeypatch.setattr(videos_module, "open_container", with_threads)
         with open_source(path) as source:
             frames = list(source)
         shown, bad = [frame.index for frame in frames], [index for index, _ in source.bad_frames]

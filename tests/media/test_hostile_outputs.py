@@ -290,7 +290,7 @@ class TestTakenNames:
                 InputError,
                 r"out must be a file, 'folder\.mp4' is a folder; write 'folder\.mp4/'",
             ),
-            ("pipe.mp4", InputError, r"'pipe\.mp4' is neither; only \.jsonl may be a pipe"),
+            ("pipe.mp4", InputError, r"'pipe\.mp4' is neither; only \.jsonl and \.csv may be a pipe"),
             ("file/a.mp4", OutputError, "is no"),
             ("loop/a.mp4", OutputError, "Too many levels"),
             ("closed/a.mp4", OutputError, "closed' is closed to writing"),

@@ -199,7 +199,7 @@ class TestLyingFiles:
 
 class TestSilence:
     def test_a_time_out_says_so(self, silent_server, monkeypatch):
-        monkeypatch.setattr("maskjet.media.videos._OPEN_TIMEOUT_S", 0.3)
+        monkeypatch.setattr("maskjet.media.containers._OPEN_TIMEOUT_S", 0.3)
         with pytest.raises(SourceError, match=r"can't be read: nothing came for \d+ s"):
             open_source(f"http://127.0.0.1:{silent_server}/v.mp4")
 

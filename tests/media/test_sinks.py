@@ -263,7 +263,8 @@ def test_several_outputs_at_once(tmp_path):
 @pytest.mark.parametrize("out", ["out.txt", "out.avi", "x.gif"])
 def test_unknown_outputs_list_the_known(out, tmp_path):
     with pytest.raises(
-        InputError, match=r"out must end in one of \.mp4, \.mkv, \.mov, \.jsonl, \.json, .*, or be a folder"
+        InputError,
+        match=r"must end in one of \.mp4, \.mkv, \.mov, \.webm, \.jsonl, \.json, \.csv, \.yolo, .*, or be a folder",
     ):
         open_sinks([str(tmp_path / "fine.jsonl"), str(tmp_path / out)])
 

@@ -4,48 +4,69 @@ from __future__ import annotations
 
 import glob
 import os
-import re
 import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from maskjet.errors import InputError, SourceError, border, explain
-from maskjet.media.images import IMAGE_SUFFIXES, to_image
-from maskjet.media.source import Frame, Source
-from maskjet.media.videos import VideoSource, files_of, is_stream
+from maskjet.errors import InputError, SourceError
+from maskjet.media.animations import check_size, is_animated
+from maskjet.media.containers import files_of, is_stream
+from maskjet.media.folders import is_image_path, is_video_path, list_folder, match_glob, mode_of
+from maskjet.media.images import to_image
+from maskjet.media.selection import EVERYTHING, BeyondEndError, Selection, select_frames
+from maskjet.media.source import Frame, Source, UnopenedSource
+from maskjet.media.videos import VideoSource
 
 __all__ = [
     "Frame",
     "ImageSource",
     "ListSource",
     "Source",
+    "UnopenedSource",
     "VideoSource",
     "kind_of_source",
     "open_source",
+    "open_with",
     "split_sources",
 ]
 
 
-def open_source(source: Any) -> Source:
+def open_source(
+    source: Any, *, every: int = 1, start: int | str = 0, limit: int | None = None, recursive: bool = False
+) -> Source:
     """Open a source of frames.
 
+    Frames keep the index and time they have in the whole source, whichever of them are given.
+
     Args:
-        source: The path of an image or a video; a folder, whose images are read in natural order (2 before 10) and
-            whose videos are ignored; a glob; a camera, by number or device file; an RTSP or HTTP URL; an image as an
-            array, PIL image or tensor; an iterable of these; or a `Source`, which is returned as is.
+        source: The path of an image or a video (an animated GIF or PNG is one); a folder, whose images are read in
+            natural order (2 before 10) and whose videos and hidden files are ignored; a glob, whose files are joined; a
+            camera, by number or device file; an RTSP or HTTP URL; an image as an array, PIL image or tensor; an
+            iterable of these; an `UnopenedSource` of `maskjet.media.expansion.expand_sources`, which makes a source of
+            each video; or a `Source`, which is returned as is.
+        every: Distance between two frames given: 10 for one in ten. Cameras count frames as they arrive.
+        start: First frame given, by index, or by time after the source's first frame: "12.5s", "1:02" or "1:02:03.5".
+            Only a single video has times; a live source has no start.
+        limit: Most frames given; None for all.
+        recursive: Whether a folder's sub-folders are read, too; see `maskjet.media.folders.list_folder`.
 
     Returns:
-        The opened source. A frame that turns out bad later, or a file of a folder or glob that is gone when its turn
-        comes, is no error; it is listed in `bad_frames`.
+        The opened source, whose `length` and `fps` are those of the frames it gives.
+        A frame that turns out bad later, or a file of a folder or glob that is gone when its turn comes, is no error;
+        it is listed in `bad_frames`.
 
     Raises:
-        SourceError: Nothing can be read from the source, a file named in a list does not exist, or the source is a
-            FIFO, socket or device; the message names it.
-        InputError: The source is of none of the types above.
+        SourceError: Nothing can be read from the source, it ends before `start`, a file named in a list does not
+            exist, or the source is a FIFO, socket or device; the message names it.
+        InputError: The source is of none of the types above, an argument is out of range, `start` is a time and the
+            source has none, or it is live and has a start.
     """
-    return _open(source, "image")
+    selection = select_frames(every, start, limit)
+    if recursive and isinstance(source, str | os.PathLike):
+        return _open_path(os.fspath(source), selection, recursive=True)
+    return open_with(source, selection)
 
 
 def split_sources(source: Any) -> list[Any]:
@@ -74,7 +95,7 @@ def kind_of_source(value: Any) -> str | None:
     if is_stream(text):
         return "a camera or a URL"
     try:
-        mode = _mode(text)
+        mode = mode_of(text)
     except SourceError:
         return None
     if mode is None and (text.isdecimal() or glob.has_magic(text)):
@@ -84,79 +105,79 @@ def kind_of_source(value: Any) -> str | None:
     return "a video" if Path(text).suffix and not _is_image(text) else None
 
 
-def _open(source: Any, name: str) -> Source:
+def open_with(source: Any, selection: Selection, name: str = "image") -> Source:
     """Open a source; `name` is used for images in memory."""
     if isinstance(source, Source):
+        if not selection.is_everything:
+            raise InputError(
+                f"every, start and limit must be given when {source.name!r} is opened; it is open already."
+            )
         return source
+    if isinstance(source, UnopenedSource):
+        return source.opening(selection)
     if isinstance(source, int) or (isinstance(source, str) and source.isdecimal()):
-        return VideoSource(f"/dev/video{source}")
+        return VideoSource(f"/dev/video{source}", selection)
     if isinstance(source, str | os.PathLike):
-        return _open_path(os.fspath(source))
+        return _open_path(os.fspath(source), selection)
     if _is_image(source):
-        return ImageSource(source, name)
+        return ImageSource(source, name, selection)
     if isinstance(source, Iterable) and not isinstance(source, bytes):
         if isinstance(source, list | tuple):
             for item in source:
                 _check_named(item)
-        return ListSource(source, type(source).__name__)
+        return ListSource(source, type(source).__name__, selection)
     raise InputError(f"source must be a path, URL, camera, image or an iterable of these, got {type(source).__name__}.")
 
 
-def _open_path(text: str) -> Source:
+def _open_path(text: str, selection: Selection, *, recursive: bool = False, is_item: bool = False) -> Source:
+    """Open a path or URL; an animation is a video, but an image where it is an item of a list."""
     text = text.removeprefix("file://")
     if is_stream(text):
-        return VideoSource(text)
-    mode = _mode(text)
+        return VideoSource(text, selection)
+    mode = mode_of(text)
     if mode is None and glob.has_magic(text):
-        return _open_files(text, "glob that matches files", map(Path, glob.glob(text, recursive=True)))  # noqa: PTH207
+        return ListSource(_some(match_glob(text), text, "glob that matches files"), text, selection)
     if mode is None:
         raise SourceError(f"source must exist, {text!r} does not.")
     if stat.S_ISDIR(mode):
-        return _open_files(text, "folder with images", filter(_is_image, Path(text).iterdir()))
+        return _open_folder(text, selection, recursive=recursive)
     if not stat.S_ISREG(mode):  # reading it might wait for ever
         raise SourceError(
             f"source must be a file, folder, camera or URL, {text!r} is a FIFO, socket or device: save what comes from "
             "it to a file, or serve it at a URL."
         )
-    return ImageSource(Path(text), text) if _is_image(text) else VideoSource(text)
+    if is_image_path(text):
+        if is_item or not is_animated(Path(text)):
+            return ImageSource(Path(text), text, selection)
+        check_size(Path(text))
+    return VideoSource(text, selection)
+
+
+def _open_folder(text: str, selection: Selection, *, recursive: bool) -> Source:
+    files = list_folder(text, recursive=recursive)
+    images = list(filter(is_image_path, files))
+    videos = sum(map(is_video_path, files))
+    if videos and not images:
+        raise SourceError(
+            f"source must be a folder with images, {text!r} has none, but {videos} video{'s'[: videos > 1]}: open each "
+            "that maskjet.media.expansion.expand_sources finds."
+        )
+    return ListSource(_some(images, text, "folder with images"), text, selection, Path(text) if recursive else None)
+
+
+def _some(paths: list[Path], text: str, expected: str) -> list[Path]:
+    """The paths, at least one."""
+    if not paths:
+        raise SourceError(f"source must be a {expected}, {text!r} has none.")
+    return paths
 
 
 def _check_named(item: Any) -> None:
     """Raise if an item is the path of a missing file."""
     if isinstance(item, str | os.PathLike):
         text = os.fspath(item).removeprefix("file://")
-        if not (text.isdecimal() or is_stream(text) or glob.has_magic(text)) and _mode(text) is None:
+        if not (text.isdecimal() or is_stream(text) or glob.has_magic(text)) and mode_of(text) is None:
             raise SourceError(f"source must exist, {text!r} does not.")
-
-
-def _mode(text: str) -> int | None:
-    """The mode bits (`st_mode`) of a file; None if it does not exist."""
-    with border(SourceError, f"source must be readable, {text!r} is not"):
-        try:
-            return Path(text).stat().st_mode
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError as error:
-            raise SourceError(f"source must be readable, {text!r} is not: {explain(error)}.") from error
-
-
-def _open_files(text: str, expected: str, paths: Iterable[Path]) -> Source:
-    with border(SourceError, f"source must be readable, {text!r} is not"):
-        found = sorted(filter(_may_be_read, paths), key=_natural)
-    if not found:
-        raise SourceError(f"source must be a {expected}, {text!r} has none.")
-    return ListSource(found, text)
-
-
-def _may_be_read(path: Path) -> bool:
-    """Whether a path is no FIFO, socket or device; a missing file is reported when its turn comes."""
-    mode = _mode(str(path))
-    return mode is None or stat.S_ISREG(mode) or stat.S_ISDIR(mode)
-
-
-def _natural(path: Path) -> list[tuple[int, str]]:
-    """A sort key that compares numbers in names by value."""
-    return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", str(path)) if part]
 
 
 def _files_of(item: Any) -> list[Path]:
@@ -167,10 +188,10 @@ def _files_of(item: Any) -> list[Path]:
         return []
     text = os.fspath(item).removeprefix("file://")
     path = Path(text)
-    if is_stream(text) or (isinstance(item, Path) and _is_image(path)):  # the second: a folder may have thousands
+    if is_stream(text) or (isinstance(item, Path) and is_image_path(path)):  # the second: a folder may have thousands
         return files_of(text)
     if path.is_dir():
-        return list(filter(_is_image, path.iterdir()))
+        return list(filter(is_image_path, path.iterdir()))
     if path.exists() or not glob.has_magic(text):
         return [path]
     return list(map(Path, glob.glob(text, recursive=True)))  # noqa: PTH207
@@ -179,7 +200,7 @@ def _files_of(item: Any) -> list[Path]:
 def _is_image(item: Any) -> bool:
     """Whether an item is one image: in memory, or a path with an image's suffix."""
     if isinstance(item, str | os.PathLike):
-        return Path(item).suffix.lower() in IMAGE_SUFFIXES
+        return is_image_path(item)
     return hasattr(item, "shape") or hasattr(item, "getexif") or hasattr(item, "__dlpack__")
 
 
@@ -189,17 +210,19 @@ class ImageSource(Source):
     Args:
         image: Path or image in memory, as `to_image` takes it.
         name: Path of the image, or its name in frames and messages.
+        selection: Frames to give: the image, as a limit is at least 1.
 
     Raises:
         SourceError: The file can't be read.
-        InputError: The value is no image.
+        InputError: The value is no image, or the selection has a start.
     """
 
     kind = "image"
     length = 1
 
-    def __init__(self, image: Any, name: str) -> None:
+    def __init__(self, image: Any, name: str, selection: Selection = EVERYTHING) -> None:
         super().__init__(name)
+        selection.check_length(name, 1)
         self._image = to_image(image, name)
         self.files = _files_of(image)
         self.size_hw = (self._image.shape[0], self._image.shape[1])
@@ -212,45 +235,80 @@ class ImageSource(Source):
 class ListSource(Source):
     """Sources read one after another, each opened when its turn comes; their frames are numbered continuously.
 
-    An item that can't be opened, or breaks off, counts as one bad frame.
+    An item that can't be opened, or breaks off, counts as one bad frame. An animation counts as an image, its first.
+    Images that are left out by the selection are not read.
 
     Args:
         items: Sources, each as `open_source` takes it.
         name: Name of the whole list.
+        selection: Frames to give.
+        root: Folder below which the images lie; see `Source.root`.
+
+    Raises:
+        BeyondEndError: The list, if its length is known, ends before the selection's start.
+        InputError: The selection's start is a time.
     """
 
     kind = "list"
 
-    def __init__(self, items: Iterable[Any], name: str) -> None:
+    def __init__(
+        self, items: Iterable[Any], name: str, selection: Selection = EVERYTHING, root: Path | None = None
+    ) -> None:
         super().__init__(name)
-        self._items = items
+        self._items, self._selection, self.root = items, selection, root
+        self._given = 0
         if isinstance(items, list | tuple):
             self.files = [path for item in items for path in _files_of(item)]
         if isinstance(items, list | tuple) and all(map(_is_image, items)):
             self.length = len(items)
+        selection.check_length(name, self.length)
+        self.length = selection.count(self.length)
 
     def _read(self) -> Iterator[Frame]:
         for position, item in enumerate(self._items):
+            within = self._selection.within(self.frames_seen, self._given)
+            if _is_image(item) and not within.has(0):
+                self.frames_seen += 1
+                continue
             try:
-                source = _open(item, f"{self.name}[{position}]")
-                frames = iter(source)  # raises if another reads it, before it is closed below
-                self.look = self.look or source.look
-                with source:
-                    yield from self._number(source, frames)
+                yield from self._read_item(item, f"{self.name}[{position}]", within)
+            except BeyondEndError as error:
+                self.frames_seen += error.frames
             except SourceError as error:
                 self._skip(str(error))
+            if self._given == self._selection.limit:
+                return
+        if not self._given and 0 < self.frames_seen <= self._selection.start:
+            raise BeyondEndError(self.name, self._selection.shown_start, self.frames_seen)
+
+    def _read_item(self, item: Any, name: str, within: Selection) -> Iterator[Frame]:
+        if isinstance(item, Source):
+            source = item
+        elif isinstance(item, str | os.PathLike) and _is_image(item):
+            source = _open_path(os.fspath(item), within, is_item=True)
+        else:
+            source = open_with(item, within, name)
+        frames = iter(source)  # raises if another reads it, before it is closed below
+        self.look = self.look or source.look
+        with source:
+            yield from self._number(source, frames)
 
     def _number(self, source: Source, frames: Iterator[Frame]) -> Iterator[Frame]:
-        """The frames of one source, numbered on from the end of the previous one."""
+        """The frames of one source, numbered on from the end of the previous one, as many as are still wanted."""
         first, is_exact = self.frames_seen, self.index_is_exact
         try:
             for frame in frames:
+                if not self._selection.has(first + frame.index):  # the source was opened by others
+                    continue
+                self._given += 1
                 yield replace(
                     frame,
                     index=first + frame.index,
                     source=self.name,
                     index_is_exact=is_exact and frame.index_is_exact,
                 )
+                if self._given == self._selection.limit:
+                    break
         finally:
             self.bad_frames += [(first + index, reason) for index, reason in source.bad_frames]
             self.frames_seen = first + source.frames_seen

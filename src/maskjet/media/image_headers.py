@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 _JPEG_FRAME = re.compile(rb"\xff[\xc0-\xc3\xc5-\xc7\xc9-\xcb\xcd-\xcf]")
 _JPEG_SEGMENT = re.compile(rb"\xff+[\x01-\xfe]")
@@ -11,7 +12,7 @@ _TIFF_SIZES = {1: 1, 3: 2, 4: 4, 16: 8}  # bytes of a value by its type
 
 
 def stated_size_hw(data: bytes) -> tuple[int, int] | None:
-    """The (height, width) that a PNG, JPEG, WebP, BMP, GIF or TIFF states; None for anything else.
+    """The (height, width) that a PNG, JPEG, WebP, AVIF, BMP, GIF or TIFF states; None for anything else.
 
     Args:
         data: Content of the whole file.
@@ -25,6 +26,8 @@ def stated_size_hw(data: bytes) -> tuple[int, int] | None:
             return _bmp(data)
         if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
             return _webp(data)
+        if is_avif(data):
+            return _avif(data)
         if data.startswith((b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")):
             return _tiff(data)
         return _jpeg(data) if data.startswith(b"\xff\xd8") else None
@@ -84,3 +87,49 @@ def _jpeg(data: bytes) -> tuple[int, int] | None:
             break
         position = start + (0 if 0xD0 <= data[start - 1] <= 0xD8 else _read(data, start, 2, "big"))
     return largest
+
+
+_BOXES = {b"meta": 4, b"iprp": 0, b"ipco": 0}  # AVIF's boxes around properties, with the bytes before what they hold
+
+
+def is_avif(data: bytes) -> bool:
+    """Whether a file is an AVIF, by its brands."""
+    return data[4:8] == b"ftyp" and any(
+        brand in data[8 : int.from_bytes(data[:4], "big")] for brand in (b"avif", b"avis")
+    )
+
+
+def avif_orientation(data: bytes) -> tuple[int, int | None]:
+    """How an AVIF is to be turned, then mirrored.
+
+    Returns:
+        Quarter turns against the clock, and the axis to mirror along: 0 swaps top and bottom, 1 left and right, None
+        mirrors nothing. (0, None) where several images in the file state different ones.
+    """
+    turns = {content[0] & 3 for kind, content in _properties(data, 0, len(data)) if kind == b"irot" and content}
+    mirrors = {content[0] & 1 for kind, content in _properties(data, 0, len(data)) if kind == b"imir" and content}
+    return turns.pop() if len(turns) == 1 else 0, mirrors.pop() if len(mirrors) == 1 else None
+
+
+def _avif(data: bytes) -> tuple[int, int] | None:
+    """The largest size of an image in the file: that of the whole, not of its tiles."""
+    sizes = [
+        (_read(content, 8, 4, "big"), _read(content, 4, 4, "big"))
+        for kind, content in _properties(data, 0, len(data))
+        if kind == b"ispe"
+    ]
+    return max(sizes, key=lambda hw: hw[0] * hw[1], default=None)
+
+
+def _properties(data: bytes, start: int, end: int) -> Iterator[tuple[bytes, bytes]]:
+    """Type and content of each box that is a property of an image."""
+    while start + 8 <= end:
+        size, kind = _read(data, start, 4, "big"), data[start + 4 : start + 8]
+        if size < 8:  # 0 and 1 are for boxes of gigabytes
+            return
+        stop = min(start + size, end)
+        if kind in _BOXES:
+            yield from _properties(data, start + 8 + _BOXES[kind], stop)
+        elif kind in (b"ispe", b"irot", b"imir"):
+            yield kind, data[start + 8 : stop]
+        start += size

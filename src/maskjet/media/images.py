@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from maskjet import limits
 from maskjet.errors import InputError, SourceError, border, explain
-from maskjet.media.image_headers import stated_size_hw
+from maskjet.media.image_headers import avif_orientation, is_avif, stated_size_hw
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif")
-"""File names that are read as images; anything else is tried as a video."""
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".avif")
+"""File names that are read as images; anything else is tried as a video, as is an animated GIF or PNG."""
 
 Image = NDArray[np.uint8]
 
@@ -185,12 +185,17 @@ def read_image(path: Path) -> Image:
             raise SourceError(f"image must be whole, {name!r} is empty, cut off or damaged.")
         size_hw = stated_size_hw(data)
         if size_hw is None:  # OpenCV decodes other formats, but their size is unknown beforehand
-            raise SourceError(f"image must be decodable, {name!r} is corrupt or no PNG, JPEG, WebP, BMP, TIFF or GIF.")
+            raise SourceError(
+                f"image must be decodable, {name!r} is corrupt or no PNG, JPEG, WebP, AVIF, BMP, TIFF or GIF."
+            )
         limits.check("image_pixels", size_hw[0] * size_hw[1], f"{name!r} has", SourceError)
         with _without_warnings():
             pixels = cv2.imdecode(np.frombuffer(data, dtype=np.uint8), cv2.IMREAD_COLOR)
         if pixels is None:
-            raise SourceError(f"image must be decodable, {name!r} is corrupt.")
+            reason = "corrupt" if not is_avif(data) else "corrupt, or OpenCV was built without AVIF"
+            raise SourceError(f"image must be decodable, {name!r} is {reason}.")
+        if is_avif(data):
+            pixels = _upright_avif(pixels, data)
         return np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB, dst=pixels), dtype=np.uint8)
 
 
@@ -203,6 +208,13 @@ def _read_file(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise SourceError(f"image must be a readable file, {str(path)!r} is not: {explain(error)}.") from error
+
+
+def _upright_avif(pixels: NDArray[Any], data: bytes) -> NDArray[Any]:
+    """Turn and mirror an AVIF as it states, which OpenCV leaves undone."""
+    quarter_turns, mirror = avif_orientation(data)
+    upright = np.rot90(pixels, quarter_turns)
+    return np.ascontiguousarray(upright if mirror is None else np.flip(upright, mirror))
 
 
 _quiet = threading.Lock()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from maskjet.errors import InputError
 from maskjet.media.colours import Look
+from maskjet.media.selection import Selection, select_frames
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,15 +54,16 @@ class Source(ABC):
     Attributes:
         kind: Kind of source: "image", "list" or "video".
         name: Name of the source, as given.
-        length: Expected number of frames; None if unknown.
+        length: Expected number of frames it gives; None if unknown.
         states_end: Whether the source states its number of frames or its duration, so that a premature end is noticed;
             raw streams, transport streams and fragmented MP4 do not.
-        fps: Frames per second; None if there is no clock.
+        fps: Frames given per second of the source's time; None if there is no clock.
         size_hw: (height, width) of the first frame in pixels; None if unknown before it is read.
         look: Colour space and pixel aspect ratio; None for images, and before a video's first frame is decoded.
+        root: Folder below which annotated images and labels keep their images' sub-folders; None if they keep none.
         files: Files the source reads, as far as they are known beforehand.
         is_live: Whether frames arrive in real time, from a camera or an endless stream.
-        frames_seen: Number of frames so far, including those in `bad_frames`; the index of the next frame.
+        frames_seen: Number of frames so far, including those left out and those in `bad_frames`; the index of the next.
         index_is_exact: Whether `frames_seen` is exact; see `Frame.index_is_exact`.
         bad_frames: One (index, reason) per frame that could not be decoded and per run of missing frames; a run has its
             first frame's index, and its length in the reason.
@@ -74,6 +76,7 @@ class Source(ABC):
     fps: float | None = None
     size_hw: tuple[int, int] | None = None
     look: Look | None = None
+    root: Path | None = None
     files: Sequence[Path] = ()
     is_live: bool = False
 
@@ -112,3 +115,21 @@ class Source(ABC):
         """Record frames that are left out, and why."""
         self.bad_frames.append((self.frames_seen, reason))
         self.frames_seen += count
+
+
+@dataclass(frozen=True, eq=False)
+class UnopenedSource:
+    """A source that was found, and is not open yet: a thousand of them take no files and no memory."""
+
+    name: str
+    """Name that the source will have."""
+    files: Sequence[Path]
+    """Files that it will read, as far as they are known beforehand."""
+    opening: Callable[[Selection], Source]
+    """Opens it, to give some of its frames."""
+    root: Path | None = None
+    """Folder whose sub-folders are kept in the outputs' names; None if none are."""
+
+    def open(self, *, every: int = 1, start: int | str = 0, limit: int | None = None) -> Source:
+        """Open the source; arguments and errors are those of `open_source`."""
+        return self.opening(select_frames(every, start, limit))

@@ -87,6 +87,16 @@ class Timeline:
         self._steps = 0  # undamaged frame intervals so far
         self._last: int | None = None
 
+    @property
+    def lists_packets(self) -> bool:
+        """Whether the file lists its packets, so that none can be missing unnoticed."""
+        return self._is_listed
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether no packet since the last frame is damaged, and none seems to be missing."""
+        return not (self._suspects or self._was_damaged or self._has_lost_count)
+
     def see(self, packet: av.Packet[Any]) -> None:
         """Record a packet of any stream; an AVI's video packet gets its time corrected."""
         is_damaged = packet.is_corrupt

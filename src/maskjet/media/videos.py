@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from fractions import Fraction
-from functools import cache
 from heapq import heappop, heappush
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import av
 import av.error
@@ -19,35 +16,24 @@ import av.video.reformatter
 import numpy as np
 
 from maskjet import limits
-from maskjet.errors import FrameError, SourceError, border, explain
+from maskjet.errors import FrameError, InputError, SourceError
 from maskjet.media.colours import guess_matrix, read_look
+from maskjet.media.containers import (
+    border_of_ffmpeg,
+    files_of,
+    interruptible,
+    is_camera,
+    is_stream,
+    open_container,
+    reason,
+)
+from maskjet.media.selection import EVERYTHING, BeyondEndError, Selection
+from maskjet.media.skipping import CannotSkipError, PacketSkipper, check_is_whole
 from maskjet.media.source import Frame, Source
 from maskjet.media.timeline import Timeline, announced_end_s, stated_packets, states_end
 
-_OPEN_TIMEOUT_S, _READ_TIMEOUT_S = 10.0, 10.0
 _DAMAGED = "its data are damaged"
 _CONVERTING_THREADS = 4  # to RGB; FFmpeg's choice, 16 on 16 cores, makes decoding at 720p a fifth slower
-_CAMERA = re.compile(r"/dev/video\d+")
-_URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
-_PROTOCOLS = "http,https,httpproxy,tls,tcp,udp,rtp,srtp,rtsp,rtmp,rtmps,rtmpt,rtmpe,srt,ftp,mmsh,mmst,crypto,data"
-_NAMING_OTHERS = {"concat", "dash", "hls", "image2", "imf", "lavfi", "mlv", "sdp", "vobsub", "webm_dash_manifest"}
-"""Formats whose files name other files, or are read together with sibling files."""
-
-# Titles may be in any encoding; PyAV 19 reads such titles by itself and has no such argument.
-_METADATA: Any = {"metadata_errors": "replace"} if int(av.__version__.partition(".")[0]) < 19 else {}
-_T = TypeVar("_T")
-
-
-def is_stream(text: str) -> bool:
-    """Whether a source's name is a camera or a URL rather than a file's path."""
-    return bool(_CAMERA.fullmatch(text) or _URL.match(text))
-
-
-def files_of(text: str) -> list[Path]:
-    """The files that a video's name refers to, as far as the name tells."""
-    if is_stream(text):  # FFmpeg's protocols can be nested, as in async:file:///a.mp4
-        return [Path(found) for found in re.findall(r"file:([^|]+)", text)]
-    return [Path(text)]
 
 
 class VideoSource(Source):
@@ -69,51 +55,89 @@ class VideoSource(Source):
 
     Files that refer to other files, such as playlists, are refused. URLs are read over network protocols only.
 
+    With a selection, frames that are left out are counted, but not converted to RGB, and where the container and codec
+    allow it, those before the start are not even decoded: the frames given are the same, bit for bit. What is damaged
+    or missing before the first frame given is not reported.
+
     Args:
         name: Path, device file or URL.
+        selection: Frames to give; a live source has no start.
 
     Raises:
         SourceError: The source can't be opened, has no video, or has no frame that can be decoded.
+        BeyondEndError: The source ends before the selection's start.
+        InputError: The selection has a start that the source can't have.
     """
 
     kind = "video"
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, selection: Selection = EVERYTHING) -> None:
         super().__init__(name)
         self.files = files_of(name)
+        self._selection = selection
         self._is_reading = threading.Lock()
         self._is_closed = False
-        self._frames = self._decoded()
-        self._first = _interruptible(self._open) if is_stream(name) else self._open()
+        self._may_skip = selection.starts_late
+        self._first = interruptible(self._open) if is_stream(name) else self._open()
 
     def _open(self) -> Frame:
         """Open the source and decode its first frame."""
-        self._container = _open_container(self.name)
+        self._container = open_container(self.name)
+        self._frames = self._decoded()
         try:
-            with _border(self.name):
+            with border_of_ffmpeg(self.name):
                 self._take_facts()
             first = self._next()
+        except CannotSkipError:
+            return self._reopen()
         except BaseException:
             self.close()
             raise
         if first is None:
             self.close()
+            if self._selection.starts_late and self.frames_seen and self._start_is_beyond():
+                raise BeyondEndError(self.name, self._selection.shown_start, self.frames_seen)
             raise SourceError(f"source must have a frame that can be decoded, {self.name!r} has none.")
         self.size_hw = (first.image.shape[0], first.image.shape[1])
+        self._take_start(first.index)
         return first
 
+    def _reopen(self) -> Frame:
+        """Open the source once more, to decode all frames before the start."""
+        self._container.close()
+        self._may_skip, self.frames_seen, self.bad_frames = False, 0, []
+        return self._open()
+
+    def _start_is_beyond(self) -> bool:
+        return self._start is None or self._start >= self.frames_seen
+
+    def _take_start(self, index: int) -> None:
+        """Adapt the facts to the selection, now that the first frame's index is known."""
+        start = self._selection.start if self._selection.start_s is None else index
+        self.length = replace(self._selection, start=start, start_s=None).count(self.length)
+        self.fps = self.fps and self.fps / self._selection.every
+
     def _take_facts(self) -> None:
+        """Read what the container states, and prepare decoding."""
         container = self._container
         self._stream = stream = container.streams.video[0]
-        self.is_live = bool(_CAMERA.fullmatch(self.name)) or (is_stream(self.name) and container.duration is None)
+        self.is_live = is_camera(self.name) or (is_stream(self.name) and container.duration is None)
         stream.thread_type = "SLICE" if self.is_live else "AUTO"  # a thread per frame is faster, but adds latency
         rate = stream.average_rate
         self.fps = float(rate) if rate else None
+        if self.is_live and self._selection.starts_late:
+            raise InputError(f"start must be 0 for {self.name!r}, which is live, got {self._selection.shown_start}.")
         self.length = None if self.is_live else self._announced_length(rate)
         self.states_end = not self.is_live and states_end(container, stream)
         self._to_rgb = av.video.reformatter.VideoReformatter()
-        self._timeline = Timeline(container, stream, None if is_stream(self.name) else Path(self.name))
+        self._timeline = self._new_timeline()
         self.index_is_exact = not self._timeline.lacks_index
+        self._skipper = PacketSkipper(stream, self._selection, self._new_timeline()) if self._may_skip else None
+        self._cut: int | None = None  # presentation time from which on frames are decoded, until one is
+        self._skipped_to: int | None = None  # presentation time of the last frame skipped
+        self._start: int | None = self._selection.start if self._selection.start_s is None else None
+        self._start_s = float((stream.start_time or 0) * (stream.time_base or 0))
+        self._has_damage = False  # even if it is not reported, as it lies before the first frame given
         self._due: list[int] = []  # a heap: presentation times of packets without a frame yet
         self._given_up: set[int] = set()  # presentation times of frames counted as lost
         # The decoder's last report of damage; FFmpeg's HEVC decoder reports none, so damage is assumed.
@@ -125,6 +149,9 @@ class VideoSource(Source):
         self._end_s = 0.0
         self._end_of_all_s = 0.0
 
+    def _new_timeline(self) -> Timeline:
+        return Timeline(self._container, self._stream, None if is_stream(self.name) else Path(self.name))
+
     def _announced_length(self, rate: Fraction | None) -> int | None:
         if self._stream.frames:
             return self._stream.frames
@@ -134,13 +161,15 @@ class VideoSource(Source):
 
     def _read(self) -> Iterator[Frame]:
         yield self._first
-        while (frame := self._next()) is not None:
+        given = 1
+        while given != self._selection.limit and (frame := self._next()) is not None:
             yield frame
+            given += 1
 
     def _next(self) -> Frame | None:
         with self._is_reading:
             try:
-                with _border(self.name):
+                with border_of_ffmpeg(self.name):
                     return None if self._is_closed else next(self._frames, None)
             finally:
                 if self._is_closed:
@@ -157,27 +186,51 @@ class VideoSource(Source):
 
     def _decoded(self) -> Iterator[Frame]:
         for packet in self._packets(self._container, self._stream):
-            self._timeline.see(packet)
-            if packet.time_base:
-                self._end_of_all_s = max(self._end_of_all_s, _end_s(packet))
-            if packet.stream_index != self._stream.index:
-                continue
-            self._packets_seen += packet.pos is not None
-            if not packet.size and packet.dts is None:  # the final, empty packet, which drains the decoder
-                self._timeline.end(is_cut=self._missing_at_end() > 0, states_end=self.states_end)
-            if packet.size and packet.pts is not None and not packet.is_discard:
-                heappush(self._due, packet.pts)
-                self._end_s = max(self._end_s, _end_s(packet))
-            for picture in self._decode(packet):
-                yield from self._show(picture)
+            for ready in (packet,) if self._skipper is None else self._skip_ahead(self._skipper, packet):
+                if self._see(ready):
+                    for picture in self._decode(ready):
+                        yield from self._show(picture)
         if self._due and not self.is_live:
             yield from self._decoded_end()
         self._miss_before(None)
         self._miss_end()
 
+    def _see(self, packet: av.Packet[Any]) -> bool:
+        """Record a packet of any stream, before it is decoded; returns whether it is the video's."""
+        self._timeline.see(packet)
+        if packet.time_base:
+            self._end_of_all_s = max(self._end_of_all_s, _end_s(packet))
+        if packet.stream_index != self._stream.index:
+            return False
+        self._packets_seen += packet.pos is not None
+        if not packet.size and packet.dts is None:  # the final, empty packet, which drains the decoder
+            self._timeline.end(is_cut=self._missing_at_end() > 0, states_end=self.states_end)
+        is_shown = self._skipped_to is None or packet.pts is None or packet.pts > self._skipped_to
+        if packet.size and packet.pts is not None and not packet.is_discard and is_shown:
+            heappush(self._due, packet.pts)
+            self._end_s = max(self._end_s, _end_s(packet))
+        return True
+
+    def _skip_ahead(self, skipper: PacketSkipper, packet: av.Packet[Any]) -> Sequence[av.Packet[Any]]:
+        """Count the frames that need no decoding, and return the packets that do."""
+        taken = skipper.take(packet)
+        for dropped in taken.dropped:
+            self._see(dropped)
+        for pts in taken.skipped:
+            while self._due and self._due[0] <= pts:
+                heappop(self._due)
+            self._skipped_to = pts
+            self._place(pts)
+            self.frames_seen += 1
+        if taken.skipped and (self.bad_frames or not self.index_is_exact):
+            raise CannotSkipError
+        if taken.ready:
+            self._skipper, self._cut = None, skipper.cut
+        return taken.ready
+
     def _decoded_end(self) -> Iterator[Frame]:
         """Decode the frames still due again, without frame threads: at damage PyAV stops draining those."""
-        with _open_container(self.name) as container:
+        with open_container(self.name) as container:
             stream = container.streams.video[0]
             stream.thread_type = "SLICE"
             container.seek(self._due[0], stream=stream)
@@ -195,8 +248,8 @@ class VideoSource(Source):
             yield from packets
         except av.error.FFmpegError as error:
             if self.is_live:
-                raise FrameError(f"{self.name!r} broke off: {_reason(error)}.", index=self.frames_seen) from error
-            self._damage = _reason(error)
+                raise FrameError(f"{self.name!r} broke off: {reason(error)}.", index=self.frames_seen) from error
+            self._damage = reason(error)
             drain: av.Packet[Any] = av.Packet()
             drain.stream = stream
             yield drain
@@ -206,7 +259,7 @@ class VideoSource(Source):
         try:
             return packet.decode()
         except av.error.FFmpegError as error:
-            self._damage = _reason(error)
+            self._damage = reason(error)
             self._timeline.suspect()
             if packet.size and packet.pts is None:  # not in `_due`: counted here
                 self._skip(f"{self.name}: {self._damage}")
@@ -216,6 +269,11 @@ class VideoSource(Source):
         """Yield a decoded picture as a frame, unless it is damaged or was already counted as lost."""
         if picture.pts in self._given_up:
             return
+        if self._cut is not None:
+            if picture.pts is not None and picture.pts < self._cut:
+                return
+            check_is_whole(picture, self._cut)
+            self._cut = None
         self._miss_before(picture.pts)
         if picture.is_corrupt and picture.pts is not None:
             self._timeline.suspect(picture.pts)
@@ -224,6 +282,10 @@ class VideoSource(Source):
             self._damage = _DAMAGED
             self._skip(f"{self.name}: {self._damage}")
             return
+        index = self.frames_seen
+        self.frames_seen += 1
+        if not self._is_wanted(index, picture.time):
+            return
         limits.check("image_pixels", picture.width * picture.height, f"a frame of {self.name!r} has", SourceError)
         if self.look is None:
             self.look = read_look(picture, self._stream.sample_aspect_ratio)
@@ -231,10 +293,21 @@ class VideoSource(Source):
         rgb = self._to_rgb.reformat(picture, format="rgb24", src_colorspace=matrix, threads=_CONVERTING_THREADS)
         pixels = np.asarray(rgb.to_ndarray(), dtype=np.uint8)
         image = np.ascontiguousarray(np.rot90(pixels, round(picture.rotation / 90)))
-        index = self.frames_seen
-        self.frames_seen += 1
         name = f"{self.name}#{index}"
         yield Frame(index, picture.time, image, self.name, name, index_is_exact=self.index_is_exact)
+
+    def _is_wanted(self, index: int, time_s: float | None) -> bool:
+        """Whether a frame is given; the first one that is ends the search for the start."""
+        if self._start is None:
+            if time_s is None:
+                raise InputError(f"start must be a number of frames for {self.name!r}, whose frames have no times.")
+            if not self._selection.is_late_enough(time_s - self._start_s):
+                return False
+            self._start = index
+        if self.look is None and index >= self._start and self.bad_frames:  # the first one
+            self._has_damage |= bool(self.bad_frames)
+            self.bad_frames = [bad for bad in self.bad_frames if bad[0] >= self._start]
+        return index >= self._start and (index - self._start) % self._selection.every == 0
 
     def _miss_before(self, pts: int | None) -> None:
         """Count the packets due before `pts`, or the end if None, as lost frames if there is damage.
@@ -256,7 +329,7 @@ class VideoSource(Source):
         if pts is None or self._stream.time_base is None:
             self.index_is_exact = False
             return
-        gap = self._timeline.place(pts, has_damage=bool(self.bad_frames))
+        gap = self._timeline.place(pts, has_damage=self._has_damage or bool(self.bad_frames))
         self.index_is_exact &= not self._timeline.is_doubtful
         if gap is not None and (gap.count or self.index_is_exact):  # an unknown number is reported once
             self._miss(gap.count, gap.is_exact, f"before {float(pts * self._stream.time_base):.2f} s")
@@ -287,79 +360,6 @@ class VideoSource(Source):
         self.index_is_exact &= is_exact
         self._missing += count
         self._skip(f"{self.name}: {how_many} missing {where}", count)
-
-
-@contextmanager
-def _border(name: str) -> Iterator[None]:
-    """Turn errors of FFmpeg and PyAV into a SourceError that names the video."""
-    message = f"source must be an image, video or stream, {name!r} can't be read"
-    with border(SourceError, message):
-        try:
-            yield
-        except av.error.FFmpegError as error:
-            raise SourceError(f"{message}: {_reason(error)}.") from error
-
-
-def _reason(error: av.error.FFmpegError) -> str:
-    if isinstance(error, av.error.ExitError):
-        return f"nothing came for {_READ_TIMEOUT_S:.0f} s"
-    return explain(error)
-
-
-def _interruptible(work: Callable[[], _T]) -> _T:
-    """Run work that may wait for the network in a thread: FFmpeg ignores signals, so Ctrl-C would have to wait."""
-    if threading.current_thread() is not threading.main_thread():
-        return work()
-    done: Future[_T] = Future()
-
-    def do() -> None:
-        try:
-            done.set_result(work())
-        except BaseException as error:
-            done.set_exception(error)
-
-    threading.Thread(target=do, name="maskjet-open", daemon=True).start()
-    return done.result()
-
-
-def _open_container(name: str) -> av.container.InputContainer:
-    is_camera = bool(_CAMERA.fullmatch(name))
-    options = {"max_pixels": str(limits.image_pixels), "format_whitelist": _formats()}
-    if not is_camera:
-        options["protocol_whitelist"] = _PROTOCOLS if is_stream(name) else "file"
-    if name.startswith("rtsp:"):
-        options["rtsp_transport"] = "tcp"
-    with _border(name):
-        container: av.container.InputContainer = av.open(
-            name if is_stream(name) else f"file:{name}",  # with the protocol, or "12:00.mp4" would be read as one
-            format="v4l2" if is_camera else None,
-            options=options,
-            timeout=(_OPEN_TIMEOUT_S, _READ_TIMEOUT_S),
-            **_METADATA,
-        )
-    try:
-        _check(container, name)
-    except BaseException:
-        container.close()
-        raise
-    return container
-
-
-@cache
-def _formats() -> str:
-    """All formats that FFmpeg reads, except `_NAMING_OTHERS`."""
-    return ",".join(sorted(av.formats_available - _NAMING_OTHERS))
-
-
-def _check(container: av.container.InputContainer, name: str) -> None:
-    """Raise if there is no decodable video or its frames are too large, before memory is allocated for one."""
-    if not container.streams.video:
-        raise SourceError(f"source must contain video, {name!r} contains none.")
-    context = container.streams.video[0].codec_context
-    if context is None:
-        raise SourceError(f"source must be of a codec that FFmpeg decodes, {name!r} is of an unknown one.")
-    limits.check("image_pixels", context.width * context.height, f"a frame of {name!r} has", SourceError)
-    context.options = {"max_pixels": str(limits.image_pixels)}  # a stream may change its size
 
 
 def _end_s(packet: av.Packet[Any]) -> float:

@@ -1,4 +1,4 @@
-"""Output sinks: JSON lines, COCO JSON, annotated video, annotated images."""
+"""Output sinks: JSON lines, CSV, COCO JSON, YOLO labels, annotated video and images, a window."""
 
 from __future__ import annotations
 
@@ -10,22 +10,29 @@ from pathlib import Path
 from maskjet.errors import InputError
 from maskjet.media.frames import Source
 from maskjet.media.sinks.coco import CocoJson
+from maskjet.media.sinks.labels import YoloLabels
 from maskjet.media.sinks.lines import JsonLines, StdoutLines
 from maskjet.media.sinks.outputs import Outputs, check_outputs, check_paths, open_sink
 from maskjet.media.sinks.pictures import AnnotatedImages
-from maskjet.media.sinks.sink import Sink, Sinks, SinksBySource
+from maskjet.media.sinks.sink import Sink, Sinks, SinksBySource, SinksInTurn
+from maskjet.media.sinks.table import CsvTable
 from maskjet.media.sinks.video import AnnotatedVideo
+from maskjet.media.sinks.window import Window
 
 __all__ = [
     "AnnotatedImages",
     "AnnotatedVideo",
     "CocoJson",
+    "CsvTable",
     "JsonLines",
     "Outputs",
     "Sink",
     "Sinks",
     "SinksBySource",
+    "SinksInTurn",
     "StdoutLines",
+    "Window",
+    "YoloLabels",
     "check_outputs",
     "open_sinks",
     "open_sinks_by_source",
@@ -36,9 +43,10 @@ def open_sinks(outs: Sequence[str], *, fps: float | None = None) -> Sinks:
     """Open one sink per output path, chosen by its suffix.
 
     Args:
-        outs: .mp4, .mkv or .mov for annotated video, .jsonl or "-" for JSON lines, .json for COCO JSON, .jpg or .png
-            for one annotated image, a folder (no suffix, or a slash at its end) for many. Missing folders are made,
-            existing files replaced once the new ones are whole.
+        outs: .mp4, .mkv, .mov or .webm for annotated video, .jsonl or "-" for JSON lines, .csv for a table, .json for
+            COCO JSON, .jpg or .png for one annotated image, a folder (no suffix, or a slash at its end) for many, a
+            folder in .yolo for YOLO labels. Missing folders are made, existing files replaced once the new ones are
+            whole.
         fps: Frames per second of videos whose frames have no times; None for 30.
 
     Returns:
@@ -67,7 +75,7 @@ def open_sinks_by_source(outs: Sequence[str], sources: Sequence[Source]) -> Sink
     Args:
         outs: Paths as in `open_sinks`. Each `{}` becomes the name of the source: a file's without folder and suffix, a
             URL's host and file, "video0" for a camera. Characters other than letters, digits, spaces and hyphens become
-            "_", and equal names get a number. With several sources only JSON lines may lack `{}`; their lines have the
+            "_", and equal names get a number. With several sources only JSON lines and CSV may lack `{}`; they have the
             frame's "stream" only if sources were opened with the same name.
         sources: At least one, in the order of `Frame.stream`. None of their files is overwritten.
 

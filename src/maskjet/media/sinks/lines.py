@@ -14,32 +14,28 @@ from maskjet.media.frames import Frame
 from maskjet.media.sinks.sink import Sink
 
 
-class JsonLines(Sink):
-    """One line of JSON per frame: index, time_s, source, name and the fields of `Detections.as_dict`.
-
-    Every line is flushed at once, so that the file holds whole lines at any moment, even after a crash.
+class TextFile(Sink):
+    """A text file that grows by whole lines, flushed at once: it holds whole lines at any moment, even after a crash.
 
     Args:
-        path: Path of the .jsonl file.
-        tells_streams: Whether each line also has the frame's "stream", as sources may share a name.
+        path: Path of the file.
 
     Raises:
         OutputError: The file can't be opened.
     """
 
-    def __init__(self, path: str, *, tells_streams: bool = False) -> None:
+    def __init__(self, path: str) -> None:
         self._path = path
-        self._tells_streams = tells_streams
         self._part: Part | None = Part(path)
-        self._lines = 0
+        self._frames = 0
         self.paths: Sequence[str] = (self._part.shown,)
 
-    def write(self, frame: Frame, detections: Detections) -> None:
-        """Write one line."""
+    def _append(self, text: str, *, frames: int = 1) -> None:
+        """Write lines, of this many frames."""
         if self._part is None:
             raise InputError(f"{self._path!r} is closed; open another sink.")
-        self._part.write(line(frame, detections, tells_streams=self._tells_streams).encode())
-        self._lines += 1
+        self._part.write(text.encode())
+        self._frames += frames
 
     def close(self) -> None:
         """Give the file its name."""
@@ -53,15 +49,35 @@ class JsonLines(Sink):
         self._part, self.paths = None, (self._path,)
 
     def abandon(self) -> None:
-        """Keep the lines under the temporary name; without lines, remove the file."""
+        """Keep the lines under the temporary name; without frames, remove the file."""
         if self._part is None:
             return
-        if self._lines:
+        if self._frames:
             self._part.keep()
         else:
             self._part.remove()
             self.paths = ()
         self._part = None
+
+
+class JsonLines(TextFile):
+    """One line of JSON per frame: index, time_s, source, name and the fields of `Detections.as_dict`.
+
+    Args:
+        path: Path of the .jsonl file.
+        tells_streams: Whether each line also has the frame's "stream", as sources may share a name.
+
+    Raises:
+        OutputError: The file can't be opened.
+    """
+
+    def __init__(self, path: str, *, tells_streams: bool = False) -> None:
+        super().__init__(path)
+        self._tells_streams = tells_streams
+
+    def write(self, frame: Frame, detections: Detections) -> None:
+        """Write one line."""
+        self._append(line(frame, detections, tells_streams=self._tells_streams))
 
 
 class StdoutLines(Sink):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import chain, count
@@ -14,17 +14,22 @@ from urllib.parse import urlsplit
 
 from maskjet.errors import InputError, OutputError
 from maskjet.files import naming
-from maskjet.media.frames import Source
+from maskjet.media.frames import Source, UnopenedSource
 from maskjet.media.images import IMAGE_SUFFIXES
-from maskjet.media.sinks import pictures, video
+from maskjet.media.sinks import labels, pictures, video
 from maskjet.media.sinks.coco import CocoJson
+from maskjet.media.sinks.labels import YoloLabels
 from maskjet.media.sinks.lines import JsonLines, StdoutLines
 from maskjet.media.sinks.pictures import AnnotatedImages, FileId, PictureNames
-from maskjet.media.sinks.sink import Sink, SinksBySource
+from maskjet.media.sinks.sink import Sink, SinksBySource, SinksInTurn
+from maskjet.media.sinks.table import CsvTable
 from maskjet.media.sinks.video import AnnotatedVideo
 
+Kind = Literal["images", "video", "lines", "table", "labels", "data set"]
+AnySource = Source | UnopenedSource
 PLACEHOLDER = "{}"
 """Placeholder in an output's path that becomes the name of its source."""
+_SHARED = ("lines", "table")  # kinds that take the frames of several sources, also into a pipe
 
 
 @dataclass(frozen=True)
@@ -35,30 +40,57 @@ class Outputs:
     """Paths that take the frames of all sources."""
     owned: Sequence[Sequence[str]]
     """Per source, paths that take its frames alone."""
-    sources: Sequence[Source]
+    sources: Sequence[AnySource]
     """All sources, in the order of `Frame.stream`."""
 
     def open(self) -> SinksBySource:
-        """Open a sink for every path.
+        """Open a sink for every path, for sources that are open and read side by side.
 
         Raises:
             OutputError: An output can't be written.
         """
-        names = [source.name for source in self.sources]
-        tells_streams = len(set(names)) < len(names)
-        taken: set[Path] = set()
-        files = set(_identities(self.sources))
-        with ExitStack() as undo:
-            sinks: list[Sink] = []
-            for out, source in self.pairs():
-                sinks.append(open_sink(out, source, taken=taken, files=files, tells_streams=tells_streams))
-                undo.callback(sinks[-1].abandon)
-            undo.pop_all()
-        opened = iter(sinks)
-        shared = [next(opened) for _ in self.shared]
-        return SinksBySource(shared, [[next(opened) for _ in own] for own in self.owned])
+        open_all = self._opener()
+        sinks = iter(open_all(self.pairs()))
+        shared = [next(sinks) for _ in self.shared]
+        return SinksBySource(shared, [[next(sinks) for _ in own] for own in self.owned])
 
-    def pairs(self) -> Iterator[tuple[str, Source]]:
+    def open_in_turn(self) -> SinksInTurn:
+        """Open the shared sinks, for sources that are read one after another; `begin` opens those of a source.
+
+        Raises:
+            OutputError: An output can't be written.
+        """
+        open_all = self._opener()
+        shared = open_all((out, self.sources[0]) for out in self.shared)
+
+        def open_own(position: int, source: Source) -> list[Sink]:
+            return open_all((out, source) for out in self.owned[position])
+
+        return SinksInTurn(shared, open_own, tells_streams=self._tells_streams)
+
+    @property
+    def _tells_streams(self) -> bool:
+        """Whether sources share a name."""
+        names = [source.name for source in self.sources]
+        return len(set(names)) < len(names)
+
+    def _opener(self) -> Callable[[Iterable[tuple[str, AnySource]]], list[Sink]]:
+        """A function that opens paths, all or none; what one call takes, no later one gets."""
+        taken: set[Path] = set()
+        files, tells_streams = set(_identities(self.sources)), self._tells_streams
+
+        def open_all(pairs: Iterable[tuple[str, AnySource]]) -> list[Sink]:
+            with ExitStack() as undo:
+                sinks: list[Sink] = []
+                for out, source in pairs:
+                    sinks.append(open_sink(out, source, taken=taken, files=files, tells_streams=tells_streams))
+                    undo.callback(sinks[-1].abandon)
+                undo.pop_all()
+            return sinks
+
+        return open_all
+
+    def pairs(self) -> Iterator[tuple[str, AnySource]]:
         """Each path with its source; shared paths come with the first one."""
         yield from ((out, self.sources[0]) for out in self.shared)
         for source, own in zip(self.sources, self.owned, strict=True):
@@ -67,7 +99,7 @@ class Outputs:
 
 def open_sink(
     out: str,
-    source: Source | None = None,
+    source: AnySource | None = None,
     *,
     fps: float | None = None,
     taken: set[Path],
@@ -78,7 +110,7 @@ def open_sink(
 
     Args:
         out: Path of the output, checked.
-        source: Source of the frames, if known.
+        source: Source of the frames, if known; only an open one gives a video its colours and audio.
         fps: Frames per second for `AnnotatedVideo`.
         taken: Paths taken by other sinks, for `AnnotatedImages`.
         files: Source files not to be overwritten, for `AnnotatedImages`.
@@ -88,10 +120,15 @@ def open_sink(
         OutputError: The output can't be written.
     """
     kind = kind_of(out)
+    root = None if source is None else source.root
     if kind == "images":
-        return AnnotatedImages(out, taken=taken, sources=files)
+        return AnnotatedImages(out, taken=taken, sources=files, root=root)
+    if kind == "labels":
+        return YoloLabels(out, taken=taken, root=root)
     if kind == "video":
-        return AnnotatedVideo(out, fps, source)
+        return AnnotatedVideo(out, fps, source if isinstance(source, Source) else None)
+    if kind == "table":
+        return CsvTable(out, tells_streams=tells_streams)
     if out == "-":
         return StdoutLines(tells_streams=tells_streams)
     if kind == "lines":
@@ -99,12 +136,12 @@ def open_sink(
     return CocoJson(out)
 
 
-def check_outputs(outs: Sequence[str], sources: Sequence[Source]) -> Outputs:
+def check_outputs(outs: Sequence[str], sources: Sequence[AnySource]) -> Outputs:
     """Check, without opening or making anything, that outputs can be written, are distinct and are no source.
 
     Args:
         outs: Paths, as in `open_sinks_by_source`.
-        sources: Sources, in the order of `Frame.stream`.
+        sources: Sources, in the order of `Frame.stream`; open, or as `expand_sources` finds them.
 
     Raises:
         InputError: An output is invalid, as in `open_sinks_by_source`.
@@ -113,14 +150,14 @@ def check_outputs(outs: Sequence[str], sources: Sequence[Source]) -> Outputs:
     shared = [out for out in outs if PLACEHOLDER not in out]
     for out in outs:
         _check_form(out)
-        if len(sources) > 1 and PLACEHOLDER not in out and kind_of(out) != "lines":
+        if len(sources) > 1 and PLACEHOLDER not in out and kind_of(out) not in _SHARED:
             example = f"out/{PLACEHOLDER}{Path(out).suffix}"
             raise InputError(
                 f"out must contain {PLACEHOLDER} for several sources, got {out!r}; write for example {example!r}: "
                 f"{PLACEHOLDER} becomes each source's name."
             )
     templates = [out for out in outs if PLACEHOLDER in out]
-    stems = unique_stems([source.name for source in sources])
+    stems = unique_stems([source.name for source in sources], [source.root for source in sources])
     owned = [[template.replace(PLACEHOLDER, stem) for template in templates] for stem in stems]
     check_paths([*shared, *chain.from_iterable(owned)], sources)
     outputs = Outputs(shared, owned, sources)
@@ -128,14 +165,21 @@ def check_outputs(outs: Sequence[str], sources: Sequence[Source]) -> Outputs:
     return outputs
 
 
-def unique_stems(names: Sequence[str]) -> list[str]:
-    """The text that replaces `{}` for each of these source names, without duplicates."""
-    stems: list[str] = []
-    for name in names:
+def unique_stems(names: Sequence[str], roots: Sequence[Path | None] | None = None) -> list[str]:
+    """The text that replaces `{}` for each of these source names, without duplicates.
+
+    Args:
+        names: Names of the sources.
+        roots: Per source, the folder whose sub-folders are kept, as "day1/cam" for day1/cam.mp4 in it, or None.
+    """
+    stems: dict[str, None] = {}
+    for name, root in zip(names, roots or [None] * len(names), strict=True):
         stem = _stem(name)
+        if root is not None and Path(name).is_relative_to(root):
+            stem = "/".join([*map(_safe, Path(name).relative_to(root).parts[:-1]), stem])
         numbered = (f"{stem}_{number}" for number in count(2))
-        stems.append(next(free for free in chain((stem,), numbered) if free not in stems))
-    return stems
+        stems[next(free for free in chain((stem,), numbered) if free not in stems)] = None
+    return list(stems)
 
 
 def _stem(name: str) -> str:
@@ -144,28 +188,37 @@ def _stem(name: str) -> str:
     if "://" in name:
         url = urlsplit(name)
         stem = "_".join(filter(None, (url.hostname, Path(url.path).stem)))
-    safe = re.sub(r"[^\w -]", "_", stem)
+    return _safe(stem)
+
+
+def _safe(text: str) -> str:
+    """Text as part of a file name."""
+    safe = re.sub(r"[^\w -]", "_", text)
     return safe if safe.strip("_ -") else "source"
 
 
-def kind_of(out: str) -> Literal["images", "video", "lines", "data set"]:
+def kind_of(out: str) -> Kind:
     """The kind of output that a path names."""
     suffix = Path(out).suffix.lower()
-    kinds: Mapping[str, Literal["images", "video", "lines", "data set"]] = {
+    kinds: Mapping[str, Kind] = {
         **dict.fromkeys(pictures.SUFFIXES, "images"),
         **dict.fromkeys(video.SUFFIXES, "video"),
         ".jsonl": "lines",
         ".json": "data set",
+        ".csv": "table",
+        labels.SUFFIX: "labels",
     }
     if out == "-":
         return "lines"
+    if suffix == labels.SUFFIX:
+        return "labels"
     if out.endswith("/") or suffix == "":
         return "images"
     if suffix in kinds:
         return kinds[suffix]
     if Path(out).is_dir():
         return "images"
-    known = ", ".join((*video.SUFFIXES, ".jsonl", ".json", *pictures.SUFFIXES))
+    known = ", ".join((*video.SUFFIXES, ".jsonl", ".json", ".csv", labels.SUFFIX, *pictures.SUFFIXES))
     raise InputError(f"out must end in one of {known}, or be a folder or '-', got {out!r}.")
 
 
@@ -179,7 +232,7 @@ def _check_form(out: str) -> None:
         kind_of(out)
 
 
-def check_paths(outs: Sequence[str], sources: Sequence[Source] = ()) -> None:
+def check_paths(outs: Sequence[str], sources: Sequence[AnySource] = ()) -> None:
     """Check paths without `{}`, as `check_outputs` does."""
     if not outs:
         raise InputError("out must name at least one output, got none.")
@@ -197,7 +250,7 @@ def check_paths(outs: Sequence[str], sources: Sequence[Source] = ()) -> None:
 def _check_path(out: str, files: Collection[FileId]) -> set[str | FileId]:
     """Check one path; returns keys that identify its file, however the path is spelled."""
     path = Path(os.path.realpath(out))
-    is_folder = kind_of(out) == "images" and not pictures.is_picture(out)
+    is_folder = kind_of(out) == "labels" or (kind_of(out) == "images" and not pictures.is_picture(out))
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -207,8 +260,10 @@ def _check_path(out: str, files: Collection[FileId]) -> set[str | FileId]:
         _check_folder(out, path)
     elif path.is_dir():
         raise InputError(f"out must be a file, {out!r} is a folder; write {out + '/'!r} for images in it.")
-    elif not path.is_file() and kind_of(out) != "lines":
-        raise InputError(f"out must be a file or a new name, {out!r} is neither; only .jsonl may be a pipe or device.")
+    elif not path.is_file() and kind_of(out) not in _SHARED:
+        raise InputError(
+            f"out must be a file or a new name, {out!r} is neither; only .jsonl and .csv may be a pipe or device."
+        )
     identity = (status.st_dev, status.st_ino)
     if identity in files:
         raise InputError(f"out must not be the source, got {out!r} for both.")
@@ -232,7 +287,7 @@ def _check_pictures(outputs: Outputs) -> None:
     files = {path.resolve() for source in outputs.sources for path in source.files if _is_image(path)}
     taken: set[Path] = set()
     for out, source in outputs.pairs():
-        names = PictureNames(out, taken)
+        names = PictureNames(out, taken, root=source.root)
         for index, path in enumerate(filter(_is_image, source.files if kind_of(out) == "images" else ())):
             if names.take(str(path), index) in files:
                 raise InputError(f"out must not be where the source is, {str(path)!r} would be overwritten.")
@@ -242,7 +297,7 @@ def _is_image(path: Path) -> bool:
     return path.suffix.lower() in IMAGE_SUFFIXES
 
 
-def _identities(sources: Sequence[Source]) -> Iterator[FileId]:
+def _identities(sources: Sequence[AnySource]) -> Iterator[FileId]:
     """Device and inode of each source file that exists."""
     for path in chain.from_iterable(source.files for source in sources):
         with suppress(OSError, ValueError):

@@ -34,24 +34,33 @@ class PictureNames:
     Args:
         path: Folder or single picture, as in `AnnotatedImages`.
         taken: Paths of pictures that others write; own ones are added.
+        root: Folder whose sub-folders are kept, for images in them.
+        suffix: Suffix of all files; None for the picture's own, or .jpg.
     """
 
-    def __init__(self, path: str, taken: set[Path]) -> None:
+    def __init__(self, path: str, taken: set[Path], *, root: Path | None = None, suffix: str | None = None) -> None:
         self._name = Path(path).name if is_picture(path) else None
         self.folder = (Path(path).parent if self._name else Path(path)).resolve()
-        self._taken = taken
+        self._taken, self._root, self._suffix = taken, root, suffix
 
     def take(self, frame_name: str, index: int) -> Path:
         """Take a path that no earlier frame has."""
         video, _, number = frame_name.rpartition("#")
         own = f"{Path(video).stem}_{number:>06}" if number.isdecimal() else Path(frame_name).name
         wanted = Path(self._name or own or "frame")
-        suffix = wanted.suffix if is_picture(wanted) else ".jpg"
+        suffix = self._suffix or (wanted.suffix if is_picture(wanted) else ".jpg")
         stem = wanted.stem if wanted.suffix.lower() in IMAGE_SUFFIXES else wanted.name
         stems = chain((stem, f"{stem}_{index}"), (f"{stem}_{index}_{n}" for n in count(2)))
-        path = next(free for free in (self.folder / (stem + suffix) for stem in stems) if free not in self._taken)
+        folder = self.folder / self._sub_folder(Path(frame_name))
+        path = next(free for free in (folder / (stem + suffix) for stem in stems) if free not in self._taken)
         self._taken.add(path)
         return path
+
+    def _sub_folder(self, image: Path) -> Path:
+        """The folder of an image below the root, if it is kept."""
+        if self._root is None or self._name or not image.is_relative_to(self._root):
+            return Path()
+        return image.relative_to(self._root).parent
 
 
 class AnnotatedImages(Sink):
@@ -65,13 +74,21 @@ class AnnotatedImages(Sink):
         path: A folder, made if missing; or one .jpg or .png, to whose name frames after the first add their index.
         taken: Paths of pictures that other sinks write; own ones are added.
         sources: Files that must not be overwritten.
+        root: Folder whose sub-folders are kept; see `Source.root`.
 
     Raises:
         OutputError: The folder can't be written to.
     """
 
-    def __init__(self, path: str, *, taken: set[Path] | None = None, sources: Collection[FileId] = ()) -> None:
-        self._names = PictureNames(path, set() if taken is None else taken)
+    def __init__(
+        self,
+        path: str,
+        *,
+        taken: set[Path] | None = None,
+        sources: Collection[FileId] = (),
+        root: Path | None = None,
+    ) -> None:
+        self._names = PictureNames(path, set() if taken is None else taken, root=root)
         self._sources = sources
         with naming(path):
             self._names.folder.mkdir(parents=True, exist_ok=True)

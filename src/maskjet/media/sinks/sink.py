@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
 import numpy as np
 
 from maskjet.detections import Detections
-from maskjet.media.frames import Frame
+from maskjet.errors import InputError
+from maskjet.media.frames import Frame, Source
 
 
 class Sink(ABC):
@@ -51,6 +53,16 @@ class Sink(ABC):
         self.abandon()
         if self.paths:
             error.add_note(f"What was written lies in {', '.join(self.paths)}.")
+
+
+def check_finite(detections: Detections) -> None:
+    """Raise if a box or confidence is not finite; `Sinks` leaves such detections out.
+
+    Raises:
+        InputError: One is not.
+    """
+    if not (np.isfinite(detections.xyxy).all() and np.isfinite(detections.confidence).all()):
+        raise InputError("xyxy and confidence must be finite to be written, got others; pick those that are.")
 
 
 class Sinks(Sink):
@@ -114,3 +126,60 @@ class SinksBySource(Sinks):
         detections = self._finite(detections)
         for sink in self._of_source[frame.stream]:
             sink.write(frame, detections)
+
+
+class SinksInTurn(Sinks):
+    """Sinks of sources read one after another: shared ones take all frames, own ones those of one source.
+
+    A source's own sinks are opened by `begin` and closed by the next, so that those of one are open at a time.
+
+    Args:
+        shared: Sinks for the frames of all sources.
+        opening: Opens a source's own sinks; takes its position and the opened source.
+        tells_streams: Whether frames get their source's position as `Frame.stream`.
+    """
+
+    def __init__(
+        self, shared: Sequence[Sink], opening: Callable[[int, Source], Sequence[Sink]], *, tells_streams: bool = False
+    ) -> None:
+        self._shared, self._opening, self._tells_streams = list(shared), opening, tells_streams
+        self._position = 0
+        self._finished: list[str] = []
+        super().__init__(self._shared)
+
+    def begin(self, position: int, source: Source) -> None:
+        """Finish the outputs of the source before, and open those of the next.
+
+        Args:
+            position: Position of the source among those that `check_outputs` was given.
+            source: The source, opened.
+
+        Raises:
+            OutputError: An output can't be finished or opened.
+        """
+        self.end()
+        self._position = position
+        self._sinks = [*self._shared, *self._opening(position, source)]
+        self._gather()
+
+    def end(self, *, is_whole: bool = True) -> None:
+        """Finish the outputs of the source whose turn it is; if it broke off, keep them as partial ones.
+
+        Raises:
+            OutputError: An output can't be finished.
+        """
+        own = Sinks(self._sinks[len(self._shared) :])
+        self._sinks = self._shared
+        try:
+            own.close() if is_whole else own.abandon()
+        finally:
+            self._finished += own.paths
+            self._gather()
+
+    def write(self, frame: Frame, detections: Detections) -> None:
+        """Write one frame of the source whose turn it is."""
+        super().write(replace(frame, stream=self._position) if self._tells_streams else frame, detections)
+
+    def _gather(self) -> None:
+        super()._gather()
+        self.paths = [*self._finished, *self.paths]

@@ -20,6 +20,7 @@ from maskjet.files import Part, naming
 from maskjet.media.colours import Look, guess_look
 from maskjet.media.drawing import draw
 from maskjet.media.frames import Frame, Source
+from maskjet.media.sinks.audio import AudioTrack, open_audio
 from maskjet.media.sinks.sink import Sink
 
 _FRAGMENTS = {
@@ -31,6 +32,7 @@ _CONTAINERS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     ".mp4": ("mp4", _FRAGMENTS),
     ".mkv": ("matroska", {"cluster_time_limit": "1000", "flush_packets": "1"}),
     ".mov": ("mov", _FRAGMENTS),
+    ".webm": ("webm", {"cluster_time_limit": "1000", "flush_packets": "1"}),
 }
 """FFmpeg's format by suffix, and options that keep a file playable, but for its last second, while it is written."""
 SUFFIXES = tuple(_CONTAINERS)
@@ -41,30 +43,37 @@ _LONGEST_GAP_S = 3600.0  # a longer one is a clock's jump; an MP4 holds 13 hours
 _CLOCK_HZ = 90_000  # ticks of a video's timestamps, as in MPEG
 # 10 ms of CPU per noisy 720p frame; veryfast at the same PSNR takes 20 ms and saves a fifth of the size.
 _ENCODER = {"preset": "ultrafast", "crf": "22"}
+_ENCODER_VP9 = {"deadline": "realtime", "cpu-used": "8", "row-mt": "1", "crf": "32", "b": "0"}
 
 
 class AnnotatedVideo(Sink):
-    """H.264 video of the frames with their detections drawn in.
+    """H.264 video, in .webm VP9, of the frames with their detections drawn in.
 
     The video starts at 0 and keeps the frames' intervals in time. If there is no clock, or it jumps (back to another
     video's start, or more than an hour ahead), frames follow at `fps`. The first frame sets the size; an odd side loses
     its last row or column. Frames of another size are letterboxed. Colours are encoded and tagged like the source's; if
     it states none, as BT.709 for HD and BT.601 below.
 
+    A video file's audio is copied, not re-encoded, from the first frame to the last, in sync. It is left out with a
+    warning if the container does not take its codec; .webm takes Opus and Vorbis. Damaged audio ends early.
+
     MP4 and QuickTime are fragmented while they are written, so that all but the last second plays after a crash.
     `close` copies them to a file with its index first, which takes as much disk space again. If that fails, the
     fragmented file takes the name; it plays as well.
 
     Args:
-        path: Path of the .mp4, .mkv or .mov file.
+        path: Path of the .mp4, .mkv, .mov or .webm file.
         fps: Frames per second for frames without times; None for the source's rate, or 30.
-        source: Source whose colours and pixel aspect ratio the video gets; they are read with the first frame.
+        source: Source whose colours, pixel aspect ratio and audio the video gets; they are read with the first frame.
+        with_audio: Whether the source's audio is copied.
 
     Raises:
         OutputError: The file can't be opened.
     """
 
-    def __init__(self, path: str, fps: float | None = None, source: Source | None = None) -> None:
+    def __init__(
+        self, path: str, fps: float | None = None, source: Source | None = None, *, with_audio: bool = True
+    ) -> None:
         self._path = path
         self._source = source
         fps = fps or (source and source.fps) or _DEFAULT_FPS
@@ -74,9 +83,12 @@ class AnnotatedVideo(Sink):
         self._container: av.container.OutputContainer | None = None
         self._stream: av.VideoStream | None = None
         self._to_yuv = av.video.reformatter.VideoReformatter()
+        self._audio: AudioTrack | None = None
+        self._with_audio = with_audio
         self._packets = 0
         self._source_s: float | None = None  # the last frame's time in its source
         self._tick = -1
+        self._gap_s = 0.0  # from the frame before the last to the last
         self.paths = (self._part.shown,)
 
     def write(self, frame: Frame, detections: Detections) -> None:
@@ -86,7 +98,7 @@ class AnnotatedVideo(Sink):
         drawn = draw(frame.image, detections)
         with naming(self._path):
             if self._container is None:
-                self._start(self._part, drawn.shape)
+                self._start(self._part, drawn.shape, frame.time_s)
             assert self._stream is not None
             pixels = av.VideoFrame.from_ndarray(_fit(drawn, self._stream.height, self._stream.width), format="rgb24")
             picture = self._to_yuv.reformat(
@@ -104,8 +116,13 @@ class AnnotatedVideo(Sink):
         assert self._stream is not None
         try:
             for packet in self._stream.encode(picture):
+                if self._audio is not None and packet.pts is not None and packet.time_base:
+                    self._audio.mux_until(self._container, float(packet.pts * packet.time_base))
                 self._container.mux(packet)
                 self._packets += 1
+            if picture is None and self._audio is not None:
+                self._audio.mux_until(self._container, self._tick / _CLOCK_HZ + self._gap_s)
+                self._audio.close()
             part.file.flush()
         except BaseException:
             self._give_up(part)  # FFmpeg crashes if it is called again after a failed header
@@ -118,26 +135,38 @@ class AnnotatedVideo(Sink):
             part.remove()
             self.paths = ()
         self._part = None
+        if self._audio is not None:
+            self._audio.close()
 
     def _next_tick(self, time_s: float | None) -> int:
         """Presentation time of a frame in ticks since the first, from its time in the source."""
         gap_s = 1 / self._fps
         if time_s is not None and self._source_s is not None and 0 < time_s - self._source_s <= _LONGEST_GAP_S:
             gap_s = time_s - self._source_s
-        self._source_s = time_s
+        elif self._audio is not None and self._tick >= 0:  # a jump, which the audio does not make
+            self._audio.close()
+        self._source_s, self._gap_s = time_s, gap_s
         self._tick = 0 if self._tick < 0 else self._tick + max(round(gap_s * _CLOCK_HZ), 1)
         return self._tick
 
-    def _start(self, part: Part, shape: tuple[int, ...]) -> None:
-        self._container = av.open(part.file, "w", format=self._format, options=dict(self._options))
+    def _start(self, part: Part, shape: tuple[int, ...], start_s: float | None) -> None:
+        if self._with_audio:
+            self._audio = open_audio(self._source, self._path, self._format, start_s, self._options)
+        options = self._options if self._audio is None else self._audio.options
+        self._container = av.open(part.file, "w", format=self._format, options=dict(options))
         rate = Fraction(self._fps).limit_denominator(1001)
-        self._stream = self._container.add_stream("libx264", rate=rate, options=_ENCODER)
+        if self._format == "webm":
+            self._stream = self._container.add_stream("libvpx-vp9", rate=rate, options=_ENCODER_VP9)
+        else:
+            self._stream = self._container.add_stream("libx264", rate=rate, options=_ENCODER)
         height, width = (max(side - side % 2, 2) for side in shape[:2])
         self._stream.height, self._stream.width = height, width
         self._stream.pix_fmt = "yuv420p"
         self._stream.codec_context.time_base = Fraction(1, _CLOCK_HZ)
         look = self._source.look if self._source is not None else None
         _tag(self._stream.codec_context, look or guess_look((height, width)))
+        if self._audio is not None:
+            self._audio.add_to(self._container)
 
     def close(self) -> None:
         """Finish the file and give it its name; without frames there is no file."""
@@ -150,7 +179,7 @@ class AnnotatedVideo(Sink):
         with naming(self._path):
             self._finish_container(part)
             try:
-                if self._format == "matroska":
+                if self._format in ("matroska", "webm"):
                     part.finish()
                 else:
                     self._finish_in_order(part)
@@ -200,18 +229,18 @@ def _tag(context: av.VideoCodecContext, look: Look) -> None:
 
 
 def _copy(part: Part, whole: Part, container_format: str) -> int:
-    """Copy a video's packets to a file with its index first; returns their number."""
+    """Copy a video's and its audio's packets to a file with its index first; returns the number of the video's."""
     packets = 0
     with (
         av.open(str(part.path)) as fragments,
         av.open(str(whole.path), "w", format=container_format, options={"movflags": "faststart"}) as container,
     ):
-        stream = container.add_stream_from_template(fragments.streams.video[0])
-        for packet in fragments.demux(fragments.streams.video[0]):
+        streams = [container.add_stream_from_template(stream) for stream in fragments.streams]
+        for packet in fragments.demux():
             if packet.size:
-                packet.stream = stream
+                packets += packet.stream.type == "video"
+                packet.stream = streams[packet.stream_index]
                 container.mux(packet)
-                packets += 1
     return packets
 
 

@@ -1,0 +1,125 @@
+"""Opening videos, cameras and network streams with FFmpeg, and saying why one can't be read."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import av
+import av.error
+
+from maskjet import limits
+from maskjet.errors import SourceError, border, explain
+
+_OPEN_TIMEOUT_S, _READ_TIMEOUT_S = 10.0, 10.0
+_CAMERA = re.compile(r"/dev/video\d+")
+_URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
+_PROTOCOLS = "http,https,httpproxy,tls,tcp,udp,rtp,srtp,rtsp,rtmp,rtmps,rtmpt,rtmpe,srt,ftp,mmsh,mmst,crypto,data"
+_NAMING_OTHERS = {"concat", "dash", "hls", "image2", "imf", "lavfi", "mlv", "sdp", "vobsub", "webm_dash_manifest"}
+"""Formats whose files name other files, or are read together with sibling files."""
+
+# Titles may be in any encoding; PyAV 19 reads such titles by itself and has no such argument.
+_METADATA: Any = {"metadata_errors": "replace"} if int(av.__version__.partition(".")[0]) < 19 else {}
+_T = TypeVar("_T")
+
+
+def is_camera(name: str) -> bool:
+    """Whether a source's name is a camera's device file."""
+    return bool(_CAMERA.fullmatch(name))
+
+
+def is_stream(text: str) -> bool:
+    """Whether a source's name is a camera or a URL rather than a file's path."""
+    return is_camera(text) or bool(_URL.match(text))
+
+
+def files_of(text: str) -> list[Path]:
+    """The files that a video's name refers to, as far as the name tells."""
+    if is_stream(text):  # FFmpeg's protocols can be nested, as in async:file:///a.mp4
+        return [Path(found) for found in re.findall(r"file:([^|]+)", text)]
+    return [Path(text)]
+
+
+@contextmanager
+def border_of_ffmpeg(name: str) -> Iterator[None]:
+    """Turn errors of FFmpeg and PyAV into a SourceError that names the video."""
+    message = f"source must be an image, video or stream, {name!r} can't be read"
+    with border(SourceError, message):
+        try:
+            yield
+        except av.error.FFmpegError as error:
+            raise SourceError(f"{message}: {reason(error)}.") from error
+
+
+def reason(error: av.error.FFmpegError) -> str:
+    """The reason that FFmpeg states, in words for people."""
+    if isinstance(error, av.error.ExitError):
+        return f"nothing came for {_READ_TIMEOUT_S:.0f} s"
+    return explain(error)
+
+
+def interruptible(work: Callable[[], _T]) -> _T:
+    """Run work that may wait for the network in a thread: FFmpeg ignores signals, so Ctrl-C would have to wait."""
+    if threading.current_thread() is not threading.main_thread():
+        return work()
+    done: Future[_T] = Future()
+
+    def do() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=do, name="maskjet-open", daemon=True).start()
+    return done.result()
+
+
+def open_container(name: str) -> av.container.InputContainer:
+    """Open a file, camera or URL that has video.
+
+    Raises:
+        SourceError: It can't be opened, has no video that FFmpeg decodes, or its frames are too large.
+    """
+    is_device = is_camera(name)
+    options = {"max_pixels": str(limits.image_pixels), "format_whitelist": _formats()}
+    if not is_device:
+        options["protocol_whitelist"] = _PROTOCOLS if is_stream(name) else "file"
+    if name.startswith("rtsp:"):
+        options["rtsp_transport"] = "tcp"
+    with border_of_ffmpeg(name):
+        container: av.container.InputContainer = av.open(
+            name if is_stream(name) else f"file:{name}",  # with the protocol, or "12:00.mp4" would be read as one
+            format="v4l2" if is_device else None,
+            options=options,
+            timeout=(_OPEN_TIMEOUT_S, _READ_TIMEOUT_S),
+            **_METADATA,
+        )
+    try:
+        _check(container, name)
+    except BaseException:
+        container.close()
+        raise
+    return container
+
+
+@cache
+def _formats() -> str:
+    """All formats that FFmpeg reads, except `_NAMING_OTHERS`."""
+    return ",".join(sorted(av.formats_available - _NAMING_OTHERS))
+
+
+def _check(container: av.container.InputContainer, name: str) -> None:
+    """Raise if there is no decodable video or its frames are too large, before memory is allocated for one."""
+    if not container.streams.video:
+        raise SourceError(f"source must contain video, {name!r} contains none.")
+    context = container.streams.video[0].codec_context
+    if context is None:
+        raise SourceError(f"source must be of a codec that FFmpeg decodes, {name!r} is of an unknown one.")
+    limits.check("image_pixels", context.width * context.height, f"a frame of {name!r} has", SourceError)
+    context.options = {"max_pixels": str(limits.image_pixels)}  # a stream may change its size

@@ -1,0 +1,123 @@
+"""Folders and globs taken apart: each video is a source of its own, the images together are one."""
+
+from __future__ import annotations
+
+import glob
+import os
+import stat
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from maskjet.errors import SourceError
+from maskjet.media.animations import is_animated
+from maskjet.media.containers import files_of, is_stream
+from maskjet.media.folders import is_image_path, is_video_path, list_folder, match_glob, mode_of
+from maskjet.media.frames import ListSource, VideoSource, open_with, split_sources
+from maskjet.media.selection import Selection
+from maskjet.media.source import Source, UnopenedSource
+
+
+def expand_sources(source: Any, *, recursive: bool = False) -> list[UnopenedSource]:
+    """Find the single sources in whatever the user gave; nothing is opened.
+
+    In a folder or glob, each video is a source of its own, and the images together are one, which comes first. An
+    animated GIF counts as a video. Files of a folder that are neither are left out, as are hidden ones; a glob's are
+    taken as videos, as the user asked for them. Folders that a glob matches are expanded, too. The items of a list are
+    expanded one by one, unless all are images. Everything else is one source.
+
+    There may be thousands: work through them one after another, so that one is open at a time:
+
+        outputs = check_outputs(["out/{}.mp4"], found)
+        with outputs.open_in_turn() as sinks:
+            for position, unopened in enumerate(found):
+                with unopened.open(every=10) as source:
+                    sinks.begin(position, source)
+                    for frame, detections in model.stream(source):
+                        sinks.write(frame, detections)
+
+    Args:
+        source: As in `open_source`.
+        recursive: Whether to search the sub-folders of folders, as `maskjet.media.folders.list_folder` does. Outputs
+            then keep the names of the sub-folders.
+
+    Returns:
+        The sources, at least one, in natural order.
+
+    Raises:
+        SourceError: There is nothing to read, or a folder can't be read; the message names it.
+        InputError: An opened source is given twice.
+    """
+    items = split_sources(source)
+    if len(items) > 1:
+        return [found for item in items for found in expand_sources(item, recursive=recursive)]
+    (item,) = items
+    if not isinstance(item, str | os.PathLike):
+        return [_whole(item)]
+    text = os.fspath(item).removeprefix("file://")
+    if text.isdecimal() or is_stream(text):
+        return [_whole(text)]
+    mode = mode_of(text)
+    if mode is not None and stat.S_ISDIR(mode):
+        return _expand_folder(text, recursive=recursive)
+    if mode is None and glob.has_magic(text):
+        return _expand_glob(text, recursive=recursive)
+    if mode is None:
+        raise SourceError(f"source must exist, {text!r} does not.")
+    return [_whole(text)]
+
+
+def _whole(given: Any) -> UnopenedSource:
+    """One source, as it was given."""
+    if isinstance(given, UnopenedSource):
+        return given
+    if isinstance(given, Source):
+        return UnopenedSource(given.name, given.files, partial(open_with, given))
+    if isinstance(given, str | int):
+        name = f"/dev/video{given}" if str(given).isdecimal() else str(given)
+        return UnopenedSource(name, files_of(name), partial(open_with, given))
+    files = [Path(item) for item in given if isinstance(item, str | os.PathLike)] if isinstance(given, list) else []
+    return UnopenedSource(type(given).__name__, files, partial(open_with, given))
+
+
+def _expand_folder(text: str, *, recursive: bool) -> list[UnopenedSource]:
+    files = list_folder(text, recursive=recursive)
+    videos = [path for path in files if is_video_path(path) or _is_animated_gif(path)]
+    root = Path(text) if recursive else None
+    found = [*_joined(files, videos, text, root), *(_video(path, root) for path in videos)]
+    if not found:
+        hint = "" if recursive else "; its sub-folders are searched only if asked to"
+        raise SourceError(f"source must be a folder with images or videos, {text!r} has none{hint}.")
+    return found
+
+
+def _expand_glob(text: str, *, recursive: bool) -> list[UnopenedSource]:
+    paths = match_glob(text)
+    if not paths:
+        raise SourceError(f"source must be a glob that matches files, {text!r} has none.")
+    videos = [path for path in paths if not is_image_path(path) or _is_animated_gif(path)]
+    found = _joined(paths, videos, text, None)
+    for path in videos:
+        found += _expand_folder(str(path), recursive=recursive) if path.is_dir() else [_video(path, None)]
+    return found
+
+
+def _joined(paths: Sequence[Path], videos: Sequence[Path], name: str, root: Path | None) -> list[UnopenedSource]:
+    """The images among the paths as one source, if there are any."""
+    moving = set(videos)
+    images = [path for path in paths if is_image_path(path) and path not in moving]
+
+    def opening(selection: Selection) -> Source:
+        return ListSource(images, name, selection, root)
+
+    return [UnopenedSource(name, images, opening, root)] if images else []
+
+
+def _video(path: Path, root: Path | None) -> UnopenedSource:
+    return UnopenedSource(str(path), [path], partial(VideoSource, str(path)), root)
+
+
+def _is_animated_gif(path: Path) -> bool:
+    """Whether a path is an animated GIF; other formats are hardly ever animated, and opening thousands takes long."""
+    return path.suffix.lower() == ".gif" and is_animated(path)

@@ -1,0 +1,112 @@
+"""Files of folders and globs, in natural order."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from maskjet.errors import SourceError, border, explain
+from maskjet.media.images import IMAGE_SUFFIXES
+
+VIDEO_SUFFIXES = (
+    *(".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".ts", ".mts", ".m2ts", ".mpg", ".mpeg", ".flv", ".wmv"),
+    *(".3gp", ".3g2", ".ogv", ".asf", ".mxf", ".vob", ".h264", ".h265", ".hevc", ".mjpeg", ".y4m", ".ivf"),
+)
+"""File names that are videos if they are found in a folder; a file given by its own name may have any."""
+
+
+def is_image_path(path: str | os.PathLike[str]) -> bool:
+    """Whether a path has an image's suffix."""
+    return Path(path).suffix.lower() in IMAGE_SUFFIXES
+
+
+def is_video_path(path: Path) -> bool:
+    """Whether a path has a video's suffix."""
+    return path.suffix.lower() in VIDEO_SUFFIXES
+
+
+def mode_of(text: str) -> int | None:
+    """The mode bits (`st_mode`) of a file; None if it does not exist.
+
+    Raises:
+        SourceError: The file system does not tell.
+    """
+    with border(SourceError, f"source must be readable, {text!r} is not"):
+        try:
+            return Path(text).stat().st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise SourceError(f"source must be readable, {text!r} is not: {explain(error)}.") from error
+
+
+def list_folder(folder: str, *, recursive: bool = False) -> list[Path]:
+    """The files of a folder in natural order (2 before 10), without hidden ones, FIFOs, sockets and devices.
+
+    Args:
+        folder: Path of the folder.
+        recursive: Whether to list its sub-folders' files as well, but for hidden sub-folders. A symbolic link to a
+            folder is followed once, and not if it leads back into the folder, so that no file is listed twice.
+
+    Raises:
+        SourceError: A folder can't be read.
+    """
+    with border(SourceError, f"source must be readable, {folder!r} is not"):
+        return _sorted(_walk(folder) if recursive else Path(folder).iterdir())
+
+
+def match_glob(pattern: str) -> list[Path]:
+    """The files and folders that match a glob, in natural order, without FIFOs, sockets and devices.
+
+    Raises:
+        SourceError: A folder can't be read.
+    """
+    with border(SourceError, f"source must be readable, {pattern!r} is not"):
+        found = map(Path, glob.glob(pattern, recursive=True))  # noqa: PTH207
+        return sorted(filter(_may_be_read, found), key=_natural)
+
+
+def _walk(folder: str) -> Iterator[Path]:
+    """All files below a folder; no real folder is entered twice."""
+    root = os.path.realpath(folder)
+    entered = {root}
+    for where, names, files in os.walk(folder, onerror=_refuse, followlinks=True):
+        names[:] = [name for name in sorted(names) if name[0] != "." and _enter(Path(where, name), root, entered)]
+        yield from (Path(where, name) for name in files)
+
+
+def _enter(path: Path, root: str, entered: set[str]) -> bool:
+    """Whether to enter a folder: not by a link to one that is, or will be, read under its own name."""
+    real = os.path.realpath(path)
+    if path.is_symlink() and Path(real).is_relative_to(root):
+        return False
+    is_first = real not in entered
+    entered.add(real)
+    return is_first
+
+
+def _refuse(error: OSError) -> None:
+    raise SourceError(f"source must be readable, {error.filename!r} is not: {explain(error)}.") from error
+
+
+def _sorted(paths: Iterable[Path]) -> list[Path]:
+    return sorted((path for path in paths if path.name[0] != "." and _may_be_read(path)), key=_natural)
+
+
+def _may_be_read(path: Path) -> bool:
+    """Whether a path is no FIFO, socket or device; a missing file is reported when its turn comes."""
+    mode = mode_of(str(path))
+    return mode is None or stat.S_ISREG(mode) or stat.S_ISDIR(mode)
+
+
+def _natural(path: Path) -> list[Any]:
+    """A sort key that compares numbers in names by value, folder by folder."""
+    return [
+        [(int(piece), "") if piece.isdecimal() else (0, piece) for piece in re.split(r"(\d+)", part) if piece]
+        for part in path.parts
+    ]

@@ -1,0 +1,140 @@
+"""Which frames of a source are given: every Nth, from a start, up to a limit."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from maskjet.errors import InputError, SourceError
+
+_SECONDS = re.compile(r"(\d+(?:\.\d*)?|\.\d+)s")
+_CLOCK = re.compile(r"(?:(\d+):)?(\d+):(\d+(?:\.\d*)?)")
+_TOLERANCE_S = 1e-6  # times are products of floats
+
+
+class BeyondEndError(SourceError):
+    """A source ends before the first frame asked for.
+
+    Attributes:
+        frames: Number of frames the source has.
+    """
+
+    def __init__(self, name: str, start: object, frames: int) -> None:
+        plural = "s"[: frames != 1]
+        super().__init__(f"start must be before the end of {name!r}, which has {frames} frame{plural}, got {start}.")
+        self.frames = frames
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Frames to give: those at `start`, `start + every`, ..., at most `limit`."""
+
+    every: int = 1
+    """Distance between two frames given, in frames."""
+    start: int = 0
+    """Index of the first frame given; 0 if `start_s` is set."""
+    start_s: float | None = None
+    """Time of the first frame given, in seconds after the source's first frame."""
+    limit: int | None = None
+    """Most frames given; None for all."""
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether all frames are given."""
+        return self == EVERYTHING
+
+    @property
+    def starts_late(self) -> bool:
+        """Whether frames at the beginning may be left out."""
+        return self.start > 0 or self.start_s is not None
+
+    @property
+    def shown_start(self) -> str:
+        """The start, for messages."""
+        return str(self.start) if self.start_s is None else f"{self.start_s:g}s"
+
+    def has(self, index: int) -> bool:
+        """Whether the frame with this index is given, the limit aside."""
+        return index >= self.start and (index - self.start) % self.every == 0
+
+    def is_late_enough(self, seconds: float) -> bool:
+        """Whether a frame this long after the source's first is at `start_s` or later."""
+        return self.start_s is not None and seconds >= self.start_s - _TOLERANCE_S
+
+    def count(self, length: int | None) -> int | None:
+        """Number of frames given of a source with this many frames; None if unknown."""
+        if length is None:
+            return None
+        count = max(-(-(length - self.start) // self.every), 0)
+        return count if self.limit is None else min(count, self.limit)
+
+    def within(self, first: int, given: int) -> Selection:
+        """The selection within a part of the source.
+
+        Args:
+            first: Index of the part's first frame in the source.
+            given: Number of frames given before.
+        """
+        start = self.start - first if first <= self.start else -(first - self.start) % self.every
+        return replace(self, start=start, limit=None if self.limit is None else self.limit - given)
+
+    def check_length(self, name: str, length: int | None) -> None:
+        """Raise if a source of this many frames has no frame at `start`, or no times although `start` is one.
+
+        Raises:
+            InputError: `start` is a time.
+            BeyondEndError: `start` is not below the length.
+        """
+        if self.start_s is not None:
+            raise InputError(f"start must be a number of frames for {name!r}, whose frames have no times of one clock.")
+        if length is not None and self.start >= max(length, 1):
+            raise BeyondEndError(name, self.shown_start, length)
+
+
+EVERYTHING = Selection()
+"""All frames."""
+
+
+def select_frames(every: int = 1, start: int | str = 0, limit: int | None = None) -> Selection:
+    """Check which frames are asked for.
+
+    Args:
+        every: Distance between two frames given, at least 1.
+        start: Index of the first frame given, or a time after the source's first frame: "12.5s", "1:02" (minutes and
+            seconds) or "1:02:03.5".
+        limit: Most frames given, at least 1; None for all.
+
+    Raises:
+        InputError: An argument is none of these.
+    """
+    _check_whole("every", every)
+    if limit is not None:
+        _check_whole("limit", limit)
+    selection = Selection(every, limit=limit)
+    if isinstance(start, str):
+        if start.isascii() and start.isdecimal():
+            return replace(selection, start=int(start))
+        return replace(selection, start_s=_parse_seconds(start))
+    if isinstance(start, bool) or not isinstance(start, int) or start < 0:
+        raise _wrong_start(start)
+    return replace(selection, start=start)
+
+
+def _check_whole(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputError(f"{name} must be a whole number of at least 1, got {value!r}.")
+
+
+def _parse_seconds(text: str) -> float:
+    if match := _SECONDS.fullmatch(text):
+        return float(match[1])
+    match = _CLOCK.fullmatch(text)
+    if match is None or float(match[3]) >= 60 or (match[1] is not None and int(match[2]) >= 60):
+        raise _wrong_start(text)
+    return int(match[1] or 0) * 3600 + int(match[2]) * 60 + float(match[3])
+
+
+def _wrong_start(start: object) -> InputError:
+    return InputError(
+        f"start must be a frame's index from 0, or a time like '12.5s', '1:02' or '1:02:03.5', got {start!r}."
+    )
