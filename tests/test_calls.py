@@ -156,7 +156,7 @@ class TestChoices:
     def test_many_different_choices_do_not_pile_up(self, model):
         for number in range(100):
             model.predict(image(4, 4), threshold=number / 100)
-        assert len(model._chosen) <= 16
+        assert len(model._choices._made) <= 16
 
 
 class TestTwoStage:
@@ -166,7 +166,7 @@ class TestTwoStage:
         fast = maskjet.rewrites.optimize(model, class_names=names)
         picture = image(100, 140, seed=5)
         with maskjet.load(fast, device="cpu") as call:
-            assert (call._as_loaded.thresholds == 0.5).all()
+            assert (call._choices.as_loaded.thresholds == 0.5).all()
             counts = []
             for choices in ({"threshold": 0.1}, {"threshold": 0.8}, {"classes": ["thing 1", "thing 3"]}):
                 with maskjet.load(fast, device="cpu", **choices) as expected:

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from maskjet import ops, rewrites, traffic
     from maskjet.detections import Detections
     from maskjet.media.frames import Frame
-    from maskjet.model import Model, Report, load
+    from maskjet.model import Model, load
+    from maskjet.report import Report
 
 __version__ = "0.2.0"
 
@@ -54,7 +55,7 @@ __all__ = [
     "traffic",
 ]
 
-_HOMES = {"Detections": "detections", "Frame": "media.frames", "Model": "model", "Report": "model", "load": "model"}
+_HOMES = {"Detections": "detections", "Frame": "media.frames", "Model": "model", "Report": "report", "load": "model"}
 _MODULES = ("ops", "rewrites", "traffic")
 
 process.avoid_broken_amx()  # before PyTorch is used

@@ -5,25 +5,23 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-import platform
 import threading
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, Union, overload
 
 import torch
 
 from maskjet import process
+from maskjet.calls import Choices, Threshold
 from maskjet.config import DEFAULT_THRESHOLD, Driver, EngineConfig, Implementation, Precision, Resample, Step
 from maskjet.detections import Detections
 from maskjet.engine import pipeline
 from maskjet.engine.engine import Engine
-from maskjet.engine.steps import Postprocessing
 from maskjet.errors import InputError, suggest
 from maskjet.media.frames import Frame, kind_of_source, split_sources
 from maskjet.media.images import Origin, as_tensor, split_images, to_image
 from maskjet.networks import Network, find_family, read_network
-from maskjet.spec import ModelSpec, TwoStageSpec
+from maskjet.report import Report, make_report
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,66 +40,8 @@ class SharesMemory(Protocol):
 ImageLike = Union["np.ndarray[Any, Any]", torch.Tensor, str, os.PathLike[str], "PILImage", SharesMemory]
 """uint8 [H, W, 3] RGB array or tensor, floating tensor [3, H, W] in 0..1, path, or PIL image."""
 
-Threshold = float | Mapping[str, float]
-"""One threshold for all classes, or one by class name; classes not named keep theirs."""
-
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-_MOST_KEPT = 16  # choices of single calls, so that a loop with one of them uploads it once
-
-
-@dataclass(frozen=True)
-class Report:
-    """How a model runs, and counts of its work so far.
-
-    Examples:
-        >>> import maskjet
-        >>> report = maskjet.load("demo", device="cpu").report()
-        >>> report.precision, report.images
-        ('fp32', 0)
-    """
-
-    model: str
-    """The spec's name."""
-    device: str
-    """The device, with its name."""
-    precision: str
-    """Precision of the network."""
-    engine: str
-    """Whether the steps run as graphs or one by one, and why."""
-    network: str
-    """Whether the network is compiled, for which batches and how long that took, or why not."""
-    steps: Mapping[str, str]
-    """Step to the implementation that serves it and why it was chosen."""
-    graphs: Mapping[str, str]
-    """Batch and frame size to the graph captured for it: launches by the host, kernels and copies on the GPU."""
-    images: int
-    """Images processed so far."""
-    detections: int
-    """Detections returned so far."""
-    dropped: int
-    """Frames dropped so far because newer ones had come."""
-    fallbacks: Mapping[str, int]
-    """Slower paths that this model took so far, by op and reason."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """The fields as JSON types."""
-        return asdict(self)
-
-    def __str__(self) -> str:
-        rows = {
-            "model": self.model,
-            "device": self.device,
-            "precision": self.precision,
-            "engine": self.engine,
-            "network": self.network,
-            **self.steps,
-            **{f"graph {kind}": what for kind, what in self.graphs.items()},
-            "so far": f"{self.images} images, {self.detections} detections, {self.dropped} frames dropped",
-            "fallbacks": ", ".join(f"{why}: {times}" for why, times in self.fallbacks.items()) or "none",
-        }
-        width = max(map(len, rows))
-        return "\n".join(f"{name:{width}}  {value}" for name, value in rows.items())
 
 
 class Model:
@@ -131,13 +71,8 @@ class Model:
     ) -> None:
         self.spec = network.spec
         self.config = config
-        everywhere = torch.full((self.spec.class_logits,), DEFAULT_THRESHOLD)
-        self._as_loaded = Postprocessing(
-            _thresholds(self.spec, threshold, everywhere), _class_map(self.spec, classes), config.max_detections
-        )
-        self._thresholds = _thresholds(self.spec, threshold, everywhere)  # of classes that are not reported, too
-        self._chosen: dict[tuple[object, ...], Postprocessing] = {}
-        self._engine = Engine(find_family(network).make_steps(network, config, self._as_loaded))
+        self._choices = Choices(self.spec, threshold, classes, config.max_detections)
+        self._engine = Engine(find_family(network).make_steps(network, config, self._choices.as_loaded))
 
     @overload
     def predict(  # type: ignore[overload-overlap] # a str is a sequence
@@ -198,7 +133,7 @@ class Model:
             >>> len(few) <= len(model.predict(image))
             True
         """
-        postprocessing = self._choose(threshold, classes, max_detections)
+        postprocessing = self._choices.choose(threshold, classes, max_detections)
         several = images if isinstance(images, list | tuple) else split_images(images, "images")
         if several is None:
             one: Any = images
@@ -264,7 +199,7 @@ class Model:
             >>> [frame.index for frame, found in model.stream(images)]
             [0, 1]
         """
-        postprocessing = self._choose(threshold, classes, max_detections)
+        postprocessing = self._choices.choose(threshold, classes, max_detections)
         sources = split_sources(source)
         if batch is None:
             batch = min(len(sources), self.config.batch)
@@ -284,51 +219,9 @@ class Model:
             postprocessing=postprocessing,
         )
 
-    def _choose(
-        self, threshold: Threshold | None, classes: Sequence[str] | None, max_detections: int | None
-    ) -> Postprocessing:
-        """What a call reports; the same object for the same arguments, as slots tell changes by it."""
-        if threshold is None and classes is None and max_detections is None:
-            return self._as_loaded
-        names = None if classes is None else _names(classes)
-        most = self.config.max_detections
-        if max_detections is not None:
-            _check_most(max_detections, most)
-        if isinstance(threshold, Mapping):
-            threshold = {name: _number(value) for name, value in threshold.items()}
-            key: tuple[object, ...] = (tuple(threshold.items()), names, max_detections)
-        else:
-            threshold = None if threshold is None else _number(threshold)
-            key = (threshold, names, max_detections)
-        chosen = self._chosen.get(key)
-        if chosen is None:
-            chosen = Postprocessing(
-                self._thresholds if threshold is None else _thresholds(self.spec, threshold, self._thresholds),
-                self._as_loaded.class_map if names is None else _class_map(self.spec, names),
-                most if max_detections is None else max_detections,
-            )
-            if len(self._chosen) >= _MOST_KEPT:
-                self._chosen.clear()
-            self._chosen[key] = chosen
-        return chosen
-
     def report(self) -> Report:
         """The implementation of each step and why it was chosen, and counts of the work so far."""
-        engine = self._engine
-        steps, why_no_graph = engine.steps, engine.why_no_graph
-        return Report(
-            model=self.spec.name,
-            device=_device_name(steps.device),
-            precision=steps.precision,
-            engine="one CUDA graph per batch" if why_no_graph is None else f"step by step (no graph: {why_no_graph})",
-            network=str(steps.compiler),
-            steps={name: f"{choice.name} ({choice.why})" for name, choice in steps.choices.items()},
-            graphs=engine.graphs(),
-            images=engine.done["images"],
-            detections=engine.done["detections"],
-            dropped=engine.done["dropped"],
-            fallbacks=dict(steps.fallbacks),
-        )
+        return make_report(self.spec.name, self._engine)
 
     def close(self) -> None:
         """Refuse new work, wait until the device is idle, and free it; may be called twice.
@@ -445,66 +338,6 @@ def load(
     )
 
 
-def _class_ids(spec: ModelSpec | TwoStageSpec, names: Sequence[str], argument: str) -> list[int]:
-    by_name = {name: class_id for class_id, name in spec.class_names.items()}
-    for name in names:
-        if name not in by_name:
-            raise InputError(f"{argument} must name classes of {spec.name}, got {name!r}{suggest(name, by_name)}")
-    return [by_name[name] for name in names]
-
-
-def _thresholds(spec: ModelSpec | TwoStageSpec, threshold: Threshold, others: torch.Tensor) -> torch.Tensor:
-    """The threshold of each class, float32 [class_logits]; `others` has those of classes that are not named."""
-    if not isinstance(threshold, Mapping):
-        return torch.full((spec.class_logits,), _number(threshold))
-    thresholds = others.clone()
-    for class_id, value in zip(_class_ids(spec, list(threshold), "threshold"), threshold.values(), strict=True):
-        thresholds[class_id] = _number(value)
-    return thresholds
-
-
-def _number(threshold: Any) -> float:
-    """Check one threshold."""
-    try:
-        value = float(threshold)
-    except (TypeError, ValueError) as error:
-        kind = type(threshold).__name__
-        raise InputError(f"threshold must be a number 0..1, or one by class name, got {kind}.") from error
-    if not 0 <= value <= 1:
-        raise InputError(f"threshold must be 0..1, got {threshold}.")
-    return value
-
-
-def _check_most(max_detections: Any, most: int) -> None:
-    """Check the most detections that a call asks for."""
-    if isinstance(max_detections, bool) or not isinstance(max_detections, int):
-        raise InputError(f"max_detections must be a whole number, got {max_detections!r}.")
-    if not 1 <= max_detections <= most:
-        raise InputError(
-            f"max_detections must be 1..{most}, got {max_detections}; load(max_detections=...) sets the most."
-        )
-
-
-def _names(classes: Sequence[str]) -> tuple[str, ...]:
-    """Check a list of class names."""
-    if isinstance(classes, str) or not isinstance(classes, Iterable) or not all(isinstance(n, str) for n in classes):
-        raise InputError(f"classes must be a list of names, at least one, got {classes!r}.")
-    return tuple(classes)
-
-
-def _class_map(spec: ModelSpec | TwoStageSpec, classes: Sequence[str] | None) -> torch.Tensor:
-    """The class id to report for each class, int32 [class_logits]; -1 if it was not asked for."""
-    everything = torch.arange(spec.class_logits, dtype=torch.int32)
-    if classes is None:
-        return everything
-    if not (names := _names(classes)):
-        raise InputError(f"classes must be a list of names, at least one, got {classes!r}.")
-    chosen = torch.full_like(everything, -1)
-    ids = _class_ids(spec, names, "classes")
-    chosen[ids] = everything[ids]
-    return chosen
-
-
 def _to_tensor(image: ImageLike, name: str) -> torch.Tensor:
     """Convert an image to uint8 [H, W, 3], sharing its memory if possible."""
     image = as_tensor(image, name)
@@ -520,10 +353,3 @@ def _to_tensor(image: ImageLike, name: str) -> torch.Tensor:
             raise
         raise type(error)(f"{error} To detect in {kind}, use model.stream({image!r}).") from error
     return torch.from_numpy(array if array.flags.writeable else array.copy())
-
-
-def _device_name(device: torch.device) -> str:
-    if device.type == "cuda":
-        return f"{device} ({torch.cuda.get_device_name(device)})"
-    facts = (platform.machine(), f"{torch.get_num_threads()} threads", *process.notes())
-    return f"cpu ({', '.join(facts)})"

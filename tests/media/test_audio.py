@@ -7,8 +7,10 @@ import av
 import numpy as np
 import pytest
 
+from maskjet.errors import OutputError
 from maskjet.media.frames import open_source
 from maskjet.media.sinks import AnnotatedVideo, check_outputs
+from maskjet.media.sinks.audio import AudioTrack
 from tests.media.test_frames import picture, write_video
 from tests.test_detections import some_detections
 
@@ -216,3 +218,20 @@ def test_webm(name, tmp_path):
         assert container.format.name == "matroska,webm"
         assert container.streams.video[0].codec.canonical_name == "vp9"
         assert bool(container.streams.audio) == (name == "v.webm")
+
+
+def test_a_disk_that_is_full_while_sound_is_written_is_an_error(tmp_path, monkeypatch):
+    source = write_with_sound(tmp_path / "v.mp4")
+
+    def full(*_):
+        raise av.error.OSError(28, "No space left on device")
+
+    with open_source(source) as opened:
+        sink = AnnotatedVideo(str(tmp_path / "out.mp4"), source=opened)
+        for frame in opened:
+            sink.write(frame, some_detections(1))
+        monkeypatch.setattr(AudioTrack, "mux_until", full)
+        with pytest.raises(OutputError, match=r"'.*out\.mp4' is not: No space left on device"):
+            sink.close()
+        sink.abandon()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.partial.mp4", "v.mp4"]

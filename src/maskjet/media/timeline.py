@@ -88,6 +88,11 @@ class Timeline:
         self._last: int | None = None
 
     @property
+    def lists_packets(self) -> bool:
+        """Whether the file lists its packets, so that none can be missing unnoticed."""
+        return self._is_listed
+
+    @property
     def is_clean(self) -> bool:
         """Whether no packet since the last frame is damaged, and none seems to be missing."""
         return not (self._suspects or self._was_damaged or self._has_lost_count)

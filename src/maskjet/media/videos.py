@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from heapq import heappop, heappush
@@ -130,10 +130,11 @@ class VideoSource(Source):
         self.length = None if self.is_live else self._announced_length(rate)
         self.states_end = not self.is_live and states_end(container, stream)
         self._to_rgb = av.video.reformatter.VideoReformatter()
-        self._timeline = Timeline(container, stream, None if is_stream(self.name) else Path(self.name))
+        self._timeline = self._new_timeline()
         self.index_is_exact = not self._timeline.lacks_index
-        self._skipper = PacketSkipper(stream, self._selection) if self._may_skip else None
+        self._skipper = PacketSkipper(stream, self._selection, self._new_timeline()) if self._may_skip else None
         self._cut: int | None = None  # presentation time from which on frames are decoded, until one is
+        self._skipped_to: int | None = None  # presentation time of the last frame skipped
         self._start: int | None = self._selection.start if self._selection.start_s is None else None
         self._start_s = float((stream.start_time or 0) * (stream.time_base or 0))
         self._has_damage = False  # even if it is not reported, as it lies before the first frame given
@@ -147,6 +148,9 @@ class VideoSource(Source):
         self._missing = 0
         self._end_s = 0.0
         self._end_of_all_s = 0.0
+
+    def _new_timeline(self) -> Timeline:
+        return Timeline(self._container, self._stream, None if is_stream(self.name) else Path(self.name))
 
     def _announced_length(self, rate: Fraction | None) -> int | None:
         if self._stream.frames:
@@ -182,36 +186,47 @@ class VideoSource(Source):
 
     def _decoded(self) -> Iterator[Frame]:
         for packet in self._packets(self._container, self._stream):
-            self._timeline.see(packet)
-            if packet.time_base:
-                self._end_of_all_s = max(self._end_of_all_s, _end_s(packet))
-            if packet.stream_index != self._stream.index:
-                continue
-            self._packets_seen += packet.pos is not None
-            if not packet.size and packet.dts is None:  # the final, empty packet, which drains the decoder
-                self._timeline.end(is_cut=self._missing_at_end() > 0, states_end=self.states_end)
-            if packet.size and packet.pts is not None and not packet.is_discard:
-                heappush(self._due, packet.pts)
-                self._end_s = max(self._end_s, _end_s(packet))
             for ready in (packet,) if self._skipper is None else self._skip_ahead(self._skipper, packet):
-                for picture in self._decode(ready):
-                    yield from self._show(picture)
+                if self._see(ready):
+                    for picture in self._decode(ready):
+                        yield from self._show(picture)
         if self._due and not self.is_live:
             yield from self._decoded_end()
         self._miss_before(None)
         self._miss_end()
 
-    def _skip_ahead(self, skipper: PacketSkipper, packet: av.Packet[Any]) -> list[av.Packet[Any]]:
+    def _see(self, packet: av.Packet[Any]) -> bool:
+        """Record a packet of any stream, before it is decoded; returns whether it is the video's."""
+        self._timeline.see(packet)
+        if packet.time_base:
+            self._end_of_all_s = max(self._end_of_all_s, _end_s(packet))
+        if packet.stream_index != self._stream.index:
+            return False
+        self._packets_seen += packet.pos is not None
+        if not packet.size and packet.dts is None:  # the final, empty packet, which drains the decoder
+            self._timeline.end(is_cut=self._missing_at_end() > 0, states_end=self.states_end)
+        is_shown = self._skipped_to is None or packet.pts is None or packet.pts > self._skipped_to
+        if packet.size and packet.pts is not None and not packet.is_discard and is_shown:
+            heappush(self._due, packet.pts)
+            self._end_s = max(self._end_s, _end_s(packet))
+        return True
+
+    def _skip_ahead(self, skipper: PacketSkipper, packet: av.Packet[Any]) -> Sequence[av.Packet[Any]]:
         """Count the frames that need no decoding, and return the packets that do."""
-        skipped, ready = skipper.take(packet, is_clean=self._timeline.is_clean)
-        for pts in skipped:
+        taken = skipper.take(packet)
+        for dropped in taken.dropped:
+            self._see(dropped)
+        for pts in taken.skipped:
             while self._due and self._due[0] <= pts:
                 heappop(self._due)
+            self._skipped_to = pts
             self._place(pts)
             self.frames_seen += 1
-        if ready:
+        if taken.skipped and (self.bad_frames or not self.index_is_exact):
+            raise CannotSkipError
+        if taken.ready:
             self._skipper, self._cut = None, skipper.cut
-        return ready
+        return taken.ready
 
     def _decoded_end(self) -> Iterator[Frame]:
         """Decode the frames still due again, without frame threads: at damage PyAV stops draining those."""

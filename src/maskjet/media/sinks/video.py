@@ -128,6 +128,9 @@ class AnnotatedVideo(Sink):
                     self._audio.mux_until(self._container, float(packet.pts * packet.time_base))
                 self._container.mux(packet)
                 self._packets += 1
+            if picture is None and self._audio is not None:
+                self._audio.mux_until(self._container, self._tick / _CLOCK_HZ + self._gap_s)
+                self._audio.close()
             part.file.flush()
         except BaseException:
             self._give_up(part)  # FFmpeg crashes if it is called again after a failed header
@@ -196,9 +199,6 @@ class AnnotatedVideo(Sink):
     def _finish_container(self, part: Part) -> None:
         assert self._container is not None
         self._encode(part, None)
-        if self._audio is not None:
-            self._audio.mux_until(self._container, self._tick / _CLOCK_HZ + self._gap_s)
-            self._audio.close()
         self._container.close()
         part.file.flush()
 

@@ -1,0 +1,142 @@
+"""What a call may choose for itself: thresholds, classes, and the number of detections."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from maskjet.config import DEFAULT_THRESHOLD
+from maskjet.engine.steps import Postprocessing
+from maskjet.errors import InputError, suggest
+from maskjet.spec import ModelSpec, TwoStageSpec
+
+Threshold = float | Mapping[str, float]
+"""One threshold for all classes, or one by class name; classes not named keep theirs."""
+
+_MOST_KEPT = 16  # choices of single calls, so that a loop with one of them uploads it once
+
+
+class Choices:
+    """The postprocessing that a model was loaded with, and that of calls which choose otherwise.
+
+    Args:
+        spec: Names the classes.
+        threshold: A confidence must exceed it, 0..1; classes that a mapping does not name have the default.
+        classes: Names of the classes to report; None for all.
+        max_detections: Most detections per image, also of a call.
+
+    Raises:
+        InputError: An argument is not as above.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec | TwoStageSpec,
+        threshold: Threshold,
+        classes: Sequence[str] | None,
+        max_detections: int,
+    ) -> None:
+        self._spec = spec
+        self._thresholds = _thresholds(spec, threshold, torch.full((spec.class_logits,), DEFAULT_THRESHOLD))
+        self.as_loaded = Postprocessing(self._thresholds, _class_map(spec, classes), max_detections)
+        """What calls report that choose nothing."""
+        self._made: dict[tuple[object, ...], Postprocessing] = {}
+
+    def choose(
+        self, threshold: Threshold | None, classes: Sequence[str] | None, max_detections: int | None
+    ) -> Postprocessing:
+        """What a call reports; the same object for the same arguments, as slots tell changes by it.
+
+        Args:
+            threshold: As above; None, and classes that a mapping does not name, keep what was loaded.
+            classes: Names of the classes to report; None keeps what was loaded.
+            max_detections: Most detections per image, at most what was loaded; None keeps that.
+
+        Raises:
+            InputError: An argument is not as above.
+        """
+        if threshold is None and classes is None and max_detections is None:
+            return self.as_loaded
+        names = None if classes is None else _names(classes)
+        most = self.as_loaded.max_detections
+        if max_detections is not None:
+            _check_most(max_detections, most)
+        if isinstance(threshold, Mapping):
+            threshold = {name: _number(value) for name, value in threshold.items()}
+            key: tuple[object, ...] = (tuple(threshold.items()), names, max_detections)
+        else:
+            threshold = None if threshold is None else _number(threshold)
+            key = (threshold, names, max_detections)
+        chosen = self._made.get(key)
+        if chosen is None:
+            chosen = Postprocessing(
+                self._thresholds if threshold is None else _thresholds(self._spec, threshold, self._thresholds),
+                self.as_loaded.class_map if names is None else _class_map(self._spec, names),
+                most if max_detections is None else max_detections,
+            )
+            if len(self._made) >= _MOST_KEPT:
+                self._made.clear()
+            self._made[key] = chosen
+        return chosen
+
+
+def _class_ids(spec: ModelSpec | TwoStageSpec, names: Sequence[str], argument: str) -> list[int]:
+    by_name = {name: class_id for class_id, name in spec.class_names.items()}
+    for name in names:
+        if name not in by_name:
+            raise InputError(f"{argument} must name classes of {spec.name}, got {name!r}{suggest(name, by_name)}")
+    return [by_name[name] for name in names]
+
+
+def _thresholds(spec: ModelSpec | TwoStageSpec, threshold: Threshold, others: torch.Tensor) -> torch.Tensor:
+    """The threshold of each class, float32 [class_logits]; `others` has those of classes that are not named."""
+    if not isinstance(threshold, Mapping):
+        return torch.full((spec.class_logits,), _number(threshold))
+    thresholds = others.clone()
+    for class_id, value in zip(_class_ids(spec, list(threshold), "threshold"), threshold.values(), strict=True):
+        thresholds[class_id] = _number(value)
+    return thresholds
+
+
+def _number(threshold: Any) -> float:
+    """Check one threshold."""
+    try:
+        value = float(threshold)
+    except (TypeError, ValueError) as error:
+        kind = type(threshold).__name__
+        raise InputError(f"threshold must be a number 0..1, or one by class name, got {kind}.") from error
+    if not 0 <= value <= 1:
+        raise InputError(f"threshold must be 0..1, got {threshold}.")
+    return value
+
+
+def _check_most(max_detections: Any, most: int) -> None:
+    """Check the most detections that a call asks for."""
+    if isinstance(max_detections, bool) or not isinstance(max_detections, int):
+        raise InputError(f"max_detections must be a whole number, got {max_detections!r}.")
+    if not 1 <= max_detections <= most:
+        raise InputError(
+            f"max_detections must be 1..{most}, got {max_detections}; load(max_detections=...) sets the most."
+        )
+
+
+def _names(classes: Sequence[str]) -> tuple[str, ...]:
+    """Check a list of class names."""
+    if isinstance(classes, str) or not isinstance(classes, Iterable) or not all(isinstance(n, str) for n in classes):
+        raise InputError(f"classes must be a list of names, at least one, got {classes!r}.")
+    return tuple(classes)
+
+
+def _class_map(spec: ModelSpec | TwoStageSpec, classes: Sequence[str] | None) -> torch.Tensor:
+    """The class id to report for each class, int32 [class_logits]; -1 if it was not asked for."""
+    everything = torch.arange(spec.class_logits, dtype=torch.int32)
+    if classes is None:
+        return everything
+    if not (names := _names(classes)):
+        raise InputError(f"classes must be a list of names, at least one, got {classes!r}.")
+    chosen = torch.full_like(everything, -1)
+    ids = _class_ids(spec, names, "classes")
+    chosen[ids] = everything[ids]
+    return chosen

@@ -1,0 +1,92 @@
+"""The report of a model: how it runs, and what it has done so far."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from maskjet import process
+from maskjet.engine.engine import Engine
+
+
+@dataclass(frozen=True)
+class Report:
+    """How a model runs, and counts of its work so far.
+
+    Examples:
+        >>> import maskjet
+        >>> report = maskjet.load("demo", device="cpu").report()
+        >>> report.precision, report.images
+        ('fp32', 0)
+    """
+
+    model: str
+    """The spec's name."""
+    device: str
+    """The device, with its name."""
+    precision: str
+    """Precision of the network."""
+    engine: str
+    """Whether the steps run as graphs or one by one, and why."""
+    network: str
+    """Whether the network is compiled, for which batches and how long that took, or why not."""
+    steps: Mapping[str, str]
+    """Step to the implementation that serves it and why it was chosen."""
+    graphs: Mapping[str, str]
+    """Batch and frame size to the graph captured for it: launches by the host, kernels and copies on the GPU."""
+    images: int
+    """Images processed so far."""
+    detections: int
+    """Detections returned so far."""
+    dropped: int
+    """Frames dropped so far because newer ones had come."""
+    fallbacks: Mapping[str, int]
+    """Slower paths that this model took so far, by op and reason."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields as JSON types."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        rows = {
+            "model": self.model,
+            "device": self.device,
+            "precision": self.precision,
+            "engine": self.engine,
+            "network": self.network,
+            **self.steps,
+            **{f"graph {kind}": what for kind, what in self.graphs.items()},
+            "so far": f"{self.images} images, {self.detections} detections, {self.dropped} frames dropped",
+            "fallbacks": ", ".join(f"{why}: {times}" for why, times in self.fallbacks.items()) or "none",
+        }
+        width = max(map(len, rows))
+        return "\n".join(f"{name:{width}}  {value}" for name, value in rows.items())
+
+
+def make_report(name: str, engine: Engine) -> Report:
+    """Report on an engine that runs the model of this name."""
+    steps, why_no_graph = engine.steps, engine.why_no_graph
+    return Report(
+        model=name,
+        device=_device_name(steps.device),
+        precision=steps.precision,
+        engine="one CUDA graph per batch" if why_no_graph is None else f"step by step (no graph: {why_no_graph})",
+        network=str(steps.compiler),
+        steps={name: f"{choice.name} ({choice.why})" for name, choice in steps.choices.items()},
+        graphs=engine.graphs(),
+        images=engine.done["images"],
+        detections=engine.done["detections"],
+        dropped=engine.done["dropped"],
+        fallbacks=dict(steps.fallbacks),
+    )
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return f"{device} ({torch.cuda.get_device_name(device)})"
+    facts = (platform.machine(), f"{torch.get_num_threads()} threads", *process.notes())
+    return f"cpu ({', '.join(facts)})"
