@@ -119,12 +119,12 @@ class Camera(ListSource):
     kind = "video"
     is_live = True
 
-    def __init__(self, path, **_):
+    def __init__(self, path, *_):
         super().__init__([path] * 4, "camera")
 
 
 def test_late_frames_are_dropped_and_counted(clip, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("maskjet.media.frames.open_source", Camera)
+    monkeypatch.setattr("maskjet.media.expansion.open_with", Camera)
     arguments = ("run", clip, "--side-by-side", "--out", tmp_path / "a.jsonl", "--drop-late")
     code, out, _ = run(*arguments, "--json", capsys=capsys)
     summary = json.loads(out)

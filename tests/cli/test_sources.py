@@ -220,6 +220,26 @@ def test_what_was_written_before_the_window_was_closed_is_whole(run, windows):
     assert [window.holds for window in windows] == [False, True]
 
 
+def test_what_is_broken_off_is_not_taken_for_whole(run, windows):
+    arguments = ("in/a.mp4", "in/day1/a.mp4", "--skip-existing", "-o", "out/{}.mp4")
+    _, summary, _ = run(*arguments, "--show")
+    assert summary["outputs"] == ["out/a.partial.mp4"]
+    assert frames("out/a.partial.mp4") == most
+    assert states(run(*arguments)[1]) == {"in/a.mp4": ("done", 6), "in/day1/a.mp4": ("done", 6)}
+    run("in/a.mp4", "-o", "one.mp4", "--skip-existing", "--show")
+    assert frames("one.partial.mp4") == most
+    assert len(windows) == 2
+
+
+def test_a_folder_side_by_side(run):
+    code, summary, _ = run("in/[a-d]*", "--side-by-side", "-o", "all.csv")
+    assert code == 3
+    os.remove("in/bad.mp4")  # noqa: PTH107
+    code, summary, _ = run("in", "--recursive", "--side-by-side", "-o", "out/{}.jsonl", "-o", "all.csv")
+    assert (code, summary["frames"]) == (0, 14)
+    assert len(summary["outputs"]) == 4
+
+
 def test_side_by_side_has_a_window_for_each(run, windows):
     assert run("in/a.mp4", "in/day1/a.mp4", "--show", "--side-by-side")[0] == 0
     assert [window.title for window in windows] == ["in/a.mp4", "in/day1/a.mp4"]

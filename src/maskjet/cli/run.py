@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,6 +17,9 @@ from maskjet.cli.runs import Run, run_in_turn, run_together
 from maskjet.cli.summary import SourceSummary
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError, OutputError
+
+if TYPE_CHECKING:
+    from maskjet.media.frames import UnopenedSource
 
 _EXIT_STRICT, _EXIT_FAILED = 1, 3
 _FRAMES_PANEL = "Options of the source"
@@ -90,7 +93,8 @@ def run(
         bool,
         typer.Option(
             "--skip-existing",
-            help="Leave out files whose outputs all exist; their names need {}, or are folders of images.",
+            help="Leave out files whose outputs all exist; their names need {}, or are folders of images. Those of a "
+            "file that Ctrl-C breaks off keep .partial in their names.",
             rich_help_panel=_FRAMES_PANEL,
         ),
     ] = False,
@@ -98,8 +102,7 @@ def run(
         bool,
         typer.Option(
             "--side-by-side",
-            help="Read files side by side, too: a frame of each is in a batch, which is faster on a GPU. A folder's "
-            "images are one source then, and its videos are left out.",
+            help="Read files side by side, too, all at once: a frame of each is in a batch, which is faster on a GPU.",
             rich_help_panel=_FRAMES_PANEL,
         ),
     ] = False,
@@ -129,6 +132,7 @@ def run(
     ] = None,
 ) -> None:
     """Find things in images and video; write video, JSON or pictures."""
+    from maskjet.media.expansion import expand_sources
     from maskjet.media.selection import select_frames
 
     outs = out or []
@@ -147,12 +151,11 @@ def run(
         streaming={"depth": depth, "batch": batch, "drop_late": drop_late, "threshold": by_class or None},
         style=style(),
         shows=show,
+        skips_existing=skip_existing,
     )
     try:
-        if is_together:
-            _run_together(job, source, outs, recursive=recursive)
-        else:
-            _run_in_turn(job, source, outs, recursive=recursive, skips=skip_existing)
+        found = expand_sources(source[0] if len(source) == 1 else list(source), recursive=recursive)
+        (_run_together if is_together else _run_in_turn)(job, found, outs)
     except Exception:
         if job.summary.frames or job.summary.outputs:
             with suppress(OutputError):
@@ -174,28 +177,22 @@ def _is_live(source: str) -> bool:
     return source.isdecimal() or is_stream(source)
 
 
-def _run_together(job: Run, source: Sequence[str], outs: Sequence[str], *, recursive: bool) -> None:
-    from maskjet.media.frames import open_source, split_sources
+def _run_together(job: Run, found: Sequence[UnopenedSource], outs: Sequence[str]) -> None:
     from maskjet.media.sinks import check_outputs
 
     with ExitStack() as stack:
-        given = source if len(source) == 1 else split_sources(list(source))  # a list of images is one source
-        opened = (open_source(one, **job.selecting, recursive=recursive) for one in given)
-        sources = [stack.enter_context(one) for one in opened]
-        outputs = check_outputs(outs, sources, style=job.style) if outs else None
-        run_together(job, sources, outputs)
+        sources = [stack.enter_context(each.open(**job.selecting)) for each in found]
+        run_together(job, sources, check_outputs(outs, sources, style=job.style) if outs else None)
 
 
-def _run_in_turn(job: Run, source: Sequence[str], outs: Sequence[str], *, recursive: bool, skips: bool) -> None:
+def _run_in_turn(job: Run, found: Sequence[UnopenedSource], outs: Sequence[str]) -> None:
     from maskjet.cli.skipping import leave_out_finished
-    from maskjet.media.expansion import expand_sources
     from maskjet.media.selection import select_frames
     from maskjet.media.sinks import check_outputs
 
-    found = expand_sources(source[0] if len(source) == 1 else list(source), recursive=recursive)
     job.summary.sources = [SourceSummary(each.name) for each in found]
     outputs = check_outputs(outs, found, style=job.style) if outs else None
-    if skips and outputs is not None:
-        run_in_turn(job, leave_out_finished(found, outputs, select_frames(**job.selecting)), outputs)
-    else:
-        run_in_turn(job, found, outputs)
+    left: Sequence[UnopenedSource | None] = found
+    if job.skips_existing and outputs is not None:
+        left = leave_out_finished(found, outputs, select_frames(**job.selecting))
+    run_in_turn(job, left, outputs)

@@ -38,6 +38,8 @@ class Run:
     """What windows show."""
     shows: bool = False
     """Whether there is a window for each source."""
+    skips_existing: bool = False
+    """Whether outputs that exist are taken for whole, so that those of a source that is broken off must not be."""
     summary: Summary = field(default_factory=Summary)
     """Statistics so far."""
     stop: signals.Stop = field(default_factory=signals.Stop)
@@ -47,6 +49,10 @@ class Run:
     def is_stopped(self) -> bool:
         """Whether a signal has come, or the window is closed."""
         return self.stop.event.is_set()
+
+    def is_broken_off(self, frames: int) -> bool:
+        """Whether outputs of so many frames must not replace others: one that exists is worth more than an empty one."""
+        return self.is_stopped and (self.skips_existing or not frames)
 
     def stream(self, model: Model, source: Any) -> Results:
         """Begin to detect; checks the last options and may compile for seconds."""
@@ -72,8 +78,8 @@ def run_together(run: Run, sources: Sequence[Source], outputs: Outputs | None) -
             with _gathering(run, sinks), sinks:
                 with progress("detecting", _total_length(sources)) as advance:
                     _write(run, results, sinks, windows, advance)
-                if run.stop.number is not None and not run.summary.frames:
-                    sinks.abandon()  # an existing output is worth more than an empty one
+                if run.is_broken_off(run.summary.frames):
+                    sinks.abandon()
 
 
 def run_in_turn(run: Run, found: Sequence[UnopenedSource | None], outputs: Outputs | None) -> None:
@@ -116,7 +122,7 @@ def _run_one(run: Run, position: int, source: Source, results: Results, sinks: S
         except SourceError:
             sinks.end(is_whole=False)
             raise
-        sinks.end(is_whole=run.stop.number is None or own.frames > 0)
+        sinks.end(is_whole=not run.is_broken_off(own.frames))
 
 
 @contextmanager
@@ -141,8 +147,8 @@ def _opened(run: Run, outputs: Outputs | None) -> Iterator[SinksInTurn]:
     sinks = SinksInTurn([], lambda *_: []) if outputs is None else outputs.open_in_turn()
     with _gathering(run, sinks), sinks:
         yield sinks
-        if run.stop.number is not None and not run.summary.frames:
-            sinks.abandon()  # an existing output is worth more than an empty one
+        if run.is_broken_off(run.summary.frames):
+            sinks.abandon()
 
 
 def _write(
