@@ -51,7 +51,7 @@ class Run:
         return self.stop.event.is_set()
 
     def is_broken_off(self, frames: int) -> bool:
-        """Whether outputs of so many frames must not replace others: one that exists is worth more than an empty one."""
+        """Whether outputs of so many frames must not replace others, which are worth more than empty ones."""
         return self.is_stopped and (self.skips_existing or not frames)
 
     def stream(self, model: Model, source: Any) -> Results:
