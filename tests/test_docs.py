@@ -70,7 +70,7 @@ INPUTS = {
     "b.mp4": write_clip,
     "street.jpg": write_picture,
     "frames": write_pictures,
-    "rf-detr-seg-nano.pth": write_checkpoint,
+    "rf-detr-seg-nano.pt": write_checkpoint,
     "checkpoint_best_total.pth": write_tuned,
 }
 """Files that pages take for granted; each is drawn for the pages that name it."""

@@ -178,9 +178,9 @@ def test_a_style_reaches_what_is_drawn(folder, run):
 
 
 def test_audio_and_confidences_are_a_choice(folder, run):
-    write_with_sound(folder / "heard.mp4", frames=4)
+    write_with_sound(folder / "heard.mp4")
     for flags, is_heard in (((), True), (("--no-audio",), False)):
-        assert run("heard.mp4", "-o", "a.mkv", *flags)[0] == 0
+        assert run("heard.mp4", "-o", "a.mkv", "--limit", "8", *flags)[0] == 0
         assert has_sound(folder / "a.mkv") == is_heard
     for flags, is_odd in (((), True), (("--yolo-confidence",), False)):
         assert run("in/000000.jpg", "-o", "b.yolo", "--threshold", "0.1", *flags)[0] == 0

@@ -177,7 +177,6 @@ def check_outputs(
         InputError: An output is invalid, as in `open_sinks_by_source`.
         OutputError: A path is too long, or its folder is not a writable folder.
     """
-    shared = [out for out in outs if PLACEHOLDER not in out]
     for out in outs:
         _check_form(out)
         if len(sources) > 1 and PLACEHOLDER not in out and kind_of(out) not in _SHARED:
@@ -186,7 +185,9 @@ def check_outputs(
                 f"out must contain {PLACEHOLDER} for several sources, got {out!r}; write for example {example!r}: "
                 f"{PLACEHOLDER} becomes each source's name."
             )
-    templates = [out for out in outs if PLACEHOLDER in out]
+    # Outputs of a single source are its own, as they are then opened with it and get its colours and audio.
+    templates = [out for out in outs if PLACEHOLDER in out or (len(sources) == 1 and out != "-")]
+    shared = [out for out in outs if out not in templates]
     stems = unique_stems([source.name for source in sources], [source.root for source in sources])
     owned = [[template.replace(PLACEHOLDER, stem) for template in templates] for stem in stems]
     check_paths([*shared, *chain.from_iterable(owned)], sources)
