@@ -94,6 +94,8 @@ class TestChoices:
         ("choices", "message"),
         [
             ({"threshold": 1.5}, r"threshold must be 0\.\.1, got 1\.5"),
+            ({"threshold": 10**400}, r"threshold must be 0\.\.1, got a whole number beyond every float"),
+            ({"threshold": {"a": -(10**5000)}}, r"threshold must be 0\.\.1, got a whole number"),
             ({"threshold": "high"}, r"threshold must be a number 0\.\.1, or one by class name, got str"),
             ({"threshold": [0.5]}, r"threshold must be a number 0\.\.1, or one by class name, got list"),
             ({"threshold": {"a": None}}, r"threshold must be a number 0\.\.1, or one by class name, got NoneType"),

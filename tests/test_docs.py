@@ -16,6 +16,7 @@ import maskjet
 from benchmarks.planted import plant_network, randomise
 from maskjet import limits, traffic
 from maskjet.cli.app import app
+from maskjet.cli.commands import examples_of
 from maskjet.config import EngineConfig
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.spec import SPECS
@@ -69,7 +70,7 @@ INPUTS = {
     "b.mp4": write_clip,
     "street.jpg": write_picture,
     "frames": write_pictures,
-    "rf-detr-seg-nano.pth": write_checkpoint,
+    "rf-detr-seg-nano.pt": write_checkpoint,
     "checkpoint_best_total.pth": write_tuned,
 }
 """Files that pages take for granted; each is drawn for the pages that name it."""
@@ -168,6 +169,7 @@ def test_every_option_is_in_the_reference():
         for parameter in command.params:
             word = parameter.opts[0] if parameter.param_type_name == "option" else parameter.name.upper()
             assert f"\n`{word}" in section or parameter.name == "help", (name, word)
+        assert all(f"\n{line}\n" in section.replace("\\\n", "") for line in examples_of(command)), name
     assert "\n`--device NAME`\n:   auto (the first GPU" in text
     assert "\n`--depth N`\n" in text
     assert "Variable: `MASKJET_DEVICE`." in text

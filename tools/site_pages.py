@@ -16,6 +16,7 @@ from typing import Any
 import typer
 
 from maskjet.cli.app import app
+from maskjet.cli.commands import split_epilog
 from maskjet.config import EngineConfig
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -61,7 +62,7 @@ def to_site_links(markdown: str, page: str) -> str:
 
 
 def describe_commands() -> str:
-    """All commands with their arguments and options, in Markdown."""
+    """All commands with their examples, arguments and options, in Markdown."""
     return "\n\n".join(
         part for name, command in find_commands(typer.main.get_command(app)) for part in _describe(name, command)
     )
@@ -90,6 +91,10 @@ def _describe(name: str, command: Any) -> Iterator[str]:
     yield _escape(command.help)
     words = [name, *("OPTIONS" if one is None else _metavar(one) for one in (None, *arguments))]
     yield f"```sh\n{' '.join(words)}\n```"
+    examples, rest = split_epilog(command)
+    yield f'```sh title="Examples"\n{examples}\n```'
+    if rest:
+        yield _escape(rest)
     for one in arguments:
         yield _define(_metavar(one), one)
     for one in options:

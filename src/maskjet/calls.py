@@ -104,6 +104,8 @@ def _number(threshold: Any) -> float:
     """Check one threshold."""
     try:
         value = float(threshold)
+    except OverflowError as error:
+        raise InputError("threshold must be 0..1, got a whole number beyond every float.") from error
     except (TypeError, ValueError) as error:
         kind = type(threshold).__name__
         raise InputError(f"threshold must be a number 0..1, or one by class name, got {kind}.") from error

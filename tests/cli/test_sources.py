@@ -11,6 +11,7 @@ from maskjet.errors import UnsupportedError
 from maskjet.media import sinks
 from maskjet.media.frames import open_source
 from tests.cli.command_line import call
+from tests.media.test_audio import has_sound, write_with_sound
 
 pytestmark = pytest.mark.usefixtures("folder")
 
@@ -174,6 +175,18 @@ def test_a_style_reaches_what_is_drawn(folder, run):
         assert run("in/000000.jpg", "-o", "shown", "--threshold", "0.1", *flags)[0] == 0
         pictures.add((folder / "shown" / "000000.jpg").read_bytes())
     assert len(pictures) == 5
+
+
+def test_audio_and_confidences_are_a_choice(folder, run):
+    write_with_sound(folder / "heard.mp4")
+    for flags, is_heard in (((), True), (("--no-audio",), False)):
+        assert run("heard.mp4", "-o", "a.mkv", "--limit", "8", *flags)[0] == 0
+        assert has_sound(folder / "a.mkv") == is_heard
+    for flags, is_odd in (((), True), (("--yolo-confidence",), False)):
+        assert run("in/000000.jpg", "-o", "b.yolo", "--threshold", "0.1", *flags)[0] == 0
+        lines = (folder / "b.yolo" / "000000.txt").read_text().splitlines()
+        assert lines
+        assert {len(line.split()) % 2 == 1 for line in lines} == {is_odd}  # a class and points
 
 
 class FakeWindow(sinks.Sink):

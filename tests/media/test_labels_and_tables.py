@@ -125,6 +125,10 @@ class TestYolo:
         x1, y1, x2, y2 = found.xyxy.T
         expected = [found.class_id, (x1 + x2) / 240, (y1 + y2) / 180, (x2 - x1) / 120, (y2 - y1) / 90, found.confidence]
         np.testing.assert_allclose(rows, np.stack(expected, axis=1), rtol=1e-5)
+        with open_sinks([f"{tmp_path}/opened.yolo"], with_confidence=True) as sinks:
+            sinks.write(next(frames(1, size=(90, 120))), found)
+        opened = tmp_path / "opened.yolo" / "clip_000000.txt"
+        assert opened.read_bytes() == (tmp_path / "clip_000000.txt").read_bytes()
 
     def test_parts_are_one_outline_and_no_mask_is_a_box(self, tmp_path):
         masks = np.zeros((3, 40, 60), np.uint8)

@@ -57,7 +57,7 @@ class _Plain(_Base):
         formatter.buffer = [part.replace(_UNBROKEN, "-") for part in formatter.buffer]
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
-        examples, _, rest = inspect.cleandoc(self.epilog or "").partition("\n\n")
+        examples, rest = split_epilog(self)
         with formatter.section("Examples"):
             for line in examples.splitlines():
                 formatter.write(f"  {line}\n")
@@ -83,7 +83,13 @@ class Group(_Plain, TyperGroup):
         self.format_commands(ctx, formatter)
 
 
+def split_epilog(command: Any) -> tuple[str, str]:
+    """The examples in the help of a command or group, with their remarks; and the text below them."""
+    examples, _, rest = inspect.cleandoc(command.epilog or "").partition("\n\n")
+    return examples, rest
+
+
 def examples_of(command: Any) -> list[str]:
     """The examples in the help of a command or group, each in one line."""
-    lines = inspect.cleandoc(command.epilog or "").replace("\\\n", "").splitlines()
+    lines = split_epilog(command)[0].replace("\\\n", "").splitlines()
     return [line for line in lines if line.startswith("maskjet ")]

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _EXIT_STRICT, _EXIT_FAILED = 1, 3
 _FRAMES_PANEL = "Options of the source"
+_OUTPUTS_PANEL = "Options of the outputs"
 EPILOG = """
 # Draw what is found into a copy of a video; list it, frame by frame, as JSON.
 maskjet run street.mp4 -o found.mp4 -o found.jsonl
@@ -115,6 +116,23 @@ def run(
         ),
     ] = False,
     style: Any,
+    audio: Annotated[
+        bool,
+        typer.Option(
+            "--audio/--no-audio",
+            help="Whether annotated video keeps its source's audio, copied and in sync.",
+            rich_help_panel=_OUTPUTS_PANEL,
+            show_default=False,
+        ),
+    ] = True,
+    yolo_confidence: Annotated[
+        bool,
+        typer.Option(
+            "--yolo-confidence",
+            help="End each line of YOLO labels in its confidence, which labels to train on don't have.",
+            rich_help_panel=_OUTPUTS_PANEL,
+        ),
+    ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if a frame could not be decoded.")] = False,
     as_json: Annotated[
         bool,
@@ -150,6 +168,7 @@ def run(
         selecting={"every": every, "start": start, "limit": limit},
         streaming={"depth": depth, "batch": batch, "drop_late": drop_late, "threshold": by_class or None},
         style=style(),
+        writing={"with_audio": audio, "with_confidence": yolo_confidence},
         shows=show,
         skips_existing=skip_existing,
     )
@@ -182,7 +201,7 @@ def _run_together(job: Run, found: Sequence[UnopenedSource], outs: Sequence[str]
 
     with ExitStack() as stack:
         sources = [stack.enter_context(each.open(**job.selecting)) for each in found]
-        run_together(job, sources, check_outputs(outs, sources, style=job.style) if outs else None)
+        run_together(job, sources, check_outputs(outs, sources, style=job.style, **job.writing) if outs else None)
 
 
 def _run_in_turn(job: Run, found: Sequence[UnopenedSource], outs: Sequence[str]) -> None:
@@ -191,7 +210,7 @@ def _run_in_turn(job: Run, found: Sequence[UnopenedSource], outs: Sequence[str])
     from maskjet.media.sinks import check_outputs
 
     job.summary.sources = [SourceSummary(each.name) for each in found]
-    outputs = check_outputs(outs, found, style=job.style) if outs else None
+    outputs = check_outputs(outs, found, style=job.style, **job.writing) if outs else None
     left: Sequence[UnopenedSource | None] = found
     if job.skips_existing and outputs is not None:
         left = leave_out_finished(found, outputs, select_frames(**job.selecting))

@@ -35,7 +35,9 @@ class Run:
     streaming: dict[str, Any]
     """Arguments of `Model.stream`."""
     style: DrawStyle
-    """What windows show."""
+    """What windows show, and annotated video and images."""
+    writing: dict[str, Any] = field(default_factory=dict)
+    """What else outputs contain: arguments of `check_outputs`."""
     shows: bool = False
     """Whether there is a window for each source."""
     skips_existing: bool = False

@@ -13,7 +13,7 @@ from maskjet.media.frames import Source
 from maskjet.media.sinks.coco import CocoJson
 from maskjet.media.sinks.labels import YoloLabels
 from maskjet.media.sinks.lines import JsonLines, StdoutLines
-from maskjet.media.sinks.outputs import Outputs, check_outputs, check_paths, open_sink
+from maskjet.media.sinks.outputs import Content, Outputs, check_outputs, check_paths, open_sink
 from maskjet.media.sinks.pictures import AnnotatedImages
 from maskjet.media.sinks.sink import Sink, Sinks, SinksBySource, SinksInTurn
 from maskjet.media.sinks.table import CsvTable
@@ -40,7 +40,9 @@ __all__ = [
 ]
 
 
-def open_sinks(outs: Sequence[str], *, fps: float | None = None, style: DrawStyle | None = None) -> Sinks:
+def open_sinks(
+    outs: Sequence[str], *, fps: float | None = None, style: DrawStyle | None = None, with_confidence: bool = False
+) -> Sinks:
     """Open one sink per output path, chosen by its suffix.
 
     Args:
@@ -50,6 +52,7 @@ def open_sinks(outs: Sequence[str], *, fps: float | None = None, style: DrawStyl
             whole.
         fps: Frames per second of videos whose frames have no times; None for 30.
         style: What is drawn in video and images; None for everything.
+        with_confidence: Whether lines of YOLO labels end in the confidence; see `YoloLabels`.
 
     Returns:
         One sink that writes to all of them.
@@ -62,17 +65,23 @@ def open_sinks(outs: Sequence[str], *, fps: float | None = None, style: DrawStyl
         raise InputError(f"fps must be above 0, got {fps}.")
     check_paths(outs)
     taken: set[Path] = set()
+    content = Content(style or DrawStyle(), with_confidence=with_confidence)
     with ExitStack() as undo:
         sinks: list[Sink] = []
         for out in outs:
-            sinks.append(open_sink(out, fps=fps, taken=taken, style=style))
+            sinks.append(open_sink(out, fps=fps, taken=taken, content=content))
             undo.callback(sinks[-1].abandon)
         undo.pop_all()
     return Sinks(sinks)
 
 
 def open_sinks_by_source(
-    outs: Sequence[str], sources: Sequence[Source], *, style: DrawStyle | None = None
+    outs: Sequence[str],
+    sources: Sequence[Source],
+    *,
+    style: DrawStyle | None = None,
+    with_audio: bool = True,
+    with_confidence: bool = False,
 ) -> SinksBySource:
     """Open the sinks of sources read side by side: one per source if the path has `{}`, else one for all sources.
 
@@ -83,6 +92,8 @@ def open_sinks_by_source(
             frame's "stream" only if sources were opened with the same name.
         sources: At least one, in the order of `Frame.stream`. None of their files is overwritten.
         style: What is drawn in video and images; None for everything.
+        with_audio: Whether annotated video gets its source's audio.
+        with_confidence: Whether lines of YOLO labels end in the confidence; see `YoloLabels`.
 
     Returns:
         One sink that writes each frame to the sinks of its source.
@@ -92,4 +103,4 @@ def open_sinks_by_source(
             are several sources.
         OutputError: An output can't be written.
     """
-    return check_outputs(outs, sources, style=style).open()
+    return check_outputs(outs, sources, style=style, with_audio=with_audio, with_confidence=with_confidence).open()

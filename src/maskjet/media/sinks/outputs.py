@@ -34,6 +34,18 @@ _SHARED = ("lines", "table")  # kinds that take the frames of several sources, a
 
 
 @dataclass(frozen=True)
+class Content:
+    """What outputs contain, as far as there is a choice."""
+
+    style: DrawStyle = field(default_factory=DrawStyle)
+    """What is drawn in annotated video and images, and in which colours."""
+    with_audio: bool = True
+    """Whether annotated video gets its source's audio."""
+    with_confidence: bool = False
+    """Whether lines of YOLO labels end in the confidence."""
+
+
+@dataclass(frozen=True)
 class Outputs:
     """Checked output paths, ready to be opened."""
 
@@ -43,8 +55,8 @@ class Outputs:
     """Per source, paths that take its frames alone."""
     sources: Sequence[AnySource]
     """All sources, in the order of `Frame.stream`."""
-    style: DrawStyle = field(default_factory=DrawStyle)
-    """What is drawn in annotated video and images, and in which colours."""
+    content: Content = field(default_factory=Content)
+    """What they contain, as far as there is a choice."""
 
     def open(self) -> SinksBySource:
         """Open a sink for every path, for sources that are open and read side by side.
@@ -80,14 +92,14 @@ class Outputs:
     def _opener(self) -> Callable[[Iterable[tuple[str, AnySource]]], list[Sink]]:
         """A function that opens paths, all or none; what one call takes, no later one gets."""
         taken: set[Path] = set()
-        files, tells_streams, style = set(_identities(self.sources)), self._tells_streams, self.style
+        files, tells_streams, content = set(_identities(self.sources)), self._tells_streams, self.content
 
         def open_all(pairs: Iterable[tuple[str, AnySource]]) -> list[Sink]:
             with ExitStack() as undo:
                 sinks: list[Sink] = []
                 for out, source in pairs:
                     sinks.append(
-                        open_sink(out, source, taken=taken, files=files, tells_streams=tells_streams, style=style)
+                        open_sink(out, source, taken=taken, files=files, tells_streams=tells_streams, content=content)
                     )
                     undo.callback(sinks[-1].abandon)
                 undo.pop_all()
@@ -110,7 +122,7 @@ def open_sink(
     taken: set[Path],
     files: Collection[FileId] = (),
     tells_streams: bool = False,
-    style: DrawStyle | None = None,
+    content: Content,
 ) -> Sink:
     """Open one output.
 
@@ -121,19 +133,20 @@ def open_sink(
         taken: Paths taken by other sinks, for `AnnotatedImages`.
         files: Source files not to be overwritten, for `AnnotatedImages`.
         tells_streams: Whether lines state the frame's stream, for `JsonLines`.
-        style: What is drawn in video and images; None for everything.
+        content: What the output contains, as far as there is a choice.
 
     Raises:
         OutputError: The output can't be written.
     """
     kind = kind_of(out)
-    root, style = None if source is None else source.root, style or DrawStyle()
+    root = None if source is None else source.root
     if kind == "images":
-        return AnnotatedImages(out, taken=taken, sources=files, root=root, style=style)
+        return AnnotatedImages(out, taken=taken, sources=files, root=root, style=content.style)
     if kind == "labels":
-        return YoloLabels(out, taken=taken, root=root)
+        return YoloLabels(out, with_confidence=content.with_confidence, taken=taken, root=root)
     if kind == "video":
-        return AnnotatedVideo(out, fps, source if isinstance(source, Source) else None, style=style)
+        opened = source if isinstance(source, Source) else None
+        return AnnotatedVideo(out, fps, opened, with_audio=content.with_audio, style=content.style)
     if kind == "table":
         return CsvTable(out, tells_streams=tells_streams)
     if out == "-":
@@ -143,19 +156,27 @@ def open_sink(
     return CocoJson(out)
 
 
-def check_outputs(outs: Sequence[str], sources: Sequence[AnySource], *, style: DrawStyle | None = None) -> Outputs:
+def check_outputs(
+    outs: Sequence[str],
+    sources: Sequence[AnySource],
+    *,
+    style: DrawStyle | None = None,
+    with_audio: bool = True,
+    with_confidence: bool = False,
+) -> Outputs:
     """Check, without opening or making anything, that outputs can be written, are distinct and are no source.
 
     Args:
         outs: Paths, as in `open_sinks_by_source`.
         sources: Sources, in the order of `Frame.stream`; open, or as `expand_sources` finds them.
         style: What is drawn in video and images; None for everything.
+        with_audio: Whether annotated video gets its source's audio.
+        with_confidence: Whether lines of YOLO labels end in the confidence; see `YoloLabels`.
 
     Raises:
         InputError: An output is invalid, as in `open_sinks_by_source`.
         OutputError: A path is too long, or its folder is not a writable folder.
     """
-    shared = [out for out in outs if PLACEHOLDER not in out]
     for out in outs:
         _check_form(out)
         if len(sources) > 1 and PLACEHOLDER not in out and kind_of(out) not in _SHARED:
@@ -164,11 +185,13 @@ def check_outputs(outs: Sequence[str], sources: Sequence[AnySource], *, style: D
                 f"out must contain {PLACEHOLDER} for several sources, got {out!r}; write for example {example!r}: "
                 f"{PLACEHOLDER} becomes each source's name."
             )
-    templates = [out for out in outs if PLACEHOLDER in out]
+    # Outputs of a single source are its own, as they are then opened with it and get its colours and audio.
+    templates = [out for out in outs if PLACEHOLDER in out or (len(sources) == 1 and out != "-")]
+    shared = [out for out in outs if out not in templates]
     stems = unique_stems([source.name for source in sources], [source.root for source in sources])
     owned = [[template.replace(PLACEHOLDER, stem) for template in templates] for stem in stems]
     check_paths([*shared, *chain.from_iterable(owned)], sources)
-    outputs = Outputs(shared, owned, sources, style or DrawStyle())
+    outputs = Outputs(shared, owned, sources, Content(style or DrawStyle(), with_audio, with_confidence))
     _check_pictures(outputs)
     return outputs
 
