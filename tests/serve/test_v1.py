@@ -244,6 +244,8 @@ async def test_it_is_ready_when_it_has_answered_a_frame(model):
         assert (await client.get("/health/ready")).text == "ready"
         client.service.is_draining = True
         assert (await client.get("/health/ready")).text == "shutting down"
+        assert (await client.get("/v1/models")).status_code == 200
+        client.service.is_closed = True
         assert problem_of(await client.get("/v1/models")) == (503, "The service is shutting down.")
 
 

@@ -30,6 +30,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _HEADER_BYTES = 2**16
 _SPARE = 16  # connections for supervisors' probes, beyond the limit
 _KEEP_ALIVE_S = 15
+_GRACE_S = 0.25
 
 
 def listen(settings: Settings) -> socket.socket:
@@ -44,8 +45,12 @@ def listen(settings: Settings) -> socket.socket:
     try:
         family, _, _, _, address = socket.getaddrinfo(host, settings.port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+        except OSError:
+            listener.close()
+            raise
     except OSError as error:
         raise UnsupportedError(
             f"host and port must be free to listen on, {host}:{settings.port} can't be used: {explain(error)}."
@@ -135,10 +140,12 @@ class _Server(uvicorn.Server):
             self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End what is under way."""
+        """End what is under way, after a moment for requests that were sent before the signal was seen."""
         self._service.is_draining = True
         if self._announcing is not None:
             self._announcing.cancel()
+        await asyncio.sleep(_GRACE_S)
+        self._service.is_closed = True
         await super().shutdown(sockets)
 
     @contextmanager
