@@ -1,6 +1,7 @@
 """Limits and the token, before any work."""
 
 import asyncio
+import time
 import tracemalloc
 
 import pytest
@@ -198,3 +199,27 @@ async def test_requests_at_a_time_are_limited(model, street):
         answers = await asyncio.gather(*(client.post("/v1/predict", content=encoded(street)) for _ in range(5)))
         assert sorted(answer.status_code for answer in answers) == [200, 200, 503, 503, 503]
         assert (await client.get("/health/live")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\xff\xd8" + b"\xff\x01\x00\x00" * 2**21,
+        b"\xff\xd8" + b"\xff\xd0" * 2**22,
+        b"\x89PNG\r\n\x1a\n" + b"\0\0\0\0tEXt\0\0\0\0" * 2**19,
+        b"II+\0\x08\0\0\0\x10\0\0\0\0\0\0\0" + b"\xff" * 8 + b"\0" * 2**23,
+        b"\0\0\0\x10ftypavif\0\0\0\0" + b"\0\0\0\x08free" * 2**20,
+        b"\0\0\0\x10ftypavif\0\0\0\0" + b"\x7f\xff\xff\xffiprp" * 2**20,
+    ],
+    ids=["segments", "restarts", "chunks", "entries", "boxes", "nested"],
+)
+def test_a_file_of_nothing_but_headers_is_refused_soon(data, model):
+    @run
+    async def test():
+        async with served({"demo": model}) as client:
+            await client.service.warmed_up()
+            start = time.perf_counter()
+            assert problem_of(await client.post("/v1/predict", content=data))[0] == 422
+            assert time.perf_counter() - start < 2
+
+    test()

@@ -12,6 +12,7 @@ import time
 from urllib.parse import urlsplit
 
 import httpx
+import numpy as np
 import pytest
 import torch
 
@@ -187,3 +188,23 @@ def test_a_port_that_is_taken_is_one_sentence():
             server.listen(Settings(port=port))
     with pytest.raises(InputError, match="token must be given"):
         server.listen(Settings(host="0.0.0.0"))
+
+
+def test_a_client_that_goes_away_takes_its_image_out_of_the_queue(street):
+    data = encoded(np.repeat(np.repeat(street, 6, axis=0), 6, axis=1), ".jpg")
+    request = REQUEST + b"Content-Length: %d\r\n\r\n" % len(data) + data
+    with running("--queue", "50") as (url, _):
+        for _ in range(30):
+            connect_and_leave(url, request)
+        start = time.monotonic()
+        assert httpx.post(f"{url}/v1/predict", content=data, timeout=60).status_code == 200
+        lines = httpx.get(f"{url}/metrics").text.splitlines()
+    done = next(float(line.split()[1]) for line in lines if line.startswith("maskjet_batch_images_sum"))
+    assert done < 20, (done, time.monotonic() - start)  # the demo takes longer for one than the clients did for all
+    assert any('outcome="gone"' in line for line in lines)
+
+
+def connect_and_leave(url, request):
+    with connect(url) as connection:
+        connection.sendall(request)
+        time.sleep(0.005)

@@ -70,7 +70,7 @@ class Service:
         self.settings = settings
         self.memory = Memory(settings.memory_bytes)
         self.is_draining = False
-        """Whether the service ends: it is not ready, and connections end with their request."""
+        """Whether the service ends: it is not ready any more."""
         self.is_closed = False
         """Whether new requests are refused, a moment later."""
         self.failure: str | None = None
