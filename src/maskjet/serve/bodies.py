@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from maskjet.media.images import decode_image
 from maskjet.serve import problems
 from maskjet.serve.dispatcher import Image
 from maskjet.serve.service import Service
+from maskjet.serve.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -158,6 +160,12 @@ def check_sizes(parts: Sequence[Part], most: int) -> int:
     return total
 
 
+def inspect(content_type: str, body: bytes, settings: Settings) -> tuple[list[Part], int]:
+    """The images of a body, and the bytes that they take when decoded; see `split` and `check_sizes`."""
+    parts = split(content_type, body, settings.parts)
+    return parts, check_sizes(parts, settings.pixels)
+
+
 async def decode(service: Service, parts: Sequence[Part]) -> list[Image]:
     """Decode images in threads, within the memory that the caller holds for them."""
-    return [await service.in_thread(decode_image, part.data, part.title) for part in parts]
+    return await asyncio.gather(*(service.in_thread(decode_image, part.data, part.title) for part in parts))

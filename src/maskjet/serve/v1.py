@@ -76,12 +76,11 @@ class _Prediction:
         self._options, self._deadline = options, deadline
 
     async def run(self, content_type: str, body: bytes, kind: Kind, masks: Masks) -> Response:
-        service, settings = self._service, self._service.settings
+        service = self._service
         start = time.perf_counter()
-        parts = await service.in_thread(bodies.split, content_type, body, settings.parts)
+        parts, needed = await service.in_thread(bodies.inspect, content_type, body, service.settings)
         if kind != "application/json" and len(parts) > 1:
             raise problems.bad_request(f"A body that is answered with a picture must have one image, got {len(parts)}.")
-        needed = await service.in_thread(bodies.check_sizes, parts, settings.pixels)
         with service.memory.hold(needed):
             self._dispatcher.check_room(len(parts))
             images = await bodies.decode(service, parts)
