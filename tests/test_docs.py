@@ -145,7 +145,7 @@ def test_what_may_not_differ_fails(shown, printed):
         compare(shown, printed)
 
 
-@pytest.mark.parametrize("line", ["ran video.mp4", "run video.mp4 --out a.mp4 --brightness 3", "run video.mp4"])
+@pytest.mark.parametrize("line", ["ran video.mp4", "run video.mp4 --out a.mp4 --brightness 3", "run --out a.mp4"])
 def test_commands_that_are_not_there_fail(line):
     with pytest.raises(Exception, match=r"no command|No such option|Missing parameter"):
         check_command(line.split())
@@ -168,8 +168,8 @@ def test_every_option_is_in_the_reference():
         for parameter in command.params:
             word = parameter.opts[0] if parameter.param_type_name == "option" else parameter.name.upper()
             assert f"\n`{word}" in section or parameter.name == "help", (name, word)
-    assert "\n`--device TEXT`\n:   auto (the first GPU" in text
-    assert "\n`--depth NUMBER`\n" in text
+    assert "\n`--device NAME`\n:   auto (the first GPU" in text
+    assert "\n`--depth N`\n" in text
     assert "Variable: `MASKJET_DEVICE`." in text
 
 

@@ -32,6 +32,18 @@ COMMANDS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "traffic coco": (("set", *SMALL, "--images", "2"), ""),
     "info": (("--model", "demo"), ""),
     "run": (("street.mp4", "--out", "a.mp4", "--out", "a.jsonl", "--out", "a.json", "--out", "pictures"), ""),
+    "run (frames and outputs)": (
+        ("street.mp4", "-o", "a.webm", "-o", "a.csv", "-o", "a.yolo", "--every", "2", "--start", "1", "--limit", "1"),
+        "",
+    ),
+    "run (a folder)": (
+        ("set", "--recursive", "--skip-existing", "-o", "found", "--no-boxes", "--threshold", "car=0.4"),
+        "",
+    ),
+    "run (torchvision)": (
+        ("street.mp4", "-o", "a.csv", "--model", "torchvision:maskrcnn_resnet50_fpn", "--weights", "a.pth"),
+        r'a model of torchvision\'s needs torchvision: pip install "maskjet\[torchvision\]"',
+    ),
     "bench": (("street.mp4", "--frames", "3"), ""),
     "serve": (("--port", "0"), r'maskjet serve needs fastapi: pip install "maskjet\[serve\]"'),
     "parity dump": (("a.npz", *STREETS), ""),
@@ -81,9 +93,10 @@ def check_help() -> None:
     tried = {re.sub(r" (--|\().*", "", name) for name in COMMANDS}
     assert names == tried, f"COMMANDS must try every command: {names ^ tried} differ."
     for name in sorted(names):
-        code, out, err = run(*name.split(), "--help")
+        code, out, err = run(*name.split(), "-h")
         assert (code, err) == (0, ""), (name, code, err)
         assert out.startswith(f"Usage: maskjet {name}"), (name, out)
+    assert run("--version")[1].startswith("maskjet "), run("--version")
     assert "torch" not in sys.modules, "Help must not load PyTorch."
 
 

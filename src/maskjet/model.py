@@ -276,10 +276,11 @@ def load(
 
     Args:
         model: "demo" for the embedded one; a named size such as "rf-detr-seg-nano", with `weights`; the path of a
-            checkpoint, whose size is then recognised; or torchvision's Faster or Mask R-CNN, which is copied. A plain
-            one is first rewritten by `maskjet.rewrites.optimize`, which takes class names, too.
-        weights: Path of the named size's checkpoint: rfdetr's .pt or .pth, or safetensors; fine-tuned ones bring their
-            classes along.
+            checkpoint, whose size is then recognised; or torchvision's Faster or Mask R-CNN, which is copied, or its
+            builder's name with `weights`, as "torchvision:maskrcnn_resnet50_fpn". A plain one is first rewritten by
+            `maskjet.rewrites.optimize`, which takes class names, too.
+        weights: Path of a named model's checkpoint: rfdetr's .pt or .pth, torchvision's state dict, or safetensors;
+            fine-tuned ones bring their classes along.
         threshold: A confidence must exceed it, 0..1; or one by class name. None is 0.5, or a torchvision
             detector's own. `predict` and `stream` take others for one call; so with `classes` and `max_detections`.
         classes: Names of the classes to report; None for all.

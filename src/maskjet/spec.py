@@ -346,3 +346,13 @@ SPECS: Mapping[str, ModelSpec] = {
         _segmenter("2xlarge", input_size=768, decoder_layers=6, queries=300),
     )
 }
+
+TORCHVISION_NAMES = tuple(
+    f"torchvision:{name}"
+    for name in (
+        *("fasterrcnn_mobilenet_v3_large_320_fpn", "fasterrcnn_mobilenet_v3_large_fpn"),
+        *("fasterrcnn_resnet50_fpn", "fasterrcnn_resnet50_fpn_v2"),
+        *("maskrcnn_resnet50_fpn", "maskrcnn_resnet50_fpn_v2"),
+    )
+)
+"""Names of torchvision 0.26's detectors, stated here as torchvision takes a second to import."""

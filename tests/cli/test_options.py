@@ -8,9 +8,13 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from maskjet.cli import drawing
+from maskjet.cli.choosing import parse_thresholds
 from maskjet.cli.options import with_config
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError
+from maskjet.media.drawing import DrawStyle
+from maskjet.media.drawing.style import ColorBy
 
 NAMES = tuple(field.name for field in fields(EngineConfig))
 
@@ -68,3 +72,38 @@ def test_the_environment_comes_second(call, monkeypatch):
 def test_a_wrong_choice_is_ours_to_name(call):
     with pytest.raises(InputError, match=r"precision must be one of \('auto', 'fp32', 'fp16', 'bf16'\), got 'fp8'"):
         call("--precision", "fp8")
+
+
+def test_the_options_of_drawing_are_the_styles_fields():
+    types = {"bool": bool, "float | None": float, "ColorBy": str}
+    assert {name: kind for name, (kind, _) in drawing.FIELDS.items()} == {
+        field.name: types[field.type] for field in fields(DrawStyle)
+    }
+    assert typing.get_args(ColorBy) == drawing.COLOURS
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (None, (None, {})),
+        (["0.4"], (0.4, {})),
+        (["car=0.6,person=0.3"], (None, {"car": 0.6, "person": 0.3})),
+        (["0.5", "car=0.6", "traffic light=1"], (0.5, {"car": 0.6, "traffic light": 1.0})),
+    ],
+)
+def test_thresholds_are_numbers_or_by_class(texts, expected):
+    assert parse_thresholds(texts) == expected
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (["car"], "threshold must be a number or CLASS=NUMBER, got 'car'"),
+        (["car="], "threshold must be a number or CLASS=NUMBER, got 'car='"),
+        (["0.5,0.6"], "threshold must be given once, got '0.6' again"),
+        (["car=0.5", "car=0.5"], "threshold must be given once for 'car', got 'car=0.5' again"),
+    ],
+)
+def test_what_is_no_threshold_is_told(texts, message):
+    with pytest.raises(InputError, match=re.escape(message)):
+        parse_thresholds(texts)

@@ -118,11 +118,11 @@ def test_nothing_compared_is_never_kept(maskjet, tmp_path):
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-0.1", "2"])
 def test_limits_that_are_none(maskjet, dumps, value):
-    for flag, name in (("--max-dconf", "max_dconf"), ("--max-unmatched", "max_unmatched"), ("--max-dap", "max_dap")):
+    for flag in ("--max-dconf", "--max-unmatched", "--max-dap"):
         code, out, err = maskjet("gate", dumps["one"], dumps["same"], f"{flag}={value}")
-        assert (code, out, f"{name} must be 0..1, got " in err) == (2, "", True)
+        assert (code, out, f"maskjet: {flag} must be 0..1, got " in err) == (2, "", True)
     code, _, err = maskjet("check", dumps["one"], dumps["same"], f"--confidence={value}")
-    assert (code, "confidences must be 0..1, got " in err) == (2, True)
+    assert (code, "maskjet: --confidence must be 0..1, got " in err) == (2, True)
 
 
 def test_gate_compares_like_with_like(maskjet, dumps, tmp_path):

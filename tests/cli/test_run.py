@@ -12,7 +12,8 @@ import sys
 import pytest
 
 from maskjet import traffic
-from maskjet.cli import run as run_command
+from maskjet.cli import runs
+from maskjet.cli.summary import Summary
 from maskjet.errors import DeviceError, InputError, OutputError, SourceError, UnsupportedError
 from maskjet.media.frames import ListSource, open_source
 from maskjet.model import Model
@@ -79,7 +80,7 @@ def test_bad_frames_count_only_when_strict(tmp_path, capsys):
 
 
 def test_sources_side_by_side_share_json_lines(clip, other, tmp_path, capsys):
-    code, out, _ = run("run", clip, other, "--out", tmp_path / "all.jsonl", "--json", capsys=capsys)
+    code, out, _ = run("run", clip, other, "--side-by-side", "--out", tmp_path / "all.jsonl", "--json", capsys=capsys)
     summary = json.loads(out)
     assert (code, summary["frames"], summary["outputs"]) == (0, 9, [str(tmp_path / "all.jsonl")])
     lines = [json.loads(line) for line in (tmp_path / "all.jsonl").read_text().splitlines()]
@@ -91,7 +92,7 @@ def test_sources_side_by_side_share_json_lines(clip, other, tmp_path, capsys):
 
 def test_sources_side_by_side_have_outputs_of_their_own(clip, other, tmp_path, capsys):
     outs = ("--out", tmp_path / "{}.mp4", "--out", tmp_path / "{}.json")
-    code, _, err = run("run", clip, other, *outs, "--batch", "2", capsys=capsys)
+    code, _, err = run("run", clip, other, "--side-by-side", *outs, "--batch", "2", capsys=capsys)
     assert code == 0
     assert "9 frames" in err
     for source, stem, frames in ((clip, "street", 6), (other, "street_2", 3)):
@@ -118,13 +119,13 @@ class Camera(ListSource):
     kind = "video"
     is_live = True
 
-    def __init__(self, path):
+    def __init__(self, path, *_):
         super().__init__([path] * 4, "camera")
 
 
 def test_late_frames_are_dropped_and_counted(clip, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("maskjet.media.frames.open_source", Camera)
-    arguments = ("run", clip, "--out", tmp_path / "a.jsonl", "--drop-late")
+    monkeypatch.setattr("maskjet.media.expansion.open_with", Camera)
+    arguments = ("run", clip, "--side-by-side", "--out", tmp_path / "a.jsonl", "--drop-late")
     code, out, _ = run(*arguments, "--json", capsys=capsys)
     summary = json.loads(out)
     assert code == 0
@@ -136,7 +137,7 @@ def test_late_frames_are_dropped_and_counted(clip, tmp_path, monkeypatch, capsys
 
 def test_the_network_is_compiled_before_the_progress_bar_opens(clip, other, tmp_path, monkeypatch, capsys):
     calls = []
-    stream, progress = Model.stream, run_command.progress
+    stream, progress = Model.stream, runs.progress
 
     def recording_stream(self, *arguments, **options):
         calls.append("stream")
@@ -147,48 +148,53 @@ def test_the_network_is_compiled_before_the_progress_bar_opens(clip, other, tmp_
         return progress(what, total)
 
     monkeypatch.setattr(Model, "stream", recording_stream)
-    monkeypatch.setattr(run_command, "progress", recording_progress)
-    assert run("run", clip, other, "--out", tmp_path / "a.jsonl", capsys=capsys)[0] == 0
+    monkeypatch.setattr(runs, "progress", recording_progress)
+    assert run("run", clip, other, "--side-by-side", "--out", tmp_path / "a.jsonl", capsys=capsys)[0] == 0
     assert calls == ["stream", ("detecting", 9)]
+    calls.clear()
+    assert run("run", clip, other, "--out", tmp_path / "a.jsonl", capsys=capsys)[0] == 0
+    assert calls == ["stream", (f"{clip} (1 of 2)", 6), "stream", (f"{other} (2 of 2)", 3)]
 
 
 def test_no_total_where_a_length_is_not_known(clip):
-    assert run_command._total_length([open_source(clip), Camera(clip)]) is None
+    assert runs._total_length([open_source(clip), Camera(clip)]) is None
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("run", "nothing.mp4", "--out", "a.jsonl"), "maskjet: source must exist, 'nothing.mp4' does not."),
-        (("run", "CLIP", "--out", "a.txt"), "maskjet: out must end in one of .mp4"),
+        (("run", "CLIP", "--out", "a.txt"), "maskjet: --out must end in one of .mp4"),
         (
             ("run", "CLIP", "--out", "a.jsonl", "--model", "no"),
-            "maskjet: model must be a name or a checkpoint's path, got 'no'",
+            "maskjet: --model must be a name or a checkpoint's path, got 'no'",
         ),
-        (("run", "CLIP", "--out", "a.jsonl", "--precision", "fp8"), "maskjet: precision must be one of"),
+        (
+            ("run", "CLIP", "--out", "a.jsonl", "--precision", "fp8"),
+            "maskjet: --precision must be one of auto, fp32, fp16, bf16, got 'fp8'",
+        ),
         (
             ("run", "CLIP", "--out", "a.jsonl", "--classes", "cow"),
-            "maskjet: classes must name classes of demo, got 'cow'",
+            "maskjet: --classes must name classes of demo, got 'cow'",
         ),
-        (("run", "CLIP", "--out", "a.jsonl", "--device", "cuda:77"), "maskjet: device='cuda:77' is not here"),
+        (("run", "CLIP", "--out", "a.jsonl", "--device", "cuda:77"), "maskjet: --device cuda:77 is not here"),
         (
             ("run", "CLIP", "CLIP", "--out", "a.jsonl", "--out", "a.mp4"),
-            "maskjet: out must contain {} for several sources, got 'a.mp4'; write for example 'out/{}.mp4': {} becomes "
-            "each source's name.",
+            "maskjet: --out must contain {} for several sources, got 'a.mp4'; write for example 'out/{}.mp4': {} "
+            "becomes each source's name.",
         ),
         (
             ("run", "CLIP", "CLIP", "--out", "shown"),
-            "maskjet: out must contain {} for several sources, got 'shown'; write for example 'out/{}': ",
+            "maskjet: --out must contain {} for several sources, got 'shown'; write for example 'out/{}': ",
         ),
-        (("run", "CLIP", "CLIP", "--out", "a.txt"), "maskjet: out must end in one of .mp4"),
-        (("run", "CLIP", "--out", "a.jsonl", "--drop-late"), "maskjet: drop_late must be False for '"),
-        (("run", "CLIP", "--out", "a.jsonl", "--batch", "0"), "maskjet: batch must be at least 1, got 0."),
-        (("run", "CLIP", "--out", "a.jsonl", "--engine", "fast"), "maskjet: engine must be one of ('auto', 'graph'"),
+        (("run", "CLIP", "CLIP", "--out", "a.txt"), "maskjet: --out must end in one of .mp4"),
+        (("run", "CLIP", "--out", "a.jsonl", "--drop-late"), "maskjet: --drop-late must not be given for '"),
+        (("run", "CLIP", "--out", "a.jsonl", "--batch", "0"), "maskjet: --batch must be at least 1, got 0."),
+        (("run", "CLIP", "--out", "a.jsonl", "--engine", "fast"), "maskjet: --engine must be one of auto, graph"),
         (
             ("run", "CLIP", "--out", "a.jsonl", "--engine", "graph", "--device", "cpu"),
-            "maskjet: engine='graph'",
+            "maskjet: --engine graph",
         ),
-        (("run", "CLIP", "--out", "-", "--json"), "maskjet: --json must not go with --out -: both print to stdout."),
         (
             ("traffic", "video", "a.mp4", "--size", "big"),
             "maskjet: --size must be one of 312, 720p, 1080p or WIDTHxHEIGHT, got 'big'",
@@ -287,7 +293,7 @@ def test_sources_of_a_glob_are_not_written_over(clip, tmp_path, capsys):
     (tmp_path / "a.mp4").write_bytes(clip.read_bytes())
     code, _, err = run("run", f"{tmp_path}/*.mp4", "--out", tmp_path / "a.mp4", capsys=capsys)
     assert code == 2
-    assert err == f"maskjet: out must not be the source, got '{tmp_path}/a.mp4' for both.\n"
+    assert err == f"maskjet: --out must not be the source, got '{tmp_path}/a.mp4' for both.\n"
     assert (tmp_path / "a.mp4").read_bytes() == clip.read_bytes()
 
 
@@ -345,12 +351,12 @@ def test_nothing_printed_acts_on_a_terminal(text, tmp_path, monkeypatch, capsys)
     traffic.write_coco(tmp_path / "set", images=1, size_hw=(96, 160))
     code, _, err = run("run", tmp_path / "set" / "images", "--out", tmp_path / "a.jsonl", capsys=capsys)
     escaped = ascii(text)[1:-1]
-    assert (code, err) == (2, f"maskjet: classes must name classes of {escaped}.\n")
+    assert (code, err) == (2, f"maskjet: --classes must name classes of {escaped}.\n")
     logger = logging.getLogger("maskjet")
     monkeypatch.setattr(logger, "propagate", False)  # pytest-xdist can't send what pytest keeps of it
     logger.warning("source %d broke off: %s", 1, text)
     assert capsys.readouterr().err == f"maskjet: source 1 broke off: {escaped}\n"
-    summary = str(run_command.Summary(frames=1, bad_frames=[text], outputs=[text]))
+    summary = str(Summary(frames=1, bad_frames=[text], outputs=[text]))
     assert summary.splitlines()[-2:] == [f"  bad frame: {escaped}", f"  wrote {escaped}"]
 
 

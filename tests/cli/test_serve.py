@@ -32,12 +32,12 @@ def test_models_have_names():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--host", "0.0.0.0"), "token must be given to listen on '0.0.0.0', .*"),
-        (("--queue", "0"), "queue must be a whole number of at least 1, got 0."),
-        (("--weights", "a.pt", "--model", "a", "--model", "b"), "weights must go with one model, .*"),
+        (("--host", "0.0.0.0"), "(--)?token must be given to listen on '0.0.0.0', .*"),
+        (("--queue", "0"), "--queue must be a whole number of at least 1, got 0."),
+        (("--weights", "a.pt", "--model", "a", "--model", "b"), "--weights must go with one model, .*"),
         (
             ("--model", "dmo", "--port", "0"),
-            "model must be a name or a checkpoint's path, got 'dmo'; did you mean 'demo'?.*",
+            "--model must be a name or a checkpoint's path, got 'dmo'; did you mean 'demo'?.*",
         ),
     ],
 )

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from maskjet import traffic
-from maskjet.cli import run as run_command
-from maskjet.cli import signals
+from maskjet.cli import runs, signals
 from maskjet.cli.main import main
 from maskjet.media.frames import Frame, open_source
 from maskjet.media.sinks import open_sinks
@@ -109,7 +108,7 @@ def test_ctrl_c_while_modules_are_imported_is_quiet(module):
         "sys.meta_path.insert(0, Finder)\n"
         "from maskjet.cli.main import main; main()"
     )
-    process = start("info", program=program)
+    process = start("info", "--model", "demo", program=program)
     out, err = process.communicate(timeout=120)
     assert (process.returncode, out, err) == (130, "", "")
 
@@ -196,15 +195,19 @@ def test_handlers_are_those_from_before_and_other_threads_have_none():
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
 
 
-def test_stopped_before_the_first_frame_nothing_is_replaced(clip, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("side_by_side", [False, True])
+def test_stopped_before_the_first_frame_nothing_is_replaced(side_by_side, clip, tmp_path, monkeypatch, capsys):
     (tmp_path / "a.jsonl").write_text("old")
 
-    def stopped(*_):
-        os.kill(os.getpid(), signal.SIGTERM)
-        return 900
+    bar = runs.progress
 
-    monkeypatch.setattr(run_command, "_total_length", stopped)
-    monkeypatch.setattr(sys, "argv", ["maskjet", "run", str(clip), "--out", str(tmp_path / "a.jsonl")])
+    def stopped(*arguments):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return bar(*arguments)
+
+    monkeypatch.setattr(runs, "progress", stopped)
+    arguments = ["--out", str(tmp_path / "a.jsonl"), *(["--side-by-side"] if side_by_side else [])]
+    monkeypatch.setattr(sys, "argv", ["maskjet", "run", str(clip), *arguments])
     with pytest.raises(SystemExit) as end:
         main()
     assert end.value.code == 143

@@ -92,7 +92,7 @@ def test_torchscript_is_told(tmp_path):
 
 @pytest.mark.parametrize("value", [7, b"weights.pth", None, ["weights.pth"]])
 def test_what_is_no_path_is_told(value):
-    with pytest.raises(InputError, match="model must be a name or a path, got a "):
+    with pytest.raises(InputError, match="model must be a name, a path or a torchvision detector, got a "):
         maskjet.load(value)
     if value is not None:
         with pytest.raises(InputError, match="weights must be a name or a path, got a "):

@@ -2,20 +2,49 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
-from maskjet.cli.bench import bench
-from maskjet.cli.info import info
+from maskjet import __version__
+from maskjet.cli import bench, info, run, serve
+from maskjet.cli.commands import SETTINGS, Command, Group
 from maskjet.cli.parity import parity_app
-from maskjet.cli.run import EPILOG, run
-from maskjet.cli.serve import EPILOG as SERVE_EPILOG
-from maskjet.cli.serve import serve
 from maskjet.cli.traffic import traffic_app
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-app.command(epilog=EPILOG)(run)
-app.command()(info)
-app.command()(bench)
-app.command(epilog=SERVE_EPILOG)(serve)
+_EXAMPLES = """
+# Draw a street to try maskjet on; find its cars with the built-in model.
+maskjet traffic video street.mp4
+maskjet run street.mp4 -o found.mp4 -o found.jsonl
+"""
+
+app = typer.Typer(
+    cls=Group,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings=SETTINGS,
+    epilog=_EXAMPLES,
+)
+app.command(cls=Command, epilog=run.EPILOG)(run.run)
+app.command(cls=Command, epilog=info.EPILOG)(info.info)
+app.command(cls=Command, epilog=bench.EPILOG)(bench.bench)
+app.command(cls=Command, epilog=serve.EPILOG)(serve.serve)
 app.add_typer(traffic_app, name="traffic")
 app.add_typer(parity_app, name="parity")
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"maskjet {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Find things in images and video: their class, box and exact outline."""

@@ -16,18 +16,23 @@ from maskjet.cli.options import (
 )
 from maskjet.config import EngineConfig
 
+EPILOG = """
+maskjet bench street.mp4
+maskjet bench street.mp4 --precision fp32 --json
+"""
+
 
 @with_config("device", "precision", "engine", "compile", "implementation")
 def bench(
-    source: Annotated[str, typer.Argument(help="Image, folder, glob, video or URL.")],
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="Image, folder, glob, video or URL.")],
     *,
     model: ModelOption = "demo",
     weights: WeightsOption = None,
     config: EngineConfig,
-    frames: Annotated[int, typer.Option(help="Most frames to keep in memory and cycle through.")] = 120,
+    frames: Annotated[int, typer.Option(metavar="N", help="Most frames to keep in memory and cycle through.")] = 120,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure a source through a model on this machine: frames per second, latency, and where the time goes."""
+    """Measure how fast a model runs here, and what takes the time."""
     from maskjet.bench import DEPTHS, measure_source
     from maskjet.media.frames import open_source
     from maskjet.model import Model, read_network

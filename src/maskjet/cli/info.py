@@ -3,35 +3,48 @@
 from __future__ import annotations
 
 import platform
-from typing import Annotated, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from maskjet.cli.options import (
-    JsonOption,
-    WeightsOption,
-    print_result,
-    with_config,
-)
+from maskjet.cli.choosing import load_model
+from maskjet.cli.options import JsonOption, WeightsOption, complete_model, print_result, with_config
 from maskjet.config import EngineConfig
+
+if TYPE_CHECKING:
+    from maskjet.model import Model
+    from maskjet.spec import ModelSpec, TwoStageSpec
+
+EPILOG = """
+maskjet info
+maskjet info --model demo
+"""
 
 
 @with_config("device", "precision", "engine", "compile", "implementation")
 def info(
     *,
-    model: Annotated[str | None, typer.Option(help="Load this model and report how it runs.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|PATH",
+            help="Describe this model, as run --model takes it: its file, classes, input size and thresholds, and, "
+            "after two black frames, what each step runs on and why.",
+            autocompletion=complete_model,
+        ),
+    ] = None,
     weights: WeightsOption = None,
     config: EngineConfig,
     as_json: JsonOption = False,
 ) -> None:
-    """Show versions and devices; with --model, detect on two black frames and report how that ran, and why."""
-    import numpy as np
+    """Show versions and devices, or what a model finds and how it runs."""
     import torch
 
     from maskjet import __version__, process
-    from maskjet.model import Model, read_network
-    from maskjet.spec import SPECS
-    from maskjet.traffic import SIZES_HW
+    from maskjet.networks import find_family
+    from maskjet.spec import SPECS, TORCHVISION_NAMES
 
     facts: dict[str, Any] = {
         "maskjet": __version__,
@@ -39,13 +52,85 @@ def info(
         "torch": torch.__version__,
         "devices": ["cpu", *(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count()))],
         "processor": list(process.notes()) or ["nothing wrong"],
-        "models": ["demo", *SPECS],
+        "models": ["demo", *SPECS, *TORCHVISION_NAMES],
     }
-    if model is not None:
-        with Model(read_network(model, weights), config) as loaded:
-            for _ in range(2):  # the second frame captures the steps
-                loaded.predict(np.zeros((*SIZES_HW["720p"], 3), np.uint8))
-            report = loaded.report()
-        facts = {**facts, "report": report.as_dict()} if as_json else {**facts, "report": f"\n{report}"}
-    text = "\n".join(f"{name}: {', '.join(v) if isinstance(v, list) else v}" for name, v in facts.items())
-    print_result(facts if as_json else text, to_stdout=True)
+    if model is None:
+        print_result(facts if as_json else _lines(facts), to_stdout=True)
+        return
+    with load_model(model, weights, config) as loaded:
+        described = {
+            "file": _describe_file(model, weights),
+            **_describe_spec(loaded.spec),
+            "threshold": find_family(model).defaults(model).threshold,
+            "max_detections": config.max_detections,
+        }
+        report = _warm_up(loaded)
+    if as_json:
+        facts |= {"model": described, "report": report.as_dict()}
+        print_result(facts, to_stdout=True)
+        return
+    facts["models"] = f"{len(facts['models'])} names; maskjet info lists them"
+    classes = _shown_classes(described.pop("classes"))
+    shown = {**described, "input": _shown_input(described["input"]), "classes": classes}
+    print_result(f"{_lines(facts)}\n\n{_lines(shown)}\n\n{report}", to_stdout=True)
+
+
+def _warm_up(model: Model) -> Any:
+    """Detect on two black frames, the second of which captures the steps; returns the report."""
+    import numpy as np
+
+    from maskjet.traffic import SIZES_HW
+
+    for _ in range(2):
+        model.predict(np.zeros((*SIZES_HW["720p"], 3), np.uint8))
+    return model.report()
+
+
+def _describe_spec(spec: ModelSpec | TwoStageSpec) -> dict[str, Any]:
+    """What a model takes and finds, as JSON types."""
+    from maskjet.spec import ModelSpec
+
+    if isinstance(spec, ModelSpec):
+        shape: dict[str, Any] = {"height": spec.input_size, "width": spec.input_size}
+    elif spec.fixed_hw is not None:
+        shape = {"height": spec.fixed_hw[0], "width": spec.fixed_hw[1]}
+    else:
+        shape = {"shorter_side": spec.shortest, "longer_side_at_most": spec.longest}
+    return {
+        "name": spec.name,
+        "masks": spec.has_masks,
+        "input": shape,
+        "classes": {str(class_id): name for class_id, name in sorted(spec.class_names.items())},
+    }
+
+
+def _describe_file(model: str, weights: Path | None) -> str:
+    """What a model was read from."""
+    path = weights or Path(model)
+    if weights is None and model == "demo":
+        return "part of maskjet: trained on drawn streets"
+    with path.open("rb") as file:
+        kind = "of torch.save" if file.read(2) == b"PK" else "safetensors"
+    return f"{path} ({kind}, {path.stat().st_size / 1e6:.1f} MB)"
+
+
+def _shown_input(shape: Mapping[str, int]) -> str:
+    if "height" in shape:
+        return f"{shape['width']}×{shape['height']} pixels, whatever the image's"
+    return f"shorter side {shape['shorter_side']} pixels, longer at most {shape['longer_side_at_most']}"
+
+
+def _shown_classes(classes: Mapping[str, str]) -> str:
+    names = ", ".join(f"{class_id} {name}" for class_id, name in classes.items())
+    return f"{len(classes)}: {names}" if classes else "no names; detections are numbered"
+
+
+def _lines(facts: Mapping[str, Any]) -> str:
+    """A line for each fact."""
+
+    def shown(value: Any) -> str:
+        if isinstance(value, bool):
+            return "yes" if value else "no"
+        return ", ".join(value) if isinstance(value, list) else str(value)
+
+    return "\n".join(f"{name.replace('_', ' ')}: {shown(value)}" for name, value in facts.items())

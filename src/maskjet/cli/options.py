@@ -7,7 +7,7 @@ import inspect
 import json
 import logging
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -17,14 +17,34 @@ import typer
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError, OutputError, first_line
 from maskjet.printing import printable
-from maskjet.spec import SPECS
+from maskjet.spec import SPECS, TORCHVISION_NAMES
 
-ModelOption = Annotated[str, typer.Option(help=f"demo, a checkpoint's path, or a size: {', '.join(SPECS)}.")]
-WeightsOption = Annotated[Path | None, typer.Option(help="Checkpoint for a named size.")]
-DepthOption = Annotated[int, typer.Option(help="Batches in flight, 1 to 8.")]
-ReportOption = Annotated[Path | None, typer.Option(help="A JSON file for the report.")]
+ENGINE_PANEL = "Options of the engine"
+"""Heading of the options that say how a model runs."""
+
+
+def complete_model(incomplete: str) -> list[str]:
+    """Names that `--model` takes; for a path, the shell completes files instead."""
+    names = ["demo", *SPECS, *TORCHVISION_NAMES]
+    return [name for name in names if name.startswith(incomplete)]
+
+
+ModelOption = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME|PATH",
+        help="demo; a checkpoint's path; a size of RF-DETR, rf-detr-nano to rf-detr-large or rf-detr-seg-nano to "
+        "rf-detr-seg-2xlarge; or torchvision:NAME, as torchvision:maskrcnn_resnet50_fpn.",
+        autocompletion=complete_model,
+    ),
+]
+WeightsOption = Annotated[
+    Path | None, typer.Option(metavar="PATH", help="Checkpoint for a named model: .pt, .pth, .ckpt or .safetensors.")
+]
+DepthOption = Annotated[int, typer.Option(metavar="N", help="Batches in flight, 1 to 8.", rich_help_panel=ENGINE_PANEL)]
+ReportOption = Annotated[Path | None, typer.Option("--out", "-o", metavar="PATH", help="A JSON file for the report.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
-SizeOption = Annotated[str, typer.Option(help="312, 720p, 1080p or WIDTHxHEIGHT.")]
+SizeOption = Annotated[str, typer.Option(metavar="WIDTHxHEIGHT", help="Size in pixels; or 312, 720p or 1080p.")]
 
 
 def with_config(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -54,15 +74,28 @@ def _option(name: str) -> inspect.Parameter:
     """The option of a field of `EngineConfig`; its value is None if it is not given."""
     kind, text = typing.get_args(typing.get_type_hints(EngineConfig, include_extras=True)[name])
     value: type = str
-    flag, metavar = f"--{name.replace('_', '-')}", None
+    flag = f"--{name.replace('_', '-')}"
+    metavar: str | None = "NAME"
+    choices: Sequence[str] = ()
     if kind == bool | None:
-        flag, value = f"{flag}/--no-{name}", bool
+        flag, value, metavar = f"{flag}/--no-{name}", bool, None
     elif kind in (bool, int):
-        value = kind
+        value, metavar = kind, None if kind is bool else "N"
     elif typing.get_origin(kind) is Literal:
-        metavar = "|".join(typing.get_args(kind))
-    annotation = Annotated[value | None, typer.Option(flag, help=text, metavar=metavar)]  # type: ignore[valid-type]
+        choices = typing.get_args(kind)
+        metavar = "|".join(choices)
+    option = typer.Option(
+        flag, help=text, metavar=metavar, rich_help_panel=ENGINE_PANEL, autocompletion=completing(choices)
+    )
+    annotation = Annotated[value | None, option]  # type: ignore[valid-type]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def completing(choices: Sequence[str]) -> Callable[[str], list[str]] | None:
+    """A function that completes an option's value in the shell; None if there are no choices."""
+    if not choices:
+        return None
+    return lambda incomplete: [choice for choice in choices if choice.startswith(incomplete)]
 
 
 def parse_size(text: str) -> tuple[int, int]:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from maskjet.cli.commands import Command, Group
 from maskjet.cli.options import (
+    ENGINE_PANEL,
     DepthOption,
     ModelOption,
     ReportOption,
@@ -30,46 +32,89 @@ if TYPE_CHECKING:
     from maskjet.parity.dump import Dump
     from maskjet.parity.images import Images
 
-parity_app = typer.Typer(no_args_is_help=True, help="Compare the detections and the mAP of variants.")
+_EXAMPLES = """
+# Does bfloat16 find the same? Write down what each finds, then compare.
+maskjet parity dump exact.npz --count 4
+maskjet parity dump fast.npz --count 4 --precision bf16
+maskjet parity check exact.npz fast.npz
+"""
+_DUMP_EXAMPLES = """
+# On drawn streets, and on images of your own.
+maskjet parity dump exact.npz --count 4
+maskjet parity dump mine.npz --images frames/ --precision bf16
+"""
+_CHECK_EXAMPLES = """
+maskjet parity check exact.npz fast.npz
+maskjet parity check exact.npz fast.npz --pictures worst/ -o report.json
+"""
+_COCO_EXAMPLES = """
+maskjet parity coco exact.npz fast.npz
+maskjet parity coco exact.npz found.json --coco-dir streets -o report.json
+"""
+_GATE_EXAMPLES = """
+maskjet parity gate exact.npz fast.npz --max-unmatched 0.05 --max-dconf 0.2
+maskjet parity gate exact.npz fast.npz --max-dconf 0.2 --report page.html
+"""
+
+parity_app = typer.Typer(
+    cls=Group,
+    no_args_is_help=True,
+    help="Check that another model, setting or machine finds the same.",
+    epilog=_EXAMPLES,
+)
 _EXIT_BROKEN = 1
 
 ImagesOption = Annotated[
-    str | None, typer.Option("--images", help="Image, folder, glob or video; if not given, generated streets.")
+    str | None,
+    typer.Option("--images", metavar="SOURCE", help="Image, folder, glob or video; if not given, drawn streets."),
 ]
 CocoDirOption = Annotated[
     Path | None,
     typer.Option(
-        help="A COCO data set: annotations/instances_val2017.json and val2017/, or the output of traffic coco."
+        metavar="FOLDER",
+        help="A COCO data set: annotations/instances_val2017.json and val2017/, or the output of traffic coco.",
     ),
 ]
 _AgainOption = Annotated[
-    str | None, typer.Option("--images", help="The dumps' images, for pictures; generated streets need none.")
+    str | None,
+    typer.Option("--images", metavar="SOURCE", help="The dumps' images, for pictures; drawn streets need none."),
 ]
-CountOption = Annotated[int, typer.Option(help="Number of generated streets.")]
-SeedOption = Annotated[int, typer.Option(help="Seed of the first generated street.")]
-ResamplesOption = Annotated[int, typer.Option(help="Bootstrap resamples for the intervals; 0 leaves them out.")]
-_DumpArgument = Annotated[Path, typer.Argument(help="A file that parity dump wrote.")]
+CountOption = Annotated[int, typer.Option(metavar="N", help="Number of drawn streets.")]
+SeedOption = Annotated[int, typer.Option(metavar="N", help="Seed of the first drawn street.")]
+ResamplesOption = Annotated[
+    int, typer.Option(metavar="N", help="Bootstrap resamples for the intervals; 0 leaves them out.")
+]
+_ExpectedArgument = Annotated[Path, typer.Argument(metavar="EXPECTED", help="A file that parity dump wrote.")]
 
 
-@parity_app.command("dump")
+@parity_app.command("dump", cls=Command, epilog=_DUMP_EXAMPLES)
 @with_config("device", "precision", "engine", "compile", "implementation", "resample")
 def parity_dump(
-    out: Annotated[Path, typer.Argument(help="The file to write, .npz; repeat the command after an interruption.")],
+    out: Annotated[
+        Path,
+        typer.Argument(metavar="OUT", help="The file to write, .npz; repeat the command after an interruption."),
+    ],
     *,
     images: ImagesOption = None,
     coco_dir: CocoDirOption = None,
     count: CountOption = 50,
     size: SizeOption = "312",
     seed: SeedOption = FIRST_SEED,
-    name: Annotated[str | None, typer.Option(help="The variant's name in tables; if not given, the file's.")] = None,
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The variant's name in tables; if not given, the file's.")
+    ] = None,
     model: ModelOption = "demo",
     weights: WeightsOption = None,
     config: EngineConfig,
     depth: DepthOption = 1,
-    batch: Annotated[int, typer.Option(help="Largest batch, in images.")] = 1,
-    threshold: Annotated[float, typer.Option(help="Confidence that a detection must exceed, 0..1.")] = THRESHOLD,
+    batch: Annotated[
+        int, typer.Option(metavar="N", help="Largest batch, in images.", rich_help_panel=ENGINE_PANEL)
+    ] = 1,
+    threshold: Annotated[
+        float, typer.Option(metavar="NUMBER", help="Confidence that a detection must exceed, 0 to 1.")
+    ] = THRESHOLD,
 ) -> None:
-    """Write the detections of one variant on images to a file."""
+    """Write down what a model finds in images, to compare later."""
     from maskjet.model import read_network
     from maskjet.parity.dump import write_dump
     from maskjet.parity.variants import DetectorVariant
@@ -84,21 +129,32 @@ def parity_dump(
     print_result(f"wrote {sum(map(len, dump.found))} detections on {len(dump.names)} images to {out}{skipped}")
 
 
-@parity_app.command("check")
+@parity_app.command("check", cls=Command, epilog=_CHECK_EXAMPLES)
 def parity_check(
-    expected: _DumpArgument,
-    actual: Annotated[list[Path], typer.Argument(help="Dumps of the same images, each compared with the first.")],
+    expected: _ExpectedArgument,
+    actual: Annotated[
+        list[Path],
+        typer.Argument(metavar="ACTUAL", help="Dumps of the same images, each compared with the first."),
+    ],
     confidence: Annotated[
-        list[float] | None, typer.Option(help="Count also from this confidence up; may be repeated.")
+        list[float] | None,
+        typer.Option(metavar="NUMBER", help="Count also from this confidence up; may be repeated."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="A JSON file for the report; only with two dumps.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="PATH", help="A JSON file for the report; only with two dumps."),
+    ] = None,
     pictures: Annotated[
-        Path | None, typer.Option(help="A folder for pictures of the ten worst images; only with two dumps.")
+        Path | None,
+        typer.Option(metavar="FOLDER", help="A folder for pictures of the ten worst images; only with two dumps."),
     ] = None,
     images: _AgainOption = None,
     coco_dir: CocoDirOption = None,
 ) -> None:
-    """Pair the detections of dumps and report the differences; a difference is a result, not an error."""
+    """Compare what dumps found: matched, dropped and added detections.
+
+    A difference is a result, not an error.
+    """
     from maskjet.parity import check
     from maskjet.parity.dump import Dump
     from maskjet.parity.pictures import write_worst
@@ -121,15 +177,23 @@ def parity_check(
         print_result(f"wrote {len(written)} pictures to {pictures}")
 
 
-@parity_app.command("coco")
+@parity_app.command("coco", cls=Command, epilog=_COCO_EXAMPLES)
 def parity_coco(
-    results: Annotated[list[Path], typer.Argument(help="Dumps, or COCO results (.json) of any program.")],
+    results: Annotated[
+        list[Path], typer.Argument(metavar="RESULTS", help="Dumps, or COCO results (.json) of any program.")
+    ],
     coco_dir: CocoDirOption = None,
-    baseline: Annotated[str | None, typer.Option(help="The variant to compare with; the first if not given.")] = None,
+    baseline: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The variant to compare with; the first if not given.")
+    ] = None,
     resamples: ResamplesOption = RESAMPLES,
     out: ReportOption = None,
 ) -> None:
-    """Mean average precision of variants side by side: all, 50, 75, small, medium, large, with their differences."""
+    """Compare the accuracy (COCO mAP) of variants.
+
+    Average precision for all IoUs, 0.5 and 0.75, and for small, medium and large things; the differences, with
+    bootstrap intervals.
+    """
     from maskjet.parity.coco_files import read_results_file
     from maskjet.parity.dump import Dump
     from maskjet.parity.numbering import compare_names
@@ -158,21 +222,24 @@ def parity_coco(
     _warn(report.notes)
 
 
-@parity_app.command("gate")
+@parity_app.command("gate", cls=Command, epilog=_GATE_EXAMPLES)
 def parity_gate(
-    expected: _DumpArgument,
-    actual: _DumpArgument,
+    expected: _ExpectedArgument,
+    actual: Annotated[Path, typer.Argument(metavar="ACTUAL", help="Another, of the same images.")],
     max_unmatched: Annotated[
-        float | None, typer.Option(help="Largest share of detections without a counterpart, 0..1.")
+        float | None,
+        typer.Option(metavar="NUMBER", help="Largest share of detections without a counterpart, 0 to 1."),
     ] = None,
-    max_dconf: Annotated[float | None, typer.Option(help="Largest difference in confidence of a pair, 0..1.")] = None,
-    max_dap: Annotated[float | None, typer.Option(help="Largest difference in mAP, 0..1.")] = None,
+    max_dconf: Annotated[
+        float | None, typer.Option(metavar="NUMBER", help="Largest difference in confidence of a pair, 0 to 1.")
+    ] = None,
+    max_dap: Annotated[float | None, typer.Option(metavar="NUMBER", help="Largest difference in mAP, 0 to 1.")] = None,
     images: _AgainOption = None,
     coco_dir: CocoDirOption = None,
     resamples: ResamplesOption = RESAMPLES,
-    report: Annotated[Path | None, typer.Option(help="An HTML page with tables and pictures.")] = None,
+    report: Annotated[Path | None, typer.Option(metavar="PATH", help="An HTML page with tables and pictures.")] = None,
 ) -> None:
-    """Check that two dumps differ by no more than some limits, for CI; exits with 1 if one is broken."""
+    """Fail with exit code 1 if two dumps differ too much, for CI."""
     from maskjet.parity import check, gate
     from maskjet.parity.dump import Dump
     from maskjet.parity.page import write_page

@@ -2,193 +2,197 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Generator, Sequence
-from contextlib import ExitStack, closing, suppress
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from maskjet.cli import signals
-from maskjet.cli.options import (
-    DepthOption,
-    JsonOption,
-    ModelOption,
-    WeightsOption,
-    print_result,
-    progress,
-    with_config,
-)
-from maskjet.config import DEFAULT_THRESHOLD, EngineConfig
+from maskjet.cli.choosing import ClassesOption, ThresholdOption, load_model, parse_thresholds
+from maskjet.cli.drawing import with_style
+from maskjet.cli.options import ENGINE_PANEL, DepthOption, ModelOption, WeightsOption, with_config
+from maskjet.cli.runs import Run, run_in_turn, run_together
+from maskjet.cli.summary import SourceSummary
+from maskjet.config import EngineConfig
 from maskjet.errors import InputError, OutputError
-from maskjet.printing import printable
 
 if TYPE_CHECKING:
-    from maskjet.detections import Detections
-    from maskjet.media.frames import Frame, Source
-    from maskjet.media.sinks import Outputs, Sinks
+    from maskjet.media.frames import UnopenedSource
 
-_EXIT_STRICT = 1
-EPILOG = (
-    "Exit codes: 0 done; 1 a frame could not be decoded (--strict); 2 wrong usage; 3 a source or checkpoint can't be "
-    "read; 4 an output can't be written; 5 the device failed; 128 + n ended by signal n (130 Ctrl-C, 143 SIGTERM), "
-    "with whole outputs."
-)
+_EXIT_STRICT, _EXIT_FAILED = 1, 3
+_FRAMES_PANEL = "Options of the source"
+EPILOG = """
+# Draw what is found into a copy of a video; list it, frame by frame, as JSON.
+maskjet run street.mp4 -o found.mp4 -o found.jsonl
+# Certain cars and buses alone, five seconds of every other frame, on stdout.
+maskjet run street.mp4 --classes car,bus --threshold 0.6 \\
+    --start 0:01 --every 2 --limit 60 -o -
+# Each video of a folder and its sub-folders; go on where it was broken off.
+maskjet run videos --recursive --skip-existing -o 'found/{}.mp4'
+# RF-DETR on two cameras at once.
+maskjet run 0 1 --model rf-detr-seg-nano --weights nano.pt -o 'out/{}.mp4'
 
-
-@dataclass
-class Summary:
-    """Statistics of a run so far."""
-
-    frames: int = 0
-    """Frames detected on and written."""
-    detections: int = 0
-    """Detections in all of them."""
-    left_out: int = 0
-    """Detections not written because their box or confidence is not finite."""
-    bad_frames: Sequence[str] = ()
-    """One line per frame that could not be decoded."""
-    dropped: int = 0
-    """Frames skipped because newer ones had arrived."""
-    seconds: float = 0.0
-    """Seconds from the request for the first frame to the last write."""
-    fps: float = 0.0
-    """Frames per second over `seconds`, decoding and writing included."""
-    outputs: Sequence[str] = ()
-    """Paths of the outputs, with ".partial" in their names if an error ended the run."""
-    is_interrupted: bool = False
-    """Whether a signal ended the run early."""
-    error: str | None = None
-    """Message of the error that ended the run early, if any."""
-
-    def __str__(self) -> str:
-        state = "failed" if self.error is not None else "interrupted" if self.is_interrupted else "done"
-        lines = [f"{self.frames} frames, {self.detections} detections in {self.seconds:.1f} s: {self.fps:.1f} frames/s"]
-        lines += [f"  {self.dropped} frames dropped, newer ones had come"] if self.dropped else []
-        lines += [f"  {self.left_out} detections left out, they are not finite"] if self.left_out else []
-        lines += [f"  bad frame: {printable(reason)}" for reason in self.bad_frames]
-        lines += [f"  wrote {printable(output)}" for output in self.outputs]
-        return "\n".join([state, *lines])
+Exit codes: 0 done; 1 a frame could not be decoded (--strict); 2 wrong usage; 3 a source or checkpoint can't be read,
+be it one of several; 4 an output can't be written; 5 the device failed; 128 + n ended by signal n (130 Ctrl-C, 143
+SIGTERM), with whole outputs.
+"""
 
 
+@with_style
 @with_config(
     *("device", "precision", "engine", "compile", "implementation", "resample", "max_detections", "nvtx"),
 )
 def run(
     source: Annotated[
-        list[str], typer.Argument(help="Image, folder, glob, video, camera number or URL; several run side by side.")
-    ],
-    out: Annotated[
         list[str],
-        typer.Option(
-            help="Video, .jsonl, .json (COCO) or folder of images; may be repeated. {} becomes the source's name; with "
-            "several sources all but .jsonl need it. Until a file is whole it has .partial in its name."
+        typer.Argument(
+            metavar="SOURCE",
+            help="Image, folder, glob, video, camera number or URL. Each video of a folder or glob is a source of its "
+            "own, its images are one. Files are read one after another, cameras and URLs side by side.",
+            show_default=False,
         ),
     ],
+    out: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="PATH",
+            help="Video (.mp4, .mkv, .mov, .webm), .jsonl, .csv, .json (COCO), a folder of images, or one in .yolo for "
+            "labels; - for JSON lines on stdout. May be repeated. {} becomes the source's name; with several sources "
+            "all but .jsonl and .csv need it. Until a file is whole it has .partial in its name.",
+        ),
+    ] = None,
     *,
+    show: Annotated[bool, typer.Option("--show", help="Show the frames in a window; q or Esc ends the run.")] = False,
     model: ModelOption = "demo",
     weights: WeightsOption = None,
-    config: EngineConfig,
-    threshold: Annotated[float, typer.Option(help="Confidence that detections must exceed, 0..1.")] = DEFAULT_THRESHOLD,
-    classes: Annotated[str | None, typer.Option(help="Names of the classes to report, separated by commas.")] = None,
-    depth: DepthOption = 2,
-    batch: Annotated[
-        int | None, typer.Option(help="Most frames the network sees at once; by default one of each source, up to 8.")
+    threshold: ThresholdOption = None,
+    classes: ClassesOption = None,
+    every: Annotated[
+        int, typer.Option(metavar="N", help="Take one frame in N.", rich_help_panel=_FRAMES_PANEL, show_default=False)
+    ] = 1,
+    start: Annotated[
+        str,
+        typer.Option(
+            metavar="N|TIME",
+            help="First frame to take: its number from 0, or a time such as 12.5s, 1:02 or 1:02:03.5.",
+            rich_help_panel=_FRAMES_PANEL,
+            show_default=False,
+        ),
+    ] = "0",
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", help="Most frames to take of a source.", rich_help_panel=_FRAMES_PANEL)
     ] = None,
+    recursive: Annotated[
+        bool, typer.Option("--recursive", help="Search the sub-folders of folders.", rich_help_panel=_FRAMES_PANEL)
+    ] = False,
+    skip_existing: Annotated[
+        bool,
+        typer.Option(
+            "--skip-existing",
+            help="Leave out files whose outputs all exist; their names need {}, or are folders of images. Those of a "
+            "file that Ctrl-C breaks off keep .partial in their names.",
+            rich_help_panel=_FRAMES_PANEL,
+        ),
+    ] = False,
+    side_by_side: Annotated[
+        bool,
+        typer.Option(
+            "--side-by-side",
+            help="Read files side by side, too, all at once: a frame of each is in a batch, which is faster on a GPU.",
+            rich_help_panel=_FRAMES_PANEL,
+        ),
+    ] = False,
     drop_late: Annotated[
         bool,
         typer.Option(
-            "--drop-late", help="Drop late frames of live sources in favour of the newest one, and count them."
+            "--drop-late",
+            help="Drop late frames of live sources in favour of the newest one, and count them.",
+            rich_help_panel=_FRAMES_PANEL,
         ),
     ] = False,
+    style: Any,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if a frame could not be decoded.")] = False,
-    as_json: JsonOption = False,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Print the summary as JSON: on stdout, or in one line on stderr with --out -."),
+    ] = False,
+    config: EngineConfig,
+    depth: DepthOption = 2,
+    batch: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Most frames the network sees at once; by default one of each source, up to 8.",
+            rich_help_panel=ENGINE_PANEL,
+        ),
+    ] = None,
 ) -> None:
-    """Detect on every frame of one source or several and write the results."""
-    from maskjet.media.frames import open_source, split_sources
-    from maskjet.media.sinks import check_outputs
-    from maskjet.model import Model, read_network
+    """Find things in images and video; write video, JSON or pictures."""
+    from maskjet.media.expansion import expand_sources
+    from maskjet.media.selection import select_frames
 
-    if as_json and "-" in out:
-        raise InputError("--json must not go with --out -: both print to stdout. Write the results to a file.")
-    names = [name.strip() for name in classes.split(",")] if classes else None
-    summary, stop = Summary(), signals.Stop()
+    outs = out or []
+    if not outs and not show:
+        raise InputError(
+            "--out must name at least one output, or --show be given, got neither: for example -o out.mp4."
+        )
+    select_frames(every, start, limit)
+    everywhere, by_class = parse_thresholds(threshold)
+    is_together = side_by_side or (len(source) > 1 and any(map(_is_live, source)))
+    if skip_existing and is_together:
+        raise InputError("skip_existing must be False for sources that are read side by side.")
+    job = Run(
+        load=partial(load_model, model, weights, config, threshold=everywhere, classes=classes),
+        selecting={"every": every, "start": start, "limit": limit},
+        streaming={"depth": depth, "batch": batch, "drop_late": drop_late, "threshold": by_class or None},
+        style=style(),
+        shows=show,
+        skips_existing=skip_existing,
+    )
     try:
-        with ExitStack() as stack:
-            given = source if len(source) == 1 else split_sources(source)  # a list of images is one source
-            sources = [stack.enter_context(open_source(one)) for one in given]
-            outputs = check_outputs(out, sources)
-            runner = Model(read_network(model, weights), config, threshold=threshold, classes=names)
-            stack.enter_context(runner)
-            # This checks the last options and may compile for seconds. Outputs are opened only afterwards.
-            streamed = sources[0] if len(sources) == 1 else sources
-            results = runner.stream(streamed, depth=depth, batch=batch, drop_late=drop_late, stop=stop.event)
-            _write(results, sources, outputs, summary, stop)
+        found = expand_sources(source[0] if len(source) == 1 else list(source), recursive=recursive)
+        (_run_together if is_together else _run_in_turn)(job, found, outs)
     except Exception:
-        if summary.frames or summary.outputs:
+        if job.summary.frames or job.summary.outputs:
             with suppress(OutputError):
-                print_result(asdict(summary) if as_json else summary)
+                job.summary.show(as_json=as_json, stdout_is_taken="-" in outs)
         raise
-    print_result(asdict(summary) if as_json else summary)
-    if stop.number is not None:
-        raise typer.Exit(signals.exit_code(stop.number))
-    if strict and summary.bad_frames:
+    job.summary.show(as_json=as_json, stdout_is_taken="-" in outs)
+    if job.stop.number is not None:
+        raise typer.Exit(signals.exit_code(job.stop.number))
+    if job.summary.failed:
+        raise typer.Exit(_EXIT_FAILED)
+    if strict and job.summary.bad_frames:
         raise typer.Exit(_EXIT_STRICT)
 
 
-def _write(
-    results: Generator[tuple[Frame, Detections]],
-    sources: Sequence[Source],
-    outputs: Outputs,
-    summary: Summary,
-    stop: signals.Stop,
-) -> None:
-    """Write results to the outputs and count them in the summary, until the end or a signal."""
-    from maskjet import process
+def _is_live(source: str) -> bool:
+    """Whether a source is a camera or a URL, which does not wait for others to end."""
+    from maskjet.media.containers import is_stream
 
-    sinks: Sinks | None = None
-    start = time.perf_counter()
-    try:
-        with (
-            signals.stopping(stop),
-            closing(results),
-            process.garbage_frozen(),
-            progress("detecting", _total_length(sources)) as advance,
-            outputs.open() as sinks,  # closed first: sources may take seconds to close
-        ):
-            for frame, detections in results:
-                sinks.write(frame, detections)
-                summary.frames += 1
-                summary.detections += len(detections)
-                advance()
-                if stop.number is not None:
-                    break
-            if stop.number is not None and not summary.frames:
-                sinks.abandon()  # an existing output is worth more than an empty one
-    except Exception as error:
-        summary.error = str(error)
-        raise
-    finally:
-        summary.seconds = time.perf_counter() - start
-        summary.fps = summary.frames / summary.seconds
-        summary.bad_frames = _bad_frames(sources)
-        summary.dropped = sum(source.frames_dropped for source in sources)
-        summary.is_interrupted = stop.number is not None
-        if sinks is not None:
-            summary.outputs, summary.left_out = list(sinks.paths), sinks.left_out
+    return source.isdecimal() or is_stream(source)
 
 
-def _total_length(sources: Sequence[Source]) -> int | None:
-    """Number of frames of all sources together; None if one's is unknown."""
-    lengths = [source.length for source in sources if source.length is not None]
-    return sum(lengths) if len(lengths) == len(sources) else None
+def _run_together(job: Run, found: Sequence[UnopenedSource], outs: Sequence[str]) -> None:
+    from maskjet.media.sinks import check_outputs
+
+    with ExitStack() as stack:
+        sources = [stack.enter_context(each.open(**job.selecting)) for each in found]
+        run_together(job, sources, check_outputs(outs, sources, style=job.style) if outs else None)
 
 
-def _bad_frames(sources: Sequence[Source]) -> list[str]:
-    """One line per bad frame, with the source's name if there are several sources."""
-    return [
-        f"{source.name}: frame {index}: {reason}" if len(sources) > 1 else f"frame {index}: {reason}"
-        for source in sources
-        for index, reason in source.bad_frames
-    ]
+def _run_in_turn(job: Run, found: Sequence[UnopenedSource], outs: Sequence[str]) -> None:
+    from maskjet.cli.skipping import leave_out_finished
+    from maskjet.media.selection import select_frames
+    from maskjet.media.sinks import check_outputs
+
+    job.summary.sources = [SourceSummary(each.name) for each in found]
+    outputs = check_outputs(outs, found, style=job.style) if outs else None
+    left: Sequence[UnopenedSource | None] = found
+    if job.skips_existing and outputs is not None:
+        left = leave_out_finished(found, outputs, select_frames(**job.selecting))
+    run_in_turn(job, left, outputs)

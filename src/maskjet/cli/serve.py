@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
+from maskjet.cli.choosing import load_model
 from maskjet.cli.options import WeightsOption, print_result, with_config
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError
@@ -23,8 +24,8 @@ from maskjet.serve.settings import NAMES, Settings
 EPILOG = """
 # Serve the built-in model on this machine, at http://127.0.0.1:8000.
 maskjet serve
-# Serve two models to other machines, which need the token.
-MASKJET_TOKEN=secret maskjet serve --model cars=cars.pt --model demo --host 0.0.0.0
+# Serve two models to other machines, which send the token in MASKJET_TOKEN.
+maskjet serve --model demo --model cars=cars.pt --host 0.0.0.0
 """
 _TOKEN = "MASKJET_TOKEN"
 
@@ -49,14 +50,16 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
 
 def _option(name: str) -> inspect.Parameter:
     """The option of a field of `Settings`; its value is None if it is not given."""
+    kind: Any
     kind, text = typing.get_args(typing.get_type_hints(Settings, include_extras=True)[name])
     if isinstance(kind, types.UnionType):
         kind = typing.get_args(kind)[0]
     default = getattr(Settings, name)
     if kind is not bool and default is not None:
         text = f"{text} [default: {default}]"
+    metavar = {bool: None, int: "N", float: "SECONDS", str: "TEXT"}[kind]
     flag = f"--{name.replace('_', '-')}"
-    option = typer.Option(flag, help=text, show_default=False)
+    option = typer.Option(flag, help=text, metavar=metavar, show_default=False)
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
     )
@@ -78,10 +81,12 @@ def serve(
     config: EngineConfig,
     settings: Settings,
 ) -> None:
-    """Serve models over HTTP: POST /v1/predict answers images with what is found in them."""
+    """Serve models over HTTP.
+
+    POST /v1/predict answers an image with what is found in it; /docs has more.
+    """
     check_extra()
     from maskjet import process
-    from maskjet.model import Model, read_network
     from maskjet.serve import create_app, server
 
     chosen = parse_models(model or ["demo"])
@@ -89,9 +94,7 @@ def serve(
         raise InputError("weights must go with one model, got several; give each as NAME=PATH.")
     with ExitStack() as stack:
         listener = stack.enter_context(server.listen(settings))
-        models = {
-            name: stack.enter_context(Model(read_network(what, weights), config)) for name, what in chosen.items()
-        }
+        models = {name: stack.enter_context(load_model(what, weights, config)) for name, what in chosen.items()}
         stack.enter_context(process.garbage_frozen())
         app = create_app(models, settings)
         names = ", ".join(models)

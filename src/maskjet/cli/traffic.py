@@ -7,20 +7,39 @@ from typing import Annotated
 
 import typer
 
+from maskjet.cli.commands import Command, Group
 from maskjet.cli.options import SizeOption, parse_size, print_result, progress
 
-traffic_app = typer.Typer(no_args_is_help=True, help="Synthetic street scenes with exact masks.")
+_EXAMPLES = """
+maskjet traffic video street.mp4
+maskjet traffic coco streets --images 20
+"""
+_VIDEO_EXAMPLES = """
+maskjet traffic video street.mp4
+maskjet traffic video quiet.mp4 --size 640x360 --frames 100 --density 0.3
+"""
+_COCO_EXAMPLES = """
+maskjet traffic coco streets
+maskjet traffic coco streets --images 20 --annotations polygon
+"""
+
+traffic_app = typer.Typer(
+    cls=Group,
+    no_args_is_help=True,
+    help="Draw streets to test with: a video, or images with exact masks.",
+    epilog=_EXAMPLES,
+)
 
 
-@traffic_app.command("video")
+@traffic_app.command("video", cls=Command, epilog=_VIDEO_EXAMPLES)
 def traffic_video(
-    path: Annotated[Path, typer.Argument(help="Path of the .mp4 to write.")],
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="The .mp4 to write.")],
     size: SizeOption = "720p",
-    frames: Annotated[int, typer.Option(help="Number of frames.")] = 538,
-    seed: Annotated[int, typer.Option(help="Random seed: same seed, same bytes.")] = 0,
-    density: Annotated[float, typer.Option(help="Traffic density: 1 is lively, 0 empty.")] = 1.0,
+    frames: Annotated[int, typer.Option(metavar="N", help="Number of frames.")] = 538,
+    seed: Annotated[int, typer.Option(metavar="N", help="Random seed: same seed, same bytes.")] = 0,
+    density: Annotated[float, typer.Option(metavar="NUMBER", help="Traffic density: 1 is lively, 0 empty.")] = 1.0,
 ) -> None:
-    """Write a video of a street."""
+    """Draw a video of a street, to try maskjet on."""
     from maskjet.traffic import write_video
 
     with progress("drawing", frames) as advance:
@@ -28,15 +47,17 @@ def traffic_video(
     print_result(f"wrote {path}")
 
 
-@traffic_app.command("coco")
+@traffic_app.command("coco", cls=Command, epilog=_COCO_EXAMPLES)
 def traffic_coco(
-    directory: Annotated[Path, typer.Argument(help="The folder to write; images and annotations.json go into it.")],
-    images: Annotated[int, typer.Option(help="Number of images.")] = 100,
+    directory: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="The folder to write; images and annotations.json go into it.")
+    ],
+    images: Annotated[int, typer.Option(metavar="N", help="Number of images.")] = 100,
     size: SizeOption = "720p",
-    seed: Annotated[int, typer.Option(help="Random seed: same seed, same bytes.")] = 0,
-    annotations: Annotated[str, typer.Option(help="Form of the masks: rle or polygon.")] = "rle",
+    seed: Annotated[int, typer.Option(metavar="N", help="Random seed: same seed, same bytes.")] = 0,
+    annotations: Annotated[str, typer.Option(metavar="rle|polygon", help="Form of the masks.")] = "rle",
 ) -> None:
-    """Write a data set in COCO's format."""
+    """Draw images of streets with exact masks, in COCO's format."""
     from maskjet.traffic import write_coco
 
     with progress("drawing", images) as advance:

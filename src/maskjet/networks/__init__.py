@@ -15,7 +15,6 @@ from maskjet.errors import InputError
 if TYPE_CHECKING:
     from maskjet.config import EngineConfig
     from maskjet.engine.steps import Postprocessing, Steps
-    from maskjet.networks.rfdetr.network import RFDETR
     from maskjet.spec import ModelSpec, TwoStageSpec
 
 _FAMILIES = ("rfdetr", "torchvision")  # in the order in which they are asked
@@ -62,10 +61,13 @@ class Family(Protocol):
 def find_family(model: object) -> Family:
     """Find the family of a network, or of an argument of `maskjet.load`; imports no further families.
 
+    A name that starts with a family's and a colon, as "torchvision:maskrcnn_resnet50_fpn", is that family's.
+
     Raises:
         InputError: No family serves it.
     """
-    for name in _FAMILIES:
+    prefix, colon, _ = model.partition(":") if isinstance(model, str) else ("", "", "")
+    for name in (prefix,) if colon and prefix in _FAMILIES else _FAMILIES:
         family: Any = import_module(f"maskjet.networks.{name}.family")
         if family.serves(model):
             found: Family = family
@@ -73,7 +75,7 @@ def find_family(model: object) -> Family:
     raise InputError(f"model must be a name, a path or a torchvision detector, got a {type(model).__name__}.")
 
 
-def read_network(model: str | os.PathLike[str], weights: str | os.PathLike[str] | None = None) -> RFDETR:
+def read_network(model: str | os.PathLike[str], weights: str | os.PathLike[str] | None = None) -> Any:
     """Find and read the network that `maskjet.load` is asked for by a name or a path.
 
     Args:
@@ -81,12 +83,10 @@ def read_network(model: str | os.PathLike[str], weights: str | os.PathLike[str] 
         weights: Path of the named size's checkpoint.
 
     Returns:
-        The network in eval mode, float32, on the CPU.
+        The network in eval mode, float32, on the CPU, of its family's class.
 
     Raises:
         InputError: Neither a known name nor a file; or a name without weights, or weights without a name.
         CheckpointError: The weights are missing, truncated, foreign or of another size.
     """
-    from maskjet.networks.rfdetr import family
-
-    return family.load(model, weights)
+    return find_family(model).load(model, weights)

@@ -85,7 +85,7 @@ class Street:
         density: Traffic density: 1 is lively, 0 empty.
 
     Raises:
-        InputError: A size below 16 pixels or a negative density.
+        InputError: A size below 16 pixels, or a negative density or seed.
     """
 
     def __init__(self, seed: int = 0, size_hw: tuple[int, int] = (720, 1280), *, density: float = 1.0) -> None:
@@ -94,6 +94,7 @@ class Street:
         limits.check("image_pixels", math.prod(size_hw), f"size_hw {tuple(size_hw)} has")
         if density < 0:
             raise InputError(f"density must be at least 0, got {density}.")
+        _check_seed(seed)
         random = np.random.default_rng([seed, 7])
         self.seed = seed
         self._layout = _random_layout(random)
@@ -203,12 +204,18 @@ def sample(seed: int, *, size_hw: tuple[int, int] = (720, 1280)) -> TrafficFrame
     """Draw one still of a random street; different seeds give unrelated stills.
 
     Args:
-        seed: Random seed of the street and the moment.
+        seed: Random seed of the street and the moment, at least 0.
         size_hw: (height, width) in pixels, at least 16 a side.
     """
+    _check_seed(seed)
     random = np.random.default_rng([seed, 5])
     street = Street(seed, size_hw, density=float(random.uniform(0.35, 1.4)))
     return street.frame(int(random.integers(0, 100_000)))
+
+
+def _check_seed(seed: int) -> None:
+    if seed < 0:
+        raise InputError(f"seed must be at least 0, got {seed}.")
 
 
 def _random_layout(random: np.random.Generator) -> scenery.Layout:

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from maskjet.errors import InputError
+from maskjet.media.drawing import DrawStyle
 from maskjet.media.frames import Source
 from maskjet.media.sinks.coco import CocoJson
 from maskjet.media.sinks.labels import YoloLabels
@@ -39,7 +40,7 @@ __all__ = [
 ]
 
 
-def open_sinks(outs: Sequence[str], *, fps: float | None = None) -> Sinks:
+def open_sinks(outs: Sequence[str], *, fps: float | None = None, style: DrawStyle | None = None) -> Sinks:
     """Open one sink per output path, chosen by its suffix.
 
     Args:
@@ -48,6 +49,7 @@ def open_sinks(outs: Sequence[str], *, fps: float | None = None) -> Sinks:
             folder in .yolo for YOLO labels. Missing folders are made, existing files replaced once the new ones are
             whole.
         fps: Frames per second of videos whose frames have no times; None for 30.
+        style: What is drawn in video and images; None for everything.
 
     Returns:
         One sink that writes to all of them.
@@ -63,13 +65,15 @@ def open_sinks(outs: Sequence[str], *, fps: float | None = None) -> Sinks:
     with ExitStack() as undo:
         sinks: list[Sink] = []
         for out in outs:
-            sinks.append(open_sink(out, fps=fps, taken=taken))
+            sinks.append(open_sink(out, fps=fps, taken=taken, style=style))
             undo.callback(sinks[-1].abandon)
         undo.pop_all()
     return Sinks(sinks)
 
 
-def open_sinks_by_source(outs: Sequence[str], sources: Sequence[Source]) -> SinksBySource:
+def open_sinks_by_source(
+    outs: Sequence[str], sources: Sequence[Source], *, style: DrawStyle | None = None
+) -> SinksBySource:
     """Open the sinks of sources read side by side: one per source if the path has `{}`, else one for all sources.
 
     Args:
@@ -78,6 +82,7 @@ def open_sinks_by_source(outs: Sequence[str], sources: Sequence[Source]) -> Sink
             "_", and equal names get a number. With several sources only JSON lines and CSV may lack `{}`; they have the
             frame's "stream" only if sources were opened with the same name.
         sources: At least one, in the order of `Frame.stream`. None of their files is overwritten.
+        style: What is drawn in video and images; None for everything.
 
     Returns:
         One sink that writes each frame to the sinks of its source.
@@ -87,4 +92,4 @@ def open_sinks_by_source(outs: Sequence[str], sources: Sequence[Source]) -> Sink
             are several sources.
         OutputError: An output can't be written.
     """
-    return check_outputs(outs, sources).open()
+    return check_outputs(outs, sources, style=style).open()

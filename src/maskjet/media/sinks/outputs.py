@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, count
 from pathlib import Path
 from typing import Literal
@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from maskjet.errors import InputError, OutputError
 from maskjet.files import naming
+from maskjet.media.drawing import DrawStyle
 from maskjet.media.frames import Source, UnopenedSource
 from maskjet.media.images import IMAGE_SUFFIXES
 from maskjet.media.sinks import labels, pictures, video
@@ -42,6 +43,8 @@ class Outputs:
     """Per source, paths that take its frames alone."""
     sources: Sequence[AnySource]
     """All sources, in the order of `Frame.stream`."""
+    style: DrawStyle = field(default_factory=DrawStyle)
+    """What is drawn in annotated video and images, and in which colours."""
 
     def open(self) -> SinksBySource:
         """Open a sink for every path, for sources that are open and read side by side.
@@ -77,13 +80,15 @@ class Outputs:
     def _opener(self) -> Callable[[Iterable[tuple[str, AnySource]]], list[Sink]]:
         """A function that opens paths, all or none; what one call takes, no later one gets."""
         taken: set[Path] = set()
-        files, tells_streams = set(_identities(self.sources)), self._tells_streams
+        files, tells_streams, style = set(_identities(self.sources)), self._tells_streams, self.style
 
         def open_all(pairs: Iterable[tuple[str, AnySource]]) -> list[Sink]:
             with ExitStack() as undo:
                 sinks: list[Sink] = []
                 for out, source in pairs:
-                    sinks.append(open_sink(out, source, taken=taken, files=files, tells_streams=tells_streams))
+                    sinks.append(
+                        open_sink(out, source, taken=taken, files=files, tells_streams=tells_streams, style=style)
+                    )
                     undo.callback(sinks[-1].abandon)
                 undo.pop_all()
             return sinks
@@ -105,6 +110,7 @@ def open_sink(
     taken: set[Path],
     files: Collection[FileId] = (),
     tells_streams: bool = False,
+    style: DrawStyle | None = None,
 ) -> Sink:
     """Open one output.
 
@@ -115,18 +121,19 @@ def open_sink(
         taken: Paths taken by other sinks, for `AnnotatedImages`.
         files: Source files not to be overwritten, for `AnnotatedImages`.
         tells_streams: Whether lines state the frame's stream, for `JsonLines`.
+        style: What is drawn in video and images; None for everything.
 
     Raises:
         OutputError: The output can't be written.
     """
     kind = kind_of(out)
-    root = None if source is None else source.root
+    root, style = None if source is None else source.root, style or DrawStyle()
     if kind == "images":
-        return AnnotatedImages(out, taken=taken, sources=files, root=root)
+        return AnnotatedImages(out, taken=taken, sources=files, root=root, style=style)
     if kind == "labels":
         return YoloLabels(out, taken=taken, root=root)
     if kind == "video":
-        return AnnotatedVideo(out, fps, source if isinstance(source, Source) else None)
+        return AnnotatedVideo(out, fps, source if isinstance(source, Source) else None, style=style)
     if kind == "table":
         return CsvTable(out, tells_streams=tells_streams)
     if out == "-":
@@ -136,12 +143,13 @@ def open_sink(
     return CocoJson(out)
 
 
-def check_outputs(outs: Sequence[str], sources: Sequence[AnySource]) -> Outputs:
+def check_outputs(outs: Sequence[str], sources: Sequence[AnySource], *, style: DrawStyle | None = None) -> Outputs:
     """Check, without opening or making anything, that outputs can be written, are distinct and are no source.
 
     Args:
         outs: Paths, as in `open_sinks_by_source`.
         sources: Sources, in the order of `Frame.stream`; open, or as `expand_sources` finds them.
+        style: What is drawn in video and images; None for everything.
 
     Raises:
         InputError: An output is invalid, as in `open_sinks_by_source`.
@@ -160,7 +168,7 @@ def check_outputs(outs: Sequence[str], sources: Sequence[AnySource]) -> Outputs:
     stems = unique_stems([source.name for source in sources], [source.root for source in sources])
     owned = [[template.replace(PLACEHOLDER, stem) for template in templates] for stem in stems]
     check_paths([*shared, *chain.from_iterable(owned)], sources)
-    outputs = Outputs(shared, owned, sources)
+    outputs = Outputs(shared, owned, sources, style or DrawStyle())
     _check_pictures(outputs)
     return outputs
 

@@ -12,13 +12,14 @@ import cv2
 from maskjet.detections import Detections
 from maskjet.errors import InputError, OutputError
 from maskjet.files import Part, naming
-from maskjet.media.drawing import draw
+from maskjet.media.drawing import DrawStyle, draw
 from maskjet.media.frames import Frame
 from maskjet.media.images import IMAGE_SUFFIXES
 from maskjet.media.sinks.sink import Sink
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
 """Suffixes of annotated images."""
+_STYLE = DrawStyle()
 FileId = tuple[int, int]
 """Device and inode numbers, which identify a file."""
 
@@ -75,6 +76,7 @@ class AnnotatedImages(Sink):
         taken: Paths of pictures that other sinks write; own ones are added.
         sources: Files that must not be overwritten.
         root: Folder whose sub-folders are kept; see `Source.root`.
+        style: What is drawn, and in which colours.
 
     Raises:
         OutputError: The folder can't be written to.
@@ -87,8 +89,10 @@ class AnnotatedImages(Sink):
         taken: set[Path] | None = None,
         sources: Collection[FileId] = (),
         root: Path | None = None,
+        style: DrawStyle = _STYLE,
     ) -> None:
         self._names = PictureNames(path, set() if taken is None else taken, root=root)
+        self._style = style
         self._sources = sources
         with naming(path):
             self._names.folder.mkdir(parents=True, exist_ok=True)
@@ -100,7 +104,7 @@ class AnnotatedImages(Sink):
         path = self._names.take(frame.name, frame.index)
         with naming(str(path)):
             self._check_is_no_source(path, frame)
-        pixels = cv2.cvtColor(draw(frame.image, detections), cv2.COLOR_RGB2BGR)
+        pixels = cv2.cvtColor(draw(frame.image, detections, self._style), cv2.COLOR_RGB2BGR)
         try:
             _, data = cv2.imencode(path.suffix, pixels, [cv2.IMWRITE_JPEG_QUALITY, 92])
         except cv2.error as error:  # a JPEG has at most 65,500 pixels a side

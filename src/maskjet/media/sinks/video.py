@@ -18,7 +18,7 @@ from maskjet.detections import Detections
 from maskjet.errors import InputError, OutputError
 from maskjet.files import Part, naming
 from maskjet.media.colours import Look, guess_look
-from maskjet.media.drawing import draw
+from maskjet.media.drawing import DrawStyle, draw
 from maskjet.media.frames import Frame, Source
 from maskjet.media.sinks.audio import AudioTrack, open_audio
 from maskjet.media.sinks.sink import Sink
@@ -36,6 +36,7 @@ _CONTAINERS: Mapping[str, tuple[str, Mapping[str, str]]] = {
 }
 """FFmpeg's format by suffix, and options that keep a file playable, but for its last second, while it is written."""
 SUFFIXES = tuple(_CONTAINERS)
+_STYLE = DrawStyle()
 
 _DEFAULT_FPS = 30.0
 _LOWEST_FPS, _HIGHEST_FPS = 0.001, 1000.0  # a rate outside is taken as wrong
@@ -66,15 +67,22 @@ class AnnotatedVideo(Sink):
         fps: Frames per second for frames without times; None for the source's rate, or 30.
         source: Source whose colours, pixel aspect ratio and audio the video gets; they are read with the first frame.
         with_audio: Whether the source's audio is copied.
+        style: What is drawn, and in which colours.
 
     Raises:
         OutputError: The file can't be opened.
     """
 
     def __init__(
-        self, path: str, fps: float | None = None, source: Source | None = None, *, with_audio: bool = True
+        self,
+        path: str,
+        fps: float | None = None,
+        source: Source | None = None,
+        *,
+        with_audio: bool = True,
+        style: DrawStyle = _STYLE,
     ) -> None:
-        self._path = path
+        self._path, self._style = path, style
         self._source = source
         fps = fps or (source and source.fps) or _DEFAULT_FPS
         self._fps = fps if _LOWEST_FPS <= fps <= _HIGHEST_FPS else _DEFAULT_FPS
@@ -95,7 +103,7 @@ class AnnotatedVideo(Sink):
         """Draw and encode one frame."""
         if self._part is None:
             raise InputError("The video is closed; open another sink.")
-        drawn = draw(frame.image, detections)
+        drawn = draw(frame.image, detections, self._style)
         with naming(self._path):
             if self._container is None:
                 self._start(self._part, drawn.shape, frame.time_s)

@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from maskjet.detections import Detections
 from maskjet.errors import InputError, MissingDependencyError, UnsupportedError, first_line
-from maskjet.media.drawing import draw
+from maskjet.media.drawing import DrawStyle, draw
 from maskjet.media.frames import Frame
 from maskjet.media.sinks.sink import Sink
 
+_STYLE = DrawStyle()
 _SHORTEST_S = 1 / 60  # between two frames of a video that are shown
 _REST = 2.0  # pause after a frame of a video, in times that showing it took, so that detecting goes on
 _OF_SCREEN = 0.9  # share of the screen that the window may take
@@ -44,6 +45,7 @@ class Window(Sink):
         title: Title of the window.
         closed: Event to set once the user closes the window; None for a new one.
         holds: Whether `close` waits until the user closes the window, so that a single image can be looked at.
+        style: What is drawn, and in which colours.
 
     Attributes:
         closed: The event.
@@ -53,7 +55,15 @@ class Window(Sink):
         UnsupportedError: There is no screen.
     """
 
-    def __init__(self, title: str = "maskjet", *, closed: threading.Event | None = None, holds: bool = False) -> None:
+    def __init__(
+        self,
+        title: str = "maskjet",
+        *,
+        closed: threading.Event | None = None,
+        holds: bool = False,
+        style: DrawStyle = _STYLE,
+    ) -> None:
+        self._style = style
         self.closed = closed or threading.Event()
         self._holds = holds
         self._next_s = 0.0  # when the next frame of a video is shown, by the clock of `perf_counter`
@@ -85,7 +95,7 @@ class Window(Sink):
         if frame.time_s is not None and begun_s < self._next_s:
             self._update()
             return
-        self._show(_fit(draw(frame.image, detections), self._most_hw))
+        self._show(_fit(draw(frame.image, detections, self._style), self._most_hw))
         self._update()
         shown_s = time.perf_counter()
         self._next_s = max(begun_s + _SHORTEST_S, shown_s + _REST * (shown_s - begun_s))

@@ -12,13 +12,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from maskjet import limits
 from maskjet.errors import CheckpointError, InputError, border
 from maskjet.networks.rfdetr.model_config import build_spec, read_config, states_everything
 from maskjet.networks.rfdetr.network import RFDETR
-from maskjet.networks.rfdetr.weights_file import is_safetensors, open_safetensors, open_torch, read_json
+from maskjet.networks.state_dict import NoInitialisation, check_state, copy_finite, find_prefix, strip_prefix
+from maskjet.networks.weights_file import is_safetensors, open_safetensors, open_torch, read_json
 from maskjet.printing import sanitise
 from maskjet.spec import COCO_CLASS_NAMES, MAX_GRID, SPECS, ModelSpec, shown
 
@@ -31,9 +31,7 @@ _LAYER = "backbone.0.encoder.encoder.encoder.layer."
 _BY_MODEL_NAME = {name.replace("-", ""): spec for name, spec in SPECS.items()}
 # Tensors of every rfdetr checkpoint that inference does not use.
 _UNUSED = ("backbone.0.encoder.encoder.embeddings.mask_token", "_kp_active_mask")
-# Prefixes that DistributedDataParallel, torch.compile and Lightning put before a parameter's name.
-_WRAPPERS = {"module", "_orig_mod", "model"}
-_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+_EXPECTED = "a checkpoint that rfdetr saved"
 
 
 @dataclass(frozen=True)
@@ -71,14 +69,14 @@ def read_checkpoint(path: Path) -> Checkpoint:
         if not path.is_file():
             what = "is a folder" if path.is_dir() else "is no file" if path.exists() else "does not exist"
             raise CheckpointError(f"weights must be a file, got {str(path)!r}, which {what}.")
-        return _read_safetensors(path) if is_safetensors(path) else _read_torch(path)
+        return _read_safetensors(path) if is_safetensors(path, _EXPECTED) else _read_torch(path)
 
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
     """Turn every error of a weights file into a CheckpointError that names the file."""
     try:
-        with border(CheckpointError, f"weights must be a checkpoint that rfdetr saved, {str(path)!r} is not"):
+        with border(CheckpointError, f"weights must be {_EXPECTED}, {str(path)!r} is not"):
             yield
     except InputError as error:
         raise CheckpointError(f"weights must describe their network, {str(path)!r} does not: {error}") from error
@@ -99,7 +97,7 @@ def _read_safetensors(path: Path) -> Checkpoint:
 
 
 def _read_torch(path: Path) -> Checkpoint:
-    content = open_torch(path)
+    content = open_torch(path, _EXPECTED)
     state = content.get("model", content.get("state_dict", content))  # the second is Lightning's
     if not isinstance(state, dict) or not any(isinstance(value, Tensor) for value in state.values()):
         elsewhere = [name for name, value in content.items() if isinstance(value, dict) and _holds_tensors(value)]
@@ -140,16 +138,7 @@ def _unwrap(state: Mapping[Any, Tensor]) -> dict[str, Tensor]:
                 "weights must not hold LoRA adapters (backbone_lora), these do. Merge them with rfdetr: "
                 'RFDETR.from_checkpoint(PATH, backbone_lora=False), then save its state dict as "model".'
             )
-    prefixes = [name.removesuffix(_CLASS_BIAS) for name in state if name.endswith(_CLASS_BIAS)]
-    prefix = min((each for each in prefixes if _WRAPPERS.issuperset(each.split(".")[:-1])), key=len, default="")
-    unwrapped: dict[str, Tensor] = {}
-    for name, tensor in state.items():
-        ours = name.removeprefix(prefix).replace("_orig_mod.", "")
-        if name.startswith(prefix) and ours in unwrapped:
-            raise CheckpointError(f"weights must name each parameter once, {sanitise(ours)} is there twice.")
-        if name.startswith(prefix):
-            unwrapped[ours] = tensor
-    return unwrapped
+    return strip_prefix(state, find_prefix(state, _CLASS_BIAS))
 
 
 def _read_class_names(names: Any) -> tuple[str, ...] | None:
@@ -279,24 +268,16 @@ def load_network(spec: ModelSpec, checkpoint: Checkpoint) -> RFDETR:
             network is larger than `limits.checkpoint_bytes`.
     """
     with _reading(checkpoint.path):
-        with torch.device("meta"), _NoInitialisation():
+        with torch.device("meta"), NoInitialisation():
             network = RFDETR(spec)
         expected = {name: tensor.shape for name, tensor in network.state_dict().items()}
         state = _keep_used(checkpoint, spec)
-        _check_shapes(state, expected, f"{str(checkpoint.path)!r} does not fit {sanitise(spec.name)}")
+        where = f"{str(checkpoint.path)!r} does not fit {sanitise(spec.name)}"
+        check_state(state, expected, where, _can_be_resized)
         taken = 4 * sum(shape.numel() for shape in expected.values())
         limits.check("checkpoint_bytes", taken, f"the network of {str(checkpoint.path)!r} has", CheckpointError)
         network.load_state_dict({name: _copy(name, tensor, spec) for name, tensor in state.items()}, assign=True)
         return network.eval().requires_grad_(requires_grad=False)
-
-
-class _NoInitialisation(TorchFunctionMode):
-    """Skip PyTorch's random initialisation: on the meta device it imports torch._dynamo, which takes seconds."""
-
-    def __torch_function__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if getattr(func, "__module__", None) == "torch.nn.init":
-            return (args or list(kwargs.values()))[0]
-        return func(*args, **(kwargs or {}))
 
 
 def _keep_used(checkpoint: Checkpoint, spec: ModelSpec) -> dict[str, Tensor]:
@@ -319,28 +300,9 @@ def _keep_used(checkpoint: Checkpoint, spec: ModelSpec) -> dict[str, Tensor]:
     return kept
 
 
-def _check_shapes(state: Mapping[str, Tensor], expected: Mapping[str, torch.Size], where: str) -> None:
-    for name, shape in expected.items():
-        if name not in state:
-            raise CheckpointError(f"weights must hold every parameter, {where}: {name} is missing.")
-        tensor = state[name]
-        if tensor.shape != shape and not (name == _POSITIONS and _can_be_resized(tensor, shape)):
-            raise CheckpointError(
-                f"weights must have the network's shapes, {where}: {name} must be {list(shape)}, "
-                f"got {list(tensor.shape)}."
-            )
-        if tensor.dtype not in _DTYPES:
-            raise CheckpointError(f"weights must be floating-point numbers, {where}: {name} is {tensor.dtype}.")
-    foreign = sorted(state.keys() - expected.keys())
-    if foreign:
-        raise CheckpointError(
-            f"weights must hold this network's parameters only, {where}: {sanitise(foreign[0])} is foreign."
-        )
-
-
-def _can_be_resized(positions: Tensor, expected: torch.Size) -> bool:
+def _can_be_resized(name: str, positions: Tensor, expected: torch.Size) -> bool:
     """Whether these are position embeddings for a square of tokens, [1, 1 + g², C]."""
-    if positions.ndim != 3 or (positions.shape[0], positions.shape[2]) != (1, expected[2]):
+    if name != _POSITIONS or positions.ndim != 3 or (positions.shape[0], positions.shape[2]) != (1, expected[2]):
         return False
     side = math.isqrt(positions.shape[1] - 1) if positions.shape[1] > 1 else 0
     return 1 <= side <= MAX_GRID and side**2 == positions.shape[1] - 1
@@ -348,11 +310,7 @@ def _can_be_resized(positions: Tensor, expected: torch.Size) -> bool:
 
 def _copy(name: str, tensor: Tensor, spec: ModelSpec) -> Tensor:
     """Copy a parameter to float32, check that it is finite, and resize it if it is the position embeddings."""
-    copied = tensor.detach().to(torch.float32, copy=True)
-    if not bool(copied.isfinite().all()):
-        raise CheckpointError(
-            f"weights must be finite in float32, {name} holds NaN or infinity; its training diverged."
-        )
+    copied = copy_finite(name, tensor)
     return _resize_positions(copied, spec.grid) if name == _POSITIONS else copied
 
 

@@ -13,9 +13,10 @@ from maskjet.networks import Defaults
 from maskjet.networks.rfdetr.checkpoint import load_network, read_checkpoint, resolve_spec
 from maskjet.networks.rfdetr.network import RFDETR
 from maskjet.networks.rfdetr.steps import OneStage
-from maskjet.spec import SPECS
+from maskjet.spec import SPECS, TORCHVISION_NAMES
 
 _DEMO = "demo"
+_NAMED = (*SPECS, *TORCHVISION_NAMES)
 
 
 def serves(model: object) -> bool:
@@ -40,12 +41,12 @@ def load(model: str | os.PathLike[str], weights: str | os.PathLike[str] | None =
             raise InputError(f"weights must be the path of a checkpoint for {name!r}, got None; {hint}")
         return _fill(Path(weights), name)
     if weights is not None:
-        raise InputError(f"model must be a named size when weights are given, got {name!r}{suggest(name, SPECS)}")
+        raise InputError(f"model must be a named size when weights are given, got {name!r}{suggest(name, _NAMED)}")
     if name == _DEMO:
         with as_file(files("maskjet.networks.demo") / "weights.safetensors") as path:
             return _fill(path)
     if not Path(name).exists():
-        end = suggest(name, (_DEMO, *SPECS))
+        end = suggest(name, (_DEMO, *_NAMED))
         raise InputError(f"model must be a name or a checkpoint's path, got {name!r}{end}")
     return _fill(Path(name))
 

@@ -1,4 +1,4 @@
-"""torchvision's two-stage detectors for `maskjet.load`, plain or as `maskjet.rewrites.optimize` made them.
+"""torchvision's two-stage detectors for `maskjet.load`: by name, plain or as `maskjet.rewrites.optimize` made them.
 
 The functions are those of `networks.Family`.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import os
+from pathlib import Path
 
 from torch import nn
 
@@ -14,38 +15,62 @@ from maskjet.config import EngineConfig
 from maskjet.engine.steps import Postprocessing
 from maskjet.errors import InputError
 from maskjet.networks import Defaults
+from maskjet.networks.torchvision.checkpoint import PREFIX, read_detector
 from maskjet.networks.torchvision.detector import StaticDetector, check
-from maskjet.networks.torchvision.optimizing import optimize
+from maskjet.networks.torchvision.optimizing import COCO_LABELS, optimize
 from maskjet.networks.torchvision.steps import TwoStage
+
+_THRESHOLD, _MAX_DETECTIONS = 0.05, 100  # what torchvision's builders set
 
 
 def serves(model: object) -> bool:
-    """Whether this is a module, which is taken for a detector of this family."""
-    return isinstance(model, nn.Module)
+    """Whether this is a name of this family's, or a module, which is taken for a detector."""
+    return isinstance(model, nn.Module) or (isinstance(model, str) and model.startswith(PREFIX))
 
 
-def defaults(model: nn.Module) -> Defaults:
+def defaults(model: nn.Module | str) -> Defaults:
     """The detector's own settings.
 
     Raises:
         UnsupportedError: The model is built in an unsupported way, which the message names.
     """
+    if isinstance(model, str):
+        return Defaults(_THRESHOLD, _MAX_DETECTIONS)
     if isinstance(model, StaticDetector):
         return Defaults(model.spec.threshold, model.spec.max_detections)
     check(model)
     return Defaults(model.roi_heads.score_thresh, model.roi_heads.detections_per_img)  # type: ignore[arg-type, union-attr]
 
 
-def load(model: nn.Module, weights: str | os.PathLike[str] | None = None) -> StaticDetector:
-    """Copy the detector, which stays the user's; a plain one is optimised.
+def load(model: nn.Module | str, weights: str | os.PathLike[str] | None = None) -> StaticDetector:
+    """Copy the detector, which stays the user's; a plain one is optimised. By a name, fill one from a state dict.
 
     Raises:
-        InputError: Weights are given.
+        InputError: Weights are given for a detector, or none for a name.
+        CheckpointError: The weights can't be read or are of another network.
+        MissingDependencyError: A name is given, and torchvision is not installed.
         UnsupportedError: The model is built in an unsupported way, which the message names.
     """
+    if isinstance(model, str):
+        return _fill(model, weights)
     if weights is not None:
         raise InputError("weights must be None for a detector, which has its own.")
     return copy.deepcopy(model) if isinstance(model, StaticDetector) else optimize(model)
+
+
+def _fill(model: str, weights: str | os.PathLike[str] | None) -> StaticDetector:
+    if weights is None:
+        raise InputError(
+            f"weights must be the path of a state dict for {model!r}, got None; maskjet downloads none. torchvision's "
+            "own are in ~/.cache/torch/hub/checkpoints once it has used them."
+        )
+    if not isinstance(weights, str | os.PathLike):
+        raise InputError(f"weights must be a name or a path, got a {type(weights).__name__}.")
+    detector = read_detector(model.removeprefix(PREFIX), Path(weights))
+    labels = detector.roi_heads.box_predictor.cls_score.out_features
+    # Without names, classes could not be chosen.
+    names = None if labels == COCO_LABELS else {label: str(label) for label in range(1, labels)}
+    return optimize(detector, class_names=names)
 
 
 def make_steps(network: StaticDetector, config: EngineConfig, postprocessing: Postprocessing) -> TwoStage:

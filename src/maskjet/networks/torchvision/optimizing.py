@@ -15,7 +15,8 @@ from maskjet.networks.torchvision.layers.proposing import join_predictors
 from maskjet.networks.torchvision.ownership import check_layers, is_torchvisions
 from maskjet.spec import COCO_CLASS_NAMES
 
-_COCO_LABELS = 91
+COCO_LABELS = 91
+"""Number of labels of torchvision's detectors for COCO, the background included."""
 _EXAMPLE_HW = (64, 96)
 
 
@@ -63,6 +64,6 @@ def optimize(model: Any, *, class_names: Mapping[int, str] | None = None) -> Sta
             example = torch.randn(2, *shape, generator=torch.Generator().manual_seed(0))
             setattr(owner, name, rewrite_layers(part, example.to(next(ours.parameters()).device))[0])
     ours.rpn.head = join_predictors(ours.rpn.head)
-    if class_names is None and heads.box_predictor.cls_score.out_features == _COCO_LABELS:
+    if class_names is None and heads.box_predictor.cls_score.out_features == COCO_LABELS:
         class_names = COCO_CLASS_NAMES
     return StaticDetector(ours, class_names)

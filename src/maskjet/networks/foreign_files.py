@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-_CHECKPOINT = "pass the checkpoint that rfdetr saved"
+_CHECKPOINT = "pass the checkpoint that training saved"
 _EXPORTED = "pass the checkpoint that it was exported from"
 _AGAIN = "fetch it again"
 

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from maskjet import limits
 from maskjet.errors import CheckpointError, border
-from maskjet.networks.rfdetr.foreign_files import describe, describe_archive
+from maskjet.networks.foreign_files import describe, describe_archive
 from maskjet.spec import shown
 
 # Limit for everything in a checkpoint but its tensors; rfdetr's largest, with an optimizer's state, have under 1 MB.
@@ -48,8 +48,12 @@ _STORAGES = {
 _DTYPES = {str(value).replace(".", " ") for value in vars(torch).values() if isinstance(value, torch.dtype)}
 
 
-def is_safetensors(path: Path) -> bool:
+def is_safetensors(path: Path, expected: str) -> bool:
     """Tell the two kinds of weights files apart.
+
+    Args:
+        path: The file's path.
+        expected: A file that would serve, for the message.
 
     Returns:
         True for a safetensors file, False for one that `torch.save` wrote.
@@ -65,8 +69,7 @@ def is_safetensors(path: Path) -> bool:
         return False
     kind, cure = describe(head)
     raise CheckpointError(
-        f"weights must be a checkpoint that rfdetr saved (.pt, .pth, .ckpt) or a safetensors file, {str(path)!r} is "
-        f"{kind}; {cure}."
+        f"weights must be {expected} (.pt, .pth, .ckpt) or a safetensors file, {str(path)!r} is {kind}; {cure}."
     )
 
 
@@ -99,11 +102,12 @@ def read_json(metadata: Mapping[str, str], name: str, path: Path) -> Any:
         return json.loads(metadata.get(name, "null"))
 
 
-def open_torch(path: Path) -> dict[Any, Any]:
+def open_torch(path: Path, expected: str) -> dict[Any, Any]:
     """Open a file that `torch.save` wrote.
 
     Args:
         path: The file's path.
+        expected: A file that would serve, for the message.
 
     Returns:
         The dictionary that was saved.
@@ -114,7 +118,7 @@ def open_torch(path: Path) -> dict[Any, Any]:
     """
     size = _file_size(path)
     with border(CheckpointError, f"weights must be a whole PyTorch file, {str(path)!r} is not"):
-        records = _check_archive(path, size)
+        records = _check_archive(path, size, expected)
         content = _unpickle(path)
         _check_storages(content, records)
     if not isinstance(content, dict):
@@ -128,7 +132,7 @@ def _file_size(path: Path) -> int:
     return size
 
 
-def _check_archive(path: Path, size: int) -> Counter[int]:
+def _check_archive(path: Path, size: int, expected: str) -> Counter[int]:
     """Check the records of a zip file before PyTorch reads it; returns how many there are of each size."""
     with path.open("rb") as file, zipfile.ZipFile(file) as archive:
         entries = archive.infolist()
@@ -138,7 +142,7 @@ def _check_archive(path: Path, size: int) -> Counter[int]:
         ]
         if len(pickles) != 1 or any(name.endswith("/constants.pkl") for name in names):
             kind, cure = describe_archive(names)
-            raise CheckpointError(f"weights must be a checkpoint that rfdetr saved, {str(path)!r} is {kind}; {cure}.")
+            raise CheckpointError(f"weights must be {expected}, {str(path)!r} is {kind}; {cure}.")
         file.seek(-22, os.SEEK_END)
         if file.read(4) != b"PK\x05\x06" or min(entry.header_offset for entry in entries) != 0:
             raise ValueError(

@@ -1,0 +1,84 @@
+"""What a command reports: thresholds and classes given as text, and the model that takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from maskjet.config import EngineConfig
+from maskjet.errors import InputError
+
+if TYPE_CHECKING:
+    from maskjet.model import Model
+
+ThresholdOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NUMBER|CLASS=NUMBER",
+        help="Confidence that detections must exceed, 0 to 1; of one class as in car=0.6. May be repeated, or a list "
+        "with commas.  [default: 0.5, or a torchvision model's own]",
+    ),
+]
+ClassesOption = Annotated[
+    list[str] | None, typer.Option(metavar="NAME,NAME,…", help="Report only these classes. May be repeated.")
+]
+
+
+def split_list(texts: Sequence[str] | None) -> list[str]:
+    """The items of an option that may be repeated, or have commas."""
+    return [item.strip() for text in texts or () for item in text.split(",")]
+
+
+def parse_thresholds(texts: Sequence[str] | None) -> tuple[float | None, dict[str, float]]:
+    """Parse the values of --threshold.
+
+    Returns:
+        The threshold for all classes, None if there is none; and those of single classes by name.
+
+    Raises:
+        InputError: A value is no number, or is given twice.
+    """
+    by_name: dict[str, float] = {}
+    for item in split_list(texts):
+        name, _, number = item.rpartition("=")
+        if name in by_name:
+            raise InputError(f"threshold must be given once{f' for {name!r}' if name else ''}, got {item!r} again.")
+        try:
+            by_name[name] = float(number)
+        except ValueError as error:
+            raise InputError(f"threshold must be a number or CLASS=NUMBER, got {item!r}.") from error
+    return by_name.pop("", None), by_name
+
+
+def load_model(
+    model: str,
+    weights: Path | None,
+    config: EngineConfig,
+    *,
+    threshold: float | None = None,
+    classes: Sequence[str] | None = None,
+) -> Model:
+    """Load the model that a command's options name.
+
+    Args:
+        model: Value of --model.
+        weights: Value of --weights.
+        config: How to run it.
+        threshold: Threshold of all classes; None for the model's own.
+        classes: Values of --classes.
+
+    Raises:
+        InputError: As `maskjet.load` does.
+        CheckpointError: The weights can't be read.
+        UnsupportedError: The model can't run here.
+    """
+    from maskjet.model import Model, read_network
+    from maskjet.networks import find_family
+
+    network = read_network(model, weights)
+    if threshold is None:
+        threshold = find_family(model).defaults(model).threshold
+    return Model(network, config, threshold=threshold, classes=split_list(classes) or None)

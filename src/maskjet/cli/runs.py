@@ -1,0 +1,249 @@
+"""Runs of a model on sources: side by side, or one after another."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from maskjet.cli import signals
+from maskjet.cli.flags import in_flags
+from maskjet.cli.options import print_error, progress
+from maskjet.cli.summary import SourceSummary, Summary
+from maskjet.errors import FrameError, SourceError
+
+if TYPE_CHECKING:
+    from maskjet.detections import Detections
+    from maskjet.media.drawing import DrawStyle
+    from maskjet.media.frames import Frame, Source, UnopenedSource
+    from maskjet.media.sinks import Outputs, Sinks, SinksInTurn, Window
+    from maskjet.model import Model
+
+    Results = Generator[tuple[Frame, Detections]]
+
+
+@dataclass
+class Run:
+    """A run of a model, and its state."""
+
+    load: Callable[[], Model]
+    """Loads the model, once the sources and outputs are known to be right."""
+    selecting: dict[str, Any]
+    """Frames to give of each source: arguments of `UnopenedSource.open`."""
+    streaming: dict[str, Any]
+    """Arguments of `Model.stream`."""
+    style: DrawStyle
+    """What windows show."""
+    shows: bool = False
+    """Whether there is a window for each source."""
+    skips_existing: bool = False
+    """Whether outputs that exist are taken for whole, so that those of a source that is broken off must not be."""
+    summary: Summary = field(default_factory=Summary)
+    """Statistics so far."""
+    stop: signals.Stop = field(default_factory=signals.Stop)
+    """Ends the run between two frames."""
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a signal has come, or the window is closed."""
+        return self.stop.event.is_set()
+
+    def is_broken_off(self, frames: int) -> bool:
+        """Whether outputs of so many frames must not replace others, which are worth more than empty ones."""
+        return self.is_stopped and (self.skips_existing or not frames)
+
+    def stream(self, model: Model, source: Any) -> Results:
+        """Begin to detect; checks the last options and may compile for seconds."""
+        return model.stream(source, stop=self.stop.event, **self.streaming)
+
+
+def run_together(run: Run, sources: Sequence[Source], outputs: Outputs | None) -> None:
+    """Run a model on opened sources side by side.
+
+    Args:
+        run: The run.
+        sources: The sources, opened.
+        outputs: Their outputs; None for none.
+    """
+    from maskjet.media.sinks import SinksBySource
+
+    run.summary.sources = [SourceSummary(source.name, "running") for source in sources]
+    with _failing(run), ExitStack() as stack:
+        model = stack.enter_context(run.load())
+        results = run.stream(model, sources[0] if len(sources) == 1 else sources)
+        with _windows(run, sources) as windows, _measuring(run, sources), _working(run, results):
+            sinks = SinksBySource([], [[] for _ in sources]) if outputs is None else outputs.open()
+            with _gathering(run, sinks), sinks:
+                with progress("detecting", _total_length(sources)) as advance:
+                    _write(run, results, sinks, windows, advance)
+                if run.is_broken_off(run.summary.frames):
+                    sinks.abandon()
+
+
+def run_in_turn(run: Run, found: Sequence[UnopenedSource | None], outputs: Outputs | None) -> None:
+    """Run a model on sources one after another; of several, one that fails does not stop the others.
+
+    Args:
+        run: The run, whose summary names the sources.
+        found: The sources; None where one is left out.
+        outputs: Outputs of all sources; None for none.
+    """
+    with _failing(run), ExitStack() as stack:
+        model: Model | None = None
+        sinks: SinksInTurn | None = None
+        for position, unopened in enumerate(found):
+            if run.is_stopped:
+                break
+            if unopened is None:
+                run.summary.sources[position].state = "skipped"
+                continue
+            with _one_of_several(run, position), unopened.open(**run.selecting) as source:
+                if model is None:
+                    model = stack.enter_context(run.load())
+                results = run.stream(model, source)
+                if sinks is None:
+                    sinks = stack.enter_context(_opened(run, outputs))
+                _run_one(run, position, source, results, sinks)
+
+
+def _run_one(run: Run, position: int, source: Source, results: Results, sinks: SinksInTurn) -> None:
+    """Run on one source, and finish its outputs."""
+    several = len(run.summary.sources) > 1
+    name = f"{source.name} ({position + 1} of {len(run.summary.sources)})" if several else "detecting"
+    own = run.summary.sources[position]
+    own.state = "running"
+    with _windows(run, [source]) as windows, _measuring(run, [source]), _working(run, results):
+        sinks.begin(position, source)
+        try:
+            with progress(name, source.length) as advance:
+                _write(run, results, sinks, windows, advance, own)
+        except SourceError:
+            sinks.end(is_whole=False)
+            raise
+        sinks.end(is_whole=not run.is_broken_off(own.frames))
+
+
+@contextmanager
+def _one_of_several(run: Run, position: int) -> Iterator[None]:
+    """Keep an error of one of several sources from ending the run."""
+    summary = run.summary.sources[position]
+    try:
+        yield
+    except (SourceError, FrameError) as error:
+        summary.state, summary.error = "failed", in_flags(error)
+        if len(run.summary.sources) == 1:
+            raise
+        error.args = (summary.error,)
+        print_error(error)
+
+
+@contextmanager
+def _opened(run: Run, outputs: Outputs | None) -> Iterator[SinksInTurn]:
+    """The sinks of sources that are read one after another."""
+    from maskjet.media.sinks import SinksInTurn
+
+    sinks = SinksInTurn([], lambda *_: []) if outputs is None else outputs.open_in_turn()
+    with _gathering(run, sinks), sinks:
+        yield sinks
+        if run.is_broken_off(run.summary.frames):
+            sinks.abandon()
+
+
+def _write(
+    run: Run,
+    results: Results,
+    sinks: Sinks,
+    windows: Sequence[Window],
+    advance: Callable[[], None],
+    own: SourceSummary | None = None,
+) -> None:
+    """Write results to the outputs and count them, until the end, a signal, or the window is closed."""
+    summary = run.summary
+    for frame, detections in results:
+        sinks.write(frame, detections)
+        source = own or summary.sources[frame.stream]
+        for each in (summary, source):
+            each.frames += 1
+            each.detections += len(detections)
+        for window in windows[frame.stream : frame.stream + 1]:
+            window.write(frame, detections)
+        advance()
+        if run.is_stopped:
+            break
+    for source in [own] if own else summary.sources:
+        source.state = "stopped" if run.is_stopped else "done"
+
+
+@contextmanager
+def _working(run: Run, results: Results) -> Iterator[None]:
+    """What holds while frames come: signals stop the stream, and no garbage is collected."""
+    from maskjet import process
+
+    with signals.stopping(run.stop), closing(results), process.garbage_frozen():
+        yield
+
+
+@contextmanager
+def _windows(run: Run, sources: Sequence[Source]) -> Iterator[list[Window]]:
+    """A window for each source, if asked for; that of a single image stays open."""
+    from maskjet.media.sinks import Window
+
+    with ExitStack() as stack:
+        titles = [source.name for source in sources] if run.shows else []
+        holds = len(run.summary.sources) == 1 and all(source.length == 1 for source in sources)
+        yield [
+            stack.enter_context(Window(title, closed=run.stop.event, holds=holds, style=run.style)) for title in titles
+        ]
+
+
+@contextmanager
+def _measuring(run: Run, sources: Sequence[Source]) -> Iterator[None]:
+    """Add the time, and what the sources tell at their end."""
+    summary, start = run.summary, time.perf_counter()
+    try:
+        yield
+    finally:
+        summary.seconds += time.perf_counter() - start
+        summary.fps = summary.frames / summary.seconds
+        summary.bad_frames += _bad_frames(sources, names_source=len(summary.sources) > 1)
+        summary.dropped += sum(source.frames_dropped for source in sources)
+
+
+@contextmanager
+def _gathering(run: Run, sinks: Sinks) -> Iterator[None]:
+    """Record the outputs, once they have their final names."""
+    try:
+        yield
+    finally:
+        run.summary.outputs, run.summary.left_out = list(sinks.paths), sinks.left_out
+
+
+@contextmanager
+def _failing(run: Run) -> Iterator[None]:
+    """Record how a run ends."""
+    try:
+        yield
+    except Exception as error:
+        run.summary.error = in_flags(error)
+        for source in run.summary.sources:
+            source.state = "failed" if source.state == "running" else source.state
+        raise
+    finally:
+        run.summary.is_interrupted = run.stop.number is not None
+
+
+def _total_length(sources: Sequence[Source]) -> int | None:
+    """Number of frames of all sources together; None if one's is unknown."""
+    lengths = [source.length for source in sources if source.length is not None]
+    return sum(lengths) if len(lengths) == len(sources) else None
+
+
+def _bad_frames(sources: Sequence[Source], *, names_source: bool) -> list[str]:
+    """One line per bad frame."""
+    return [
+        f"{source.name}: frame {index}: {reason}" if names_source else f"frame {index}: {reason}"
+        for source in sources
+        for index, reason in source.bad_frames
+    ]

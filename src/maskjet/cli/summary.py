@@ -1,0 +1,99 @@
+"""The summary of a run: counts for people on stderr, or JSON for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Literal
+
+from maskjet.cli.options import print_result
+from maskjet.printing import printable
+
+
+@dataclass
+class SourceSummary:
+    """Statistics of one source of a run."""
+
+    source: str
+    """Name of the source."""
+    state: Literal["waiting", "running", "done", "stopped", "failed", "skipped"] = "waiting"
+    """"stopped" by a signal or by closing the window; "skipped" as its outputs existed; "waiting" if the run ended
+    before its turn came."""
+    frames: int = 0
+    """Frames detected on and written."""
+    detections: int = 0
+    """Detections in all of them."""
+    error: str | None = None
+    """Message of the error that ended it, if any."""
+
+    def __str__(self) -> str:
+        counts = f"{_count(self.frames, 'frame')}, {_count(self.detections, 'detection')}"
+        ends = {"done": counts, "skipped": "skipped, its outputs exist", "waiting": "not begun"}
+        end = ends.get(self.state, f"{self.state} after {counts}" if self.frames else self.state)
+        return f"{printable(self.source)}: {end}"
+
+
+@dataclass
+class Summary:
+    """Statistics of a run so far."""
+
+    frames: int = 0
+    """Frames detected on and written."""
+    detections: int = 0
+    """Detections in all of them."""
+    left_out: int = 0
+    """Detections not written because their box or confidence is not finite."""
+    bad_frames: list[str] = field(default_factory=list)
+    """One line per frame that could not be decoded."""
+    dropped: int = 0
+    """Frames skipped because newer ones had arrived."""
+    seconds: float = 0.0
+    """Seconds from the request for the first frame to the last write, without the time to load the model."""
+    fps: float = 0.0
+    """Frames per second over `seconds`, decoding and writing included."""
+    outputs: Sequence[str] = ()
+    """Paths of the outputs, with ".partial" in their names if an error ended the run."""
+    sources: list[SourceSummary] = field(default_factory=list)
+    """The sources, in their order."""
+    is_interrupted: bool = False
+    """Whether a signal ended the run early."""
+    error: str | None = None
+    """Message of the error that ended the run early, if any."""
+
+    @property
+    def failed(self) -> int:
+        """Number of sources that failed."""
+        return sum(source.state == "failed" for source in self.sources)
+
+    def __str__(self) -> str:
+        state = "failed" if self.error is not None else "interrupted" if self.is_interrupted else "done"
+        several = len(self.sources) > 1
+        if several and self.failed and state == "done":
+            state = f"done; {self.failed} of {len(self.sources)} sources failed"
+        lines = [
+            f"{_count(self.frames, 'frame')}, {_count(self.detections, 'detection')} in {self.seconds:.1f} s: "
+            f"{self.fps:.1f} frames/s"
+        ]
+        if several or any(source.state == "skipped" for source in self.sources):
+            lines += [f"  {source}" for source in self.sources]
+        lines += [f"  {_count(self.dropped, 'frame')} dropped, newer ones had come"] if self.dropped else []
+        left_out = f"  {_count(self.left_out, 'detection')} left out, for boxes or confidences that are not finite"
+        lines += [left_out] if self.left_out else []
+        lines += [f"  bad frame: {printable(reason)}" for reason in self.bad_frames]
+        lines += [f"  wrote {printable(output)}" for output in self.outputs]
+        return "\n".join([state, *lines])
+
+    def show(self, *, as_json: bool, stdout_is_taken: bool) -> None:
+        """Print for people on stderr; or as JSON on stdout, or in one line on stderr if stdout has the results."""
+        if not as_json:
+            print_result(self)
+        elif stdout_is_taken:
+            print_result(json.dumps(asdict(self), allow_nan=False))
+        else:
+            print_result(asdict(self))
+
+
+def _count(number: int, noun: str) -> str:
+    """A number of things, in the singular for one."""
+    return f"{number} {noun}{'s'[: number != 1]}"

@@ -1,0 +1,124 @@
+"""The help of every command: for newcomers, in 80 columns, with examples that run."""
+
+import re
+import shlex
+
+import pytest
+import typer
+
+import maskjet
+from maskjet import traffic
+from maskjet.cli.app import app
+from maskjet.cli.commands import examples_of
+from tests.cli.command_line import call
+
+ROOT = typer.main.get_command(app)
+
+
+def walk(command, words=()):
+    """Each command and group with the words that call it."""
+    yield words, command
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from walk(inner, (*words, name))
+
+
+ALL = dict(walk(ROOT))
+EXAMPLES = [(words, line) for words, command in ALL.items() for line in examples_of(command)]
+
+
+def helped(capsys, monkeypatch, words, flag="--help"):
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, err = call(capsys, "maskjet", *words, flag)
+    assert (code, err) == (0, "")
+    return out
+
+
+@pytest.mark.parametrize("words", ALL, ids=" ".join)
+def test_help_is_plain(words, capsys, monkeypatch):
+    out = helped(capsys, monkeypatch, words)
+    assert out == helped(capsys, monkeypatch, words, "-h")
+    assert out.startswith(f"Usage: {' '.join(['maskjet', *words])} [OPTIONS]")
+    assert max(map(len, out.splitlines())) <= 80
+    assert not re.search(r"<\w+(\[\w+\])?>", out), "A metavar is a type of Python's."
+    assert not re.search(r"^  [a-z]+  .*\.\.\.$", out, re.MULTILINE), "A command's summary is cut."
+    assert len(examples_of(ALL[words])) >= 2
+
+
+def test_every_option_has_help_and_a_metavar():
+    for words, command in ALL.items():
+        for param in command.params:
+            assert param.help, (words, param.name)
+            takes_no_value = param.param_type_name == "option" and param.is_flag
+            assert takes_no_value or param.metavar, (words, param.name)
+
+
+def test_the_version_is_printed(capsys):
+    assert call(capsys, "maskjet", "--version") == (0, f"maskjet {maskjet.__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("rnu",), "No such command 'rnu'. Did you mean 'run'?"),
+        (("parity", "chek"), "No such command 'chek'. Did you mean 'check'?"),
+        (("run", "a.mp4", "--modle", "demo"), "No such option: --modle; did you mean --model?"),
+        (("parity", "gate", "--max-unmached", "1"), "No such option: --max-unmached; did you mean --max-unmatched?"),
+        (("run", "a.mp4", "--zzz"), "No such option: --zzz"),
+    ],
+)
+def test_misspelt_commands_and_options_are_answered(words, message, capsys):
+    code, out, err = call(capsys, "maskjet", *words)
+    assert (code, out) == (2, "")
+    assert err.endswith(f"Error: {message}\n")
+
+
+@pytest.mark.parametrize(("words", "line"), EXAMPLES, ids=[line for _, line in EXAMPLES])
+def test_every_example_parses(words, line):
+    given = shlex.split(line)[1:]
+    assert given[: len(words)] == list(words), "An example is one of its own command."
+    depth = max(len(known) for known in ALL if tuple(given[: len(known)]) == known)
+    context = ROOT.make_context("maskjet", given[:0] or ["--"], resilient_parsing=True)
+    command = ALL[tuple(given[:depth])]
+    parsed = command.make_context(" ".join(given[:depth]), given[depth:], parent=context)
+    assert not parsed.args
+    assert not hasattr(command, "commands")
+
+
+# Names of files in examples, small and in a folder of their own.
+SMALL = {"--size": "160x96", "--frames": "4", "--images": "2", "--count": "2", "--start": "1"}
+NEEDS = ("rf-detr-seg-nano", "found.json")  # weights, and another program's results
+
+
+def shortened(words):
+    """An example with small numbers instead of its own."""
+    small = {name: value for name, value in SMALL.items() if name != "--images" or "traffic" in words}
+    short = [small.get(before, word) for before, word in zip(["", *words[:-1]], words, strict=True)]
+    command = " ".join(words[1:3])
+    for known, flags in {
+        "traffic video": ("--size", "--frames"),
+        "traffic coco": ("--size", "--images"),
+        "parity dump": ("--size",),
+        "bench": ("--frames",),
+    }.items():
+        if command.startswith(known):
+            short += [each for flag in flags if flag not in words for each in (flag, SMALL[flag])]
+    return short
+
+
+@pytest.mark.slow
+def test_every_example_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "videos" / "day1").mkdir(parents=True)
+    for path in ("videos/a.mp4", "videos/day1/b.mp4"):
+        traffic.write_video(tmp_path / path, size_hw=(96, 160), frames=3)
+    traffic.write_coco(tmp_path / "frames", images=2, size_hw=(96, 160))
+    (tmp_path / "frames" / "images" / "000000.jpg").rename(tmp_path / "frames" / "a.jpg")
+    makes = {("traffic",): 0, ("traffic", "video"): 0, ("parity",): 1, ("parity", "dump"): 1}
+    for command, line in sorted(EXAMPLES, key=lambda each: makes.get(each[0], 2)):
+        if command == ("serve",) or any(name in line for name in NEEDS):  # serving does not end by itself
+            continue
+        words = shortened(shlex.split(line))
+        if "coco" in words and "parity" in words:
+            continue  # needs an extra
+        code, _, err = call(capsys, *words)
+        assert code == 0 or (words[2] == "gate" and code == 1), (words, err)

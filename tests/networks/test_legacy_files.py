@@ -1,0 +1,109 @@
+"""Files of PyTorch before 1.6: whatever they state, they run nothing and take no more memory than they are long."""
+
+import collections
+import contextlib
+import io
+import pickle
+import random
+import re
+import struct
+import tracemalloc
+
+import pytest
+import torch
+
+from maskjet import limits
+from maskjet.errors import CheckpointError
+from maskjet.networks.legacy_file import is_legacy, open_legacy
+
+STATE = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.arange(4), "c": torch.ones(3).half()}
+
+
+@pytest.fixture
+def path(tmp_path):
+    torch.save(STATE, tmp_path / "a.pth", _use_new_zipfile_serialization=False)
+    return tmp_path / "a.pth"
+
+
+def test_tensors_are_those_that_were_saved(path, tmp_path):
+    read = open_legacy(path)
+    assert all(torch.equal(read[name], tensor) for name, tensor in STATE.items())
+    assert is_legacy(path)
+    torch.save(STATE, tmp_path / "b.pth")
+    assert not is_legacy(tmp_path / "b.pth")
+
+
+def test_ordered_dictionaries_with_versions_are_read(tmp_path):
+    state = torch.nn.BatchNorm2d(3).state_dict()
+    torch.save(state, tmp_path / "a.pth", _use_new_zipfile_serialization=False)
+    read = open_legacy(tmp_path / "a.pth")
+    assert isinstance(read, collections.OrderedDict)
+    assert read._metadata == state._metadata
+
+
+def test_a_stated_size_takes_no_memory(path):
+    # The count of the first tensor's values, a byte in the pickle, becomes 2**40.
+    large = b"\x8a\x06" + struct.pack("<q", 2**40)[:6]
+    data, count = re.subn(rb"(cpuq.)K\x06", lambda found: found[1] + large, path.read_bytes(), flags=re.DOTALL)
+    assert count == 1
+    path.write_bytes(data)
+    tracemalloc.start()
+    with pytest.raises(CheckpointError, match=r"is not: its tensors would have 4,398,046,511,\d{3} bytes"):
+        open_legacy(path)
+    assert tracemalloc.get_traced_memory()[1] < 2**24
+    tracemalloc.stop()
+
+
+class Harm:
+    def __reduce__(self):
+        return (print, ("harm",))
+
+
+@pytest.mark.parametrize("content", [{"a": Harm()}, {"a": bytearray(3)}, {"a": torch.Size([1])}])
+def test_other_objects_are_refused_and_no_code_runs(content, tmp_path, capsys):
+    torch.save(content, tmp_path / "a.pth", _use_new_zipfile_serialization=False)
+    with pytest.raises(CheckpointError, match="is not: it holds "):
+        open_legacy(tmp_path / "a.pth")
+    assert capsys.readouterr().out == ""
+
+
+def test_what_is_no_dictionary_is_told(tmp_path):
+    torch.save([1, 2], tmp_path / "a.pth", _use_new_zipfile_serialization=False)
+    with pytest.raises(CheckpointError, match="weights must hold a dictionary"):
+        open_legacy(tmp_path / "a.pth")
+
+
+def test_the_limit_holds(path, monkeypatch):
+    monkeypatch.setattr(limits, "checkpoint_bytes", 100)
+    with pytest.raises(CheckpointError, match="the limit is 100"):
+        open_legacy(path)
+
+
+def test_a_huge_memo_takes_no_memory(path):
+    head = path.read_bytes()
+    bomb = b"\x80\x02}r" + struct.pack("<I", 2**32 - 1) + b"."
+    path.write_bytes(head[: _end_of_pickles(head, 3)] + bomb + pickle.dumps([], 2))
+    tracemalloc.start()
+    assert open_legacy(path) == {}
+    assert tracemalloc.get_traced_memory()[1] < 2**24
+    tracemalloc.stop()
+
+
+def _end_of_pickles(data, count):
+    file = io.BytesIO(data)
+    for _ in range(count):
+        reader = pickle._Unpickler(file)
+        reader.persistent_load = lambda _: None
+        reader.find_class = lambda *_: lambda *_: {}
+        reader.load()
+    return file.tell()
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_damage_is_an_error_of_ours_or_harmless(seed, path):
+    choose, data = random.Random(seed), bytearray(path.read_bytes())
+    for _ in range(choose.randint(1, 4)):
+        data[choose.randrange(len(data))] = choose.randrange(256)
+    path.write_bytes(bytes(data[: choose.choice([len(data), choose.randrange(len(data))])]))
+    with contextlib.suppress(CheckpointError):
+        open_legacy(path)
