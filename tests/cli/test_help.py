@@ -114,8 +114,8 @@ def test_every_example_runs(tmp_path, monkeypatch, capsys):
     traffic.write_coco(tmp_path / "frames", images=2, size_hw=(96, 160))
     (tmp_path / "frames" / "images" / "000000.jpg").rename(tmp_path / "frames" / "a.jpg")
     makes = {("traffic",): 0, ("traffic", "video"): 0, ("parity",): 1, ("parity", "dump"): 1}
-    for _, line in sorted(EXAMPLES, key=lambda each: makes.get(each[0], 2)):
-        if any(name in line for name in NEEDS):
+    for command, line in sorted(EXAMPLES, key=lambda each: makes.get(each[0], 2)):
+        if command == ("serve",) or any(name in line for name in NEEDS):  # serving does not end by itself
             continue
         words = shortened(shlex.split(line))
         if "coco" in words and "parity" in words:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from maskjet import limits
 from maskjet.errors import InputError, SourceError, border, explain
-from maskjet.media.image_headers import avif_orientation, is_avif, stated_size_hw
+from maskjet.media.image_headers import MOST_PARTS, avif_orientation, is_avif, stated_size_hw
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".avif")
 """File names that are read as images; anything else is tried as a video, as is an animated GIF or PNG."""
@@ -176,24 +176,37 @@ def read_image(path: Path) -> Image:
         SourceError: The file is missing, unreadable, too large, empty, cut off, damaged or no image; the message
             names it.
     """
-    name = str(path)
-    with border(SourceError, f"image must be decodable, {name!r} is not"):
-        data: bytes | None = _read_file(path)
-        if data is not None and data.startswith(b"\x89PNG"):
-            data = _plain_png(data)
-        if data is None or not _is_whole(data):
-            raise SourceError(f"image must be whole, {name!r} is empty, cut off or damaged.")
+    name = repr(str(path))
+    with border(SourceError, f"image must be decodable, {name} is not"):
+        return decode_image(_read_file(path), name)
+
+
+def decode_image(data: bytes, name: str) -> Image:
+    """Decode the content of an image file as `read_image` does.
+
+    Args:
+        data: The whole file.
+        name: Name of the image in error messages, quoted if it is a path.
+
+    Raises:
+        SourceError: The data is empty, cut off, damaged, too large or no image.
+    """
+    with border(SourceError, f"image must be decodable, {name} is not"):
+        plain = _plain_png(data) if data.startswith(b"\x89PNG") else data
+        if plain is None or not _is_whole(plain):
+            raise SourceError(f"image must be whole, {name} is empty, cut off or damaged.")
+        data = plain
         size_hw = stated_size_hw(data)
         if size_hw is None:  # OpenCV decodes other formats, but their size is unknown beforehand
             raise SourceError(
-                f"image must be decodable, {name!r} is corrupt or no PNG, JPEG, WebP, AVIF, BMP, TIFF or GIF."
+                f"image must be decodable, {name} is corrupt or no PNG, JPEG, WebP, AVIF, BMP, TIFF or GIF."
             )
-        limits.check("image_pixels", size_hw[0] * size_hw[1], f"{name!r} has", SourceError)
+        limits.check("image_pixels", size_hw[0] * size_hw[1], f"{name} has", SourceError)
         with _without_warnings():
             pixels = cv2.imdecode(np.frombuffer(data, dtype=np.uint8), cv2.IMREAD_COLOR)
         if pixels is None:
             reason = "corrupt" if not is_avif(data) else "corrupt, or OpenCV was built without AVIF"
-            raise SourceError(f"image must be decodable, {name!r} is {reason}.")
+            raise SourceError(f"image must be decodable, {name} is {reason}.")
         if is_avif(data):
             pixels = _upright_avif(pixels, data)
         return np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB, dst=pixels), dtype=np.uint8)
@@ -264,7 +277,9 @@ _PNG_EXTRAS = {
 def _plain_png(data: bytes) -> bytes | None:
     """A PNG without `_PNG_EXTRAS`, about which libpng complains on stderr; None if cut off or a checksum is wrong."""
     position, kept = 8, [data[:8]]
-    while position + 12 <= len(data):
+    for _ in range(MOST_PARTS):
+        if position + 12 > len(data):
+            return None
         end = position + 12 + int.from_bytes(data[position : position + 4], "big")
         kind = data[position + 4 : position + 8]
         if kind not in _PNG_EXTRAS:
@@ -283,9 +298,10 @@ _JPEG_MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")  # neither a stuffed zer
 def _is_whole_jpeg(data: bytes) -> bool:
     """Whether walking the segments reaches the image's end marker, not that of a thumbnail or appended video."""
     position = 2
-    while marker := _JPEG_MARKER.search(data, position):
-        if marker[0] == b"\xff\xd9":
-            return True
+    for _ in range(MOST_PARTS):
+        marker = _JPEG_MARKER.search(data, position)
+        if marker is None or marker[0] == b"\xff\xd9":
+            return marker is not None
         position = marker.end() + int.from_bytes(data[marker.end() : marker.end() + 2], "big")
     return False
 

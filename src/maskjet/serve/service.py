@@ -1,0 +1,159 @@
+"""The state of one service: its models' queues, its threads, its memory, and whether it is alive and ready."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+from maskjet.errors import suggest
+from maskjet.serve import problems
+from maskjet.serve.dispatcher import Dispatcher
+from maskjet.serve.metrics import Metrics
+from maskjet.serve.settings import Settings
+
+if TYPE_CHECKING:
+    from maskjet.model import Model
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+class Memory:
+    """Bytes that bodies and decoded images may take together; used in the event loop alone.
+
+    Args:
+        most: The limit.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most, self.taken = most, 0
+
+    def take(self, count: int) -> None:
+        """Take bytes.
+
+        Raises:
+            ProblemError: 429, so many are not free now; 413, they never are.
+        """
+        if count > self.most:
+            raise problems.too_large(f"The request needs {count:,} bytes of memory, the limit is {self.most:,}.")
+        if self.taken + count > self.most:
+            raise problems.busy("The memory for images is taken by other requests; try again later.")
+        self.taken += count
+
+    @contextmanager
+    def hold(self, count: int) -> Iterator[None]:
+        """Take bytes until the context ends; raises as `take`."""
+        self.take(count)
+        try:
+            yield
+        finally:
+            self.give_back(count)
+
+    def give_back(self, count: int) -> None:
+        """Give back bytes that were taken."""
+        self.taken -= count
+
+
+class Service:
+    """What the routes share; `app.state.service` of the application.
+
+    Args:
+        models: Loaded models by name, at least one; the first one serves requests that name none.
+        settings: Limits.
+    """
+
+    def __init__(self, models: Mapping[str, Model], settings: Settings) -> None:
+        self.settings = settings
+        self.memory = Memory(settings.memory_bytes)
+        self.is_draining = False
+        """Whether the service ends: it is not ready any more."""
+        self.is_closed = False
+        """Whether new requests are refused, a moment later."""
+        self.failure: str | None = None
+        """Why the service is not live; None while it is."""
+        self.dispatchers = {
+            name: Dispatcher(name, model, queue=settings.queue, batch=settings.batch, observer=self)
+            for name, model in models.items()
+        }
+        threads = settings.threads or min(8, max(2, os.cpu_count() or 2))
+        self.metrics = Metrics(self.dispatchers, lambda: self.is_ready)
+        self._cold = set(self.dispatchers)
+        self._changed: asyncio.Event | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="maskjet-work")
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether each model has answered frames."""
+        return not self._cold
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether requests are answered at once."""
+        return self.is_warm and not self.is_draining and self.failure is None
+
+    def dispatcher(self, name: str | None = None) -> Dispatcher:
+        """The queue of the model of this name; of the first one for None.
+
+        Raises:
+            ProblemError: 404, there is no such model; 503, the service has failed.
+        """
+        if self.failure is not None:
+            raise problems.unavailable(self.failure)
+        if name is None:
+            return next(iter(self.dispatchers.values()))
+        if name not in self.dispatchers:
+            raise problems.ProblemError(
+                404, "no-such-model", f"model must be one that is served, got {name!r}{suggest(name, self.dispatchers)}"
+            )
+        return self.dispatchers[name]
+
+    async def in_thread(self, function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        """Run a function in one of the threads for decoding, drawing and encoding; not run if cancelled before."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, lambda: function(*args, **kwargs))
+
+    def start(self) -> None:
+        """Start the lanes, which first answer frames of their own; called in the event loop."""
+        self._loop, self._changed = asyncio.get_running_loop(), asyncio.Event()
+        for dispatcher in self.dispatchers.values():
+            dispatcher.start()
+
+    async def warmed_up(self) -> None:
+        """Wait until each model has answered frames, or has failed to."""
+        while self._changed is not None and not self.is_warm and self.failure is None:
+            await self._changed.wait()
+            self._changed.clear()
+
+    async def aclose(self) -> None:
+        """End the lanes and threads, within a bounded time."""
+        self.is_draining = self.is_closed = True
+        for dispatcher in self.dispatchers.values():
+            await asyncio.to_thread(dispatcher.close)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def warm(self, model: str) -> None:
+        """Take note that a model has answered frames; see `dispatcher.Observer`."""
+        self._cold.discard(model)
+        self._tell()
+
+    def batch_done(self, model: str, images: int, queue_s: Sequence[float], predict_s: float) -> None:
+        """Measure a batch; see `dispatcher.Observer`."""
+        self.metrics.batch_images.labels(model).observe(images)
+        self.metrics.stage_seconds.labels("predict").observe(predict_s)
+        for seconds in queue_s:
+            self.metrics.stage_seconds.labels("queue").observe(seconds)
+
+    def failed(self, error: Exception) -> None:
+        """Take note that a model can't be used any more; see `dispatcher.Observer`."""
+        self.failure = self.failure or str(error)
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._loop is not None and self._changed is not None:
+            with suppress(RuntimeError):  # the loop was closed meanwhile
+                self._loop.call_soon_threadsafe(self._changed.set)
