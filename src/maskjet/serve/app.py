@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from maskjet import __version__
 from maskjet.errors import InputError, MaskjetError
-from maskjet.serve import problems, v1
+from maskjet.serve import problems, v1, v2
 from maskjet.serve.service import Service
 from maskjet.serve.settings import Settings
 
@@ -55,12 +55,14 @@ def create_app(models: Mapping[str, Model], settings: Settings | None = None) ->
     )
     app.state.service = service
     app.include_router(v1.router)
+    app.include_router(v2.router)
     for kind in (problems.ProblemError, problems.GoneError, MaskjetError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, _answer_problem)
     return app
 
 
-async def _answer_problem(_: Request, error: Exception) -> Response:
+async def _answer_problem(request: Request, error: Exception) -> Response:
     if isinstance(error, problems.GoneError):
         return Response(status_code=499)  # nobody reads it
-    return problems.to_problem(error).response()
+    problem, path = problems.to_problem(error), request.url.path
+    return v2.write_problem(problem, path) if v2.owns(path) else problem.response()

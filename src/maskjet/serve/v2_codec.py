@@ -4,7 +4,8 @@ A request is JSON, or JSON with the tensors' bytes after it. Then the header Inf
 JSON's length, and `parameters.binary_data_size` of a tensor states its own; they follow in the order of the inputs:
 
     {"id": "7",
-     "parameters": {"threshold": 0.4, "classes": "car,bus", "max_detections": 10, "binary_data_output": true},
+     "parameters": {"threshold": 0.4, "classes": "car,bus", "max_detections": 10, "timeout": 500000,
+                    "binary_data_output": true},
      "inputs": [{"name": "image", "datatype": "UINT8", "shape": [720, 1280, 3],
                  "parameters": {"binary_data_size": 2764800}}],
      "outputs": [{"name": "boxes", "parameters": {"binary_data": false}}, {"name": "masks"}]}
@@ -13,7 +14,7 @@ The input `image` is one of
 
     UINT8 [H, W, 3]      RGB
     UINT8 [N, H, W, 3]   N images of one size, as many as `maskjet serve` takes in one request
-    BYTES [N]            N encoded images (JPEG, PNG, WebP, ...), of any sizes
+    BYTES [N]            N encoded images (JPEG, PNG, WebP, AVIF, BMP, TIFF or GIF), of any sizes
 
 and its values are, row by row,
 
@@ -21,6 +22,9 @@ and its values are, row by row,
     UINT8 as JSON        `data`, a list of numbers 0..255, flat or nested as the shape
     BYTES in binary      before each element its length, 4 bytes, little endian
     BYTES as JSON        `data`, a list of base64 texts, as an image is no text of JSON
+
+Parameters are all optional: `threshold`, `classes` (or a list) and `max_detections` are as in `Model.predict`;
+`timeout` is in microseconds, after which an image that still waits is not worked on.
 
 The outputs are in `OUTPUTS`. Rows of several images follow each other; `count` says how many belong to each. `masks`
 has the counts of COCO RLEs, whose size is the image's row of `image_size`: texts in JSON, BYTES in binary. Without
@@ -46,9 +50,9 @@ from maskjet.detections import Detections
 from maskjet.errors import InputError, suggest
 from maskjet.printing import sanitise
 from maskjet.serve import v2_images
-from maskjet.serve.v2_json import TooLargeError, expect, parse, show, tensor_parameters
+from maskjet.serve.v2_json import expect, parse, show, tensor_parameters
 
-__all__ = ["INPUT", "OUTPUTS", "InferRequest", "TensorSpec", "TooLargeError", "read_request", "write_response"]
+__all__ = ["INPUT", "OUTPUTS", "InferRequest", "TensorSpec", "read_json_size", "read_request", "write_response"]
 
 _MOST_CLASSES = 2**12  # names in the parameter `classes`
 _MOST_LETTERS = 2**10  # of each of them, and of a request's id
@@ -105,10 +109,12 @@ class InferRequest:
     """Sent back with the response."""
     threshold: float | None = None
     """A confidence must exceed it, 0..1; None is the model's own, as with the two below."""
-    classes: list[str] | None = None
+    classes: tuple[str, ...] | None = None
     """Names of the classes to report; whether the model has them is not checked."""
     max_detections: int | None = None
     """Most detections per image."""
+    timeout_s: float | None = None
+    """Seconds after which nobody waits for the response; None is as long as the service lets images wait."""
 
 
 def read_request(
@@ -126,13 +132,13 @@ def read_request(
         header_length: Value of Inference-Header-Content-Length; None if there is no such header, and all is JSON.
         outputs: What the model has of `OUTPUTS`.
         most_images: Most images of the request.
-        most_pixels: Most pixels of one image; those of an encoded one as its header states.
+        most_pixels: Most pixels of an image that is not encoded.
 
     Raises:
-        TooLargeError: There are more images, one has more pixels, or the JSON has too many parts.
+        ProblemError: 413, there are more images, one has more pixels, or the JSON has too many parts.
         InputError: The request is not as above.
     """
-    size = _read_header_length(header_length, len(body))
+    size = read_json_size(header_length, len(body))
     fields = expect(parse(body, size), dict, "The request", "a JSON object")
     for name in ("inputs", "outputs"):
         expect(fields.get(name, []), list, name, "a list of tensors")
@@ -147,6 +153,7 @@ def read_request(
         threshold=parameters.threshold,
         classes=parameters.classes,
         max_detections=parameters.max_detections,
+        timeout_s=parameters.timeout_s,
     )
 
 
@@ -184,7 +191,12 @@ def write_response(
     return b"".join([header, *blobs]), len(header) if blobs else None
 
 
-def _read_header_length(text: str | None, body_size: int) -> int:
+def read_json_size(text: str | None, body_size: int) -> int:
+    """Bytes of a body that are JSON, as its header Inference-Header-Content-Length states, if there is one.
+
+    Raises:
+        InputError: The header is not as above.
+    """
     if text is None:
         return body_size
     if not (text.isascii() and text.isdecimal()) or len(text) > 19 or not 2 <= int(text) <= body_size:
@@ -206,13 +218,15 @@ class _Parameters:
 
     def __init__(self, given: Any) -> None:
         self.threshold: float | None = None
-        self.classes: list[str] | None = None
+        self.classes: tuple[str, ...] | None = None
         self.max_detections: int | None = None
+        self.timeout_s: float | None = None
         self.is_binary = False
         readers = {
             "threshold": self._read_threshold,
             "classes": self._read_classes,
             "max_detections": self._read_max_detections,
+            "timeout": self._read_timeout,
             "binary_data_output": self._read_binary,
         }
         for name, value in expect({} if given is None else given, dict, "parameters", "a JSON object").items():
@@ -230,7 +244,7 @@ class _Parameters:
         names = value.split(",") if isinstance(value, str) else expect(value, list, "classes", expected)
         if not 1 <= len(names) <= _MOST_CLASSES:
             raise InputError(f"classes must be 1..{_MOST_CLASSES} names, got {len(names)}.")
-        self.classes = [expect(name, str, "classes", expected).strip() for name in names]
+        self.classes = tuple(expect(name, str, "classes", expected).strip() for name in names)
         for name in self.classes:
             if len(name) > _MOST_LETTERS:
                 raise InputError(f"classes must be names of at most {_MOST_LETTERS} letters, got one of {len(name)}.")
@@ -239,6 +253,11 @@ class _Parameters:
         if not 1 <= expect(value, int, "max_detections", "a whole number") < 2**31:
             raise InputError(f"max_detections must be at least 1 and fit into 32 bits, got {show(value)}.")
         self.max_detections = value
+
+    def _read_timeout(self, value: Any) -> None:
+        if not 1 <= expect(value, int, "timeout", "a whole number of microseconds") < 2**63:
+            raise InputError(f"timeout must be at least 1 µs and fit into 64 bits, got {show(value)}.")
+        self.timeout_s = 1e-6 * value
 
     def _read_binary(self, value: Any) -> None:
         self.is_binary = expect(value, bool, "binary_data_output", "true or false")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import binascii
 import math
 import struct
-from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
@@ -13,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskjet.errors import InputError
-from maskjet.media.image_headers import stated_size_hw
-from maskjet.serve.v2_json import TooLargeError, expect, show, tensor_parameters
+from maskjet.serve import problems
+from maskjet.serve.v2_json import expect, show, tensor_parameters
 
 NAME = "image"
 """The input's name."""
@@ -29,13 +28,13 @@ def read_images(tensor: Any, binary: memoryview, most_images: int, most_pixels: 
         tensor: The input, as parsed.
         binary: The body after the JSON, all of which is the input's.
         most_images: Most images.
-        most_pixels: Most pixels of one; those of an encoded one as its header states.
+        most_pixels: Most pixels of one that is not encoded.
 
     Returns:
-        uint8 [H, W, 3] that share memory with `binary`, or encoded images.
+        uint8 [H, W, 3] that share memory with `binary`, or the contents of image files, which may be anything.
 
     Raises:
-        TooLargeError: There are more images, or one has more pixels.
+        ProblemError: 413, there are more images, or they have more pixels.
         InputError: The input is not as described in `v2_codec`.
     """
     fields = expect(tensor, dict, "inputs[0]", "a JSON object")
@@ -55,9 +54,7 @@ def read_images(tensor: Any, binary: memoryview, most_images: int, most_pixels: 
         raise InputError(f"image: binary_data_size must be the {len(binary):,} bytes after the JSON, got {show(size)}.")
     if datatype == "UINT8":
         return list(_read_pixels(fields.get("data"), binary, shape, most_pixels))
-    encoded = _read_base64(fields["data"], shape[0]) if size is None else _split_elements(binary, shape[0])
-    _check_stated_pixels(encoded, most_pixels)
-    return list(encoded)
+    return list(_read_base64(fields["data"], shape[0]) if size is None else _split_elements(binary, shape[0]))
 
 
 def _read_shape(value: Any, datatype: str, most_images: int) -> list[int]:
@@ -71,18 +68,14 @@ def _read_shape(value: Any, datatype: str, most_images: int) -> list[int]:
         raise InputError(f"image: shape must be {expected} of {datatype}, each at least 1, got {got}.")
     shape = [1, *sizes] if len(sizes) == 3 else sizes
     if shape[0] > most_images:
-        raise TooLargeError(f"image: shape must be of at most {most_images} images, got {shape[0]:,}.")
+        raise problems.too_large(f"image: shape must be of at most {most_images} images, got {shape[0]:,}.")
     return shape
-
-
-def _check_pixels(size_hw: Sequence[int], most: int) -> None:
-    if math.prod(size_hw) > most:
-        raise TooLargeError(f"image must have at most {most:,} pixels, got {size_hw[0]:,} × {size_hw[1]:,}.")
 
 
 def _read_pixels(data: Any, binary: memoryview, shape: list[int], most_pixels: int) -> NDArray[np.uint8]:
     """uint8 [N, H, W, 3] of `binary`, or of `data` if that is not None."""
-    _check_pixels(shape[1:3], most_pixels)
+    if shape[1] * shape[2] > most_pixels:
+        raise problems.too_large(f"image must have at most {most_pixels:,} pixels, got {shape[2]}×{shape[1]}.")
     expected = math.prod(shape)
     if data is None:
         if len(binary) != expected:
@@ -138,11 +131,3 @@ def _split_elements(binary: memoryview, count: int) -> list[bytes]:
     if position != len(binary):
         raise InputError(f"image: must end with element {count - 1}, got {len(binary) - position:,} bytes more.")
     return elements
-
-
-def _check_stated_pixels(encoded: Sequence[bytes], most_pixels: int) -> None:
-    for number, one in enumerate(encoded):
-        size_hw = stated_size_hw(one)
-        if size_hw is None:
-            raise InputError(f"image: element {number} must be a PNG, JPEG, WebP, AVIF, BMP, TIFF or GIF.")
-        _check_pixels(size_hw, most_pixels)

@@ -8,27 +8,24 @@ from typing import Any
 
 from maskjet.errors import InputError
 from maskjet.printing import sanitise
+from maskjet.serve import problems
 
 MOST_PARTS = 2**19
 """Most parts (values, keys, escapes; a list counts as four) of a request's JSON; parsing them takes some 50 ms,
 in which no other thread runs."""
 
 
-class TooLargeError(InputError):
-    """A request is well-formed, but above a limit; for HTTP a 413."""
-
-
 def parse(body: bytes, size: int) -> Any:
     """The first `size` bytes of a body as JSON.
 
     Raises:
-        TooLargeError: They have more than MOST_PARTS parts.
+        ProblemError: 413, they have more than MOST_PARTS parts.
         InputError: They are no JSON, or have a name twice in an object or a number that is not finite.
     """
     parts = sum(body.count(sign, 0, size) for sign in (b",", b":", b"\\"))
     parts += 4 * (body.count(b"[", 0, size) + body.count(b"{", 0, size))
     if parts > MOST_PARTS:
-        raise TooLargeError(
+        raise problems.too_large(
             f"The JSON must have at most {MOST_PARTS:,} values, got about {parts:,}; send the image in binary, with "
             "binary_data_size."
         )
