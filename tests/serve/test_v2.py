@@ -3,10 +3,12 @@
 import asyncio
 import dataclasses
 import json
+import random
 import socket
 import struct
 import threading
 import time
+from collections import Counter
 from contextlib import contextmanager
 
 import httpx
@@ -364,3 +366,33 @@ async def test_a_model_without_masks_has_no_such_output(model, street):
     assert [tensor["name"] for tensor in answer.json()["outputs"]] == NAMES[:-1]
     assert refused.status_code == 400
     assert refused.json()["error"].startswith("outputs must be of the model's, got 'masks'; ")
+
+
+@run
+async def test_damaged_bodies_are_never_the_services_fault(model, street):
+    """Whatever comes, the answer is a result or an error in the protocol's form, and the next request is served."""
+    small = np.ascontiguousarray(street[:32, :48])
+    pixels, pixels_length = infer_body(small)
+    image = encoded(small, ".jpg")
+    fields = {"inputs": [{"name": "image", "datatype": "BYTES", "shape": [1]}], "parameters": {"threshold": 0.4}}
+    fields["inputs"][0]["parameters"] = {"binary_data_size": len(image) + 4}
+    text = json.dumps(fields).encode()
+    chance, statuses = random.Random(0), Counter()
+    async with served({"demo": model}) as client:
+        for body, length in ((pixels, pixels_length), (text + struct.pack("<I", len(image)) + image, str(len(text)))):
+            headers = {"Inference-Header-Content-Length": length}
+            for _ in range(60):
+                damaged = bytearray(body)
+                for _ in range(chance.randint(1, 3)):
+                    at = chance.randrange(int(length)) if chance.random() < 0.6 else chance.randrange(len(body))
+                    damaged[at : at + chance.randint(0, 2)] = chance.randbytes(chance.randint(0, 2))
+                answer = await client.post("/v2/models/demo/infer", content=bytes(damaged), headers=headers)
+                statuses[answer.status_code] += 1
+                assert list(answer.json()) == (
+                    ["model_name", "model_version", "outputs"] if answer.status_code == 200 else ["error"]
+                )
+            answer = await client.post("/v2/models/demo/infer", content=body, headers=headers)
+            assert answer.status_code == 200, answer.text
+        assert client.service.memory.taken == 0
+    assert set(statuses) <= {200, 400, 413, 422}
+    assert statuses[400] > 50
