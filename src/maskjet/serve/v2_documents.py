@@ -12,6 +12,10 @@ def _object(required: str = "", **properties: Any) -> dict[str, Any]:
     return {"type": "object", "required": required.split(), "properties": properties}
 
 
+def _closed(**properties: Any) -> dict[str, Any]:
+    return {**_object(**properties), "additionalProperties": False}
+
+
 def _list(items: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"type": "array", "items": items, **more}
 
@@ -42,9 +46,9 @@ _INPUT = _object(
 _REQUEST = _object(
     "inputs",
     id={"type": "string", "maxLength": 1024, "description": "Sent back."},
-    parameters=_object(
+    parameters=_closed(
         threshold={"type": "number", "minimum": 0, "maximum": 1, "description": "A confidence must exceed it."},
-        classes={**_TEXT, "description": "Names of the classes to report, separated by commas; or a list."},
+        classes={"anyOf": [_TEXT, _list(_TEXT)], "description": "Names to report, separated by commas; or a list."},
         max_detections={"type": "integer", "minimum": 1, "description": "Most detections per image."},
         timeout={"type": "integer", "minimum": 1, "description": "Microseconds that an image may wait."},
         binary_data_output={"type": "boolean", "description": "Whether outputs follow the JSON as bytes."},
