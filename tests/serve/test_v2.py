@@ -33,7 +33,7 @@ def listening(app):
     thread.start()
     try:
         deadline = time.monotonic() + 30
-        while not server.started:
+        while not (server.started and app.state.service.is_ready):
             assert thread.is_alive()
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -47,9 +47,7 @@ def listening(app):
 
 @pytest.fixture(scope="module")
 def app(model):
-    app = create_app({"demo": model}, Settings(pixels=320 * 180, parts=4))
-    app.state.service.is_warm = True
-    return app
+    return create_app({"demo": model}, Settings(pixels=320 * 180, parts=4))
 
 
 @pytest.fixture(scope="module")
@@ -96,17 +94,20 @@ def test_the_client_sees_a_live_and_ready_server(client):
     assert not client.is_model_ready("other")
 
 
-def test_the_client_sees_that_a_server_is_not_ready(client, app):
+def test_the_client_sees_that_a_server_is_not_ready(client, triton, app, street):
     service = app.state.service
-    service.is_warm = False
+    service.is_draining = True
     try:
         assert client.is_server_live()
         assert not client.is_server_ready()
         assert not client.is_model_ready("demo")
+        with pytest.raises(triton.InferenceServerException) as caught:
+            client.infer("demo", [make_input(triton, street, "UINT8")])
+        assert (caught.value.status(), caught.value.message()) == ("503", "The service is shutting down.")
         service.failure = "The device failed."
         assert not client.is_server_live()
     finally:
-        service.is_warm, service.failure = True, None
+        service.is_draining, service.failure = False, None
 
 
 @pytest.mark.parametrize("version", ["", "1"])
@@ -209,7 +210,7 @@ def test_several_requests_at_a_time_get_their_own_answers(triton, address, model
         ("400", "outputs must be of the model's, got 'box'; did you mean 'boxes'?", {"outputs": ["box"]}),
         ("415", "Content-Encoding must be identity, got 'gzip'.", {"request_compression_algorithm": "gzip"}),
         ("400", "The query must be empty; parameters are in", {"query_params": {"threshold": "0.5"}}),
-        ("504", "The image waited for its deadline; try again later.", {"timeout": 1}),
+        ("504", "The request took longer than its timeout before it reached the model.", {"timeout": 1}),
     ],
 )
 def test_the_client_raises_our_words(client, triton, street, status, message, change):
@@ -312,16 +313,33 @@ async def test_without_asking_for_binary_the_answer_is_json(model, street):
 async def test_memory_is_given_back(model, street):
     body, length = infer_body(street)
     headers = {"Inference-Header-Content-Length": length}
-    async with served({"demo": model}, memory_bytes=street.nbytes - 1) as client:
-        answer = await client.post("/v2/models/demo/infer", content=body, headers=headers)
-        assert answer.status_code == 413
-        assert answer.json()["error"].startswith("The request needs 172,800 bytes of memory")
-        assert client.service.memory.taken == 0
-    async with served({"demo": model}, memory_bytes=street.nbytes) as client:
+    async with served({"demo": model}, memory_bytes=len(body) + street.nbytes) as client:
         assert (await client.post("/v2/models/demo/infer", content=body, headers=headers)).status_code == 200
         broken = await client.post("/v2/models/demo/infer", content=body[:-1], headers=headers)
         assert broken.status_code == 400
         assert client.service.memory.taken == 0
+    async with served({"demo": model}, memory_bytes=len(body) + street.nbytes - 1) as client:
+        answer = await client.post("/v2/models/demo/infer", content=body, headers=headers)
+        assert answer.status_code == 429
+        assert answer.json() == {"error": "The memory for images is taken by other requests; try again later."}
+        assert answer.headers["retry-after"] == "1"
+        assert client.service.memory.taken == 0
+
+
+@run
+async def test_the_guard_answers_in_the_form_of_the_protocol(model, street):
+    body, length = infer_body(street)
+    headers = {"Inference-Header-Content-Length": length}
+    async with served({"demo": model}, token="secret", body_bytes=len(body) - 1) as client:
+        stranger = await client.post("/v2/models/demo/infer", content=body, headers=headers)
+        headers["Authorization"] = "Bearer secret"
+        too_large = await client.post("/v2/models/demo/infer", content=body, headers=headers)
+        alive = await client.get("/v2/health/live")
+    assert stranger.status_code == 401
+    assert stranger.json() == {"error": "The token is missing: send Authorization: Bearer TOKEN."}
+    assert too_large.status_code == 413
+    assert too_large.json()["error"].startswith(f"The body has {len(body)} bytes, the limit is ")
+    assert (alive.status_code, alive.json()) == (200, {"live": True})
 
 
 @run

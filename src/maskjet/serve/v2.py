@@ -7,10 +7,9 @@ Extensions of Triton (config, statistics, repository, shared memory, ...) are no
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Sequence
+import time
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Header, Request, Response
 from fastapi.responses import JSONResponse
@@ -21,13 +20,15 @@ from maskjet.serve.clients import while_connected
 from maskjet.serve.dispatcher import Dispatcher, Image, Options
 from maskjet.serve.service import Service
 
-PREFIX = "/v2"
+if TYPE_CHECKING:
+    from maskjet.detections import Detections
+
 VERSION = "1"
 """The only version of each model."""
 LENGTH_HEADER = "Inference-Header-Content-Length"
 _JSON_FACTOR = 8  # bytes of memory for a byte of JSON: its text, and Python's objects
 
-router = APIRouter(prefix=PREFIX, tags=["Open Inference Protocol"])
+router = APIRouter(prefix=problems.PROTOCOL, tags=["Open Inference Protocol"])
 
 
 @dataclass(frozen=True)
@@ -37,21 +38,6 @@ class _Element(bodies.Part):
     @property
     def title(self) -> str:
         return f"image: element {self.name}"
-
-
-def write_problem(problem: problems.ProblemError, path: str) -> Response:
-    """A problem as the protocol has errors; for all paths at and below PREFIX, known or not."""
-    detail = problem.detail
-    if problem.name == "not-found":
-        detail = (
-            f"path must be one of the Open Inference Protocol, got {path[:200]!r}; other extensions are not supported."
-        )
-    return Response(json.dumps({"error": detail}), problem.status, problem.headers, "application/json")
-
-
-def owns(path: str) -> bool:
-    """Whether a path is the protocol's, so that errors on it are written by `write_problem`."""
-    return path == PREFIX or path.startswith(f"{PREFIX}/")
 
 
 @router.get("", summary="The server's name, version and extensions", responses=v2_documents.SERVER)
@@ -172,25 +158,36 @@ class _Inference:
                 most_images=settings.parts,
                 most_pixels=settings.pixels,
             )
-        options = Options(request.threshold, request.classes, request.max_detections)
-        dispatcher.check(options)
-        patience_s = min(settings.deadline_s, request.timeout_s or settings.deadline_s)
-        encoded = [_Element(str(i), one) for i, one in enumerate(request.images) if isinstance(one, bytes)]
-        needed = await service.in_thread(bodies.check_sizes, encoded, settings.pixels)
-        needed += sum(one.nbytes for one in request.images if not isinstance(one, bytes))
-        with service.memory.hold(needed):
-            dispatcher.check_room(len(request.images))
-            images: Sequence[Image] = await bodies.decode(service, encoded) or [
-                one for one in request.images if not isinstance(one, bytes)
-            ]
-            answers = await dispatcher.predict_all(images, options, deadline=self._start + patience_s)
-        found = [answer.detections for answer in answers]
+        found = await self._predict(request)
+        start = time.perf_counter()
         data, length = await service.in_thread(
             v2_codec.write_response, found, request, model=dispatcher.name, version=VERSION
         )
+        service.metrics.stage_seconds.labels("encode").observe(time.perf_counter() - start)
         if length is None:
             return Response(data, media_type="application/json")
         return Response(data, headers={LENGTH_HEADER: str(length)}, media_type="application/octet-stream")
+
+    async def _predict(self, request: v2_codec.InferRequest) -> list[Detections]:
+        service, dispatcher, settings = self._service, self._dispatcher, self._service.settings
+        options = Options(request.threshold, request.classes, request.max_detections)
+        dispatcher.check(options)
+        start = time.perf_counter()
+        deadline = self._start + min(settings.deadline_s, request.timeout_s or settings.deadline_s)
+        encoded = [_Element(str(i), one) for i, one in enumerate(request.images) if isinstance(one, bytes)]
+        images: list[Image] = [one for one in request.images if not isinstance(one, bytes)]
+        needed = sum(one.nbytes for one in images)  # `predict` copies them, as a body can't be written to
+        if encoded:
+            needed = await service.in_thread(bodies.check_sizes, encoded, settings.pixels)
+        with service.memory.hold(needed):
+            dispatcher.check_room(len(request.images))
+            if encoded:
+                images = await bodies.decode(service, encoded)
+            service.metrics.stage_seconds.labels("decode").observe(time.perf_counter() - start)
+            if asyncio.get_running_loop().time() > deadline:
+                raise problems.too_late("The request took longer than its timeout before it reached the model.")
+            answers = await dispatcher.predict_all(images, options, deadline=deadline)
+        return [answer.detections for answer in answers]
 
 
 def _find(request: Request, model: str, version: str) -> tuple[Service, Dispatcher]:
