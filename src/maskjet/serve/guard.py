@@ -232,6 +232,6 @@ class _Request:
 
 def _websocket_refusal(problem: problems.ProblemError) -> list[dict[str, Any]]:
     """Messages that answer a WebSocket's handshake with a problem."""
-    response = problem.response("")
+    response = problem.response()
     start = {"type": "websocket.http.response.start", "status": problem.status, "headers": response.raw_headers}
     return [start, {"type": "websocket.http.response.body", "body": response.body}]

@@ -56,7 +56,7 @@ class ProblemError(Exception):
         """The problem as JSON."""
         return json.dumps(self.as_dict()).encode()
 
-    def response(self, path: str) -> Response:
+    def response(self, path: str = "") -> Response:
         """The answer to a request of this path; the Open Inference Protocol has a form of its own for errors."""
         if path != PROTOCOL and not path.startswith(f"{PROTOCOL}/"):
             return Response(self.body(), self.status, self.headers, MEDIA_TYPE)
