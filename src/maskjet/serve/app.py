@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from maskjet import __version__
 from maskjet.errors import InputError, MaskjetError
-from maskjet.serve import health, metrics, pages, problems, v1
+from maskjet.serve import health, metrics, pages, problems, v1, v2
 from maskjet.serve.guard import Guard
 from maskjet.serve.metrics import Counting
 from maskjet.serve.service import Service
@@ -56,7 +56,7 @@ def create_app(models: Mapping[str, Model], settings: Settings | None = None) ->
         redoc_url=None,
     )
     app.state.service = service
-    for router in (v1.router, health.router, metrics.router, pages.router):
+    for router in (v1.router, v2.router, health.router, metrics.router, pages.router):
         app.include_router(router)
     for kind in (problems.ProblemError, MaskjetError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, _answer_problem)
@@ -65,5 +65,5 @@ def create_app(models: Mapping[str, Model], settings: Settings | None = None) ->
     return app
 
 
-async def _answer_problem(_: Request, error: Exception) -> Response:
-    return problems.to_problem(error).response()
+async def _answer_problem(request: Request, error: Exception) -> Response:
+    return problems.to_problem(error).response(request.url.path)

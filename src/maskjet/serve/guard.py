@@ -224,7 +224,7 @@ class _Request:
             _log.warning("a response broke off: %s", problem)
             raise problem
         if self._scope["type"] == "http":
-            await problem.response()(self._scope, self._receive, self.send)
+            await problem.response(self._scope["path"])(self._scope, self._receive, self.send)
             return
         if "websocket.http.response" not in self._scope.get("extensions", {}):
             await self._send({"type": "websocket.close", "code": 1008, "reason": problem.detail[:120]})

@@ -16,6 +16,8 @@ from starlette.responses import Response
 from maskjet.errors import DeviceError, InputError, SourceError, UnsupportedError
 
 MEDIA_TYPE = "application/problem+json"
+PROTOCOL = "/v2"
+"""Path of the Open Inference Protocol, and beginning of all others of it."""
 _GONE = 499  # nginx's number; for the count of requests
 _log = logging.getLogger("maskjet.serve")
 
@@ -54,9 +56,17 @@ class ProblemError(Exception):
         """The problem as JSON."""
         return json.dumps(self.as_dict()).encode()
 
-    def response(self) -> Response:
-        """The answer."""
-        return Response(self.body(), self.status, self.headers, MEDIA_TYPE)
+    def response(self, path: str = "") -> Response:
+        """The answer to a request of this path; the Open Inference Protocol has a form of its own for errors."""
+        if path != PROTOCOL and not path.startswith(f"{PROTOCOL}/"):
+            return Response(self.body(), self.status, self.headers, MEDIA_TYPE)
+        detail = self.detail
+        if self.name == "not-found":
+            detail = (
+                f"path must be one of the Open Inference Protocol, got {path[:200]!r}; extensions other than binary "
+                "tensor data are not supported."
+            )
+        return Response(json.dumps({"error": detail}), self.status, self.headers, "application/json")
 
 
 class GoneError(Exception):

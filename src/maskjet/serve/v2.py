@@ -1,0 +1,208 @@
+"""The Open Inference Protocol (KServe v2, REST) with the binary tensor extension; `v2_codec` has its wire formats.
+
+Each model has one version, "1". Errors are {"error": "..."}, with the status codes of the service's own protocol.
+Extensions of Triton (config, statistics, repository, shared memory, ...) are not supported: their paths are not found.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import APIRouter, Header, Request, Response
+from fastapi.responses import JSONResponse
+
+from maskjet import __version__
+from maskjet.serve import bodies, problems, v2_codec, v2_documents
+from maskjet.serve.clients import while_connected
+from maskjet.serve.dispatcher import Dispatcher, Image, Options
+from maskjet.serve.service import Service
+
+if TYPE_CHECKING:
+    from maskjet.detections import Detections
+
+VERSION = "1"
+"""The only version of each model."""
+LENGTH_HEADER = "Inference-Header-Content-Length"
+_JSON_FACTOR = 8  # bytes of memory for a byte of JSON: its text, and Python's objects
+
+router = APIRouter(prefix=problems.PROTOCOL, tags=["Open Inference Protocol"])
+
+
+@dataclass(frozen=True)
+class _Element(bodies.Part):
+    """One encoded image of the input."""
+
+    @property
+    def title(self) -> str:
+        return f"image: element {self.name}"
+
+
+@router.get("", summary="The server's name, version and extensions", responses=v2_documents.SERVER)
+async def describe_server() -> dict[str, Any]:
+    """Metadata of the server."""
+    return {"name": "maskjet", "version": __version__, "extensions": ["binary_tensor_data"]}
+
+
+@router.get("/health/live", summary="Whether the server is alive", responses=v2_documents.HEALTH)
+async def live(request: Request) -> Response:
+    """200 or, as the protocol wants it, 400: the device has failed and the process must be started again."""
+    service: Service = request.app.state.service
+    return _answer_health({"live": service.failure is None})
+
+
+@router.get("/health/ready", summary="Whether all models are ready", responses=v2_documents.HEALTH)
+async def ready(request: Request) -> Response:
+    """200 or, as the protocol wants it, 400: the models are being compiled, or the service ends or has failed."""
+    service: Service = request.app.state.service
+    return _answer_health({"ready": service.is_ready})
+
+
+@router.get("/models/{model}/ready", summary="Whether a model is ready", responses=v2_documents.MODEL_HEALTH)
+@router.get(
+    "/models/{model}/versions/{version}/ready",
+    summary="Whether a version of a model is ready",
+    responses=v2_documents.MODEL_HEALTH,
+)
+async def model_ready(request: Request, model: str, version: str = VERSION) -> Response:
+    """As the server's readiness."""
+    service, dispatcher = _find(request, model, version)
+    return _answer_health({"name": dispatcher.name, "ready": service.is_ready})
+
+
+def _answer_health(fields: dict[str, Any]) -> Response:
+    return JSONResponse(fields, 200 if all(fields.values()) else 400)
+
+
+@router.get("/models/{model}", summary="A model's inputs and outputs", responses=v2_documents.MODEL)
+@router.get(
+    "/models/{model}/versions/{version}",
+    summary="The inputs and outputs of a version of a model",
+    responses=v2_documents.MODEL,
+)
+async def describe_model(request: Request, model: str, version: str = VERSION) -> dict[str, Any]:
+    """Metadata of a model; `parameters` names its classes and the other forms of its input."""
+    _, dispatcher = _find(request, model, version)
+    spec = dispatcher.model.spec
+    return {
+        "name": dispatcher.name,
+        "versions": [VERSION],
+        "platform": "maskjet",
+        "inputs": [asdict(v2_codec.INPUT)],
+        "outputs": [asdict(output) for output in _outputs(dispatcher)],
+        "parameters": {
+            "network": spec.name,
+            "class_names": {str(number): name for number, name in sorted(spec.class_names.items())},
+            "max_detections": dispatcher.model.config.max_detections,
+            "image": "UINT8 [H, W, 3] or [N, H, W, 3], RGB; or BYTES [N], encoded images",
+        },
+    }
+
+
+@router.post(
+    "/models/{model}/infer",
+    summary="Find things in an image, or in several",
+    openapi_extra={"requestBody": v2_documents.REQUEST},
+    responses=v2_documents.INFER,
+    response_class=Response,
+)
+@router.post(
+    "/models/{model}/versions/{version}/infer",
+    summary="Find things with a version of a model",
+    openapi_extra={"requestBody": v2_documents.REQUEST},
+    responses=v2_documents.INFER,
+    response_class=Response,
+)
+async def infer(
+    request: Request,
+    model: str,
+    version: str = VERSION,
+    inference_header_content_length: Annotated[
+        str | None, Header(description="Bytes of the JSON, if the body has binary data after it.")
+    ] = None,
+) -> Response:
+    """Detect on the input's images. Images that come while the model is busy share a batch."""
+    start = asyncio.get_running_loop().time()
+    service, dispatcher = _find(request, model, version)
+    if len(request.headers.getlist(LENGTH_HEADER)) > 1:
+        raise problems.bad_request(f"{LENGTH_HEADER} must be given once.")
+    encoding = request.headers.get("content-encoding", "identity").lower()
+    if encoding != "identity":
+        raise problems.ProblemError(
+            415, "unsupported-encoding", f"Content-Encoding must be identity, got {encoding[:100]!r}."
+        )
+    if request.query_params:
+        raise problems.bad_request("The query must be empty; parameters are in the JSON's `parameters`.")
+    dispatcher.check_room()
+    body = await bodies.read(request)
+    work = _Inference(service, dispatcher, start).run(body, inference_header_content_length)
+    return await while_connected(request.receive, work)
+
+
+class _Inference:
+    """The work on one request."""
+
+    def __init__(self, service: Service, dispatcher: Dispatcher, start: float) -> None:
+        self._service, self._dispatcher, self._start = service, dispatcher, start
+
+    async def run(self, body: bytes, header_length: str | None) -> Response:
+        service, dispatcher, settings = self._service, self._dispatcher, self._service.settings
+        with service.memory.hold(_JSON_FACTOR * v2_codec.read_json_size(header_length, len(body))):
+            request = await service.in_thread(
+                v2_codec.read_request,
+                body,
+                header_length,
+                outputs=_outputs(dispatcher),
+                most_images=settings.parts,
+                most_pixels=settings.pixels,
+            )
+        found = await self._predict(request)
+        start = time.perf_counter()
+        data, length = await service.in_thread(
+            v2_codec.write_response, found, request, model=dispatcher.name, version=VERSION
+        )
+        service.metrics.stage_seconds.labels("encode").observe(time.perf_counter() - start)
+        if length is None:
+            return Response(data, media_type="application/json")
+        return Response(data, headers={LENGTH_HEADER: str(length)}, media_type="application/octet-stream")
+
+    async def _predict(self, request: v2_codec.InferRequest) -> list[Detections]:
+        service, dispatcher, settings = self._service, self._dispatcher, self._service.settings
+        options = Options(request.threshold, request.classes, request.max_detections)
+        dispatcher.check(options)
+        start = time.perf_counter()
+        deadline = self._start + min(settings.deadline_s, request.timeout_s or settings.deadline_s)
+        encoded = [_Element(str(i), one) for i, one in enumerate(request.images) if isinstance(one, bytes)]
+        images: list[Image] = [one for one in request.images if not isinstance(one, bytes)]
+        needed = sum(one.nbytes for one in images)  # `predict` copies them, as a body can't be written to
+        if encoded:
+            needed = await service.in_thread(bodies.check_sizes, encoded, settings.pixels)
+        with service.memory.hold(needed):
+            dispatcher.check_room(len(request.images))
+            if encoded:
+                images = await bodies.decode(service, encoded)
+            service.metrics.stage_seconds.labels("decode").observe(time.perf_counter() - start)
+            if asyncio.get_running_loop().time() > deadline:
+                raise problems.too_late("The request took longer than its timeout before it reached the model.")
+            answers = await dispatcher.predict_all(images, options, deadline=deadline)
+        return [answer.detections for answer in answers]
+
+
+def _find(request: Request, model: str, version: str) -> tuple[Service, Dispatcher]:
+    """The service, and the queue of a model.
+
+    Raises:
+        ProblemError: 404, there is no such model or version.
+    """
+    service: Service = request.app.state.service
+    dispatcher = service.dispatcher(model)
+    if version != VERSION:
+        raise problems.ProblemError(404, "no-such-version", f"version must be {VERSION!r}, got {version[:60]!r}.")
+    return service, dispatcher
+
+
+def _outputs(dispatcher: Dispatcher) -> list[v2_codec.TensorSpec]:
+    """The outputs that a model has."""
+    return [output for output in v2_codec.OUTPUTS if output.name != "masks" or dispatcher.model.spec.has_masks]

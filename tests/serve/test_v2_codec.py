@@ -1,0 +1,433 @@
+"""Bodies of the Open Inference Protocol: what is written is read, and what is damaged is refused in our words."""
+
+import base64
+import json
+import math
+import struct
+import time
+import tracemalloc
+
+import cv2
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+
+from maskjet import coco_rle
+from maskjet.detections import Detections
+from maskjet.errors import InputError
+from maskjet.serve import v2_codec, v2_json
+from maskjet.serve.problems import ProblemError
+from maskjet.serve.v2_codec import OUTPUTS, read_request, write_response
+
+LIMITS = {"most_images": 8, "most_pixels": 10_000}
+
+
+def join(fields, binary=None):
+    """A body and its header, as a client sends them."""
+    text = json.dumps(fields).encode()
+    return (text, None) if binary is None else (text + binary, str(len(text)))
+
+
+def image_input(shape, datatype="UINT8", **more):
+    return {"inputs": [{"name": "image", "datatype": datatype, "shape": shape, **more}]}
+
+
+def binary_body(shape, binary, datatype="UINT8", **fields):
+    return join({**image_input(shape, datatype, parameters={"binary_data_size": len(binary)}), **fields}, binary)
+
+
+def prefixed(elements):
+    return b"".join(struct.pack("<I", len(one)) + one for one in elements)
+
+
+def png(height=2, width=3, value=7):
+    return cv2.imencode(".png", np.full((height, width, 3), value, dtype=np.uint8))[1].tobytes()
+
+
+def read(body_and_header, **limits):
+    return read_request(*body_and_header, **{**LIMITS, **limits})
+
+
+pixels = st.tuples(st.integers(1, 3), st.integers(1, 4), st.integers(1, 4)).flatmap(
+    lambda nhw: st.binary(min_size=3 * math.prod(nhw), max_size=3 * math.prod(nhw)).map(
+        lambda data: np.frombuffer(data, dtype=np.uint8).reshape(*nhw, 3)
+    )
+)
+
+
+@given(pixels, st.sampled_from(["binary", "flat", "nested"]), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_pixels_are_read_as_they_were_written(images, form, is_batch):
+    images = images if is_batch else images[0]
+    if form == "binary":
+        sent = binary_body(list(images.shape), images.tobytes())
+    else:
+        sent = join(image_input(list(images.shape), data=(images if form == "nested" else images.ravel()).tolist()))
+    got = read(sent).images
+    assert len(got) == (len(images) if is_batch else 1)
+    assert np.array_equal(np.stack(got), images if is_batch else images[None])
+
+
+def test_binary_pixels_share_the_memory_of_the_body():
+    body, header = binary_body([2, 2, 3], bytes(range(12)))
+    (image,) = read((body, header)).images
+    assert np.shares_memory(image, np.frombuffer(body, dtype=np.uint8))
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), st.integers(1, 5)), min_size=1, max_size=4), st.booleans())
+@settings(max_examples=20, deadline=None)
+def test_encoded_images_are_read_as_they_were_written(sizes, is_binary):
+    encoded = [png(*size) for size in sizes]
+    if is_binary:
+        sent = binary_body([len(encoded)], prefixed(encoded), "BYTES")
+    else:
+        sent = join(image_input([len(encoded)], "BYTES", data=[base64.b64encode(one).decode() for one in encoded]))
+    assert read(sent).images == encoded
+
+
+def test_parameters_and_outputs_are_read():
+    request = read(
+        binary_body(
+            [1, 1, 3],
+            b"abc",
+            id="7",
+            parameters={
+                "threshold": 0.25,
+                "classes": "car, bus",
+                "max_detections": 3,
+                "timeout": 5,
+                "binary_data_output": True,
+            },
+            outputs=[{"name": "masks", "parameters": {"binary_data": False}}, {"name": "boxes"}],
+        )
+    )
+    assert (request.id, request.threshold, request.classes, request.max_detections) == ("7", 0.25, ("car", "bus"), 3)
+    assert request.timeout_s == pytest.approx(5e-6)
+    assert [(each.spec.name, each.is_binary) for each in request.outputs] == [("masks", False), ("boxes", True)]
+    plain = read(binary_body([1, 1, 3], b"abc", parameters={"classes": ["a, b"]}))
+    assert [(each.spec, each.is_binary) for each in plain.outputs] == [(spec, False) for spec in OUTPUTS]
+    assert plain.classes == ("a, b",)
+    assert (plain.id, plain.threshold, plain.max_detections, plain.timeout_s) == (None, None, None, None)
+
+
+WRONG_FIELDS = [
+    ([], "The request must be a JSON object, got a list of 0"),
+    ({}, "inputs must have one tensor, 'image', got 0"),
+    ({"inputs": {}}, "inputs must be a list of tensors, got an object of 0"),
+    ({"inputs": [{}, {}]}, "inputs must have one tensor, 'image', got 2"),
+    ({"inputs": [7]}, r"inputs\[0\] must be a JSON object, got 7"),
+    ({"inputs": [{"name": None}]}, r"inputs\[0\].name must be 'image', got null"),
+    ({"inputs": [{"name": "imgae"}]}, "inputs must have one tensor, 'image', got 'imgae'"),
+    ({"inputs": [{"name": "\ud800\x1b[2J" + "x" * 10**5}]}, "got '\ufffd\ufffd\\[2Jx{54}…'"),
+    (image_input([1, 1, 3], "FP32", data=[0, 0, 0]), "datatype must be UINT8 or BYTES, got 'FP32'"),
+    (image_input([1, 1, 3], ["UINT8"], data=[0, 0, 0]), "datatype must be UINT8 or BYTES, got a list of 1"),
+    (image_input(None, data=[]), r"shape must be \[H, W, 3\] or \[N, H, W, 3\], got null"),
+    (image_input([1, 3], data=[]), r"got \[1, 3\]"),
+    (image_input([1, 1, 1, 1, 3], data=[]), "got a list of 5"),
+    (image_input([0, 1, 3], data=[]), r"each at least 1, got \[0, 1, 3\]"),
+    (image_input([-1, -1, 3], data=[]), r"got \[-1, -1, 3\]"),
+    (image_input([-(2**32), -(2**32), 3], data=[]), "each at least 1"),
+    (image_input([2**32, 2**32, 3], data=[]), "each at least 1"),
+    (image_input([10**4000, 1, 3], data=[]), r"got \[a huge number, 1, 3\]"),
+    (image_input([1.0, 1, 3], data=[]), r"got \[1.0, 1, 3\]"),
+    (image_input([True, 1, 3], data=[]), r"got \[true, 1, 3\]"),
+    (image_input([1, 1, 4], data=[]), r"got \[1, 1, 4\]"),
+    (image_input([1, 1], "BYTES", data=[]), r"shape must be \[N\] of BYTES"),
+    (image_input([1, 1, 3]), "must have either data or the parameter binary_data_size"),
+    (image_input([1, 1, 3], data=[1, 2]), "data must be 3 numbers, as its shape, got 2"),
+    (image_input([1, 1, 3], data="abc"), "data must be a list, got 'abc'"),
+    (image_input([1, 1, 3], data=[1, 2, 256]), r"whole numbers 0\.\.255"),
+    (image_input([1, 1, 3], data=[1, 2, -1]), r"whole numbers 0\.\.255"),
+    (image_input([1, 1, 3], data=[1, 2, 3.0]), r"whole numbers 0\.\.255"),
+    (image_input([1, 1, 3], data=[1, 2, True]), r"whole numbers 0\.\.255"),
+    (image_input([1, 1, 3], data=[1, 2, [3]]), r"whole numbers 0\.\.255"),
+    (image_input([2, 1, 3], data=[[[1, 2, 3]], [[1, 2]]]), "flat or nested as its shape"),
+    (image_input([2, 1, 3], data=[[[1, 2, 3]], 4]), "flat or nested as its shape"),
+    (image_input([2, 1, 3], data=[[[1, 2, 3], [1, 2, 3]]]), "flat or nested as its shape"),
+    (image_input([1, 1, 3], data=[[]]), "flat or nested as its shape"),
+    (image_input([1, 1, 3], data=[[[[]]]]), "flat or nested as its shape"),
+    (image_input([1], "BYTES", data=[]), "data must be 1 texts, as its shape, got 0"),
+    (image_input([1], "BYTES", data=[7]), "data must be base64, got 7"),
+    (image_input([1], "BYTES", data=["é"]), "data must be base64"),
+    (image_input([1], "BYTES", data=["a"]), "data must be base64"),
+    (image_input([1, 1, 3], parameters=[]), "image: parameters must be an object, got a list of 0"),
+    (image_input([1, 1, 3], parameters={"shared_memory_region": "a"}), "must not have 'shared_memory_region'"),
+    (image_input([1, 1, 3], parameters={"binary_data_size": 3}), "must be the 0 bytes after the JSON, got 3"),
+]
+WRONG_CHOICES = [
+    ({"id": 7}, "id must be a text, got 7"),
+    ({"id": "x" * 1025}, "id must have at most 1024 letters, got 1025"),
+    ({"parameters": [1]}, "parameters must be a JSON object, got a list of 1"),
+    ({"parameters": {"treshold": 1}}, "got 'treshold'; did you mean 'threshold'?"),
+    ({"parameters": {"sequence_id": 1}}, "parameters must be known, got 'sequence_id'"),
+    ({"parameters": {"threshold": 1.5}}, r"threshold must be 0\.\.1, got 1\.5"),
+    ({"parameters": {"threshold": True}}, r"threshold must be a number 0\.\.1, got true"),
+    ({"parameters": {"threshold": 10**4000}}, "got a huge number"),
+    ({"parameters": {"threshold": "0.5"}}, r"threshold must be a number 0\.\.1, got '0\.5'"),
+    ({"parameters": {"classes": 7}}, "classes must be a list of names, or one text"),
+    ({"parameters": {"classes": []}}, r"classes must be 1\.\.4096 names, got 0"),
+    ({"parameters": {"classes": [None]}}, "classes must be a list of names.*, got null"),
+    ({"parameters": {"classes": ["x" * 1025]}}, "at most 1024 letters"),
+    ({"parameters": {"max_detections": 0}}, "max_detections must be at least 1"),
+    ({"parameters": {"max_detections": 1.0}}, r"max_detections must be a whole number, got 1\.0"),
+    ({"parameters": {"max_detections": 2**31}}, "fit into 32 bits"),
+    ({"parameters": {"timeout": 0}}, "timeout must be at least 1 µs"),
+    ({"parameters": {"timeout": 0.5}}, r"timeout must be a whole number of microseconds, got 0\.5"),
+    ({"parameters": {"binary_data_output": 1}}, "binary_data_output must be true or false, got 1"),
+    ({"outputs": "boxes"}, "outputs must be a list of tensors, got 'boxes'"),
+    ({"outputs": None}, "outputs must be a list of tensors, got null"),
+    ({"outputs": ["boxes"]}, r"outputs\[0\] must be a JSON object, got 'boxes'"),
+    ({"outputs": [{}]}, r"outputs\[0\].name must be a text, got null"),
+    ({"outputs": [{"name": "box"}]}, "got 'box'; did you mean 'boxes'?"),
+    ({"outputs": [{"name": "boxes"}] * 2}, "each name once, got 'boxes' twice"),
+    ({"outputs": [{"name": "boxes", "parameters": {"binary_data": 1}}]}, "binary_data must be true or false, got 1"),
+    ({"outputs": [{"name": "boxes", "parameters": {"classification": 3}}]}, "must not have 'classification'"),
+]
+
+
+@pytest.mark.parametrize(("fields", "message"), WRONG_FIELDS, ids=[message[-30:] for _, message in WRONG_FIELDS])
+def test_a_wrong_tensor_is_refused(fields, message):
+    with pytest.raises(InputError, match=message) as caught:
+        read(join(fields))
+    assert len(str(caught.value).encode()) < 300  # which also is valid UTF-8
+
+
+@pytest.mark.parametrize(("fields", "message"), WRONG_CHOICES, ids=[message[-30:] for _, message in WRONG_CHOICES])
+def test_a_wrong_choice_is_refused(fields, message):
+    with pytest.raises(InputError, match=message) as caught:
+        read(binary_body([1, 1, 3], b"abc", **fields))
+    assert len(str(caught.value).encode()) < 300
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"", "The request must be JSON"),
+        (b"\xff\xfe", "The request must be JSON"),
+        (b"\xef\xbb\xbf{}", "The request must be JSON"),
+        (b"[" * 50_000, "at most some hundred levels"),
+        (b'{"id":' * 20_000, "at most some hundred levels"),
+        (b'{"threshold": NaN}', "JSON, which has no NaN"),
+        (b"[-Infinity]", "JSON, which has no -Infinity"),
+        (b'{"id": 1, "id": 2}', "each name once in an object, got 'id' twice"),
+        (b"[" + b"9" * 5000 + b"]", "The request must be JSON"),
+        (b'{"inputs": []} x', "The request must be JSON, or binary data after it with the header Inference-Header"),
+    ],
+)
+def test_broken_json_is_refused(text, message):
+    with pytest.raises(InputError, match=message):
+        read((text, None))
+
+
+def test_an_infinite_threshold_is_refused():
+    body, header = binary_body([1, 1, 3], b"abc", parameters={"threshold": 0.125})
+    with pytest.raises(InputError, match=r"threshold must be 0\.\.1, got inf"):
+        read((body.replace(b"0.125", b"1e999"), header))
+
+
+@pytest.mark.parametrize("text", [b"[" + b"1," * 2**20 + b"1]", b"[" + b"[]," * 2**18 + b"1]", b'"' + b"\\n" * 2**20])
+def test_json_that_takes_long_is_not_parsed(text):
+    start = time.perf_counter()
+    with pytest.raises(ProblemError, match=r"at most 524,288 values, got about .*; send the image in binary"):
+        read((text, None))
+    assert time.perf_counter() - start < 0.5
+
+
+@pytest.mark.parametrize("header", ["", "-1", "+5", "1", "0", " 90", "1e2", "0x10", "٣٣", "9" * 5000, "100000", "5.0"])
+def test_a_wrong_length_of_the_json_is_refused(header):
+    body, _ = binary_body([1, 1, 3], b"abc")
+    with pytest.raises(
+        InputError, match=rf"Inference-Header-Content-Length must be 2\.\.{len(body)}, the body's bytes"
+    ):
+        read((body, header))
+
+
+@pytest.mark.parametrize("size", [-1, 0, 2, 4, 2**63, 10**4000, True, 3.0, "3", None, [3]])
+def test_a_wrong_binary_size_is_refused(size):
+    with pytest.raises(InputError, match=r"binary_data_size"):
+        read(join(image_input([1, 1, 3], parameters={"binary_data_size": size}), b"abc"))
+
+
+def test_bytes_that_nobody_claims_are_refused():
+    with pytest.raises(InputError, match="The body must end after the JSON, as image has data, got 3 bytes more"):
+        read(join(image_input([1, 1, 3], data=[1, 2, 3]), b"abc"))
+    with pytest.raises(InputError, match="either data or the parameter binary_data_size"):
+        read(join(image_input([1, 1, 3], data=[1, 2, 3], parameters={"binary_data_size": 3}), b"abc"))
+    with pytest.raises(InputError, match="must have 6 bytes, as its shape, got 3"):
+        read(binary_body([1, 2, 3], b"abc"))
+
+
+@pytest.mark.parametrize(
+    ("count", "binary", "message"),
+    [
+        (1, b"", "must have 1 elements, as its shape, its bytes end before number 0"),
+        (1, b"\1\0\0", "its bytes end before number 0"),
+        (2, prefixed([png()]), "must have 2 elements, as its shape, its bytes end before number 1"),
+        (
+            1,
+            struct.pack("<I", 2**32 - 1) + b"abc",
+            "element 0 must have the 4,294,967,295 bytes its length states, got 3",
+        ),
+        (1, prefixed([png()]) + b"\0", "must end with element 0, got 1 bytes more"),
+        (1, png(), "element 0 must have the 1,196,314,761 bytes"),  # without a length: the signature is one
+    ],
+)
+def test_lengths_of_elements_that_lie_are_refused(count, binary, message):
+    with pytest.raises(InputError, match=message):
+        read(binary_body([count], binary, "BYTES"))
+
+
+def test_limits_hold_before_memory_is_taken():
+    cases = [
+        (binary_body([50_000, 50_000, 3], b"abc"), "at most 10,000 pixels, got 50000×50000"),
+        (join(image_input([2**31 - 1, 2**31 - 1, 3], data=[1])), "at most 10,000 pixels"),
+        (binary_body([9, 1, 1, 3], b"abc"), "at most 8 images, got 9"),
+        (binary_body([2**31 - 1], b"abc", "BYTES"), "at most 8 images, got 2,147,483,647"),
+    ]
+    tracemalloc.start()
+    try:
+        for sent, message in cases:
+            with pytest.raises(ProblemError, match=message):
+                read(sent)
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()
+    assert len(read(binary_body([8, 1, 1, 3], bytes(24))).images) == 8
+    assert read(binary_body([100, 100, 3], bytes(30_000))).images[0].shape == (100, 100, 3)
+
+
+scalars = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.sampled_from([2**31, 2**63, 10**30])
+)
+names = st.sampled_from(
+    ["id", "inputs", "outputs", "parameters", "name", "datatype", "shape", "data", "binary_data_size", "binary_data"]
+)
+words = st.sampled_from(["image", "UINT8", "BYTES", "boxes", "masks", 3, 1, 0, -1])
+anything = st.recursive(
+    scalars | words,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(names, inner, max_size=5),
+    max_leaves=20,
+)
+
+
+@given(st.dictionaries(names, anything), st.binary(max_size=20), st.none() | st.integers(-2, 300).map(str))
+@settings(max_examples=150, deadline=None)
+@example({"inputs": [{"name": "image", "datatype": "UINT8", "shape": [1, 1, 3], "data": {}}]}, b"", None)
+def test_any_json_is_read_or_refused(fields, binary, header):
+    text = json.dumps(fields).encode()
+    try:
+        read((text + binary, str(len(text)) if header is None else header))
+    except (InputError, ProblemError) as error:
+        str(error).encode()
+
+
+@given(st.data())
+@settings(max_examples=150, deadline=None)
+def test_a_damaged_body_is_read_or_refused(data):
+    body, header = data.draw(
+        st.sampled_from(
+            [
+                binary_body(
+                    [2, 1, 1, 3], b"abcdef", id="7", parameters={"threshold": 0.5}, outputs=[{"name": "boxes"}]
+                ),
+                binary_body([2], prefixed([png(), png(1, 1)]), "BYTES"),
+                join(image_input([1, 2, 3], data=[[[1, 2, 3], [4, 5, 6]]])),
+            ]
+        )
+    )
+    broken = bytearray(body)
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(broken)))
+        broken[at : at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
+    try:
+        request = read((bytes(broken), header))
+    except (InputError, ProblemError) as error:
+        str(error).encode()
+    else:
+        assert 1 <= len(request.images) <= 8
+        assert all(isinstance(one, bytes) or one.shape[0] * one.shape[1] <= 10_000 for one in request.images)
+
+
+def make_detections(count, height=4, width=5, *, has_masks=True):
+    rng = np.random.default_rng(count)
+    return Detections(
+        image_size=(height, width),
+        xyxy=rng.random((count, 4), dtype=np.float32),
+        confidence=rng.random(count, dtype=np.float32),
+        class_id=rng.integers(0, 9, count, dtype=np.int32),
+        rle=coco_rle.encode(rng.random((count, height, width)) < 0.5) if has_masks else None,
+    )
+
+
+def read_response(body, header):
+    """Values by output, as a client reads them."""
+    fields = json.loads(body if header is None else body[:header])
+    position, values = header, {}
+    for tensor in fields["outputs"]:
+        size = tensor.get("parameters", {}).get("binary_data_size")
+        if size is None:
+            flat = tensor["data"]
+        else:
+            blob, position = body[position : position + size], position + size
+            assert len(blob) == size
+            if tensor["datatype"] == "BYTES":
+                flat = []
+                while blob:
+                    length = 4 + struct.unpack_from("<I", blob)[0]
+                    flat.append(blob[4:length].decode())
+                    blob = blob[length:]
+            else:
+                flat = np.frombuffer(blob, {"INT32": "<i4", "FP32": "<f4"}[tensor["datatype"]]).tolist()
+        values[tensor["name"]] = np.array(flat, object).reshape(tensor["shape"]).tolist()
+    assert position in (header, len(body))
+    return fields, values
+
+
+@pytest.mark.parametrize("counts", [[2], [0], [3, 0, 1], [0, 0]], ids=str)
+@pytest.mark.parametrize("binary", [[], ["masks"], ["boxes", "count"], [spec.name for spec in OUTPUTS]], ids=str)
+def test_a_response_holds_all_rows_in_order(counts, binary):
+    found = [make_detections(count, 4 + number, 5) for number, count in enumerate(counts)]
+    outputs = [{"name": spec.name, "parameters": {"binary_data": spec.name in binary}} for spec in reversed(OUTPUTS)]
+    request = read(binary_body([1, 1, 3], b"abc", id="a", outputs=outputs))
+    body, header = write_response(found, request, model="demo", version="1")
+    assert (header is None) == (not binary)
+    fields, values = read_response(body, header)
+    assert (fields["model_name"], fields["model_version"], fields["id"]) == ("demo", "1", "a")
+    assert [tensor["name"] for tensor in fields["outputs"]] == [spec.name for spec in reversed(OUTPUTS)]
+    assert values == {
+        "count": counts,
+        "image_size": [[4 + number, 5] for number in range(len(counts))],
+        "boxes": [row for one in found for row in one.xyxy.tolist()],
+        "scores": [score for one in found for score in one.confidence.tolist()],
+        "class_ids": [class_id for one in found for class_id in one.class_id.tolist()],
+        "masks": [rle["counts"].decode() for one in found for rle in one.rle],
+    }
+
+
+def test_values_that_are_not_finite_need_binary():
+    found = make_detections(1)
+    found.xyxy[0, 0] = np.nan
+    with pytest.raises(InputError, match="boxes must be finite to be written as JSON; ask for it in binary"):
+        write_response([found], read(binary_body([1, 1, 3], b"abc")), model="demo", version="1")
+    binary = read(binary_body([1, 1, 3], b"abc", parameters={"binary_data_output": True}))
+    _, values = read_response(*write_response([found], binary, model="demo", version="1"))
+    assert math.isnan(values["boxes"][0][0])
+
+
+def test_a_model_without_masks_has_no_such_output():
+    known = [spec for spec in OUTPUTS if spec.name != "masks"]
+    request = read(binary_body([1, 1, 3], b"abc"), outputs=known)
+    body, header = write_response([make_detections(2, has_masks=False)], request, model="demo", version="1")
+    assert set(read_response(body, header)[1]) == {spec.name for spec in known}
+    with pytest.raises(InputError, match="outputs must be of the model's, got 'masks'"):
+        read(binary_body([1, 1, 3], b"abc", outputs=[{"name": "masks"}]), outputs=known)
+
+
+def test_the_limit_of_json_parts_is_what_parsing_takes_little_time_for():
+    assert v2_json.MOST_PARTS == 2**19
+    side = 400
+    data = [255] * (side * side * 3)
+    got = read(join(image_input([side, side, 3], data=data)), most_pixels=side**2).images
+    assert got[0].min() == 255
+    assert v2_codec.INPUT.shape == (-1, -1, 3)
