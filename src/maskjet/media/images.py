@@ -176,24 +176,37 @@ def read_image(path: Path) -> Image:
         SourceError: The file is missing, unreadable, too large, empty, cut off, damaged or no image; the message
             names it.
     """
-    name = str(path)
-    with border(SourceError, f"image must be decodable, {name!r} is not"):
-        data: bytes | None = _read_file(path)
-        if data is not None and data.startswith(b"\x89PNG"):
-            data = _plain_png(data)
-        if data is None or not _is_whole(data):
-            raise SourceError(f"image must be whole, {name!r} is empty, cut off or damaged.")
+    name = repr(str(path))
+    with border(SourceError, f"image must be decodable, {name} is not"):
+        return decode_image(_read_file(path), name)
+
+
+def decode_image(data: bytes, name: str) -> Image:
+    """Decode the content of an image file as `read_image` does.
+
+    Args:
+        data: The whole file.
+        name: Name of the image in error messages, quoted if it is a path.
+
+    Raises:
+        SourceError: The data is empty, cut off, damaged, too large or no image.
+    """
+    with border(SourceError, f"image must be decodable, {name} is not"):
+        plain = _plain_png(data) if data.startswith(b"\x89PNG") else data
+        if plain is None or not _is_whole(plain):
+            raise SourceError(f"image must be whole, {name} is empty, cut off or damaged.")
+        data = plain
         size_hw = stated_size_hw(data)
         if size_hw is None:  # OpenCV decodes other formats, but their size is unknown beforehand
             raise SourceError(
-                f"image must be decodable, {name!r} is corrupt or no PNG, JPEG, WebP, AVIF, BMP, TIFF or GIF."
+                f"image must be decodable, {name} is corrupt or no PNG, JPEG, WebP, AVIF, BMP, TIFF or GIF."
             )
-        limits.check("image_pixels", size_hw[0] * size_hw[1], f"{name!r} has", SourceError)
+        limits.check("image_pixels", size_hw[0] * size_hw[1], f"{name} has", SourceError)
         with _without_warnings():
             pixels = cv2.imdecode(np.frombuffer(data, dtype=np.uint8), cv2.IMREAD_COLOR)
         if pixels is None:
             reason = "corrupt" if not is_avif(data) else "corrupt, or OpenCV was built without AVIF"
-            raise SourceError(f"image must be decodable, {name!r} is {reason}.")
+            raise SourceError(f"image must be decodable, {name} is {reason}.")
         if is_avif(data):
             pixels = _upright_avif(pixels, data)
         return np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB, dst=pixels), dtype=np.uint8)

@@ -1,0 +1,66 @@
+"""The ASGI application of a service."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from maskjet import __version__
+from maskjet.errors import InputError, MaskjetError
+from maskjet.serve import problems, v1
+from maskjet.serve.service import Service
+from maskjet.serve.settings import Settings
+
+if TYPE_CHECKING:
+    from maskjet.model import Model
+
+
+def create_app(models: Mapping[str, Model], settings: Settings | None = None) -> FastAPI:
+    """Make the application that serves loaded models; `app.state.service` holds what its routes share.
+
+    Its lifespan starts the threads that call the models, and ends them; the models stay the caller's.
+
+    Args:
+        models: Models by name, at least one; the first one serves requests that name none.
+        settings: Limits and the token; None for the defaults.
+
+    Raises:
+        InputError: There is no model.
+    """
+    if not models:
+        raise InputError("models must have at least one model, got none.")
+    service = Service(models, settings or Settings())
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        service.start()
+        try:
+            yield
+        finally:
+            await service.aclose()
+
+    app = FastAPI(
+        title="maskjet",
+        version=__version__,
+        summary="Instance masks from images.",
+        lifespan=lifespan,
+        docs_url=None,  # Swagger UI is fetched from elsewhere
+        redoc_url=None,
+    )
+    app.state.service = service
+    app.include_router(v1.router)
+    for kind in (problems.ProblemError, problems.GoneError, MaskjetError, RequestValidationError, HTTPException):
+        app.add_exception_handler(kind, _answer_problem)
+    return app
+
+
+async def _answer_problem(_: Request, error: Exception) -> Response:
+    if isinstance(error, problems.GoneError):
+        return Response(status_code=499)  # nobody reads it
+    return problems.to_problem(error).response()

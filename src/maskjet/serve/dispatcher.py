@@ -1,0 +1,261 @@
+"""Batches for a model: requests wait in one bounded queue, and threads give the engine what came while it was busy.
+
+No artificial delay: a lane (a thread that calls the model) takes the oldest image as soon as it is free, and with it
+the others of the same size and options that wait, up to the batch. A client that went away, or a deadline that passed,
+takes the image out of the queue, so that the work is not done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskjet.errors import DeviceError
+from maskjet.serve import problems
+
+if TYPE_CHECKING:
+    from maskjet.detections import Detections
+    from maskjet.model import Model
+
+_CPU_BATCH, _CPU_LANES, _GPU_LANES = 1, 1, 2
+
+Image = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a request chooses; images of equal options share batches."""
+
+    threshold: float | tuple[tuple[str, float], ...] | None = None
+    """A confidence must exceed it: one for all classes, or by class name; None is what the model was loaded with."""
+    classes: tuple[str, ...] | None = None
+    """Names of the classes to report; None is what the model was loaded with."""
+    max_detections: int | None = None
+    """Most detections per image; None is what the model was loaded with."""
+
+    def arguments(self) -> dict[str, Any]:
+        """Arguments of `Model.predict`."""
+        threshold: Any = dict(self.threshold) if isinstance(self.threshold, tuple) else self.threshold
+        return {"threshold": threshold, "classes": self.classes, "max_detections": self.max_detections}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The detections of one image, and how long they took."""
+
+    detections: Detections
+    queue_s: float
+    """Seconds that the image waited for a lane."""
+    predict_s: float
+    """Seconds that its batch took."""
+    batch: int
+    """Images in its batch."""
+
+
+class Observer(Protocol):
+    """Told about each batch, from any thread."""
+
+    def batch_done(self, model: str, images: int, queue_s: Sequence[float], predict_s: float) -> None:
+        """Take note of a batch that was answered."""
+
+    def device_failed(self, error: DeviceError) -> None:
+        """Take note that the device failed, for good."""
+
+
+class _Ticket:
+    """An image in the queue."""
+
+    __slots__ = ("answer", "arrived", "image", "key", "loop", "options")
+
+    def __init__(self, image: Image, options: Options, loop: asyncio.AbstractEventLoop) -> None:
+        self.image, self.options, self.loop = image, options, loop
+        self.key = (image.shape, options)
+        self.arrived = time.perf_counter()
+        self.answer: asyncio.Future[Answer] = loop.create_future()
+
+
+class Dispatcher:
+    """Gives one model what waits for it, in batches.
+
+    Args:
+        name: Name of the model in the service.
+        model: The model; the dispatcher calls it from its own threads.
+        queue: Most images that wait.
+        batch: Largest batch; None for the model's own on a GPU, and 1 on a CPU.
+        lanes: Threads that call the model; None for 2 on a GPU, where a batch is copied while another one runs, and 1
+            on a CPU, where they would share the cores.
+        observer: Told about each batch.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        model: Model,
+        *,
+        queue: int = 64,
+        batch: int | None = None,
+        lanes: int | None = None,
+        observer: Observer | None = None,
+    ) -> None:
+        on_gpu = model.report().device.startswith("cuda")
+        self.name, self.model, self.queue = name, model, queue
+        self.batch = batch or (model.config.batch if on_gpu else _CPU_BATCH)
+        self._lanes = lanes or (_GPU_LANES if on_gpu else _CPU_LANES)
+        self._observer = observer
+        self._changed = threading.Condition()
+        self._waiting: deque[_Ticket] = deque()
+        self._is_closed = False
+        self._threads: list[threading.Thread] = []
+
+    @property
+    def depth(self) -> int:
+        """Images that wait now."""
+        return len(self._waiting)
+
+    def start(self) -> None:
+        """Start the lanes."""
+        for number in range(self._lanes):
+            thread = threading.Thread(target=self._run_lane, name=f"maskjet-{self.name}-{number}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def close(self, patience_s: float = 5.0) -> None:
+        """Refuse new images, and wait a bounded time for those in the queue; blocks the calling thread."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        deadline = time.monotonic() + patience_s
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def check(self, options: Options) -> None:
+        """Check options before any work.
+
+        Raises:
+            InputError: An option does not fit the model.
+        """
+        most = self.model.config.max_detections
+        if options.max_detections is not None and not 1 <= options.max_detections <= most:
+            raise problems.bad_request(f"max_detections must be 1..{most}, got {options.max_detections}.")
+        self.model.predict([], **options.arguments())
+
+    def check_room(self, images: int = 1) -> None:
+        """Check that the queue takes this many images now, before they are decoded.
+
+        Raises:
+            ProblemError: 429, it is full; 503, the service ends.
+        """
+        if self._is_closed:
+            raise problems.unavailable("The service is shutting down.")
+        if len(self._waiting) + images > self.queue:
+            raise problems.busy(f"The queue of {self.queue} images is full; try again later.")
+
+    async def predict(self, image: Image, options: Options | None = None, *, deadline: float | None = None) -> Answer:
+        """Detect on one image; see `predict_all`."""
+        (answer,) = await self.predict_all([image], options, deadline=deadline)
+        return answer
+
+    async def predict_all(
+        self, images: Sequence[Image], options: Options | None = None, *, deadline: float | None = None
+    ) -> list[Answer]:
+        """Detect on images; all of them or none are taken into the queue. Cancelling takes those that wait out of it.
+
+        Args:
+            images: uint8 [H, W, 3] RGB, of any sizes; not changed until answered.
+            options: What is reported; None is what the model was loaded with.
+            deadline: Time of the event loop's clock; an image that still waits then is not worked on.
+
+        Raises:
+            ProblemError: 429, the queue is full; 503, the service ends; 504, the deadline passed.
+            MaskjetError: An error of `Model.predict`.
+        """
+        loop = asyncio.get_running_loop()
+        tickets = [_Ticket(image, options or Options(), loop) for image in images]
+        with self._changed:
+            self.check_room(len(tickets))
+            self._waiting.extend(tickets)
+            self._changed.notify(len(tickets))
+        timer = None if deadline is None else loop.call_at(deadline, self._expire, tickets)
+        try:
+            return await asyncio.gather(*(ticket.answer for ticket in tickets))
+        finally:
+            if timer is not None:
+                timer.cancel()
+            self._withdraw(tickets)
+
+    def _expire(self, tickets: Sequence[_Ticket]) -> None:
+        """Answer the tickets that still wait with 504."""
+        for ticket in self._withdraw(tickets):
+            if not ticket.answer.done():
+                ticket.answer.set_exception(problems.too_late("The image waited for its deadline; try again later."))
+
+    def _withdraw(self, tickets: Sequence[_Ticket]) -> list[_Ticket]:
+        """Take tickets out of the queue; returns those that were in it."""
+        with self._changed:
+            waiting = [ticket for ticket in tickets if ticket in self._waiting]
+            for ticket in waiting:
+                self._waiting.remove(ticket)
+        return waiting
+
+    def _run_lane(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._is_closed)
+                if not self._waiting:
+                    return
+                tickets = self._take()
+            self._answer(tickets)
+
+    def _take(self) -> list[_Ticket]:
+        """The oldest ticket, and those like it."""
+        key = self._waiting[0].key
+        taken = [ticket for ticket in self._waiting if ticket.key == key][: self.batch]
+        for ticket in taken:
+            self._waiting.remove(ticket)
+        return taken
+
+    def _answer(self, tickets: Sequence[_Ticket]) -> None:
+        """Run a batch, and give the event loop its results."""
+        start = time.perf_counter()
+        try:
+            found = self.model.predict([ticket.image for ticket in tickets], **tickets[0].options.arguments())
+        except Exception as error:
+            if isinstance(error, DeviceError) and self._observer is not None:
+                self._observer.device_failed(error)
+            _resolve(tickets, [error] * len(tickets))
+            return
+        predict_s = time.perf_counter() - start
+        waits = [start - ticket.arrived for ticket in tickets]
+        answers = [Answer(each, wait, predict_s, len(tickets)) for each, wait in zip(found, waits, strict=True)]
+        _resolve(tickets, answers)
+        if self._observer is not None:
+            self._observer.batch_done(self.name, len(tickets), waits, predict_s)
+
+
+def _resolve(tickets: Sequence[_Ticket], outcomes: Sequence[Answer | Exception]) -> None:
+    """Settle the answers in their event loops, one call for each loop; clients that have gone are left out."""
+
+    def settle(mine: Sequence[tuple[_Ticket, Answer | Exception]]) -> None:
+        for ticket, outcome in mine:
+            if ticket.answer.done():
+                continue
+            if isinstance(outcome, Exception):
+                ticket.answer.set_exception(outcome)
+            else:
+                ticket.answer.set_result(outcome)
+
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Ticket, Answer | Exception]]] = {}
+    for ticket, outcome in zip(tickets, outcomes, strict=True):
+        by_loop.setdefault(ticket.loop, []).append((ticket, outcome))
+    for loop, mine in by_loop.items():
+        with suppress(RuntimeError):  # the loop was closed meanwhile
+            loop.call_soon_threadsafe(settle, mine)

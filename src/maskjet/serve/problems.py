@@ -1,0 +1,122 @@
+"""Errors as clients see them: RFC 9457 problem details, in the words of maskjet's own exceptions."""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from maskjet.errors import DeviceError, InputError, SourceError, UnsupportedError
+
+MEDIA_TYPE = "application/problem+json"
+_log = logging.getLogger("maskjet")
+
+
+class ProblemError(Exception):
+    """A request that is answered with a problem.
+
+    Attributes:
+        status: HTTP status code.
+        name: Short name of the kind of problem; its type is `urn:maskjet:problem:<name>`.
+        detail: One sentence for the client.
+        headers: Further headers of the answer.
+    """
+
+    def __init__(
+        self, status: int, name: str, detail: str, *, headers: Mapping[str, str] | None = None, reference: str = ""
+    ) -> None:
+        super().__init__(detail)
+        self.status, self.name, self.detail = status, name, detail
+        self.headers = dict(headers or {})
+        self.reference = reference
+
+    def as_dict(self) -> dict[str, Any]:
+        """The members of the problem, as JSON types."""
+        members: dict[str, Any] = {
+            "type": f"urn:maskjet:problem:{self.name}",
+            "title": HTTPStatus(self.status).phrase,
+            "status": self.status,
+            "detail": self.detail,
+        }
+        if self.reference:
+            members["reference"] = self.reference
+        return members
+
+    def body(self) -> bytes:
+        """The problem as JSON."""
+        return json.dumps(self.as_dict()).encode()
+
+    def response(self) -> Response:
+        """The answer."""
+        return Response(self.body(), self.status, self.headers, MEDIA_TYPE)
+
+
+class GoneError(Exception):
+    """The client has gone: there is nobody to answer."""
+
+
+def bad_request(detail: str) -> ProblemError:
+    """A parameter or header is invalid."""
+    return ProblemError(400, "bad-request", detail)
+
+
+def too_large(detail: str) -> ProblemError:
+    """The body, an image or their number is above a limit."""
+    return ProblemError(413, "too-large", detail)
+
+
+def busy(detail: str, *, retry_s: float = 1) -> ProblemError:
+    """There is no room now."""
+    return ProblemError(429, "queue-full", detail, headers={"Retry-After": str(max(1, round(retry_s)))})
+
+
+def too_late(detail: str) -> ProblemError:
+    """The deadline passed before the work began."""
+    return ProblemError(504, "deadline", detail)
+
+
+def unavailable(detail: str) -> ProblemError:
+    """The service ends or has failed."""
+    return ProblemError(503, "unavailable", detail, headers={"Retry-After": "5", "Connection": "close"})
+
+
+def to_problem(error: BaseException) -> ProblemError:
+    """The problem that tells a client about an exception; one that nobody expected is logged with a reference."""
+    if isinstance(error, ProblemError):
+        return error
+    if isinstance(error, SourceError):
+        return ProblemError(422, "undecodable", str(error))
+    if isinstance(error, InputError):
+        return bad_request(str(error))
+    if isinstance(error, DeviceError | UnsupportedError):
+        return unavailable(str(error))
+    if isinstance(error, RequestValidationError):
+        return bad_request(_first_mistake(error))
+    if isinstance(error, HTTPException):
+        phrase = HTTPStatus(error.status_code).phrase.lower().replace(" ", "-")
+        return ProblemError(error.status_code, phrase, f"{error.detail}.", headers=error.headers)
+    reference = secrets.token_hex(6)
+    _log.error("request failed, reference %s", reference, exc_info=error)
+    return ProblemError(
+        500, "internal", f"The service failed; its log has the cause under {reference}.", reference=reference
+    )
+
+
+def _first_mistake(error: RequestValidationError) -> str:
+    """The first invalid parameter, in the form of our own messages."""
+    mistake = error.errors()[0]
+    name, got, facts = mistake["loc"][-1], mistake.get("input"), mistake.get("ctx", {})
+    expected = {
+        "int_parsing": "a whole number",
+        "int_from_float": "a whole number",
+        "literal_error": f"one of {facts.get('expected')}",
+        "greater_than_equal": f"at least {facts.get('ge')}",
+    }.get(mistake["type"], f"valid ({mistake['msg']})")
+    return f"{name} must be {expected}, got {got!r}."

@@ -1,0 +1,83 @@
+"""The service's configuration: every setting with its default."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from ipaddress import ip_address
+from typing import Annotated
+
+from maskjet.errors import InputError
+
+_WHOLE = ("body_bytes", "parts", "pixels", "memory_bytes", "queue", "connections")
+_SECONDS = ("deadline_s", "header_s", "body_s", "drain_s")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where the service listens, whom it serves, and its limits.
+
+    Field names are the flags of `maskjet serve`. Each field's annotation describes it; the command line shows the same
+    text.
+    """
+
+    host: Annotated[str, "Address to listen on; 0.0.0.0 for all, which needs a token."] = "127.0.0.1"
+    port: Annotated[int, "Port to listen on; 0 for a free one."] = 8000
+    token: Annotated[
+        str | None, "Secret that clients send as Authorization: Bearer; better given by MASKJET_TOKEN."
+    ] = field(default=None, repr=False)
+    insecure: Annotated[bool, "Listen beyond this machine without a token."] = False
+    body_bytes: Annotated[int, "Most bytes of a request's body."] = 2**25
+    parts: Annotated[int, "Most images in one request."] = 16
+    pixels: Annotated[int, "Most pixels of one image, read from its header."] = 2**26
+    memory_bytes: Annotated[int, "Most bytes of all bodies and decoded images at a time."] = 2**30
+    queue: Annotated[int, "Most images of a model that wait; more are answered with 429."] = 64
+    deadline_s: Annotated[float, "Seconds after which an image that still waits is answered with 504."] = 10.0
+    header_s: Annotated[float, "Seconds within which a request's headers must come."] = 5.0
+    body_s: Annotated[float, "Seconds within which a request's body must come."] = 20.0
+    connections: Annotated[int, "Most connections at a time; more are answered with 503."] = 256
+    drain_s: Annotated[float, "Seconds that requests have to end after SIGTERM."] = 15.0
+    threads: Annotated[int | None, "Threads that decode, draw and encode. Not given: one per core, 2 to 8."] = None
+    batch: Annotated[
+        int | None, "Most images in one batch. Not given: 8 on a GPU; 1 on a CPU, where larger ones are no faster."
+    ] = None
+
+    def __post_init__(self) -> None:
+        optional = [name for name in ("threads", "batch") if getattr(self, name) is not None]
+        for name in (*_WHOLE, *optional):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InputError(f"{name} must be a whole number of at least 1, got {value!r}.")
+        for name in _SECONDS:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+                raise InputError(f"{name} must be a number of seconds above 0, got {value!r}.")
+        if not 0 <= self.port < 2**16:
+            raise InputError(f"port must be 0..65535, got {self.port}.")
+        if self.token is not None and not (self.token and self.token.isascii() and self.token.isprintable()):
+            raise InputError("token must be printable ASCII characters, at least one; the given one is not shown here.")
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether `host` can be reached from this machine alone."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ip_address(self.host.strip("[]")).is_loopback
+        except ValueError:  # another name
+            return False
+
+    def check_exposure(self) -> None:
+        """Refuse to serve strangers; called before the service listens.
+
+        Raises:
+            InputError: `host` can be reached from other machines, and there is neither a token nor `insecure`.
+        """
+        if self.token is None and not self.insecure and not self.is_loopback:
+            raise InputError(
+                f"token must be given to listen on {self.host!r}, which other machines reach: set MASKJET_TOKEN, or "
+                "insecure if whoever reaches it may use it."
+            )
+
+
+NAMES = tuple(each.name for each in fields(Settings))
+"""Names of all settings."""
