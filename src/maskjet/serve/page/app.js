@@ -8,7 +8,6 @@ import { hasToken, Problem, rememberToken, request, serverMilliseconds } from ".
 import { Stage } from "./stage.js";
 import { clock, element, Meter, milliseconds } from "./text.js";
 
-const MOST_DETECTIONS = 100; // asked of the server
 const SENT_AS_IS = new Set(["image/jpeg", "image/png", "image/webp"]);
 const ANNOUNCE_AFTER = 700; // ms of rest before a result is read out
 
@@ -38,6 +37,7 @@ async function start() {
   }
   $("token-form").hidden = true;
   document.body.dataset.state = "ready";
+  $("documents").hidden = hasToken(); // a link sends no token
   $("model").replaceChildren(...models.map(({ name }) => element("option", { value: name, textContent: name })));
   $("model-field").hidden = !models.length;
   if (models.length) panel.setModel(model());
@@ -124,10 +124,9 @@ async function openImage(file, signal) {
 async function predict(signal) {
   const { bitmap, file } = media;
   const body = SENT_AS_IS.has(file.type) ? file : await toPng(bitmap);
-  const { name, has_masks: hasMasks } = model();
-  const params = { model: name, threshold: panel.lowest, max_detections: MOST_DETECTIONS, masks: hasMasks ? "rle" : "none" };
+  const params = { ...askedFor(), masks: "rle" };
   const sentAt = performance.now();
-  const response = await request("v1/predict", { method: "POST", body, params, headers: { "Content-Type": body.type }, signal });
+  const response = await request("v1/predict", { method: "POST", body, params, headers: { Accept: "application/json", "Content-Type": body.type }, signal });
   const result = await response.json();
   if (signal.aborted) return;
   const latency = performance.now() - sentAt;
@@ -148,7 +147,7 @@ async function openVideo(file, signal) {
   if (signal.aborted) return;
   setMedia({ kind: "video", name: file.name });
   $("seek").max = feed.video.duration;
-  await feed.connect(streamParams());
+  await feed.connect(askedFor());
   const isCalm = matchMedia("(prefers-reduced-motion: reduce)").matches;
   if (!isCalm && !signal.aborted) await feed.play();
 }
@@ -162,10 +161,10 @@ async function openCameraFeed(signal) {
   camera.getVideoTracks()[0].addEventListener("ended", () => showProblem(new Problem("The camera was disconnected.")));
   await feed.load(camera);
   setMedia({ kind: "camera", name: "Camera" });
-  await feed.connect(streamParams());
+  await feed.connect(askedFor());
 }
 
-const streamParams = () => ({ model: model().name, threshold: panel.lowest });
+const askedFor = () => ({ model: model().name, threshold: panel.lowest });
 
 async function openSource(source) {
   const { signal } = opening;
@@ -287,7 +286,7 @@ $("model").addEventListener("change", () => {
   panel.setModel(model());
   const { signal } = opening;
   hideProblem();
-  const again = { image: () => predict(signal), video: () => feed.connect(streamParams()), camera: () => feed.connect(streamParams()) };
+  const again = { image: () => predict(signal), video: () => feed.connect(askedFor()), camera: () => feed.connect(askedFor()) };
   again[media.kind]?.().catch((error) => { if (!signal.aborted) showProblem(error); });
 });
 

@@ -5,7 +5,7 @@ import { placeLabels } from "./labels.js";
 
 const FILL = 108; // opacity of a mask's inside, in 256ths
 const FILL_MARKED = 170, FILL_FADED = 40; // while one instance is pointed at
-const FONT = '600 12px system-ui, "Segoe UI", sans-serif', PLATE_HEIGHT = 18, PLATE_PAD = 6;
+const NARROW = 600; // pixels of a picture on the screen below which letters are smaller
 
 /** Draws the instances of one image after the other, with one buffer for their masks. */
 export class Overlay {
@@ -87,20 +87,21 @@ function strokeBox(context, one, scale, marked) {
 }
 
 function drawLabels(context, view, shown, scale, marked) {
-  context.font = FONT;
+  const letters = view.width < NARROW ? 10 : 12, high = letters + 6, pad = letters / 2;
+  context.font = `600 ${letters}px system-ui, "Segoe UI", sans-serif`;
   context.textBaseline = "middle";
   const texts = shown.map((one) => `${shorten(one.className)} ${one.confidence.toFixed(2)}`);
-  const widths = texts.map((text) => Math.ceil(context.measureText(text).width) + 2 * PLATE_PAD);
-  const places = placeLabels(shown.map((one) => scaled(one.xyxy, scale)), widths, { high: PLATE_HEIGHT, ...view, gap: 2 });
+  const widths = texts.map((text) => Math.ceil(context.measureText(text).width) + 2 * pad);
+  const places = placeLabels(shown.map((one) => scaled(one.xyxy, scale)), widths, { high, ...view, gap: 2 });
   places.forEach((place, i) => {
     const one = shown[i];
     if (!place || (marked && one !== marked)) return;
     context.fillStyle = css(one.colour);
     context.beginPath();
-    context.roundRect(place[0], place[1], widths[i], PLATE_HEIGHT, 4);
+    context.roundRect(place[0], place[1], widths[i], high, 4);
     context.fill();
     context.fillStyle = needsDarkLetters(one.colour) ? "rgb(20 24 28)" : "#fff";
-    context.fillText(texts[i], place[0] + PLATE_PAD, place[1] + PLATE_HEIGHT / 2 + 1);
+    context.fillText(texts[i], place[0] + pad, place[1] + high / 2 + 1);
   });
 }
 

@@ -43,7 +43,7 @@ export class Panel {
   /** Show the classes and the threshold of a model. */
   setModel({ classes, threshold }) {
     const { chips, others, threshold: slider } = this.parts;
-    slider.value = Math.min(Math.max(typeof threshold === "number" ? threshold : 0.5, LOWEST), 0.95);
+    slider.value = Math.min(Math.max(typeof threshold === "number" ? threshold : 0.5, LOWEST), 1);
     this.#showThreshold();
     this.#classes.clear();
     chips.replaceChildren();
