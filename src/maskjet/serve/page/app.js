@@ -258,6 +258,9 @@ function askForToken(error) {
   $("token").focus();
 }
 
+addEventListener("error", ({ error }) => { if (error) showProblem(error); });
+addEventListener("unhandledrejection", ({ reason }) => showProblem(reason));
+
 // --- Controls ------------------------------------------------------------------------------------------------------
 
 $("token-form").addEventListener("submit", (event) => {

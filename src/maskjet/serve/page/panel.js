@@ -15,6 +15,7 @@ export class Panel {
   #shown = [];
   #listedAt = 0;
   #timer = 0;
+  #active = 0; // position in the list that the arrow keys have reached
 
   /**
    * @param {Record<string, HTMLElement>} parts Elements by name.
@@ -30,6 +31,9 @@ export class Panel {
     parts.threshold.addEventListener("input", () => { this.#showThreshold(); this.onFilter(); });
     parts.all.addEventListener("click", () => this.#switchAll(true));
     parts.none.addEventListener("click", () => this.#switchAll(false));
+    parts.list.addEventListener("keydown", (event) => this.#move(event));
+    parts.list.addEventListener("focus", () => this.onMark(this.#shown[this.#active] ?? null));
+    parts.list.addEventListener("blur", () => this.onMark(null));
   }
 
   get lowest() {
@@ -77,10 +81,14 @@ export class Panel {
 
   /** Show which detection is pointed at in the picture. */
   mark(instance) {
-    this.#rows.forEach((row, i) => {
+    const { list } = this.parts;
+    list.removeAttribute("aria-activedescendant");
+    this.#rows.forEach(({ item }, i) => {
       const isMarked = this.#shown[i] === instance && instance !== null;
-      row.item.classList.toggle("marked", isMarked);
-      if (isMarked) scrollInside(this.parts.list, row.item);
+      item.setAttribute("aria-selected", isMarked);
+      if (!isMarked) return;
+      list.setAttribute("aria-activedescendant", item.id);
+      scrollInside(list, item);
     });
   }
 
@@ -162,13 +170,14 @@ export class Panel {
     this.#rows.forEach((row, i) => {
       const one = this.#shown[i];
       row.item.hidden = !one;
+      row.item.setAttribute("aria-selected", false);
       if (!one) return;
       row.dot.style.setProperty("--colour", css(one.colour));
       row.name.textContent = one.className;
       row.score.textContent = one.confidence.toFixed(2);
       row.bar.style.setProperty("--share", one.confidence);
     });
-    list.hidden = !this.#shown.length;
+    list.tabIndex = this.#shown.length || list === document.activeElement ? 0 : -1;
     const hidden = this.#found?.instances.length ?? 0;
     empty.hidden = this.#shown.length > 0;
     empty.textContent = !this.#found ? "Detections will be listed here." :
@@ -179,25 +188,22 @@ export class Panel {
     const index = this.#rows.length;
     const dot = element("span", { className: "dot" }), name = element("span", { className: "name" });
     const bar = element("span", { className: "bar" }), score = element("span", { className: "score" });
-    const button = element("button", { type: "button" }, dot, name, bar, score);
-    const item = element("li", {}, button);
-    const mark = () => this.onMark(this.#shown[index] ?? null), unmark = () => this.onMark(null);
-    button.addEventListener("focus", mark);
-    button.addEventListener("blur", unmark);
-    item.addEventListener("pointerenter", mark);
-    item.addEventListener("pointerleave", unmark);
-    button.addEventListener("keydown", (event) => this.#moveFocus(event, index));
-    this.#rows.push({ item, button, dot, name, bar, score });
+    const item = element("li", { id: `detection-${index}` }, dot, name, bar, score);
+    item.setAttribute("role", "option");
+    item.addEventListener("pointerenter", () => this.onMark(this.#shown[index] ?? null));
+    item.addEventListener("pointerleave", () => this.onMark(null));
+    this.#rows.push({ item, dot, name, bar, score });
     this.parts.list.append(item);
-    button.tabIndex = index ? -1 : 0; // one stop for the Tab key; the arrow keys go through the list
   }
 
-  #moveFocus(event, index) {
-    const last = this.#shown.length - 1;
-    const target = { ArrowDown: Math.min(index + 1, last), ArrowUp: Math.max(index - 1, 0), Home: 0, End: last }[event.key];
-    if (target === undefined) return;
+  /** Point at detections with the arrow keys. */
+  #move(event) {
+    const last = this.#shown.length - 1, here = Math.min(this.#active, last);
+    const target = { ArrowDown: Math.min(here + 1, last), ArrowUp: Math.max(here - 1, 0), Home: 0, End: last }[event.key];
+    if (target === undefined || last < 0) return;
     event.preventDefault();
-    this.#rows[target].button.focus();
+    this.#active = target;
+    this.onMark(this.#shown[target]);
   }
 }
 
