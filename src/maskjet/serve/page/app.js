@@ -25,6 +25,7 @@ let media = { kind: "none" }; // kind: none, image, video, camera or source
 let found = null;
 let opening = new AbortController(); // aborted when something else is opened
 let announcing = 0;
+let started; // resolves when the models are known, or can't be had
 
 // --- Start ---------------------------------------------------------------------------------------------------------
 
@@ -56,7 +57,7 @@ async function showSources() {
   $("source-list").replaceChildren(...(sources ?? []).map((source) => {
     const state = element("span", { className: "state", textContent: source.state ?? "" });
     const button = element("button", { type: "button", className: "tool" }, element("span", { textContent: source.name ?? source.id }), state);
-    button.addEventListener("click", () => open(() => openSource(source)));
+    button.addEventListener("click", () => open((signal) => openSource(source, signal)));
     return button;
   }));
 }
@@ -71,6 +72,8 @@ async function open(action) {
   const { signal } = opening;
   document.body.dataset.busy = "";
   try {
+    await started;
+    if (!models.length) throw new Problem("The server has no model that it could ask.");
     await action(signal);
   } catch (error) {
     if (!signal.aborted) showProblem(error);
@@ -166,8 +169,7 @@ async function openCameraFeed(signal) {
 
 const askedFor = () => ({ model: model().name, threshold: panel.lowest });
 
-async function openSource(source) {
-  const { signal } = opening;
+async function openSource(source, signal) {
   setMedia({ kind: "source", name: source.name ?? source.id });
   const onEvent = ({ result }) => {
     if (signal.aborted) return;
@@ -267,7 +269,8 @@ $("token-form").addEventListener("submit", (event) => {
   event.preventDefault();
   rememberToken($("token").value.trim());
   $("token").value = "";
-  start().then(() => { if (document.body.dataset.state === "ready") $("open").focus(); });
+  started = start();
+  started.then(() => { if (document.body.dataset.state === "ready") $("open").focus(); });
 });
 
 $("open").addEventListener("click", () => $("file").click());
@@ -340,11 +343,11 @@ addEventListener("drop", (event) => {
   event.preventDefault();
   drag(-depth);
   const [file] = event.dataTransfer.files;
-  if (file && document.body.dataset.state === "ready") open((signal) => openFile(file, signal));
+  if (file && document.body.dataset.state !== "locked") open((signal) => openFile(file, signal));
 });
 addEventListener("paste", (event) => {
   const [file] = event.clipboardData?.files ?? [];
-  if (file && document.body.dataset.state === "ready") open((signal) => openFile(file, signal));
+  if (file && document.body.dataset.state !== "locked") open((signal) => openFile(file, signal));
 });
 
-start();
+started = start();
