@@ -33,6 +33,7 @@ COMMANDS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "info": (("--model", "demo"), ""),
     "run": (("street.mp4", "--out", "a.mp4", "--out", "a.jsonl", "--out", "a.json", "--out", "pictures"), ""),
     "bench": (("street.mp4", "--frames", "3"), ""),
+    "serve": (("--port", "0"), r'maskjet serve needs fastapi: pip install "maskjet\[serve\]"'),
     "parity dump": (("a.npz", *STREETS), ""),
     "parity dump (again)": (("b.npz", *STREETS, "--implementation", "reference"), ""),
     "parity check": (("a.npz", "b.npz", "--pictures", "worst"), ""),
@@ -40,7 +41,7 @@ COMMANDS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "parity coco": (("a.npz", "b.npz"), r'COCO mAP needs faster-coco-eval: pip install "maskjet\[coco\]"'),
 }
 """Name, with a remark where a command is tried twice, to arguments and the error that a base install answers with."""
-_ASKED_FOR = "maskjet.onnx."  # whose package asks for onnx-ir before it imports these
+_ASKED_FOR = ("maskjet.onnx.", "maskjet.serve.")  # whose packages ask for their extras before they import these
 _NEEDS_EXTRA = re.compile(r"^.+ needs .+: pip install \"maskjet\[\w+\]\"\.$")
 
 

@@ -1,13 +1,40 @@
 """The HTTP service: masks for images that come over the network; `maskjet serve` runs it.
 
-`app.create_app` makes the ASGI application of loaded models, and `server.run` runs it with uvicorn. A request passes
+`create_app` makes the ASGI application of loaded models, and `server.run` runs it with uvicorn. A request passes
 `guard` (token and limits, before any work), a route (`v1`), `bodies` (decoding, in threads) and `dispatcher` (batches
 for the engine).
 """
 
 from __future__ import annotations
 
-from maskjet.extras import require
+from typing import TYPE_CHECKING, Any
 
-for _module in ("fastapi", "uvicorn", "python_multipart", "prometheus_client"):
-    require(_module, extra="serve", purpose="maskjet serve")
+from maskjet.extras import require
+from maskjet.serve.settings import Settings
+
+if TYPE_CHECKING:
+    from maskjet.serve.app import create_app
+
+__all__ = ["Settings", "check_extra", "create_app"]
+
+_PACKAGES = ("fastapi", "uvicorn", "httptools", "python_multipart", "prometheus_client", "websockets")
+
+
+def check_extra() -> None:
+    """Check that the packages of the extra are here; what needs none of them, as the help, works without.
+
+    Raises:
+        MissingDependencyError: One is missing.
+    """
+    for module in _PACKAGES:
+        require(module, extra="serve", purpose="maskjet serve")
+
+
+def __getattr__(name: str) -> Any:
+    """Import the application on first use (PEP 562)."""
+    if name == "create_app":
+        check_extra()
+        from maskjet.serve.app import create_app
+
+        return create_app
+    raise AttributeError(f"module 'maskjet.serve' has no attribute {name!r}")

@@ -13,7 +13,9 @@ from starlette.responses import Response
 
 from maskjet import __version__
 from maskjet.errors import InputError, MaskjetError
-from maskjet.serve import problems, v1
+from maskjet.serve import health, metrics, problems, v1
+from maskjet.serve.guard import Guard
+from maskjet.serve.metrics import Counting
 from maskjet.serve.service import Service
 from maskjet.serve.settings import Settings
 
@@ -54,13 +56,14 @@ def create_app(models: Mapping[str, Model], settings: Settings | None = None) ->
         redoc_url=None,
     )
     app.state.service = service
-    app.include_router(v1.router)
-    for kind in (problems.ProblemError, problems.GoneError, MaskjetError, RequestValidationError, HTTPException):
+    for router in (v1.router, health.router, metrics.router):
+        app.include_router(router)
+    for kind in (problems.ProblemError, MaskjetError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, _answer_problem)
+    app.add_middleware(Guard, service=service)
+    app.add_middleware(Counting, metrics=service.metrics)  # the one added last is the outermost
     return app
 
 
 async def _answer_problem(_: Request, error: Exception) -> Response:
-    if isinstance(error, problems.GoneError):
-        return Response(status_code=499)  # nobody reads it
     return problems.to_problem(error).response()

@@ -8,6 +8,7 @@ takes the image out of the queue, so that the work is not done.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections import deque
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from maskjet.model import Model
 
 _CPU_BATCH, _CPU_LANES, _GPU_LANES = 1, 1, 2
+_SIZES_HW = ((720, 1280), (1080, 1920), (176, 312))
+_PATIENCE_S = 1800.0  # for other lanes, which may compile
+_log = logging.getLogger("maskjet.serve")
 
 Image = NDArray[np.uint8]
 
@@ -62,13 +66,16 @@ class Answer:
 
 
 class Observer(Protocol):
-    """Told about each batch, from any thread."""
+    """Told about a model's work, from its lanes' threads."""
+
+    def warm(self, model: str) -> None:
+        """Take note that the model has answered frames."""
 
     def batch_done(self, model: str, images: int, queue_s: Sequence[float], predict_s: float) -> None:
         """Take note of a batch that was answered."""
 
-    def device_failed(self, error: DeviceError) -> None:
-        """Take note that the device failed, for good."""
+    def failed(self, error: Exception) -> None:
+        """Take note that the model can't be used any more."""
 
 
 class _Ticket:
@@ -114,6 +121,7 @@ class Dispatcher:
         self._changed = threading.Condition()
         self._waiting: deque[_Ticket] = deque()
         self._is_closed = False
+        self._cold = 0  # lanes that have not answered a frame
         self._threads: list[threading.Thread] = []
 
     @property
@@ -122,9 +130,12 @@ class Dispatcher:
         return len(self._waiting)
 
     def start(self) -> None:
-        """Start the lanes."""
+        """Start the lanes; each answers black frames first, so that what is compiled and captured is so."""
+        together = threading.Barrier(self._lanes)
+        self._cold = self._lanes
         for number in range(self._lanes):
-            thread = threading.Thread(target=self._run_lane, name=f"maskjet-{self.name}-{number}", daemon=True)
+            name = f"maskjet-{self.name}-{number}"
+            thread = threading.Thread(target=self._run_lane, args=(together,), name=name, daemon=True)
             thread.start()
             self._threads.append(thread)
 
@@ -206,7 +217,14 @@ class Dispatcher:
                 self._waiting.remove(ticket)
         return waiting
 
-    def _run_lane(self) -> None:
+    def _run_lane(self, together: threading.Barrier) -> None:
+        try:
+            self._warm_up(together)
+        except Exception as error:
+            together.abort()
+            if self._observer is not None and not isinstance(error, threading.BrokenBarrierError):
+                _log.exception("the model %s failed on its first frames", self.name)
+                self._observer.failed(error)
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting or self._is_closed)
@@ -214,6 +232,21 @@ class Dispatcher:
                     return
                 tickets = self._take()
             self._answer(tickets)
+
+    def _warm_up(self, together: threading.Barrier) -> None:
+        """Detect on black frames of common sizes in each batch size, in all lanes at once, as each has its slot."""
+        batches = [1 << power for power in range(self.batch.bit_length()) if 1 << power <= self.batch]
+        for size_hw in _SIZES_HW[: max(1, self.model.config.graphs // len(batches))]:
+            for batch in batches:
+                for threshold in (0.0, None):  # first with as many detections as there can be
+                    together.wait(_PATIENCE_S)
+                    if self._is_closed:
+                        return
+                    self.model.predict([np.zeros((*size_hw, 3), np.uint8)] * batch, threshold=threshold)
+        with self._changed:
+            self._cold -= 1
+        if not self._cold and self._observer is not None:
+            self._observer.warm(self.name)
 
     def _take(self) -> list[_Ticket]:
         """The oldest ticket, and those like it."""
@@ -230,7 +263,7 @@ class Dispatcher:
             found = self.model.predict([ticket.image for ticket in tickets], **tickets[0].options.arguments())
         except Exception as error:
             if isinstance(error, DeviceError) and self._observer is not None:
-                self._observer.device_failed(error)
+                self._observer.failed(error)
             _resolve(tickets, [error] * len(tickets))
             return
         predict_s = time.perf_counter() - start

@@ -16,7 +16,8 @@ from starlette.responses import Response
 from maskjet.errors import DeviceError, InputError, SourceError, UnsupportedError
 
 MEDIA_TYPE = "application/problem+json"
-_log = logging.getLogger("maskjet")
+_GONE = 499  # nginx's number; for the count of requests
+_log = logging.getLogger("maskjet.serve")
 
 
 class ProblemError(Exception):
@@ -41,7 +42,7 @@ class ProblemError(Exception):
         """The members of the problem, as JSON types."""
         members: dict[str, Any] = {
             "type": f"urn:maskjet:problem:{self.name}",
-            "title": HTTPStatus(self.status).phrase,
+            "title": "Gone Away" if self.status == _GONE else HTTPStatus(self.status).phrase,
             "status": self.status,
             "detail": self.detail,
         }

@@ -6,12 +6,13 @@ import asyncio
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from maskjet.errors import DeviceError, suggest
+from maskjet.errors import suggest
 from maskjet.serve import problems
 from maskjet.serve.dispatcher import Dispatcher
+from maskjet.serve.metrics import Metrics
 from maskjet.serve.settings import Settings
 
 if TYPE_CHECKING:
@@ -50,7 +51,11 @@ class Memory:
         try:
             yield
         finally:
-            self.taken -= count
+            self.give_back(count)
+
+    def give_back(self, count: int) -> None:
+        """Give back bytes that were taken."""
+        self.taken -= count
 
 
 class Service:
@@ -64,8 +69,6 @@ class Service:
     def __init__(self, models: Mapping[str, Model], settings: Settings) -> None:
         self.settings = settings
         self.memory = Memory(settings.memory_bytes)
-        self.is_warm = False
-        """Whether each model has answered frames."""
         self.is_draining = False
         """Whether the service ends: new requests are refused."""
         self.failure: str | None = None
@@ -75,7 +78,16 @@ class Service:
             for name, model in models.items()
         }
         threads = settings.threads or min(8, max(2, os.cpu_count() or 2))
+        self.metrics = Metrics(self.dispatchers, lambda: self.is_ready)
+        self._cold = set(self.dispatchers)
+        self._changed: asyncio.Event | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="maskjet-work")
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether each model has answered frames."""
+        return not self._cold
 
     @property
     def is_ready(self) -> bool:
@@ -86,8 +98,10 @@ class Service:
         """The queue of the model of this name; of the first one for None.
 
         Raises:
-            ProblemError: 404, there is no such model.
+            ProblemError: 404, there is no such model; 503, the service has failed.
         """
+        if self.failure is not None:
+            raise problems.unavailable(self.failure)
         if name is None:
             return next(iter(self.dispatchers.values()))
         if name not in self.dispatchers:
@@ -102,9 +116,16 @@ class Service:
         return await loop.run_in_executor(self._pool, lambda: function(*args, **kwargs))
 
     def start(self) -> None:
-        """Start the lanes."""
+        """Start the lanes, which first answer frames of their own; called in the event loop."""
+        self._loop, self._changed = asyncio.get_running_loop(), asyncio.Event()
         for dispatcher in self.dispatchers.values():
             dispatcher.start()
+
+    async def warmed_up(self) -> None:
+        """Wait until each model has answered frames, or has failed to."""
+        while self._changed is not None and not self.is_warm and self.failure is None:
+            await self._changed.wait()
+            self._changed.clear()
 
     async def aclose(self) -> None:
         """End the lanes and threads, within a bounded time."""
@@ -113,9 +134,24 @@ class Service:
             await asyncio.to_thread(dispatcher.close)
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def batch_done(self, model: str, images: int, queue_s: Sequence[float], predict_s: float) -> None:
-        """Take note of a batch; see `dispatcher.Observer`."""
+    def warm(self, model: str) -> None:
+        """Take note that a model has answered frames; see `dispatcher.Observer`."""
+        self._cold.discard(model)
+        self._tell()
 
-    def device_failed(self, error: DeviceError) -> None:
-        """Take note that the device failed; see `dispatcher.Observer`."""
-        self.failure = str(error)
+    def batch_done(self, model: str, images: int, queue_s: Sequence[float], predict_s: float) -> None:
+        """Measure a batch; see `dispatcher.Observer`."""
+        self.metrics.batch_images.labels(model).observe(images)
+        self.metrics.stage_seconds.labels("predict").observe(predict_s)
+        for seconds in queue_s:
+            self.metrics.stage_seconds.labels("queue").observe(seconds)
+
+    def failed(self, error: Exception) -> None:
+        """Take note that a model can't be used any more; see `dispatcher.Observer`."""
+        self.failure = self.failure or str(error)
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._loop is not None and self._changed is not None:
+            with suppress(RuntimeError):  # the loop was closed meanwhile
+                self._loop.call_soon_threadsafe(self._changed.set)

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Query, Request, Response
 from maskjet import __version__
 from maskjet.errors import suggest
 from maskjet.media.showing import encode
-from maskjet.serve import bodies, documents, problems
+from maskjet.serve import bodies, documents, guard, problems
 from maskjet.serve.clients import while_connected
 from maskjet.serve.dispatcher import Answer, Dispatcher, Image, Options
 from maskjet.serve.service import Service
@@ -99,6 +99,8 @@ class _Prediction:
             "predict": max(answer.predict_s for answer in answers),
             "encode": time.perf_counter() - answered,
         }
+        for name in ("decode", "encode"):
+            service.metrics.stage_seconds.labels(name).observe(stages[name])
         timing = ", ".join(f"{name};dur={1e3 * seconds:.2f}" for name, seconds in stages.items())
         return Response(data, headers={"Server-Timing": timing}, media_type=kind)
 
@@ -184,6 +186,17 @@ def _to_json(answers: Sequence[Answer], names: Sequence[str] | None, masks: Mask
 
 def _to_picture(image: Image, found: Detections, suffix: str) -> bytes:
     return encode(np.asarray(found.draw(image)), suffix)
+
+
+@router.post("/v1/session", status_code=204, summary="Exchange the token for a cookie", responses=documents.PROBLEMS)
+async def open_session(request: Request) -> Response:
+    """For pages: browsers send cookies where they send no Authorization header, as for WebSockets and pictures."""
+    service: Service = request.app.state.service
+    response = Response(status_code=204)
+    if service.settings.token is not None:
+        value = guard.cookie_of(service.settings.token)
+        response.set_cookie(guard.COOKIE, value, httponly=True, samesite="strict", secure=request.url.scheme == "https")
+    return response
 
 
 @router.get("/v1/models", summary="The models that are served", responses=documents.PROBLEMS)

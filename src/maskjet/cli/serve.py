@@ -1,0 +1,117 @@
+"""The command maskjet serve."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import types
+import typing
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from maskjet.cli.options import WeightsOption, print_result, with_config
+from maskjet.config import EngineConfig
+from maskjet.errors import InputError
+from maskjet.serve import check_extra
+from maskjet.serve.settings import NAMES, Settings
+
+EPILOG = """
+# Serve the built-in model on this machine, at http://127.0.0.1:8000.
+maskjet serve
+# Serve two models to other machines, which need the token.
+MASKJET_TOKEN=secret maskjet serve --model cars=cars.pt --model demo --host 0.0.0.0
+"""
+_TOKEN = "MASKJET_TOKEN"
+
+
+def with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command one option per field of `Settings`, in place of its parameter `settings`."""
+
+    @functools.wraps(command)
+    def with_options(**arguments: Any) -> None:
+        chosen = {name: value for name in NAMES if (value := arguments.pop(name)) is not None}
+        if "token" not in chosen and os.environ.get(_TOKEN):
+            chosen["token"] = os.environ[_TOKEN]
+        command(settings=Settings(**chosen), **arguments)
+
+    signature = inspect.signature(command, eval_str=True)
+    parameters: list[inspect.Parameter] = []
+    for parameter in signature.parameters.values():
+        parameters += map(_option, NAMES) if parameter.name == "settings" else [parameter]
+    with_options.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return with_options
+
+
+def _option(name: str) -> inspect.Parameter:
+    """The option of a field of `Settings`; its value is None if it is not given."""
+    kind, text = typing.get_args(typing.get_type_hints(Settings, include_extras=True)[name])
+    if isinstance(kind, types.UnionType):
+        kind = typing.get_args(kind)[0]
+    default = getattr(Settings, name)
+    if kind is not bool and default is not None:
+        text = f"{text} [default: {default}]"
+    flag = f"--{name.replace('_', '-')}"
+    option = typer.Option(flag, help=text, show_default=False)
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
+    )
+
+
+@with_settings
+@with_config("device", "precision", "engine", "compile", "max_detections")
+def serve(
+    *,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[NAME=]MODEL",
+            help="A model as run --model takes it; repeated for several, where each may have a name, which requests "
+            "give as ?model=NAME. The first one serves those that give none. Not given: demo.",
+        ),
+    ] = None,
+    weights: WeightsOption = None,
+    config: EngineConfig,
+    settings: Settings,
+) -> None:
+    """Serve models over HTTP: POST /v1/predict answers images with what is found in them."""
+    check_extra()
+    from maskjet import process
+    from maskjet.model import Model, read_network
+    from maskjet.serve import create_app, server
+
+    chosen = parse_models(model or ["demo"])
+    if weights is not None and len(chosen) > 1:
+        raise InputError("weights must go with one model, got several; give each as NAME=PATH.")
+    with ExitStack() as stack:
+        listener = stack.enter_context(server.listen(settings))
+        models = {
+            name: stack.enter_context(Model(read_network(what, weights), config)) for name, what in chosen.items()
+        }
+        stack.enter_context(process.garbage_frozen())
+        app = create_app(models, settings)
+        names = ", ".join(models)
+        server.run(app, listener, announce=lambda url: print_result(f"maskjet: serving {names} at {url}"))
+
+
+def parse_models(given: Sequence[str]) -> dict[str, str]:
+    """The models of `--model` by name.
+
+    Raises:
+        InputError: Two have one name.
+    """
+    models: dict[str, str] = {}
+    for text in given:
+        name, separator, what = text.partition("=")
+        if not separator:
+            name, what = Path(text).stem if os.sep in text or "." in text else text, text
+        if not name or not what:
+            raise InputError(f"model must be MODEL or NAME=MODEL, got {text!r}.")
+        if name in models:
+            raise InputError(f"model must have a name of its own for each, got {name!r} twice; give NAME=MODEL.")
+        models[name] = what
+    return models

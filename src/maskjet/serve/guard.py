@@ -1,0 +1,237 @@
+"""Limits and the token, before any work: a pure ASGI middleware around all routes.
+
+Order: draining, requests at a time, token, origin, the body's stated length. Then the body is counted and timed while a
+route reads it. Nothing of a body is read for a request that is refused.
+
+Who may come: with a token, whoever sends it as `Authorization: Bearer`, or a browser that has exchanged it for a cookie
+at POST /v1/session (WebSockets, event sources and pictures in a page send no headers). Without a token, this machine:
+another site's page that a browser here shows is refused by its Origin, and by its Host if its name was pointed at this
+machine (DNS rebinding).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import logging
+from http.cookies import CookieError, SimpleCookie
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from maskjet.serve import problems
+from maskjet.serve.service import Service
+from maskjet.serve.settings import Settings
+
+COOKIE = "maskjet_session"
+"""Name of the cookie that stands for the token."""
+HEALTH = frozenset({"/health/live", "/health/ready", "/v2/health/live", "/v2/health/ready"})
+"""Paths for supervisors: answered while draining, above the limits, and without a token."""
+OPEN = HEALTH | {"/", "/docs", "/openapi.json"}
+"""Paths that need no token: they tell nothing about images or models."""
+OPEN_FOLDER = "/page/"
+"""Prefix of the page's own files, which need no token."""
+_LINGER_S, _LINGER_BYTES = 1.0, 2**23
+_log = logging.getLogger("maskjet.serve")
+
+
+def cookie_of(token: str) -> str:
+    """The value of the cookie that stands for a token; the token can't be had back from it."""
+    return hmac.new(token.encode(), b"maskjet session", hashlib.sha256).hexdigest()
+
+
+class Guard:
+    """Refuses requests before any work, and limits their bodies.
+
+    Args:
+        app: The application behind it.
+        service: Its settings, memory and state.
+    """
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self._app, self._service, self._settings = app, service, service.settings
+        self._callers = _Callers(service.settings)
+        self._under_way = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request, or refuse it."""
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        guarded = _Request(scope, receive, send, self._service)
+        self._under_way += 1
+        try:
+            self._check(scope)
+            await self._app(scope, guarded.receive, guarded.send)
+        except problems.GoneError:
+            await guarded.refuse(problems.ProblemError(499, "gone", "The client went away."))  # nobody reads it
+        except Exception as error:
+            await guarded.refuse(problems.to_problem(error))
+        finally:
+            self._under_way -= 1
+            guarded.release()
+
+    def _check(self, scope: Scope) -> None:
+        path, headers = scope["path"], Headers(scope=scope)
+        if path not in HEALTH:
+            if self._service.is_draining:
+                raise problems.unavailable("The service is shutting down.")
+            if self._under_way > self._settings.connections:
+                raise problems.unavailable(f"The service has {self._settings.connections} requests under way.")
+            self._callers.check(headers, is_open=path in OPEN or path.startswith(OPEN_FOLDER))
+        length = headers.get("content-length", "0")
+        if not length.isdecimal() or int(length) > self._settings.body_bytes:
+            raise problems.too_large(f"The body has {length[:30]} bytes, the limit is {self._settings.body_bytes:,}.")
+
+
+class _Callers:
+    """Tells whom the service answers."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._token = None if settings.token is None else _digest(settings.token)
+        self._cookie = None if settings.token is None else _digest(cookie_of(settings.token))
+
+    def check(self, headers: Headers, *, is_open: bool) -> None:
+        """Check a request by its headers.
+
+        Raises:
+            ProblemError: 401, the token is missing or wrong; 403, another site's page sent it.
+        """
+        if self._token is None:
+            self._check_host(headers)
+            self._check_origin(headers)
+            return
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and hmac.compare_digest(_digest(given.strip()), self._token):
+            return
+        assert self._cookie is not None
+        if not given and hmac.compare_digest(_digest(_cookie(headers)), self._cookie):
+            self._check_origin(headers)
+            return
+        if not is_open:
+            how = "is wrong" if given else "is missing: send Authorization: Bearer TOKEN"
+            raise problems.ProblemError(
+                401, "unauthorized", f"The token {how}.", headers={"WWW-Authenticate": 'Bearer realm="maskjet"'}
+            )
+
+    def _check_host(self, headers: Headers) -> None:
+        """Refuse a foreign name of this machine, which another site's page may have given it."""
+        if self._settings.insecure:
+            return
+        name = urlsplit(f"//{headers.get('host', '')}").hostname or ""
+        if name != self._settings.host and not Settings(host=name).is_loopback:
+            raise problems.ProblemError(
+                403, "foreign-host", f"Host must be a name of this machine, got {name[:100]!r}; a token lifts this."
+            )
+
+    @staticmethod
+    def _check_origin(headers: Headers) -> None:
+        """Refuse what another site's page sends."""
+        origin = headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc != headers.get("host"):
+            raise problems.ProblemError(
+                403, "foreign-origin", f"Origin must be the service's own, got {origin[:100]!r}; a token lifts this."
+            )
+
+
+def _digest(text: str) -> bytes:
+    """Of one length for all texts, so that comparing takes the same time."""
+    return hashlib.sha256(text.encode(errors="surrogateescape")).digest()
+
+
+def _cookie(headers: Headers) -> str:
+    try:
+        cookies = SimpleCookie(headers.get("cookie", ""))
+    except CookieError:
+        return ""
+    return cookies[COOKIE].value if COOKIE in cookies else ""
+
+
+class _Request:
+    """The messages of one request: counts and times its body, and ends it well if that is not read to its end."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, service: Service) -> None:
+        self._scope, self._receive, self._send = scope, receive, send
+        self._settings, self._memory = service.settings, service.memory
+        self._deadline = asyncio.get_running_loop().time() + self._settings.body_s
+        headers = Headers(scope=scope)
+        self._is_read = scope["type"] != "http" or not (
+            "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
+        )
+        self._bytes = 0
+        self._is_answered = False
+
+    def release(self) -> None:
+        """Give back the memory of the body."""
+        self._memory.give_back(self._bytes)
+
+    async def receive(self) -> Message:
+        """The next message; raises ProblemError if the body is too large or too slow."""
+        if self._is_read:
+            return await self._receive()
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                message = await self._receive()
+        except TimeoutError:
+            raise problems.ProblemError(
+                408, "too-slow", f"The body must come within {self._settings.body_s:g} s, it did not."
+            ) from None
+        if message["type"] == "http.request":
+            count = len(message.get("body", b""))
+            if self._bytes + count > self._settings.body_bytes:
+                raise problems.too_large(f"The body has more bytes than the limit of {self._settings.body_bytes:,}.")
+            self._memory.take(count)
+            self._bytes += count
+            self._is_read = not message.get("more_body", False)
+        return message
+
+    async def send(self, message: Message) -> None:
+        """Pass a message on; a response to a body that was not read ends the connection."""
+        if message["type"] in ("http.response.start", "websocket.accept", "websocket.close"):
+            self._is_answered = True
+            if message["type"] == "http.response.start" and not self._is_read:
+                MutableHeaders(scope=message)["Connection"] = "close"
+        is_last = message["type"] == "http.response.body" and not message.get("more_body", False)
+        if is_last and not self._is_read:
+            await self._send({**message, "more_body": True})
+            await self._linger()
+            message = {"type": "http.response.body", "body": b"", "more_body": False}
+        await self._send(message)
+
+    async def _linger(self) -> None:
+        """Read on for a moment: a client that still sends would see a broken connection, and not the answer."""
+        dropped = 0
+        try:
+            async with asyncio.timeout(_LINGER_S):
+                while dropped < _LINGER_BYTES:
+                    message = await self._receive()
+                    dropped += len(message.get("body", b""))
+                    if not message.get("more_body", False):
+                        return
+        except TimeoutError:
+            pass
+
+    async def refuse(self, problem: problems.ProblemError) -> None:
+        """Answer with a problem, if nothing was answered yet."""
+        if self._is_answered:
+            _log.warning("a response broke off: %s", problem)
+            raise problem
+        if self._scope["type"] == "http":
+            await problem.response()(self._scope, self._receive, self.send)
+            return
+        if "websocket.http.response" not in self._scope.get("extensions", {}):
+            await self._send({"type": "websocket.close", "code": 1008, "reason": problem.detail[:120]})
+            return
+        for message in _websocket_refusal(problem):
+            await self._send(message)
+
+
+def _websocket_refusal(problem: problems.ProblemError) -> list[dict[str, Any]]:
+    """Messages that answer a WebSocket's handshake with a problem."""
+    response = problem.response()
+    start = {"type": "websocket.http.response.start", "status": problem.status, "headers": response.raw_headers}
+    return [start, {"type": "websocket.http.response.body", "body": response.body}]

@@ -1,0 +1,34 @@
+"""Health for supervisors: live until the device fails, ready while requests are answered at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import PlainTextResponse
+
+from maskjet.serve.service import Service
+
+router = APIRouter(tags=["health"])
+_NOT: dict[int | str, dict[str, Any]] = {
+    503: {"description": "It is not; the text says why.", "content": {"text/plain": {}}}
+}
+
+
+@router.get("/health/live", response_class=PlainTextResponse, responses=_NOT)
+async def live(request: Request) -> PlainTextResponse:
+    """Whether the process is worth keeping: 503 from a device's failure on, for a supervisor to restart it."""
+    service: Service = request.app.state.service
+    if service.failure is not None:
+        return PlainTextResponse(service.failure, 503)
+    return PlainTextResponse("live")
+
+
+@router.get("/health/ready", response_class=PlainTextResponse, responses=_NOT)
+async def ready(request: Request) -> PlainTextResponse:
+    """Whether to send requests: 503 until each model has answered frames, and from SIGTERM on."""
+    service: Service = request.app.state.service
+    if service.is_ready:
+        return PlainTextResponse("ready")
+    reason = "shutting down" if service.is_draining else "warming up"
+    return PlainTextResponse(service.failure or reason, 503)

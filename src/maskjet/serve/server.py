@@ -1,0 +1,252 @@
+"""Running the application: uvicorn, with limits on connections and headers, and an end within a bounded time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from maskjet.errors import UnsupportedError, explain
+from maskjet.serve import problems
+from maskjet.serve.service import Service
+from maskjet.serve.settings import Settings
+
+if TYPE_CHECKING:
+    from maskjet.model import Model
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_HEADER_BYTES = 2**16
+_SPARE = 16  # connections for supervisors' probes, beyond the limit
+_KEEP_ALIVE_S = 15
+
+
+def listen(settings: Settings) -> socket.socket:
+    """Open the port, before models are loaded for it.
+
+    Raises:
+        InputError: Other machines would reach it, and there is no token.
+        UnsupportedError: It can't be opened.
+    """
+    settings.check_exposure()
+    host = settings.host.strip("[]")
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, settings.port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        raise UnsupportedError(
+            f"host and port must be free to listen on, {host}:{settings.port} can't be used: {explain(error)}."
+        ) from error
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    """The URL of a service on an open port."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def run(app: FastAPI, listener: socket.socket, *, announce: Callable[[str], None]) -> None:
+    """Serve until SIGTERM, SIGINT or SIGHUP; then answer what is under way, within `Settings.drain_s`, and return.
+
+    A second signal ends the process at once. In the main thread alone signals are handled.
+
+    Args:
+        app: Of `create_app`.
+        listener: Of `listen`; closed at the end.
+        announce: Given the URL once, when the service is ready.
+
+    Raises:
+        UnsupportedError: A model failed on its first frames.
+    """
+    service: Service = app.state.service
+    settings = service.settings
+    config = uvicorn.Config(
+        app,
+        http=_protocol(settings),
+        ws_max_size=settings.body_bytes,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_graceful_shutdown=max(1, round(settings.drain_s)),
+        lifespan="on",
+    )
+    with _logging():
+        server = _Server(config, service, announce=lambda: announce(url_of(listener)))
+        server.run(sockets=[listener])
+    if server.never_warm is not None:
+        raise UnsupportedError(f"The service has ended: {server.never_warm}")
+
+
+@contextmanager
+def _logging() -> Iterator[None]:
+    """Log failures with their tracebacks on stderr; uvicorn's remarks on malformed requests are left out."""
+    logger, uvicorns = logging.getLogger("maskjet.serve"), logging.getLogger("uvicorn.error")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    before = logger.propagate, uvicorns.level
+    logger.propagate = False
+    uvicorns.setLevel(logging.CRITICAL)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = before[0]
+        uvicorns.setLevel(before[1])
+
+
+class _Server(uvicorn.Server):
+    """A server that drains on the first signal, and says when it is ready."""
+
+    def __init__(self, config: uvicorn.Config, service: Service, *, announce: Callable[[], None]) -> None:
+        super().__init__(config)
+        self.never_warm: str | None = None
+        """Why the service never was ready, if it ended for that."""
+        self._service, self._announce = service, announce
+        self._announcing: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and wait for the models besides."""
+        await super().startup(sockets)
+        self._announcing = asyncio.ensure_future(self._wait())
+
+    async def _wait(self) -> None:
+        await self._service.warmed_up()
+        if self._service.is_ready:
+            self._announce()
+        elif not self._service.is_warm:
+            self.never_warm = self._service.failure
+            self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End what is under way."""
+        self._service.is_draining = True
+        if self._announcing is not None:
+            self._announcing.cancel()
+        await super().shutdown(sockets)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Handle signals while serving; uvicorn would raise them again afterwards."""
+        before: dict[int, Any] = {}
+        if threading.current_thread() is threading.main_thread():
+            before = {
+                number: signal.signal(number, self._end)
+                for number in _SIGNALS
+                if signal.getsignal(number) is not signal.SIG_IGN
+            }
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _end(self, number: int, _: FrameType | None) -> None:
+        if self.should_exit:
+            os._exit(128 + number)
+        self._service.is_draining = True  # not ready from this moment on
+        self.should_exit = True
+
+
+def _protocol(settings: Settings) -> type[HttpToolsProtocol]:
+    """HTTP as uvicorn speaks it, with limits on connections and on the time and bytes of headers."""
+
+    class Protocol(HttpToolsProtocol):
+        _timer: asyncio.TimerHandle | None = None
+        _header_bytes = 0
+        _in_headers = True
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            if len(self.connections) > settings.connections + _SPARE:
+                problem = problems.unavailable(f"The service has {settings.connections} connections already.")
+                self._refuse(problem)
+                return
+            self._expect_headers()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._stop_timer()
+            super().connection_lost(exc)
+
+        def data_received(self, data: bytes) -> None:
+            if self._in_headers:
+                self._header_bytes += len(data)
+            super().data_received(data)
+            if self._in_headers and self._header_bytes > _HEADER_BYTES and not self.transport.is_closing():
+                detail = f"The headers must be at most {_HEADER_BYTES:,} bytes, they are more."
+                self._refuse(problems.ProblemError(431, "headers-too-large", detail))
+
+        def on_message_begin(self) -> None:
+            super().on_message_begin()
+            if self._timer is None:  # the next request of a connection
+                self._header_bytes = 0
+                self._expect_headers()
+
+        def on_headers_complete(self) -> None:
+            self._stop_timer()
+            self._in_headers = False
+            super().on_headers_complete()
+
+        def _expect_headers(self) -> None:
+            self._in_headers = True
+            self._timer = self.loop.call_later(settings.header_s, self._give_up)
+
+        def _stop_timer(self) -> None:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+        def _give_up(self) -> None:
+            detail = f"The headers must come within {settings.header_s:g} s, they did not."
+            self._refuse(problems.ProblemError(408, "too-slow", detail))
+
+        def _refuse(self, problem: problems.ProblemError) -> None:
+            """Answer without a request, and close the connection."""
+            self._stop_timer()
+            if self.transport.is_closing():
+                return
+            body = problem.body()
+            lines = (
+                f"HTTP/1.1 {problem.status} {problem.as_dict()['title']}",
+                f"Content-Type: {problems.MEDIA_TYPE}",
+                f"Content-Length: {len(body)}",
+                "Connection: close",
+            )
+            self.transport.write("\r\n".join((*lines, "", "")).encode() + body)
+            self.transport.close()
+
+    return Protocol
+
+
+def serve(models: dict[str, Model], settings: Settings, *, announce: Callable[[str], None]) -> None:
+    """Serve loaded models until a signal; `listen`, `create_app` and `run` in one.
+
+    Args:
+        models: Models by name, at least one.
+        settings: Where to listen, and the limits.
+        announce: Given the URL once, when the service is ready.
+
+    Raises:
+        InputError: Other machines would reach the service, and there is no token.
+        UnsupportedError: The port can't be opened, or a model failed on its first frames.
+    """
+    from maskjet.serve.app import create_app
+
+    with listen(settings) as listener:
+        run(create_app(models, settings), listener, announce=announce)
