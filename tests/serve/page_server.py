@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import cv2
 import numpy as np
 import uvicorn
-from fastapi import FastAPI, Request, Response, WebSocket, WebSocketDisconnect
+from fastapi import FastAPI, Request, WebSocket, WebSocketDisconnect
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from maskjet.serve.page import page_router
@@ -34,8 +34,8 @@ class Stub:
         app.get("/v1/models")(self._models)
         app.post("/v1/predict")(self._predict)
         app.get("/v1/sources")(self._sources)
-        app.get("/v1/sources/{name}/events")(self._events)
-        app.get("/v1/sources/{name}/preview.mjpeg")(self._preview)
+        app.get("/v1/sources/door/events")(self._events)
+        app.get("/v1/sources/door/preview.mjpeg")(self._preview)
         app.websocket("/v1/stream")(self._stream)
         return app
 
@@ -64,7 +64,7 @@ class Stub:
     async def _sources(self):
         return _problem(404, "Not found.") if self.sources is None else {"sources": self.sources}
 
-    async def _events(self, name: str):
+    async def _events(self):
         async def events():
             for frame in range(10_000):
                 result = await asyncio.to_thread(self._answer, self.still)
@@ -73,7 +73,7 @@ class Stub:
 
         return StreamingResponse(events(), media_type="text/event-stream")
 
-    async def _preview(self, name: str):
+    async def _preview(self):
         async def parts():
             for _ in range(10_000):
                 yield b"--frame\r\nContent-Type: image/jpeg\r\n\r\n" + self.still + b"\r\n"

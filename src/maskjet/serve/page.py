@@ -48,8 +48,8 @@ _HEADERS = {
 def page_router() -> APIRouter:
     """Make the router of the page.
 
-    It answers GET and HEAD of `/` and `/page/<file>`, from memory, and needs no token: the page itself asks for one. Its
-    paths are relative, so that it may be mounted below a prefix that ends in a slash.
+    It answers GET and HEAD of `/` and `/page/<file>`, from memory, and needs no token: the page itself asks for one.
+    Its paths are relative, so that it may be mounted below a prefix that ends in a slash.
 
     Returns:
         A router to be included in the service's app; it is no part of the OpenAPI document.

@@ -38,7 +38,6 @@ async function start() {
   }
   $("token-form").hidden = true;
   document.body.dataset.state = "ready";
-  $("documents").hidden = hasToken(); // a link sends no token
   $("model").replaceChildren(...models.map(({ name }) => element("option", { value: name, textContent: name })));
   $("model-field").hidden = !models.length;
   if (models.length) panel.setModel(model());
@@ -256,7 +255,7 @@ function hideProblem() {
 function askForToken(error) {
   document.body.dataset.state = "locked";
   $("token-form").hidden = false;
-  $("token-problem").textContent = hasToken() ? `The server did not accept this token. ${error.message}` : "";
+  $("token-problem").textContent = hasToken() ? error.message : "";
   $("token").focus();
 }
 
