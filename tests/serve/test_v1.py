@@ -1,19 +1,257 @@
 """POST /v1/predict answers as `Model.predict` does, and refuses in its words."""
 
-from tests.serve.client import encoded, run, served
+import asyncio
+import json
+import re
+
+import cv2
+import numpy as np
+import pytest
+
+from maskjet import Detections, traffic
+from maskjet.errors import DeviceError
+from tests.serve.client import encoded, problem_of, run, served
 
 
 @run
 async def test_an_image_is_answered_as_predict_does(model, street):
     async with served({"demo": model}) as client:
+        for suffix in (".png", ".bmp", ".webp"):
+            options = [cv2.IMWRITE_WEBP_QUALITY, 101] if suffix == ".webp" else []
+            answer = await client.post("/v1/predict", content=encoded(street, suffix, options))
+            assert answer.status_code == 200, answer.text
+            assert answer.headers["content-type"] == "application/json"
+            assert answer.json() == model.predict(street).as_dict()
+            assert len(answer.json()["detections"]) > 0
+    stages = [part.partition(";dur=") for part in answer.headers["server-timing"].split(", ")]
+    assert [name for name, _, _ in stages] == ["decode", "queue", "predict", "encode"]
+    assert all(float(milliseconds) >= 0 for _, _, milliseconds in stages)
+
+
+@run
+async def test_options_are_those_of_predict(model, street):
+    async with served({"demo": model}) as client:
+        for query, options in (
+            ({"threshold": "0.7"}, {"threshold": 0.7}),
+            ({"threshold": ["car=0.9", "bus=0.1"]}, {"threshold": {"car": 0.9, "bus": 0.1}}),
+            ({"classes": "car, bus"}, {"classes": ["car", "bus"]}),
+            ({"max_detections": "2"}, {"max_detections": 2}),
+        ):
+            answer = await client.post("/v1/predict", content=encoded(street), params=query)
+            assert answer.json() == model.predict(street, **options).as_dict()
+
+
+@run
+async def test_masks_are_given_as_asked_for(model, street):
+    found = model.predict(street)
+    async with served({"demo": model}) as client:
+        answers = {
+            masks: (await client.post("/v1/predict", content=encoded(street), params={"masks": masks})).json()
+            for masks in ("rle", "polygons", "none")
+        }
+    assert Detections.from_dict(answers["rle"]).rle == found.rle
+    outlines = [[outline.tolist() for outline in one] for one in found.polygons()]
+    assert [entry["polygons"] for entry in answers["polygons"]["detections"]] == outlines
+    for masks in ("polygons", "none"):
+        again = Detections.from_dict(answers[masks])  # the boxes can be read back
+        assert again.rle is None
+        assert np.array_equal(again.xyxy, found.xyxy)
+        assert all("rle" not in entry for entry in answers[masks]["detections"])
+    assert all("polygons" not in entry for entry in answers["none"]["detections"])
+
+
+@run
+async def test_a_form_is_answered_in_order(model, street):
+    other = traffic.sample(seed=4, size_hw=(120, 200)).image
+    files = [("a", ("one.png", encoded(street))), ("b", ("two.png", encoded(other))), ("c", encoded(street))]
+    async with served({"demo": model}) as client:
+        answer = await client.post("/v1/predict", files=files)
+        one = await client.post("/v1/predict", files=files[1:2])
+    results = answer.json()["results"]
+    assert [result.pop("name") for result in results[:2]] == ["one.png", "two.png"]
+    assert results[0] == model.predict(street).as_dict()
+    assert results[1] == model.predict(other).as_dict()
+    assert [result["name"] for result in one.json()["results"]] == ["two.png"]
+
+
+@run
+async def test_a_picture_is_what_draw_draws(model, street):
+    async with served({"demo": model}) as client:
+        png = await client.post("/v1/predict", content=encoded(street), headers={"Accept": "image/png"})
+        jpeg = await client.post("/v1/predict", content=encoded(street), headers={"Accept": "image/*;q=0.5"})
+    assert (png.headers["content-type"], jpeg.headers["content-type"]) == ("image/png", "image/jpeg")
+    drawn = cv2.imdecode(np.frombuffer(png.content, np.uint8), cv2.IMREAD_COLOR)[..., ::-1]
+    assert np.array_equal(drawn, model.predict(street).draw(street))
+    assert jpeg.content.startswith(b"\xff\xd8")
+
+
+@run
+async def test_several_models_are_told_apart(model, street):
+    async with served({"first": model, "second": model}) as client:
+        assert (await client.post("/v1/predict", content=encoded(street), params={"model": "second"})).is_success
+        answer = await client.post("/v1/predict", content=encoded(street), params={"model": "secnd"})
+        assert problem_of(answer) == (404, "model must be one that is served, got 'secnd'; did you mean 'second'?")
+        models = (await client.get("/v1/models")).json()["models"]
+        assert [each["name"] for each in models] == ["first", "second"]
+        assert models[0]["classes"] == {str(number): name for number, name in model.spec.class_names.items()}
+        status = (await client.get("/v1/status")).json()
+    assert status["models"]["first"]["device"] == model.report().device
+
+
+@pytest.mark.parametrize(
+    ("query", "detail"),
+    [
+        ("threshold=2", "threshold must be 0..1, got 2.0."),
+        ("threshold=nan", "threshold must be 0..1, got nan."),
+        ("threshold=high", "threshold must be a number 0..1, or name=value for each class, got 'high'."),
+        ("threshold=0.5&threshold=car=0.5", "threshold must be a number 0..1, or name=value .*"),
+        ("threshold=cow=0.5", "threshold must name classes of demo, got 'cow'; known: .*"),
+        ("classes=", "classes must name classes of demo, got ''; known: .*"),
+        ("classes=car,tuck", "classes must name classes of demo, got 'tuck'; did you mean 'truck'.*"),
+        ("max_detections=0", "max_detections must be at least 1, got '0'."),
+        ("max_detections=1.5", "max_detections must be a whole number, got '1.5'."),
+        ("max_detections=101", "max_detections must be 1..100, got 101."),
+        ("masks=dense", "masks must be one of 'rle', 'polygons' or 'none', got 'dense'."),
+        ("treshold=0.5", "The query must have parameters .* got 'treshold'; did you mean 'threshold'.*"),
+    ],
+)
+def test_an_invalid_parameter_is_named(query, detail, model, street):
+    @run
+    async def test():
+        async with served({"demo": model}) as client:
+            answer = await client.post(f"/v1/predict?{query}", content=encoded(street))
+        status, said = problem_of(answer)
+        assert status == 400
+        assert re.fullmatch(detail, said), said
+
+    test()
+
+
+@pytest.mark.parametrize(
+    ("headers", "content", "status", "detail"),
+    [
+        ({}, b"", 400, "The body must have an image, it is empty."),
+        ({}, b"no image", 422, "image must be decodable, the body is corrupt or no PNG, .*"),
+        ({}, b"\xff\xd8\xff", 422, "image must be whole, the body is empty, cut off or damaged."),
+        ({"Content-Type": "text/html"}, b"x", 415, "Content-Type must be an image's, .* got 'text/html'."),
+        ({"Content-Type": "multipart/form-data"}, b"x", 400, "Content-Type must name the boundary .*"),
+        ({"Content-Type": "multipart/form-data; boundary=b"}, b"x", 400, "The body must be multipart/form-data, .*"),
+        ({"Content-Type": "multipart/form-data; boundary=b"}, b"--b\r\n\r\nx", 400, ".* it is cut off."),
+        ({"Content-Type": "multipart/form-data; boundary=b"}, b"--b--\r\n", 400, ".*"),
+        ({"Accept": "text/html"}, b"x", 406, "Accept must allow one of application/json, .* got 'text/html'."),
+    ],
+)
+def test_a_body_that_is_no_image_is_refused(headers, content, status, detail, model):
+    @run
+    async def test():
+        async with served({"demo": model}) as client:
+            answer = await client.post("/v1/predict", content=content, headers=headers)
+        found, said = problem_of(answer)
+        assert found == status
+        assert re.fullmatch(detail, said), said
+
+    test()
+
+
+@run
+async def test_an_unknown_failure_is_a_reference_in_the_log(model, street, caplog, monkeypatch):
+    def fail(*_, **__):
+        raise KeyError("a secret")
+
+    monkeypatch.setattr("maskjet.serve.v1._to_json", fail)
+    async with served({"demo": model}) as client:
         answer = await client.post("/v1/predict", content=encoded(street))
-    assert answer.status_code == 200, answer.text
-    assert answer.headers["content-type"] == "application/json"
-    assert answer.json() == model.predict(street).as_dict()
-    assert len(answer.json()["detections"]) > 0
-    assert [part.split(";")[0] for part in answer.headers["server-timing"].split(", ")] == [
-        "decode",
-        "queue",
-        "predict",
-        "encode",
-    ]
+    assert problem_of(answer)[0] == 500
+    assert "secret" not in answer.text
+    (record,) = [record for record in caplog.records if record.name == "maskjet.serve"]
+    assert answer.json()["reference"] in record.getMessage()
+    assert "a secret" in str(record.exc_info[1])
+
+
+@run
+async def test_a_device_error_ends_the_service(model, street, monkeypatch):
+    async with served({"demo": model}) as client:
+        await client.service.warmed_up()
+        assert (await client.get("/health/live")).status_code == 200
+
+        def fail(*_, **__):
+            raise DeviceError("The device failed on images[0].", index=0)
+
+        dispatcher = client.service.dispatcher()
+        monkeypatch.setattr(dispatcher, "model", _Failing(model, fail))
+        answer = await client.post("/v1/predict", content=encoded(street))
+        assert problem_of(answer) == (503, "The device failed on images[0].")
+        monkeypatch.undo()
+        assert problem_of(await client.post("/v1/predict", content=encoded(street)))[0] == 503
+        live = await client.get("/health/live")
+        assert (live.status_code, live.text) == (503, "The device failed on images[0].")
+        assert (await client.get("/health/ready")).status_code == 503
+
+
+class _Failing:
+    def __init__(self, model, fail):
+        self._model, self._fail = model, fail
+
+    def __getattr__(self, name):
+        return getattr(self._model, name)
+
+    def predict(self, images, **options):
+        return self._fail() if images else self._model.predict(images, **options)
+
+
+@run
+async def test_metrics_count_what_was_done(model, street):
+    async with served({"demo": model}) as client:
+        await client.service.warmed_up()
+        await client.post("/v1/predict", content=encoded(street))
+        await client.post("/v1/predict", content=b"x")
+        await client.get("/who/is/there")
+        text = (await client.get("/metrics")).text
+    lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    assert lines['maskjet_requests_total{outcome="200",route="/v1/predict"}'] == "1.0"
+    assert lines['maskjet_requests_total{outcome="422",route="/v1/predict"}'] == "1.0"
+    assert lines['maskjet_requests_total{outcome="404",route="other"}'] == "1.0"
+    assert lines['maskjet_batch_images_count{model="demo"}'] == "1.0"
+    assert lines['maskjet_queue_depth{model="demo"}'] == "0.0"
+    assert lines["maskjet_ready"] == "1.0"
+    for stage in ("decode", "queue", "predict", "encode"):
+        assert lines[f'maskjet_stage_seconds_count{{stage="{stage}"}}'] == "1.0"
+
+
+@run
+async def test_two_services_share_nothing(model):
+    async with served({"demo": model}) as one, served({"demo": model}) as other:
+        await one.get("/v1/models")
+        assert "/v1/models" not in (await other.get("/metrics")).text
+
+
+@run
+async def test_it_is_ready_when_it_has_answered_a_frame(model):
+    go = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    class Slow(_Failing):
+        def predict(self, images, **options):
+            asyncio.run_coroutine_threadsafe(go.wait(), loop).result(30)
+            return self._model.predict(images, **options)
+
+    async with served({"demo": Slow(model, None)}) as client:
+        ready = await client.get("/health/ready")
+        assert (ready.status_code, ready.text) == (503, "warming up")
+        assert (await client.get("/health/live")).text == "live"
+        go.set()
+        await client.service.warmed_up()
+        assert (await client.get("/health/ready")).text == "ready"
+        client.service.is_draining = True
+        assert (await client.get("/health/ready")).text == "shutting down"
+        assert problem_of(await client.get("/v1/models")) == (503, "The service is shutting down.")
+
+
+@run
+async def test_the_document_names_every_answer(model):
+    async with served({"demo": model}) as client:
+        document = (await client.get("/openapi.json")).json()
+    responses = document["paths"]["/v1/predict"]["post"]["responses"]
+    assert {"200", "400", "401", "403", "404", "406", "408", "413", "415", "422", "429", "503", "504"} <= set(responses)
+    assert "application/problem+json" in responses["429"]["content"]
+    assert "HTTPValidationError" not in json.dumps(document)

@@ -35,6 +35,7 @@ OPEN = HEALTH | {"/", "/docs", "/openapi.json"}
 OPEN_FOLDER = "/page/"
 """Prefix of the page's own files, which need no token."""
 _LINGER_S, _LINGER_BYTES = 1.0, 2**23
+_MOST_DIGITS = 18  # Python refuses to parse thousands
 _log = logging.getLogger("maskjet.serve")
 
 
@@ -83,7 +84,9 @@ class Guard:
                 raise problems.unavailable(f"The service has {self._settings.connections} requests under way.")
             self._callers.check(headers, is_open=path in OPEN or path.startswith(OPEN_FOLDER))
         length = headers.get("content-length", "0")
-        if not length.isdecimal() or int(length) > self._settings.body_bytes:
+        if not (length.isascii() and length.isdecimal()):
+            raise problems.bad_request(f"Content-Length must be a whole number, got {length[:30]!r}.")
+        if len(length) > _MOST_DIGITS or int(length) > self._settings.body_bytes:
             raise problems.too_large(f"The body has {length[:30]} bytes, the limit is {self._settings.body_bytes:,}.")
 
 

@@ -82,7 +82,8 @@ class _State(Collector):
             depth.add_metric((name,), dispatcher.depth)
             images.add_metric((name,), report.images)
             found.add_metric((name,), report.detections)
-            graphs.add_metric((name,), len(report.graphs))
+            captured = [text for text in report.graphs.values() if text.startswith("1 launch")]
+            graphs.add_metric((name,), len(captured))
             for reason, times in report.fallbacks.items():
                 fallbacks.add_metric((name, reason), times)
         yield from (depth, images, found, graphs, fallbacks)

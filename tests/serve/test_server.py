@@ -1,0 +1,187 @@
+"""The service on a port of its own: sockets, slow senders, signals."""
+
+import concurrent.futures
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from maskjet.errors import InputError, UnsupportedError
+from maskjet.serve import Settings, server
+from tests.serve.client import encoded
+
+READY_S = 120
+
+
+@contextlib.contextmanager
+def running(*options, **environment):
+    """The URL and process of `maskjet serve`; killed at the end."""
+    command = [sys.executable, "-m", "maskjet", "serve", "--port", "0", "--device", "cpu", *options]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment})
+    try:
+        line = process.stderr.readline()
+        assert line.startswith("maskjet: serving demo at http://127.0.0.1:"), line + process.stderr.read()
+        yield line.split()[-1], process
+    finally:
+        process.kill()
+        process.stderr.close()
+        process.wait()
+
+
+def connect(url):
+    parts = urlsplit(url)
+    return socket.create_connection((parts.hostname, parts.port), timeout=20)
+
+
+def read_all(connection):
+    """What comes until the other side closes the connection."""
+    received = b""
+    with contextlib.suppress(ConnectionResetError):
+        while part := connection.recv(65536):
+            received += part
+    return received
+
+
+@pytest.fixture(scope="module")
+def url():
+    with running("--header-s", "0.5", "--body-s", "0.5", "--body-bytes", "3000000", "--connections", "4") as (url, _):
+        yield url
+
+
+def test_answers_equal_those_of_predict(url, model, street):
+    with httpx.Client(base_url=url) as client:
+        answer = client.post("/v1/predict", content=encoded(street), params={"threshold": 0.3})
+    assert answer.json() == json.loads(model.predict(street).to_json())
+    assert "server" not in answer.headers
+
+
+def test_a_body_that_is_too_large_is_answered_while_it_is_sent(url):
+    with httpx.Client(base_url=url) as client:
+        stated = client.post("/v1/predict", content=b"x" * 3_000_001)
+        counted = client.post("/v1/predict", content=(b"x" * 100_000 for _ in range(50)))
+        assert (stated.status_code, counted.status_code) == (413, 413)
+        assert (stated.headers["connection"], counted.headers["connection"]) == ("close", "close")
+        assert client.get("/health/ready").text == "ready"
+
+
+def test_slow_senders_time_out(url):
+    for sent, detail in (
+        (b"", b"The headers must come within 0.5 s"),
+        (b"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\n", b"The headers must come within 0.5 s"),
+        (
+            b"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nx",
+            b"The body must come within 0.5",
+        ),
+    ):
+        with connect(url) as connection:
+            start = time.monotonic()
+            connection.sendall(sent)
+            answer = read_all(connection)
+            assert answer.startswith(b"HTTP/1.1 408 "), answer
+            assert detail in answer
+            assert b"application/problem+json" in answer
+            assert time.monotonic() - start < 5
+    with connect(url) as connection:  # byte by byte: activity does not prolong it
+        for byte in b"GET / HTTP/1.1\r\nHost: localhost\r\nX: yyyyyyyyyyyyyyyyyyyyyy":
+            with contextlib.suppress(OSError):
+                connection.sendall(bytes([byte]))
+            time.sleep(0.02)
+        assert read_all(connection).startswith(b"HTTP/1.1 408 ")
+
+
+def test_the_second_request_of_a_connection_is_limited_too(url):
+    with connect(url) as connection:
+        connection.sendall(b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert b"200 OK" in connection.recv(65536)
+        connection.sendall(b"GET /health/live HTTP/1.1\r\nX: ")
+        answer = read_all(connection)
+    assert answer.startswith(b"HTTP/1.1 408 ")
+
+
+def test_headers_without_end_are_refused(url):
+    with connect(url) as connection, contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        connection.sendall(b"GET / HTTP/1.1\r\n")
+        connection.sendall(b"X: " + b"y" * 100_000)
+        answer = read_all(connection)
+        assert b"431" in answer.partition(b"\r\n")[0], answer
+
+
+def test_connections_are_limited(url):
+    with contextlib.ExitStack() as stack:
+        held = [stack.enter_context(connect(url)) for _ in range(4 + 16)]
+        time.sleep(0.1)
+        over = stack.enter_context(connect(url))
+        assert read_all(over).startswith(b"HTTP/1.1 503 ")
+        del held
+    time.sleep(0.1)
+    assert httpx.get(f"{url}/health/live").status_code == 200
+
+
+def test_garbage_is_answered_and_left(url):
+    for garbage in (b"\0" * 1000, b"GET\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00"):
+        with connect(url) as connection:
+            connection.sendall(garbage)
+            assert read_all(connection).startswith(b"HTTP/1.1 40")
+
+
+def test_a_signal_under_load_answers_everything_and_exits_with_0(street):
+    data = encoded(street)
+
+    def ask(url):
+        try:
+            return httpx.post(f"{url}/v1/predict", content=data, timeout=30).status_code
+        except httpx.ConnectError:
+            return "closed"
+
+    with running("--queue", "100") as (url, process), concurrent.futures.ThreadPoolExecutor(12) as pool:
+        clients = [pool.submit(ask, url) for _ in range(12)]
+        time.sleep(0.15)
+        process.send_signal(signal.SIGTERM)
+        start = time.monotonic()
+        outcomes = [client.result() for client in clients]
+        assert process.wait(20) == 0
+        assert time.monotonic() - start < 15
+    assert outcomes.count(200) >= 1
+    assert set(outcomes) <= {200, 503, "closed"}, outcomes
+
+
+def test_a_stalled_client_does_not_hold_the_end(street):
+    with running("--drain-s", "1") as (url, process), connect(url) as connection:
+        connection.sendall(b"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nx")
+        time.sleep(0.2)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+
+
+def test_a_second_signal_ends_it_now():
+    with running("--drain-s", "60", "--body-s", "60") as (url, process), connect(url) as connection:
+        connection.sendall(b"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nx")
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+        assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(5) == 128 + signal.SIGTERM
+
+
+def test_a_token_comes_from_the_environment():
+    with running(MASKJET_TOKEN="secret") as (url, _):
+        assert httpx.get(f"{url}/v1/models").status_code == 401
+        assert httpx.get(f"{url}/v1/models", headers={"Authorization": "Bearer secret"}).status_code == 200
+
+
+def test_a_port_that_is_taken_is_one_sentence():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(UnsupportedError, match=rf"127.0.0.1:{port} can't be used: Address already in use\.$"):
+            server.listen(Settings(port=port))
+    with pytest.raises(InputError, match="token must be given"):
+        server.listen(Settings(host="0.0.0.0"))
