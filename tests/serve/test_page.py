@@ -14,6 +14,7 @@ from maskjet import Detections, coco_rle
 from maskjet.media.drawing import class_colour
 from maskjet.media.drawing.shades import colour_instances
 from maskjet.serve.app import create_app
+from maskjet.serve.settings import Settings
 from tests.serve.page_server import Stub, running
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the page's tests need playwright")
@@ -52,6 +53,12 @@ def stub():
     return Stub(find, CLASS_NAMES)
 
 
+@pytest.fixture(autouse=True)
+def _without_troubles(stub):
+    stub.token = stub.problem = stub.sources = None
+    stub.is_breaking = False
+
+
 @pytest.fixture(scope="module")
 def address(stub):
     with running(stub.app) as url:
@@ -67,10 +74,8 @@ def browser():
 
 
 @pytest.fixture
-def page(browser, address, stub):
+def page(browser, address):
     """The page, opened; a test fails if it logs an error of its own, or breaks its Content-Security-Policy."""
-    stub.token = stub.problem = stub.sources = None
-    stub.is_breaking = False
     context = browser.new_context(viewport={"width": 1280, "height": 900}, permissions=["camera"])
     page = context.new_page()
     page.set_default_timeout(20_000)
@@ -526,16 +531,21 @@ def test_many_classes_are_folded_away(page, address):
     assert page.locator("#chips .name").all_text_contents() == ["class 0", "class 4"]
 
 
-def test_the_service_itself_is_asked(browser, model, picture):
-    with running(create_app({"demo": model})) as address:
-        page = browser.new_page()
+@pytest.mark.parametrize("token", [None, "open sesame"])
+def test_the_service_itself_is_asked(browser, model, picture, token):
+    with running(create_app({"demo": model}, Settings(token=token))) as address:
+        context = browser.new_context()
+        page = context.new_page()
         page.goto(address)
+        if token:
+            page.get_by_label("Token").fill(token)
+            page.keyboard.press("Enter")
         page.set_input_files("#file", picture)
         expect(page.locator("#result")).to_contain_text("car", timeout=60_000)
         slide(page, 0.05)
         found = model.predict(picture, threshold=0.05)
         assert scores(page) == [f"{score:.2f}" for score in found.confidence]
-        page.close()
+        context.close()
 
 
 def test_reduced_motion_is_respected(browser, address, video):
