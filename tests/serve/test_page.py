@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import threading
 from pathlib import Path
 
 import cv2
@@ -285,6 +286,24 @@ def test_the_model_can_be_changed(page, picture):
     with page.expect_request("**/v1/predict?model=other&*"):
         page.get_by_label("Model").select_option("other")
     expect(page.locator("#threshold-value")).to_have_text("0.30")
+
+
+def test_nothing_of_the_last_picture_stays(page, picture, video, stub, monkeypatch):
+    page.set_input_files("#file", picture)
+    expect(page.locator("#count")).to_have_text("2")
+    answering = threading.Event()
+    monkeypatch.setattr(stub, "find", lambda image: answering.wait(20) and find(image))
+    page.set_input_files("#file", video)
+    expect(page.locator("#media-name")).to_have_text("street.mp4")
+    page.wait_for_timeout(200)
+    assert page.locator("body").get_attribute("data-busy") == ""
+    assert page.eval_on_selector("#picture", "(canvas) => canvas.width") == 0
+    assert scores(page) == []
+    shape = page.locator("#picture").bounding_box()
+    assert shape["width"] / shape["height"] == pytest.approx(160 / 96, rel=0.02)
+    answering.set()
+    expect(page.locator("#count")).to_have_text("2")
+    assert page.locator("body").get_attribute("data-busy") is None
 
 
 def test_a_video_plays_with_its_results(page, video, stub):

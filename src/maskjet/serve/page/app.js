@@ -9,6 +9,7 @@ import { Stage } from "./stage.js";
 import { clock, element, Meter, milliseconds } from "./text.js";
 
 const SENT_AS_IS = new Set(["image/jpeg", "image/png", "image/webp"]);
+const VIDEO_NAME = /\.(avi|m4v|mkv|mov|mp4|ogv|webm)$/i; // browsers do not know the type of each
 const ANNOUNCE_AFTER = 700; // ms of rest before a result is read out
 
 const $ = (id) => document.getElementById(id);
@@ -78,7 +79,7 @@ async function open(action) {
   } catch (error) {
     if (!signal.aborted) showProblem(error);
   } finally {
-    if (!signal.aborted) delete document.body.dataset.busy;
+    if (!signal.aborted && !isPlayed()) delete document.body.dataset.busy; // or once the first frame is answered
   }
 }
 
@@ -98,19 +99,21 @@ function close() {
 function setMedia(opened) {
   media = opened;
   document.body.dataset.media = media.kind;
-  const isPlayed = media.kind === "video" || media.kind === "camera";
   $("stage").hidden = media.kind === "none";
   $("drop").hidden = media.kind !== "none";
   $("transport").hidden = media.kind === "none";
-  $("play").hidden = !isPlayed;
-  $("seek-field").hidden = media.kind !== "video";
+  $("play").hidden = !isPlayed();
+  $("seek-field").hidden = media.kind !== "video" || !Number.isFinite(feed.video.duration); // of some recordings
+  if (isPlayed()) stage.reserve(feed.video.videoWidth / feed.video.videoHeight);
   $("remote-note").hidden = media.kind !== "source";
   $("media-name").textContent = media.name ?? "";
   $("result").textContent = "";
 }
 
+const isPlayed = () => media.kind === "video" || media.kind === "camera";
+
 async function openFile(file, signal) {
-  if (file.type.startsWith("video/")) await openVideo(file, signal);
+  if (file.type.startsWith("video/") || VIDEO_NAME.test(file.name)) await openVideo(file, signal);
   else await openImage(file, signal);
 }
 

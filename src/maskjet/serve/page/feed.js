@@ -56,6 +56,7 @@ export class Feed {
       video.src = this.#url;
     }
     await loaded;
+    video.onerror = () => this.onProblem(new Problem("The video can't be played any further."));
   }
 
   /** Connect to the server, again if need be, and send the present frame. */

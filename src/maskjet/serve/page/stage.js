@@ -30,9 +30,15 @@ export class Stage {
     this.#found = found;
     this.#shown = [];
     this.#marked = null;
-    if (frame) this.canvas.style.setProperty("--ratio", frame.width / frame.height);
+    if (frame) this.reserve(frame.width / frame.height);
+    else this.canvas.width = 0; // clears it
     this.redraw();
     return before;
+  }
+
+  /** Make room for a picture of this width / height. */
+  reserve(ratio) {
+    this.canvas.style.setProperty("--ratio", ratio);
   }
 
   /** Choose which of the detections are drawn. */
