@@ -1,6 +1,7 @@
 """Limits and the token, before any work."""
 
 import asyncio
+import time
 import tracemalloc
 
 import pytest
@@ -13,14 +14,19 @@ TOKEN = "correct-horse"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 
-async def never_read():
-    """A body that nobody may read."""
-    raise AssertionError("The body was read.")
-    yield b""
+@pytest.fixture
+def never_read(monkeypatch):
+    """A body that no route may read; what is sent after a refusal is dropped."""
+
+    async def body():
+        yield b"x"
+
+    monkeypatch.setattr("maskjet.serve.guard._Request.receive", lambda _: pytest.fail("The body was read."))
+    return body
 
 
 @run
-async def test_a_token_is_asked_for_before_the_body_is_read(model, street):
+async def test_a_token_is_asked_for_before_the_body_is_read(model, never_read):
     async with served({"demo": model}, token=TOKEN) as client:
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {TOKEN}"}, {"Cookie": "a=b"}):
             sent = {"Content-Length": "5", **headers}
@@ -32,7 +38,7 @@ async def test_a_token_is_asked_for_before_the_body_is_read(model, street):
             assert problem_of(await client.get(path))[0] == 401
         for path in ("/health/live", "/openapi.json"):
             assert (await client.get(path)).status_code == 200
-        assert (await client.post("/v1/predict", content=encoded(street), headers=BEARER)).status_code == 200
+        assert (await client.get("/v1/models", headers=BEARER)).status_code == 200
 
 
 @run
@@ -111,22 +117,28 @@ def test_settings_are_checked(field, value, message):
 
 
 @run
-async def test_a_body_is_limited_before_it_is_read(model):
+async def test_a_body_is_limited_before_it_is_read(model, never_read):
+    async with served({"demo": model}, body_bytes=10_000) as client:
+        for length, status, detail in (
+            ("10001", 413, "The body has 10001 bytes, the limit is 10,000."),
+            ("9" * 5000, 413, f"The body has {'9' * 30} bytes, the limit is 10,000."),
+            ("-1", 400, "Content-Length must be a whole number, got '-1'."),
+            ("1e3", 400, "Content-Length must be a whole number, got '1e3'."),
+        ):
+            answer = await client.post("/v1/predict", content=never_read(), headers={"Content-Length": length})
+            assert problem_of(answer) == (status, detail)
+
+
+@run
+async def test_a_body_of_unknown_length_is_counted(model):
     async def endless():
         while True:
-            sent.append(1)
             yield b"x" * 1000
 
-    sent = []
     async with served({"demo": model}, body_bytes=10_000) as client:
-        answer = await client.post("/v1/predict", content=never_read(), headers={"Content-Length": "10001"})
-        assert problem_of(answer) == (413, "The body has 10001 bytes, the limit is 10,000.")
         answer = await client.post("/v1/predict", content=endless(), headers={"Transfer-Encoding": "chunked"})
         assert problem_of(answer) == (413, "The body has more bytes than the limit of 10,000.")
         assert client.service.memory.taken == 0
-        for length, status in (("-1", 400), ("1e3", 400), ("9" * 5000, 413)):
-            answer = await client.post("/v1/predict", content=never_read(), headers={"Content-Length": length})
-            assert problem_of(answer)[0] == status
 
 
 @run
@@ -187,3 +199,27 @@ async def test_requests_at_a_time_are_limited(model, street):
         answers = await asyncio.gather(*(client.post("/v1/predict", content=encoded(street)) for _ in range(5)))
         assert sorted(answer.status_code for answer in answers) == [200, 200, 503, 503, 503]
         assert (await client.get("/health/live")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\xff\xd8" + b"\xff\x01\x00\x00" * 2**21,
+        b"\xff\xd8" + b"\xff\xd0" * 2**22,
+        b"\x89PNG\r\n\x1a\n" + b"\0\0\0\0tEXt\0\0\0\0" * 2**19,
+        b"II+\0\x08\0\0\0\x10\0\0\0\0\0\0\0" + b"\xff" * 8 + b"\0" * 2**23,
+        b"\0\0\0\x10ftypavif\0\0\0\0" + b"\0\0\0\x08free" * 2**20,
+        b"\0\0\0\x10ftypavif\0\0\0\0" + b"\x7f\xff\xff\xffiprp" * 2**20,
+    ],
+    ids=["segments", "restarts", "chunks", "entries", "boxes", "nested"],
+)
+def test_a_file_of_nothing_but_headers_is_refused_soon(data, model):
+    @run
+    async def test():
+        async with served({"demo": model}) as client:
+            await client.service.warmed_up()
+            start = time.perf_counter()
+            assert problem_of(await client.post("/v1/predict", content=data))[0] == 422
+            assert time.perf_counter() - start < 2
+
+    test()

@@ -564,6 +564,8 @@ def test_the_service_itself_is_asked(browser, model, picture, token):
         slide(page, 0.05)
         found = model.predict(picture, threshold=0.05)
         assert scores(page) == [f"{score:.2f}" for score in found.confidence]
+        page.get_by_role("link", name="API").click()
+        expect(page.get_by_text("POST /v1/predict")).to_be_visible()
         context.close()
 
 

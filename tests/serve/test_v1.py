@@ -244,6 +244,8 @@ async def test_it_is_ready_when_it_has_answered_a_frame(model):
         assert (await client.get("/health/ready")).text == "ready"
         client.service.is_draining = True
         assert (await client.get("/health/ready")).text == "shutting down"
+        assert (await client.get("/v1/models")).status_code == 200
+        client.service.is_closed = True
         assert problem_of(await client.get("/v1/models")) == (503, "The service is shutting down.")
 
 
@@ -251,7 +253,11 @@ async def test_it_is_ready_when_it_has_answered_a_frame(model):
 async def test_the_document_names_every_answer(model):
     async with served({"demo": model}) as client:
         document = (await client.get("/openapi.json")).json()
+        page = (await client.get("/docs")).text
     responses = document["paths"]["/v1/predict"]["post"]["responses"]
     assert {"200", "400", "401", "403", "404", "406", "408", "413", "415", "422", "429", "503", "504"} <= set(responses)
     assert "application/problem+json" in responses["429"]["content"]
     assert "HTTPValidationError" not in json.dumps(document)
+    assert "POST /v1/predict" in page
+    assert "max_detections" in page
+    assert not re.search(r"https?://|<script", page)  # nothing is fetched from elsewhere

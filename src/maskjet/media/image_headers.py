@@ -7,6 +7,9 @@ from collections.abc import Iterator
 
 _JPEG_FRAME = re.compile(rb"\xff[\xc0-\xc3\xc5-\xc7\xc9-\xcb\xcd-\xcf]")
 _JPEG_SEGMENT = re.compile(rb"\xff+[\x01-\xfe]")
+MOST_PARTS = 2**16
+"""Most segments, chunks, entries or boxes of a file; millions of empty ones would take seconds to look at."""
+_MOST_NESTED = 4  # boxes within boxes; AVIF's own nest three deep
 _TIFF_WIDTH, _TIFF_HEIGHT = 256, 257
 _TIFF_SIZES = {1: 1, 3: 2, 4: 4, 16: 8}  # bytes of a value by its type
 
@@ -66,7 +69,10 @@ def _tiff(data: bytes) -> tuple[int, int] | None:
     offset, count_size, entry_size, value_at = (8, 8, 20, 12) if is_big else (4, 2, 12, 8)
     start = _read(data, offset, 8 if is_big else 4, order)
     found: dict[int, int] = {}
-    for number in range(_read(data, start, count_size, order)):
+    count = _read(data, start, count_size, order)
+    if count > MOST_PARTS:
+        return None
+    for number in range(count):
         entry = start + count_size + number * entry_size
         tag, kind = _read(data, entry, 2, order), _read(data, entry + 2, 2, order)
         if tag in (_TIFF_WIDTH, _TIFF_HEIGHT) and kind in _TIFF_SIZES:
@@ -78,15 +84,18 @@ def _tiff(data: bytes) -> tuple[int, int] | None:
 def _jpeg(data: bytes) -> tuple[int, int] | None:
     """Size in the largest frame header before the first scan, found by walking the segments."""
     position, largest = 2, None
-    while marker := _JPEG_SEGMENT.search(data, position):
+    for _ in range(MOST_PARTS):
+        marker = _JPEG_SEGMENT.search(data, position)
+        if marker is None:
+            return largest
         start = marker.end()
         if _JPEG_FRAME.fullmatch(data, start - 2, start):
             size = _read(data, start + 3, 2, "big"), _read(data, start + 5, 2, "big")
             largest = max(largest or size, size, key=lambda hw: hw[0] * hw[1])
         if data[start - 1] == 0xDA:
-            break
+            return largest
         position = start + (0 if 0xD0 <= data[start - 1] <= 0xD8 else _read(data, start, 2, "big"))
-    return largest
+    return None
 
 
 _BOXES = {b"meta": 4, b"iprp": 0, b"ipco": 0}  # AVIF's boxes around properties, with the bytes before what they hold
@@ -121,15 +130,20 @@ def _avif(data: bytes) -> tuple[int, int] | None:
     return max(sizes, key=lambda hw: hw[0] * hw[1], default=None)
 
 
-def _properties(data: bytes, start: int, end: int) -> Iterator[tuple[bytes, bytes]]:
+def _properties(data: bytes, start: int, end: int, depth: int = 0) -> Iterator[tuple[bytes, bytes]]:
     """Type and content of each box that is a property of an image."""
-    while start + 8 <= end:
+    for _ in range(MOST_PARTS):
+        if start + 8 > end:
+            return
+        if depth > _MOST_NESTED:
+            break
         size, kind = _read(data, start, 4, "big"), data[start + 4 : start + 8]
         if size < 8:  # 0 and 1 are for boxes of gigabytes
             return
         stop = min(start + size, end)
         if kind in _BOXES:
-            yield from _properties(data, start + 8 + _BOXES[kind], stop)
+            yield from _properties(data, start + 8 + _BOXES[kind], stop, depth + 1)
         elif kind in (b"ispe", b"irot", b"imir"):
             yield kind, data[start + 8 : stop]
         start += size
+    raise IndexError  # what is not looked at might state a larger size

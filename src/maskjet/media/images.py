@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from maskjet import limits
 from maskjet.errors import InputError, SourceError, border, explain
-from maskjet.media.image_headers import avif_orientation, is_avif, stated_size_hw
+from maskjet.media.image_headers import MOST_PARTS, avif_orientation, is_avif, stated_size_hw
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".avif")
 """File names that are read as images; anything else is tried as a video, as is an animated GIF or PNG."""
@@ -277,7 +277,9 @@ _PNG_EXTRAS = {
 def _plain_png(data: bytes) -> bytes | None:
     """A PNG without `_PNG_EXTRAS`, about which libpng complains on stderr; None if cut off or a checksum is wrong."""
     position, kept = 8, [data[:8]]
-    while position + 12 <= len(data):
+    for _ in range(MOST_PARTS):
+        if position + 12 > len(data):
+            return None
         end = position + 12 + int.from_bytes(data[position : position + 4], "big")
         kind = data[position + 4 : position + 8]
         if kind not in _PNG_EXTRAS:
@@ -296,9 +298,10 @@ _JPEG_MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")  # neither a stuffed zer
 def _is_whole_jpeg(data: bytes) -> bool:
     """Whether walking the segments reaches the image's end marker, not that of a thumbnail or appended video."""
     position = 2
-    while marker := _JPEG_MARKER.search(data, position):
-        if marker[0] == b"\xff\xd9":
-            return True
+    for _ in range(MOST_PARTS):
+        marker = _JPEG_MARKER.search(data, position)
+        if marker is None or marker[0] == b"\xff\xd9":
+            return marker is not None
         position = marker.end() + int.from_bytes(data[marker.end() : marker.end() + 2], "big")
     return False
 

@@ -10,6 +10,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import parse_options_header
 from starlette.requests import ClientDisconnect, Request
 
+from maskjet.errors import SourceError, border
 from maskjet.media.image_headers import stated_size_hw
 from maskjet.media.images import decode_image
 from maskjet.serve import problems
@@ -145,7 +146,8 @@ def check_sizes(parts: Sequence[Part], most: int) -> int:
     """
     total = 0
     for part in parts:
-        size_hw = stated_size_hw(part.data)
+        with border(SourceError, f"image must be decodable, {part.title} is not"):
+            size_hw = stated_size_hw(part.data)
         if size_hw is None:
             decode_image(part.data[:64], part.title)  # says what is wrong
             raise problems.ProblemError(422, "undecodable", f"image must be decodable, {part.title} is not.")

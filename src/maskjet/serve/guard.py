@@ -78,7 +78,7 @@ class Guard:
     def _check(self, scope: Scope) -> None:
         path, headers = scope["path"], Headers(scope=scope)
         if path not in HEALTH:
-            if self._service.is_draining:
+            if self._service.is_closed:
                 raise problems.unavailable("The service is shutting down.")
             if self._under_way > self._settings.connections:
                 raise problems.unavailable(f"The service has {self._settings.connections} requests under way.")

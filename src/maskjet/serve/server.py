@@ -30,6 +30,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _HEADER_BYTES = 2**16
 _SPARE = 16  # connections for supervisors' probes, beyond the limit
 _KEEP_ALIVE_S = 15
+_GRACE_S = 0.25
 
 
 def listen(settings: Settings) -> socket.socket:
@@ -44,8 +45,12 @@ def listen(settings: Settings) -> socket.socket:
     try:
         family, _, _, _, address = socket.getaddrinfo(host, settings.port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+        except OSError:
+            listener.close()
+            raise
     except OSError as error:
         raise UnsupportedError(
             f"host and port must be free to listen on, {host}:{settings.port} can't be used: {explain(error)}."
@@ -76,7 +81,7 @@ def run(app: FastAPI, listener: socket.socket, *, announce: Callable[[str], None
     settings = service.settings
     config = uvicorn.Config(
         app,
-        http=_protocol(settings),
+        http=type("Protocol", (_Protocol,), {"limits": settings}),
         ws_max_size=settings.body_bytes,
         log_config=None,
         access_log=False,
@@ -135,10 +140,12 @@ class _Server(uvicorn.Server):
             self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End what is under way."""
+        """End what is under way, after a moment for requests that were sent before the signal was seen."""
         self._service.is_draining = True
         if self._announcing is not None:
             self._announcing.cancel()
+        await asyncio.sleep(_GRACE_S)
+        self._service.is_closed = True
         await super().shutdown(sockets)
 
     @contextmanager
@@ -164,74 +171,73 @@ class _Server(uvicorn.Server):
         self.should_exit = True
 
 
-def _protocol(settings: Settings) -> type[HttpToolsProtocol]:
+class _Protocol(HttpToolsProtocol):
     """HTTP as uvicorn speaks it, with limits on connections and on the time and bytes of headers."""
 
-    class Protocol(HttpToolsProtocol):
-        _timer: asyncio.TimerHandle | None = None
-        _header_bytes = 0
-        _in_headers = True
+    limits = Settings()
+    """Overridden in a class for each server, as uvicorn makes the instances."""
+    _timer: asyncio.TimerHandle | None = None
+    _header_bytes = 0
+    _in_headers = True
 
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(transport)
-            if len(self.connections) > settings.connections + _SPARE:
-                problem = problems.unavailable(f"The service has {settings.connections} connections already.")
-                self._refuse(problem)
-                return
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > self.limits.connections + _SPARE:
+            problem = problems.unavailable(f"The service has {self.limits.connections} connections already.")
+            self._refuse(problem)
+            return
+        self._expect_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._in_headers:
+            self._header_bytes += len(data)
+        super().data_received(data)
+        if self._in_headers and self._header_bytes > _HEADER_BYTES and not self.transport.is_closing():
+            detail = f"The headers must be at most {_HEADER_BYTES:,} bytes, they are more."
+            self._refuse(problems.ProblemError(431, "headers-too-large", detail))
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        if self._timer is None:  # the next request of a connection
+            self._header_bytes = 0
             self._expect_headers()
 
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._stop_timer()
-            super().connection_lost(exc)
+    def on_headers_complete(self) -> None:
+        self._stop_timer()
+        self._in_headers = False
+        super().on_headers_complete()
 
-        def data_received(self, data: bytes) -> None:
-            if self._in_headers:
-                self._header_bytes += len(data)
-            super().data_received(data)
-            if self._in_headers and self._header_bytes > _HEADER_BYTES and not self.transport.is_closing():
-                detail = f"The headers must be at most {_HEADER_BYTES:,} bytes, they are more."
-                self._refuse(problems.ProblemError(431, "headers-too-large", detail))
+    def _expect_headers(self) -> None:
+        self._in_headers = True
+        self._timer = self.loop.call_later(self.limits.header_s, self._give_up)
 
-        def on_message_begin(self) -> None:
-            super().on_message_begin()
-            if self._timer is None:  # the next request of a connection
-                self._header_bytes = 0
-                self._expect_headers()
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
-        def on_headers_complete(self) -> None:
-            self._stop_timer()
-            self._in_headers = False
-            super().on_headers_complete()
+    def _give_up(self) -> None:
+        detail = f"The headers must come within {self.limits.header_s:g} s, they did not."
+        self._refuse(problems.ProblemError(408, "too-slow", detail))
 
-        def _expect_headers(self) -> None:
-            self._in_headers = True
-            self._timer = self.loop.call_later(settings.header_s, self._give_up)
-
-        def _stop_timer(self) -> None:
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
-
-        def _give_up(self) -> None:
-            detail = f"The headers must come within {settings.header_s:g} s, they did not."
-            self._refuse(problems.ProblemError(408, "too-slow", detail))
-
-        def _refuse(self, problem: problems.ProblemError) -> None:
-            """Answer without a request, and close the connection."""
-            self._stop_timer()
-            if self.transport.is_closing():
-                return
-            body = problem.body()
-            lines = (
-                f"HTTP/1.1 {problem.status} {problem.as_dict()['title']}",
-                f"Content-Type: {problems.MEDIA_TYPE}",
-                f"Content-Length: {len(body)}",
-                "Connection: close",
-            )
-            self.transport.write("\r\n".join((*lines, "", "")).encode() + body)
-            self.transport.close()
-
-    return Protocol
+    def _refuse(self, problem: problems.ProblemError) -> None:
+        """Answer without a request, and close the connection."""
+        self._stop_timer()
+        if self.transport.is_closing():
+            return
+        body = problem.body()
+        lines = (
+            f"HTTP/1.1 {problem.status} {problem.as_dict()['title']}",
+            f"Content-Type: {problems.MEDIA_TYPE}",
+            f"Content-Length: {len(body)}",
+            "Connection: close",
+        )
+        self.transport.write("\r\n".join((*lines, "", "")).encode() + body)
+        self.transport.close()
 
 
 def serve(models: dict[str, Model], settings: Settings, *, announce: Callable[[str], None]) -> None:

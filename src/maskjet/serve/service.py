@@ -70,7 +70,9 @@ class Service:
         self.settings = settings
         self.memory = Memory(settings.memory_bytes)
         self.is_draining = False
-        """Whether the service ends: new requests are refused."""
+        """Whether the service ends: it is not ready any more."""
+        self.is_closed = False
+        """Whether new requests are refused, a moment later."""
         self.failure: str | None = None
         """Why the service is not live; None while it is."""
         self.dispatchers = {
@@ -129,7 +131,7 @@ class Service:
 
     async def aclose(self) -> None:
         """End the lanes and threads, within a bounded time."""
-        self.is_draining = True
+        self.is_draining = self.is_closed = True
         for dispatcher in self.dispatchers.values():
             await asyncio.to_thread(dispatcher.close)
         self._pool.shutdown(wait=False, cancel_futures=True)
