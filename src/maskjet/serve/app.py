@@ -13,9 +13,10 @@ from starlette.responses import Response
 
 from maskjet import __version__
 from maskjet.errors import InputError, MaskjetError
-from maskjet.serve import health, metrics, pages, problems, v1, v2
+from maskjet.serve import health, metrics, problems, reference, v1, v2
 from maskjet.serve.guard import Guard
 from maskjet.serve.metrics import Counting
+from maskjet.serve.page import page_router
 from maskjet.serve.service import Service
 from maskjet.serve.settings import Settings
 
@@ -56,7 +57,7 @@ def create_app(models: Mapping[str, Model], settings: Settings | None = None) ->
         redoc_url=None,
     )
     app.state.service = service
-    for router in (v1.router, v2.router, health.router, metrics.router, pages.router):
+    for router in (v1.router, v2.router, health.router, metrics.router, reference.router, page_router()):
         app.include_router(router)
     for kind in (problems.ProblemError, MaskjetError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, _answer_problem)

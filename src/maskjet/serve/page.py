@@ -1,0 +1,90 @@
+"""The service's page: static files that come with the package, served at `/` and `/page/`."""
+
+from __future__ import annotations
+
+import hashlib
+from importlib.resources import files
+
+from fastapi import APIRouter, HTTPException, Request, Response
+
+_TYPES = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".webp": "image/webp",
+}
+_INDEX = "index.html"
+
+# Scripts and styles from this server alone, no inline ones, no markup from text (trusted types). Pictures and videos of
+# the user are blobs. 'self' of connect-src includes this server's WebSocket.
+_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' blob:",
+        "media-src blob:",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
+    )
+)
+
+_HEADERS = {
+    "Cache-Control": "no-cache",  # kept by the browser, but asked for by ETag: a new version shows at once
+    "Content-Security-Policy": _POLICY,
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(self), microphone=(), geolocation=()",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+def page_router() -> APIRouter:
+    """Make the router of the page.
+
+    It answers GET and HEAD of `/` and `/page/<file>`, from memory, and needs no token: the page itself asks for one.
+    Its paths are relative, so that it may be mounted below a prefix that ends in a slash.
+
+    Returns:
+        A router to be included in the service's app; it is no part of the OpenAPI document.
+    """
+    contents = _read_files()
+    router = APIRouter(include_in_schema=False)
+
+    @router.api_route("/", methods=["GET", "HEAD"])
+    def get_index(request: Request) -> Response:
+        return _respond(request, _INDEX, contents[_INDEX])
+
+    @router.api_route("/page/{name}", methods=["GET", "HEAD"])
+    def get_file(request: Request, name: str) -> Response:
+        if name not in contents:
+            raise HTTPException(404, f"The page has no file {name!r}.")
+        return _respond(request, name, contents[name])
+
+    return router
+
+
+def _read_files() -> dict[str, bytes]:
+    """The page's files by name."""
+    folder = files("maskjet.serve") / "page"
+    return {one.name: one.read_bytes() for one in folder.iterdir() if _suffix(one.name) in _TYPES}
+
+
+def _respond(request: Request, name: str, content: bytes) -> Response:
+    """The file, or 304 if the browser has this very version."""
+    etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+    headers = {**_HEADERS, "ETag": etag}
+    known = {one.strip().removeprefix("W/") for one in request.headers.get("If-None-Match", "").split(",")}
+    if known & {etag, "*"}:
+        return Response(status_code=304, headers=headers)
+    return Response(content, media_type=_TYPES[_suffix(name)], headers=headers)
+
+
+def _suffix(name: str) -> str:
+    return name[name.rfind(".") :]

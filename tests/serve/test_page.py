@@ -1,0 +1,579 @@
+"""The service's page, in a real Chromium, against a stand-in for the service."""
+
+import json
+import re
+import shutil
+import threading
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+import maskjet
+from maskjet import Detections, coco_rle
+from maskjet.media.drawing import class_colour
+from maskjet.media.drawing.shades import colour_instances
+from maskjet.serve.app import create_app
+from maskjet.serve.settings import Settings
+from tests.serve.page_server import Stub, running
+
+playwright = pytest.importorskip("playwright.sync_api", reason="the page's tests need playwright")
+expect = playwright.expect
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="the page's tests need Chromium"),
+]
+
+FLAGS = ["--no-sandbox", "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
+CLASS_NAMES = {0: "car", 1: "truck", 2: "bus", 3: "motorcycle", 4: "person"}
+
+
+def find(image):
+    """Three detections of any image: masks of an ellipse, of a ring and of all of a corner."""
+    height, width = image.shape[:2]
+    masks = np.zeros((3, height, width), np.uint8)
+    cv2.ellipse(masks[0], (width // 3, height // 2), (width // 8, height // 5), 20, 0, 360, 1, -1)
+    cv2.circle(masks[1], (2 * width // 3, height // 2), height // 5, 1, max(height // 20, 1))
+    masks[2, : height // 4, : width // 4] = 1
+    boxes = [cv2.boundingRect(mask) for mask in masks]
+    return Detections(
+        image_size=(height, width),
+        xyxy=np.array([(x, y, x + w, y + h) for x, y, w, h in boxes], np.float32),
+        confidence=np.array([0.9, 0.7, 0.2], np.float32),
+        class_id=np.array([0, 4, 0], np.int32),
+        rle=coco_rle.encode(masks),
+        class_names=CLASS_NAMES,
+    )
+
+
+@pytest.fixture(scope="module")
+def stub():
+    return Stub(find, CLASS_NAMES)
+
+
+@pytest.fixture(autouse=True)
+def _without_troubles(stub):
+    stub.token = stub.problem = stub.sources = None
+    stub.is_breaking = False
+
+
+@pytest.fixture(scope="module")
+def address(stub):
+    with running(stub.app) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser, address):
+    """The page, opened; a test fails if it logs an error of its own, or breaks its Content-Security-Policy."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, permissions=["camera"])
+    page = context.new_page()
+    page.set_default_timeout(20_000)
+    troubles = []
+    page.on("pageerror", lambda error: troubles.append(str(error)))
+    page.on("console", lambda line: troubles.append(line.text) if "Content Security Policy" in line.text else None)
+    page.goto(address)
+    yield page
+    context.close()
+    assert troubles == []
+
+
+@pytest.fixture(scope="module")
+def picture(tmp_path_factory):
+    path = tmp_path_factory.mktemp("page") / "street.png"
+    cv2.imwrite(str(path), maskjet.traffic.sample(seed=3, size_hw=(180, 320)).image[..., ::-1])
+    return path
+
+
+@pytest.fixture(scope="module")
+def video(tmp_path_factory):
+    path = tmp_path_factory.mktemp("page") / "street.mp4"
+    maskjet.traffic.write_video(path, size_hw=(96, 160), frames=60)
+    return path
+
+
+def pixel(page, x, y):
+    """The drawn colour at a place of the picture, x and y as shares of its sides."""
+    return page.eval_on_selector(
+        "#picture",
+        "(canvas, [x, y]) => [...canvas.getContext('2d').getImageData(x * canvas.width, y * canvas.height, 1, 1).data]",
+        [x, y],
+    )[:3]
+
+
+def slide(page, value):
+    """Move the threshold as a hand does."""
+    page.locator("#threshold").evaluate(
+        "(slider, value) => { slider.value = value; slider.dispatchEvent(new Event('input', { bubbles: true })); }",
+        value,
+    )
+
+
+def scores(page):
+    return page.locator("#list li:visible .score").all_text_contents()
+
+
+def test_files_are_served_strictly_and_cached(page, address):
+    answer = page.request.get(address)
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "script-src 'self';" in policy
+    assert "unsafe" not in policy
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    script = page.request.get(address + "page/app.js")
+    assert script.headers["content-type"] == "text/javascript; charset=utf-8"
+    again = page.request.get(address + "page/app.js", headers={"If-None-Match": f'"x", W/{script.headers["etag"]}'})
+    assert (again.status, again.body()) == (304, b"")
+    assert again.headers["etag"] == script.headers["etag"]
+    assert page.request.head(address + "page/style.css").status == 200
+    for name in ("nothing.js", "../page.py", "%2e%2e/page.py", "..%2fpage.py"):
+        assert page.request.get(f"{address}page/{name}").status == 404
+
+
+def test_nothing_is_fetched_from_elsewhere_and_nothing_is_inline():
+    folder = Path(maskjet.__file__).parent / "serve" / "page"
+    for path in folder.iterdir():
+        if path.suffix in (".html", ".css", ".js", ".svg"):
+            text = re.sub(r"https://bottosson\S+|http://www\.w3\.org/2000/svg", "", path.read_text())
+            assert not re.search(r"https?://|@import|innerHTML|\bstyle=|\bon\w+=\"|<style", text), path.name
+        assert path.stat().st_size < 100_000
+
+
+def test_masks_decode_as_in_python(page):
+    random = np.random.default_rng(0)
+    sizes = ((1, 1), (7, 5), (64, 48), (33, 129))
+    masks = [random.random(size) < share for size in sizes for share in (0, 0.02, 0.5, 1)]
+    blobs = [cv2.GaussianBlur(random.random((300, 400)), (0, 0), 9) > 0.5 for _ in range(4)]
+    for mask in masks + blobs:
+        rle = coco_rle.to_json(coco_rle.encode(mask)[0])
+        crop = page.evaluate(
+            """async (rle) => {
+                const { decodeCrop } = await import("./page/rle.js");
+                const { left, top, width, height, data } = decodeCrop(rle);
+                return { left, top, width, height, data: data.join("") };
+            }""",
+            rle,
+        )
+        left, top, expected = coco_rle.decode_crop(rle)
+        assert (crop["left"], crop["top"], crop["height"], crop["width"]) == (left, top, *expected.shape)
+        assert crop["data"] == "".join(map(str, expected.ravel()))
+
+
+@pytest.mark.parametrize("step", [2, 3, 7])
+def test_large_masks_are_thinned_out(page, step):
+    mask = cv2.GaussianBlur(np.random.default_rng(step).random((100, 131)), (0, 0), 6) > 0.5
+    grown = page.evaluate(
+        """async ([rle, step, height, width]) => {
+            const { decodeCrop } = await import("./page/rle.js");
+            const crop = decodeCrop(rle, step), rows = [];
+            for (let y = 0; y < height; y++) for (let x = 0; x < width; x++) {
+                const i = x - crop.left, j = y - crop.top, isIn = i >= 0 && j >= 0 && i < crop.width && j < crop.height;
+                rows.push(isIn ? crop.data[j * crop.width + i] : 0);
+            }
+            return rows;
+        }""",
+        [coco_rle.to_json(coco_rle.encode(mask)[0]), step, *mask[::step, ::step].shape],
+    )
+    assert np.array_equal(np.reshape(grown, mask[::step, ::step].shape), mask[::step, ::step])
+
+
+@pytest.mark.parametrize("counts", ["", "1", "~~", "o", "0\x00", "é", "PPPPPPPPPPPPPP0", "j0O"])
+def test_broken_masks_are_refused(page, counts):
+    message = page.evaluate(
+        """async (counts) => {
+            const { decodeCrop } = await import("./page/rle.js");
+            try { decodeCrop({ size: [3, 3], counts }); } catch (error) { return `${error.name}: ${error.message}`; }
+        }""",
+        counts,
+    )
+    assert message == "RangeError: The server sent a broken mask."
+
+
+def test_outlines_enclose_their_masks(page):
+    mask = (cv2.GaussianBlur(np.random.default_rng(4).random((120, 150)), (0, 0), 5) > 0.5).astype(np.uint8)
+    filled = page.evaluate(
+        """async (rle) => {
+            const { decodeCrop } = await import("./page/rle.js"), { traceOutline } = await import("./page/outline.js");
+            const canvas = new OffscreenCanvas(rle.size[1], rle.size[0]), context = canvas.getContext("2d");
+            context.fill(traceOutline(decodeCrop(rle)), "evenodd");
+            return [...context.getImageData(0, 0, canvas.width, canvas.height).data].filter((_, i) => i % 4 === 3);
+        }""",
+        coco_rle.to_json(coco_rle.encode(mask)[0]),
+    )
+    inside = np.reshape(filled, mask.shape) > 127
+    differs = np.argwhere(inside != mask.astype(bool))
+    assert len(differs) < 0.02 * mask.size  # corners, which the curves round
+    for y, x in differs:  # all of them at a border
+        assert len(np.unique(mask[max(y - 1, 0) : y + 2, max(x - 1, 0) : x + 2])) == 2
+
+
+def test_colours_are_those_of_the_drawing(page):
+    random = np.random.default_rng(5)
+    corners = random.uniform(0, (1280, 720), (40, 2, 2))
+    xyxy = np.concatenate([corners.min(axis=1), corners.max(axis=1)], axis=1)
+    class_id = random.integers(0, 4, 40).astype(np.int32)
+    found = page.evaluate(
+        """async ([boxes, ids]) => {
+            const { classColour, colourInstances } = await import("./page/colours.js");
+            const instances = boxes.map((xyxy, i) => ({ xyxy, classId: ids[i] }));
+            return [colourInstances(instances, [720, 1280]), [0, 1, 17, 90].map(classColour)];
+        }""",
+        [xyxy.tolist(), class_id.tolist()],
+    )
+    expected = colour_instances(xyxy, class_id, (720, 1280), is_by_class=True)
+    assert np.abs(np.array(found[0]) - expected).max() <= 1
+    assert [tuple(colour) for colour in found[1]] == [class_colour(i) for i in (0, 1, 17, 90)]
+
+
+def test_an_image_is_shown_with_its_masks(page, picture):
+    page.set_input_files("#file", picture)
+    expect(page.locator("#result")).to_have_text("2 found: 1 car, 1 person.")
+    assert scores(page) == ["0.90", "0.70"]
+    expect(page.locator("#server")).to_have_text("32")
+    assert page.locator("#picture").get_attribute("aria-label").startswith("street.png: 2 found")
+    for name in ("boxes", "labels", "masks"):
+        page.locator(f"#show-{name}").uncheck()
+        page.wait_for_timeout(60)
+    image = cv2.imread(str(picture))[..., ::-1]
+    plain = pixel(page, 1 / 3, 1 / 2)
+    assert np.abs(np.array(plain) - image[90, 107].astype(int)).max() < 40
+    page.locator("#show-masks").check()
+    page.wait_for_timeout(100)
+    tinted = np.array(pixel(page, 1 / 3, 1 / 2))
+    low, high = np.sort([plain, class_colour(0)], axis=0)
+    assert (tinted != plain).any()
+    assert ((tinted >= low - 30) & (tinted <= high + 30)).all()
+
+
+def test_threshold_and_classes_act_without_asking_again(page, picture):
+    requests = []
+    page.on("request", lambda request: requests.append(request.url))
+    page.set_input_files("#file", picture)
+    expect(page.locator("#count")).to_have_text("2")
+    assert "threshold=0.05" in requests[-1]
+    asked = len(requests)
+    slide(page, 0.1)
+    assert scores(page) == ["0.90", "0.70", "0.20"]
+    expect(page.locator("#threshold-value")).to_have_text("0.10")
+    slide(page, 0.8)
+    assert scores(page) == ["0.90"]
+    expect(page.locator("#result")).to_have_text("1 found: 1 car.")
+    slide(page, 0.1)
+    page.locator("#chips").get_by_label("car").uncheck()
+    assert scores(page) == ["0.70"]
+    page.get_by_role("button", name="No classes").click()
+    expect(page.locator("#empty")).to_have_text("All detections are below the threshold or switched off.")
+    page.get_by_role("button", name="All classes").click()
+    assert scores(page) == ["0.90", "0.70", "0.20"]
+    assert len(requests) == asked
+
+
+def test_the_model_can_be_changed(page, picture):
+    page.set_input_files("#file", picture)
+    expect(page.locator("#count")).to_have_text("2")
+    with page.expect_request("**/v1/predict?model=other&*"):
+        page.get_by_label("Model").select_option("other")
+    expect(page.locator("#threshold-value")).to_have_text("0.30")
+
+
+def test_nothing_of_the_last_picture_stays(page, picture, video, stub, monkeypatch):
+    page.set_input_files("#file", picture)
+    expect(page.locator("#count")).to_have_text("2")
+    answering = threading.Event()
+    monkeypatch.setattr(stub, "find", lambda image: answering.wait(20) and find(image))
+    page.set_input_files("#file", video)
+    expect(page.locator("#media-name")).to_have_text("street.mp4")
+    page.wait_for_timeout(200)
+    assert page.locator("body").get_attribute("data-busy") == ""
+    assert page.eval_on_selector("#picture", "(canvas) => canvas.width") == 0
+    assert scores(page) == []
+    shape = page.locator("#picture").bounding_box()
+    assert shape["width"] / shape["height"] == pytest.approx(160 / 96, rel=0.02)
+    answering.set()
+    expect(page.locator("#count")).to_have_text("2")
+    assert page.locator("body").get_attribute("data-busy") is None
+
+
+def test_a_video_plays_with_its_results(page, video, stub):
+    del stub.streams[:]
+    page.set_input_files("#file", video)
+    expect(page.locator("#rate")).not_to_be_empty()
+    expect(page.locator("#latency")).not_to_be_empty()
+    expect(page.locator("#dropped")).to_have_text(re.compile(r"^\d+$"))
+    assert stub.streams[0] == {"model": "demo", "threshold": "0.05"}
+    expect(page.get_by_role("button", name="Play", exact=True)).to_be_visible()  # it has come to its end
+    expect(page.locator("#result")).to_have_text("2 found: 1 car, 1 person.")
+    page.get_by_label("Position").fill("1")
+    expect(page.locator("#time")).to_have_text("0:01 / 0:02")
+    slide(page, 0.1)
+    expect(page.locator("#count")).to_have_text("3")
+    page.get_by_role("button", name="Close").click()
+    expect(page.get_by_text("Drop an image or a video here")).to_be_visible()
+
+
+def test_frames_are_drawn_with_their_own_results(page, tmp_path, stub, monkeypatch):
+    """A bright square moves; its mask, found with a delay, must lie on it in each picture that is shown."""
+    path = tmp_path / "square.webm"
+    frames = []
+    for i in range(40):
+        frame = np.zeros((120, 400, 3), np.uint8)
+        frame[40:80, 8 * i : 8 * i + 40] = 255
+        frames.append(frame)
+    write_webm(path, frames)
+
+    def find_square(image):
+        bright = (image.min(axis=2) > 128).astype(np.uint8)
+        x, y, w, h = cv2.boundingRect(bright)
+        return Detections(
+            image_size=image.shape[:2],
+            xyxy=np.array([(x, y, x + w, y + h)], np.float32),
+            confidence=np.array([0.9], np.float32),
+            class_id=np.zeros(1, np.int32),
+            rle=coco_rle.encode(bright),
+            class_names=CLASS_NAMES,
+        )
+
+    monkeypatch.setattr(stub, "find", find_square)
+    page.set_input_files("#file", path)
+    expect(page.locator("#rate")).not_to_be_empty()
+    page.locator("#show-boxes").uncheck()
+    page.locator("#show-labels").uncheck()
+    seen = set()
+    for _ in range(12):
+        untinted, place = page.eval_on_selector(
+            "#picture",
+            """(canvas) => {
+                const y = Math.round(canvas.height / 2);
+                const { data } = canvas.getContext("2d").getImageData(0, y, canvas.width, 1);
+                let white = 0, sum = 0, count = 0;
+                for (let x = 0; x < canvas.width; x++) {
+                    const [red, , blue] = data.slice(4 * x, 4 * x + 3);
+                    if (blue > 160) { sum += x; count++; if (red > 230) white++; }
+                }
+                return [white / Math.max(count, 1), Math.round(sum / Math.max(count, 1))];
+            }""",
+        )
+        assert untinted < 0.12
+        seen.add(place)
+        page.wait_for_timeout(60)
+    assert len(seen) > 2
+
+
+def write_webm(path, frames):
+    import av
+
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libvpx", rate=20)
+        stream.height, stream.width = frames[0].shape[:2]
+        stream.pix_fmt, stream.bit_rate = "yuv420p", 2_000_000
+        for frame in frames:
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, "rgb24")))
+        container.mux(stream.encode())
+
+
+def test_the_camera_streams_until_it_is_closed(page):
+    page.get_by_role("button", name="Camera").click()
+    expect(page.locator("#rate")).not_to_be_empty()
+    expect(page.locator("#count")).to_have_text("2")
+    page.get_by_role("button", name="Pause").click()
+    expect(page.locator("#result")).to_have_text("2 found: 1 car, 1 person.")
+    page.get_by_role("button", name="Play", exact=True).click()
+    expect(page.get_by_role("button", name="Pause")).to_be_visible()
+    page.get_by_role("button", name="Close").click()
+    assert page.eval_on_selector("#video", "(video) => video.srcObject") is None
+
+
+def test_a_refused_camera_is_told(page):
+    page.evaluate(
+        """() => {
+            navigator.mediaDevices.getUserMedia = async () => { throw new DOMException("", "NotAllowedError"); };
+        }"""
+    )
+    page.get_by_role("button", name="Camera").click()
+    expect(page.get_by_role("alert")).to_contain_text("The browser was not allowed to use the camera.")
+
+
+def test_a_sources_results_and_preview_are_shown(page, stub, address, picture):
+    stub.sources = [{"id": "door", "name": "Front door", "state": "running", "fps": 10.0}]
+    stub.still = cv2.imencode(".jpg", cv2.imread(str(picture)))[1].tobytes()
+    page.goto(address)
+    page.get_by_role("button", name="Front door").click()
+    expect(page.locator("#count")).to_have_text("2")
+    expect(page.get_by_text("The server draws this picture")).to_be_visible()
+    page.wait_for_timeout(300)
+    assert sum(pixel(page, 0.5, 0.5)) > 0
+    page.get_by_role("button", name="Close").click()
+
+
+def test_errors_are_sentences_that_can_be_dismissed(page, picture, stub):
+    stub.problem = (413, "The image must have at most 67108864 pixels, got 50000×50000.")
+    page.set_input_files("#file", picture)
+    alert = page.locator("#problem")
+    expect(alert).to_contain_text("The image must have at most 67108864 pixels, got 50000×50000.")
+    page.get_by_role("button", name="Dismiss this message").click()
+    expect(alert).to_be_hidden()
+    stub.problem = None
+    page.set_input_files("#file", {"name": "notes.txt", "mimeType": "text/plain", "buffer": b"no image"})
+    expect(alert).to_contain_text("“notes.txt” is neither an image nor a video that this browser can show.")
+    page.set_input_files("#file", {"name": "a.mp4", "mimeType": "video/mp4", "buffer": b"no video"})
+    expect(alert).to_contain_text("This browser can't play “a.mp4”.")
+    page.set_input_files("#file", picture)
+    expect(page.locator("#count")).to_have_text("2")
+    expect(alert).to_be_hidden()
+
+
+def test_a_broken_stream_is_told_and_can_be_resumed(page, stub):
+    stub.is_breaking = True
+    page.get_by_role("button", name="Camera").click()
+    expect(page.locator("#problem")).to_contain_text("The device failed.")
+    stub.is_breaking = False
+    page.get_by_role("button", name="Play", exact=True).click()
+    expect(page.locator("#problem")).to_be_hidden()
+    expect(page.locator("#rate")).not_to_be_empty()
+
+
+def test_a_server_that_is_gone_is_told(page, picture):
+    page.route("**/v1/predict*", lambda route: route.abort())
+    page.set_input_files("#file", picture)
+    expect(page.locator("#problem")).to_contain_text("The server can't be reached. Is maskjet serve still running?")
+
+
+def test_a_token_is_asked_for_and_kept(page, stub, address, picture):
+    stub.token = "open/+sesame~"
+    page.goto(address)
+    expect(page.get_by_label("Token")).to_be_focused()
+    page.keyboard.type("wrong")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("alert").first).to_contain_text("This service needs its token.")
+    page.keyboard.type(stub.token)
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("button", name="Open a file")).to_be_focused()
+    page.set_input_files("#file", picture)
+    expect(page.locator("#count")).to_have_text("2")
+    page.reload()
+    page.get_by_role("button", name="Camera").click()  # the WebSocket takes the token, too
+    expect(page.locator("#rate")).not_to_be_empty()
+    assert page.evaluate("[localStorage.length, document.cookie]") == [0, ""]
+
+
+def test_it_works_by_keyboard(page, picture):
+    page.set_input_files("#file", picture)
+    expect(page.locator("#count")).to_have_text("2")
+    stops = []
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        name, outline = page.evaluate(
+            """() => {
+                const one = document.activeElement, shown = one.closest(".chip") ?? one;
+                return [one.id || shown.textContent, getComputedStyle(shown).outlineStyle];
+            }"""
+        )
+        if name in stops or page.evaluate("document.activeElement === document.body"):
+            break
+        assert outline != "none", name
+        stops.append(name)
+        if name == "threshold":
+            page.keyboard.press("End")
+            expect(page.locator("#empty")).to_be_visible()
+            page.keyboard.press("Home")
+            assert len(scores(page)) == 3
+        if name == "list":
+            page.keyboard.press("ArrowDown")
+            expect(page.locator("#list").get_by_role("option", selected=True)).to_contain_text("person")
+    order = [
+        "model",
+        "open",
+        "camera",
+        "sample",
+        "show-masks",
+        "show-boxes",
+        "show-labels",
+        "close",
+        "threshold",
+        "all",
+        "none",
+    ]
+    assert [stop for stop in stops if stop in order] == order
+    assert stops[-1] == "list"
+    with page.expect_file_chooser():
+        page.locator("#open").focus()
+        page.keyboard.press("Enter")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_fits_a_phone_in_both_schemes(browser, address, stub, picture, scheme):
+    stub.sources = [
+        {"id": str(i), "name": f"rtsp://camera-{i}.example/a/long/path", "state": "running"} for i in range(3)
+    ]
+    context = browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, color_scheme=scheme)
+    page = context.new_page()
+    page.goto(address)
+    expect(page.locator("#source-list")).to_be_visible()
+    for opening in (None, picture):
+        if opening:
+            page.set_input_files("#file", opening)
+            expect(page.locator("#count")).to_have_text("2")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (max(map(int, re.findall(r"\d+", paper))) < 60) == (scheme == "dark")
+    small = page.eval_on_selector_all(
+        "button, select, .chip, input[type=range]",
+        """(all) => {
+            const isSmall = (one) => one.offsetParent && one.getBoundingClientRect().height < 24;
+            return all.filter(isSmall).map((one) => one.id);
+        }""",
+    )
+    assert small == []
+    context.close()
+
+
+def test_many_classes_are_folded_away(page, address):
+    classes = {str(i): f"class {i}" for i in range(80)}
+    models = [{"name": "coco", "classes": classes, "threshold": 0.5, "has_masks": True, "input_size": 312}]
+    page.route("**/v1/models", lambda route: route.fulfill(body=json.dumps({"models": models})))
+    page.goto(address)
+    expect(page.locator("summary")).to_have_text("80 classes")
+    page.locator("#sample").click()
+    expect(page.locator("summary")).to_have_text("78 more classes")
+    assert page.locator("#chips .name").all_text_contents() == ["class 0", "class 4"]
+
+
+@pytest.mark.parametrize("token", [None, "open sesame"])
+def test_the_service_itself_is_asked(browser, model, picture, token):
+    with running(create_app({"demo": model}, Settings(token=token))) as address:
+        context = browser.new_context()
+        page = context.new_page()
+        page.goto(address)
+        if token:
+            page.get_by_label("Token").fill(token)
+            page.keyboard.press("Enter")
+        page.set_input_files("#file", picture)
+        expect(page.locator("#result")).to_contain_text("car", timeout=60_000)
+        slide(page, 0.05)
+        found = model.predict(picture, threshold=0.05)
+        assert scores(page) == [f"{score:.2f}" for score in found.confidence]
+        page.get_by_role("link", name="API").click()
+        expect(page.get_by_text("POST /v1/predict")).to_be_visible()
+        context.close()
+
+
+def test_reduced_motion_is_respected(browser, address, video):
+    context = browser.new_context(reduced_motion="reduce")
+    page = context.new_page()
+    page.goto(address)
+    page.set_input_files("#file", video)
+    expect(page.locator("#count")).to_have_text("2")  # the first frame, though nothing moves
+    assert page.eval_on_selector("#video", "(video) => video.paused")
+    context.close()
