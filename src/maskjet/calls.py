@@ -44,6 +44,16 @@ class Choices:
         """What calls report that choose nothing."""
         self._made: dict[tuple[object, ...], Postprocessing] = {}
 
+    def thresholds(self) -> dict[str, float]:
+        """The threshold of each class that is reported by default, by name."""
+        reported = self.as_loaded.class_map.tolist()
+        values = self._thresholds.double().tolist()
+        return {
+            name: round(values[class_id], 7)  # float32 has seven digits
+            for class_id, name in sorted(self._spec.class_names.items())
+            if reported[class_id] >= 0
+        }
+
     def choose(
         self, threshold: Threshold | None, classes: Sequence[str] | None, max_detections: int | None
     ) -> Postprocessing:

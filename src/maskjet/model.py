@@ -219,6 +219,17 @@ class Model:
             postprocessing=postprocessing,
         )
 
+    @property
+    def thresholds(self) -> dict[str, float]:
+        """Name of each reported class to the confidence that its detections must exceed, as the model was loaded.
+
+        Examples:
+            >>> import maskjet
+            >>> maskjet.load("demo", threshold={"car": 0.75}, classes=["car", "bus"]).thresholds
+            {'car': 0.75, 'bus': 0.5}
+        """
+        return self._choices.thresholds()
+
     def report(self) -> Report:
         """The implementation of each step and why it was chosen, and counts of the work so far."""
         return make_report(self.spec.name, self._engine)

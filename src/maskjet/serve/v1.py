@@ -20,7 +20,8 @@ from maskjet.serve.dispatcher import Answer, Dispatcher, Image, Options
 from maskjet.serve.service import Service
 
 if TYPE_CHECKING:
-    from maskjet.detections import Detections
+    from maskjet.config import DEFAULT_THRESHOLD
+from maskjet.detections import Detections
 
 Masks = Literal["rle", "polygons", "none"]
 Kind = Literal["application/json", "image/jpeg", "image/png"]
@@ -211,7 +212,8 @@ def describe(dispatcher: Dispatcher) -> dict[str, Any]:
     return {
         "name": dispatcher.name,
         "network": spec.name,
-        "masks": spec.has_masks,
+        "has_masks": spec.has_masks,
+        "threshold": min(dispatcher.model.thresholds.values(), default=DEFAULT_THRESHOLD),
         "classes": {str(number): name for number, name in sorted(spec.class_names.items())},
         "max_detections": config.max_detections,
         "batch": dispatcher.batch,
