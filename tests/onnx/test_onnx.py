@@ -607,8 +607,8 @@ def test_the_benchmark_times_nothing_that_differs(files, monkeypatch):
 
 
 def test_the_benchmark_says_what_it_needs(files, tmp_path):
-    with pytest.raises(InputError, match=r"model must take one image of 3×5×7, got "):
-        onnx_files.run(files("faster"), size_hw=(5, 7))
+    with pytest.raises(InputError, match=r"model must take one image of 3×17×23, got "):
+        onnx_files.run(files("faster"), size_hw=(17, 23))
     with pytest.raises(SourceError, match=r"none\.onnx' can't be run by ONNX Runtime"):
         onnx_files.run(tmp_path / "none.onnx")
     with pytest.raises(InputError, match="runs must be at least 1, got 0"):
