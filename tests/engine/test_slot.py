@@ -238,7 +238,7 @@ def test_a_call_does_not_change_frames_in_flight():
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning")
 def test_other_values_cost_no_wait_and_no_memory():
     graph = model()
-    chosen = [graph._choose(threshold, None, None) for threshold in (0.0, 0.1, 0.3)]
+    chosen = [graph._choices.choose(threshold, None, None) for threshold in (0.0, 0.1, 0.3)]
     frames = [torch.from_numpy(image(176, 312, seed)) for seed in range(6)]
     with graph._engine.lease(1) as (slot,):
         for frame in frames[:3]:
