@@ -101,13 +101,16 @@ def test_the_client_sees_that_a_server_is_not_ready(client, triton, app, street)
         assert client.is_server_live()
         assert not client.is_server_ready()
         assert not client.is_model_ready("demo")
+        service.is_closed = True
         with pytest.raises(triton.InferenceServerException) as caught:
             client.infer("demo", [make_input(triton, street, "UINT8")])
         assert (caught.value.status(), caught.value.message()) == ("503", "The service is shutting down.")
+        service.is_closed = False
         service.failure = "The device failed."
         assert not client.is_server_live()
     finally:
-        service.is_draining, service.failure = False, None
+        service.is_draining = service.is_closed = False
+        service.failure = None
 
 
 @pytest.mark.parametrize("version", ["", "1"])

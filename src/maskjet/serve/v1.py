@@ -12,6 +12,7 @@ import numpy as np
 from fastapi import APIRouter, Query, Request, Response
 
 from maskjet import __version__
+from maskjet.config import DEFAULT_THRESHOLD
 from maskjet.errors import suggest
 from maskjet.media.showing import encode
 from maskjet.serve import bodies, documents, guard, problems
@@ -20,8 +21,7 @@ from maskjet.serve.dispatcher import Answer, Dispatcher, Image, Options
 from maskjet.serve.service import Service
 
 if TYPE_CHECKING:
-    from maskjet.config import DEFAULT_THRESHOLD
-from maskjet.detections import Detections
+    from maskjet.detections import Detections
 
 Masks = Literal["rle", "polygons", "none"]
 Kind = Literal["application/json", "image/jpeg", "image/png"]

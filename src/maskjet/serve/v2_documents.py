@@ -88,7 +88,10 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
     500: _error("The service failed; the log has the cause."),
     503: _error("The service ends or has failed, or has too many connections."),
 }
-_MISSING = _error("There is no such model or version.")
+_MISSING: dict[int | str, dict[str, Any]] = {
+    404: _error("There is no such model or version."),
+    "4XX": _error("The request is not as above."),  # without it FastAPI documents an answer of its own
+}
 _FLAGS = _object(name=_TEXT, live={"type": "boolean"}, ready={"type": "boolean"})
 SERVER: dict[int | str, dict[str, Any]] = {
     200: _answer("Metadata.", _object("name version extensions", name=_TEXT, version=_TEXT, extensions=_list(_TEXT))),
@@ -101,7 +104,7 @@ HEALTH: dict[int | str, dict[str, Any]] = {
     400: _answer("It is not.", _FLAGS),
 }
 """Status code to the answers of GET /v2/health/..."""
-MODEL_HEALTH: dict[int | str, dict[str, Any]] = {**HEALTH, 404: _MISSING}
+MODEL_HEALTH: dict[int | str, dict[str, Any]] = {**HEALTH, **_MISSING}
 """Status code to the answers of GET /v2/models/.../ready."""
 MODEL: dict[int | str, dict[str, Any]] = {
     200: _answer(
@@ -117,7 +120,7 @@ MODEL: dict[int | str, dict[str, Any]] = {
         ),
     ),
     **_ERRORS,
-    404: _MISSING,
+    **_MISSING,
 }
 """Status code to the answers of GET /v2/models/..."""
 INFER: dict[int | str, dict[str, Any]] = {
@@ -132,7 +135,7 @@ INFER: dict[int | str, dict[str, Any]] = {
         },
     },
     **_ERRORS,
-    404: _MISSING,
+    **_MISSING,
     408: _error("The body did not come in time."),
     413: _error("The body, an image, their number or the JSON is above a limit."),
     415: _error("The body is compressed."),
