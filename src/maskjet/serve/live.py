@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 
@@ -19,6 +19,9 @@ from maskjet.errors import MaskjetError, suggest
 from maskjet.serve import bodies, problems, v1
 from maskjet.serve.dispatcher import Dispatcher, Options
 from maskjet.serve.service import Service
+
+if TYPE_CHECKING:
+    from maskjet.detections import Detections
 
 router = APIRouter()
 DESCRIPTION = """\
@@ -260,6 +263,8 @@ class _Socket:
             (image,) = await bodies.decode(service, frames)
             answer = await query.dispatcher.predict(image, query.options, deadline=deadline)
             service.metrics.frames.labels(_SOURCE).inc()
-            return await service.in_thread(
-                lambda: json.dumps(v1.to_dict(answer.detections, query.masks), allow_nan=False)
-            )
+            return await service.in_thread(_to_json, answer.detections, query.masks)
+
+
+def _to_json(found: Detections, masks: v1.Masks) -> str:
+    return json.dumps(v1.to_dict(found, masks), allow_nan=False)
