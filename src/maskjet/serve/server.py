@@ -34,6 +34,7 @@ _HEADER_BYTES = 2**16
 _SPARE = 16  # connections for supervisors' probes, beyond the limit
 _KEEP_ALIVE_S = 15
 _GRACE_S = 0.25
+_UNSENT_BYTES = 2**17  # more in the kernel, up to 4 MiB, would be old pictures for a slow viewer
 _FRAGMENTS = 4096  # of one WebSocket message
 
 
@@ -51,6 +52,8 @@ def listen(settings: Settings) -> socket.socket:
         listener = socket.socket(family, socket.SOCK_STREAM)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # connections inherit it
+                listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
             listener.bind(address)
         except OSError:
             listener.close()
