@@ -17,7 +17,8 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 import maskjet
-from maskjet.serve import Settings, create_app, server, sources
+from maskjet.errors import InputError
+from maskjet.serve import Settings, create_app, following, names, server, sources
 from tests.serve.client import bomb, encoded, run
 
 TOKEN = "correct-horse"
@@ -233,6 +234,12 @@ async def test_the_newest_frame_wins_and_drops_are_counted(model, scenes, monkey
         assert address.service.metrics.dropped.labels("stream")._value.get() == 2
 
 
+def test_more_sources_than_there_may_be_are_refused():
+    with pytest.raises(InputError, match=r"^source must be given at most 1 times, got 2; see sources\.$"):
+        Settings(source=("a", "b"), sources=1)
+    assert "hunter2" not in repr(Settings(source=("rtsp://user:hunter2@camera/",)))
+
+
 @run
 async def test_a_client_that_leaves_takes_its_frames_along(model, scenes, monkeypatch):
     slow = Slow(monkeypatch, model)
@@ -409,7 +416,7 @@ async def test_the_preview_is_drawn_while_somebody_looks(model, video, gate, mon
     drawn = []
     real = sources._to_jpeg
     monkeypatch.setattr(sources, "_to_jpeg", lambda *args: drawn.append(1) or real(*args))
-    with serving({"demo": model}, source=(f"door={video}",), preview_fps=10) as address:
+    with serving({"demo": model}, source=(f"door={video}",), preview_fps=5) as address:
         async with httpx.AsyncClient(base_url=f"http://{address}", timeout=30) as client:
 
             async def look():
@@ -420,9 +427,10 @@ async def test_the_preview_is_drawn_while_somebody_looks(model, video, gate, mon
             looking = [asyncio.create_task(look()) for _ in range(2)]
             await asyncio.sleep(0.3)
             gate.set()
+            start = time.monotonic()
             bodies = await asyncio.gather(*looking)
             count = len(drawn)
-            assert 2 <= count <= 10, count  # 0.6 s at 10 a second, once for both
+            assert 2 <= count <= 2 + 5 * (time.monotonic() - start)  # once for both
             for body in bodies:
                 pictures = body.split(b"--frame\r\n")[1:-1]
                 assert 2 <= len(pictures) <= count
@@ -436,8 +444,7 @@ async def test_the_preview_is_drawn_while_somebody_looks(model, video, gate, mon
 
 
 @run
-async def test_slow_readers_hold_nothing_back(model, video, gate, monkeypatch):
-    monkeypatch.setattr(sources, "_EVENTS_WAITING", 4)
+async def test_slow_readers_hold_nothing_back(model, video, gate):
     with serving({"demo": model}, source=(f"door={video}",)) as address:
         host, port = address.split(":")
         held = []
@@ -456,7 +463,7 @@ async def test_slow_readers_hold_nothing_back(model, video, gate, monkeypatch):
 
 @run
 async def test_a_follower_that_is_too_slow_misses_the_oldest():
-    follower = sources.Follower()
+    follower = following.Follower()
     follower.put([str(number) for number in range(100)])
     assert await follower.take(1) == [str(number) for number in range(36, 100)]
     assert await follower.take(0.01) == []
@@ -468,7 +475,7 @@ async def test_a_follower_that_is_too_slow_misses_the_oldest():
 
 @run
 async def test_the_latest_value_is_the_newest():
-    latest = sources.Latest()
+    latest = following.Latest()
     waiting = asyncio.create_task(latest.after(0))
     await asyncio.sleep(0)
     latest.put("a")
@@ -563,12 +570,12 @@ async def test_the_end_closes_events_and_previews(model, video, gate):
     ],
 )
 def test_clients_name_network_urls_alone(url):
-    with pytest.raises(sources.problems.ProblemError, match=r"^url must be a URL of rtsp, rtsps, http, https"):
-        sources.check_url(url)
+    with pytest.raises(names.problems.ProblemError, match=r"^url must be a URL of rtsp, rtsps, http, https"):
+        names.check_url(url)
 
 
 def test_schemes_are_taken_in_either_case():
-    assert sources.check_url("RTSP://User:Pass@Camera:554/A?b=c") == "rtsp://User:Pass@Camera:554/A?b=c"
+    assert names.check_url("RTSP://User:Pass@Camera:554/A?b=c") == "rtsp://User:Pass@Camera:554/A?b=c"
 
 
 @pytest.mark.parametrize(
@@ -576,14 +583,14 @@ def test_schemes_are_taken_in_either_case():
     ["127.0.0.1", "localhost", "[::1]", "0.0.0.0", "169.254.169.254", "[fe80::1]", "[::ffff:127.0.0.1]", "2130706433"],
 )
 def test_urls_of_this_machine_are_refused(host):
-    with pytest.raises(sources.problems.ProblemError, match="it names this one or a reserved address"):
-        sources.check_host(f"http://{host}/")
+    with pytest.raises(names.problems.ProblemError, match="it names this one or a reserved address"):
+        names.check_host(f"http://{host}/")
 
 
 def test_urls_of_cameras_are_allowed():
-    sources.check_host("rtsp://192.168.1.20/stream")
-    with pytest.raises(sources.problems.ProblemError, match="url must name a host that is known"):
-        sources.check_host("rtsp://nowhere.invalid/")
+    names.check_host("rtsp://192.168.1.20/stream")
+    with pytest.raises(names.problems.ProblemError, match="url must name a host that is known"):
+        names.check_host("rtsp://nowhere.invalid/")
 
 
 @pytest.mark.parametrize(
@@ -595,14 +602,14 @@ def test_urls_of_cameras_are_allowed():
     ],
 )
 def test_names_have_no_passwords(what, name):
-    assert sources.shown_name(what) == name
-    assert sources.redact(f"source {what!r} broke", what) == f"source {name!r} broke"
+    assert names.shown_name(what) == name
+    assert names.redact(f"source {what!r} broke", what) == f"source {name!r} broke"
 
 
 def test_names_of_sources_on_the_command_line():
-    assert sources.split_name("door=rtsp://camera/?a=b") == ("door", "rtsp://camera/?a=b")
-    assert sources.split_name("rtsp://camera/?a=b") == (None, "rtsp://camera/?a=b")
-    assert sources.split_name("a.mp4") == (None, "a.mp4")
+    assert names.split_name("door=rtsp://camera/?a=b") == ("door", "rtsp://camera/?a=b")
+    assert names.split_name("rtsp://camera/?a=b") == (None, "rtsp://camera/?a=b")
+    assert names.split_name("a.mp4") == (None, "a.mp4")
 
 
 def test_a_source_that_does_not_exist_is_told(model):

@@ -66,6 +66,8 @@ class Settings:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
                 raise InputError(f"{name} must be a number of seconds above 0, got {value!r}.")
+        if len(self.source) > self.sources:
+            raise InputError(f"source must be given at most {self.sources} times, got {len(self.source)}; see sources.")
         if not 0 <= self.port < 2**16:
             raise InputError(f"port must be 0..65535, got {self.port}.")
         if self.token is not None and not (self.token and self.token.isascii() and self.token.isprintable()):

@@ -8,18 +8,15 @@ any.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import json
 import logging
 import re
-import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
-from urllib.parse import unquote, urlsplit
+from typing import TYPE_CHECKING, Any, Literal
 
 from maskjet.errors import DeviceError, MaskjetError
 from maskjet.media.containers import is_stream
@@ -27,6 +24,8 @@ from maskjet.media.frames import open_source
 from maskjet.media.showing import encode
 from maskjet.serve import problems, v1
 from maskjet.serve.dispatcher import Dispatcher, Image, Options
+from maskjet.serve.following import EVENTS_WAITING, Follower, Latest
+from maskjet.serve.names import check_host, redact, shown_name, split_name
 
 if TYPE_CHECKING:
     from maskjet.detections import Detections
@@ -35,80 +34,11 @@ if TYPE_CHECKING:
     from maskjet.serve.service import Service
 
 State = Literal["starting", "running", "waiting", "ended", "failed"]
-SCHEMES = ("rtsp", "rtsps", "http", "https")
-"""Schemes of URLs that clients may name."""
-_MOST_CHARACTERS = 2048  # of a URL
-_EVENTS_WAITING = 64
 _RATE_S = 2.0  # over which frames per second are measured
 _LONGEST_WAIT_S = 30.0  # before a source that broke off is opened again
 _BEHIND_S = 1.0  # of a video's own time, after which it goes on from where it is
 _JOIN_S = 5.0
-_T = TypeVar("_T")
 _log = logging.getLogger("maskjet.serve")
-
-
-class Latest(Generic[_T]):
-    """The newest of several values, for readers that may be too slow for all of them; in the event loop alone."""
-
-    def __init__(self) -> None:
-        self._number = 0
-        self._value: _T | None = None
-        self._is_over = False
-        self._changed = asyncio.Event()
-
-    def put(self, value: _T) -> None:
-        """Replace the value."""
-        self._value = value
-        self._number += 1
-        self._tell()
-
-    def finish(self) -> None:
-        """Say that no more values come."""
-        self._is_over = True
-        self._tell()
-
-    async def after(self, number: int) -> tuple[int, _T] | None:
-        """Wait for a value that is newer than the one of this number; None if none comes."""
-        while self._number <= number:
-            if self._is_over:
-                return None
-            await self._changed.wait()
-        value: Any = self._value
-        return self._number, value
-
-    def _tell(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
-
-
-class Follower:
-    """One reader of a source's results; in the event loop alone."""
-
-    def __init__(self) -> None:
-        self._texts: deque[str] = deque(maxlen=_EVENTS_WAITING)
-        self._is_over = False
-        self._came = asyncio.Event()
-
-    def put(self, texts: list[str]) -> None:
-        """Add results; the oldest leave if they find no room."""
-        self._texts.extend(texts)
-        self._came.set()
-
-    def finish(self) -> None:
-        """Say that no more results come."""
-        self._is_over = True
-        self._came.set()
-
-    async def take(self, patience_s: float) -> list[str] | None:
-        """The results that wait, after waiting for one; empty if none comes in time, None if none comes any more."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(patience_s):
-                await self._came.wait()
-        taken = list(self._texts)
-        self._texts.clear()
-        if not self._is_over:
-            self._came.clear()
-        return taken if taken or not self._is_over else None
 
 
 class WatchedSource:
@@ -279,8 +209,11 @@ class WatchedSource:
                     self._play(opened)
                 self.state = "ended"
             except Exception as error:
-                self.error = self._explain(error)
-                is_endless &= isinstance(error, MaskjetError) and not isinstance(error, DeviceError)
+                before, self.error = self.error, self._explain(error)
+                if self.error != before:
+                    _log.warning("source %s broke off: %s", self.name, self.error)
+                is_endless &= isinstance(error, MaskjetError | problems.ProblemError)
+                is_endless &= not isinstance(error, DeviceError)
                 self.state = "failed"
             if not is_endless or self._stop.is_set():
                 break
@@ -335,7 +268,7 @@ class WatchedSource:
             event = {"frame": index, "time_s": frame.time_s, "result": v1.to_dict(found, "rle")}
             text = f"data: {json.dumps(event, allow_nan=False)}\n\n"
         with self._lock:
-            texts = [*self._arrived[0], text][-_EVENTS_WAITING:] if text else self._arrived[0]
+            texts = [*self._arrived[0], text][-EVENTS_WAITING:] if text else self._arrived[0]
             self._arrived = (texts, (frame.image, found))
             tells, self._is_told = not self._is_told, True
         if tells:
@@ -441,80 +374,6 @@ class Sources:
             number += 1
             identity = f"{slug}-{number}"
         return identity
-
-
-def split_name(text: str) -> tuple[str | None, str]:
-    """The name, if there is one, and the rest of NAME=SOURCE."""
-    name, separator, what = text.partition("=")
-    return (name, what) if separator and what and re.fullmatch(r"[\w -]+", name) else (None, text)
-
-
-def shown_name(what: str) -> str:
-    """A source's name for people: a URL without user, password and query, and a file without its folders."""
-    if "://" not in what:
-        return re.split(r"[/\\]", what.rstrip("/\\"))[-1] or what
-    scheme, _, rest = what.partition("://")
-    return f"{scheme}://{re.split(r'[?#]', rest)[0].rpartition('@')[2]}"
-
-
-def redact(text: str, what: str) -> str:
-    """A message without the secret parts of a source that it may name."""
-    shown = shown_name(what)
-    for form in (repr(what), what):
-        text = text.replace(form, repr(shown) if form is not what else shown)
-    with suppress(ValueError):
-        parts = urlsplit(what)
-        user = parts.netloc.rpartition("@")[0]
-        for secret in (user, parts.password, parts.query):
-            if secret and "://" in what:
-                text = text.replace(secret, "…").replace(unquote(secret), "…")
-    return text
-
-
-def check_url(text: Any) -> str:
-    """A client's URL, its scheme in lower case.
-
-    Raises:
-        ProblemError: 400, it is no URL of `SCHEMES`.
-    """
-    expected = f"url must be a URL of {', '.join(SCHEMES)}"
-    if not isinstance(text, str):
-        raise problems.bad_request(f"{expected}, got {type(text).__name__}.")
-    if len(text) > _MOST_CHARACTERS or not text.isascii() or not text.isprintable() or " " in text:
-        raise problems.bad_request(f"{expected}, of at most {_MOST_CHARACTERS} printable ASCII characters; it is not.")
-    scheme, separator, rest = text.partition("://")
-    if not separator or scheme.lower() not in SCHEMES:
-        raise problems.bad_request(f"{expected}; the given one is of another kind.")
-    url = f"{scheme.lower()}://{rest}"
-    try:
-        parts = urlsplit(url)
-        is_whole = bool(parts.hostname) and (parts.port is None or parts.port > 0)
-    except ValueError:
-        is_whole = False
-    if not is_whole or "\\" in url:
-        raise problems.bad_request(f"{expected} that names a host; the given one does not.")
-    return url
-
-
-def check_host(url: str) -> None:
-    """Refuse URLs of this machine and of link-local addresses, where clouds keep credentials; blocks on the name.
-
-    Private networks are allowed: cameras are there. FFmpeg asks for the name again and follows redirects, so that this
-    is no wall against a client that has the token and a server of its own; a firewall is.
-
-    Raises:
-        ProblemError: 400, the host is such a one or unknown.
-    """
-    parts = urlsplit(url)
-    try:
-        found = socket.getaddrinfo(parts.hostname, parts.port or 80, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):
-        raise problems.bad_request("url must name a host that is known, it does not.") from None
-    for *_, address in found:
-        ip = ipaddress.ip_address(str(address[0]).partition("%")[0])
-        ip = getattr(ip, "ipv4_mapped", None) or ip
-        if ip.is_loopback or ip.is_link_local or ip.is_multicast or ip.is_reserved or int(ip) < 2**24:
-            raise problems.bad_request("url must name another machine, it names this one or a reserved address.")
 
 
 def _to_jpeg(image: Image, found: Detections) -> bytes:

@@ -11,8 +11,9 @@ from starlette.responses import JSONResponse, StreamingResponse
 
 from maskjet.serve import bodies, documents, problems
 from maskjet.serve.dispatcher import Options
+from maskjet.serve.names import check_host, check_url
 from maskjet.serve.service import Service
-from maskjet.serve.sources import Sources, WatchedSource, check_host, check_url
+from maskjet.serve.sources import Sources, WatchedSource
 
 router = APIRouter(tags=["sources"])
 _Id = Annotated[str, Path(alias="id", description="Of the source, from GET /v1/sources.")]
