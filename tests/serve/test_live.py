@@ -543,6 +543,54 @@ async def test_the_end_closes_events_and_previews(model, video, gate):
             gate.set()
 
 
+@contextlib.contextmanager
+def camera(scenes):
+    """The URL of a camera that breaks off after 15 pictures, and can be opened again."""
+    pictures = [encoded(scene, ".jpg") for scene in scenes]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve():
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                with connection, contextlib.suppress(OSError):
+                    connection.recv(65536)
+                    connection.sendall(
+                        b"HTTP/1.0 200 OK\r\nContent-Type: multipart/x-mixed-replace; boundary=b\r\n\r\n"
+                    )
+                    for number in range(15):
+                        data = pictures[number % len(pictures)]
+                        head = b"--b\r\nContent-Type: image/jpeg\r\nContent-Length: %d\r\n\r\n" % len(data)
+                        connection.sendall(head + data + b"\r\n")
+                        time.sleep(0.02)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/live"
+        listener.shutdown(socket.SHUT_RDWR)
+    thread.join(10)
+
+
+@run
+async def test_a_camera_that_breaks_off_is_opened_again(model, scenes):
+    with camera(scenes) as url, serving({"demo": model}, source=(f"door={url}",)) as address:
+        async with httpx.AsyncClient(base_url=f"http://{address}", timeout=30) as client:
+            indices = []
+            async with client.stream("GET", "/v1/sources/door/events") as answer:
+                async for line in answer.aiter_lines():
+                    if line.startswith("data:"):
+                        event = json.loads(line[5:])
+                        assert event["result"]["size"] == [120, 160]
+                        indices.append(event["frame"])
+                        if event["frame"] >= 30:
+                            break
+            facts = await wait_for(client, "door", "running")
+    assert indices == sorted(set(indices))
+    assert facts["frames"] >= len(indices)
+
+
 @pytest.mark.parametrize(
     "url",
     [
