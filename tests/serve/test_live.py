@@ -211,6 +211,10 @@ async def test_what_is_no_frame_closes_the_socket(plain):
         with contextlib.suppress(ConnectionClosed):
             await stream.send([b"x" * 90_000] * 3)
         assert (await closing_of(stream))[0] == 1009
+    async with open_stream(plain) as stream:  # in empty fragments, which no size limits
+        with pytest.raises(ConnectionClosed):  # noqa: PT012
+            await asyncio.wait_for(stream.send([b""] * 6000), 20)
+            await stream.recv()
 
 
 @run
