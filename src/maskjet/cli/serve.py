@@ -26,6 +26,8 @@ EPILOG = """
 maskjet serve
 # Serve two models to other machines, which send the token in MASKJET_TOKEN.
 maskjet serve --model demo --model cars=cars.pt --host 0.0.0.0
+# Watch a camera besides; its results and a preview are on the page.
+maskjet serve --source door=rtsp://camera.local/stream
 """
 _TOKEN = "MASKJET_TOKEN"
 
@@ -38,6 +40,8 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
         chosen = {name: value for name in NAMES if (value := arguments.pop(name)) is not None}
         if "token" not in chosen and os.environ.get(_TOKEN):
             chosen["token"] = os.environ[_TOKEN]
+        if "source" in chosen:
+            chosen["source"] = tuple(chosen["source"])
         command(settings=Settings(**chosen), **arguments)
 
     signature = inspect.signature(command, eval_str=True)
@@ -54,10 +58,12 @@ def _option(name: str) -> inspect.Parameter:
     kind, text = typing.get_args(typing.get_type_hints(Settings, include_extras=True)[name])
     if isinstance(kind, types.UnionType):
         kind = typing.get_args(kind)[0]
+    if typing.get_origin(kind) is tuple:
+        kind = list[str]
     default = getattr(Settings, name)
-    if kind is not bool and default is not None:
+    if kind is not bool and default not in (None, ()):
         text = f"{text} [default: {default}]"
-    metavar = {bool: None, int: "N", float: "SECONDS", str: "TEXT"}[kind]
+    metavar = {bool: None, int: "N", float: "SECONDS", str: "TEXT"}.get(kind, "[NAME=]URL|PATH")
     flag = f"--{name.replace('_', '-')}"
     option = typer.Option(flag, help=text, metavar=metavar, show_default=False)
     return inspect.Parameter(

@@ -13,12 +13,13 @@ from starlette.responses import Response
 
 from maskjet import __version__
 from maskjet.errors import InputError, MaskjetError
-from maskjet.serve import health, metrics, problems, reference, v1, v2
+from maskjet.serve import health, live, metrics, problems, reference, v1, v2, watching
 from maskjet.serve.guard import Guard
 from maskjet.serve.metrics import Counting
 from maskjet.serve.page import page_router
 from maskjet.serve.service import Service
 from maskjet.serve.settings import Settings
+from maskjet.serve.sources import Sources
 
 if TYPE_CHECKING:
     from maskjet.model import Model
@@ -39,25 +40,38 @@ def create_app(models: Mapping[str, Model], settings: Settings | None = None) ->
     if not models:
         raise InputError("models must have at least one model, got none.")
     service = Service(models, settings or Settings())
+    sources = Sources(service)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         service.start()
         try:
+            sources.start()
             yield
         finally:
+            await sources.aclose()
             await service.aclose()
 
     app = FastAPI(
         title="maskjet",
         version=__version__,
         summary="Instance masks from images.",
+        description=live.DESCRIPTION,
         lifespan=lifespan,
         docs_url=None,  # Swagger UI is fetched from elsewhere
         redoc_url=None,
     )
-    app.state.service = service
-    for router in (v1.router, v2.router, health.router, metrics.router, reference.router, page_router()):
+    app.state.service, app.state.sources = service, sources
+    for router in (
+        v1.router,
+        v2.router,
+        live.router,
+        watching.router,
+        health.router,
+        metrics.router,
+        reference.router,
+        page_router(),
+    ):
         app.include_router(router)
     for kind in (problems.ProblemError, MaskjetError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, _answer_problem)

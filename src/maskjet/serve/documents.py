@@ -130,3 +130,103 @@ PREDICT: dict[int | str, dict[str, Any]] = {
     504: _problem("The image waited for its deadline; nothing was done."),
 }
 """Status code to the answers of POST /v1/predict."""
+
+_SOURCE: dict[str, Any] = {
+    "type": "object",
+    "required": ["id", "name", "model", "state", "error", "fps", "frames", "dropped", "size"],
+    "properties": {
+        "id": {"type": "string"},
+        "name": {"type": "string", "description": "Without passwords."},
+        "model": {"type": "string"},
+        "state": {
+            "type": "string",
+            "enum": ["starting", "running", "waiting", "ended", "failed"],
+            "description": "A camera or stream that broke off waits until it is opened again.",
+        },
+        "error": {"type": ["string", "null"], "description": "Why it broke off last."},
+        "fps": {"type": "number", "description": "Frames detected on per second, lately."},
+        "frames": {"type": "integer", "description": "Frames detected on."},
+        "dropped": {"type": "integer", "description": "Frames left out for newer ones."},
+        "size": {
+            "type": ["array", "null"],
+            "items": {"type": "integer"},
+            "description": "Height and width, in pixels.",
+        },
+    },
+}
+NEW_SOURCE: dict[str, Any] = {
+    "required": True,
+    "description": "The source.",
+    "content": {
+        "application/json": {
+            "schema": {
+                "type": "object",
+                "required": ["url"],
+                "additionalProperties": False,
+                "properties": {
+                    "url": {"type": "string", "description": "rtsp, rtsps, http or https.", "maxLength": 2048},
+                    "name": {"type": "string", "description": "For people.", "minLength": 1, "maxLength": 100},
+                    "model": {"type": "string", "description": "The first one that is served if left out."},
+                    "threshold": {
+                        "description": "A confidence must exceed it; or one by class name.",
+                        "anyOf": [
+                            {"type": "number", "minimum": 0, "maximum": 1},
+                            {"type": "object", "additionalProperties": {"type": "number", "minimum": 0, "maximum": 1}},
+                        ],
+                    },
+                    "classes": {"type": "array", "items": {"type": "string"}, "minItems": 1},
+                    "max_detections": {"type": "integer", "minimum": 1},
+                },
+            }
+        }
+    },
+}
+_NO_SUCH = _problem("No such source is watched, or no such model is served.")
+_MAY_NOT = _problem("The request comes from another site's page, or sources can't be changed as there is no token.")
+SOURCES: dict[int | str, dict[str, Any]] = {
+    **PROBLEMS,
+    200: {
+        "description": "The sources.",
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "required": ["sources"],
+                    "properties": {"sources": {"type": "array", "items": _SOURCE}},
+                }
+            }
+        },
+    },
+}
+"""Status code to the answers of GET /v1/sources."""
+ADD_SOURCE: dict[int | str, dict[str, Any]] = {
+    **PROBLEMS,
+    201: {"description": "It is watched.", "content": {"application/json": {"schema": _SOURCE}}},
+    403: _MAY_NOT,
+    404: _NO_SUCH,
+    408: _problem("The body did not come in time."),
+    413: _problem("The body is too large."),
+    429: _problem("There are as many sources as there may be."),
+}
+"""Status code to the answers of POST /v1/sources."""
+ONE_SOURCE: dict[int | str, dict[str, Any]] = {**PROBLEMS, 403: _MAY_NOT, 404: _NO_SUCH}
+"""Status code to the errors of DELETE /v1/sources/{id}."""
+EVENTS: dict[int | str, dict[str, Any]] = {
+    **PROBLEMS,
+    200: {
+        "description": "Server-sent events, each with data of JSON: frame, the index from 0; time_s, the time in the "
+        "source or null; result, as of /v1/predict.",
+        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+    },
+    404: _NO_SUCH,
+}
+"""Status code to the answers of GET /v1/sources/{id}/events."""
+PREVIEW: dict[int | str, dict[str, Any]] = {
+    **PROBLEMS,
+    200: {
+        "description": "JPEGs, each a part with its Content-Length.",
+        "content": {"multipart/x-mixed-replace": _BINARY},
+    },
+    404: _NO_SUCH,
+}
+"""Status code to the answers of GET /v1/sources/{id}/preview.mjpeg."""

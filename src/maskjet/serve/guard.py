@@ -4,7 +4,8 @@ Order: draining, requests at a time, token, origin, the body's stated length. Th
 route reads it. Nothing of a body is read for a request that is refused.
 
 Who may come: with a token, whoever sends it as `Authorization: Bearer`, or a browser that has exchanged it for a cookie
-at POST /v1/session (WebSockets, event sources and pictures in a page send no headers). Without a token, this machine:
+at POST /v1/session (WebSockets, event sources and pictures in a page send no headers). A WebSocket may have it as the
+subprotocol `bearer.<base64url>` beside `maskjet`. Without a token, this machine:
 another site's page that a browser here shows is refused by its Origin, and by its Host if its name was pointed at this
 machine (DNS rebinding).
 """
@@ -12,6 +13,7 @@ machine (DNS rebinding).
 from __future__ import annotations
 
 import asyncio
+import base64
 import hashlib
 import hmac
 import logging
@@ -109,6 +111,8 @@ class _Callers:
             self._check_origin(headers)
             return
         scheme, _, given = headers.get("authorization", "").partition(" ")
+        if not given:
+            scheme, given = "bearer", _subprotocol(headers)
         if scheme.lower() == "bearer" and hmac.compare_digest(_digest(given.strip()), self._token):
             return
         assert self._cookie is not None
@@ -144,6 +148,18 @@ class _Callers:
 def _digest(text: str) -> bytes:
     """Of one length for all texts, so that comparing takes the same time."""
     return hashlib.sha256(text.encode(errors="surrogateescape")).digest()
+
+
+def _subprotocol(headers: Headers) -> str:
+    """The token in a WebSocket's subprotocols, which are all that a page can choose; empty without one."""
+    for protocol in headers.get("sec-websocket-protocol", "").split(","):
+        kind, _, encoded = protocol.strip().partition(".")
+        if kind == "bearer":
+            try:
+                return base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)).decode()
+            except ValueError:
+                return encoded
+    return ""
 
 
 def _cookie(headers: Headers) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Request, Response
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
@@ -50,6 +50,7 @@ class Metrics:
         self.dropped = Counter(
             "maskjet_frames_dropped", "Frames left out for newer ones, by source.", ("source",), registry=self.registry
         )
+        self.streams = Gauge("maskjet_streams", "WebSockets that are open.", registry=self.registry)
         self.registry.register(_State(dispatchers, is_ready))
 
     def text(self) -> bytes:

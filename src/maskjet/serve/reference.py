@@ -29,6 +29,7 @@ def _page(document: dict[str, Any]) -> Iterator[str]:
     title = escape(f"{document['info']['title']} {document['info']['version']}")
     yield f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>'
     yield f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style><h1>{title}</h1>'
+    yield f"<p>{escape(document['info'].get('description', ''))}</p>"
     yield '<p>For programs: <a href="openapi.json">openapi.json</a>.</p>'
     for path, methods in document["paths"].items():
         for method, operation in methods.items():

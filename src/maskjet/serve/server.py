@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -17,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import Frame
 
 from maskjet.errors import UnsupportedError, explain
 from maskjet.serve import problems
@@ -31,6 +34,8 @@ _HEADER_BYTES = 2**16
 _SPARE = 16  # connections for supervisors' probes, beyond the limit
 _KEEP_ALIVE_S = 15
 _GRACE_S = 0.25
+_UNSENT_BYTES = 2**17  # more in the kernel, up to 4 MiB, would be old pictures for a slow viewer
+_FRAGMENTS = 4096  # of one WebSocket message
 
 
 def listen(settings: Settings) -> socket.socket:
@@ -47,6 +52,8 @@ def listen(settings: Settings) -> socket.socket:
         listener = socket.socket(family, socket.SOCK_STREAM)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # connections inherit it
+                listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
             listener.bind(address)
         except OSError:
             listener.close()
@@ -82,7 +89,9 @@ def run(app: FastAPI, listener: socket.socket, *, announce: Callable[[str], None
     config = uvicorn.Config(
         app,
         http=type("Protocol", (_Protocol,), {"limits": settings}),
-        ws_max_size=settings.body_bytes,
+        ws=type("WebSocket", (_WebSocket,), {"limits": settings}),
+        ws_max_size=settings.frame_bytes,
+        ws_per_message_deflate=False,  # pictures are compressed already
         log_config=None,
         access_log=False,
         server_header=False,
@@ -146,6 +155,10 @@ class _Server(uvicorn.Server):
             self._announcing.cancel()
         await asyncio.sleep(_GRACE_S)
         self._service.is_closed = True
+        start = time.monotonic()
+        await self._service.end_streams()
+        left_s = self._service.settings.drain_s - (time.monotonic() - start)
+        self.config.timeout_graceful_shutdown = max(1, round(left_s))
         await super().shutdown(sockets)
 
     @contextmanager
@@ -171,11 +184,45 @@ class _Server(uvicorn.Server):
         self.should_exit = True
 
 
-class _Protocol(HttpToolsProtocol):
-    """HTTP as uvicorn speaks it, with limits on connections and on the time and bytes of headers."""
+class _CutsStalled(asyncio.Protocol):
+    """Cuts off a client that does not read, whose answers would wait in memory for ever."""
 
     limits = Settings()
     """Overridden in a class for each server, as uvicorn makes the instances."""
+    _stalled: asyncio.TimerHandle | None = None
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        transport: asyncio.Transport = self.transport  # type: ignore[attr-defined]
+        self._stalled = asyncio.get_running_loop().call_later(self.limits.stall_s, transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._read_on()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._read_on()
+        super().connection_lost(exc)
+
+    def _read_on(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
+
+
+class _WebSocket(_CutsStalled, WebSocketsSansIOProtocol):
+    """WebSockets as uvicorn speaks them, with a limit on the fragments of a message, which may be empty."""
+
+    def handle_cont(self, event: Frame) -> None:
+        if len(self.frames) < _FRAGMENTS:
+            super().handle_cont(event)
+        else:
+            self.transport.abort()
+
+
+class _Protocol(_CutsStalled, HttpToolsProtocol):
+    """HTTP as uvicorn speaks it, with limits on connections and on the time and bytes of headers."""
+
     _timer: asyncio.TimerHandle | None = None
     _header_bytes = 0
     _in_headers = True

@@ -73,6 +73,10 @@ class Service:
         """Whether the service ends: it is not ready any more."""
         self.is_closed = False
         """Whether new requests are refused, a moment later."""
+        self.ending = asyncio.Event()
+        """Set when streams end, after the frames in flight."""
+        self.streams: set[asyncio.Task[None]] = set()
+        """Tasks of the WebSockets that are open."""
         self.failure: str | None = None
         """Why the service is not live; None while it is."""
         self.dispatchers = {
@@ -129,9 +133,16 @@ class Service:
             await self._changed.wait()
             self._changed.clear()
 
+    async def end_streams(self) -> None:
+        """Close the WebSockets after the frames in flight, within `Settings.drain_s`."""
+        self.ending.set()
+        if self.streams:
+            await asyncio.wait(self.streams, timeout=self.settings.drain_s)
+
     async def aclose(self) -> None:
         """End the lanes and threads, within a bounded time."""
         self.is_draining = self.is_closed = True
+        self.ending.set()
         for dispatcher in self.dispatchers.values():
             await asyncio.to_thread(dispatcher.close)
         self._pool.shutdown(wait=False, cancel_futures=True)

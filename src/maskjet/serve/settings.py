@@ -8,8 +8,11 @@ from typing import Annotated
 
 from maskjet.errors import InputError
 
-_WHOLE = ("body_bytes", "parts", "pixels", "memory_bytes", "queue", "connections")
-_SECONDS = ("deadline_s", "header_s", "body_s", "drain_s")
+_WHOLE = (
+    *("body_bytes", "parts", "pixels", "memory_bytes", "queue", "connections"),
+    *("streams", "frame_bytes", "frame_rate", "sources", "preview_fps"),
+)
+_SECONDS = ("deadline_s", "header_s", "body_s", "drain_s", "idle_s", "stall_s")
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,18 @@ class Settings:
         int | None, "Most images in one batch. Not given: 8 on a GPU; 1 on a CPU, where larger ones are no faster."
     ] = None
 
+    source: Annotated[
+        tuple[str, ...],
+        "A video, camera or URL that the service watches; repeated for several. NAME= before it names it.",
+    ] = field(default=(), repr=False)
+    sources: Annotated[int, "Most sources at a time."] = 8
+    preview_fps: Annotated[int, "Most pictures a second in a source's preview."] = 15
+    streams: Annotated[int, "Most WebSockets at a time; more are closed with 1013."] = 32
+    frame_bytes: Annotated[int, "Most bytes of a WebSocket's frame; larger ones close it with 1009."] = 2**23
+    frame_rate: Annotated[int, "Most frames a second that a WebSocket sends; more close it with 1008."] = 240
+    idle_s: Annotated[float, "Seconds without a frame after which a WebSocket is closed."] = 300.0
+    stall_s: Annotated[float, "Seconds after which a client that does not read its answer is cut off."] = 20.0
+
     def __post_init__(self) -> None:
         optional = [name for name in ("threads", "batch") if getattr(self, name) is not None]
         for name in (*_WHOLE, *optional):
@@ -51,6 +66,8 @@ class Settings:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
                 raise InputError(f"{name} must be a number of seconds above 0, got {value!r}.")
+        if len(self.source) > self.sources:
+            raise InputError(f"source must be given at most {self.sources} times, got {len(self.source)}; see sources.")
         if not 0 <= self.port < 2**16:
             raise InputError(f"port must be 0..65535, got {self.port}.")
         if self.token is not None and not (self.token and self.token.isascii() and self.token.isprintable()):

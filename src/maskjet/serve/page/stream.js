@@ -5,6 +5,7 @@ import { openSocket, Problem, request } from "./server.js";
 const QUALITY = 0.85; // of the JPEGs
 const LONGEST_SIDE = 1280; // pixels of a frame sent; networks take less
 const MOST_IN_FLIGHT = 8;
+const BUSY = [429, 504]; // statuses of a frame that found no room, after which others may
 const EAGERNESS = 0.9; // of the time between two answers: the server always has a fresh frame, and drops few
 
 /** When to send: a little more often than answers come, so that the server sets the pace. */
@@ -115,10 +116,11 @@ export class Stream {
   }
 
   #receive(message) {
-    if (!("result" in message)) {
+    const problem = message.problem ?? message;
+    if (!("result" in message) && !BUSY.includes(problem.status)) {
       this.#isClosed = true;
       this.#socket.close();
-      this.onEnd(new Problem(message.detail ?? message.title ?? "The server sent an answer that this page does not know.", message.status));
+      this.onEnd(new Problem(problem.detail ?? problem.title ?? "The server sent an answer that this page does not know.", problem.status));
       return;
     }
     const now = performance.now();
@@ -127,9 +129,9 @@ export class Stream {
     for (const [index, { canvas }] of this.#waiting) {
       if (index > message.frame) break;
       this.#waiting.delete(index);
-      if (index < message.frame) this.release(canvas); // dropped
+      if (index < message.frame || !("result" in message)) this.release(canvas); // dropped
     }
-    if (!answered) return;
+    if (!answered || !("result" in message)) return;
     this.onAnswer({ canvas: answered.canvas, result: message.result, latency: now - answered.grabbedAt, dropped: message.dropped });
   }
 

@@ -1,0 +1,270 @@
+"""The WebSocket /v1/stream: frames in, results out in order, and the newest frame wins.
+
+A socket has at most `_DEPTH` frames under way. The frame that waits behind them is replaced when a newer one comes, so
+that a client which sends faster than it is answered gets answers to fresh frames, and nothing piles up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, get_args
+
+from fastapi import APIRouter, WebSocket, WebSocketDisconnect
+
+from maskjet.errors import MaskjetError, suggest
+from maskjet.serve import bodies, problems, v1
+from maskjet.serve.dispatcher import Dispatcher, Options
+from maskjet.serve.service import Service
+
+if TYPE_CHECKING:
+    from maskjet.detections import Detections
+
+router = APIRouter()
+DESCRIPTION = """\
+**WebSocket `/v1/stream?model=&threshold=&classes=&max_detections=&masks=`**, with the parameters of `/v1/predict`: each
+binary message is a frame, an image file. The answers are JSON texts, in order: `{"frame": n, "dropped": total,
+"result": {…}}`, where n counts the frames sent, from 0, and the result is that of `/v1/predict`; for a frame that can't
+be answered `{"frame": n, "dropped": total, "problem": {…}}`. A frame whose work has not begun when a newer one comes is
+dropped and counted. Subprotocol: `maskjet`; browsers, which send no Authorization, give the token as a second one,
+`bearer.` and its base64url. Closed with 1001 when the service ends, 1003 after a text, 1008 for an invalid parameter,
+too many frames a second or none for long, 1009 after a message that is too large, 1011 when the device failed, and 1013
+when there are too many WebSockets.
+"""
+_DEPTH = 2  # as many as a model has lanes
+_BURST_S = 2.0  # seconds of frames that may come at once, after the network was held up
+_SUBPROTOCOL = "maskjet"
+_PARAMETERS = ("threshold", "classes", "max_detections", "masks", "model")
+_SOURCE = "stream"  # label of the metrics
+
+
+class _CloseError(Exception):
+    """The socket is closed with a code and a reason."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(reason)
+        self.code, self.reason = code, reason
+
+
+@dataclass(frozen=True)
+class _Frame(bodies.Part):
+    """One frame, encoded."""
+
+    @property
+    def title(self) -> str:
+        """The name in error messages."""
+        return "the frame"
+
+
+@dataclass(frozen=True)
+class _Query:
+    """What the client asks for."""
+
+    dispatcher: Dispatcher
+    options: Options
+    masks: v1.Masks
+
+
+@router.websocket("/v1/stream")
+async def stream(websocket: WebSocket) -> None:
+    """Answer the frames of one client."""
+    service: Service = websocket.app.state.service
+    offered = websocket.scope.get("subprotocols", ())
+    await websocket.accept(_SUBPROTOCOL if _SUBPROTOCOL in offered else None)
+    try:
+        _check_room(service)
+        await _run(websocket, service, _parse(websocket, service))
+    except _CloseError as error:
+        await _close(websocket, error)
+    except WebSocketDisconnect:
+        pass
+    except Exception as error:
+        await _close(websocket, _CloseError(1011, problems.to_problem(error).detail))
+
+
+def _check_room(service: Service) -> None:
+    limit = service.settings.streams
+    if len(service.streams) >= limit:
+        raise _CloseError(1013, f"The service has {limit} WebSockets already; try again later.")
+
+
+async def _close(websocket: WebSocket, error: _CloseError) -> None:
+    reason = error.reason.encode()[:120].decode(errors="ignore")  # a close frame holds 123 bytes
+    with suppress(WebSocketDisconnect, RuntimeError):  # it is closed already
+        await websocket.close(error.code, reason)
+
+
+async def _run(websocket: WebSocket, service: Service, query: _Query) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    service.streams.add(task)
+    service.metrics.streams.inc()
+    try:
+        await _Socket(websocket, service, query).run()
+    finally:
+        service.streams.discard(task)
+        service.metrics.streams.dec()
+
+
+def _parse(websocket: WebSocket, service: Service) -> _Query:
+    """The query's parameters; raises _CloseError if they are invalid."""
+    given = websocket.query_params
+    try:
+        for name in given:
+            if name not in _PARAMETERS:
+                raise problems.bad_request(
+                    f"The query must have parameters that it knows, got {name!r}{suggest(name, _PARAMETERS)}"
+                )
+        masks = given.get("masks", "rle")
+        if masks not in get_args(v1.Masks):
+            raise problems.bad_request(f"masks must be one of {', '.join(get_args(v1.Masks))}, got {masks!r}.")
+        most = given.get("max_detections")
+        if most is not None and not (most.isascii() and most.isdecimal() and len(most) < 10):
+            raise problems.bad_request(f"max_detections must be a whole number, got {most!r}.")
+        dispatcher = service.dispatcher(given.get("model"))
+        options = Options(
+            v1.parse_threshold(given.getlist("threshold")),
+            v1.parse_classes(given.get("classes")),
+            None if most is None else int(most),
+        )
+        dispatcher.check(options)
+    except (problems.ProblemError, MaskjetError) as error:
+        problem = problems.to_problem(error)
+        raise _CloseError(1013 if problem.status == 503 else 1008, problem.detail) from error
+    return _Query(dispatcher, options, masks)  # type: ignore[arg-type]
+
+
+class _Rate:
+    """Counts frames against a rate; up to `_BURST_S` seconds' worth may come at once.
+
+    Args:
+        most: Frames a second.
+        now: Time in seconds.
+    """
+
+    def __init__(self, most: int, now: float) -> None:
+        self._most, self._before = most, now
+        self._room = most * _BURST_S
+
+    def count(self, now: float) -> bool:
+        """Count one frame; returns False if it is one too many."""
+        self._room = min(self._room + (now - self._before) * self._most, self._most * _BURST_S) - 1
+        self._before = now
+        return self._room >= 0
+
+
+class _Socket:
+    """The frames and answers of one WebSocket."""
+
+    def __init__(self, websocket: WebSocket, service: Service, query: _Query) -> None:
+        self._websocket, self._service, self._query = websocket, service, query
+        self._dropped = 0
+        self._newest: tuple[int, bytes] | None = None
+        self._came = asyncio.Event()
+        self._flying: set[asyncio.Task[None]] = set()
+        self._broken: asyncio.Future[_CloseError] = asyncio.get_running_loop().create_future()
+
+    async def run(self) -> None:
+        """Answer until the client leaves or the service ends.
+
+        Raises:
+            _CloseError: The socket must be closed.
+        """
+        receiving = asyncio.create_task(self._receive())
+        answering = asyncio.create_task(self._answer_all())
+        ending = asyncio.create_task(self._service.ending.wait())
+        ends: Sequence[asyncio.Future[Any]] = (receiving, answering, ending, self._broken)
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if self._broken.done():
+                raise self._broken.result()
+            for task in (receiving, answering):
+                if task.done():
+                    task.result()
+                    return
+            answering.cancel()
+            if self._flying:
+                await asyncio.wait((receiving, asyncio.gather(*self._flying)), return_when=asyncio.FIRST_COMPLETED)
+            raise _CloseError(1001, "The service is shutting down.")
+        finally:
+            tasks: Sequence[asyncio.Future[Any]] = (receiving, answering, ending, self._broken, *self._flying)
+            for each in tasks:
+                each.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _receive(self) -> None:
+        """Take the frames as they come, and keep the newest; returns when the client leaves."""
+        loop, settings = asyncio.get_running_loop(), self._service.settings
+        rate = _Rate(settings.frame_rate, loop.time())
+        index = 0
+        while True:
+            try:
+                async with asyncio.timeout(settings.idle_s):
+                    message = await self._websocket.receive()
+            except TimeoutError:
+                raise _CloseError(1008, f"No frame came for {settings.idle_s:g} s.") from None
+            if message["type"] == "websocket.disconnect":
+                return
+            data = message.get("bytes")
+            if data is None:
+                raise _CloseError(1003, "A frame must be a binary message, a text came.")
+            if len(data) > settings.frame_bytes:
+                raise _CloseError(1009, f"A frame must have at most {settings.frame_bytes:,} bytes.")
+            if not rate.count(loop.time()):
+                raise _CloseError(1008, f"At most {settings.frame_rate} frames may come a second, more came.")
+            if self._newest is not None:
+                self._dropped += 1
+                self._service.metrics.dropped.labels(_SOURCE).inc()
+            self._newest = (index, data)
+            self._came.set()
+            index += 1
+
+    async def _answer_all(self) -> None:
+        """Begin the newest frame whenever there is room for one."""
+        room = asyncio.Semaphore(_DEPTH)
+        before: asyncio.Task[None] | None = None
+        while True:
+            await room.acquire()
+            await self._came.wait()
+            assert self._newest is not None
+            (index, data), self._newest = self._newest, None
+            self._came.clear()
+            before = asyncio.create_task(self._answer(index, data, before))
+            self._flying.add(before)
+            before.add_done_callback(self._flying.discard)
+            before.add_done_callback(lambda _: room.release())
+
+    async def _answer(self, index: int, data: bytes, before: asyncio.Task[None] | None) -> None:
+        """Answer one frame, after the one before it."""
+        problem = None
+        try:
+            answer = f'"result": {await self._detect(data)}'
+        except Exception as error:
+            problem = problems.to_problem(error)
+            answer = f'"problem": {json.dumps(problem.as_dict())}'
+        if before is not None:
+            await asyncio.wait((before,))
+        with suppress(WebSocketDisconnect, RuntimeError):  # it is closed: `_receive` ends, too
+            await self._websocket.send_text(f'{{"frame": {index}, "dropped": {self._dropped}, {answer}}}')
+        if self._service.failure is not None and problem is not None and not self._broken.done():
+            self._broken.set_result(_CloseError(1011, problem.detail))
+
+    async def _detect(self, data: bytes) -> str:
+        """The result of one frame, as JSON."""
+        service, query = self._service, self._query
+        deadline = asyncio.get_running_loop().time() + service.settings.deadline_s
+        frames = [_Frame("", data)]
+        needed = await service.in_thread(bodies.check_sizes, frames, service.settings.pixels)
+        with service.memory.hold(len(data) + needed):
+            query.dispatcher.check_room()
+            (image,) = await bodies.decode(service, frames)
+            answer = await query.dispatcher.predict(image, query.options, deadline=deadline)
+            service.metrics.frames.labels(_SOURCE).inc()
+            return await service.in_thread(_to_json, answer.detections, query.masks)
+
+
+def _to_json(found: Detections, masks: v1.Masks) -> str:
+    return json.dumps(v1.to_dict(found, masks), allow_nan=False)

@@ -1,0 +1,90 @@
+"""Names of sources: what a client may name, and what is shown of them."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+from contextlib import suppress
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from maskjet.serve import problems
+
+SCHEMES = ("rtsp", "rtsps", "http", "https")
+"""Schemes of URLs that clients may name."""
+_MOST_CHARACTERS = 2048  # of a URL
+
+
+def split_name(text: str) -> tuple[str | None, str]:
+    """The name, if there is one, and the rest of NAME=SOURCE."""
+    name, separator, what = text.partition("=")
+    return (name, what) if separator and what and re.fullmatch(r"[\w -]+", name) else (None, text)
+
+
+def shown_name(what: str) -> str:
+    """A source's name for people: a URL without user, password and query, and a file without its folders."""
+    if "://" not in what:
+        return re.split(r"[/\\]", what.rstrip("/\\"))[-1] or what
+    scheme, _, rest = what.partition("://")
+    return f"{scheme}://{re.split(r'[?#]', rest)[0].rpartition('@')[2]}"
+
+
+def redact(text: str, what: str) -> str:
+    """A message without the secret parts of a source that it may name."""
+    shown = shown_name(what)
+    for form in (repr(what), what):
+        text = text.replace(form, repr(shown) if form is not what else shown)
+    with suppress(ValueError):
+        parts = urlsplit(what)
+        user = parts.netloc.rpartition("@")[0]
+        for secret in (user, parts.password, parts.query):
+            if secret and "://" in what:
+                text = text.replace(secret, "…").replace(unquote(secret), "…")
+    return text
+
+
+def check_url(text: Any) -> str:
+    """A client's URL, its scheme in lower case.
+
+    Raises:
+        ProblemError: 400, it is no URL of `SCHEMES`.
+    """
+    expected = f"url must be a URL of {', '.join(SCHEMES)}"
+    if not isinstance(text, str):
+        raise problems.bad_request(f"{expected}, got {type(text).__name__}.")
+    if len(text) > _MOST_CHARACTERS or not text.isascii() or not text.isprintable() or " " in text:
+        raise problems.bad_request(f"{expected}, of at most {_MOST_CHARACTERS} printable ASCII characters; it is not.")
+    scheme, separator, rest = text.partition("://")
+    if not separator or scheme.lower() not in SCHEMES:
+        raise problems.bad_request(f"{expected}; the given one is of another kind.")
+    url = f"{scheme.lower()}://{rest}"
+    try:
+        parts = urlsplit(url)
+        is_whole = bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        is_whole = False
+    if not is_whole or "\\" in url:
+        raise problems.bad_request(f"{expected} that names a host; the given one does not.")
+    return url
+
+
+def check_host(url: str) -> None:
+    """Refuse URLs of this machine and of link-local addresses, where clouds keep credentials; blocks on the name.
+
+    Private networks are allowed: cameras are there. FFmpeg asks for the name again and follows redirects, so that this
+    is no wall against a client that has the token and a server of its own; a firewall is.
+
+    Raises:
+        ProblemError: 400, the host is such a one or unknown.
+    """
+    parts = urlsplit(url)
+    try:
+        found = socket.getaddrinfo(parts.hostname, parts.port or 80, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        raise problems.bad_request("url must name a host that is known, it does not.") from None
+    for *_, address in found:
+        ip = ipaddress.ip_address(str(address[0]).partition("%")[0])
+        ip = getattr(ip, "ipv4_mapped", None) or ip
+        if ip.is_loopback or ip.is_link_local or ip.is_multicast or ip.is_reserved or int(ip) < 2**24:
+            raise problems.bad_request("url must name another machine, it names this one or a reserved address.")

@@ -1,0 +1,380 @@
+"""Sources that the service watches itself: cameras, streams and videos, each read and detected on in its own thread.
+
+Nobody who looks on holds a source back. A follower of results has a bounded line, whose oldest leave when it is full;
+a viewer of the preview gets the newest picture. Pictures are drawn in the pool, once for all viewers, while there are
+any.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Literal
+
+from maskjet.errors import DeviceError, MaskjetError
+from maskjet.media.containers import is_stream
+from maskjet.media.frames import open_source
+from maskjet.media.showing import encode
+from maskjet.serve import problems, v1
+from maskjet.serve.dispatcher import Dispatcher, Image, Options
+from maskjet.serve.following import EVENTS_WAITING, Follower, Latest
+from maskjet.serve.names import check_host, redact, shown_name, split_name
+
+if TYPE_CHECKING:
+    from maskjet.detections import Detections
+    from maskjet.media.frames import Frame
+    from maskjet.media.source import Source
+    from maskjet.serve.service import Service
+
+State = Literal["starting", "running", "waiting", "ended", "failed"]
+_RATE_S = 2.0  # over which frames per second are measured
+_LONGEST_WAIT_S = 30.0  # before a source that broke off is opened again
+_BEHIND_S = 1.0  # of a video's own time, after which it goes on from where it is
+_JOIN_S = 5.0
+_log = logging.getLogger("maskjet.serve")
+
+
+class WatchedSource:
+    """One source: its thread, its facts, and those who look on.
+
+    Args:
+        identity: Its name in paths.
+        what: Path, camera or URL.
+        name: Its name for people, without passwords.
+        dispatcher: The model.
+        options: What is reported.
+        service: Its loop, pool and metrics.
+        is_from_client: Whether a client named it: then its host is checked each time it is opened.
+    """
+
+    def __init__(
+        self,
+        identity: str,
+        what: str,
+        name: str,
+        dispatcher: Dispatcher,
+        options: Options,
+        *,
+        service: Service,
+        is_from_client: bool = False,
+    ) -> None:
+        self.id, self.name = identity, name
+        self._what, self._is_from_client = what, is_from_client
+        self._dispatcher, self._options, self._service = dispatcher, options, service
+        self.state: State = "starting"
+        self.error: str | None = None
+        self.frames = self.dropped = 0
+        self._size_hw: tuple[int, int] | None = None
+        self._times: deque[float] = deque(maxlen=256)
+        self._index = 0  # of the next frame, also after the source was opened again
+        self._is_forgotten = False
+        self._stop = threading.Event()
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.Thread(target=self._run, name=f"maskjet-source-{identity}", daemon=True)
+        self._lock = threading.Lock()  # guards the two below
+        self._arrived: tuple[list[str], tuple[Image, Detections] | None] = ([], None)
+        self._is_told = False
+        self._followers: set[Follower] = set()
+        self._newest: Latest[tuple[Image, Detections]] = Latest()
+        self._pictures: Latest[bytes] = Latest()
+        self._drawing: asyncio.Task[None] | None = None
+        self._viewers = 0
+        self._is_over = False
+
+    def start(self) -> None:
+        """Start reading."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop reading soon; those who look on see the end."""
+        self._stop.set()
+        self._finish()
+
+    def forget(self) -> None:
+        """Stop, and take the counts out of the metrics."""
+        self._is_forgotten = True
+        self.stop()
+        self._remove_counts()
+
+    def _remove_counts(self) -> None:
+        for counter in (self._service.metrics.frames, self._service.metrics.dropped):
+            with suppress(KeyError):
+                counter.remove(self.id)
+
+    def join(self, patience_s: float) -> None:
+        """Wait a bounded time until the thread has ended; blocks."""
+        self._thread.join(patience_s)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Its facts as JSON types."""
+        return {
+            "id": self.id,
+            "name": self.name,
+            "model": self._dispatcher.name,
+            "state": self.state,
+            "error": self.error,
+            "fps": self._fps(),
+            "frames": self.frames,
+            "dropped": self.dropped,
+            "size": None if self._size_hw is None else list(self._size_hw),
+        }
+
+    def _fps(self) -> float:
+        """Frames detected on per second, lately."""
+        now = time.monotonic()
+        recent = [moment for moment in tuple(self._times) if moment > now - _RATE_S]
+        if self.state != "running" or len(recent) < 2:
+            return 0.0
+        return round((len(recent) - 1) / max(recent[-1] - recent[0], 1e-3), 2)
+
+    @contextmanager
+    def followed(self) -> Iterator[Follower]:
+        """Give a reader the results from now on."""
+        follower = Follower()
+        self._followers.add(follower)
+        if self._is_over:
+            follower.finish()
+        try:
+            yield follower
+        finally:
+            self._followers.discard(follower)
+
+    @contextmanager
+    def viewed(self) -> Iterator[Latest[bytes]]:
+        """Give a viewer annotated JPEGs, which are drawn while there is one."""
+        self._viewers += 1
+        if self._drawing is None or self._drawing.done():
+            self._pictures = Latest()
+            self._drawing = asyncio.create_task(self._draw(self._pictures))
+        try:
+            yield self._pictures
+        finally:
+            self._viewers -= 1
+            if not self._viewers:
+                self._drawing.cancel()
+                self._drawing = None
+
+    async def _draw(self, pictures: Latest[bytes]) -> None:
+        number = 0
+        try:
+            while (newest := await self._newest.after(number)) is not None:
+                start = self._loop.time()
+                number, (image, found) = newest
+                pictures.put(await self._service.in_thread(_to_jpeg, image, found))
+                spent_s = self._loop.time() - start
+                await asyncio.sleep(max(0.0, 1 / self._service.settings.preview_fps - spent_s))
+        except Exception:
+            _log.exception("the preview of %s failed", self.name)
+        finally:
+            pictures.finish()
+
+    def _finish(self) -> None:
+        """Tell those who look on that no more comes; in the event loop."""
+        self._deliver()
+        self._is_over = True
+        for follower in self._followers:
+            follower.finish()
+        self._newest.finish()
+
+    def _deliver(self) -> None:
+        """Hand out what the thread has found; in the event loop."""
+        with self._lock:
+            (texts, newest), self._arrived = self._arrived, ([], None)
+            self._is_told = False
+        for follower in self._followers:
+            follower.put(texts)
+        if newest is not None:
+            self._newest.put(newest)
+
+    # In the thread.
+
+    def _run(self) -> None:
+        waits = 0
+        while not self._service.is_warm and self._service.failure is None:
+            if self._stop.wait(0.1):
+                return
+        while not self._stop.is_set():
+            frames, is_endless = self.frames, is_stream(self._what)
+            try:
+                with closing(self._open()) as opened:
+                    is_endless = opened.is_live
+                    self.state, self.error = "running", None
+                    self._play(opened)
+                self.state = "ended"
+            except Exception as error:
+                before, self.error = self.error, self._explain(error)
+                if self.error != before:
+                    _log.warning("source %s broke off: %s", self.name, self.error)
+                is_endless &= isinstance(error, MaskjetError | problems.ProblemError)
+                is_endless &= not isinstance(error, DeviceError)
+                self.state = "failed"
+            if not is_endless or self._stop.is_set():
+                break
+            self.state = "waiting"
+            waits = 1 if self.frames > frames else waits + 1
+            self._stop.wait(min(2.0 ** (waits - 1), _LONGEST_WAIT_S))
+        if self._stop.is_set():
+            self.state = "ended"
+        if self._is_forgotten:
+            self._remove_counts()
+        self._call(self._finish)
+
+    def _open(self) -> Source:
+        if self._is_from_client:
+            check_host(self._what)  # again, as the name may stand for another machine by now
+        return open_source(self._what)
+
+    def _play(self, opened: Source) -> None:
+        """Detect on all frames of an opened source; a video goes no faster than its own time."""
+        first, before, start, start_s = self._index, 0, 0.0, None
+        results = self._dispatcher.model.stream(
+            opened,
+            depth=1,  # each lends a slot of the GPU for as long as the source lives
+            drop_late=opened.is_live and opened.kind == "video",
+            stop=self._stop,
+            **self._options.arguments(),
+        )
+        with closing(results):
+            for frame, found in results:
+                if frame.time_s is not None and not opened.is_live:
+                    late_s = 0.0 if start_s is None else time.monotonic() - start - (frame.time_s - start_s)
+                    if start_s is None or late_s > _BEHIND_S:
+                        start, start_s = time.monotonic(), frame.time_s
+                    elif late_s < 0 and self._stop.wait(-late_s):
+                        return
+                self._index = first + frame.index + 1
+                self._publish(self._index - 1, frame, found)
+                self._count_drops(opened.frames_dropped - before)
+                before = opened.frames_dropped
+
+    def _count_drops(self, count: int) -> None:
+        self.dropped += count
+        self._service.metrics.dropped.labels(self.id).inc(count)
+
+    def _publish(self, index: int, frame: Frame, found: Detections) -> None:
+        self.frames += 1
+        self._size_hw = (frame.image.shape[0], frame.image.shape[1])
+        self._times.append(time.monotonic())
+        self._service.metrics.frames.labels(self.id).inc()
+        text = None
+        if self._followers:
+            event = {"frame": index, "time_s": frame.time_s, "result": v1.to_dict(found, "rle")}
+            text = f"data: {json.dumps(event, allow_nan=False)}\n\n"
+        with self._lock:
+            texts = [*self._arrived[0], text][-EVENTS_WAITING:] if text else self._arrived[0]
+            self._arrived = (texts, (frame.image, found))
+            tells, self._is_told = not self._is_told, True
+        if tells:
+            self._call(self._deliver)
+
+    def _call(self, function: Any) -> None:
+        with suppress(RuntimeError):  # the loop was closed meanwhile
+            self._loop.call_soon_threadsafe(function)
+
+    def _explain(self, error: Exception) -> str:
+        """An error in words for clients, without passwords and paths."""
+        if isinstance(error, DeviceError):
+            self._service.failed(error)
+        if isinstance(error, MaskjetError | problems.ProblemError):
+            return redact(str(error), self._what)
+        return problems.to_problem(error).detail
+
+
+class Sources:
+    """All sources of a service; in the event loop alone.
+
+    Args:
+        service: Its models, settings and metrics.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._by_id: dict[str, WatchedSource] = {}
+        self._ending: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Watch the sources of the settings."""
+        for text in self._service.settings.source:
+            name, what = split_name(text)
+            self.add(what, name=name)
+        self._ending = asyncio.create_task(self._end())
+
+    async def _end(self) -> None:
+        await self._service.ending.wait()
+        for source in self._by_id.values():
+            source.stop()
+
+    async def aclose(self) -> None:
+        """Stop all sources, and wait a bounded time for their threads."""
+        self._service.ending.set()
+        if self._ending is not None:
+            await self._ending
+        deadline = time.monotonic() + _JOIN_S
+        for source in self._by_id.values():
+            await asyncio.to_thread(source.join, max(0.0, deadline - time.monotonic()))
+
+    def all(self) -> list[WatchedSource]:
+        """The sources in the order they were added."""
+        return list(self._by_id.values())
+
+    def get(self, identity: str) -> WatchedSource:
+        """A source by its id.
+
+        Raises:
+            ProblemError: 404, there is none.
+        """
+        if identity not in self._by_id:
+            raise problems.ProblemError(404, "no-such-source", f"source must be one that is watched, got {identity!r}.")
+        return self._by_id[identity]
+
+    def add(
+        self,
+        what: str,
+        *,
+        name: str | None = None,
+        model: str | None = None,
+        options: Options | None = None,
+        is_from_client: bool = False,
+    ) -> WatchedSource:
+        """Watch a source from now on; a client's URL must have been checked.
+
+        Raises:
+            ProblemError: 404, no such model; 429, there are as many sources as there may be.
+            InputError: An option does not fit the model.
+        """
+        if len(self._by_id) >= self._service.settings.sources:
+            raise problems.busy(f"The service watches {len(self._by_id)} sources already; remove one.", retry_s=60)
+        dispatcher = self._service.dispatcher(model)
+        options = options or Options()
+        dispatcher.check(options)
+        name = name or shown_name(what)
+        source = WatchedSource(
+            self._free_id(name), what, name, dispatcher, options, service=self._service, is_from_client=is_from_client
+        )
+        self._by_id[source.id] = source
+        source.start()
+        return source
+
+    def remove(self, identity: str) -> None:
+        """Stop a source and forget it; raises as `get`."""
+        self.get(identity).forget()
+        del self._by_id[identity]
+
+    def _free_id(self, name: str) -> str:
+        slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40] or "source"
+        number, identity = 1, slug
+        while identity in self._by_id:
+            number += 1
+            identity = f"{slug}-{number}"
+        return identity
+
+
+def _to_jpeg(image: Image, found: Detections) -> bytes:
+    return encode(found.draw(image), ".jpg")
