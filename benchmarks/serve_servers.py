@@ -119,7 +119,10 @@ def ceiling(
             "decode_ms": _median_ms(lambda n: decode_image(bodies[n % len(bodies)], "it"), seconds),
             "predict_ms": _median_ms(lambda n: loaded.predict(images[n % len(images)]), seconds),
             "encode_ms": _median_ms(lambda n: json.dumps(found[n % len(found)].as_dict()), seconds / 4),
-            **{"stream_fps": 0.0, "stream_how": "-", "files_fps": 0.0, "files_how": "-"},
+            "stream_fps": 0.0,
+            "stream_how": "-",
+            "files_fps": 0.0,
+            "files_how": "-",
         }
         for sources, depth in _STREAMS[config.resolve_device().type]:
             for name, items in (("stream_fps", images), ("files_fps", [str(file) for file in files])):
