@@ -258,7 +258,6 @@ class _Bench:
         return [
             sum_up(
                 outcomes[server.name],
-                _FLOOR_S if server.name == FLOOR else seconds,
                 server=server.name,
                 size_hw=size_hw,
                 clients=clients,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
+import math
 import sys
 import time
 from collections import Counter
@@ -22,6 +23,7 @@ from typing import Any
 
 _MOST_BODIES = 16  # different answers kept for one image
 _TIMEOUT_S = 60.0  # for one answer
+_PATIENCE_S = 20.0  # for a warm-up, and for a measurement, that a slow server makes longer
 _BOUNDARY = "maskjet-benchmark"
 
 
@@ -42,9 +44,9 @@ class Plan:
     first: int = 0
     """Number of the image that is sent first; each client starts at another one."""
     seconds: float = 1.0
-    """Seconds that are measured."""
+    """Seconds that are measured; longer in a closed loop until there are two answers for each client."""
     warm_up_s: float = 0.3
-    """Seconds before, with the same load."""
+    """Seconds before, with the same load; longer in a closed loop until each client has an answer."""
     rate: float | None = None
     """Requests per second of an open loop; None for a closed one."""
     count: int | None = None
@@ -57,8 +59,8 @@ class Outcome:
 
     latencies_ms: list[float] = field(default_factory=list)
     """Time of each request that was answered with 200 within the measured seconds, in milliseconds."""
-    finished: int = 0
-    """Requests answered with 200 within the measured seconds."""
+    per_second: float = 0.0
+    """Requests answered with 200 per measured second."""
     statuses: Counter[str] = field(default_factory=Counter)
     """All answers by HTTP status, and failures of connections by the exception's name."""
     late_ms: list[float] = field(default_factory=list)
@@ -92,7 +94,7 @@ class Outcome:
         """Add the outcome of another process."""
         self.latencies_ms += other.latencies_ms
         self.late_ms += other.late_ms
-        self.finished += other.finished
+        self.per_second += other.per_second
         self.statuses += other.statuses
         for image, known in other.answers.items():
             mine = self.answers.setdefault(image, {})
@@ -169,23 +171,43 @@ class Load:
         self.plan, self.outcome = plan, Outcome()
         self._requests = [request_bytes(plan, Path(file).read_bytes()) for file in plan.files]
         self._sent = 0
-        self._start = self._end = 0.0
+        self._warm: set[int] = set()  # clients that have an answer
+        self._start = self._end = math.inf
 
     async def run(self) -> Outcome:
         """Send the requests, and wait for their answers."""
-        plan = self.plan
-        self._start = time.perf_counter() + (0.0 if plan.count else plan.warm_up_s)
-        self._end = self._start + (1e9 if plan.count else plan.seconds)
+        plan, begin = self.plan, time.perf_counter()
+        if plan.count is not None:
+            self._start = begin
+        elif plan.rate is not None:
+            self._start, self._end = begin + plan.warm_up_s, begin + plan.warm_up_s + plan.seconds
         connections = [Connection(plan.port) for _ in range(plan.clients)]
         try:
-            if plan.rate is None:
-                await asyncio.gather(*(self._loop(each, number) for number, each in enumerate(connections)))
-            else:
+            if plan.rate is not None:
                 await self._run_open(connections, plan.rate)
+            else:
+                loops = [asyncio.ensure_future(self._loop(each, number)) for number, each in enumerate(connections)]
+                if plan.count is None:
+                    await self._measure(begin)
+                await asyncio.gather(*loops)
         finally:
             for each in connections:
                 each.close()
+        spent = min(self._end, time.perf_counter()) - self._start
+        self.outcome.per_second = len(self.outcome.latencies_ms) / spent
         return self.outcome
+
+    async def _measure(self, begin: float) -> None:
+        """Set the start and the end of a closed loop's measurement, when there are enough answers."""
+        plan = self.plan
+        await self._until(begin + plan.warm_up_s, lambda: len(self._warm) == plan.clients)
+        self._start = time.perf_counter()
+        await self._until(self._start + plan.seconds, lambda: len(self.outcome.latencies_ms) >= 2 * plan.clients)
+        self._end = time.perf_counter()
+
+    async def _until(self, earliest: float, is_enough: Callable[[], bool]) -> None:
+        while (now := time.perf_counter()) < earliest or (not is_enough() and now < earliest + _PATIENCE_S):
+            await asyncio.sleep(min(0.01, max(0.001, earliest - now)))
 
     async def _loop(self, connection: Connection, number: int) -> None:
         plan, image = self.plan, self.plan.first + number
@@ -193,6 +215,7 @@ class Load:
             self._sent += 1
             await self._send(connection, image % len(self._requests), time.perf_counter())
             image += plan.clients
+            self._warm.add(number)
 
     async def _run_open(self, connections: Sequence[Connection], rate: float) -> None:
         due: asyncio.Queue[tuple[int, float] | None] = asyncio.Queue()
@@ -229,7 +252,6 @@ class Load:
         self.outcome.add_answer(image, body)
         # An open loop's by when they were sent, so that slow ones at the end are not left out.
         if self._start <= (now if self.plan.rate is None else since) and (self.plan.rate or now <= self._end):
-            self.outcome.finished += 1
             self.outcome.latencies_ms.append(1000 * (now - since))
 
 

@@ -103,7 +103,6 @@ class ServeCost:
 
 def sum_up(
     outcomes: Sequence[Outcome],
-    seconds: float,
     *,
     server: str,
     size_hw: tuple[int, int],
@@ -116,7 +115,6 @@ def sum_up(
 
     Args:
         outcomes: One for each run.
-        seconds: Measured seconds of each run.
         server: Name of the server.
         size_hw: Size of the images.
         clients: Connections.
@@ -137,7 +135,7 @@ def sum_up(
         size_hw=size_hw,
         clients=clients,
         rate=rate,
-        per_second=median(each.finished / seconds for each in outcomes),
+        per_second=median(each.per_second for each in outcomes),
         p50_ms=median(statistics.median(each) for each in times),
         p95_ms=median(percentile(each, 0.95) for each in times),
         p99_ms=median(percentile(each, 0.99) for each in times),
