@@ -28,7 +28,7 @@ from maskjet.cli.options import ModelOption, WeightsOption, print_result, with_c
 from maskjet.config import EngineConfig
 
 PortOption = Annotated[int, typer.Option(help="Port on 127.0.0.1.")]
-_STREAMS = {"cpu": ((1, 2),), "cuda": ((1, 4), (8, 3), (16, 3))}  # (sources, batches in flight)
+_STREAMS = {"cpu": ((1, 2),), "cuda": ((1, 4), (8, 3))}  # (sources, batches in flight)
 _TIMED = 20  # calls, at least, for a median
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
