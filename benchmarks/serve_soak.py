@@ -328,10 +328,9 @@ def soak(
         with serving(chosen, engine, "--body-s", str(_BODY_S), "--header-s", str(_BODY_S)) as server:
             sampler = _Sampler(server.pid)
             sampler.start()
-            good, bad, probe = _let_loose(server, files, clients, seconds)
+            good, bad, probe = _let_loose(server, files, clients, seconds, sampler)
             inside = [line for line in _metrics(server.port) if "loop" in line and not line.startswith("#")]
             load = round(os.getloadavg()[0], 2)
-            sampler.stop()
     statuses: Counter[str] = Counter()
     for outcome in good.values():
         statuses += outcome.statuses
@@ -353,7 +352,9 @@ def soak(
     )
 
 
-def _let_loose(server: Any, files: Any, clients: int, seconds: float) -> tuple[dict[Any, Any], Any, list[float]]:
+def _let_loose(
+    server: Any, files: Any, clients: int, seconds: float, sampler: _Sampler
+) -> tuple[dict[Any, Any], Any, list[float]]:
     """Run the good and the bad clients and the probe, each kind in a process of its own."""
     from benchmarks.serve_load import Outcome
 
@@ -370,7 +371,9 @@ def _let_loose(server: Any, files: Any, clients: int, seconds: float) -> tuple[d
     ]
     for child in children:
         child.start()
-    small, large, bad, probe = (result.get(timeout=seconds + 3 * _ANSWER_S) for result in results)
+    probe = results[-1].get(timeout=seconds + 3 * _ANSWER_S)
+    sampler.stop()  # before the clients have gone
+    small, large, bad = (result.get(timeout=3 * _ANSWER_S) for result in results[:-1])
     for child in children:
         child.join()
     good = {size: Outcome.from_dict(each) for size, each in zip(_SIZES_HW, (small, large), strict=True)}
