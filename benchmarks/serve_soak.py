@@ -1,0 +1,407 @@
+"""Load `maskjet serve` fully, among clients that break off, send garbage, stall or ask for the moon.
+
+    python -m benchmarks.serve_soak --seconds 1200 --out benchmarks/results/serve_soak_cpu.json
+
+Each client that waits for an answer must get one, and each image that is answered with 200 the result of `predict`. The
+service's memory and descriptors are sampled; a light probe of /health/live, from a process of its own, bounds how long
+the event loop was blocked from above: its time includes the way through two loaded processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import random
+import statistics
+import struct
+import threading
+import time
+import zlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
+
+import typer
+
+from benchmarks.command import ReportOption, start
+from benchmarks.serve import draw_images, engine_arguments, plant, serving
+from benchmarks.serve_load import Connection, Plan, parse_head, run_here
+from benchmarks.serve_processes import run_ceiling
+from benchmarks.serve_report import Agreement, agree
+from maskjet.cli.options import ModelOption, WeightsOption, print_result, with_config
+from maskjet.config import EngineConfig
+from maskjet.files import write_json
+from maskjet.parity.machine import describe_machine
+from maskjet.timing import percentile
+
+_SIZES_HW = ((176, 312), (720, 1280))
+_ANSWER_S = 60.0
+_PAUSE_S = 0.05  # of a bad client between its requests
+_PROBE_S = 0.02
+_SAMPLE_S = 0.5
+_BODY_S = 3.0  # of the service, so that stalled requests end
+_HEAD = "POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/jpeg\r\n"
+
+
+@dataclass(frozen=True)
+class Trend:
+    """How a number of the service went over the second half of the soak."""
+
+    start: float
+    """Median of its first tenth."""
+    end: float
+    """Median of its last tenth."""
+    most: float
+    """Largest value of the whole soak."""
+    per_minute: float
+    """Slope of a straight line through the second half."""
+
+
+def trend(times_s: Sequence[float], values: Sequence[float]) -> Trend:
+    """Sum up samples of the whole soak; slope and ends are those of the second half.
+
+    Args:
+        times_s: When each was taken, in seconds, ascending; at least two.
+        values: The samples.
+    """
+    half = len(values) // 2
+    times, late = times_s[half:], values[half:]
+    tenth = max(1, len(late) // 10)
+    mean_time, mean = statistics.fmean(times), statistics.fmean(late)
+    spread = sum((time_s - mean_time) ** 2 for time_s in times)
+    shared = sum((time_s - mean_time) * (value - mean) for time_s, value in zip(times, late, strict=True))
+    slope = 60 * shared / spread if spread else 0.0
+    return Trend(statistics.median(late[:tenth]), statistics.median(late[-tenth:]), max(values), slope)
+
+
+# What bad clients send. Each returns the request, and whether it waits for an answer.
+
+
+def _half(rng: random.Random, images: Sequence[bytes]) -> tuple[bytes, bool]:
+    request = _post(rng.choice(images))
+    return request[: rng.randrange(1, len(request))], False
+
+
+def _unread(rng: random.Random, images: Sequence[bytes]) -> tuple[bytes, bool]:
+    return _post(rng.choice(images)), False
+
+
+def _noise(rng: random.Random, _: Sequence[bytes]) -> tuple[bytes, bool]:
+    return _post(rng.randbytes(rng.randrange(1, 50_000))), True
+
+
+def _damaged(rng: random.Random, images: Sequence[bytes]) -> tuple[bytes, bool]:
+    data = bytearray(rng.choice(images))
+    for _ in range(20):
+        data[rng.randrange(len(data))] = rng.randrange(256)
+    return _post(bytes(data[: rng.randrange(len(data) // 2, len(data))])), True
+
+
+def _no_http(rng: random.Random, _: Sequence[bytes]) -> tuple[bytes, bool]:
+    return b"\x16\x03\x01" + rng.randbytes(200) + b"\r\n\r\n", True
+
+
+def _bad_form(rng: random.Random, images: Sequence[bytes]) -> tuple[bytes, bool]:
+    body = b'--a\r\nContent-Disposition: form-data; name="x"\r\n\r\n' + rng.choice(images)[:100]
+    return _post(body, "multipart/form-data; boundary=a"), True
+
+
+def _stall_in_headers(rng: random.Random, _: Sequence[bytes]) -> tuple[bytes, bool]:
+    return _HEAD[: rng.randrange(10, len(_HEAD))].encode(), True
+
+
+def _stall_in_body(rng: random.Random, images: Sequence[bytes]) -> tuple[bytes, bool]:
+    request = _post(rng.choice(images))
+    return request[: len(request) // 2], True
+
+
+def _huge_body(*_: object) -> tuple[bytes, bool]:
+    return f"{_HEAD}Content-Length: {10**12}\r\n\r\n".encode() + b"x" * 1000, True
+
+
+def _huge_image(*_: object) -> tuple[bytes, bool]:
+    header = struct.pack(">IIBBBBB", 50_000, 50_000, 1, 0, 0, 0, 0)
+    chunk = struct.pack(">I", len(header)) + b"IHDR" + header + struct.pack(">I", zlib.crc32(b"IHDR" + header))
+    return _post(b"\x89PNG\r\n\x1a\n" + chunk + b"\0" * 30_000), True
+
+
+def _huge_wish(rng: random.Random, images: Sequence[bytes]) -> tuple[bytes, bool]:
+    query = rng.choice(
+        ("max_detections=999999999", "threshold=nan", "model=../../etc/passwd", f"classes={'a,' * 9000}")
+    )
+    return _post(rng.choice(images)).replace(b"/v1/predict", f"/v1/predict?{query}".encode(), 1), True
+
+
+def _huge_headers(*_: object) -> tuple[bytes, bool]:
+    return (_HEAD + "X: " + "y" * 100_000).encode(), True
+
+
+def _post(body: bytes, kind: str = "image/jpeg") -> bytes:
+    head = _HEAD.replace("image/jpeg", kind)
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+BAD: dict[str, Callable[[random.Random, Sequence[bytes]], tuple[bytes, bool]]] = {
+    "breaks off in the request": _half,
+    "breaks off before the answer": _unread,
+    "noise for an image": _noise,
+    "a damaged image": _damaged,
+    "no HTTP": _no_http,
+    "half a form": _bad_form,
+    "stalls in the headers": _stall_in_headers,
+    "stalls in the body": _stall_in_body,
+    "a body of 10^12 bytes": _huge_body,
+    "50,000 × 50,000 pixels": _huge_image,
+    "wishes out of range": _huge_wish,
+    "100 kB of headers": _huge_headers,
+}
+"""Bad clients by name."""
+
+
+class _BadClients:
+    """One client of each bad kind, again and again; those that wait count the answers.
+
+    Args:
+        port: The service's.
+        files: Images.
+        seconds: How long.
+    """
+
+    def __init__(self, port: int, files: Sequence[str], seconds: float) -> None:
+        self._port, self._end = port, time.perf_counter() + seconds
+        self._images = [Path(file).read_bytes() for file in files]
+        self.counts: dict[str, Counter[str]] = {name: Counter() for name in BAD}
+
+    async def run(self) -> None:
+        """Let all of them loose."""
+        await asyncio.gather(*(self._misbehave(name, seed) for seed, name in enumerate(BAD)))
+
+    async def _misbehave(self, name: str, seed: int) -> None:
+        rng = random.Random(seed)
+        while time.perf_counter() < self._end:
+            request, waits = BAD[name](rng, self._images)
+            self.counts[name][await self._send(request, waits=waits, rng=rng)] += 1
+            await asyncio.sleep(_PAUSE_S)
+
+    async def _send(self, request: bytes, *, waits: bool, rng: random.Random) -> str:
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+                try:
+                    writer.write(request)
+                    if not waits:
+                        await asyncio.sleep(rng.random() * 0.3)
+                        return "gone"
+                    return str(parse_head(await reader.readuntil(b"\r\n\r\n"))[0])
+                finally:
+                    writer.close()
+        except (OSError, EOFError, TimeoutError) as error:
+            return type(error).__name__ if waits else "gone"
+
+
+def _run_bad(port: int, files: Sequence[str], seconds: float, result: Any) -> None:
+    clients = _BadClients(port, files, seconds)
+    asyncio.run(clients.run())
+    result.put({name: dict(counts) for name, counts in clients.counts.items()})
+
+
+def _run_good(plan: Plan, result: Any) -> None:
+    result.put(run_here(plan).as_dict())
+
+
+def _run_probe(port: int, seconds: float, result: Any) -> None:
+    async def run() -> list[float]:
+        connection, times = Connection(port), []
+        request = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        end = time.perf_counter() + seconds
+        while (begin := time.perf_counter()) < end:
+            await connection.ask(request)
+            times.append(1000 * (time.perf_counter() - begin))
+            await asyncio.sleep(_PROBE_S)
+        return times
+
+    result.put(asyncio.run(run()))
+
+
+class _Sampler(threading.Thread):
+    """Samples a process's memory and descriptors.
+
+    Args:
+        pid: Its number.
+    """
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(daemon=True)
+        self._pid, self._stopped = pid, threading.Event()
+        self.times_s: list[float] = []
+        self.rss_mib: list[float] = []
+        self.descriptors: list[float] = []
+
+    def run(self) -> None:
+        """Sample until stopped."""
+        while not self._stopped.wait(_SAMPLE_S):
+            pages = int(Path(f"/proc/{self._pid}/statm").read_text().split()[1])
+            self.descriptors.append(len(os.listdir(f"/proc/{self._pid}/fd")))  # noqa: PTH208
+            self.rss_mib.append(pages * os.sysconf("SC_PAGE_SIZE") / 2**20)
+            self.times_s.append(time.monotonic())
+
+    def stop(self) -> None:
+        """End the sampling."""
+        self._stopped.set()
+        self.join()
+
+
+@dataclass(frozen=True)
+class Soak:
+    """What a soak has shown."""
+
+    machine: Any
+    """The machine and its versions."""
+    seconds: float
+    """How long it took."""
+    clients: int
+    """Good clients, beside the bad ones."""
+    statuses: dict[str, int]
+    """Answers to good clients by status; a name is an exception for lack of an answer."""
+    agreement: dict[str, Agreement]
+    """How the results compare with `predict`'s, by size."""
+    bad: dict[str, dict[str, int]]
+    """What became of each kind of bad request."""
+    unanswered: int
+    """Requests whose client waited in vain."""
+    failures: int
+    """Requests answered with 500."""
+    rss_mib: Trend
+    """Memory of the service."""
+    descriptors: Trend
+    """Open descriptors of the service."""
+    probe_ms: dict[str, float]
+    """Percentiles of the time of /health/live under load."""
+    inside: list[str]
+    """Lines of /metrics that tell of the event loop."""
+    load: float
+    """Load average of the machine's last minute."""
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.seconds:.0f} s, {self.clients} clients: {self.statuses}, {self.unanswered} without an answer, "
+            f"{self.failures} × 500; load {self.load}",
+        ]
+        lines += [f"{name}: {each}" for name, each in self.agreement.items()]
+        lines += [f"bad: {name}: {counts}" for name, counts in self.bad.items()]
+        for name, each in (("RSS, MiB", self.rss_mib), ("descriptors", self.descriptors)):
+            lines.append(
+                f"{name}: {each.start:.1f} to {each.end:.1f}, {each.per_minute:+.2f}/min, most {each.most:.1f}"
+            )
+        lines.append(f"/health/live, ms: {', '.join(f'{name} {value:.1f}' for name, value in self.probe_ms.items())}")
+        return "\n".join([*lines, *self.inside])
+
+
+def soak(
+    seconds: float,
+    *,
+    model: str = "demo",
+    weights: Path | None = None,
+    clients: int = 16,
+    config: EngineConfig | None = None,
+) -> Soak:
+    """Run the service under load.
+
+    Args:
+        seconds: How long.
+        model: A model of `maskjet.load`, or a named size, which gets random weights.
+        weights: Its weights file.
+        clients: Good clients, half of them for each size.
+        config: Device, precision and engine; None for the defaults.
+    """
+    machine, config = describe_machine(), config or EngineConfig()
+    with TemporaryDirectory() as text:
+        folder = Path(text)
+        files = {size_hw: draw_images(folder, size_hw) for size_hw in _SIZES_HW}
+        chosen = plant(model, weights, files[_SIZES_HW[0]], folder)
+        engine = engine_arguments(config)
+        expected = {size: run_ceiling(files[size], [*chosen, *engine], 0.5)["expected"] for size in _SIZES_HW}
+        with serving(chosen, engine, "--body-s", str(_BODY_S), "--header-s", str(_BODY_S)) as server:
+            sampler = _Sampler(server.pid)
+            sampler.start()
+            good, bad, probe = _let_loose(server, files, clients, seconds, sampler)
+            inside = [line for line in _metrics(server.port) if "loop" in line and not line.startswith("#")]
+            load = round(os.getloadavg()[0], 2)
+    statuses: Counter[str] = Counter()
+    for outcome in good.values():
+        statuses += outcome.statuses
+    answers = [*statuses.items(), *(item for counts in bad.values() for item in counts.items())]
+    return Soak(
+        machine,
+        seconds,
+        clients,
+        dict(statuses),
+        {f"{w}×{h}": agree(good[h, w], expected[h, w]) for h, w in _SIZES_HW},
+        bad,
+        sum(times for status, times in answers if not status.isdigit() and status != "gone"),
+        sum(times for status, times in answers if status == "500"),
+        trend(sampler.times_s, sampler.rss_mib),
+        trend(sampler.times_s, sampler.descriptors),
+        {"p50": statistics.median(probe), "p99": percentile(probe, 0.99), "most": max(probe)},
+        inside,
+        load,
+    )
+
+
+def _let_loose(
+    server: Any, files: Any, clients: int, seconds: float, sampler: _Sampler
+) -> tuple[dict[Any, Any], Any, list[float]]:
+    """Run the good and the bad clients and the probe, each kind in a process of its own."""
+    from benchmarks.serve_load import Outcome
+
+    spawn = multiprocessing.get_context("spawn")
+    names = {size_hw: [str(file) for file in files[size_hw]] for size_hw in _SIZES_HW}
+    work: list[tuple[Any, tuple[Any, ...]]] = [
+        (_run_good, (server.plan(names[size_hw], clients=clients // 2, seconds=seconds),)) for size_hw in _SIZES_HW
+    ]
+    work += [(_run_bad, (server.port, names[_SIZES_HW[0]], seconds)), (_run_probe, (server.port, seconds))]
+    results = [spawn.Queue() for _ in work]
+    children = [
+        spawn.Process(target=function, args=(*arguments, result), daemon=True)
+        for (function, arguments), result in zip(work, results, strict=True)
+    ]
+    for child in children:
+        child.start()
+    probe = results[-1].get(timeout=seconds + 3 * _ANSWER_S)
+    sampler.stop()  # before the clients have gone
+    small, large, bad = (result.get(timeout=3 * _ANSWER_S) for result in results[:-1])
+    for child in children:
+        child.join()
+    good = {size: Outcome.from_dict(each) for size, each in zip(_SIZES_HW, (small, large), strict=True)}
+    return good, bad, probe
+
+
+def _metrics(port: int) -> list[str]:
+    """The lines of /metrics."""
+    request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    return asyncio.run(Connection(port).ask(request))[1].decode().splitlines()
+
+
+@with_config("device", "precision", "engine", "compile")
+def main(
+    *,
+    seconds: Annotated[float, typer.Option(help="How long.")] = 180.0,
+    clients: Annotated[int, typer.Option(help="Good clients, half of them for each size.")] = 16,
+    model: ModelOption = "demo",
+    weights: WeightsOption = None,
+    out: ReportOption = None,
+    config: EngineConfig,
+) -> None:
+    """Load maskjet serve fully, among clients that misbehave."""
+    found = soak(seconds, model=model, weights=weights, clients=clients, config=config)
+    if out is not None:
+        write_json(out, asdict(found))
+    print_result(found, to_stdout=True)
+
+
+if __name__ == "__main__":
+    start(main)
