@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import signal
 
 # Threads of OpenMP spin for a while after their work, which keeps the cores from other tests and from programs that
 # tests start. To be set before PyTorch loads OpenMP.
@@ -12,6 +13,10 @@ import torch
 
 from maskjet.ops import RECORDS
 from tests.interpreter import speed_up_interpreter
+
+# In the background of a shell Ctrl-C is ignored, also by the programs that tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Without a GPU kernels are interpreted, which is decided where they are defined. It takes seconds where the others take
 # milliseconds, so that only the tests of the ops ask for it.
