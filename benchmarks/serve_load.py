@@ -265,4 +265,4 @@ def run_here(plan: Plan) -> Outcome:
 
 
 if __name__ == "__main__":
-    json.dump(run_here(Plan(**json.load(sys.stdin))).as_dict(), sys.stdout)
+    sys.stdout.write(json.dumps(run_here(Plan(**json.load(sys.stdin))).as_dict(), allow_nan=False))

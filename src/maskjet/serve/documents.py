@@ -90,6 +90,7 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
     403: _problem("The request comes from another site's page."),
     500: _problem("The service failed; the log has the cause."),
     503: _problem("The service ends or has failed, or has too many connections."),
+    "4XX": _problem("The request is not as above."),  # without it FastAPI documents an answer of its own
 }
 """Status code to the errors that every route may answer with."""
 PREDICT: dict[int | str, dict[str, Any]] = {
