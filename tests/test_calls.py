@@ -2,7 +2,6 @@
 
 import gc
 import re
-import threading
 import weakref
 
 import numpy as np
@@ -18,6 +17,7 @@ from maskjet.model import Model
 from tests.networks.test_network import tiny_network
 from tests.networks.torchvision.detectors import detector
 from tests.test_model import assert_equal, image
+from tests.threads import run_at_once
 
 
 @pytest.fixture(scope="module")
@@ -132,12 +132,7 @@ class TestChoices:
                 if found.rle != expected[threshold].rle:
                     wrong.append(threshold)
 
-        threads = [threading.Thread(target=work, args=[threshold]) for threshold in thresholds]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-            assert not thread.is_alive()
+        run_at_once(work, thresholds)
         assert wrong == []
 
     def test_only_other_values_are_copied(self, network, monkeypatch):

@@ -22,6 +22,7 @@ from maskjet.errors import DeviceError, InputError, SourceError, UnsupportedErro
 from maskjet.model import Model
 from tests.networks.test_network import TINY, tiny_network
 from tests.test_model import assert_equal
+from tests.threads import run_at_once
 
 
 class FakeSlot:
@@ -382,12 +383,7 @@ def test_threads_share_a_model(model):
             if found.rle != expected[order[frame.index]]:
                 wrong.append(order[frame.index])
 
-    threads = [threading.Thread(target=work, args=[seed]) for seed in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
+    run_at_once(work, range(3))
     assert wrong == []
 
 

@@ -4,7 +4,6 @@ import copy
 import random
 import subprocess
 import sys
-import threading
 import tracemalloc
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from maskjet.errors import InputError
 from maskjet.model import Model
 from maskjet.networks.rfdetr import RFDETR
 from tests.networks.test_network import TINY, tiny_network
+from tests.threads import run_at_once
 
 pytestmark = pytest.mark.gpu
 
@@ -200,25 +200,15 @@ def test_streams_and_calls_side_by_side_keep_their_own_choices(depth):
         assert_same(graph.predict(images[other], **CHOICES[other]), expected[other][other])
     for stream in streams.values():
         stream.close()
-    wrong = []
 
     def work(number):
-        try:
-            for frame, found in graph.stream((images[n % 6] for n in range(120)), depth=depth, **CHOICES[number]):
-                assert_same(found, expected[number][frame.index % 6])
-                if frame.index % 10 == 0:  # from a slot that another choice may have had
-                    other = (number + 1) % 6
-                    assert_same(graph.predict(images[0], **CHOICES[other]), expected[other][0])
-        except BaseException as error:
-            wrong.append(error)
+        for frame, found in graph.stream((images[n % 6] for n in range(120)), depth=depth, **CHOICES[number]):
+            assert_same(found, expected[number][frame.index % 6])
+            if frame.index % 10 == 0:  # from a slot that another choice may have had
+                other = (number + 1) % 6
+                assert_same(graph.predict(images[0], **CHOICES[other]), expected[other][0])
 
-    threads = [threading.Thread(target=work, args=[number]) for number in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-        assert not thread.is_alive()
-    assert wrong == []
+    run_at_once(work, range(3))
 
 
 def test_a_call_does_not_change_frames_in_flight():
@@ -313,22 +303,12 @@ def test_threads_capture_and_replay_at_the_same_time():
     graph = model()
     jobs = [image(40 + 4 * number, 60, number) for number in range(6)]
     expected = [graph.predict(one) for one in jobs]
-    wrong = []
 
     def work(seed):
         for number in random.Random(seed).choices(range(len(jobs)), k=60):
-            try:
-                assert_same(graph.predict(jobs[number]), expected[number])
-            except BaseException as error:
-                wrong.append(error)
+            assert_same(graph.predict(jobs[number]), expected[number])
 
-    threads = [threading.Thread(target=work, args=[seed]) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-        assert not thread.is_alive()
-    assert wrong == []
+    run_at_once(work, range(4))
 
 
 def test_ten_thousand_frames_with_random_stops():

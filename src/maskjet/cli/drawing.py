@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from maskjet.cli.options import completing
+from maskjet.cli.options import completing, with_options
 
 if TYPE_CHECKING:
     from maskjet.media.drawing import DrawStyle
@@ -34,24 +34,14 @@ def with_style(command: Callable[..., None]) -> Callable[..., None]:
 
     The command gets a function that makes the style, as its class takes long to import.
     """
-
-    @functools.wraps(command)
-    def with_options(**arguments: Any) -> None:
-        given = {name: value for name in FIELDS if (value := arguments.pop(name)) is not None}
-        command(style=functools.partial(_make_style, given), **arguments)
-
-    signature = inspect.signature(command, eval_str=True)
-    parameters: list[inspect.Parameter] = []
-    for parameter in signature.parameters.values():
-        parameters += map(_option, FIELDS) if parameter.name == "style" else [parameter]
-    with_options.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    return with_options
+    options = {name: _option(name) for name in FIELDS}
+    return with_options(command, "style", options, lambda given: functools.partial(_make_style, given))
 
 
 def _make_style(given: dict[str, Any]) -> DrawStyle:
     from maskjet.media.drawing import DrawStyle
 
-    return DrawStyle(**given)
+    return DrawStyle(**{name: value for name, value in given.items() if value is not None})
 
 
 def _option(name: str) -> inspect.Parameter:

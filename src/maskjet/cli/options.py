@@ -7,7 +7,7 @@ import inspect
 import json
 import logging
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -53,21 +53,36 @@ def with_config(*names: str) -> Callable[[Callable[..., None]], Callable[..., No
     Help, choices and type come from the field. An option that is not given leaves the choice to MASKJET_* variables and
     the field's default.
     """
+    options = {name: _option(name) for name in names}
+    return lambda command: with_options(command, "config", options, lambda given: EngineConfig.from_env(**given))
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(command)
-        def with_options(**arguments: Any) -> None:
-            choices = {name: arguments.pop(name) for name in names}
-            command(config=EngineConfig.from_env(**choices), **arguments)
 
-        signature = inspect.signature(command, eval_str=True)
-        parameters: list[inspect.Parameter] = []
-        for parameter in signature.parameters.values():
-            parameters += map(_option, names) if parameter.name == "config" else [parameter]
-        with_options.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-        return with_options
+def with_options(
+    command: Callable[..., None],
+    name: str,
+    options: Mapping[str, inspect.Parameter],
+    make: Callable[[dict[str, Any]], Any],
+) -> Callable[..., None]:
+    """Give a command options in place of one of its parameters.
 
-    return decorate
+    Args:
+        command: The command.
+        name: Name of the parameter.
+        options: The options by name.
+        make: Makes the parameter's value of the options' values by name.
+    """
+
+    @functools.wraps(command)
+    def run(**arguments: Any) -> None:
+        given = {option: arguments.pop(option) for option in options}
+        command(**{name: make(given)}, **arguments)
+
+    signature = inspect.signature(command, eval_str=True)
+    parameters: list[inspect.Parameter] = []
+    for parameter in signature.parameters.values():
+        parameters += options.values() if parameter.name == name else [parameter]
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return run
 
 
 def _option(name: str) -> inspect.Parameter:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import os
 import types
@@ -15,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from maskjet.cli.choosing import load_model
-from maskjet.cli.options import WeightsOption, print_result, with_config
+from maskjet.cli.options import WeightsOption, print_result, with_config, with_options
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError
 from maskjet.serve import check_extra
@@ -34,22 +33,16 @@ _TOKEN = "MASKJET_TOKEN"
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command one option per field of `Settings`, in place of its parameter `settings`."""
+    return with_options(command, "settings", {name: _option(name) for name in NAMES}, _make_settings)
 
-    @functools.wraps(command)
-    def with_options(**arguments: Any) -> None:
-        chosen = {name: value for name in NAMES if (value := arguments.pop(name)) is not None}
-        if "token" not in chosen and os.environ.get(_TOKEN):
-            chosen["token"] = os.environ[_TOKEN]
-        if "source" in chosen:
-            chosen["source"] = tuple(chosen["source"])
-        command(settings=Settings(**chosen), **arguments)
 
-    signature = inspect.signature(command, eval_str=True)
-    parameters: list[inspect.Parameter] = []
-    for parameter in signature.parameters.values():
-        parameters += map(_option, NAMES) if parameter.name == "settings" else [parameter]
-    with_options.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    return with_options
+def _make_settings(given: dict[str, Any]) -> Settings:
+    chosen = {name: value for name, value in given.items() if value is not None}
+    if "token" not in chosen and os.environ.get(_TOKEN):
+        chosen["token"] = os.environ[_TOKEN]
+    if "source" in chosen:
+        chosen["source"] = tuple(chosen["source"])
+    return Settings(**chosen)
 
 
 def _option(name: str) -> inspect.Parameter:

@@ -16,16 +16,26 @@ from maskjet.files import replacing
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 """Suffixes of the pictures that `write` writes."""
+_JPEG_QUALITY = 92
 _ADVICE = 'save("found.jpg") writes the picture.'
 
 
-def encode(pixels: NDArray[np.uint8], suffix: str) -> bytes:
-    """Encode uint8 [H, W, 3] RGB as a picture file.
+def encode(pixels: NDArray[np.uint8], suffix: str, quality: int | None = None) -> bytes:
+    """Encode a picture.
+
+    Args:
+        pixels: uint8 [H, W, 3], RGB.
+        suffix: Suffix of the format's files, in lower case.
+        quality: 1 to 100, for .jpg and .webp; None is 92 for .jpg, and a .webp without loss.
 
     Raises:
         OutputError: The format can't hold a picture of this size.
     """
-    options = [cv2.IMWRITE_JPEG_QUALITY, 92] if suffix in (".jpg", ".jpeg") else []
+    options = []
+    if suffix in (".jpg", ".jpeg"):
+        options = [cv2.IMWRITE_JPEG_QUALITY, quality or _JPEG_QUALITY]
+    elif suffix == ".webp" and quality is not None:
+        options = [cv2.IMWRITE_WEBP_QUALITY, quality]
     message = f"path must be of a format that holds {pixels.shape[1]}×{pixels.shape[0]} pixels, got {suffix}"
     with border(OutputError, message):
         is_done, data = cv2.imencode(suffix, cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR), options)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+LEGACY = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20"
+"""First bytes of what PyTorch before 1.6 wrote."""
 _CHECKPOINT = "pass the checkpoint that training saved"
 _EXPORTED = "pass the checkpoint that it was exported from"
 _AGAIN = "fetch it again"
@@ -16,7 +18,7 @@ _SIGNATURES: Sequence[tuple[int, bytes, str, str]] = (
         "a Git LFS pointer and not the file itself",
         "run git lfs pull where it was cloned",
     ),
-    (0, b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20", "of PyTorch before 1.6", "load and save it with a newer PyTorch"),
+    (0, LEGACY, "of PyTorch before 1.6", "load and save it with a newer PyTorch"),
     (0, b"\x89HDF\r\n\x1a\n", "an HDF5 file, perhaps of Keras", _CHECKPOINT),
     (4, b"TFL3", "a TFLite model", _EXPORTED),
     (4, b"ET12", "an ExecuTorch program", _EXPORTED),

@@ -16,9 +16,9 @@ import torch
 
 from maskjet import limits
 from maskjet.errors import CheckpointError, border
+from maskjet.networks.foreign_files import LEGACY
 from maskjet.spec import shown
 
-_MAGIC = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20"
 _MAX_PICKLE_BYTES = 2**22  # of all pickles; those of torchvision's largest detector have 0.1 MB
 _PICKLES = 5
 _BYTES = {
@@ -32,7 +32,7 @@ _BYTES = {
 def is_legacy(path: Path) -> bool:
     """Whether PyTorch before 1.6 wrote a file."""
     with path.open("rb") as file:
-        return file.read(len(_MAGIC)) == _MAGIC
+        return file.read(len(LEGACY)) == LEGACY
 
 
 def open_legacy(path: Path) -> dict[Any, Any]:

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from maskjet import coco_rle
 from maskjet.detections import Detections
+from maskjet.media.showing import encode
 from maskjet.parity.check import severity
 from maskjet.parity.pair import Difference, box_iou, compare
-from maskjet.parity.pictures import FRAMED, ONLY_ACTUAL, ONLY_EXPECTED, Found, Image, cover, encode
+from maskjet.parity.pictures import FRAMED, ONLY_ACTUAL, ONLY_EXPECTED, Found, Image, cover
 
 PICTURES_BYTES = 690_000
 """Most bytes of all pictures of a page; base64 makes them 920 kB, which leaves 80 kB of a megabyte for text."""

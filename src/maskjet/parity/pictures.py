@@ -15,6 +15,7 @@ from maskjet.detections import Detections
 from maskjet.errors import InputError
 from maskjet.files import replacing
 from maskjet.media.drawing import draw
+from maskjet.media.showing import encode
 from maskjet.parity.check import ChangedImage, CheckReport
 from maskjet.parity.dump import Dump
 from maskjet.parity.images import Images, digest, streets_from
@@ -85,13 +86,6 @@ def write_worst(
         with replacing(written[-1], "folder") as part:
             part.write(encode(picture, ".png"))
     return written
-
-
-def encode(picture: Image, suffix: str, quality: int | None = None) -> bytes:
-    """Encode a picture, RGB, as the bytes of an image file; `quality`, 1 to 100, is for .webp only."""
-    options = [] if quality is None else [cv2.IMWRITE_WEBP_QUALITY, quality]
-    _, data = cv2.imencode(suffix, cv2.cvtColor(picture, cv2.COLOR_RGB2BGR), options)
-    return data.tobytes()
 
 
 def draw_pair(found: Found, names: tuple[str, str]) -> Image:

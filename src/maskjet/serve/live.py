@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 
-from maskjet.errors import MaskjetError, suggest
+from maskjet.errors import MaskjetError
 from maskjet.serve import bodies, problems, v1
 from maskjet.serve.dispatcher import Dispatcher, Options
 from maskjet.serve.service import Service
@@ -37,7 +37,6 @@ when there are too many WebSockets.
 _DEPTH = 2  # as many as a model has lanes
 _BURST_S = 2.0  # seconds of frames that may come at once, after the network was held up
 _SUBPROTOCOL = "maskjet"
-_PARAMETERS = ("threshold", "classes", "max_detections", "masks", "model")
 _SOURCE = "stream"  # label of the metrics
 
 
@@ -113,11 +112,7 @@ def _parse(websocket: WebSocket, service: Service) -> _Query:
     """The query's parameters; raises _CloseError if they are invalid."""
     given = websocket.query_params
     try:
-        for name in given:
-            if name not in _PARAMETERS:
-                raise problems.bad_request(
-                    f"The query must have parameters that it knows, got {name!r}{suggest(name, _PARAMETERS)}"
-                )
+        v1.check_query(given)
         masks = given.get("masks", "rle")
         if masks not in get_args(v1.Masks):
             raise problems.bad_request(f"masks must be one of {', '.join(get_args(v1.Masks))}, got {masks!r}.")

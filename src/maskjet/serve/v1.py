@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -28,6 +28,7 @@ Kind = Literal["application/json", "image/jpeg", "image/png"]
 
 router = APIRouter(tags=["maskjet"])
 _KINDS: tuple[Kind, ...] = ("application/json", "image/jpeg", "image/png")
+_PARAMETERS = ("threshold", "classes", "max_detections", "masks", "model")
 _SUFFIXES: Mapping[str, str] = {"image/jpeg": ".jpg", "image/png": ".png"}
 
 
@@ -51,12 +52,7 @@ async def predict(
     """Detect on the images of the body. Images that come while the model is busy share a batch."""
     service: Service = request.app.state.service
     deadline = asyncio.get_running_loop().time() + service.settings.deadline_s
-    known = ("threshold", "classes", "max_detections", "masks", "model")
-    for name in request.query_params:
-        if name not in known:
-            raise problems.bad_request(
-                f"The query must have parameters that it knows, got {name!r}{suggest(name, known)}"
-            )
+    check_query(request.query_params)
     dispatcher = service.dispatcher(model)
     options = Options(parse_threshold(threshold), parse_classes(classes), max_detections)
     dispatcher.check(options)
@@ -107,6 +103,19 @@ class _Prediction:
 
 def _is_form(content_type: str) -> bool:
     return content_type.lower().startswith("multipart/")
+
+
+def check_query(given: Iterable[str]) -> None:
+    """Check the names of a query's parameters.
+
+    Raises:
+        ProblemError: 400, there is no such parameter.
+    """
+    for name in given:
+        if name not in _PARAMETERS:
+            raise problems.bad_request(
+                f"The query must have parameters that it knows, got {name!r}{suggest(name, _PARAMETERS)}"
+            )
 
 
 def parse_threshold(texts: Sequence[str] | None) -> float | tuple[tuple[str, float], ...] | None:

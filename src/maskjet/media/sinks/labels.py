@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from maskjet.detections import Detections
-from maskjet.files import naming, replacing
+from maskjet.files import replacing
 from maskjet.media.frames import Frame
 from maskjet.media.sinks.pictures import PictureNames
 from maskjet.media.sinks.sink import Sink, check_finite
@@ -44,9 +43,7 @@ class YoloLabels(Sink):
         self._names = PictureNames(path, set() if taken is None else taken, root=root, suffix=".txt")
         self._with_confidence = with_confidence
         self._has_names = False
-        with naming(path):
-            self._names.folder.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=self._names.folder).close()  # an existing folder may not be writable
+        self._names.make_folder(path)
         self.paths = (path,)
 
     def write(self, frame: Frame, detections: Detections) -> None:

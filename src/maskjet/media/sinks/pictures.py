@@ -57,6 +57,12 @@ class PictureNames:
         self._taken.add(path)
         return path
 
+    def make_folder(self, path: str) -> None:
+        """Make the folder if it is missing; raises OutputError, with this path, if it can't be written to."""
+        with naming(path):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=self.folder).close()  # an existing folder may not be writable
+
     def _sub_folder(self, image: Path) -> Path:
         """The folder of an image below the root, if it is kept."""
         if self._root is None or self._name or not image.is_relative_to(self._root):
@@ -94,9 +100,7 @@ class AnnotatedImages(Sink):
         self._names = PictureNames(path, set() if taken is None else taken, root=root)
         self._style = style
         self._sources = sources
-        with naming(path):
-            self._names.folder.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=self._names.folder).close()  # an existing folder may not be writable
+        self._names.make_folder(path)
         self.paths = (path,)
 
     def write(self, frame: Frame, detections: Detections) -> None:
