@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 
 router = APIRouter(tags=["health"])
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+_LAGS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 _IMAGES = (1, 2, 4, 8, 16, 32)
+_BEAT_S = 0.01
 
 
 class Metrics:
@@ -51,7 +54,28 @@ class Metrics:
             "maskjet_frames_dropped", "Frames left out for newer ones, by source.", ("source",), registry=self.registry
         )
         self.streams = Gauge("maskjet_streams", "WebSockets that are open.", registry=self.registry)
+        self.loop_lag = Histogram(
+            "maskjet_loop_lag_seconds",
+            f"How late the event loop was for what is due every {1000 * _BEAT_S:g} ms.",
+            buckets=_LAGS,
+            registry=self.registry,
+        )
+        self.most_loop_lag = Gauge(
+            "maskjet_loop_lag_most_seconds", "The most that the event loop was late.", registry=self.registry
+        )
         self.registry.register(_State(dispatchers, is_ready))
+
+    async def watch_loop(self) -> None:
+        """Measure how late the event loop is, until cancelled."""
+        loop, most = asyncio.get_running_loop(), 0.0
+        while True:
+            due = loop.time() + _BEAT_S
+            await asyncio.sleep(_BEAT_S)
+            lag = max(0.0, loop.time() - due)
+            self.loop_lag.observe(lag)
+            if lag > most:
+                most = lag
+                self.most_loop_lag.set(most)
 
     def text(self) -> bytes:
         """The measurements in Prometheus' text format."""

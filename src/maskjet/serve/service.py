@@ -88,6 +88,7 @@ class Service:
         self._cold = set(self.dispatchers)
         self._changed: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._watch: asyncio.Task[None] | None = None
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="maskjet-work")
 
     @property
@@ -126,6 +127,11 @@ class Service:
         self._loop, self._changed = asyncio.get_running_loop(), asyncio.Event()
         for dispatcher in self.dispatchers.values():
             dispatcher.start()
+        self._watch = asyncio.ensure_future(self._watch_loop())
+
+    async def _watch_loop(self) -> None:
+        await self.warmed_up()  # what is compiled before holds the interpreter
+        await self.metrics.watch_loop()
 
     async def warmed_up(self) -> None:
         """Wait until each model has answered frames, or has failed to."""
@@ -143,6 +149,8 @@ class Service:
         """End the lanes and threads, within a bounded time."""
         self.is_draining = self.is_closed = True
         self.ending.set()
+        if self._watch is not None:
+            self._watch.cancel()
         for dispatcher in self.dispatchers.values():
             await asyncio.to_thread(dispatcher.close)
         self._pool.shutdown(wait=False, cancel_futures=True)
