@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -118,30 +118,29 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def run_load(plan: Plan, processes: int = 1) -> Outcome:
     """Send a load from processes of their own, which share its clients and its rate."""
     processes = min(processes, plan.clients)
-    children = []
-    for number in range(processes):
-        clients = plan.clients // processes + (number < plan.clients % processes)
-        part = replace(
-            plan,
-            clients=clients,
-            first=plan.first + number * max(1, len(plan.files) // processes),
-            rate=None if plan.rate is None else plan.rate / processes,
-        )
-        child = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.serve_load"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        assert child.stdin is not None
-        child.stdin.write(json.dumps(asdict(part)).encode())
-        child.stdin.close()
-        children.append(child)
     outcome = Outcome()
-    for child in children:
-        assert child.stdout is not None
-        said = child.stdout.read()
-        child.wait()
-        if child.returncode:
-            raise UnsupportedError(f"a load generator ended with code {child.returncode}.")
-        outcome.merge(Outcome.from_dict(json.loads(said)))
+    with ExitStack() as stack:
+        children = []
+        for number in range(processes):
+            part = replace(
+                plan,
+                clients=plan.clients // processes + (number < plan.clients % processes),
+                first=plan.first + number * max(1, len(plan.files) // processes),
+                rate=None if plan.rate is None else plan.rate / processes,
+            )
+            said = stack.enter_context(TemporaryFile())  # not a pipe, which would have to be read meanwhile
+            child = subprocess.Popen(
+                [sys.executable, "-m", "benchmarks.serve_load"], stdin=subprocess.PIPE, stdout=said
+            )
+            assert child.stdin is not None
+            child.stdin.write(json.dumps(asdict(part)).encode())
+            child.stdin.close()
+            children.append((child, said))
+        for child, said in children:
+            if code := child.wait():
+                raise UnsupportedError(f"a load generator ended with code {code}.")
+            said.seek(0)
+            outcome.merge(Outcome.from_dict(json.loads(said.read())))
     return outcome
 
 
