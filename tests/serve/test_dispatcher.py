@@ -140,6 +140,16 @@ async def test_a_deadline_that_passes_while_waiting_saves_the_work(model):
 
 
 @run
+async def test_what_comes_after_its_deadline_is_not_taken(model):
+    async with Started(model) as (dispatcher, held):
+        held.go.set()
+        with pytest.raises(ProblemError, match="deadline passed before") as late:
+            await dispatcher.predict(IMAGES[0], deadline=asyncio.get_running_loop().time())
+        assert late.value.status == 504
+        assert held.calls == []
+
+
+@run
 async def test_what_nobody_waits_for_is_not_done(model):
     async with Started(model) as (dispatcher, held):
         first = asyncio.ensure_future(dispatcher.predict(IMAGES[0]))

@@ -176,8 +176,9 @@ async def test_the_memory_of_images_is_limited(model, street):
         assert problem_of(answer)[0] == 429
         assert int(answer.headers["retry-after"]) >= 1
         assert client.service.memory.taken == 0
-    async with served({"demo": model}, memory_bytes=street.nbytes - 1) as client:
-        assert problem_of(await client.post("/v1/predict", content=data))[0] == 413
+    async with served({"demo": model}, memory_bytes=len(data) + street.nbytes - 1) as client:
+        assert problem_of(await client.post("/v1/predict", content=data))[0] == 413  # it would never fit
+        assert client.service.memory.taken == 0
 
 
 @run

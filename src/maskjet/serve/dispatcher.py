@@ -191,6 +191,8 @@ class Dispatcher:
             MaskjetError: An error of `Model.predict`.
         """
         loop = asyncio.get_running_loop()
+        if deadline is not None and loop.time() >= deadline:
+            raise problems.too_late("The deadline passed before the image could wait for the model; try again later.")
         tickets = [_Ticket(image, options or Options(), loop) for image in images]
         with self._changed:
             self.check_room(len(tickets))

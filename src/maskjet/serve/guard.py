@@ -203,7 +203,7 @@ class _Request:
             count = len(message.get("body", b""))
             if self._bytes + count > self._settings.body_bytes:
                 raise problems.too_large(f"The body has more bytes than the limit of {self._settings.body_bytes:,}.")
-            self._memory.take(count)
+            self._memory.take(count, self._bytes)
             self._bytes += count
             self._is_read = not message.get("more_body", False)
         return message

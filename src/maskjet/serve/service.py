@@ -32,22 +32,28 @@ class Memory:
     def __init__(self, most: int) -> None:
         self.most, self.taken = most, 0
 
-    def take(self, count: int) -> None:
+    def take(self, count: int, beside: int = 0) -> None:
         """Take bytes.
+
+        Args:
+            count: Bytes to take.
+            beside: Bytes that the request has taken already.
 
         Raises:
             ProblemError: 429, so many are not free now; 413, they never are.
         """
-        if count > self.most:
-            raise problems.too_large(f"The request needs {count:,} bytes of memory, the limit is {self.most:,}.")
+        if beside + count > self.most:
+            raise problems.too_large(
+                f"The request needs {beside + count:,} bytes of memory, the limit is {self.most:,}."
+            )
         if self.taken + count > self.most:
             raise problems.busy("The memory for images is taken by other requests; try again later.")
         self.taken += count
 
     @contextmanager
-    def hold(self, count: int) -> Iterator[None]:
-        """Take bytes until the context ends; raises as `take`."""
-        self.take(count)
+    def hold(self, count: int, beside: int = 0) -> Iterator[None]:
+        """Take bytes until the context ends; see `take`."""
+        self.take(count, beside)
         try:
             yield
         finally:

@@ -78,7 +78,7 @@ class _Prediction:
         parts, needed = await service.in_thread(bodies.inspect, content_type, body, service.settings)
         if kind != "application/json" and len(parts) > 1:
             raise problems.bad_request(f"A body that is answered with a picture must have one image, got {len(parts)}.")
-        with service.memory.hold(needed):
+        with service.memory.hold(needed, beside=len(body)):
             self._dispatcher.check_room(len(parts))
             images = await bodies.decode(service, parts)
             decoded = time.perf_counter()

@@ -149,7 +149,7 @@ class _Inference:
 
     async def run(self, body: bytes, header_length: str | None) -> Response:
         service, dispatcher, settings = self._service, self._dispatcher, self._service.settings
-        with service.memory.hold(_JSON_FACTOR * v2_codec.read_json_size(header_length, len(body))):
+        with service.memory.hold(_JSON_FACTOR * v2_codec.read_json_size(header_length, len(body)), beside=len(body)):
             request = await service.in_thread(
                 v2_codec.read_request,
                 body,
@@ -158,7 +158,7 @@ class _Inference:
                 most_images=settings.parts,
                 most_pixels=settings.pixels,
             )
-        found = await self._predict(request)
+        found = await self._predict(request, len(body))
         start = time.perf_counter()
         data, length = await service.in_thread(
             v2_codec.write_response, found, request, model=dispatcher.name, version=VERSION
@@ -168,7 +168,7 @@ class _Inference:
             return Response(data, media_type="application/json")
         return Response(data, headers={LENGTH_HEADER: str(length)}, media_type="application/octet-stream")
 
-    async def _predict(self, request: v2_codec.InferRequest) -> list[Detections]:
+    async def _predict(self, request: v2_codec.InferRequest, body_bytes: int) -> list[Detections]:
         service, dispatcher, settings = self._service, self._dispatcher, self._service.settings
         options = Options(request.threshold, request.classes, request.max_detections)
         dispatcher.check(options)
@@ -179,13 +179,11 @@ class _Inference:
         needed = sum(one.nbytes for one in images)  # `predict` copies them, as a body can't be written to
         if encoded:
             needed = await service.in_thread(bodies.check_sizes, encoded, settings.pixels)
-        with service.memory.hold(needed):
+        with service.memory.hold(needed, beside=body_bytes):
             dispatcher.check_room(len(request.images))
             if encoded:
                 images = await bodies.decode(service, encoded)
             service.metrics.stage_seconds.labels("decode").observe(time.perf_counter() - start)
-            if asyncio.get_running_loop().time() > deadline:
-                raise problems.too_late("The request took longer than its timeout before it reached the model.")
             answers = await dispatcher.predict_all(images, options, deadline=deadline)
         return [answer.detections for answer in answers]
 
