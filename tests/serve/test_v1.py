@@ -109,10 +109,10 @@ async def test_several_models_are_told_apart(model, street):
         ("threshold=cow=0.5", "threshold must name classes of demo, got 'cow'; known: .*"),
         ("classes=", "classes must name classes of demo, got ''; known: .*"),
         ("classes=car,tuck", "classes must name classes of demo, got 'tuck'; did you mean 'truck'.*"),
-        ("max_detections=0", "max_detections must be at least 1, got '0'."),
+        ("max_detections=0", "max_detections must be 1..100, got 0."),
         ("max_detections=1.5", "max_detections must be a whole number, got '1.5'."),
         ("max_detections=101", "max_detections must be 1..100, got 101."),
-        ("masks=dense", "masks must be one of 'rle', 'polygons' or 'none', got 'dense'."),
+        ("masks=dense", "masks must be one of rle, polygons, none, got 'dense'."),
         ("treshold=0.5", "The query must have parameters .* got 'treshold'; did you mean 'threshold'.*"),
     ],
 )

@@ -327,7 +327,8 @@ async def test_memory_is_given_back(model, street):
         assert "bytes of memory, the limit is" in answer.json()["error"]
         assert client.service.memory.taken == 0
     async with served({"demo": model}, memory_bytes=len(body) + street.nbytes) as client:
-        with client.service.memory.hold(1):
+        with client.service.memory.share() as share:
+            share.take(1)
             answer = await client.post("/v2/models/demo/infer", content=body, headers=headers)
         assert answer.status_code == 429
         assert answer.json() == {"error": "The memory for images is taken by other requests; try again later."}

@@ -16,8 +16,7 @@ from maskjet.media.image_headers import stated_size_hw
 from maskjet.media.images import decode_image
 from maskjet.serve import problems
 from maskjet.serve.dispatcher import Image
-from maskjet.serve.service import Service
-from maskjet.serve.settings import Settings
+from maskjet.serve.service import Service, Share
 
 
 @dataclass(frozen=True)
@@ -160,12 +159,19 @@ def check_sizes(parts: Sequence[Part], most: int) -> int:
     return total
 
 
-def inspect(content_type: str, body: bytes, settings: Settings) -> tuple[list[Part], int]:
-    """The images of a body, and the bytes that they take when decoded; see `split` and `check_sizes`."""
-    parts = split(content_type, body, settings.parts)
-    return parts, check_sizes(parts, settings.pixels)
+async def decode(service: Service, parts: Sequence[Part], share: Share) -> list[Image]:
+    """Decode images in threads, after memory for all of them was taken by the sizes that they state.
 
-
-async def decode(service: Service, parts: Sequence[Part]) -> list[Image]:
-    """Decode images in threads, within the memory that the caller holds for them."""
+    Raises:
+        ProblemError: 413, an image is too large; 429, the memory is taken.
+        SourceError: Not an image.
+    """
+    if len(parts) == 1:
+        return [await service.in_thread(_decode_one, parts[0], service.settings.pixels, share)]
+    share.take(await service.in_thread(check_sizes, parts, service.settings.pixels))
     return await asyncio.gather(*(service.in_thread(decode_image, part.data, part.title) for part in parts))
+
+
+def _decode_one(part: Part, most_pixels: int, share: Share) -> Image:
+    share.take(check_sizes([part], most_pixels))
+    return decode_image(part.data, part.title)

@@ -149,7 +149,8 @@ class _Inference:
 
     async def run(self, body: bytes, header_length: str | None) -> Response:
         service, dispatcher, settings = self._service, self._dispatcher, self._service.settings
-        with service.memory.hold(_JSON_FACTOR * v2_codec.read_json_size(header_length, len(body)), beside=len(body)):
+        with service.memory.share(len(body)) as share:
+            share.take(_JSON_FACTOR * v2_codec.read_json_size(header_length, len(body)))
             request = await service.in_thread(
                 v2_codec.read_request,
                 body,
@@ -176,13 +177,11 @@ class _Inference:
         deadline = self._start + min(settings.deadline_s, request.timeout_s or settings.deadline_s)
         encoded = [_Element(str(i), one) for i, one in enumerate(request.images) if isinstance(one, bytes)]
         images: list[Image] = [one for one in request.images if not isinstance(one, bytes)]
-        needed = sum(one.nbytes for one in images)  # `predict` copies them, as a body can't be written to
-        if encoded:
-            needed = await service.in_thread(bodies.check_sizes, encoded, settings.pixels)
-        with service.memory.hold(needed, beside=body_bytes):
-            dispatcher.check_room(len(request.images))
+        dispatcher.check_room(len(request.images))
+        with service.memory.share(body_bytes) as share:
+            share.take(sum(one.nbytes for one in images))  # `predict` copies them, as a body can't be written to
             if encoded:
-                images = await bodies.decode(service, encoded)
+                images = await bodies.decode(service, encoded, share)
             service.metrics.stage_seconds.labels("decode").observe(time.perf_counter() - start)
             answers = await dispatcher.predict_all(images, options, deadline=deadline)
         return [answer.detections for answer in answers]
