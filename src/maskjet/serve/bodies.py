@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import python_multipart
 from python_multipart.exceptions import FormParserError
@@ -159,19 +159,19 @@ def check_sizes(parts: Sequence[Part], most: int) -> int:
     return total
 
 
-async def decode(service: Service, parts: Sequence[Part], share: Share) -> list[Image]:
-    """Decode images in threads, after memory for all of them was taken by the sizes that they state.
+async def decoders(service: Service, parts: Sequence[Part], share: Share) -> list[Callable[[], Image]]:
+    """Functions that decode images, for `Dispatcher.predict_all`; each image has memory before it is decoded.
 
     Raises:
-        ProblemError: 413, an image is too large; 429, the memory is taken.
-        SourceError: Not an image.
+        ProblemError: 413, an image is too large; 429, the memory is taken. For one image, its function raises them.
+        SourceError: Not an image, as above.
     """
     if len(parts) == 1:
-        return [await service.in_thread(_decode_one, parts[0], service.settings.pixels, share)]
+        return [partial(_decode, parts[0], service.settings.pixels, share)]
     share.take(await service.in_thread(check_sizes, parts, service.settings.pixels))
-    return await asyncio.gather(*(service.in_thread(decode_image, part.data, part.title) for part in parts))
+    return [partial(decode_image, part.data, part.title) for part in parts]
 
 
-def _decode_one(part: Part, most_pixels: int, share: Share) -> Image:
+def _decode(part: Part, most_pixels: int, share: Share) -> Image:
     share.take(check_sizes([part], most_pixels))
     return decode_image(part.data, part.title)

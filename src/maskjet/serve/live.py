@@ -227,7 +227,7 @@ class _Socket:
         with service.memory.share() as share:
             share.take(len(data))
             query.dispatcher.check_room()
-            (image,) = await bodies.decode(service, [_Frame("", data)], share)
+            (image,) = await bodies.decoders(service, [_Frame("", data)], share)
             answer = await query.dispatcher.predict(image, query.options, deadline=deadline)
             service.metrics.frames.labels(_SOURCE).inc()
             return (await v1.to_json(service, answer.detections, query.masks)).decode()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from maskjet.errors import suggest
 from maskjet.serve import problems
-from maskjet.serve.dispatcher import Dispatcher
+from maskjet.serve.dispatcher import LANES, Dispatcher
 from maskjet.serve.metrics import Metrics
 from maskjet.serve.settings import Settings
 
@@ -106,17 +106,17 @@ class Service:
         """Tasks of the WebSockets that are open."""
         self.failure: str | None = None
         """Why the service is not live; None while it is."""
+        threads = settings.threads or min(8, max(2, os.cpu_count() or 2))
+        self._pool = ThreadPoolExecutor(threads + LANES * len(models), thread_name_prefix="maskjet-work")
         self.dispatchers = {
-            name: Dispatcher(name, model, queue=settings.queue, batch=settings.batch, observer=self)
+            name: Dispatcher(name, model, self._pool, queue=settings.queue, batch=settings.batch, observer=self)
             for name, model in models.items()
         }
-        threads = settings.threads or min(8, max(2, os.cpu_count() or 2))
         self.metrics = Metrics(self.dispatchers, lambda: self.is_ready)
         self._cold = set(self.dispatchers)
         self._changed: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._watch: asyncio.Task[None] | None = None
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="maskjet-work")
 
     @property
     def is_warm(self) -> bool:

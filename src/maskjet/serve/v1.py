@@ -16,7 +16,7 @@ from maskjet.config import DEFAULT_THRESHOLD
 from maskjet.media.showing import encode
 from maskjet.serve import bodies, documents, guard, problems
 from maskjet.serve.clients import while_connected
-from maskjet.serve.dispatcher import Dispatcher, Image
+from maskjet.serve.dispatcher import Answer, Dispatcher, Image
 from maskjet.serve.queries import PARAMETERS, Masks, Query, parse_query
 from maskjet.serve.service import Service
 
@@ -59,7 +59,6 @@ class _Prediction:
 
     async def run(self, content_type: str, body: bytes) -> Response:
         service, query = self._service, self._query
-        start = time.perf_counter()
         is_form = content_type.lower().startswith("multipart/")
         if is_form:
             parts = await service.in_thread(bodies.split, content_type, body, service.settings.parts)
@@ -69,14 +68,12 @@ class _Prediction:
             raise problems.bad_request(f"A body that is answered with a picture must have one image, got {len(parts)}.")
         with service.memory.share(len(body)) as share:
             query.dispatcher.check_room(len(parts))
-            images = await bodies.decode(service, parts, share)
-            decoded = time.perf_counter()
+            images = await bodies.decoders(service, parts, share)
             answers = await query.dispatcher.predict_all(images, query.options, deadline=self._deadline)
             answered = time.perf_counter()
-            names = [part.name for part in parts] if is_form else None
-            data = await self._encode(images, [answer.detections for answer in answers], names)
+            data = await self._encode(answers, [part.name for part in parts] if is_form else None)
         stages = {
-            "decode": decoded - start,
+            "decode": max(answer.made_s for answer in answers),
             "queue": max(answer.queue_s for answer in answers),
             "predict": max(answer.predict_s for answer in answers),
             "encode": time.perf_counter() - answered,
@@ -86,14 +83,14 @@ class _Prediction:
         timing = ", ".join(f"{name};dur={1e3 * seconds:.2f}" for name, seconds in stages.items())
         return Response(data, headers={"Server-Timing": timing}, media_type=self._kind)
 
-    async def _encode(self, images: Sequence[Image], found: Sequence[Detections], names: Sequence[str] | None) -> bytes:
-        """The answer's body: a picture, or JSON, which has names for a form's images."""
-        service, masks = self._service, self._query.masks
+    async def _encode(self, answers: Sequence[Answer], names: Sequence[str] | None) -> bytes:
+        """The body: a picture, or JSON, which has names for a form's images."""
+        service, masks, first = self._service, self._query.masks, answers[0]
         if self._kind != "application/json":
-            return await service.in_thread(_to_picture, images[0], found[0], _SUFFIXES[self._kind])
+            return await service.in_thread(_to_picture, first.image, first.detections, _SUFFIXES[self._kind])
         if names is None:
-            return await to_json(service, found[0], masks)
-        return await service.in_thread(_to_results, found, names, masks)
+            return await to_json(service, first.detections, masks)
+        return await service.in_thread(_to_results, [answer.detections for answer in answers], names, masks)
 
 
 def choose_kind(accept: str) -> Kind:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +18,7 @@ from fastapi.responses import JSONResponse
 from maskjet import __version__
 from maskjet.serve import bodies, problems, v2_codec, v2_documents
 from maskjet.serve.clients import while_connected
-from maskjet.serve.dispatcher import Dispatcher, Image, Options
+from maskjet.serve.dispatcher import Dispatcher, Options
 from maskjet.serve.service import Service
 
 if TYPE_CHECKING:
@@ -173,17 +174,17 @@ class _Inference:
         service, dispatcher, settings = self._service, self._dispatcher, self._service.settings
         options = Options(request.threshold, request.classes, request.max_detections)
         dispatcher.check(options)
-        start = time.perf_counter()
         deadline = self._start + min(settings.deadline_s, request.timeout_s or settings.deadline_s)
         encoded = [_Element(str(i), one) for i, one in enumerate(request.images) if isinstance(one, bytes)]
-        images: list[Image] = [one for one in request.images if not isinstance(one, bytes)]
-        dispatcher.check_room(len(request.images))
+        images: Sequence[Any] = request.images
+        dispatcher.check_room(len(images))
         with service.memory.share(body_bytes) as share:
-            share.take(sum(one.nbytes for one in images))  # `predict` copies them, as a body can't be written to
             if encoded:
-                images = await bodies.decode(service, encoded, share)
-            service.metrics.stage_seconds.labels("decode").observe(time.perf_counter() - start)
+                images = await bodies.decoders(service, encoded, share)
+            else:
+                share.take(sum(one.nbytes for one in images))  # `predict` copies them, as a body can't be written to
             answers = await dispatcher.predict_all(images, options, deadline=deadline)
+        service.metrics.stage_seconds.labels("decode").observe(max(answer.made_s for answer in answers))
         return [answer.detections for answer in answers]
 
 
