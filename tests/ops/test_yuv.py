@@ -329,6 +329,8 @@ def test_bad_memory_is_named(memory, layout, message):
 def test_bad_arguments_are_named():
     with pytest.raises(InputError, match=r"matrix must be one of \('bt601', 'bt709', .*, got 'rec709'"):
         yuv_conversion("rec709", full_range=False)
+    with pytest.raises(InputError, match="full_range must be True or False, got 'limited'"):
+        yuv_conversion("bt601", full_range="limited")
     frames = YUVFrames(**given_planes())
     with pytest.raises(InputError, match="order must be 'rgb' for YUVFrames, got 'bgr'"):
         ops.preprocess(frames, size=(4, 4), order="bgr", **NORMALISATION)

@@ -6,8 +6,8 @@ sample, and products are rounded down one by one.
     luma = ((8 Y - offset) × scale) >> 16
     each channel = luma + (((8 U - 1024) × u) >> 16) + (((8 V - 1024) × v) >> 16), clamped to 0..255
 
-Two other paths of swscale interpolate chroma, so that their bytes differ wherever the colour changes: frames whose
-height is odd, and NV12, which never takes the path above.
+swscale converts frames of odd height, and NV12 of any size, another way, which interpolates chroma. Its bytes differ
+wherever the colour changes: in H.264 of drawn streets by 0.9 on average and up to 66.
 """
 
 from __future__ import annotations
@@ -47,16 +47,18 @@ def yuv_conversion(matrix: Matrix, *, full_range: bool) -> torch.Tensor:
         int32 [4, 2] on the CPU: (offset, scale) of luma, then the shares (u, v) of red, green and blue.
 
     Raises:
-        InputError: The matrix is none of these.
+        InputError: An argument is not as above.
 
     Examples:
         >>> yuv_conversion("bt709", full_range=False).tolist()
         [[128, 9539], [0, 14686], [-1747, -4366], [17305, 0]]
     """
-    if matrix not in _SHARES:
+    if matrix not in get_args(Matrix):
         raise InputError(f"matrix must be one of {get_args(Matrix)}, got {matrix!r}.")
-    red, blue, *green = _SHARES[matrix]
-    shares = [0, red, -green[0], -green[1], blue, 0]
+    if not isinstance(full_range, bool):
+        raise InputError(f"full_range must be True or False, got {full_range!r}.")
+    red, blue, green_u, green_v = _SHARES[matrix]
+    shares = [0, red, -green_u, -green_v, blue, 0]
     offset, scale = 16 * 8, 2**16 * 255 // 219
     if full_range:
         offset, scale = 0, 2**16
