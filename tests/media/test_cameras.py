@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import signal
 import threading
 import time
 from contextlib import contextmanager
@@ -246,6 +247,20 @@ class TestRtsp:
             thread.join(PATIENCE_S)
             assert not thread.is_alive()
             assert readers._lanes[0].error is None
+
+    def test_ctrl_c_ends_reading(self, monkeypatch):
+        monkeypatch.setattr(containers, "READ_TIMEOUT_S", 2 * PATIENCE_S)
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
+        with RtspCamera() as camera, open_source(camera.url) as source:
+            camera.is_silent = True
+            interrupt = threading.Timer(0.5, signal.pthread_kill, [threading.get_ident(), signal.SIGINT])
+            interrupt.start()
+            start = time.monotonic()
+            with pytest.raises(KeyboardInterrupt):
+                list(source)
+            interrupt.join()
+        signal.signal(signal.SIGINT, before)
+        assert time.monotonic() - start < PATIENCE_S
 
     def test_drops_are_told(self):
         with RtspCamera() as camera:
