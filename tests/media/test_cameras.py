@@ -84,10 +84,9 @@ class TestBlockingCameras:
 
 @pytest.fixture
 def quick(monkeypatch):
-    """Short waits, and a short patience with silence."""
+    """Short waits."""
     monkeypatch.setattr(live, "_FIRST_WAIT_S", 0.05)
     monkeypatch.setattr(live, "_LONGEST_WAIT_S", 0.2)
-    monkeypatch.setattr(containers, "READ_TIMEOUT_S", 2.0)
 
 
 def check_gaps(frames, source):
@@ -137,26 +136,22 @@ class TestRtsp:
                     while source.state.reconnects < count:
                         seen.append(next(frames))
                 seen += [next(frames) for _ in range(10)]
-        assert check_gaps(seen, source) == 2
+            assert check_gaps(seen, source) == source.state.reconnects
         assert [frame.index for frame in seen[:10]] == list(range(10))
         assert "broke off and is opened again: " in caplog.text
 
-    def test_silence_is_noticed_although_the_sound_goes_on(self):
+    def test_silence_is_noticed_although_the_sound_goes_on(self, monkeypatch, caplog):
+        monkeypatch.setattr(containers, "READ_TIMEOUT_S", 2.0)
         with RtspCamera(has_sound=True) as camera, open_source(camera.url) as source:
             frames = iter(source)
             seen = [next(frames) for _ in range(5)]
-            camera.is_silent, errors = True, []
-
-            def speak():
-                errors.append(source.state.error)
-                camera.is_silent = False
-
-            with when(lambda: source.state.error, speak):
+            camera.is_silent = True
+            with when(lambda: source.state.error, lambda: setattr(camera, "is_silent", False)):
                 while not source.state.reconnects:
                     seen.append(next(frames))
             seen += [next(frames) for _ in range(5)]
-        assert errors == ["nothing came for 2 s"]
         assert check_gaps(seen, source) >= 1
+        assert "broke off and is opened again: nothing came for 2 s" in caplog.text
 
     def test_another_size_and_codec(self):
         with RtspCamera() as camera, open_source(camera.url) as source:
@@ -233,7 +228,7 @@ class TestRtsp:
             take_until(lambda: len(seen[0]) >= before + 5)
             readers.close()
         assert [frame.index for frame in seen[1]] == list(range(201))
-        assert check_gaps(seen[0], source) == 1
+        assert check_gaps(seen[0], source) >= 1
 
     def test_closing_while_it_is_away(self):
         with RtspCamera() as camera:

@@ -16,15 +16,15 @@ _DRIFT = 2e-4  # seconds per second by which a camera's clock may be slow
 class SourceState:
     """How a source does at one moment."""
 
-    connected: bool
+    connected: bool = False
     """Whether it is open; False while a live source is opened again, and at a source's end."""
-    fps: float
+    fps: float = 0.0
     """Frames that it gave per second, over the last 5 s."""
-    lag_s: float | None
+    lag_s: float | None = None
     """Seconds by which the last frame came later than the earliest one did, by their times; None if not live."""
-    drops: int
+    drops: int = 0
     """Frames skipped because newer ones had arrived."""
-    bad_frames: int
+    bad_frames: int = 0
     """Entries in `Source.bad_frames` so far: frames that could not be decoded, and runs of missing frames."""
     reconnects: int = 0
     """How often a live source was opened again."""

@@ -66,8 +66,8 @@ class Metrics:
         )
         self.registry.register(_State(dispatchers, is_ready))
 
-    def watch_sources(self, states: Callable[[], Mapping[str, SourceState | None]]) -> None:
-        """Measure sources, too, as the function tells them by id; None is a source that was never open."""
+    def watch_sources(self, states: Callable[[], Mapping[str, SourceState]]) -> None:
+        """Measure sources, too, as the function tells them by id."""
         self.registry.register(_Sources(states))
 
     async def watch_loop(self) -> None:
@@ -125,7 +125,7 @@ class _State(Collector):
 class _Sources(Collector):
     """What is read off the sources when it is asked for."""
 
-    def __init__(self, states: Callable[[], Mapping[str, SourceState | None]]) -> None:
+    def __init__(self, states: Callable[[], Mapping[str, SourceState]]) -> None:
         self._states = states
 
     def describe(self) -> Iterable[Metric]:
@@ -140,12 +140,11 @@ class _Sources(Collector):
         reconnects = CounterMetricFamily("maskjet_source_reconnects", "Times a source was opened again.", labels=labels)
         bad_frames = CounterMetricFamily("maskjet_source_bad_frames", "Bad frames, and gaps.", labels=labels)
         for identity, state in self._states().items():
-            connected.add_metric((identity,), state is not None and state.connected)
-            if state is not None:
-                reconnects.add_metric((identity,), state.reconnects)
-                bad_frames.add_metric((identity,), state.bad_frames)
-                if state.lag_s is not None:
-                    lag.add_metric((identity,), state.lag_s)
+            connected.add_metric((identity,), state.connected)
+            reconnects.add_metric((identity,), state.reconnects)
+            bad_frames.add_metric((identity,), state.bad_frames)
+            if state.lag_s is not None:
+                lag.add_metric((identity,), state.lag_s)
         yield from (connected, lag, reconnects, bad_frames)
 
 

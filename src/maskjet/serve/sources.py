@@ -21,7 +21,7 @@ from maskjet.errors import DeviceError, MaskjetError, SourceError
 from maskjet.media.containers import stream_named
 from maskjet.media.frames import open_source
 from maskjet.media.live import Retries, open_stream
-from maskjet.media.metering import Meter
+from maskjet.media.metering import Meter, SourceState
 from maskjet.media.showing import encode
 from maskjet.serve import problems, v1
 from maskjet.serve.dispatcher import Dispatcher, Image, Options
@@ -31,7 +31,6 @@ from maskjet.serve.names import check_host, redact, shown_name, split_name
 if TYPE_CHECKING:
     from maskjet.detections import Detections
     from maskjet.media.frames import Frame
-    from maskjet.media.metering import SourceState
     from maskjet.media.source import Source
     from maskjet.serve.service import Service
 
@@ -71,7 +70,7 @@ class WatchedSource:
         self._state: State = "starting"
         self._error: str | None = None
         self._opened: Source | None = None
-        self.frames = self.dropped = 0
+        self.frames = 0
         self._size_hw: tuple[int, int] | None = None
         self._meter = Meter()
         self._is_forgotten = False
@@ -114,9 +113,8 @@ class WatchedSource:
 
     def as_dict(self) -> dict[str, Any]:
         """Its facts as JSON types."""
-        reading = self.reading
-        state, error, lag_s = self._state, self._error, None if reading is None else reading.lag_s
-        if state == "running" and reading is not None and reading.error is not None:
+        reading, state, error = self.reading, self._state, self._error
+        if state == "running" and reading.error is not None:
             state, error = "waiting", redact(reading.error, self._what)
         return {
             "id": self.id,
@@ -125,19 +123,18 @@ class WatchedSource:
             "state": state,
             "error": error,
             "fps": round(self._meter.fps, 2) if state == "running" else 0.0,
-            "lag_s": None if lag_s is None else round(lag_s, 3),
+            "lag_s": None if reading.lag_s is None else round(reading.lag_s, 3),
             "frames": self.frames,
-            "dropped": self.dropped,
-            "reconnects": 0 if reading is None else reading.reconnects,
-            "bad_frames": 0 if reading is None else reading.bad_frames,
+            "dropped": reading.drops,
+            "reconnects": reading.reconnects,
+            "bad_frames": reading.bad_frames,
             "size": None if self._size_hw is None else list(self._size_hw),
         }
 
     @property
-    def reading(self) -> SourceState | None:
-        """How its frames are read; None before it is opened."""
-        opened = self._opened
-        return None if opened is None else opened.state
+    def reading(self) -> SourceState:
+        """How its frames are read."""
+        return SourceState() if self._opened is None else self._opened.state
 
     @contextmanager
     def followed(self) -> Iterator[Follower]:
@@ -227,16 +224,13 @@ class WatchedSource:
 
     def _watch(self) -> None:
         """Open the source, and detect on its frames until it ends."""
-        with closing(self._open()) as opened:
+        stream = stream_named(self._what)
+        with closing(open_source(self._what) if stream is None else open_stream(stream, check=self._check)) as opened:
             self._opened, self._state, self._error = opened, "running", None
             self._play(opened)
 
-    def _open(self) -> Source:
-        stream = stream_named(self._what)
-        return open_source(self._what) if stream is None else open_stream(stream, check=self._check_host)
-
-    def _check_host(self) -> None:
-        """Check a client's URL again, as the name may stand for another machine by now."""
+    def _check(self) -> None:
+        """Check the host of a client's URL again, as its name may stand for another machine by now."""
         if self._is_from_client:
             try:
                 check_host(self._what)
@@ -262,12 +256,9 @@ class WatchedSource:
                     elif late_s < 0 and self._stop.wait(-late_s):
                         return
                 self._publish(frame, found)
-                self._count_drops(opened.frames_dropped - before)
-                before = opened.frames_dropped
-
-    def _count_drops(self, count: int) -> None:
-        self.dropped += count
-        self._service.metrics.dropped.labels(self.id).inc(count)
+                drops = opened.frames_dropped
+                self._service.metrics.dropped.labels(self.id).inc(drops - before)
+                before = drops
 
     def _publish(self, frame: Frame, found: Detections) -> None:
         self.frames += 1
