@@ -54,6 +54,14 @@ def test_a_graph_equals_the_eager_engine_bit_for_bit(precision, resample):
     assert all("1 launch per batch" in what for what in graph.report().graphs.values())
 
 
+def test_a_size_is_captured_after_all_graphs_were_given_up():
+    eager, graph = model(engine="eager"), model(engine="graph", graphs=1)
+    for size in ((90, 120), (60, 80), (90, 120), (30, 40)):
+        for seed in range(3):
+            assert_same(graph.predict(image(*size, seed)), eager.predict(image(*size, seed)))
+        assert [what.partition(":")[0] for what in graph.report().graphs.values()] == ["1 launch per batch"]
+
+
 @pytest.mark.parametrize("batch", [1, 2, 4, 8])
 def test_batches_equal_the_eager_engine_bit_for_bit(batch):
     eager, graph = model(engine="eager"), model(engine="graph")

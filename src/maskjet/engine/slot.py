@@ -321,7 +321,7 @@ class GraphSlot:
         self._rules: Rules | None = None  # made by the first batch, whose error names its frame
         self._stream = torch.cuda.Stream(steps.device)  # type: ignore[no-untyped-call]
         self._downloaded = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        self._pool = torch.cuda.graph_pool_handle()
+        self._pool: Any = None  # memory of the graphs
         self._graphs: OrderedDict[FrameKind, FrameGraph] = OrderedDict()
         self._running: tuple[FrameGraph, int] | None = None
 
@@ -351,6 +351,8 @@ class GraphSlot:
                     self._graphs.popitem(last=False)
                 graph = FrameGraph(self._steps, kind, self._rules)
             self._graphs[kind] = graph
+            if not any(each.is_captured for each in self._graphs.values()):
+                self._pool = torch.cuda.graph_pool_handle()  # PyTorch gives up a pool with its last graph
             self._copier.copy(graph.rows, memory, all_cores=all_cores)
             graph.take_conversions(images)
             graph.launch(self._pool)
