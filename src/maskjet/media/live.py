@@ -135,6 +135,7 @@ class LiveSource(Source):
 
     def close(self) -> None:
         """Close the connection, or end the wait for one; may be called twice, and while another thread reads."""
+        self._is_closed = True
         self._closed.set()
         self._connection.close()
 
@@ -144,6 +145,7 @@ class LiveSource(Source):
             if self._closed.is_set() or self._given == self._selection.limit:
                 return
             self._error, self._is_connected = why, False
+            self._meter.begin_anew()
             _log.warning("%r broke off and is opened again: %s", self.name, why)
             if not self._open_again():
                 return
@@ -228,7 +230,6 @@ class LiveSource(Source):
         self._first = self.frames_seen
         self._starts_s = None if self._last_s is None else self._last_s + gap_s
         self._step_s, self._ahead_s = 1 / (rate or _HIGHEST_FPS), None
-        self._meter.begin_anew()
         self.size_hw, self.look = opened.size_hw, opened.look
         self._error, self._is_connected = None, True
         self._reconnects += 1
