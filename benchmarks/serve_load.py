@@ -135,16 +135,31 @@ class Connection:
             raise
 
     async def _ask(self, request: bytes) -> tuple[int, bytes]:
-        if self._streams is None:
-            self._streams = await asyncio.open_connection("127.0.0.1", self._port, limit=2**20)
-        reader, writer = self._streams
-        writer.write(request)
-        head = await reader.readuntil(b"\r\n\r\n")
+        is_kept = self._streams is not None
+        head = await self._send(request)
+        if not head and is_kept:  # a server may close a connection that was idle
+            self.close()
+            head = await self._send(request)
+        if not head or self._streams is None:
+            raise EOFError
         status, headers = parse_head(head)
-        body = await reader.readexactly(int(headers[b"content-length"]))
+        body = await self._streams[0].readexactly(int(headers[b"content-length"]))
         if headers.get(b"connection", b"").lower() == b"close":
             self.close()
         return status, body
+
+    async def _send(self, request: bytes) -> bytes:
+        """Send a request; returns the answer's head, or nothing if the connection ended before it."""
+        if self._streams is None:
+            self._streams = await asyncio.open_connection("127.0.0.1", self._port, limit=2**20)
+        reader, writer = self._streams
+        try:
+            writer.write(request)
+            return await reader.readuntil(b"\r\n\r\n")
+        except (ConnectionError, asyncio.IncompleteReadError) as error:
+            if getattr(error, "partial", b""):
+                raise
+            return b""
 
     def close(self) -> None:
         """Close it, if it is open."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from maskjet.ops import Selection
+from maskjet.ops import Selection, YUVFrames, yuv_conversion
 from maskjet.ops.paste_masks.cases import blobs
 from maskjet.spec import IMAGENET_MEAN, IMAGENET_STD
 from maskjet.traffic import SIZES_HW
@@ -36,6 +36,16 @@ def draw_logits(queries: int, found: int, generator: torch.Generator) -> torch.T
 def _frames(size: str, *, batch: int = 1, **options: Any) -> Workload:
     def build(generator: torch.Generator) -> Inputs:
         frames = torch.randint(0, 256, (batch, *SIZES_HW[size], 3), dtype=torch.uint8, generator=generator)
+        return {"frames": frames, "size": (312, 312), "mean": IMAGENET_MEAN, "std": IMAGENET_STD, **options}
+
+    return build
+
+
+def _yuv_frames(size: str, *, batch: int = 1, **options: Any) -> Workload:
+    def build(generator: torch.Generator) -> Inputs:
+        height, width = SIZES_HW[size]
+        memory = torch.randint(0, 256, (batch, height * 3 // 2, width), dtype=torch.uint8, generator=generator)
+        frames = YUVFrames.within(memory, yuv_conversion("bt709", full_range=False))
         return {"frames": frames, "size": (312, 312), "mean": IMAGENET_MEAN, "std": IMAGENET_STD, **options}
 
     return build
@@ -129,6 +139,8 @@ GPU_WORKLOADS: Mapping[str, Mapping[str, Workload]] = {
         "720p to 312 × 312": _frames("720p"),
         "1080p, as cv2 resizes": _frames("1080p", resample="cv2"),
         "8 × 720p, float16 out": _frames("720p", batch=8, dtype=torch.float16),
+        "1080p, NV12": _yuv_frames("1080p"),
+        "8 × 720p, NV12, float16 out": _yuv_frames("720p", batch=8, dtype=torch.float16),
     },
     "select": {
         "300 queries, 91 classes, all pass": _predictions(300, threshold=0.0, max_detections=300, num_select=300)
@@ -147,6 +159,8 @@ def to_device(value: Any, device: torch.device) -> Any:
         return value.to(device)
     if isinstance(value, Selection):
         return Selection(**to_device(vars(value), device))
+    if isinstance(value, YUVFrames):
+        return value.to(device)
     if isinstance(value, dict):
         return {name: to_device(item, device) for name, item in value.items()}
     if isinstance(value, list):

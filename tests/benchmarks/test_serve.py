@@ -142,6 +142,28 @@ def test_a_server_that_is_gone_is_an_error(files):
     assert not outcome.latencies_ms
 
 
+@pytest.mark.parametrize("answers_new_ones", [True, False])
+def test_a_kept_connection_may_end_between_requests(files, answers_new_ones):
+    async def talk():
+        opened = []
+
+        async def answer(reader, writer):
+            opened.append(writer)
+            await reader.readuntil(b"\r\n\r\n")
+            if answers_new_ones or len(opened) == 1:
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+            writer.close()
+
+        async with await asyncio.start_server(answer, "127.0.0.1", 0) as listener:
+            found = await Load(Plan(listener.sockets[0].getsockname()[1], "/", files, count=4)).run()
+            await asyncio.sleep(0.1)  # for the connections to be closed
+        return found.statuses, len(opened)
+
+    statuses, opened = asyncio.run(talk())
+    assert statuses == ({"200": 4} if answers_new_ones else {"200": 1, "EOFError": 3})
+    assert opened >= 4
+
+
 def test_forms_carry_the_image():
     request = request_bytes(Plan(1, "/predict", [], is_form=True), b"\xff\xd8image")
     head, _, body = request.partition(b"\r\n\r\n")

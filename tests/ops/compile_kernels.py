@@ -13,12 +13,14 @@ from triton.compiler import ASTSource
 from maskjet.ops.encode_masks.kernels import find_edges_kernel, write_strings_kernel
 from maskjet.ops.nms.kernels import choose_kernel, find_overlaps_kernel
 from maskjet.ops.paste_masks.kernels import paste_kernel
-from maskjet.ops.preprocess.kernels import preprocess_kernel
+from maskjet.ops.preprocess.kernels import preprocess_kernel, preprocess_yuv_kernel
 from maskjet.ops.roi_align.kernels import roi_align_kernel
 from maskjet.ops.select.kernels import select_kernel
 
 TYPES = {  # of what is not int32
     "frames_ptr": "*u8",
+    "luma_ptr": "*u8",
+    "chroma_ptr": "*u8",
     "strings_ptr": "*u8",
     "is_inside_ptr": "*u8",
     "keys_ptr": "*i64",
@@ -42,6 +44,11 @@ KERNELS = [
         preprocess_kernel,
         {"out_ptr": ["*fp32", "*fp16", "*bf16"]},
         constants(IS_BGR=[True], IS_CV2=[False, True], TILE_HEIGHT=[4], TILE_WIDTH=[32]),
+    ),
+    (
+        preprocess_yuv_kernel,
+        {"out_ptr": ["*fp32", "*fp16", "*bf16"]},
+        constants(IS_CV2=[False, True], TILE_HEIGHT=[4], TILE_WIDTH=[32]),
     ),
     (
         select_kernel,
@@ -82,7 +89,7 @@ def compile_all(capability):
     has_bfloat16 = capability >= 80
     for kernel, types, choices in KERNELS:
         for dtypes, values in itertools.product(_choose_types(kernel, types), choices):
-            if "*bf16" in dtypes and not has_bfloat16 and kernel is not preprocess_kernel:
+            if "*bf16" in dtypes and not has_bfloat16 and kernel not in (preprocess_kernel, preprocess_yuv_kernel):
                 continue
             chosen = {**TYPES, **dict(zip(types, dtypes, strict=True)), **dict.fromkeys(values, "constexpr")}
             signature = {

@@ -132,7 +132,7 @@ def test_writes_into_the_given_buffer_and_nowhere_else(implementation):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"frames": np.zeros((4, 4, 3), np.uint8)}, "frames must be a tensor, got ndarray; torch.from_numpy"),
+        ({"frames": np.zeros((4, 4, 3), np.uint8)}, "frames must be a tensor or YUVFrames, got ndarray; torch.from"),
         ({"frames": torch.zeros(4, 4, 3)}, r"frames must be uint8 \[H, W, 3\].*got float32 \[4, 4, 3\]"),
         ({"frames": torch.zeros(3, 4, 4, dtype=torch.uint8)}, r"frames must be uint8 .*got uint8 \[3, 4, 4\]"),
         ({"frames": torch.zeros(0, 4, 3, dtype=torch.uint8)}, r"at least one pixel, got uint8 \[0, 4, 3\]"),

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -36,7 +37,8 @@ class Started:
 
     def __init__(self, model, **options):
         self.model = Held(model)
-        self.dispatcher = Dispatcher("demo", self.model, observer=self, lanes=1, **options)
+        self.pool = ThreadPoolExecutor(2)
+        self.dispatcher = Dispatcher("demo", self.model, self.pool, observer=self, lanes=1, **options)
         self._warm = threading.Event()
 
     def warm(self, _):
@@ -59,6 +61,7 @@ class Started:
     async def __aexit__(self, *_):
         self.model.go.set()
         await asyncio.to_thread(self.dispatcher.close)
+        self.pool.shutdown()
 
 
 async def until(is_so):
@@ -140,6 +143,16 @@ async def test_a_deadline_that_passes_while_waiting_saves_the_work(model):
 
 
 @run
+async def test_what_comes_after_its_deadline_is_not_taken(model):
+    async with Started(model) as (dispatcher, held):
+        held.go.set()
+        with pytest.raises(ProblemError, match="deadline passed before") as late:
+            await dispatcher.predict(IMAGES[0], deadline=asyncio.get_running_loop().time())
+        assert late.value.status == 504
+        assert held.calls == []
+
+
+@run
 async def test_what_nobody_waits_for_is_not_done(model):
     async with Started(model) as (dispatcher, held):
         first = asyncio.ensure_future(dispatcher.predict(IMAGES[0]))
@@ -154,6 +167,68 @@ async def test_what_nobody_waits_for_is_not_done(model):
         held.go.set()
         assert (await dispatcher.predict(IMAGES[2])).batch == 1
         assert len(held.calls) == 2
+
+
+@run
+async def test_images_are_made_by_threads_which_take_a_free_lane(model):
+    names = []
+
+    def make(number):
+        names.append(threading.current_thread().name)
+        return IMAGES[number]
+
+    async with Started(model) as (dispatcher, held):
+        held.go.set()
+        predict = held.predict
+        held.predict = lambda images, **_: names.append(threading.current_thread().name) or predict(images)
+        answers = await dispatcher.predict_all([lambda: make(2)])
+        assert names[0] == names[1]  # one thread did both
+        assert answers[0].image is IMAGES[2]
+        assert answers[0].made_s > 0
+        several = await dispatcher.predict_all([lambda n=n: make(n) for n in range(4)])
+        assert [answer.image is image for answer, image in zip(several, IMAGES, strict=True)] == [True] * 4
+        for image, answer in zip(IMAGES, several, strict=True):
+            assert np.array_equal(answer.detections.xyxy, model.predict(image).xyxy)
+        await until(lambda: not dispatcher._taken)
+
+
+@run
+async def test_images_that_are_being_made_count_as_waiting(model):
+    go, begun = threading.Event(), threading.Event()
+
+    def make():
+        begun.set()
+        assert go.wait(30)
+        return IMAGES[0]
+
+    async with Started(model, queue=3) as (dispatcher, held):
+        held.go.set()
+        loop = asyncio.get_running_loop()
+        tasks = [asyncio.ensure_future(dispatcher.predict_all([make] * 3))]  # two threads: the third is not begun
+        await until(begun.is_set)
+        assert dispatcher.depth == 3
+        with pytest.raises(ProblemError, match="The queue of 3 images is full"):
+            await dispatcher.predict(IMAGES[1])
+        tasks[0].cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert dispatcher.depth == 2  # those that threads are at
+        with pytest.raises(ProblemError, match="The image waited for its deadline"):
+            await dispatcher.predict(make, deadline=loop.time() + 0.05)
+        assert dispatcher.depth == 2
+        go.set()
+        await until(lambda: dispatcher.depth == 0)
+        assert held.calls == []  # nobody waits for them
+        assert (await dispatcher.predict(make)).batch == 1
+
+
+@run
+async def test_an_image_that_cannot_be_made_is_an_error_of_its_own(model):
+    async with Started(model) as (dispatcher, held):
+        held.go.set()
+        with pytest.raises(ZeroDivisionError):
+            await dispatcher.predict_all([lambda: IMAGES[0], lambda: 1 // 0])
+        await until(lambda: dispatcher.depth == 0)
+        assert (await dispatcher.predict(lambda: IMAGES[1])).batch == 1
 
 
 @run

@@ -8,6 +8,8 @@ import pytest
 
 from maskjet.errors import InputError
 from maskjet.serve import Settings, guard
+from maskjet.serve.problems import GoneError, ProblemError
+from maskjet.serve.service import Memory
 from tests.serve.client import bomb, encoded, problem_of, run, served
 
 TOKEN = "correct-horse"
@@ -171,13 +173,15 @@ async def test_the_memory_of_images_is_limited(model, street):
     data = encoded(street)
     async with served({"demo": model}, memory_bytes=len(data) + street.nbytes) as client:
         assert (await client.post("/v1/predict", content=data)).status_code == 200
-        with client.service.memory.hold(street.nbytes):
+        with client.service.memory.share() as share:
+            share.take(street.nbytes)
             answer = await client.post("/v1/predict", content=data)
         assert problem_of(answer)[0] == 429
         assert int(answer.headers["retry-after"]) >= 1
         assert client.service.memory.taken == 0
-    async with served({"demo": model}, memory_bytes=street.nbytes - 1) as client:
-        assert problem_of(await client.post("/v1/predict", content=data))[0] == 413
+    async with served({"demo": model}, memory_bytes=len(data) + street.nbytes - 1) as client:
+        assert problem_of(await client.post("/v1/predict", content=data))[0] == 413  # it would never fit
+        assert client.service.memory.taken == 0
 
 
 @run
@@ -223,3 +227,21 @@ def test_a_file_of_nothing_but_headers_is_refused_soon(data, model):
             assert time.perf_counter() - start < 2
 
     test()
+
+
+def test_a_share_of_the_memory_ends_with_its_request():
+    memory = Memory(100)
+    with memory.share(beside=30) as share:
+        share.take(60)
+        share.take(10)
+        assert memory.taken == 70
+        with pytest.raises(ProblemError) as never:
+            share.take(1)
+        assert never.value.status == 413  # 30 + 70 + 1
+        with memory.share() as other, pytest.raises(ProblemError) as later:
+            other.take(31)
+        assert later.value.status == 429
+    assert memory.taken == 0
+    with pytest.raises(GoneError):  # a thread that was still at work
+        share.take(1)
+    assert memory.taken == 0

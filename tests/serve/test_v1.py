@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import time
 
 import cv2
 import numpy as np
@@ -108,10 +109,10 @@ async def test_several_models_are_told_apart(model, street):
         ("threshold=cow=0.5", "threshold must name classes of demo, got 'cow'; known: .*"),
         ("classes=", "classes must name classes of demo, got ''; known: .*"),
         ("classes=car,tuck", "classes must name classes of demo, got 'tuck'; did you mean 'truck'.*"),
-        ("max_detections=0", "max_detections must be at least 1, got '0'."),
+        ("max_detections=0", "max_detections must be 1..100, got 0."),
         ("max_detections=1.5", "max_detections must be a whole number, got '1.5'."),
         ("max_detections=101", "max_detections must be 1..100, got 101."),
-        ("masks=dense", "masks must be one of 'rle', 'polygons' or 'none', got 'dense'."),
+        ("masks=dense", "masks must be one of rle, polygons, none, got 'dense'."),
         ("treshold=0.5", "The query must have parameters .* got 'treshold'; did you mean 'threshold'.*"),
     ],
 )
@@ -216,6 +217,22 @@ async def test_metrics_count_what_was_done(model, street):
     assert lines["maskjet_ready"] == "1.0"
     for stage in ("decode", "queue", "predict", "encode"):
         assert lines[f'maskjet_stage_seconds_count{{stage="{stage}"}}'] == "1.0"
+
+
+@run
+async def test_metrics_tell_how_long_the_event_loop_was_held_up(model):
+    async with served({"demo": model}) as client:
+        await client.service.warmed_up()
+        lags = client.service.metrics.loop_lag
+        while not lags._sum.get():  # it is being watched
+            await asyncio.sleep(0.01)
+        time.sleep(0.3)
+        await asyncio.sleep(0.05)
+        text = (await client.get("/metrics")).text
+    lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    assert float(lines["maskjet_loop_lag_most_seconds"]) > 0.25
+    within = lines['maskjet_loop_lag_seconds_bucket{le="0.25"}']
+    assert float(within) < float(lines["maskjet_loop_lag_seconds_count"])
 
 
 @run

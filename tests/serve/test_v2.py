@@ -213,7 +213,7 @@ def test_several_requests_at_a_time_get_their_own_answers(triton, address, model
         ("400", "outputs must be of the model's, got 'box'; did you mean 'boxes'?", {"outputs": ["box"]}),
         ("415", "Content-Encoding must be identity, got 'gzip'.", {"request_compression_algorithm": "gzip"}),
         ("400", "The query must be empty; parameters are in", {"query_params": {"threshold": "0.5"}}),
-        ("504", "The request took longer than its timeout before it reached the model.", {"timeout": 1}),
+        ("504", "The deadline passed before the image could wait for the model; try again later.", {"timeout": 1}),
     ],
 )
 def test_the_client_raises_our_words(client, triton, street, status, message, change):
@@ -323,10 +323,16 @@ async def test_memory_is_given_back(model, street):
         assert client.service.memory.taken == 0
     async with served({"demo": model}, memory_bytes=len(body) + street.nbytes - 1) as client:
         answer = await client.post("/v2/models/demo/infer", content=body, headers=headers)
+        assert answer.status_code == 413
+        assert "bytes of memory, the limit is" in answer.json()["error"]
+        assert client.service.memory.taken == 0
+    async with served({"demo": model}, memory_bytes=len(body) + street.nbytes) as client:
+        with client.service.memory.share() as share:
+            share.take(1)
+            answer = await client.post("/v2/models/demo/infer", content=body, headers=headers)
         assert answer.status_code == 429
         assert answer.json() == {"error": "The memory for images is taken by other requests; try again later."}
         assert answer.headers["retry-after"] == "1"
-        assert client.service.memory.taken == 0
 
 
 @run

@@ -17,6 +17,7 @@ from maskjet.ops import paste_masks as _paste_masks
 from maskjet.ops import preprocess as _preprocess
 from maskjet.ops import roi_align as _roi_align
 from maskjet.ops import select as _select
+from maskjet.ops.preprocess.yuv import YUVFrames, yuv_conversion
 from maskjet.ops.record import FALLBACKS, Choice, Op
 from maskjet.ops.selection import Selection
 
@@ -38,10 +39,12 @@ __all__ = [
     "Implementation",
     "Op",
     "Selection",
+    "YUVFrames",
     "encode_masks",
     "nms",
     "paste_masks",
     "preprocess",
     "roi_align",
     "select",
+    "yuv_conversion",
 ]

@@ -10,6 +10,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from maskjet import __version__
 from maskjet.errors import InputError, MaskjetError
@@ -75,9 +76,33 @@ def create_app(models: Mapping[str, Model], settings: Settings | None = None) ->
         app.include_router(router)
     for kind in (problems.ProblemError, MaskjetError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, _answer_problem)
+    app.add_middleware(_Direct)
     app.add_middleware(Guard, service=service)
     app.add_middleware(Counting, metrics=service.metrics)  # the one added last is the outermost
     return app
+
+
+class _Direct:
+    """Answers the busiest route without FastAPI's way to it, which takes longer than the route's own Python.
+
+    The route stays in the application for its OpenAPI document, and for requests below a prefix.
+
+    Args:
+        app: The application behind it.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        (self._route,) = (route for route in v1.router.routes if getattr(route, "endpoint", None) is v1.predict)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request; `Guard`, around it, answers with its errors."""
+        if scope["type"] == "http" and scope["path"] == v1.PREDICT and scope["method"] == "POST":
+            scope["route"] = self._route
+            response = await v1.predict(Request(scope, receive))
+            await response(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
 
 
 async def _answer_problem(request: Request, error: Exception) -> Response:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import python_multipart
 from python_multipart.exceptions import FormParserError
@@ -16,8 +16,7 @@ from maskjet.media.image_headers import stated_size_hw
 from maskjet.media.images import decode_image
 from maskjet.serve import problems
 from maskjet.serve.dispatcher import Image
-from maskjet.serve.service import Service
-from maskjet.serve.settings import Settings
+from maskjet.serve.service import Service, Share
 
 
 @dataclass(frozen=True)
@@ -160,12 +159,19 @@ def check_sizes(parts: Sequence[Part], most: int) -> int:
     return total
 
 
-def inspect(content_type: str, body: bytes, settings: Settings) -> tuple[list[Part], int]:
-    """The images of a body, and the bytes that they take when decoded; see `split` and `check_sizes`."""
-    parts = split(content_type, body, settings.parts)
-    return parts, check_sizes(parts, settings.pixels)
+async def decoders(service: Service, parts: Sequence[Part], share: Share) -> list[Callable[[], Image]]:
+    """Functions that decode images, for `Dispatcher.predict_all`; each image has memory before it is decoded.
+
+    Raises:
+        ProblemError: 413, an image is too large; 429, the memory is taken. For one image, its function raises them.
+        SourceError: Not an image, as above.
+    """
+    if len(parts) == 1:
+        return [partial(_decode, parts[0], service.settings.pixels, share)]
+    share.take(await service.in_thread(check_sizes, parts, service.settings.pixels))
+    return [partial(decode_image, part.data, part.title) for part in parts]
 
 
-async def decode(service: Service, parts: Sequence[Part]) -> list[Image]:
-    """Decode images in threads, within the memory that the caller holds for them."""
-    return await asyncio.gather(*(service.in_thread(decode_image, part.data, part.title) for part in parts))
+def _decode(part: Part, most_pixels: int, share: Share) -> Image:
+    share.take(check_sizes([part], most_pixels))
+    return decode_image(part.data, part.title)

@@ -11,6 +11,7 @@ from starlette.types import Receive
 from maskjet.serve.problems import GoneError
 
 _R = TypeVar("_R")
+_QUICK_S = 0.02  # most work is done by then, and needs no second task
 
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, _R]) -> _R:
@@ -20,20 +21,46 @@ async def while_connected(receive: Receive, work: Coroutine[Any, Any, _R]) -> _R
         GoneError: The client has gone.
         Exception: Any error of the work.
     """
-    task = asyncio.ensure_future(work)
-    watch = asyncio.ensure_future(_until_gone(receive))
+    task, watch = asyncio.current_task(), _Watch(receive)
+    assert task is not None
+    timer = asyncio.get_running_loop().call_later(_QUICK_S, watch.start, task)
     try:
-        await asyncio.wait((task, watch), return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise GoneError
-        return task.result()
+        return await work
+    except asyncio.CancelledError:
+        if watch.has_gone and not task.uncancel():
+            raise GoneError from None
+        raise
     finally:
-        for each in (task, watch):
-            if not each.done():
-                each.cancel()
-        await asyncio.gather(task, watch, return_exceptions=True)
+        timer.cancel()
+        await watch.end()
 
 
-async def _until_gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+class _Watch:
+    """Cancels a task when its client goes away.
+
+    Args:
+        receive: The request's, after its body.
+    """
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._watching: asyncio.Task[None] | None = None
+        self._is_over = False
+        self.has_gone = False
+        """Whether the client has gone, and the task was cancelled for that."""
+
+    def start(self, task: asyncio.Task[Any]) -> None:
+        self._watching = asyncio.ensure_future(self._run(task))
+
+    async def _run(self, task: asyncio.Task[Any]) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        if not self._is_over:
+            self.has_gone = True
+            task.cancel()
+
+    async def end(self) -> None:
+        self._is_over = True
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait((self._watching,))

@@ -1,8 +1,11 @@
-"""Batches for a model: requests wait in one bounded queue, and threads give the engine what came while it was busy.
+"""Batches for a model: requests wait in one bounded queue, and lanes give the engine what came while it was busy.
 
-No artificial delay: a lane (a thread that calls the model) takes the oldest image as soon as it is free, and with it
-the others of the same size and options that wait, up to the batch. A client that went away, or a deadline that passed,
-takes the image out of the queue, so that the work is not done.
+A lane is the right to call the model. The thread that has decoded an image takes a free lane with it, so that a lone
+request crosses threads twice; if none is free the image waits, and whoever has a lane takes it next.
+
+No artificial delay: a lane takes the oldest image as soon as it is free, and with it the others of the same size and
+options that wait, up to the batch. A client that went away, or a deadline that passed, takes the image out of the
+queue, so that the work is not done.
 """
 
 from __future__ import annotations
@@ -12,7 +15,8 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -27,7 +31,9 @@ if TYPE_CHECKING:
     from maskjet.detections import Detections
     from maskjet.model import Model
 
-_CPU_BATCH, _LANES = 1, 2
+LANES = 2
+"""Lanes of a model."""
+_CPU_BATCH = 1
 _SIZES_HW = ((720, 1280), (1080, 1920), (176, 312))
 _PATIENCE_S = 1800.0  # for other lanes, which may compile
 _log = logging.getLogger("maskjet.serve")
@@ -57,6 +63,10 @@ class Answer:
     """The detections of one image, and how long they took."""
 
     detections: Detections
+    image: Image
+    """The image."""
+    made_s: float
+    """Seconds that decoding it took; 0 for one that was given."""
     queue_s: float
     """Seconds that the image waited for a lane."""
     predict_s: float
@@ -79,15 +89,23 @@ class Observer(Protocol):
 
 
 class _Ticket:
-    """An image in the queue."""
+    """An image that is being made, waits, or is worked on."""
 
-    __slots__ = ("answer", "arrived", "image", "key", "loop", "options")
+    __slots__ = ("answer", "arrived", "image", "is_gone", "job", "loop", "made_s", "options")
 
-    def __init__(self, image: Image, options: Options, loop: asyncio.AbstractEventLoop) -> None:
-        self.image, self.options, self.loop = image, options, loop
-        self.key = (image.shape, options)
-        self.arrived = time.perf_counter()
+    def __init__(self, options: Options, loop: asyncio.AbstractEventLoop) -> None:
+        self.options, self.loop = options, loop
+        self.image: Image | None = None
+        self.job: Future[None] | None = None
+        self.arrived = self.made_s = 0.0
+        self.is_gone = False
         self.answer: asyncio.Future[Answer] = loop.create_future()
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for images that may share a batch."""
+        assert self.image is not None
+        return (self.image.shape, self.options)
 
 
 class Dispatcher:
@@ -95,12 +113,14 @@ class Dispatcher:
 
     Args:
         name: Name of the model in the service.
-        model: The model; the dispatcher calls it from its own threads.
-        queue: Most images that wait.
+        model: The model.
+        pool: Threads that make images and call the model; more of them than lanes.
+        queue: Most images that wait, those that are being made included.
         batch: Largest batch; None for the model's own on a GPU. On a CPU None is 1: larger ones are no faster (one
             lane, demo at 720p, 2 cores: 9.1 images/s alone, 9.6 in twos, 7.3 in eights).
-        lanes: Threads that call the model; None for 2, so that one batch is copied in or read out while another one is
-            worked on. On a CPU each takes 3 % more of its time, and two fill the cores (9.1 to 11.8 images/s).
+        lanes: Threads that call the model at a time; None for 2, so that one batch is copied in or read out while
+            another one is worked on. On a CPU each takes 3 % more of its time, and two fill the cores (9.1 to 11.8
+            images/s).
         observer: Told about each batch.
     """
 
@@ -108,6 +128,7 @@ class Dispatcher:
         self,
         name: str,
         model: Model,
+        pool: Executor,
         *,
         queue: int = 64,
         batch: int | None = None,
@@ -117,37 +138,39 @@ class Dispatcher:
         on_gpu = model.report().device.startswith("cuda")
         self.name, self.model, self.queue = name, model, queue
         self.batch = batch or (model.config.batch if on_gpu else _CPU_BATCH)
-        self._lanes = lanes or _LANES
-        self._observer = observer
+        self._pool, self._observer = pool, observer
+        self._lanes = lanes or LANES
         self._changed = threading.Condition()
         self._waiting: deque[_Ticket] = deque()
-        self._is_closed = False
-        self._cold = 0  # lanes that have not answered a frame
-        self._threads: list[threading.Thread] = []
+        self._coming = 0  # tickets whose image is being made
+        self._taken = 0  # lanes
+        self._cold = self._lanes  # lanes that have not answered a frame
+        self._is_started = self._is_closed = False
+        self._together = threading.Barrier(self._lanes)
+        self._warming: list[threading.Thread] = []
 
     @property
     def depth(self) -> int:
-        """Images that wait now."""
-        return len(self._waiting)
+        """Images that wait now, or are being made."""
+        return len(self._waiting) + self._coming
 
     def start(self) -> None:
-        """Start the lanes; each answers black frames first, so that what is compiled and captured is so."""
-        together = threading.Barrier(self._lanes)
-        self._cold = self._lanes
+        """Answer black frames in all lanes, so that what is compiled and captured is so; then what has come."""
         for number in range(self._lanes):
-            name = f"maskjet-{self.name}-{number}"
-            thread = threading.Thread(target=self._run_lane, args=(together,), name=name, daemon=True)
+            thread = threading.Thread(target=self._warm_up, name=f"maskjet-{self.name}-{number}", daemon=True)
             thread.start()
-            self._threads.append(thread)
+            self._warming.append(thread)
 
     def close(self, patience_s: float = 5.0) -> None:
         """Refuse new images, and wait a bounded time for those in the queue; blocks the calling thread."""
+        deadline = time.monotonic() + patience_s
         with self._changed:
             self._is_closed = True
-            self._changed.notify_all()
-        deadline = time.monotonic() + patience_s
-        for thread in self._threads:
+        self._together.abort()
+        for thread in self._warming:
             thread.join(max(0.0, deadline - time.monotonic()))
+        with self._changed:
+            self._changed.wait_for(lambda: not (self.depth or self._taken), max(0.0, deadline - time.monotonic()))
 
     def check(self, options: Options) -> None:
         """Check options before any work.
@@ -161,41 +184,56 @@ class Dispatcher:
         self.model.predict([], **options.arguments())
 
     def check_room(self, images: int = 1) -> None:
-        """Check that the queue takes this many images now, before they are decoded.
+        """Check that so many images may come now.
 
         Raises:
-            ProblemError: 429, it is full; 503, the service ends.
+            ProblemError: 429, the queue is full; 503, the service ends.
         """
         if self._is_closed:
             raise problems.unavailable("The service is shutting down.")
-        if len(self._waiting) + images > self.queue:
+        if self.depth + images > self.queue:
             raise problems.busy(f"The queue of {self.queue} images is full; try again later.")
 
-    async def predict(self, image: Image, options: Options | None = None, *, deadline: float | None = None) -> Answer:
+    async def predict(
+        self, image: Image | Callable[[], Image], options: Options | None = None, *, deadline: float | None = None
+    ) -> Answer:
         """Detect on one image; see `predict_all`."""
         (answer,) = await self.predict_all([image], options, deadline=deadline)
         return answer
 
     async def predict_all(
-        self, images: Sequence[Image], options: Options | None = None, *, deadline: float | None = None
+        self,
+        images: Sequence[Image | Callable[[], Image]],
+        options: Options | None = None,
+        *,
+        deadline: float | None = None,
     ) -> list[Answer]:
         """Detect on images; all of them or none are taken into the queue. Cancelling takes those that wait out of it.
 
         Args:
-            images: uint8 [H, W, 3] RGB, of any sizes; not changed until answered.
+            images: uint8 [H, W, 3] RGB, of any sizes, not changed until answered; or functions that make them, each
+                called in a thread of the pool.
             options: What is reported; None is what the model was loaded with.
             deadline: Time of the event loop's clock; an image that still waits then is not worked on.
 
         Raises:
             ProblemError: 429, the queue is full; 503, the service ends; 504, the deadline passed.
             MaskjetError: An error of `Model.predict`.
+            Exception: An error of a function that makes an image.
         """
         loop = asyncio.get_running_loop()
-        tickets = [_Ticket(image, options or Options(), loop) for image in images]
+        if deadline is not None and loop.time() >= deadline:
+            raise problems.too_late("The deadline passed before the image could wait for the model; try again later.")
+        tickets = [_Ticket(options or Options(), loop) for _ in images]
         with self._changed:
             self.check_room(len(tickets))
-            self._waiting.extend(tickets)
-            self._changed.notify(len(tickets))
+            for ticket, image in zip(tickets, images, strict=True):
+                if callable(image):
+                    ticket.job = self._pool.submit(self._make, ticket, image)
+                    self._coming += 1
+                else:
+                    self._enqueue(ticket, image)
+            self._fill_lanes()
         timer = None if deadline is None else loop.call_at(deadline, self._expire, tickets)
         try:
             return await asyncio.gather(*(ticket.answer for ticket in tickets))
@@ -211,44 +249,90 @@ class Dispatcher:
                 ticket.answer.set_exception(problems.too_late("The image waited for its deadline; try again later."))
 
     def _withdraw(self, tickets: Sequence[_Ticket]) -> list[_Ticket]:
-        """Take tickets out of the queue; returns those that were in it."""
+        """Take tickets out of the queue; returns those on which no work will be done."""
         with self._changed:
-            waiting = [ticket for ticket in tickets if ticket in self._waiting]
-            for ticket in waiting:
-                self._waiting.remove(ticket)
-        return waiting
+            left = [
+                ticket for ticket in tickets if ticket in self._waiting or (ticket.image is None and not ticket.is_gone)
+            ]
+            for ticket in left:
+                ticket.is_gone = True
+                if ticket.image is not None:
+                    self._waiting.remove(ticket)
+                elif ticket.job is not None and ticket.job.cancel():
+                    self._coming -= 1
+        return left
 
-    def _run_lane(self, together: threading.Barrier) -> None:
+    def _make(self, ticket: _Ticket, make: Callable[[], Image]) -> None:
+        """Make a ticket's image in this thread, and take a lane with it if one is free."""
+        start = time.perf_counter()
+        error, image, takes_lane = None, None, False
         try:
-            self._warm_up(together)
-        except Exception as error:
-            together.abort()
-            if self._observer is not None and not isinstance(error, threading.BrokenBarrierError):
-                _log.exception("the model %s failed on its first frames", self.name)
-                self._observer.failed(error)
+            image = make()
+        except Exception as caught:
+            error = caught
+        with self._changed:
+            self._coming -= 1
+            if image is not None and not ticket.is_gone:
+                ticket.made_s = time.perf_counter() - start
+                self._enqueue(ticket, image)
+                takes_lane = self._claim()
+            self._changed.notify_all()
+        if error is not None:
+            _resolve([ticket], [error])
+        elif takes_lane:
+            self._work()
+
+    def _enqueue(self, ticket: _Ticket, image: Image) -> None:
+        ticket.image, ticket.arrived = image, time.perf_counter()
+        self._waiting.append(ticket)
+
+    def _claim(self) -> bool:
+        """Take a lane if one is free and an image waits; the caller has the lock, and calls `_work` without it."""
+        is_free = self._is_started and self._taken < self._lanes and bool(self._waiting)
+        self._taken += is_free
+        return is_free
+
+    def _fill_lanes(self) -> None:
+        """Let threads of the pool take lanes with the images that wait; the caller has the lock."""
+        for _ in range(len(self._waiting)):
+            if self._claim():
+                self._pool.submit(self._work)
+
+    def _work(self) -> None:
+        """Answer what waits in this thread, which has a lane, until nothing does."""
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._is_closed)
                 if not self._waiting:
+                    self._taken -= 1
+                    self._changed.notify_all()
                     return
                 tickets = self._take()
             self._answer(tickets)
 
-    def _warm_up(self, together: threading.Barrier) -> None:
+    def _warm_up(self) -> None:
+        try:
+            self._answer_black()
+        except Exception as error:
+            self._together.abort()
+            if self._observer is not None and not isinstance(error, threading.BrokenBarrierError):
+                _log.exception("the model %s failed on its first frames", self.name)
+                self._observer.failed(error)
+        with self._changed:
+            self._cold -= 1
+            self._is_started = not self._cold
+            self._fill_lanes()
+
+    def _answer_black(self) -> None:
         """Detect on black frames of common sizes in each batch size, in all lanes at once, as each has its slot."""
         batches = [1 << power for power in range(self.batch.bit_length()) if 1 << power <= self.batch]
         for size_hw in _SIZES_HW[: max(1, self.model.config.graphs // len(batches))]:
             for batch in batches:
                 for threshold in (0.0, None):  # first with as many detections as there can be
-                    together.wait(_PATIENCE_S)
-                    if self._is_closed:
-                        return
+                    self._together.wait(_PATIENCE_S)
                     images = [np.zeros((*size_hw, 3), np.uint8)] * batch
                     found = self.model.predict(images, threshold=threshold)
         found[0].draw(images[0])  # its code is compiled, too
-        with self._changed:
-            self._cold -= 1
-        if not self._cold and self._observer is not None:
+        if not self._together.wait(_PATIENCE_S) and self._observer is not None:
             self._observer.warm(self.name)
 
     def _take(self) -> list[_Ticket]:
@@ -262,19 +346,22 @@ class Dispatcher:
     def _answer(self, tickets: Sequence[_Ticket]) -> None:
         """Run a batch, and give the event loop its results."""
         start = time.perf_counter()
+        images = [ticket.image for ticket in tickets if ticket.image is not None]
         try:
-            found = self.model.predict([ticket.image for ticket in tickets], **tickets[0].options.arguments())
+            found = self.model.predict(images, **tickets[0].options.arguments())
         except Exception as error:
             if isinstance(error, DeviceError) and self._observer is not None:
                 self._observer.failed(error)
             _resolve(tickets, [error] * len(tickets))
             return
         predict_s = time.perf_counter() - start
-        waits = [start - ticket.arrived for ticket in tickets]
-        answers = [Answer(each, wait, predict_s, len(tickets)) for each, wait in zip(found, waits, strict=True)]
+        answers = [
+            Answer(each, image, ticket.made_s, start - ticket.arrived, predict_s, len(tickets))
+            for ticket, image, each in zip(tickets, images, found, strict=True)
+        ]
         _resolve(tickets, answers)
         if self._observer is not None:
-            self._observer.batch_done(self.name, len(tickets), waits, predict_s)
+            self._observer.batch_done(self.name, len(tickets), [answer.queue_s for answer in answers], predict_s)
 
 
 def _resolve(tickets: Sequence[_Ticket], outcomes: Sequence[Answer | Exception]) -> None:

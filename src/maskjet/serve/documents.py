@@ -4,12 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-THRESHOLD = (
-    "A confidence must exceed it: a number 0..1 for all classes; or name=value, repeated, for some, where others keep "
-    "theirs."
-)
-MASKS = "How masks are given: COCO RLE, outlines as lists of [x, y], or not at all."
-
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
 IMAGES: dict[str, Any] = {
     "required": True,

@@ -175,18 +175,17 @@ class _Request:
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, service: Service) -> None:
         self._scope, self._receive, self._send = scope, receive, send
-        self._settings, self._memory = service.settings, service.memory
+        self._settings, self._share = service.settings, service.memory.share()
         self._deadline = asyncio.get_running_loop().time() + self._settings.body_s
         headers = Headers(scope=scope)
         self._is_read = scope["type"] != "http" or not (
             "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
         )
-        self._bytes = 0
         self._is_answered = False
 
     def release(self) -> None:
         """Give back the memory of the body."""
-        self._memory.give_back(self._bytes)
+        self._share.__exit__()
 
     async def receive(self) -> Message:
         """The next message; raises ProblemError if the body is too large or too slow."""
@@ -201,10 +200,9 @@ class _Request:
             ) from None
         if message["type"] == "http.request":
             count = len(message.get("body", b""))
-            if self._bytes + count > self._settings.body_bytes:
+            if self._share.taken + count > self._settings.body_bytes:
                 raise problems.too_large(f"The body has more bytes than the limit of {self._settings.body_bytes:,}.")
-            self._memory.take(count)
-            self._bytes += count
+            self._share.take(count)
             self._is_read = not message.get("more_body", False)
         return message
 

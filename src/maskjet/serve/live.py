@@ -11,17 +11,14 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any
 
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 
 from maskjet.errors import MaskjetError
 from maskjet.serve import bodies, problems, v1
-from maskjet.serve.dispatcher import Dispatcher, Options
+from maskjet.serve.queries import Query, parse_query
 from maskjet.serve.service import Service
-
-if TYPE_CHECKING:
-    from maskjet.detections import Detections
 
 router = APIRouter()
 DESCRIPTION = """\
@@ -58,15 +55,6 @@ class _Frame(bodies.Part):
         return "the frame"
 
 
-@dataclass(frozen=True)
-class _Query:
-    """What the client asks for."""
-
-    dispatcher: Dispatcher
-    options: Options
-    masks: v1.Masks
-
-
 @router.websocket("/v1/stream")
 async def stream(websocket: WebSocket) -> None:
     """Answer the frames of one client."""
@@ -96,7 +84,7 @@ async def _close(websocket: WebSocket, error: _CloseError) -> None:
         await websocket.close(error.code, reason)
 
 
-async def _run(websocket: WebSocket, service: Service, query: _Query) -> None:
+async def _run(websocket: WebSocket, service: Service, query: Query) -> None:
     task = asyncio.current_task()
     assert task is not None
     service.streams.add(task)
@@ -108,28 +96,13 @@ async def _run(websocket: WebSocket, service: Service, query: _Query) -> None:
         service.metrics.streams.dec()
 
 
-def _parse(websocket: WebSocket, service: Service) -> _Query:
+def _parse(websocket: WebSocket, service: Service) -> Query:
     """The query's parameters; raises _CloseError if they are invalid."""
-    given = websocket.query_params
     try:
-        v1.check_query(given)
-        masks = given.get("masks", "rle")
-        if masks not in get_args(v1.Masks):
-            raise problems.bad_request(f"masks must be one of {', '.join(get_args(v1.Masks))}, got {masks!r}.")
-        most = given.get("max_detections")
-        if most is not None and not (most.isascii() and most.isdecimal() and len(most) < 10):
-            raise problems.bad_request(f"max_detections must be a whole number, got {most!r}.")
-        dispatcher = service.dispatcher(given.get("model"))
-        options = Options(
-            v1.parse_threshold(given.getlist("threshold")),
-            v1.parse_classes(given.get("classes")),
-            None if most is None else int(most),
-        )
-        dispatcher.check(options)
+        return parse_query(websocket.query_params, service)
     except (problems.ProblemError, MaskjetError) as error:
         problem = problems.to_problem(error)
         raise _CloseError(1013 if problem.status == 503 else 1008, problem.detail) from error
-    return _Query(dispatcher, options, masks)  # type: ignore[arg-type]
 
 
 class _Rate:
@@ -154,7 +127,7 @@ class _Rate:
 class _Socket:
     """The frames and answers of one WebSocket."""
 
-    def __init__(self, websocket: WebSocket, service: Service, query: _Query) -> None:
+    def __init__(self, websocket: WebSocket, service: Service, query: Query) -> None:
         self._websocket, self._service, self._query = websocket, service, query
         self._dropped = 0
         self._newest: tuple[int, bytes] | None = None
@@ -251,15 +224,10 @@ class _Socket:
         """The result of one frame, as JSON."""
         service, query = self._service, self._query
         deadline = asyncio.get_running_loop().time() + service.settings.deadline_s
-        frames = [_Frame("", data)]
-        needed = await service.in_thread(bodies.check_sizes, frames, service.settings.pixels)
-        with service.memory.hold(len(data) + needed):
+        with service.memory.share() as share:
+            share.take(len(data))
             query.dispatcher.check_room()
-            (image,) = await bodies.decode(service, frames)
+            (image,) = await bodies.decoders(service, [_Frame("", data)], share)
             answer = await query.dispatcher.predict(image, query.options, deadline=deadline)
             service.metrics.frames.labels(_SOURCE).inc()
-            return await service.in_thread(_to_json, answer.detections, query.masks)
-
-
-def _to_json(found: Detections, masks: v1.Masks) -> str:
-    return json.dumps(v1.to_dict(found, masks), allow_nan=False)
+            return (await v1.to_json(service, answer.detections, query.masks)).decode()

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from maskjet.errors import suggest
 from maskjet.serve import problems
-from maskjet.serve.dispatcher import Dispatcher
+from maskjet.serve.dispatcher import LANES, Dispatcher
 from maskjet.serve.metrics import Metrics
 from maskjet.serve.settings import Settings
 
@@ -23,7 +24,7 @@ _R = TypeVar("_R")
 
 
 class Memory:
-    """Bytes that bodies and decoded images may take together; used in the event loop alone.
+    """Bytes that bodies and decoded images may take together.
 
     Args:
         most: The limit.
@@ -31,31 +32,57 @@ class Memory:
 
     def __init__(self, most: int) -> None:
         self.most, self.taken = most, 0
+        self._lock = threading.Lock()
+
+    def share(self, beside: int = 0) -> Share:
+        """A share of nothing yet, for one request that has taken some bytes already, `beside`."""
+        return Share(self, beside)
+
+    def move(self, count: int) -> bool:
+        """Take bytes, or give them back if below 0; returns False if so many are not free."""
+        with self._lock:
+            if count > 0 and self.taken + count > self.most:
+                return False
+            self.taken += count
+            return True
+
+
+class Share:
+    """What one request has of the memory, until its context ends; threads may take more meanwhile."""
+
+    def __init__(self, memory: Memory, beside: int) -> None:
+        self._memory, self._beside = memory, beside
+        self._lock = threading.Lock()
+        self._is_over = False
+        self.taken = 0
+        """Bytes taken."""
 
     def take(self, count: int) -> None:
         """Take bytes.
 
         Raises:
             ProblemError: 429, so many are not free now; 413, they never are.
+            GoneError: The context has ended.
         """
-        if count > self.most:
-            raise problems.too_large(f"The request needs {count:,} bytes of memory, the limit is {self.most:,}.")
-        if self.taken + count > self.most:
-            raise problems.busy("The memory for images is taken by other requests; try again later.")
-        self.taken += count
+        needed = self._beside + self.taken + count
+        if needed > self._memory.most:
+            most = self._memory.most
+            raise problems.too_large(f"The request needs {needed:,} bytes of memory, the limit is {most:,}.")
+        with self._lock:
+            if self._is_over:
+                raise problems.GoneError
+            if not self._memory.move(count):
+                raise problems.busy("The memory for images is taken by other requests; try again later.")
+            self.taken += count
 
-    @contextmanager
-    def hold(self, count: int) -> Iterator[None]:
-        """Take bytes until the context ends; raises as `take`."""
-        self.take(count)
-        try:
-            yield
-        finally:
-            self.give_back(count)
+    def __enter__(self) -> Share:
+        return self
 
-    def give_back(self, count: int) -> None:
-        """Give back bytes that were taken."""
-        self.taken -= count
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._is_over = True
+            self._memory.move(-self.taken)
+            self.taken = 0
 
 
 class Service:
@@ -79,17 +106,17 @@ class Service:
         """Tasks of the WebSockets that are open."""
         self.failure: str | None = None
         """Why the service is not live; None while it is."""
+        threads = settings.threads or min(8, max(2, os.cpu_count() or 2))
+        self._pool = ThreadPoolExecutor(threads + LANES * len(models), thread_name_prefix="maskjet-work")
         self.dispatchers = {
-            name: Dispatcher(name, model, queue=settings.queue, batch=settings.batch, observer=self)
+            name: Dispatcher(name, model, self._pool, queue=settings.queue, batch=settings.batch, observer=self)
             for name, model in models.items()
         }
-        threads = settings.threads or min(8, max(2, os.cpu_count() or 2))
         self.metrics = Metrics(self.dispatchers, lambda: self.is_ready)
         self._cold = set(self.dispatchers)
         self._changed: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._watch: asyncio.Task[None] | None = None
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="maskjet-work")
 
     @property
     def is_warm(self) -> bool:

@@ -3,94 +3,77 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from fastapi import APIRouter, Query, Request, Response
+import orjson
+from fastapi import APIRouter, Request, Response
 
 from maskjet import __version__
 from maskjet.config import DEFAULT_THRESHOLD
-from maskjet.errors import suggest
 from maskjet.media.showing import encode
 from maskjet.serve import bodies, documents, guard, problems
 from maskjet.serve.clients import while_connected
-from maskjet.serve.dispatcher import Answer, Dispatcher, Image, Options
+from maskjet.serve.dispatcher import Answer, Dispatcher, Image
+from maskjet.serve.queries import PARAMETERS, Masks, Query, parse_query
 from maskjet.serve.service import Service
 
 if TYPE_CHECKING:
     from maskjet.detections import Detections
 
-Masks = Literal["rle", "polygons", "none"]
 Kind = Literal["application/json", "image/jpeg", "image/png"]
 
+PREDICT = "/v1/predict"
+"""Path of the route that most requests are for."""
 router = APIRouter(tags=["maskjet"])
 _KINDS: tuple[Kind, ...] = ("application/json", "image/jpeg", "image/png")
-_PARAMETERS = ("threshold", "classes", "max_detections", "masks", "model")
 _SUFFIXES: Mapping[str, str] = {"image/jpeg": ".jpg", "image/png": ".png"}
 
 
 @router.post(
-    "/v1/predict",
+    PREDICT,
     summary="Find things in an image, or in several",
-    openapi_extra={"requestBody": documents.IMAGES},
+    openapi_extra={"parameters": PARAMETERS, "requestBody": documents.IMAGES},
     responses=documents.PREDICT,
     response_class=Response,
 )
-async def predict(
-    request: Request,
-    threshold: Annotated[list[str] | None, Query(description=documents.THRESHOLD)] = None,
-    classes: Annotated[str | None, Query(description="Names of the classes to report, separated by commas.")] = None,
-    max_detections: Annotated[int | None, Query(ge=1, description="Most detections per image.")] = None,
-    masks: Annotated[Masks, Query(description=documents.MASKS)] = "rle",
-    model: Annotated[
-        str | None, Query(description="Name of the model; the first one that is served if left out.")
-    ] = None,
-) -> Response:
+async def predict(request: Request) -> Response:
     """Detect on the images of the body. Images that come while the model is busy share a batch."""
     service: Service = request.app.state.service
     deadline = asyncio.get_running_loop().time() + service.settings.deadline_s
-    check_query(request.query_params)
-    dispatcher = service.dispatcher(model)
-    options = Options(parse_threshold(threshold), parse_classes(classes), max_detections)
-    dispatcher.check(options)
+    query = parse_query(request.query_params, service)
     kind = choose_kind(request.headers.get("accept", "*/*"))
-    dispatcher.check_room()
+    query.dispatcher.check_room()
     body = await bodies.read(request)
-    work = _Prediction(service, dispatcher, options, deadline).run(
-        request.headers.get("content-type", ""), body, kind, masks
-    )
+    work = _Prediction(service, query, kind, deadline).run(request.headers.get("content-type", ""), body)
     return await while_connected(request.receive, work)
 
 
 class _Prediction:
     """The work on one request."""
 
-    def __init__(self, service: Service, dispatcher: Dispatcher, options: Options, deadline: float) -> None:
-        self._service, self._dispatcher = service, dispatcher
-        self._options, self._deadline = options, deadline
+    def __init__(self, service: Service, query: Query, kind: Kind, deadline: float) -> None:
+        self._service, self._query, self._kind, self._deadline = service, query, kind, deadline
 
-    async def run(self, content_type: str, body: bytes, kind: Kind, masks: Masks) -> Response:
-        service = self._service
-        start = time.perf_counter()
-        parts, needed = await service.in_thread(bodies.inspect, content_type, body, service.settings)
-        if kind != "application/json" and len(parts) > 1:
+    async def run(self, content_type: str, body: bytes) -> Response:
+        service, query = self._service, self._query
+        is_form = content_type.lower().startswith("multipart/")
+        if is_form:
+            parts = await service.in_thread(bodies.split, content_type, body, service.settings.parts)
+        else:
+            parts = bodies.split(content_type, body, service.settings.parts)
+        if self._kind != "application/json" and len(parts) > 1:
             raise problems.bad_request(f"A body that is answered with a picture must have one image, got {len(parts)}.")
-        with service.memory.hold(needed):
-            self._dispatcher.check_room(len(parts))
-            images = await bodies.decode(service, parts)
-            decoded = time.perf_counter()
-            answers = await self._dispatcher.predict_all(images, self._options, deadline=self._deadline)
+        with service.memory.share(len(body)) as share:
+            query.dispatcher.check_room(len(parts))
+            images = await bodies.decoders(service, parts, share)
+            answers = await query.dispatcher.predict_all(images, query.options, deadline=self._deadline)
             answered = time.perf_counter()
-            if kind == "application/json":
-                names = [part.name for part in parts] if _is_form(content_type) else None
-                data = await service.in_thread(_to_json, answers, names, masks)
-            else:
-                data = await service.in_thread(_to_picture, images[0], answers[0].detections, _SUFFIXES[kind])
+            data = await self._encode(answers, [part.name for part in parts] if is_form else None)
         stages = {
-            "decode": decoded - start,
+            "decode": max(answer.made_s for answer in answers),
             "queue": max(answer.queue_s for answer in answers),
             "predict": max(answer.predict_s for answer in answers),
             "encode": time.perf_counter() - answered,
@@ -98,50 +81,16 @@ class _Prediction:
         for name in ("decode", "encode"):
             service.metrics.stage_seconds.labels(name).observe(stages[name])
         timing = ", ".join(f"{name};dur={1e3 * seconds:.2f}" for name, seconds in stages.items())
-        return Response(data, headers={"Server-Timing": timing}, media_type=kind)
+        return Response(data, headers={"Server-Timing": timing}, media_type=self._kind)
 
-
-def _is_form(content_type: str) -> bool:
-    return content_type.lower().startswith("multipart/")
-
-
-def check_query(given: Iterable[str]) -> None:
-    """Check the names of a query's parameters.
-
-    Raises:
-        ProblemError: 400, there is no such parameter.
-    """
-    for name in given:
-        if name not in _PARAMETERS:
-            raise problems.bad_request(
-                f"The query must have parameters that it knows, got {name!r}{suggest(name, _PARAMETERS)}"
-            )
-
-
-def parse_threshold(texts: Sequence[str] | None) -> float | tuple[tuple[str, float], ...] | None:
-    """The threshold that a client asks for: a number, or name=value once for each class.
-
-    Raises:
-        ProblemError: 400, it is neither.
-    """
-    if not texts:
-        return None
-    try:
-        if len(texts) == 1 and "=" not in texts[0]:
-            return float(texts[0])
-        pairs = [text.rpartition("=") for text in texts]
-        if all(separator for _, separator, _ in pairs):
-            return tuple((name, float(value)) for name, _, value in pairs)
-    except ValueError:
-        pass
-    raise problems.bad_request(
-        f"threshold must be a number 0..1, or name=value for each class, got {', '.join(texts)!r}."
-    )
-
-
-def parse_classes(text: str | None) -> tuple[str, ...] | None:
-    """The names of the classes that a client asks for, separated by commas."""
-    return None if text is None else tuple(name.strip() for name in text.split(","))
+    async def _encode(self, answers: Sequence[Answer], names: Sequence[str] | None) -> bytes:
+        """The body: a picture, or JSON, which has names for a form's images."""
+        service, masks, first = self._service, self._query.masks, answers[0]
+        if self._kind != "application/json":
+            return await service.in_thread(_to_picture, first.image, first.detections, _SUFFIXES[self._kind])
+        if names is None:
+            return await to_json(service, first.detections, masks)
+        return await service.in_thread(_to_results, [answer.detections for answer in answers], names, masks)
 
 
 def choose_kind(accept: str) -> Kind:
@@ -185,12 +134,21 @@ def to_dict(found: Detections, masks: Masks) -> dict[str, Any]:
     return fields
 
 
-def _to_json(answers: Sequence[Answer], names: Sequence[str] | None, masks: Masks) -> bytes:
-    found = [to_dict(answer.detections, masks) for answer in answers]
-    if names is None:
-        return json.dumps(found[0], allow_nan=False).encode()
-    results = [{"name": name, **fields} for name, fields in zip(names, found, strict=True)]
-    return json.dumps({"results": results}, allow_nan=False).encode()
+async def to_json(service: Service, found: Detections, masks: Masks) -> bytes:
+    """A result as JSON; what is no search for outlines holds the interpreter anyway, and is not worth a thread."""
+    if masks == "polygons":
+        return await service.in_thread(_to_json, found, masks)
+    return _to_json(found, masks)
+
+
+def _to_json(found: Detections, masks: Masks) -> bytes:
+    return orjson.dumps(to_dict(found, masks))
+
+
+def _to_results(found: Sequence[Detections], names: Sequence[str], masks: Masks) -> bytes:
+    return orjson.dumps(
+        {"results": [{"name": n, **to_dict(each, masks)} for n, each in zip(names, found, strict=True)]}
+    )
 
 
 def _to_picture(image: Image, found: Detections, suffix: str) -> bytes:

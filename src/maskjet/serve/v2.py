@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +18,7 @@ from fastapi.responses import JSONResponse
 from maskjet import __version__
 from maskjet.serve import bodies, problems, v2_codec, v2_documents
 from maskjet.serve.clients import while_connected
-from maskjet.serve.dispatcher import Dispatcher, Image, Options
+from maskjet.serve.dispatcher import Dispatcher, Options
 from maskjet.serve.service import Service
 
 if TYPE_CHECKING:
@@ -149,7 +150,8 @@ class _Inference:
 
     async def run(self, body: bytes, header_length: str | None) -> Response:
         service, dispatcher, settings = self._service, self._dispatcher, self._service.settings
-        with service.memory.hold(_JSON_FACTOR * v2_codec.read_json_size(header_length, len(body))):
+        with service.memory.share(len(body)) as share:
+            share.take(_JSON_FACTOR * v2_codec.read_json_size(header_length, len(body)))
             request = await service.in_thread(
                 v2_codec.read_request,
                 body,
@@ -158,7 +160,7 @@ class _Inference:
                 most_images=settings.parts,
                 most_pixels=settings.pixels,
             )
-        found = await self._predict(request)
+        found = await self._predict(request, len(body))
         start = time.perf_counter()
         data, length = await service.in_thread(
             v2_codec.write_response, found, request, model=dispatcher.name, version=VERSION
@@ -168,25 +170,21 @@ class _Inference:
             return Response(data, media_type="application/json")
         return Response(data, headers={LENGTH_HEADER: str(length)}, media_type="application/octet-stream")
 
-    async def _predict(self, request: v2_codec.InferRequest) -> list[Detections]:
+    async def _predict(self, request: v2_codec.InferRequest, body_bytes: int) -> list[Detections]:
         service, dispatcher, settings = self._service, self._dispatcher, self._service.settings
         options = Options(request.threshold, request.classes, request.max_detections)
         dispatcher.check(options)
-        start = time.perf_counter()
         deadline = self._start + min(settings.deadline_s, request.timeout_s or settings.deadline_s)
         encoded = [_Element(str(i), one) for i, one in enumerate(request.images) if isinstance(one, bytes)]
-        images: list[Image] = [one for one in request.images if not isinstance(one, bytes)]
-        needed = sum(one.nbytes for one in images)  # `predict` copies them, as a body can't be written to
-        if encoded:
-            needed = await service.in_thread(bodies.check_sizes, encoded, settings.pixels)
-        with service.memory.hold(needed):
-            dispatcher.check_room(len(request.images))
+        images: Sequence[Any] = request.images
+        dispatcher.check_room(len(images))
+        with service.memory.share(body_bytes) as share:
             if encoded:
-                images = await bodies.decode(service, encoded)
-            service.metrics.stage_seconds.labels("decode").observe(time.perf_counter() - start)
-            if asyncio.get_running_loop().time() > deadline:
-                raise problems.too_late("The request took longer than its timeout before it reached the model.")
+                images = await bodies.decoders(service, encoded, share)
+            else:
+                share.take(sum(one.nbytes for one in images))  # `predict` copies them, as a body can't be written to
             answers = await dispatcher.predict_all(images, options, deadline=deadline)
+        service.metrics.stage_seconds.labels("decode").observe(max(answer.made_s for answer in answers))
         return [answer.detections for answer in answers]
 
 

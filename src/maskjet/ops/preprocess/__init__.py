@@ -15,6 +15,7 @@ from maskjet.ops.preprocess import cpu, reference
 from maskjet.ops.preprocess.cases import CASES, bytes_moved, tolerance_used
 from maskjet.ops.preprocess.region import letterbox as place_letterbox
 from maskjet.ops.preprocess.region import stretch
+from maskjet.ops.preprocess.yuv import YUVFrames
 from maskjet.ops.record import FLOATS, Op, Variant, needs_cpu, serves_any
 
 Order = Literal["rgb", "bgr"]
@@ -23,7 +24,7 @@ _WIDEST = (2**31 - 1) // 3  # kernels count the bytes of a row in 32 bits
 
 
 def preprocess(
-    frames: torch.Tensor,
+    frames: torch.Tensor | YUVFrames,
     out: torch.Tensor | None = None,
     *,
     size: tuple[int, int],
@@ -40,15 +41,16 @@ def preprocess(
     Filter: bilinear, half-pixel centres, no antialias, as rfdetr 1.11 `predict`. `resample="cv2"` resizes the uint8
     frame as `cv2.resize(INTER_LINEAR)` instead, rounding to uint8 before it normalises. On a GPU it is
     one launch on the current stream, which never waits, allocates nothing if `out` is given, and can be captured in a
-    CUDA graph; frames whose pixels are not contiguous are copied first.
+    CUDA graph; RGB frames whose pixels are not contiguous are copied first. YUV is converted to bytes of RGB pixel by
+    pixel on the way, as swscale does it, so that the result is that of the converted frame.
 
     Args:
-        frames: uint8 [H, W, 3] or [N, H, W, 3]; rows may be strided, pixels contiguous.
+        frames: uint8 [H, W, 3] or [N, H, W, 3], rows may be strided, pixels contiguous; or `YUVFrames`, such as NV12.
         out: float32, float16 or bfloat16 [N, 3, h, w] on the frames' device; overwritten. None allocates it.
         size: (h, w) of the input, in pixels, at least 1.
         mean: One per RGB channel, on the 0..1 scale.
         std: One per RGB channel, on the 0..1 scale, above 0.
-        order: Channel order of the frames; the output is RGB.
+        order: Channel order of the frames, "rgb" for `YUVFrames`; the output is RGB.
         dtype: Type of the output if `out` is None.
         resample: "bilinear" on floats, or "cv2" on bytes.
         letterbox: None stretches the frame to the input. A byte value, 0..255, keeps the frame's aspect ratio, centres
@@ -72,11 +74,17 @@ def preprocess(
         >>> preprocess(frame, size=(2, 2), mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)).unique()
         tensor([1.])
     """
-    frames = check_frames(frames)
+    if isinstance(frames, YUVFrames):
+        sample = frames.luma
+        if order != "rgb":
+            raise InputError(f"order must be 'rgb' for YUVFrames, got {order!r}.")
+    else:
+        sample = frames = check_frames(frames)
+    batch, height, width = sample.shape[:3]
     size = _check_size(size)
     if out is None:
-        out = torch.empty((len(frames), 3, *size), dtype=dtype, device=frames.device)
-    _check_out(out, (len(frames), 3, *size), frames.device)
+        out = torch.empty((batch, 3, *size), dtype=dtype, device=sample.device)
+    _check_out(out, (batch, 3, *size), sample.device)
     for name, values in (("mean", mean), ("std", std)):
         if len(values) != 3 or not all(map(math.isfinite, values)) or (name == "std" and min(values) <= 0):
             expected = "3 numbers above 0" if name == "std" else "3 numbers"
@@ -87,23 +95,24 @@ def preprocess(
     if letterbox is None:
         region = stretch(size)
     elif 0 <= letterbox <= 255:
-        height, width = frames.shape[1:3]
         region = place_letterbox((height, width), size, letterbox)
     else:
         raise InputError(f"letterbox must be a byte value, 0..255, or None to stretch, got {letterbox}.")
-    run = RECORD.choose(implementation, frames).run
+    run = RECORD.choose(implementation, sample).run
     run(frames, out, region=region, mean=tuple(mean), std=tuple(std), order=order, resample=resample)
     return out
 
 
 def check_frames(frames: torch.Tensor) -> torch.Tensor:
-    """Check frames, and give them a batch dimension.
+    """Check RGB frames, and give them a batch dimension.
 
     Raises:
         InputError: They are not uint8 [H, W, 3] or [N, H, W, 3] of at least one pixel, or too wide.
     """
     if not isinstance(frames, torch.Tensor):
-        raise InputError(f"frames must be a tensor, got {type(frames).__name__}; torch.from_numpy shares its memory.")
+        raise InputError(
+            f"frames must be a tensor or YUVFrames, got {type(frames).__name__}; torch.from_numpy shares its memory."
+        )
     if frames.dtype != torch.uint8 or frames.ndim not in (3, 4) or frames.shape[-1] != 3 or 0 in frames.shape[-3:-1]:
         raise InputError(
             f"frames must be uint8 [H, W, 3] or [N, H, W, 3] of at least one pixel, "

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from maskjet.ops.preprocess.yuv import Layout, Matrix, YUVFrames, yuv_conversion
 from maskjet.spec import IMAGENET_MEAN, IMAGENET_STD
 
 # One ULP at the largest value, 2.64; two in float32, where both sides round twice.
@@ -32,6 +33,44 @@ def _batch_view(device: torch.device) -> dict[str, Any]:
     return {**inputs, "frames": inputs["frames"][::2]}
 
 
+def _yuv(
+    shape: tuple[int, int, int],
+    size: tuple[int, int],
+    *colours: tuple[Matrix, bool],
+    layout: Layout = "nv12",
+    gap: int = 0,
+    **options: Any,
+) -> Callable[[torch.device], dict[str, Any]]:
+    """Frames in one piece of memory with gaps after their rows; `shape` is (N, H, W), even, `colours` one per frame."""
+
+    def build(device: torch.device) -> dict[str, Any]:
+        batch, height, width = shape
+        generator = torch.Generator().manual_seed(sum(shape))
+        memory = torch.randint(
+            0, 256, (batch, height * 3 // 2, width + gap), dtype=torch.uint8, generator=generator
+        ).to(device)
+        conversion = torch.stack([yuv_conversion(matrix, full_range=is_full) for matrix, is_full in colours]).to(device)
+        frames = YUVFrames.within(memory[..., :width], conversion, layout=layout)
+        return {"frames": frames, "size": size, "mean": IMAGENET_MEAN, "std": IMAGENET_STD, **options}
+
+    return build
+
+
+def _odd(height: int, width: int, size: tuple[int, int], **options: Any) -> Callable[[torch.device], dict[str, Any]]:
+    """One NV12 frame whose planes lie apart; odd sides have half a chroma sample at the far border."""
+
+    def build(device: torch.device) -> dict[str, Any]:
+        generator = torch.Generator().manual_seed(height + width)
+        luma, chroma = (
+            torch.randint(0, 256, side, dtype=torch.uint8, generator=generator).to(device)
+            for side in ((height, width), ((height + 1) // 2, (width + 1) // 2, 2))
+        )
+        frames = YUVFrames(luma, chroma, yuv_conversion("bt709", full_range=False).to(device))
+        return {"frames": frames, "size": size, "mean": IMAGENET_MEAN, "std": IMAGENET_STD, **options}
+
+    return build
+
+
 CASES: Mapping[str, Callable[[torch.device], dict[str, Any]]] = {
     "one pixel": _case((1, 1, 3), (4, 4)),
     "to one pixel": _case((5, 3, 3), (1, 1)),
@@ -55,6 +94,16 @@ CASES: Mapping[str, Callable[[torch.device], dict[str, Any]]] = {
     "cv2, half": _case((40, 48, 3), (20, 24), resample="cv2"),
     "cv2, letterbox": _case((20, 31, 3), (24, 24), resample="cv2", letterbox=114),
     "cv2, bgr": _case((18, 32, 3), (24, 24), resample="cv2", order="bgr"),
+    "nv12": _yuv((1, 54, 96), (72, 70), ("bt709", False)),
+    "nv12, full range": _yuv((1, 30, 40), (61, 79), ("bt601", True), dtype=torch.float16),
+    "nv12, three matrices": _yuv((3, 20, 28), (52, 90), ("bt601", False), ("bt709", True), ("bt2020", False)),
+    "nv12, strided rows": _yuv((2, 36, 50), (70, 80), ("bt709", False), ("bt601", False), gap=14, dtype=torch.bfloat16),
+    "nv12, odd": _odd(37, 53, (66, 72)),
+    "nv12, one pixel": _odd(1, 1, (4, 4)),
+    "nv12, letterbox": _yuv((1, 54, 96), (72, 110), ("bt601", False), letterbox=114),
+    "nv12, cv2": _yuv((1, 40, 30), (24, 24), ("bt709", False), resample="cv2"),
+    "nv12, cv2, odd, grow": _odd(7, 13, (30, 41), resample="cv2"),
+    "i420": _yuv((2, 26, 34), (64, 68), ("bt709", False), ("bt601", True), layout="i420"),
 }
 
 
@@ -67,7 +116,11 @@ def tolerance_used(_inputs: dict[str, Any], expected: torch.Tensor, actual: torc
 def bytes_moved(inputs: dict[str, Any]) -> int:
     """Bytes of the output, and of the source: 4 per output value, at most the whole frame."""
     frames, (height, width) = inputs["frames"], inputs["size"]
-    batch = frames.numel() // (frames.shape[-3] * frames.shape[-2] * 3)
+    if isinstance(frames, YUVFrames):
+        batch, whole = len(frames), (frames.luma.numel() + frames.chroma.numel()) // len(frames)
+    else:
+        whole = frames.shape[-3] * frames.shape[-2] * 3
+        batch = frames.numel() // whole
     outputs = 3 * height * width
     itemsize = inputs.get("dtype", torch.float32).itemsize
-    return int(batch * (min(4 * outputs, frames.shape[-3] * frames.shape[-2] * 3) + outputs * itemsize))
+    return int(batch * (min(4 * outputs, whole) + outputs * itemsize))

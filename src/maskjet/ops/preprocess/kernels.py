@@ -46,34 +46,149 @@ def preprocess_kernel(
     image = tl.program_id(2).to(tl.int64)
     is_row_inside = (y >= top) & (y < top + inner_height)
     is_inside = is_row_inside & (x >= left) & (x < left + inner_width)
-    if IS_CV2:
-        upper, lower, upper_share, lower_share = _fixed_point_taps(y - top, source_height, inner_height, False)
-        before, after, before_share, after_share = _fixed_point_taps(x - left, source_width, inner_width, True)
-    else:
-        upper, lower, lower_share = taps(y - top, scale_of(source_height, inner_height), source_height)
-        before, after, after_share = taps(x - left, scale_of(source_width, inner_width), source_width)
+    upper, lower, above, below = _source_taps(y - top, source_height, inner_height, IS_CV2, False)
+    first, second, before, after = _source_taps(x - left, source_width, inner_width, IS_CV2, True)
     frame_ptr = frames_ptr + image * frame_stride
     upper_ptr = frame_ptr + upper.to(tl.int64) * row_stride
     lower_ptr = frame_ptr + lower.to(tl.int64) * row_stride
     pixel_ptr = out_ptr + image * out_stride_n + y.to(tl.int64) * out_stride_y + x * out_stride_x
     for channel in tl.static_range(3):
         source_channel = 2 - channel if IS_BGR else channel
-        upper_before = tl.load(upper_ptr + before * 3 + source_channel, mask=is_inside, other=0)
-        upper_after = tl.load(upper_ptr + after * 3 + source_channel, mask=is_inside, other=0)
-        lower_before = tl.load(lower_ptr + before * 3 + source_channel, mask=is_inside, other=0)
-        lower_after = tl.load(lower_ptr + after * 3 + source_channel, mask=is_inside, other=0)
-        if IS_CV2:
-            above = upper_before.to(tl.int32) * before_share + upper_after.to(tl.int32) * after_share
-            below = lower_before.to(tl.int32) * before_share + lower_after.to(tl.int32) * after_share
-            quarters = ((upper_share * (above >> 4)) >> 16) + ((lower_share * (below >> 4)) >> 16)
-            value = _unit((quarters + 2) >> 2)
-        else:
-            above = blend(_unit(upper_before), _unit(upper_after), after_share)
-            below = blend(_unit(lower_before), _unit(lower_after), after_share)
-            value = blend(above, below, lower_share)
+        upper_first = tl.load(upper_ptr + first * 3 + source_channel, mask=is_inside, other=0)
+        upper_second = tl.load(upper_ptr + second * 3 + source_channel, mask=is_inside, other=0)
+        lower_first = tl.load(lower_ptr + first * 3 + source_channel, mask=is_inside, other=0)
+        lower_second = tl.load(lower_ptr + second * 3 + source_channel, mask=is_inside, other=0)
+        value = _resize(upper_first, upper_second, lower_first, lower_second, above, below, before, after, IS_CV2)
         value = tl.where(is_inside, value, padding)
         value = tl.div_rn(value - mean[channel], tl.full(value.shape, 1.0, tl.float32) * std[channel])
         tl.store(pixel_ptr + channel * out_stride_c, value, mask=(y < height) & (x < width))
+
+
+@triton.jit(do_not_specialize=range(24))
+def preprocess_yuv_kernel(
+    luma_ptr,
+    chroma_ptr,
+    conversion_ptr,
+    out_ptr,
+    source_height,
+    source_width,
+    height,
+    width,
+    top,
+    left,
+    inner_height,
+    inner_width,
+    luma_stride_n,
+    luma_stride_y,
+    luma_stride_x,
+    chroma_stride_n,
+    chroma_stride_y,
+    chroma_stride_x,
+    chroma_stride_c,
+    conversion_stride,
+    out_stride_n,
+    out_stride_c,
+    out_stride_y,
+    out_stride_x,
+    mean,
+    std,
+    padding,
+    IS_CV2: tl.constexpr,
+    TILE_HEIGHT: tl.constexpr,
+    TILE_WIDTH: tl.constexpr,
+):
+    """`preprocess_kernel` for frames in YUV 4:2:0; see `yuv.YUVFrames`.
+
+    luma: uint8 [N, source_height, source_width]. chroma: uint8 [N, ceil(source_height / 2), ceil(source_width / 2), 2].
+    conversion: int32 [N, 4, 2], each frame's numbers contiguous.
+    """
+    y = (tl.program_id(1) * TILE_HEIGHT + tl.arange(0, TILE_HEIGHT))[:, None]
+    x = (tl.program_id(0) * TILE_WIDTH + tl.arange(0, TILE_WIDTH))[None, :]
+    image = tl.program_id(2).to(tl.int64)
+    is_row_inside = (y >= top) & (y < top + inner_height)
+    is_inside = is_row_inside & (x >= left) & (x < left + inner_width)
+    upper, lower, above, below = _source_taps(y - top, source_height, inner_height, IS_CV2, False)
+    first, second, before, after = _source_taps(x - left, source_width, inner_width, IS_CV2, True)
+    luma_ptr += image * luma_stride_n
+    upper_ptr = luma_ptr + upper.to(tl.int64) * luma_stride_y
+    lower_ptr = luma_ptr + lower.to(tl.int64) * luma_stride_y
+    numbers_ptr = conversion_ptr + image * conversion_stride
+    offset, scale = tl.load(numbers_ptr), tl.load(numbers_ptr + 1)
+    upper_first = _load_luma(upper_ptr + first * luma_stride_x, offset, scale, is_inside)
+    upper_second = _load_luma(upper_ptr + second * luma_stride_x, offset, scale, is_inside)
+    lower_first = _load_luma(lower_ptr + first * luma_stride_x, offset, scale, is_inside)
+    lower_second = _load_luma(lower_ptr + second * luma_stride_x, offset, scale, is_inside)
+    chroma_ptr += image * chroma_stride_n
+    upper_ptr = chroma_ptr + (upper >> 1).to(tl.int64) * chroma_stride_y
+    lower_ptr = chroma_ptr + (lower >> 1).to(tl.int64) * chroma_stride_y
+    first, second = (first >> 1) * chroma_stride_x, (second >> 1) * chroma_stride_x
+    upper_first_u, upper_first_v = _load_chroma(upper_ptr + first, chroma_stride_c, is_inside)
+    upper_second_u, upper_second_v = _load_chroma(upper_ptr + second, chroma_stride_c, is_inside)
+    lower_first_u, lower_first_v = _load_chroma(lower_ptr + first, chroma_stride_c, is_inside)
+    lower_second_u, lower_second_v = _load_chroma(lower_ptr + second, chroma_stride_c, is_inside)
+    pixel_ptr = out_ptr + image * out_stride_n + y.to(tl.int64) * out_stride_y + x * out_stride_x
+    for channel in tl.static_range(3):
+        u, v = tl.load(numbers_ptr + 2 + 2 * channel), tl.load(numbers_ptr + 3 + 2 * channel)
+        value = _resize(
+            _to_byte(upper_first, upper_first_u, upper_first_v, u, v),
+            _to_byte(upper_second, upper_second_u, upper_second_v, u, v),
+            _to_byte(lower_first, lower_first_u, lower_first_v, u, v),
+            _to_byte(lower_second, lower_second_u, lower_second_v, u, v),
+            above,
+            below,
+            before,
+            after,
+            IS_CV2,
+        )
+        value = tl.where(is_inside, value, padding)
+        value = tl.div_rn(value - mean[channel], tl.full(value.shape, 1.0, tl.float32) * std[channel])
+        tl.store(pixel_ptr + channel * out_stride_c, value, mask=(y < height) & (x < width))
+
+
+@triton.jit
+def _load_luma(sample_ptr, offset, scale, is_inside):
+    """Load Y, and put it on RGB's scale."""
+    return ((tl.load(sample_ptr, mask=is_inside, other=0).to(tl.int32) * 8 - offset) * scale) >> 16
+
+
+@triton.jit
+def _load_chroma(sample_ptr, stride_c, is_inside):
+    """Load U and V, as eight times their differences from grey."""
+    u = tl.load(sample_ptr, mask=is_inside, other=0).to(tl.int32)
+    v = tl.load(sample_ptr + stride_c, mask=is_inside, other=0).to(tl.int32)
+    return u * 8 - 1024, v * 8 - 1024
+
+
+@triton.jit
+def _to_byte(luma, u, v, u_share, v_share):
+    """A channel of RGB, 0..255; each product is rounded down."""
+    return tl.minimum(tl.maximum(luma + ((u * u_share) >> 16) + ((v * v_share) >> 16), 0), 255)
+
+
+@triton.jit
+def _source_taps(index, source, target, IS_CV2: tl.constexpr, IS_COLUMN: tl.constexpr):
+    """The two source indices that an output index is blended from, and their shares: of 1, or of OpenCV's 2048."""
+    if IS_CV2:
+        first, second, first_share, second_share = _fixed_point_taps(index, source, target, IS_COLUMN)
+    else:
+        first, second, second_share = taps(index, scale_of(source, target), source)
+        first_share = 1.0 - second_share
+    return first, second, first_share, second_share
+
+
+@triton.jit
+def _resize(upper_first, upper_second, lower_first, lower_second, above, below, before, after, IS_CV2: tl.constexpr):
+    """Blend four bytes into a value on the 0..1 scale; the shares of rows are `above` and `below`."""
+    if IS_CV2:
+        upper = upper_first.to(tl.int32) * before + upper_second.to(tl.int32) * after
+        lower = lower_first.to(tl.int32) * before + lower_second.to(tl.int32) * after
+        quarters = ((above * (upper >> 4)) >> 16) + ((below * (lower >> 4)) >> 16)
+        value = _unit((quarters + 2) >> 2)
+    else:
+        upper = blend(_unit(upper_first), _unit(upper_second), after)
+        lower = blend(_unit(lower_first), _unit(lower_second), after)
+        value = blend(upper, lower, below)
+    return value
 
 
 @triton.jit

@@ -8,10 +8,11 @@ import torch
 import torch.nn.functional as F
 
 from maskjet.ops.preprocess.region import Region
+from maskjet.ops.preprocess.yuv import YUVFrames
 
 
 def preprocess(
-    frames: torch.Tensor,
+    frames: torch.Tensor | YUVFrames,
     out: torch.Tensor,
     *,
     region: Region,
@@ -22,6 +23,8 @@ def preprocess(
 ) -> None:
     """Write (resized / 255 - mean) / std of uint8 frames [N, H, W, 3] into out [N, 3, h, w]; see `ops.preprocess`."""
     top, left, height, width = region.box
+    if isinstance(frames, YUVFrames):
+        frames = frames.to_rgb()
     if order == "bgr":
         frames = frames.flip(-1)
     if resample == "cv2":

@@ -1,0 +1,105 @@
+"""What a query asks for, at /v1/predict and /v1/stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from starlette.datastructures import QueryParams
+
+from maskjet.errors import suggest
+from maskjet.serve import problems
+from maskjet.serve.dispatcher import Dispatcher, Options
+from maskjet.serve.service import Service
+
+Masks = Literal["rle", "polygons", "none"]
+"""How masks are given."""
+
+_TEXT = {"type": "string"}
+_PARAMETERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "threshold": (
+        "A confidence must exceed it: a number 0..1 for all classes; or name=value, repeated, for some, where others "
+        "keep theirs.",
+        {"type": "array", "items": _TEXT},
+    ),
+    "classes": ("Names of the classes to report, separated by commas.", _TEXT),
+    "max_detections": ("Most detections per image.", {"type": "integer", "minimum": 1}),
+    "masks": (
+        "How masks are given: COCO RLE, outlines as lists of [x, y], or not at all.",
+        {**_TEXT, "enum": list(get_args(Masks)), "default": "rle"},
+    ),
+    "model": ("Name of the model; the first one that is served if left out.", _TEXT),
+}
+PARAMETERS = [
+    {"name": name, "in": "query", "required": False, "description": text, "schema": schema}
+    for name, (text, schema) in _PARAMETERS.items()
+]
+"""The parameters, for the OpenAPI document."""
+_MOST_DIGITS = 9
+
+
+@dataclass(frozen=True)
+class Query:
+    """What a client asks for."""
+
+    dispatcher: Dispatcher
+    """The queue of the model."""
+    options: Options
+    """What is reported."""
+    masks: Masks
+    """How masks are given."""
+
+
+def parse_query(given: QueryParams, service: Service) -> Query:
+    """Read a query's parameters.
+
+    Raises:
+        ProblemError: 400, a parameter is unknown or invalid; 404, there is no such model; 503, the service has failed.
+        InputError: A parameter does not fit the model.
+    """
+    for name in given:
+        if name not in _PARAMETERS:
+            raise problems.bad_request(
+                f"The query must have parameters that it knows, got {name!r}{suggest(name, _PARAMETERS)}"
+            )
+    masks = given.get("masks", "rle")
+    if masks not in get_args(Masks):
+        raise problems.bad_request(f"masks must be one of {', '.join(get_args(Masks))}, got {masks!r}.")
+    dispatcher = service.dispatcher(given.get("model"))
+    options = Options(
+        _parse_threshold(given.getlist("threshold")),
+        _parse_classes(given.get("classes")),
+        _parse_whole("max_detections", given.get("max_detections")),
+    )
+    dispatcher.check(options)
+    return Query(dispatcher, options, masks)  # type: ignore[arg-type]
+
+
+def _parse_threshold(texts: Sequence[str]) -> float | tuple[tuple[str, float], ...] | None:
+    """A number, or name=value once for each class."""
+    if not texts:
+        return None
+    try:
+        if len(texts) == 1 and "=" not in texts[0]:
+            return float(texts[0])
+        pairs = [text.rpartition("=") for text in texts]
+        if all(separator for _, separator, _ in pairs):
+            return tuple((name, float(value)) for name, _, value in pairs)
+    except ValueError:
+        pass
+    raise problems.bad_request(
+        f"threshold must be a number 0..1, or name=value for each class, got {', '.join(texts)!r}."
+    )
+
+
+def _parse_classes(text: str | None) -> tuple[str, ...] | None:
+    return None if text is None else tuple(name.strip() for name in text.split(","))
+
+
+def _parse_whole(name: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS):
+        raise problems.bad_request(f"{name} must be a whole number, got {text!r}.")
+    return int(text)

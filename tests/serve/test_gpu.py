@@ -1,0 +1,60 @@
+"""The service on a GPU: batches, graphs for many sizes, and what /metrics tells of them."""
+
+import asyncio
+
+import pytest
+
+import maskjet
+from tests.serve.client import encoded, run, served
+
+pytestmark = pytest.mark.gpu
+SIZES_HW = [(120 + 8 * step, 200 + 16 * step) for step in range(7)]
+
+
+@pytest.fixture(scope="module")
+def on_gpu():
+    with maskjet.load("demo", device="cuda", threshold=0.3, graphs=6, compile=False) as loaded:
+        yield loaded
+
+
+def numbers(text):
+    lines = (line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    return {name: float(value) for name, value in lines}
+
+
+@run
+async def test_clients_of_many_sizes_share_batches_and_get_what_predict_finds(on_gpu):
+    streets = [maskjet.traffic.sample(seed=n, size_hw=SIZES_HW[n % 7]).image for n in range(14)]
+    alone = [on_gpu.predict(street) for street in streets]
+    async with served({"demo": on_gpu}) as client:
+        await client.service.warmed_up()
+        for turn in range(4):  # more sizes than graphs are kept: some are captured anew
+            chosen = [(n + turn) % 14 if turn % 2 else turn for n in range(24)]
+            answers = await asyncio.gather(
+                *(client.post("/v1/predict", content=encoded(streets[number])) for number in chosen)
+            )
+            for number, answer in zip(chosen, answers, strict=True):
+                assert answer.status_code == 200, answer.text
+                found = maskjet.Detections.from_dict(answer.json())
+                assert len(found) == len(alone[number])
+                assert found.class_id.tolist() == alone[number].class_id.tolist()
+                assert found.confidence == pytest.approx(alone[number].confidence, abs=2e-3)  # batches round otherwise
+        told = numbers((await client.get("/metrics")).text)
+    assert told['maskjet_batch_images_sum{model="demo"}'] == 96
+    assert told['maskjet_batch_images_count{model="demo"}'] < 96  # some came together
+    assert 1 <= told['maskjet_graphs{model="demo"}'] <= 12
+    assert told['maskjet_gpu_memory_bytes{device="cuda:0",kind="allocated"}'] > 2**20
+    assert not any("can't be captured" in name for name in told)
+
+
+@run
+async def test_both_lanes_are_warm_before_it_is_ready(on_gpu, monkeypatch):
+    monkeypatch.setattr("maskjet.serve.dispatcher._SIZES_HW", ((72, 128), (96, 160)))
+    async with served({"demo": on_gpu}, batch=2) as client:
+        assert (await client.get("/health/ready")).status_code == 503
+        await client.service.warmed_up()
+        assert (await client.get("/health/ready")).status_code == 200
+        kinds = on_gpu.report().graphs
+    for size in ("128 × 72", "160 × 96"):
+        for batch in (1, 2):
+            assert kinds[f"{batch} × {size}"].startswith("1 launch per batch")
