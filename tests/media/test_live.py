@@ -28,7 +28,7 @@ class Clock:
     def __init__(self, monkeypatch, waits=math.inf):
         self.now, self.waited, self._most = 100.0, [], waits
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(live.random, "uniform", lambda _, high: high)
+        monkeypatch.setattr(live._chance, "uniform", lambda _, high: high)
 
     def is_set(self):
         return len(self.waited) >= self._most
@@ -60,7 +60,7 @@ class TestRetries:
         clock = Clock(monkeypatch, waits=7)
         drawn = iter([0.5, 1.0, 0.75, 0.6, 0.5, 1.0, 0.5])
         limits = set()
-        monkeypatch.setattr(live.random, "uniform", lambda *both: limits.add(both) or next(drawn))
+        monkeypatch.setattr(live._chance, "uniform", lambda *both: limits.add(both) or next(drawn))
         Retries(clock).run(fail, ignore, waits=True)
         assert clock.waited == [0.25, 1, 1.5, 2.4, 4, 16, 15]
         assert limits == {(0.5, 1)}

@@ -25,6 +25,7 @@ _HELD_S = 60.0  # after success that held so long, waits are short again
 _HIGHEST_FPS = 1000.0  # a stated rate above is taken as wrong
 _MOST_BAD = 1000  # entries of `bad_frames`: a live source has no end
 _RETRIED = (SourceError, FrameError, UnsupportedError)
+_chance = random.Random()  # of our own, as a program may rely on the common one's sequence
 _log = logging.getLogger("maskjet")
 _T = TypeVar("_T")
 
@@ -78,7 +79,7 @@ class Retries:
         return None
 
     def _next_wait_s(self) -> float:
-        wait_s = self._wait_s * random.uniform(0.5, 1)
+        wait_s = self._wait_s * _chance.uniform(0.5, 1)
         self._wait_s = min(2 * self._wait_s, _LONGEST_WAIT_S)
         return wait_s
 
