@@ -199,13 +199,13 @@ def test_handlers_are_those_from_before_and_other_threads_have_none():
 def test_stopped_before_the_first_frame_nothing_is_replaced(side_by_side, clip, tmp_path, monkeypatch, capsys):
     (tmp_path / "a.jsonl").write_text("old")
 
-    bar = runs.progress
+    bar = runs.progress_of
 
     def stopped(*arguments):
         os.kill(os.getpid(), signal.SIGTERM)
         return bar(*arguments)
 
-    monkeypatch.setattr(runs, "progress", stopped)
+    monkeypatch.setattr(runs, "progress_of", stopped)
     arguments = ["--out", str(tmp_path / "a.jsonl"), *(["--side-by-side"] if side_by_side else [])]
     monkeypatch.setattr(sys, "argv", ["maskjet", "run", str(clip), *arguments])
     with pytest.raises(SystemExit) as end:

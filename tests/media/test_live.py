@@ -28,7 +28,7 @@ class Clock:
     def __init__(self, monkeypatch, waits=math.inf):
         self.now, self.waited, self._most = 100.0, [], waits
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(live.random, "uniform", lambda _, high: high)
+        monkeypatch.setattr(live._chance, "uniform", lambda _, high: high)
 
     def is_set(self):
         return len(self.waited) >= self._most
@@ -60,7 +60,7 @@ class TestRetries:
         clock = Clock(monkeypatch, waits=7)
         drawn = iter([0.5, 1.0, 0.75, 0.6, 0.5, 1.0, 0.5])
         limits = set()
-        monkeypatch.setattr(live.random, "uniform", lambda *both: limits.add(both) or next(drawn))
+        monkeypatch.setattr(live._chance, "uniform", lambda *both: limits.add(both) or next(drawn))
         Retries(clock).run(fail, ignore, waits=True)
         assert clock.waited == [0.25, 1, 1.5, 2.4, 4, 16, 15]
         assert limits == {(0.5, 1)}
@@ -273,10 +273,11 @@ class TestState:
         assert (source.state.connected, source.state.error, source.state.reconnects) == (True, None, 0)
         next(frames)
         assert [state.error for state in states] == ["the stream ended", "source must be there, it is away"]
-        assert not any(state.connected for state in states)
+        assert not any(state.connected or state.lag_s is not None for state in states)
         assert (source.state.connected, source.state.error, source.state.reconnects) == (True, None, 1)
-        frames.close()
-        assert not source.state.connected
+        source.close()
+        assert list(frames) == []
+        assert source.state.connected  # when it was closed
 
     def test_connections_are_closed(self, clock):
         connections = [Connection(clock, 1) for _ in range(3)]
@@ -315,7 +316,17 @@ class TestState:
             assert list(frames)
             assert source.state == SourceState(False, source.state.fps, None, 0, 0)
 
+    def test_frames_that_come_at_once_are_no_rate(self, clock):
+        meter = Meter()
+        for _ in range(21):
+            meter.add(None)
+        assert meter.fps == 20
+        clock.now += 4
+        assert meter.fps == 5
+        assert meter.lag_s is None
+
     def test_in_words(self):
+        assert str(SourceState()) == "ended, 0.0 frames/s"
         assert str(SourceState(True, 24.96, None, 0, 0)) == "connected, 25.0 frames/s"
         broken = SourceState(False, 0.0, 0.25, 1, 2, 3, "Connection refused")
         assert str(broken) == (
@@ -348,6 +359,10 @@ class TestTheEnd:
         (unopened,) = expand_sources(0)
         with pytest.raises(InputError, match="reconnect_for must be a number of seconds from 0, or infinite, got"):
             unopened.open(reconnect_for=value)
+
+    def test_patience_with_what_is_open_already(self, clock):
+        with pytest.raises(InputError, match="reconnect_for must be given when 'rtsp://gate/1' is opened"):
+            open_source(live_of([Connection(clock, 1)]), reconnect_for=5)
 
     def test_closing_while_it_waits(self, clock):
         source = live_of([Connection(clock, 1), *[fail_error()] * 3])

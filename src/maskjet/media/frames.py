@@ -79,6 +79,8 @@ def open_source(
     """
     selection = select_frames(every, start, limit)
     check_reconnect_for(reconnect_for)
+    if isinstance(source, Source) and not math.isinf(reconnect_for):
+        raise InputError(f"reconnect_for must be given when {source.name!r} is opened; it is open already.")
     if recursive and isinstance(source, str | os.PathLike):
         return _open_path(os.fspath(source), selection, reconnect_for, recursive=True)
     return open_with(source, selection, reconnect_for)

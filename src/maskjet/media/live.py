@@ -25,6 +25,7 @@ _HELD_S = 60.0  # after success that held so long, waits are short again
 _HIGHEST_FPS = 1000.0  # a stated rate above is taken as wrong
 _MOST_BAD = 1000  # entries of `bad_frames`: a live source has no end
 _RETRIED = (SourceError, FrameError, UnsupportedError)
+_chance = random.Random()  # of our own, as a program may rely on the common one's sequence
 _log = logging.getLogger("maskjet")
 _T = TypeVar("_T")
 
@@ -78,7 +79,7 @@ class Retries:
         return None
 
     def _next_wait_s(self) -> float:
-        wait_s = self._wait_s * random.uniform(0.5, 1)
+        wait_s = self._wait_s * _chance.uniform(0.5, 1)
         self._wait_s = min(2 * self._wait_s, _LONGEST_WAIT_S)
         return wait_s
 
@@ -135,6 +136,7 @@ class LiveSource(Source):
 
     def close(self) -> None:
         """Close the connection, or end the wait for one; may be called twice, and while another thread reads."""
+        self._is_closed = True
         self._closed.set()
         self._connection.close()
 
@@ -144,6 +146,7 @@ class LiveSource(Source):
             if self._closed.is_set() or self._given == self._selection.limit:
                 return
             self._error, self._is_connected = why, False
+            self._meter.begin_anew()
             _log.warning("%r broke off and is opened again: %s", self.name, why)
             if not self._open_again():
                 return
@@ -228,7 +231,6 @@ class LiveSource(Source):
         self._first = self.frames_seen
         self._starts_s = None if self._last_s is None else self._last_s + gap_s
         self._step_s, self._ahead_s = 1 / (rate or _HIGHEST_FPS), None
-        self._meter.begin_anew()
         self.size_hw, self.look = opened.size_hw, opened.look
         self._error, self._is_connected = None, True
         self._reconnects += 1

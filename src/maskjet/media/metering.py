@@ -8,6 +8,7 @@ from collections import deque
 from dataclasses import dataclass
 
 _RATE_S = 5.0  # over which frames per second are measured
+_LEAST_RATE_S = 1.0  # a stream begins with frames that waited while it was opened
 _MOST_MOMENTS = 256
 _DRIFT = 2e-4  # seconds per second by which a camera's clock may be slow
 
@@ -17,7 +18,8 @@ class SourceState:
     """How a source does at one moment."""
 
     connected: bool = False
-    """Whether it is open; False while a live source is opened again, and at a source's end."""
+    """Whether it is open; False while a live source is opened again, and when its frames have ended. A source that is
+    closed stays what it was."""
     fps: float = 0.0
     """Frames that it gave per second, over the last 5 s."""
     lag_s: float | None = None
@@ -32,12 +34,12 @@ class SourceState:
     """Why a live source is not connected; None if it is, or has ended."""
 
     def __str__(self) -> str:
-        why = "" if self.error is None else f" ({self.error})"
+        away = "ended" if self.error is None else f"not connected ({self.error})"
         lag = [] if self.lag_s is None else [f"{self.lag_s:.1f} s late"]
         counts = {"reconnect": self.reconnects, "drop": self.drops, "bad frame": self.bad_frames}
         return ", ".join(
             [
-                "connected" if self.connected else f"not connected{why}",
+                "connected" if self.connected else away,
                 f"{self.fps:.1f} frames/s",
                 *lag,
                 *(f"{number} {noun}{'s'[: number != 1]}" for noun, number in counts.items() if number),
@@ -72,14 +74,12 @@ class Meter:
         self.lag_s = late_s - least_s
 
     def begin_anew(self) -> None:
-        """Forget the lag: the next frame is of another connection."""
+        """Forget the lag: the next frame will be of another connection."""
         self._least = self.lag_s = None
 
     @property
     def fps(self) -> float:
         """Frames per second, lately; 0 if fewer than two came."""
-        moments = tuple(self._moments)
-        recent = moments[bisect_left(moments, time.monotonic() - _RATE_S) :]
-        if len(recent) < 2:
-            return 0.0
-        return (len(recent) - 1) / max(recent[-1] - recent[0], 1e-3)
+        moments, now = tuple(self._moments), time.monotonic()
+        recent = moments[bisect_left(moments, now - _RATE_S) :]
+        return (len(recent) - 1) / max(now - recent[0], _LEAST_RATE_S) if recent else 0.0

@@ -89,7 +89,7 @@ class Source(ABC):
         self.bad_frames: list[tuple[int, str]] = []
         self.frames_dropped = 0
         self._meter = Meter()
-        self._is_connected = True
+        self._is_connected, self._is_closed = True, False
         self._reader = threading.Lock()  # acquired by the first reader and never released
 
     def __iter__(self) -> Iterator[Frame]:
@@ -107,8 +107,10 @@ class Source(ABC):
             for frame in frames:
                 self._meter.add(frame.time_s)
                 yield frame
-        finally:
+        except Exception:
             self._is_connected = False
+            raise
+        self._is_connected &= self._is_closed
 
     @property
     def state(self) -> SourceState:

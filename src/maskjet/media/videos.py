@@ -80,7 +80,6 @@ class VideoSource(Source):
         self.files = files_of(name)
         self._selection = selection
         self._is_reading = threading.Lock()
-        self._is_closed = False
         self._may_skip = selection.starts_late
         self._may_wait = is_stream(name)
         self._first = self._run(self._open)
