@@ -55,10 +55,9 @@ def _replace(image: NDArray[np.uint8], replaced: Region, told: Region, replace_w
         return np.asarray(cv2.copyTo(cv2.cvtColor(image, cv2.COLOR_RGB2RGBA), 1 - replaced, kept))
     if replacement == "mosaic" or replacement == "blur":
         filling = _fill_cells(image, told, is_smooth=replacement == "blur")
-    else:
-        filling = np.empty_like(image)
-        filling[:] = replacement
-    return np.asarray(cv2.copyTo(filling, replaced, image))
+        return np.asarray(cv2.copyTo(filling, replaced, image))
+    colour(image, replaced, *replacement)
+    return image
 
 
 def _fill_cells(image: NDArray[np.uint8], told: Region, *, is_smooth: bool) -> NDArray[np.uint8]:
@@ -101,6 +100,17 @@ def _complete(sums: NDArray[np.float64]) -> NDArray[np.float64]:
     halves = even.reshape(even.shape[0] // 2, 2, even.shape[1] // 2, 2, 4).sum(axis=(1, 3))
     around = cv2.resize(_complete(halves), even.shape[1::-1], interpolation=cv2.INTER_LINEAR)[:height, :width]
     return np.where(counts > 0, means, around)
+
+
+@compiled("void(uint8[:, :, ::1], uint8[:, ::1], int64, int64, int64)")
+def colour(image: NDArray[np.uint8], replaced: Region, red: int, green: int, blue: int) -> None:
+    """Give the pixels to replace a colour."""
+    for y in range(replaced.shape[0]):
+        for x in range(replaced.shape[1]):
+            if replaced[y, x]:
+                image[y, x, 0] = red
+                image[y, x, 1] = green
+                image[y, x, 2] = blue
 
 
 @compiled("void(uint8[:, :, ::1], uint8[:, ::1], int64, float64[:, :, ::1])")
