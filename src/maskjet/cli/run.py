@@ -31,7 +31,7 @@ maskjet run street.mp4 -o found.mp4 -o found.jsonl
 # Certain cars and buses alone, five seconds of every other frame, on stdout.
 maskjet run street.mp4 --classes car,bus --threshold 0.6 \\
     --start 0:01 --every 2 --limit 60 -o -
-# Hide persons for good, and what was not detected for up to ten frames.
+# Hide persons, also where one is missed for up to ten frames.
 maskjet run street.mp4 --draw redact=person --hold 10 -o hidden.mp4
 # Each video of a folder and its sub-folders; go on where it was broken off.
 maskjet run videos --recursive --skip-existing -o 'found/{}.mp4'
