@@ -144,14 +144,16 @@ def fill(rle: RLE, out: NDArray[np.uint8]) -> bool:
 
     Args:
         rle: The mask.
-        out: uint8 [H, W] of the mask's size, contiguous.
+        out: uint8 [H, W] of the mask's size, contiguous and writable.
 
     Returns:
         Whether any pixel is inside.
 
     Raises:
-        InputError: The RLE is malformed, or of another size.
+        InputError: The RLE is malformed or of another size, or `out` is not as above.
     """
+    if out.dtype != np.uint8 or out.ndim != 2 or not (out.flags.c_contiguous and out.flags.writeable):
+        raise InputError(f"out must be uint8 [H, W], contiguous and writable, got {out.dtype} {list(out.shape)}.")
     counts, size = _read(rle)
     if out.shape != size:
         raise InputError(f"rle must have the size {list(out.shape)}, got {list(size)}.")
