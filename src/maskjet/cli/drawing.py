@@ -41,8 +41,8 @@ _OPTIONS: Mapping[str, tuple[type, str, str]] = {
     "replace_with": (
         str,
         "COLOUR|mosaic|blur|transparent",
-        "What redact and cutout replace pixels with: black, white, grey, RRGGBB; mosaic or blur, made of pixels outside "
-        "the masks; or transparent, in .png.  [default: black]",
+        "What redact and cutout replace pixels with: black, white, grey, RRGGBB; mosaic or blur, made of pixels "
+        "outside the masks; or transparent, in .png.  [default: black]",
     ),
     "margin": (
         int,
