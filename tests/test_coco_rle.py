@@ -163,3 +163,30 @@ def test_iou_needs_one_size():
     one, other = coco_rle.encode(np.ones((3, 4), bool))[0], coco_rle.encode(np.ones((4, 3), bool))[0]
     with pytest.raises(InputError, match=r"other must have the size of rle, \[3, 4\], got \[4, 3\]"):
         coco_rle.iou(one, other)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (7, 5), (48, 64)])
+def test_masks_are_filled_into_one_that_is_there(size):
+    masks = np.random.default_rng(1).random((3, *size)) < 0.2
+    masks[2] = False
+    out = np.zeros(size, np.uint8)
+    for mask, rle in zip(masks, coco_rle.encode(masks), strict=True):
+        assert coco_rle.fill(rle, out) == mask.any()
+    np.testing.assert_array_equal(out, masks.any(axis=0))
+
+
+@pytest.mark.parametrize(
+    "out",
+    [
+        np.zeros((48, 64)),
+        np.zeros((48, 64, 1), np.uint8),
+        np.zeros((48, 128), np.uint8)[:, ::2],
+        np.frombuffer(bytes(48 * 64), np.uint8).reshape(48, 64),
+    ],
+)
+def test_only_writable_bytes_of_the_masks_size_are_filled(out):
+    (rle,) = coco_rle.encode(np.ones((48, 64), bool))
+    with pytest.raises(InputError, match=r"^out must be uint8 \[H, W\], contiguous and writable, got "):
+        coco_rle.fill(rle, out)
+    with pytest.raises(InputError, match=r"^rle must have the size \[64, 48\], got \[48, 64\]\.$"):
+        coco_rle.fill(rle, np.zeros((64, 48), np.uint8))

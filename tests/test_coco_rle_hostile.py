@@ -24,6 +24,7 @@ READERS = [
     coco_rle.decode_crop,
     coco_rle.polygons,
     coco_rle.from_json,
+    lambda rle: coco_rle.fill(rle, np.zeros((4, 6), np.uint8)),
     lambda rle: coco_rle.iou(rle, rle),
 ]
 SMALLEST, LARGEST = -(2**34), 2**34 - 1  # of what seven groups of five bits hold

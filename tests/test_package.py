@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import maskjet
+from maskjet.media.drawing import Redaction
 
 model: maskjet.Model = maskjet.load("demo", device="cpu", engine="auto", resample="cv2", batch=4, graphs=2, nvtx=False)
 fine = maskjet.load(
@@ -51,6 +52,9 @@ for frame, found in model.stream("a.mp4", depth=2, threshold=0.5, classes=("car"
     drawn: NDArray[np.uint8] = found.draw(frame.image, labels=False, color_by="instance")
     found.draw(frame.image, colour_by="instance")  # wrong
     found.save(f"{frame.index}.jpg", frame.image)
+    hidden: NDArray[np.uint8] = maskjet.draw(frame.image, found, Redaction(["car"], margin=3))
+    maskjet.draw("a.jpg", found, Redaction(["car"], margn=3))  # wrong
+    maskjet.draw(frame.image, found, "redact")  # wrong
 model.stream("a.mp4", treshold=0.5)  # wrong
 
 cars: maskjet.Detections = one[(one.class_name == "car") & (one.confidence > 0.8)]

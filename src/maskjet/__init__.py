@@ -28,6 +28,7 @@ from maskjet.errors import (
 if TYPE_CHECKING:
     from maskjet import ops, rewrites, traffic
     from maskjet.detections import Detections
+    from maskjet.media.drawing import draw
     from maskjet.media.frames import Frame
     from maskjet.model import Model, load
     from maskjet.report import Report
@@ -49,13 +50,21 @@ __all__ = [
     "SourceError",
     "UnsupportedError",
     "__version__",
+    "draw",
     "load",
     "ops",
     "rewrites",
     "traffic",
 ]
 
-_HOMES = {"Detections": "detections", "Frame": "media.frames", "Model": "model", "Report": "report", "load": "model"}
+_HOMES = {
+    "Detections": "detections",
+    "Frame": "media.frames",
+    "Model": "model",
+    "Report": "report",
+    "draw": "media.drawing",
+    "load": "model",
+}
 _MODULES = ("ops", "rewrites", "traffic")
 
 process.avoid_broken_amx()  # before PyTorch is used

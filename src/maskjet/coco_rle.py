@@ -139,6 +139,28 @@ def decode_crop(rle: RLE) -> tuple[int, int, NDArray[np.uint8]]:
     return left, top, crop
 
 
+def fill(rle: RLE, out: NDArray[np.uint8]) -> bool:
+    """Set the pixels inside a mask to 1, and leave the others as they are.
+
+    Args:
+        rle: The mask.
+        out: uint8 [H, W] of the mask's size, contiguous and writable.
+
+    Returns:
+        Whether any pixel is inside.
+
+    Raises:
+        InputError: The RLE is malformed or of another size, or `out` is not as above.
+    """
+    if out.dtype != np.uint8 or out.ndim != 2 or not (out.flags.c_contiguous and out.flags.writeable):
+        raise InputError(f"out must be uint8 [H, W], contiguous and writable, got {out.dtype} {list(out.shape)}.")
+    counts, size = _read(rle)
+    if out.shape != size:
+        raise InputError(f"rle must have the size {list(out.shape)}, got {list(size)}.")
+    _fill(counts, size[0], 0, 0, out)
+    return bool(counts[1::2].any())
+
+
 def iou(rle: RLE, other: RLE) -> float:
     """Intersection over union of two masks of one size, 0..1; 1 if both are empty.
 

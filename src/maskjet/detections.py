@@ -311,7 +311,7 @@ class Detections:
         object.__setattr__(self, "_origin", origin)
 
     def draw(self, image: ImageLike | None = None, **style: Unpack[DrawOptions]) -> NDArray[np.uint8]:
-        """Draw the detections into a copy of their image.
+        """Draw the detections into a copy of their image; `maskjet.draw` also redacts them or cuts them out.
 
         Args:
             image: The image, of any kind that `predict` takes. None is the one that `predict` saw: a file is read

@@ -13,7 +13,7 @@ from maskjet.cli.choosing import parse_thresholds
 from maskjet.cli.options import with_config
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError
-from maskjet.media.drawing import DrawStyle
+from maskjet.media.drawing import Cutout, DrawStyle, Redaction
 from maskjet.media.drawing.style import ColorBy
 
 NAMES = tuple(field.name for field in fields(EngineConfig))
@@ -80,6 +80,36 @@ def test_the_options_of_drawing_are_the_styles_fields():
         field.name: types[field.type] for field in fields(DrawStyle)
     }
     assert typing.get_args(ColorBy) == drawing.COLOURS
+
+
+def test_the_other_options_of_drawing_are_fields_of_redaction_and_cutout():
+    names = {"classes", "on_top"}  # which --draw and the options of the style give
+    own = {way: {name for name, ways in drawing.GO_WITH.items() if way in ways} for way in ("redact", "cutout")}
+    assert own["redact"] | names == {field.name for field in fields(Redaction)}
+    assert own["cutout"] | names == {field.name for field in fields(Cutout)}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, DrawStyle()),
+        ({"draw": "annotate", "boxes": False}, DrawStyle(boxes=False)),
+        ({"draw": "redact"}, Redaction()),
+        (
+            {"draw": "redact=person, traffic light", "replace_with": "blur", "margin": 0, "hold": 9},
+            Redaction(["person", "traffic light"], "blur", 0, 9),
+        ),
+        ({"draw": "cutout=car", "replace_with": "00ff00"}, Cutout(["car"], "00ff00")),
+        ({"draw": "redact", "boxes": False}, Redaction()),
+        (
+            {"draw": "cutout", "outlines": True, "line_width": 3.0},
+            Cutout(on_top=DrawStyle(boxes=False, labels=False, scores=False, masks=False, line_width=3.0)),
+        ),
+    ],
+)
+def test_options_of_drawing_make_a_style(given, expected):
+    options = dict.fromkeys(["draw", "replace_with", "margin", "hold", *drawing.FIELDS])
+    assert drawing.make_style(options | given) == expected
 
 
 @pytest.mark.parametrize(

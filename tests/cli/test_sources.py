@@ -3,13 +3,18 @@
 import json
 import os
 
+import cv2
+import numpy as np
 import pytest
 
 from maskjet import traffic
 from maskjet.cli import runs
+from maskjet.detections import Detections
 from maskjet.errors import UnsupportedError
 from maskjet.media import sinks
+from maskjet.media.drawing import Redaction
 from maskjet.media.frames import open_source
+from maskjet.media.images import read_image
 from tests.cli.command_line import call
 from tests.media.test_audio import has_sound, write_with_sound
 
@@ -175,6 +180,73 @@ def test_a_style_reaches_what_is_drawn(folder, run):
         assert run("in/000000.jpg", "-o", "shown", "--threshold", "0.1", *flags)[0] == 0
         pictures.add((folder / "shown" / "000000.jpg").read_bytes())
     assert len(pictures) == 5
+
+
+def test_what_is_hidden_is_a_choice(folder, run):
+    assert run("in/000000.jpg", "-o", "all.png", "-o", "found.jsonl", "--threshold", "0.1", "--draw", "redact")[0] == 0
+    (line,) = (folder / "found.jsonl").read_text().splitlines()
+    found = Detections.from_dict(json.loads(line))
+    assert {"car", "person"} & set(found.class_name)
+    assert not read_image(folder / "all.png")[found.masks().any(axis=0)].any()
+    name = found.class_name[0]
+    flags = ("--draw", f"cutout={name}", "--replace-with", "transparent")
+    assert run("in/000000.jpg", "-o", "cut", "--threshold", "0.1", *flags)[0] == 0
+    inside = found[found.class_name == name].masks().any(axis=0)
+    cut = cv2.imread("cut/000000.png", cv2.IMREAD_UNCHANGED)
+    np.testing.assert_array_equal(cut[..., 3], np.where(inside, 255, 0))
+    _, summary, _ = run("in/000000.jpg", "-o", "cut", "--threshold", "0.1", *flags, "--skip-existing")
+    assert states(summary) == {"in/000000.jpg": ("skipped", 0)}
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--draw", "redct"], "--draw must be annotate, redact or cutout, got 'redct'; did you mean 'redact'?"),
+        (["--draw", "redact=,car"], "--draw must name each class, as in redact=person,car, got 'redact=,car'."),
+        (["--draw", "annotate=car"], "--draw must be annotate without classes, got 'annotate=car'; --classes chooses"),
+        (["--draw", "redact=persn"], "--draw must name classes of the model, got 'persn'; did you mean 'person'?"),
+        (
+            ["--draw", "redact=person", "--classes", "car"],
+            "--draw must name classes that --classes reports, got 'person': add it there.",
+        ),
+        (["--margin", "3"], "--margin must go with --draw redact, got 3 with annotate."),
+        (["--draw", "cutout", "--hold", "3"], "--hold must go with --draw redact, got 3 with cutout."),
+        (
+            ["--replace-with", "blur"],
+            "--replace-with must go with --draw redact or cutout, got 'blur' with annotate.",
+        ),
+        (["--draw", "redact", "--replace-with", "blurr"], "--replace-with must be black, white, grey, mosaic, blur, "),
+        (["--draw", "redact", "--margin", "-1"], "--margin must be a number of pixels of at least 0, got -1."),
+        (["--draw", "redact", "--hold", "999"], "--hold must be a number of frames, 0 to 254, got 999."),
+        (
+            ["--draw", "redact", "--color-by", "instance"],
+            "--color-by must go with something drawn on top, such as --outlines, with --draw redact.",
+        ),
+        (
+            ["--draw", "cutout", "--replace-with", "transparent"],
+            "--replace-with must be a colour, 'mosaic' or 'blur' for 'a.mp4', which holds no transparency",
+        ),
+    ],
+)
+def test_options_of_drawing_that_make_no_sense_are_told_before_anything_is_made(flags, message, folder, run):
+    before = sorted(folder.rglob("*"))
+    for source in (["in/a.mp4"], ["in/a.mp4", "--side-by-side"]):
+        code, _, err = run(*source, "-o", "a.mp4", "-o", "a.jsonl", *flags)
+        assert code == 2
+        assert f"maskjet: {message}" in err
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_hiding_without_a_picture_is_an_error(folder, run):
+    code, _, err = run("in/a.mp4", "-o", "a.jsonl", "-o", "a.yolo", "--draw", "redact")
+    assert code == 2
+    assert "maskjet: --draw must have a video, images or a window to change, got only a.jsonl, a.yolo: add" in err
+    assert not (folder / "a.jsonl").exists()
+
+
+def test_a_window_hides_the_same(run, windows):
+    assert run("in/a.mp4", "--show", "--draw", "redact=person")[0] == 0
+    assert windows[0].style == Redaction(["person"])
 
 
 def test_audio_and_confidences_are_a_choice(folder, run):

@@ -5,16 +5,19 @@ from dataclasses import replace
 import cv2
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image as PILImage
 
 from maskjet import coco_rle
 from maskjet.detections import Detections
 from maskjet.errors import InputError
-from maskjet.media.drawing import DrawStyle, class_colour, draw, labels, shades
+from maskjet.media.drawing import DrawStyle, Painter, class_colour, draw, labels, shades
 from maskjet.media.drawing.labels import arrange_labels
 from maskjet.media.drawing.shades import colour_instances, letters_on
 from maskjet.media.drawing.style import measure
+from maskjet.media.frames import Frame
 from tests.test_detections import some_detections
 
 DEFAULT = DrawStyle()
@@ -168,12 +171,23 @@ class TestImage:
             (np.zeros((48, 64), np.uint8), r"uint8 \[48, 64\]"),
             (np.zeros((48, 64, 4), np.uint8), r"uint8 \[48, 64, 4\]"),
             (np.zeros((48, 64, 3)), r"float64 \[48, 64, 3\]"),
-            (None, "NoneType"),
         ],
     )
     def test_is_uint8_rgb(self, image, got):
         with pytest.raises(InputError, match=rf"^image must be uint8 \[H, W, 3\], got {got}\.$"):
             draw(image, some_detections(1))
+        with pytest.raises(InputError, match=rf"^image must be uint8 \[H, W, 3\], got {got}\.$"):
+            Painter().paint(Frame(0, None, image, "s", "s"), some_detections(1))
+
+    def test_may_be_of_any_kind_that_predict_takes(self, tmp_path):
+        image, found = noise((48, 64)), some_detections(2)
+        expected = draw(image, found)
+        cv2.imwrite(str(tmp_path / "a.png"), image[..., ::-1])
+        floats = torch.from_numpy(image).movedim(-1, 0) / 255
+        for each in (tmp_path / "a.png", PILImage.fromarray(image), torch.from_numpy(image), floats):
+            np.testing.assert_array_equal(draw(each, found), expected)
+        with pytest.raises(InputError, match="image must be an array, tensor, PIL image or path, got NoneType"):
+            draw(None, found)
 
     def test_is_of_the_detections_size(self):
         with pytest.raises(InputError, match=r"^detections must be of the image's size \(48, 63\), got \(48, 64\)\.$"):

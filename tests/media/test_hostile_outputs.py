@@ -120,7 +120,8 @@ class TestInterrupted:
             for frame in frames(45):
                 sinks.write(frame, some_detections(1))
             shutil.copy(tmp_path / f"a.partial{suffix}", tmp_path / f"killed{suffix}")
-        assert len(list(open_source(tmp_path / f"killed{suffix}"))) >= 45 - 15
+        # A second, four frames that wait to be drawn, and those that the encoder holds back.
+        assert len(list(open_source(tmp_path / f"killed{suffix}"))) >= 45 - 20
         assert len(list(open_source(tmp_path / f"a{suffix}"))) == 45
 
     @pytest.mark.parametrize("suffix", [".mp4", ".mov"])

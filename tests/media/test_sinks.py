@@ -140,7 +140,7 @@ def test_a_closed_video_says_so(tmp_path):
     sink = AnnotatedVideo(str(tmp_path / "out.mp4"), 10.0)
     sink.close()
     sink.close()
-    with pytest.raises(InputError, match="The video is closed"):
+    with pytest.raises(InputError, match="The output is closed"):
         sink.write(next(frames(1)), some_detections(1))
 
 

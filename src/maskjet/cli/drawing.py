@@ -1,22 +1,26 @@
-"""Options that say what annotated video and images show: one per field of `maskjet.media.drawing.DrawStyle`."""
+"""Options that say what annotated video and images show, and whether they are annotated at all."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from maskjet.cli.choosing import split_list
 from maskjet.cli.options import completing, with_options
+from maskjet.errors import InputError, suggest
 
 if TYPE_CHECKING:
-    from maskjet.media.drawing import DrawStyle
+    from maskjet.media.drawing import Style
+    from maskjet.model import Model
 
 _PANEL = "Options of drawing"
 COLOURS = ("class", "instance")
-# Stated here, as the class's module takes long to import; a test compares them with its fields.
+DRAWINGS = ("annotate", "redact", "cutout")
+# Stated here, as the classes' module takes long to import; a test compares them with its fields.
 FIELDS: dict[str, tuple[type, str]] = {
     "boxes": (bool, "Whether boxes are drawn."),
     "labels": (bool, "Whether class names are written."),
@@ -26,22 +30,122 @@ FIELDS: dict[str, tuple[type, str]] = {
     "line_width": (float, "Width of boxes and outlines; if not given, one that suits the image's size."),
     "color_by": (str, "A hue per class, with a shade per instance; or a hue per instance."),
 }
-"""Type and help of each option, by the field's name."""
+"""Type and help of each option of `DrawStyle`, by the field's name."""
+_OPTIONS: Mapping[str, tuple[type, str, str]] = {
+    "draw": (
+        str,
+        "|".join(f"{name}{'' if name == 'annotate' else '[=CLASSES]'}" for name in DRAWINGS),
+        "Annotate; or replace all pixels inside the masks (redact), or outside (cutout), of all classes or of those "
+        "named, as in redact=person,car. Then boxes and the like are drawn only if asked for.  [default: annotate]",
+    ),
+    "replace_with": (
+        str,
+        "COLOUR|mosaic|blur|transparent",
+        "What redact and cutout replace pixels with: black, white, grey, RRGGBB; mosaic or blur, made of pixels "
+        "outside the masks; or transparent, in .png.  [default: black]",
+    ),
+    "margin": (
+        int,
+        "PIXELS",
+        "By how much redacted regions grow.  [default: a hundredth of the longer side]",
+    ),
+    "hold": (
+        int,
+        "N",
+        "For how many frames a redacted pixel stays redacted.  [default: 5 in video, 0 in images]",
+    ),
+}
+"""Type, metavar and help of the other options."""
+GO_WITH: Mapping[str, Sequence[str]] = {
+    "replace_with": ("redact", "cutout"),
+    "margin": ("redact",),
+    "hold": ("redact",),
+}
+"""Ways to draw that an option goes with."""
 
 
 def with_style(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command an option per field of `DrawStyle`, in place of its parameter `style`.
+    """Give a command the options of drawing, in place of its parameter `style`.
 
     The command gets a function that makes the style, as its class takes long to import.
     """
-    options = {name: _option(name) for name in FIELDS}
-    return with_options(command, "style", options, lambda given: functools.partial(_make_style, given))
+    options = {name: _other_option(name) for name in _OPTIONS} | {name: _option(name) for name in FIELDS}
+    return with_options(command, "style", options, lambda given: functools.partial(make_style, given))
 
 
-def _make_style(given: dict[str, Any]) -> DrawStyle:
+def make_style(given: Mapping[str, Any]) -> Style:
+    """Make a style of the options of drawing.
+
+    Args:
+        given: Their values by name; None where an option is not given.
+
+    Raises:
+        InputError: Options don't go together, or one has a wrong value.
+    """
+    from maskjet.media.drawing import Cutout, DrawStyle, Redaction
+
+    values = {name: value for name, value in given.items() if value is not None}
+    way, classes = _parse_draw(values.pop("draw", DRAWINGS[0]))
+    for name, ways in GO_WITH.items():
+        if name in values and way not in ways:
+            raise InputError(f"{name} must go with --draw {' or '.join(ways)}, got {values[name]!r} with {way}.")
+    others = {name: values.pop(name) for name in GO_WITH if name in values}
+    if way == "annotate":
+        return DrawStyle(**values)
+    switches = [name for name, (kind, _) in FIELDS.items() if kind is bool]
+    on_top = None
+    if any(values.get(name) for name in switches):
+        on_top = DrawStyle(**(dict.fromkeys(switches, False) | values))
+    elif alone := next((name for name in values if name not in switches), None):
+        raise InputError(f"{alone} must go with something drawn on top, such as --outlines, with --draw {way}.")
+    return (Redaction if way == "redact" else Cutout)(classes=classes, on_top=on_top, **others)
+
+
+def check_drawn(style: Style, outs: Sequence[str], *, shows: bool) -> None:
+    """Check that a run that redacts or cuts out has an output where that is seen.
+
+    Raises:
+        InputError: It has none.
+    """
+    from maskjet.media.drawing import DrawStyle
+    from maskjet.media.sinks.outputs import kind_of
+
+    if not isinstance(style, DrawStyle) and not shows and not any(kind_of(out) in ("video", "images") for out in outs):
+        raise InputError(
+            f"draw must have a video, images or a window to change, got only {', '.join(outs)}: add for example "
+            "-o out.mp4, or leave out --draw."
+        )
+
+
+def check_classes(style: Style, model: Model) -> None:
+    """Check that the classes that a style redacts or cuts out are found by a model.
+
+    Raises:
+        InputError: One is unknown, or not reported.
+    """
     from maskjet.media.drawing import DrawStyle
 
-    return DrawStyle(**{name: value for name, value in given.items() if value is not None})
+    for name in () if isinstance(style, DrawStyle) else style.classes or ():
+        if name not in model.spec.class_names.values():
+            known = [model.spec.class_names[class_id] for class_id in sorted(model.spec.class_names)]
+            raise InputError(f"draw must name classes of the model, got {name!r}{suggest(name, known)}")
+        if name not in model.thresholds:
+            raise InputError(f"draw must name classes that --classes reports, got {name!r}: add it there.")
+
+
+def _parse_draw(text: str) -> tuple[str, Sequence[str] | None]:
+    """The way to draw and the names of classes, None for all."""
+    way, has_classes, names = text.partition("=")
+    if way not in DRAWINGS:
+        raise InputError(f"draw must be annotate, redact or cutout, got {text!r}{suggest(way, DRAWINGS, lists=False)}")
+    if not has_classes:
+        return way, None
+    classes = split_list([names])
+    if way == "annotate":
+        raise InputError(f"draw must be annotate without classes, got {text!r}; --classes chooses what is found.")
+    if not all(classes):
+        raise InputError(f"draw must name each class, as in {way}=person,car, got {text!r}.")
+    return way, classes
 
 
 def _option(name: str) -> inspect.Parameter:
@@ -54,6 +158,19 @@ def _option(name: str) -> inspect.Parameter:
         metavar={bool: None, float: "PIXELS", str: "|".join(choices)}[kind],
         rich_help_panel=_PANEL,
         autocompletion=completing(choices),
+    )
+    annotation = Annotated[kind | None, option]  # type: ignore[valid-type]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _other_option(name: str) -> inspect.Parameter:
+    kind, metavar, text = _OPTIONS[name]
+    option = typer.Option(
+        f"--{name.replace('_', '-')}",
+        help=text,
+        metavar=metavar,
+        rich_help_panel=_PANEL,
+        autocompletion=completing(DRAWINGS if name == "draw" else ()),
     )
     annotation = Annotated[kind | None, option]  # type: ignore[valid-type]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)

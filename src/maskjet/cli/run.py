@@ -12,7 +12,7 @@ import typer
 
 from maskjet.cli import signals
 from maskjet.cli.choosing import ClassesOption, ThresholdOption, load_model, parse_thresholds
-from maskjet.cli.drawing import with_style
+from maskjet.cli.drawing import check_drawn, with_style
 from maskjet.cli.options import ENGINE_PANEL, DepthOption, ModelOption, WeightsOption, with_config
 from maskjet.cli.runs import Run, run_in_turn, run_together
 from maskjet.cli.summary import SourceSummary
@@ -31,6 +31,8 @@ maskjet run street.mp4 -o found.mp4 -o found.jsonl
 # Certain cars and buses alone, five seconds of every other frame, on stdout.
 maskjet run street.mp4 --classes car,bus --threshold 0.6 \\
     --start 0:01 --every 2 --limit 60 -o -
+# Hide persons, also where one is missed for up to ten frames.
+maskjet run street.mp4 --draw redact=person --hold 10 -o hidden.mp4
 # Each video of a folder and its sub-folders; go on where it was broken off.
 maskjet run videos --recursive --skip-existing -o 'found/{}.mp4'
 # RF-DETR on two cameras at once; one that is away for a minute has ended.
@@ -171,6 +173,8 @@ def run(
         raise InputError(
             "--out must name at least one output, or --show be given, got neither: for example -o out.mp4."
         )
+    drawing = style()
+    check_drawn(drawing, outs, shows=show)
     select_frames(every, start, limit)
     check_reconnect_for(reconnect_for)
     everywhere, by_class = parse_thresholds(threshold)
@@ -182,7 +186,7 @@ def run(
         selecting={"every": every, "start": start, "limit": limit},
         reconnect_for=reconnect_for,
         streaming={"depth": depth, "batch": batch, "drop_late": drop_late, "threshold": by_class or None},
-        style=style(),
+        style=drawing,
         writing={"with_audio": audio, "with_confidence": yolo_confidence},
         shows=show,
         skips_existing=skip_existing,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from maskjet.cli import signals
+from maskjet.cli.drawing import check_classes
 from maskjet.cli.flags import in_flags
 from maskjet.cli.options import print_error, progress_of
 from maskjet.cli.summary import SourceSummary, Summary
@@ -17,7 +18,7 @@ from maskjet.errors import FrameError, SourceError
 
 if TYPE_CHECKING:
     from maskjet.detections import Detections
-    from maskjet.media.drawing import DrawStyle
+    from maskjet.media.drawing import Style
     from maskjet.media.frames import Frame, Source, UnopenedSource
     from maskjet.media.sinks import Outputs, Sinks, SinksInTurn, Window
     from maskjet.model import Model
@@ -35,8 +36,8 @@ class Run:
     """Frames to give of each source: arguments of `select_frames`."""
     streaming: dict[str, Any]
     """Arguments of `Model.stream`."""
-    style: DrawStyle
-    """What windows show, and annotated video and images."""
+    style: Style
+    """Whether windows, video and images are annotated, redacted or cut out, and how."""
     reconnect_for: float = math.inf
     """Argument of `UnopenedSource.open`."""
     writing: dict[str, Any] = field(default_factory=dict)
@@ -63,6 +64,12 @@ class Run:
         """Open a source."""
         return unopened.open(**self.selecting, reconnect_for=self.reconnect_for)
 
+    def open_model(self, stack: ExitStack) -> Model:
+        """Load the model, which the stack closes, and check that it knows the classes to draw."""
+        model = stack.enter_context(self.load())
+        check_classes(self.style, model)
+        return model
+
     def stream(self, model: Model, source: Any) -> Results:
         """Begin to detect; checks the last options and may compile for seconds."""
         return model.stream(source, stop=self.stop.event, **self.streaming)
@@ -80,7 +87,7 @@ def run_together(run: Run, sources: Sequence[Source], outputs: Outputs | None) -
 
     summaries = run.summary.sources = [SourceSummary(source.name, "running") for source in sources]
     with _failing(run), ExitStack() as stack:
-        model = stack.enter_context(run.load())
+        model = run.open_model(stack)
         results = run.stream(model, sources[0] if len(sources) == 1 else sources)
         with _windows(run, sources) as windows, _working(run, results), _measuring(run, sources, summaries):
             sinks = SinksBySource([], [[] for _ in sources]) if outputs is None else outputs.open()
@@ -110,7 +117,7 @@ def run_in_turn(run: Run, found: Sequence[UnopenedSource | None], outputs: Outpu
                 continue
             with _one_of_several(run, position), run.open(unopened) as source:
                 if model is None:
-                    model = stack.enter_context(run.load())
+                    model = run.open_model(stack)
                 results = run.stream(model, source)
                 if sinks is None:
                     sinks = stack.enter_context(_opened(run, outputs))

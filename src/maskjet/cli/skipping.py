@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from maskjet.errors import InputError
 
 if TYPE_CHECKING:
+    from maskjet.media.drawing import Style
     from maskjet.media.selection import Selection
     from maskjet.media.sinks import Outputs
     from maskjet.media.source import Source, UnopenedSource
@@ -40,10 +41,11 @@ def leave_out_finished(
             f"skip_existing must be False for out {outputs.shared[0]!r}, which all sources share; write for example "
             f"'out/{{}}{Path(outputs.shared[0]).suffix}'."
         )
-    return [_rest(source, [*outputs.shared, *own], selection) for source, own in zip(found, outputs.owned, strict=True)]
+    rests = zip(found, outputs.owned, strict=True)
+    return [_rest(source, [*outputs.shared, *own], selection, outputs.content.style) for source, own in rests]
 
 
-def _rest(source: UnopenedSource, outs: Sequence[str], selection: Selection) -> UnopenedSource | None:
+def _rest(source: UnopenedSource, outs: Sequence[str], selection: Selection, style: Style) -> UnopenedSource | None:
     from maskjet.media.frames import ListSource
     from maskjet.media.sinks.outputs import kind_of
     from maskjet.media.sinks.pictures import is_picture
@@ -56,7 +58,7 @@ def _rest(source: UnopenedSource, outs: Sequence[str], selection: Selection) -> 
         return None
     if not selection.is_everything:
         return source
-    missing = _missing(source, folders)
+    missing = _missing(source, folders, style)
     if missing is None or (missing and files) or len(missing) == len(source.files):
         return source
     if not missing:
@@ -68,17 +70,17 @@ def _rest(source: UnopenedSource, outs: Sequence[str], selection: Selection) -> 
     return type(source)(source.name, missing, opening, source.root)
 
 
-def _missing(source: UnopenedSource, folders: Sequence[str]) -> list[Path] | None:
+def _missing(source: UnopenedSource, folders: Sequence[str], style: Style) -> list[Path] | None:
     """The images of a source that a folder has no file for; None if that can't be told."""
     from maskjet.media.folders import is_image_path
     from maskjet.media.sinks.labels import SUFFIX
-    from maskjet.media.sinks.pictures import PictureNames
+    from maskjet.media.sinks.pictures import PictureNames, suffix_of
 
     if not source.files or not all(map(is_image_path, source.files)):
         return None
     missing: set[Path] = set()
     for folder in folders:
-        suffix = ".txt" if folder.endswith(SUFFIX) else None
+        suffix = ".txt" if folder.endswith(SUFFIX) else suffix_of(style)
         names = PictureNames(folder, set(), root=source.root, suffix=suffix)
         for index, path in enumerate(source.files):
             alone = PictureNames(folder, set(), root=source.root, suffix=suffix).take(str(path), index)

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import math
+import operator
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
-from maskjet.errors import InputError
+from maskjet.errors import InputError, suggest
+
+Effect = Literal["mosaic", "blur", "transparent"]
+"""What pixels may be replaced with, besides a colour."""
+COLOURS: Mapping[str, tuple[int, int, int]] = {"black": (0, 0, 0), "white": (255, 255, 255), "grey": (128, 128, 128)}
+"""RGB of the colours that have a name here."""
+MOST_HELD = 254
+"""Most frames of `Redaction.hold`; a pixel's count is a byte."""
 
 ColorBy = Literal["class", "instance"]
 """What sets the hue of an instance."""
@@ -42,6 +52,135 @@ class DrawStyle:
         if self.color_by not in get_args(ColorBy):
             choices = " or ".join(map(repr, get_args(ColorBy)))
             raise InputError(f"color_by must be {choices}, got {self.color_by!r}.")
+
+
+@dataclass(frozen=True)
+class Redaction:
+    """Pixels inside the masks replaced, such that nothing of them is left: no replacement is made of them.
+
+    Also replaced are the pixels around a mask, and those of the masks of the frames before, as a detector may miss an
+    instance for a few frames. Without masks boxes are redacted, and so is the box of an empty mask. Whatever is not
+    detected is not redacted, be it that its confidence is below the threshold.
+
+    Examples:
+        >>> import maskjet
+        >>> from maskjet.media.drawing import Redaction
+        >>> image = maskjet.traffic.sample(seed=3).image
+        >>> found = maskjet.load("demo").predict(image)
+        >>> redacted = maskjet.draw(image, found, Redaction(["person"], margin=4))
+        >>> redacted[found[found.class_name == "person"].masks().any(axis=0)].any()
+        np.False_
+    """
+
+    classes: Sequence[str] | None = None
+    """Names of the classes to redact; None for all."""
+    replace_with: str = "black"
+    """"black", "white", "grey", another colour as RRGGBB, or "transparent" (PNG only); or made of the pixels outside
+    the redacted region alone: "mosaic" of squares, or "blur", a smooth one."""
+    margin: int | None = None
+    """Pixels by which the region grows to all sides, at least 0; None for a hundredth of the image's longer side."""
+    hold: int | None = None
+    """Frames for which a pixel stays redacted after it was in the region, 0 to 254; None for 5, and for 0 where frames
+    have no times, as images of a folder."""
+    on_top: DrawStyle | None = None
+    """What is drawn on top; None for nothing."""
+
+    def __post_init__(self) -> None:
+        _check_replacing(self)
+        _check_count("margin", self.margin, "a number of pixels of at least 0", None)
+        _check_count("hold", self.hold, f"a number of frames, 0 to {MOST_HELD}", MOST_HELD)
+
+
+@dataclass(frozen=True)
+class Cutout:
+    """Pixels outside the masks replaced; without masks, those outside the boxes.
+
+    Examples:
+        >>> import maskjet
+        >>> from maskjet.media.drawing import Cutout
+        >>> image = maskjet.traffic.sample(seed=3).image
+        >>> found = maskjet.load("demo").predict(image)
+        >>> cut = maskjet.draw(image, found, Cutout(["bus"], replace_with="transparent"))
+        >>> cut.shape  # RGBA
+        (720, 1280, 4)
+    """
+
+    classes: Sequence[str] | None = None
+    """Names of the classes to keep; None for all."""
+    replace_with: str = "black"
+    """The background: as in `Redaction`, where "mosaic" and "blur" are made of the background alone."""
+    on_top: DrawStyle | None = None
+    """What is drawn on top; None for nothing."""
+
+    def __post_init__(self) -> None:
+        _check_replacing(self)
+
+
+Style = DrawStyle | Redaction | Cutout
+"""What becomes of a picture: annotated, redacted or cut out."""
+
+
+def parse_replacement(text: str) -> tuple[int, int, int] | Effect:
+    """The RGB colour or the effect that `replace_with` names.
+
+    Raises:
+        InputError: It is neither.
+    """
+    for effect in get_args(Effect):
+        if text == effect:
+            return effect  # type: ignore[no-any-return]
+    if isinstance(text, str) and text in COLOURS:
+        return COLOURS[text]
+    if isinstance(text, str) and re.fullmatch("#?[0-9a-fA-F]{6}", text):
+        red, green, blue = bytes.fromhex(text.removeprefix("#"))
+        return red, green, blue
+    names = [*COLOURS, *get_args(Effect)]
+    end = suggest(text, names, lists=False)
+    raise InputError(f"replace_with must be {', '.join(names)} or a colour as RRGGBB, got {text!r}{end}")
+
+
+def is_transparent(style: Style) -> bool:
+    """Whether pictures in a style have an alpha channel."""
+    return not isinstance(style, DrawStyle) and style.replace_with == "transparent"
+
+
+def refuse_transparency(style: Style, out: str) -> None:
+    """Refuse transparent pixels for an output that can't hold them.
+
+    Raises:
+        InputError: Pictures in the style have an alpha channel.
+    """
+    if is_transparent(style):
+        raise InputError(
+            f"replace_with must be a colour, 'mosaic' or 'blur' for {out!r}, which holds no transparency, got "
+            "'transparent'; a .png or a folder of images holds it."
+        )
+
+
+def _check_replacing(style: Redaction | Cutout) -> None:
+    """Check the fields that both have, and make the classes a tuple."""
+    classes: Any = style.classes
+    if classes is not None:
+        is_names = isinstance(classes, Sequence) and not isinstance(classes, str | bytes)
+        if not (is_names and len(classes) and all(isinstance(name, str) for name in classes)):
+            raise InputError(f"classes must be a list of at least one class name, or None, got {classes!r}.")
+        object.__setattr__(style, "classes", tuple(classes))
+    parse_replacement(style.replace_with)
+    if style.on_top is not None and not isinstance(style.on_top, DrawStyle):
+        raise InputError(f"on_top must be a DrawStyle, or None, got {type(style.on_top).__name__}.")
+    if style.on_top is not None and is_transparent(style):
+        raise InputError("on_top must be None with replace_with='transparent'.")
+
+
+def _check_count(name: str, value: Any, expected: str, most: int | None) -> None:
+    if value is None:
+        return
+    try:
+        number = -1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = -1
+    if number < 0 or (most is not None and number > most):
+        raise InputError(f"{name} must be {expected}, or None, got {value!r}.")
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from maskjet.errors import InputError
-from maskjet.media.drawing import DrawStyle
+from maskjet.media.drawing import DrawStyle, Style
 from maskjet.media.frames import Source
 from maskjet.media.sinks.coco import CocoJson
 from maskjet.media.sinks.labels import YoloLabels
@@ -41,7 +41,7 @@ __all__ = [
 
 
 def open_sinks(
-    outs: Sequence[str], *, fps: float | None = None, style: DrawStyle | None = None, with_confidence: bool = False
+    outs: Sequence[str], *, fps: float | None = None, style: Style | None = None, with_confidence: bool = False
 ) -> Sinks:
     """Open one sink per output path, chosen by its suffix.
 
@@ -51,21 +51,22 @@ def open_sinks(
             folder in .yolo for YOLO labels. Missing folders are made, existing files replaced once the new ones are
             whole.
         fps: Frames per second of videos whose frames have no times; None for 30.
-        style: What is drawn in video and images; None for everything.
+        style: A `DrawStyle`, `Redaction` or `Cutout` of video and images; None for all that can be drawn.
         with_confidence: Whether lines of YOLO labels end in the confidence; see `YoloLabels`.
 
     Returns:
         One sink that writes to all of them.
 
     Raises:
-        InputError: A suffix is unknown, an output is given twice, there is no output, or fps is not above 0.
+        InputError: A suffix is unknown, an output is given twice or can't hold the style's transparent pixels, there is
+            no output, or fps is not above 0.
         OutputError: An output can't be written.
     """
     if fps is not None and not (math.isfinite(fps) and fps > 0):
         raise InputError(f"fps must be above 0, got {fps}.")
-    check_paths(outs)
-    taken: set[Path] = set()
     content = Content(style or DrawStyle(), with_confidence=with_confidence)
+    check_paths(outs, style=content.style)
+    taken: set[Path] = set()
     with ExitStack() as undo:
         sinks: list[Sink] = []
         for out in outs:
@@ -79,7 +80,7 @@ def open_sinks_by_source(
     outs: Sequence[str],
     sources: Sequence[Source],
     *,
-    style: DrawStyle | None = None,
+    style: Style | None = None,
     with_audio: bool = True,
     with_confidence: bool = False,
 ) -> SinksBySource:
@@ -91,7 +92,7 @@ def open_sinks_by_source(
             "_", and equal names get a number. With several sources only JSON lines and CSV may lack `{}`; they have the
             frame's "stream" only if sources were opened with the same name.
         sources: At least one, in the order of `Frame.stream`. None of their files is overwritten.
-        style: What is drawn in video and images; None for everything.
+        style: A `DrawStyle`, `Redaction` or `Cutout` of video and images; None for all that can be drawn.
         with_audio: Whether annotated video gets its source's audio.
         with_confidence: Whether lines of YOLO labels end in the confidence; see `YoloLabels`.
 

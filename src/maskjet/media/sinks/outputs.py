@@ -14,7 +14,8 @@ from urllib.parse import urlsplit
 
 from maskjet.errors import InputError, OutputError
 from maskjet.files import naming
-from maskjet.media.drawing import DrawStyle
+from maskjet.media.drawing import DrawStyle, Style
+from maskjet.media.drawing.style import refuse_transparency
 from maskjet.media.frames import Source, UnopenedSource
 from maskjet.media.images import IMAGE_SUFFIXES
 from maskjet.media.sinks import labels, pictures, video
@@ -37,8 +38,8 @@ _SHARED = ("lines", "table")  # kinds that take the frames of several sources, a
 class Content:
     """What outputs contain, as far as there is a choice."""
 
-    style: DrawStyle = field(default_factory=DrawStyle)
-    """What is drawn in annotated video and images, and in which colours."""
+    style: Style = field(default_factory=DrawStyle)
+    """Whether video and images are annotated, redacted or cut out, and how."""
     with_audio: bool = True
     """Whether annotated video gets its source's audio."""
     with_confidence: bool = False
@@ -160,7 +161,7 @@ def check_outputs(
     outs: Sequence[str],
     sources: Sequence[AnySource],
     *,
-    style: DrawStyle | None = None,
+    style: Style | None = None,
     with_audio: bool = True,
     with_confidence: bool = False,
 ) -> Outputs:
@@ -169,12 +170,12 @@ def check_outputs(
     Args:
         outs: Paths, as in `open_sinks_by_source`.
         sources: Sources, in the order of `Frame.stream`; open, or as `expand_sources` finds them.
-        style: What is drawn in video and images; None for everything.
+        style: A `DrawStyle`, `Redaction` or `Cutout` of video and images; None for all that can be drawn.
         with_audio: Whether annotated video gets its source's audio.
         with_confidence: Whether lines of YOLO labels end in the confidence; see `YoloLabels`.
 
     Raises:
-        InputError: An output is invalid, as in `open_sinks_by_source`.
+        InputError: An output is invalid, as in `open_sinks_by_source`, or can't hold the style's transparent pixels.
         OutputError: A path is too long, or its folder is not a writable folder.
     """
     for out in outs:
@@ -190,8 +191,9 @@ def check_outputs(
     shared = [out for out in outs if out not in templates]
     stems = unique_stems([source.name for source in sources], [source.root for source in sources])
     owned = [[template.replace(PLACEHOLDER, stem) for template in templates] for stem in stems]
-    check_paths([*shared, *chain.from_iterable(owned)], sources)
-    outputs = Outputs(shared, owned, sources, Content(style or DrawStyle(), with_audio, with_confidence))
+    content = Content(style or DrawStyle(), with_audio, with_confidence)
+    check_paths([*shared, *chain.from_iterable(owned)], sources, style=content.style)
+    outputs = Outputs(shared, owned, sources, content)
     _check_pictures(outputs)
     return outputs
 
@@ -263,7 +265,7 @@ def _check_form(out: str) -> None:
         kind_of(out)
 
 
-def check_paths(outs: Sequence[str], sources: Sequence[AnySource] = ()) -> None:
+def check_paths(outs: Sequence[str], sources: Sequence[AnySource] = (), *, style: Style) -> None:
     """Check paths without `{}`, as `check_outputs` does."""
     if not outs:
         raise InputError("out must name at least one output, got none.")
@@ -271,11 +273,20 @@ def check_paths(outs: Sequence[str], sources: Sequence[AnySource] = ()) -> None:
     seen: set[str | FileId] = set()
     for out in outs:
         _check_form(out)
+        _check_style(style, out)
         with naming(out):
             identities = {out} if out == "-" else _check_path(out, files)
         if seen & identities:
             raise InputError(f"out must name each output once, got {', '.join(outs)}.")
         seen |= identities
+
+
+def _check_style(style: Style, out: str) -> None:
+    """Check that an output can hold pictures in a style."""
+    if kind_of(out) == "video":
+        refuse_transparency(style, out)
+    if kind_of(out) == "images":
+        pictures.check_style(style, out)
 
 
 def _check_path(out: str, files: Collection[FileId]) -> set[str | FileId]:
@@ -318,7 +329,7 @@ def _check_pictures(outputs: Outputs) -> None:
     files = {path.resolve() for source in outputs.sources for path in source.files if _is_image(path)}
     taken: set[Path] = set()
     for out, source in outputs.pairs():
-        names = PictureNames(out, taken, root=source.root)
+        names = PictureNames(out, taken, root=source.root, suffix=pictures.suffix_of(outputs.content.style))
         for index, path in enumerate(filter(_is_image, source.files if kind_of(out) == "images" else ())):
             if names.take(str(path), index) in files:
                 raise InputError(f"out must not be where the source is, {str(path)!r} would be overwritten.")

@@ -12,13 +12,16 @@ import cv2
 from maskjet.detections import Detections
 from maskjet.errors import InputError, OutputError
 from maskjet.files import Part, naming
-from maskjet.media.drawing import DrawStyle, draw
+from maskjet.media.drawing import DrawStyle, Painter, Redaction, Style
+from maskjet.media.drawing.style import is_transparent, refuse_transparency
 from maskjet.media.frames import Frame
 from maskjet.media.images import IMAGE_SUFFIXES
+from maskjet.media.sinks.behind import Behind
 from maskjet.media.sinks.sink import Sink
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
 """Suffixes of annotated images."""
+_ALPHA = ".png"  # suffix of pictures that may be transparent
 _STYLE = DrawStyle()
 FileId = tuple[int, int]
 """Device and inode numbers, which identify a file."""
@@ -70,21 +73,37 @@ class PictureNames:
         return image.relative_to(self._root).parent
 
 
-class AnnotatedImages(Sink):
-    """Images with their detections drawn in; a file is whole or does not exist.
+def suffix_of(style: Style) -> str | None:
+    """Suffix that all pictures in a style get; None if they keep theirs."""
+    return _ALPHA if is_transparent(style) else None
 
-    In a folder, images keep their file names; a suffix other than .jpg, .jpeg and .png becomes .jpg. Video frames get
-    the video's name and their number. If a name is taken, as by a file of the same name in another folder, the frame's
-    index is added.
+
+def check_style(style: Style, path: str) -> None:
+    """Check that a folder or picture can hold pictures in a style.
+
+    Raises:
+        InputError: Pixels are transparent, and the path is that of a .jpg.
+    """
+    if is_picture(path) and Path(path).suffix.lower() != _ALPHA:
+        refuse_transparency(style, path)
+
+
+class AnnotatedImages(Sink):
+    """Images with their detections drawn in, redacted or cut out; a file is whole or does not exist.
+
+    In a folder, images keep their file names; a suffix other than .jpg, .jpeg and .png becomes .jpg, and any becomes
+    .png if pixels are transparent. Video frames get the video's name and their number. If a name is taken, as by a file
+    of the same name in another folder, the frame's index is added.
 
     Args:
         path: A folder, made if missing; or one .jpg or .png, to whose name frames after the first add their index.
         taken: Paths of pictures that other sinks write; own ones are added.
         sources: Files that must not be overwritten.
         root: Folder whose sub-folders are kept; see `Source.root`.
-        style: What is drawn, and in which colours.
+        style: Whether frames are annotated, redacted or cut out, and how.
 
     Raises:
+        InputError: Pixels of the style are transparent, and the path is that of a .jpg.
         OutputError: The folder can't be written to.
     """
 
@@ -95,22 +114,35 @@ class AnnotatedImages(Sink):
         taken: set[Path] | None = None,
         sources: Collection[FileId] = (),
         root: Path | None = None,
-        style: DrawStyle = _STYLE,
+        style: Style = _STYLE,
     ) -> None:
-        self._names = PictureNames(path, set() if taken is None else taken, root=root)
-        self._style = style
+        check_style(style, path)
+        self._names = PictureNames(path, set() if taken is None else taken, root=root, suffix=suffix_of(style))
+        self._painter = Painter(style)
+        self.redacts = isinstance(style, Redaction)
         self._sources = sources
+        self._behind = Behind()
         self._names.make_folder(path)
         self.paths = (path,)
 
     def write(self, frame: Frame, detections: Detections) -> None:
-        """Write one image."""
+        """Draw and write one image, in a thread, up to four frames behind; it must not change afterwards.
+
+        Raises:
+            InputError: The image would overwrite one of a source, or the sink is closed.
+            Exception: An earlier image could not be drawn or written.
+        """
         path = self._names.take(frame.name, frame.index)
         with naming(str(path)):
             self._check_is_no_source(path, frame)
-        pixels = cv2.cvtColor(draw(frame.image, detections, self._style), cv2.COLOR_RGB2BGR)
+        self._behind.add(lambda: self._write(path, frame, detections))
+
+    def _write(self, path: Path, frame: Frame, detections: Detections) -> None:
+        drawn = self._painter.paint(frame, detections)
+        pixels = cv2.cvtColor(drawn, cv2.COLOR_RGB2BGR if drawn.shape[2] == 3 else cv2.COLOR_RGBA2BGRA)
+        options = [] if path.suffix.lower() == _ALPHA else [cv2.IMWRITE_JPEG_QUALITY, 92]
         try:
-            _, data = cv2.imencode(path.suffix, pixels, [cv2.IMWRITE_JPEG_QUALITY, 92])
+            _, data = cv2.imencode(path.suffix, pixels, options)
         except cv2.error as error:  # a JPEG has at most 65,500 pixels a side
             raise OutputError(f"{str(path)!r} must be of a size that {path.suffix} can hold: {error}.") from error
         part = Part(str(path), suffix="")  # no image suffix, or it would count as an image of the folder
@@ -130,7 +162,15 @@ class AnnotatedImages(Sink):
             raise InputError(f"out must not be where the source is, {str(path)!r} would be overwritten.")
 
     def close(self) -> None:
-        """Do nothing: each image is finished already."""
+        """Wait until all images are written.
+
+        Raises:
+            Exception: One could not be drawn or written.
+        """
+        error = None if self._behind.is_closed else self._behind.close()
+        if error is not None:
+            raise error
 
     def abandon(self) -> None:
-        """Do nothing: each image is whole."""
+        """Wait until all images are written; each is whole."""
+        self._behind.close()

@@ -25,9 +25,11 @@ class Sink(ABC):
 
     Attributes:
         paths: Current paths of the output; empty if there is none.
+        redacts: Whether it redacts the detections, so that it must get all of them.
     """
 
     paths: Sequence[str] = ()
+    redacts: bool = False
 
     @abstractmethod
     def write(self, frame: Frame, detections: Detections) -> None:
@@ -69,7 +71,8 @@ class Sinks(Sink):
     """Several sinks as one.
 
     Attributes:
-        left_out: Number of detections that were not written because their box or confidence is not finite.
+        left_out: Number of detections that were not written because their box or confidence is not finite; they are
+            redacted all the same.
     """
 
     def __init__(self, sinks: Sequence[Sink]) -> None:
@@ -79,9 +82,12 @@ class Sinks(Sink):
 
     def write(self, frame: Frame, detections: Detections) -> None:
         """Write one frame to each sink."""
-        detections = self._finite(detections)
-        for sink in self._sinks:
-            sink.write(frame, detections)
+        self._write(self._sinks, frame, detections)
+
+    def _write(self, sinks: Sequence[Sink], frame: Frame, detections: Detections) -> None:
+        finite = self._finite(detections)
+        for sink in sinks:
+            sink.write(frame, detections if sink.redacts else finite)
 
     def _finite(self, detections: Detections) -> Detections:
         """Drop detections that are not finite: JSON has no such numbers, and they can't be drawn."""
@@ -123,9 +129,7 @@ class SinksBySource(Sinks):
 
     def write(self, frame: Frame, detections: Detections) -> None:
         """Write one frame to the sinks of its source."""
-        detections = self._finite(detections)
-        for sink in self._of_source[frame.stream]:
-            sink.write(frame, detections)
+        self._write(self._of_source[frame.stream], frame, detections)
 
 
 class SinksInTurn(Sinks):

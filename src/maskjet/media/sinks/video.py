@@ -15,12 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskjet.detections import Detections
-from maskjet.errors import InputError, OutputError
+from maskjet.errors import OutputError
 from maskjet.files import Part, naming
 from maskjet.media.colours import Look, guess_look
-from maskjet.media.drawing import DrawStyle, draw
+from maskjet.media.drawing import DrawStyle, Painter, Redaction, Style
+from maskjet.media.drawing.style import refuse_transparency
 from maskjet.media.frames import Frame, Source
 from maskjet.media.sinks.audio import AudioTrack, open_audio
+from maskjet.media.sinks.behind import Behind
 from maskjet.media.sinks.sink import Sink
 
 _FRAGMENTS = {
@@ -48,7 +50,7 @@ _ENCODER_VP9 = {"deadline": "realtime", "cpu-used": "8", "row-mt": "1", "crf": "
 
 
 class AnnotatedVideo(Sink):
-    """H.264 video, in .webm VP9, of the frames with their detections drawn in.
+    """H.264 video, in .webm VP9, of the frames with their detections drawn in, redacted or cut out.
 
     The video starts at 0 and keeps the frames' intervals in time. If there is no clock, or it jumps (back to another
     video's start, or more than an hour ahead), frames follow at `fps`. The first frame sets the size; an odd side loses
@@ -58,7 +60,8 @@ class AnnotatedVideo(Sink):
     A video file's audio is copied, not re-encoded, from the first frame to the last, in sync. It is left out with a
     warning if the container does not take its codec; .webm takes Opus and Vorbis. Damaged audio ends early.
 
-    MP4 and QuickTime are fragmented while they are written, so that all but the last second plays after a crash.
+    Frames are drawn and encoded in a thread. MP4 and QuickTime are fragmented while they are written, so that all but
+    the last second and four frames plays after a crash.
     `close` copies them to a file with its index first, which takes as much disk space again. If that fails, the
     fragmented file takes the name; it plays as well.
 
@@ -67,9 +70,10 @@ class AnnotatedVideo(Sink):
         fps: Frames per second for frames without times; None for the source's rate, or 30.
         source: Source whose colours, pixel aspect ratio and audio the video gets; they are read with the first frame.
         with_audio: Whether the source's audio is copied.
-        style: What is drawn, and in which colours.
+        style: Whether frames are annotated, redacted or cut out, and how.
 
     Raises:
+        InputError: Pixels of the style are transparent.
         OutputError: The file can't be opened.
     """
 
@@ -80,13 +84,16 @@ class AnnotatedVideo(Sink):
         source: Source | None = None,
         *,
         with_audio: bool = True,
-        style: DrawStyle = _STYLE,
+        style: Style = _STYLE,
     ) -> None:
-        self._path, self._style = path, style
+        refuse_transparency(style, path)
+        self._path, self._painter = path, Painter(style)
+        self.redacts = isinstance(style, Redaction)
         self._source = source
         fps = fps or (source and source.fps) or _DEFAULT_FPS
         self._fps = fps if _LOWEST_FPS <= fps <= _HIGHEST_FPS else _DEFAULT_FPS
         self._part: Part | None = Part(path)
+        self._behind = Behind()
         self._format, self._options = _CONTAINERS[Path(path).suffix.lower()]
         self._container: av.container.OutputContainer | None = None
         self._stream: av.VideoStream | None = None
@@ -100,10 +107,17 @@ class AnnotatedVideo(Sink):
         self.paths = (self._part.shown,)
 
     def write(self, frame: Frame, detections: Detections) -> None:
-        """Draw and encode one frame."""
-        if self._part is None:
-            raise InputError("The video is closed; open another sink.")
-        drawn = draw(frame.image, detections, self._style)
+        """Draw and encode one frame, in a thread, up to four frames behind; its image must not change afterwards.
+
+        Raises:
+            InputError: The video is closed.
+            Exception: An earlier frame could not be drawn or written.
+        """
+        self._behind.add(lambda: self._write(frame, detections))
+
+    def _write(self, frame: Frame, detections: Detections) -> None:
+        assert self._part is not None
+        drawn = self._painter.paint(frame, detections)
         with naming(self._path):
             if self._container is None:
                 self._start(self._part, drawn.shape, frame.time_s)
@@ -177,9 +191,18 @@ class AnnotatedVideo(Sink):
             self._audio.add_to(self._container)
 
     def close(self) -> None:
-        """Finish the file and give it its name; without frames there is no file."""
-        if self._part is None:
+        """Finish the file and give it its name; without frames there is no file.
+
+        Raises:
+            Exception: A frame could not be drawn or written; the partial file is kept.
+        """
+        if self._behind.is_closed:
             return
+        error = self._behind.close()
+        if error is not None:
+            self._end()
+            raise error
+        assert self._part is not None
         if self._container is None:
             self._give_up(self._part)
             return
@@ -220,6 +243,12 @@ class AnnotatedVideo(Sink):
 
     def abandon(self) -> None:
         """Keep the partial file, playable, under its temporary name."""
+        if not self._behind.is_closed:
+            self._behind.close()
+            self._end()
+
+    def _end(self) -> None:
+        """Keep the partial file, if that is not done."""
         if self._part is None:
             return
         part = self._part

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from maskjet.detections import Detections
 from maskjet.errors import InputError, MissingDependencyError, UnsupportedError, first_line
-from maskjet.media.drawing import DrawStyle, draw
+from maskjet.media.drawing import DrawStyle, Painter, Redaction, Style
 from maskjet.media.frames import Frame
 from maskjet.media.sinks.sink import Sink
 
@@ -45,7 +45,7 @@ class Window(Sink):
         title: Title of the window.
         closed: Event to set once the user closes the window; None for a new one.
         holds: Whether `close` waits until the user closes the window, so that a single image can be looked at.
-        style: What is drawn, and in which colours.
+        style: Whether frames are annotated, redacted or cut out, and how; transparent pixels are shown black.
 
     Attributes:
         closed: The event.
@@ -61,9 +61,10 @@ class Window(Sink):
         *,
         closed: threading.Event | None = None,
         holds: bool = False,
-        style: DrawStyle = _STYLE,
+        style: Style = _STYLE,
     ) -> None:
-        self._style = style
+        self._painter = Painter(style)
+        self.redacts = isinstance(style, Redaction)
         self.closed = closed or threading.Event()
         self._holds = holds
         self._next_s = 0.0  # when the next frame of a video is shown, by the clock of `perf_counter`
@@ -93,9 +94,11 @@ class Window(Sink):
             return
         begun_s = time.perf_counter()
         if frame.time_s is not None and begun_s < self._next_s:
+            self._painter.skip(frame, detections)
             self._update()
             return
-        self._show(_fit(draw(frame.image, detections, self._style), self._most_hw))
+        drawn = self._painter.paint(frame, detections)
+        self._show(_fit(np.ascontiguousarray(drawn[..., :3]), self._most_hw))
         self._update()
         shown_s = time.perf_counter()
         self._next_s = max(begun_s + _SHORTEST_S, shown_s + _REST * (shown_s - begun_s))

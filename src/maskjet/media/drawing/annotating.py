@@ -1,0 +1,114 @@
+"""Annotation: masks, boxes and labels drawn into a picture."""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from maskjet import coco_rle
+from maskjet.detections import Detections
+from maskjet.jit import compiled
+from maskjet.media.drawing.labels import arrange_labels, write_label
+from maskjet.media.drawing.shades import colour_instances
+from maskjet.media.drawing.style import DrawStyle, measure
+
+_FILL = 108  # opacity of a mask's inside, in 256ths
+_SMOOTHING = 0.7  # pixels by which an outline may leave a mask's border, so that its steps don't show
+
+
+def annotate(canvas: NDArray[np.uint8], detections: Detections, style: DrawStyle) -> None:
+    """Draw detections into their image, the most confident on top, labels above all.
+
+    Those whose box is not finite or lies outside the image are left out. The same detections always look the same.
+
+    Args:
+        canvas: uint8 [H, W, 3], RGB, contiguous, of the detections' size.
+        detections: Detections of the image; without masks, only boxes and labels are drawn.
+        style: What is drawn, and in which colours.
+
+    Raises:
+        InputError: A mask is malformed.
+    """
+    is_visible = _is_visible(detections.xyxy, detections.image_size)
+    if is_visible.any():
+        _draw_visible(canvas, detections if is_visible.all() else detections[is_visible], style)
+
+
+def _draw_visible(canvas: NDArray[np.uint8], detections: Detections, style: DrawStyle) -> None:
+    """Draw detections whose boxes are finite and touch the image, at least one."""
+    height, width = detections.image_size
+    measures = measure((height, width), style.line_width)
+    xyxy = detections.xyxy.astype(np.float64).clip(0, (width, height, width, height))
+    is_by_class = style.color_by == "class"
+    colours = colour_instances(xyxy, detections.class_id, (height, width), is_by_class=is_by_class).tolist()
+    frames = _frames(xyxy, (height, width), measures.line)
+    if detections.rle is not None and (style.masks or style.outlines):
+        for rle, colour in zip(detections.rle[::-1], colours[::-1], strict=True):
+            _draw_mask(canvas, rle, colour, style=style, line=measures.line)
+    if style.boxes:
+        for frame, colour in zip(frames[::-1].tolist(), colours[::-1], strict=True):
+            _draw_frame(canvas, frame, colour, measures.line)
+    if style.labels or style.scores:
+        for label in arrange_labels(detections, frames, style=style, measures=measures):
+            write_label(canvas, label, colours[label.instance], measures)
+
+
+def _is_visible(xyxy: NDArray[np.float32], size_hw: tuple[int, int]) -> NDArray[np.bool_]:
+    """Which boxes are finite and touch the image, bool [n]; none if the image is empty."""
+    height, width = size_hw
+    x, y = xyxy[:, ::2], xyxy[:, 1::2]
+    touches = (x.max(axis=1) >= 0) & (x.min(axis=1) <= width) & (y.max(axis=1) >= 0) & (y.min(axis=1) <= height)
+    return np.asarray(touches & np.isfinite(xyxy).all(axis=1) & (height * width > 0))
+
+
+def _frames(xyxy: NDArray[np.float64], size_hw: tuple[int, int], line: int) -> NDArray[np.int64]:
+    """Outer edges of the boxes' frames, their lines centred on the boxes' edges but for what the image would cut off.
+
+    Returns:
+        int64 [n, 4], left, top, right, bottom in pixels, right and bottom exclusive, inside the image, no side shorter
+        than a line's width.
+    """
+    height, width = size_hw
+    corners = np.rint(xyxy).astype(np.int64).reshape(-1, 2, 2)
+    low = (corners.min(axis=1) - line // 2).clip(0, (width - line, height - line))
+    high = np.minimum(np.maximum(corners.max(axis=1) + line // 2, low + line), (width, height))
+    return np.hstack([low, high])
+
+
+def _draw_frame(canvas: NDArray[np.uint8], frame: list[int], colour: list[int], line: int) -> None:
+    """Draw the four sides of a box."""
+    left, top, right, bottom = frame[0], frame[1], frame[2] - 1, frame[3] - 1  # OpenCV's corners are inside
+    cv2.rectangle(canvas, (left, top), (right, top + line - 1), colour, cv2.FILLED)
+    cv2.rectangle(canvas, (left, bottom - line + 1), (right, bottom), colour, cv2.FILLED)
+    cv2.rectangle(canvas, (left, top), (left + line - 1, bottom), colour, cv2.FILLED)
+    cv2.rectangle(canvas, (right - line + 1, top), (right, bottom), colour, cv2.FILLED)
+
+
+def _draw_mask(canvas: NDArray[np.uint8], rle: coco_rle.RLE, colour: list[int], *, style: DrawStyle, line: int) -> None:
+    """Tint a mask's inside and draw its outline, within its tight box alone."""
+    left, top, crop = coco_rle.decode_crop(rle)
+    if crop.size == 0:
+        return
+    if style.masks:
+        red, green, blue = colour
+        tint(canvas, crop, left, top, red, green, blue)
+    if style.outlines:
+        borders, _ = cv2.findContours(crop, cv2.RETR_CCOMP, cv2.CHAIN_APPROX_SIMPLE, offset=(left, top))
+        smooth = [cv2.approxPolyDP(border, _SMOOTHING, True) for border in borders]
+        cv2.polylines(canvas, smooth, True, colour, line, cv2.LINE_AA)
+
+
+@compiled("void(uint8[:, :, ::1], Array(uint8, 2, 'C', True), int64, int64, int64, int64, int64)")
+def tint(
+    canvas: NDArray[np.uint8], crop: NDArray[np.uint8], left: int, top: int, red: int, green: int, blue: int
+) -> None:
+    """Blend a colour into the canvas where a mask's crop at (left, top) is not 0, but not beyond the canvas."""
+    red, green, blue = _FILL * red + 128, _FILL * green + 128, _FILL * blue + 128
+    for y in range(min(crop.shape[0], canvas.shape[0] - top)):
+        for x in range(min(crop.shape[1], canvas.shape[1] - left)):
+            if crop[y, x]:
+                pixel = canvas[top + y, left + x]
+                pixel[0] = (red + (256 - _FILL) * pixel[0]) >> 8
+                pixel[1] = (green + (256 - _FILL) * pixel[1]) >> 8
+                pixel[2] = (blue + (256 - _FILL) * pixel[2]) >> 8

@@ -1,0 +1,138 @@
+"""Pictures of detections in a style."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskjet.detections import Detections
+from maskjet.errors import InputError
+from maskjet.media.drawing.annotating import annotate
+from maskjet.media.drawing.regions import HeldRegion, Region, grow, pick, unite
+from maskjet.media.drawing.replacing import replace_inside, replace_outside
+from maskjet.media.drawing.style import DrawStyle, Redaction, Style
+
+if TYPE_CHECKING:
+    from maskjet.media.frames import Frame
+    from maskjet.model import ImageLike
+
+_DEFAULT = DrawStyle()
+_HOLD = 5  # frames, where they have times
+_MARGIN_SHARE = 0.01  # of the longer side: masks come from grids of 78 to 192 cells a side
+
+
+def draw(image: ImageLike, detections: Detections, style: Style = _DEFAULT) -> NDArray[np.uint8]:
+    """Annotate, redact or cut out detections in a copy of their image.
+
+    Args:
+        image: uint8 [H, W, 3] RGB array; or an image of another kind that `predict` takes.
+        detections: Detections of the image. An annotation without masks has boxes and labels only.
+        style: A `DrawStyle`, `Redaction` or `Cutout` of `maskjet.media.drawing`. Redaction holds nothing here, as there
+            is no frame before: `Painter` is for frames of a video.
+
+    Returns:
+        uint8 [H, W, 3], RGB; [H, W, 4], RGBA, if pixels are replaced with "transparent".
+
+    Raises:
+        InputError: The image is none, the detections are of an image of another size, a mask is malformed, or the
+            style names a class that the model does not have.
+        SourceError: A file can't be read.
+
+    Examples:
+        >>> import maskjet
+        >>> from maskjet.media.drawing import Redaction
+        >>> image = maskjet.traffic.sample(seed=3).image
+        >>> found = maskjet.load("demo").predict(image)
+        >>> redacted = maskjet.draw(image, found, Redaction(["person", "car"], replace_with="blur"))
+        >>> redacted.shape == image.shape
+        True
+    """
+    if not isinstance(image, np.ndarray):
+        from maskjet.media.images import to_image
+
+        image = to_image(image, "image")
+    return _paint(_copy(image, detections), detections, style)
+
+
+class Painter:
+    """Draws the frames of videos in a style; unlike `draw`, it holds redacted regions from frame to frame.
+
+    Frames of a source must come in order; those of several sources may be mixed. Not for several threads at once.
+
+    Args:
+        style: A `DrawStyle`, `Redaction` or `Cutout`.
+
+    Examples:
+        >>> import maskjet
+        >>> from maskjet.media.drawing import Painter, Redaction
+        >>> model = maskjet.load("demo")
+        >>> painter = Painter(Redaction(["person"], hold=10))
+        >>> images = [maskjet.traffic.sample(seed=seed).image for seed in range(2)]
+        >>> [painter.paint(frame, found).shape for frame, found in model.stream(images)]
+        [(720, 1280, 3), (720, 1280, 3)]
+    """
+
+    def __init__(self, style: Style = _DEFAULT) -> None:
+        self._style = style
+        self._held: dict[int, tuple[str, HeldRegion]] = {}  # by stream, with the name of its source
+
+    def paint(self, frame: Frame, detections: Detections) -> NDArray[np.uint8]:
+        """Draw the next frame of a source; result and errors are those of `draw`."""
+        return _paint(_copy(frame.image, detections), detections, self._style, self._held_of(frame))
+
+    def skip(self, frame: Frame, detections: Detections) -> None:
+        """Take note of the next frame of a source without drawing it."""
+        held = self._held_of(frame)
+        if held is not None and isinstance(self._style, Redaction):
+            _find_redacted(detections, self._style, held)
+
+    def _held_of(self, frame: Frame) -> HeldRegion | None:
+        """The region held for a frame's source; None if none is."""
+        if not isinstance(self._style, Redaction):
+            return None
+        name, held = self._held.get(frame.stream, ("", None))
+        if held is None or name != frame.source:
+            default = 0 if frame.time_s is None else _HOLD
+            held = HeldRegion(default if self._style.hold is None else self._style.hold)
+            self._held[frame.stream] = frame.source, held
+        return held
+
+
+def _paint(
+    canvas: NDArray[np.uint8], detections: Detections, style: Style, held: HeldRegion | None = None
+) -> NDArray[np.uint8]:
+    """Draw into a copy of the image, checked; see `draw`."""
+    if isinstance(style, DrawStyle):
+        annotate(canvas, detections, style)
+        return canvas
+    if isinstance(style, Redaction):
+        painted = replace_inside(canvas, _find_redacted(detections, style, held), style.replace_with)
+    else:
+        painted = replace_outside(canvas, unite(pick(detections, style.classes)), style.replace_with)
+    if style.on_top is not None:
+        annotate(painted, detections, style.on_top)
+    return painted
+
+
+def _find_redacted(detections: Detections, style: Redaction, held: HeldRegion | None) -> Region:
+    """The region that is redacted, with all that is held."""
+    margin = style.margin
+    if margin is None:
+        margin = math.ceil(max(detections.image_size) * _MARGIN_SHARE)
+    region = grow(unite(pick(detections, style.classes)), margin)
+    if held is not None:
+        held.add_to(region)
+    return region
+
+
+def _copy(image: NDArray[np.uint8], detections: Detections) -> NDArray[np.uint8]:
+    """A contiguous copy of the image, checked."""
+    if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
+        got = f"{image.dtype} {list(image.shape)}" if isinstance(image, np.ndarray) else type(image).__name__
+        raise InputError(f"image must be uint8 [H, W, 3], got {got}.")
+    if image.shape[:2] != tuple(detections.image_size):
+        raise InputError(f"detections must be of the image's size {image.shape[:2]}, got {detections.image_size}.")
+    return np.array(image, order="C")

@@ -1,0 +1,134 @@
+"""Regions of a picture: the union of masks, grown by a margin, and held for some frames."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from maskjet import coco_rle
+from maskjet.detections import Detections
+from maskjet.errors import InputError, suggest
+from maskjet.jit import compiled
+
+Region = NDArray[np.uint8]
+"""uint8 [H, W], 1 inside, 0 outside."""
+
+
+def pick(detections: Detections, classes: Sequence[str] | None) -> Detections:
+    """The detections of the classes of these names; all for None.
+
+    Raises:
+        InputError: The detections' model has no class of a name.
+    """
+    if classes is None:
+        return detections
+    ids = detections.class_id.tolist()
+    names = [detections.class_names.get(class_id, str(class_id)) for class_id in ids]
+    # Detections read from JSON name the classes that were found alone, so that a name may only be missing in them.
+    if len(detections.class_names) > len(set(ids)):
+        known = {*detections.class_names.values(), *names}
+        for name in classes:
+            if name not in known:
+                raise InputError(f"classes must be classes of the model, got {name!r}{suggest(name, sorted(known))}")
+    chosen = [i for i, name in enumerate(names) if name in classes]
+    return detections if len(chosen) == len(ids) else detections[chosen]
+
+
+def unite(detections: Detections) -> Region:
+    """The union of all masks; a detection without a mask, or with an empty one, counts with its box.
+
+    Raises:
+        InputError: A mask is malformed, or a box that counts is not finite.
+    """
+    region = np.zeros(detections.image_size, np.uint8)
+    for i, box in enumerate(detections.xyxy):
+        if detections.rle is None or not coco_rle.fill(detections.rle[i], region):
+            _fill_box(region, box, i)
+    return region
+
+
+def grow(region: Region, margin: int) -> Region:
+    """A region with all pixels up to `margin` rows and columns away from one inside."""
+    if margin == 0 or not region.any():
+        return region
+    left, top, width, height = cv2.boundingRect(region)
+    margin = min(margin, max(region.shape))
+    rows = slice(max(top - margin, 0), top + height + margin)
+    columns = slice(max(left - margin, 0), left + width + margin)
+    side = 2 * margin + 1
+    grown = np.zeros_like(region)
+    grown[rows, columns] = cv2.dilate(region[rows, columns], np.ones((side, side), np.uint8))
+    return grown
+
+
+class HeldRegion:
+    """A region of a source's frames that pixels leave only some frames after they were inside last.
+
+    Args:
+        hold: Number of these frames, 0 to 254.
+    """
+
+    def __init__(self, hold: int) -> None:
+        self._hold = hold
+        self._left: NDArray[np.uint8] | None = None  # frames for which each pixel stays inside, this one included
+
+    def add_to(self, region: Region) -> None:
+        """Add to the next frame's own region the pixels that are held."""
+        if self._hold == 0:
+            return
+        if self._left is None:
+            self._left = np.zeros_like(region)
+        elif self._left.shape != region.shape:
+            self._left = stretch(self._left, region.shape)
+        count_down(region, self._left, self._hold + 1)
+
+
+def _fill_box(region: Region, box: NDArray[np.float32], number: int) -> None:
+    """Set all pixels that a box touches, at least one if it touches the image."""
+    if not np.isfinite(box).all():
+        raise InputError(f"xyxy must be finite where there is no mask, detection {number} has {box.tolist()}.")
+    low, high = np.sort(box.astype(np.float64).reshape(2, 2), axis=0)
+    size = np.array(region.shape[::-1])
+    if (high < 0).any() or (low > size).any():
+        return
+    left, top = np.minimum(np.floor(low.clip(0)), size - 1).astype(int).tolist()
+    right, bottom = np.maximum(np.ceil(high.clip(max=size)), (left + 1, top + 1)).astype(int).tolist()
+    region[top:bottom, left:right] = 1
+
+
+def stretch(left: NDArray[np.uint8], size_hw: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Counts for a frame of another size: each of its pixels gets the most of those that it touches."""
+    height, width = size_hw
+    stretched = np.zeros((height, width), np.uint8)
+    if stretched.size:
+        spread(left, stretched)
+    return stretched
+
+
+@compiled("void(uint8[:, ::1], uint8[:, ::1])")
+def spread(left: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:
+    """Fill `out`, zeroed and not empty, for `stretch`."""
+    height, width = left.shape
+    for y in range(height):
+        top, bottom = y * out.shape[0] // height, ((y + 1) * out.shape[0] - 1) // height
+        for x in range(width):
+            if left[y, x]:
+                first, last = x * out.shape[1] // width, ((x + 1) * out.shape[1] - 1) // width
+                for row in range(top, bottom + 1):
+                    for column in range(first, last + 1):
+                        out[row, column] = max(out[row, column], left[y, x])
+
+
+@compiled("void(uint8[:, ::1], uint8[:, ::1], int64)")
+def count_down(region: Region, left: NDArray[np.uint8], most: int) -> None:
+    """Set the counts of pixels inside to `most`, lower the others by one, and add those not at 0 to the region."""
+    for y in range(region.shape[0]):
+        for x in range(region.shape[1]):
+            if region[y, x]:
+                left[y, x] = most
+            elif left[y, x]:
+                left[y, x] -= 1
+                region[y, x] = left[y, x] > 0

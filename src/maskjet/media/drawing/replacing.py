@@ -1,0 +1,133 @@
+"""Pixels of a region replaced, by a colour or by what is made of the pixels that are not replaced, or are."""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from maskjet.jit import compiled
+from maskjet.media.drawing.regions import Region
+from maskjet.media.drawing.style import parse_replacement
+
+_CELLS = 64  # along an image's longer side, of a mosaic
+_SMALLEST_CELL = 4  # pixels
+_GREY = 128.0  # of a mosaic, where no pixel gives a colour
+
+
+def replace_inside(image: NDArray[np.uint8], region: Region, replace_with: str) -> NDArray[np.uint8]:
+    """Replace the pixels inside a region, which have no influence on the result.
+
+    Args:
+        image: uint8 [H, W, 3], RGB, contiguous; may be overwritten.
+        region: The pixels to replace.
+        replace_with: As in `Redaction`.
+
+    Returns:
+        uint8 [H, W, 3], RGB; if transparent [H, W, 4], with zeros inside.
+    """
+    return _replace(image, region, 1 - region, replace_with)
+
+
+def replace_outside(image: NDArray[np.uint8], region: Region, replace_with: str) -> NDArray[np.uint8]:
+    """Replace the pixels outside a region; those inside have no influence on the others.
+
+    Arguments and result are those of `replace_inside`.
+    """
+    outside = 1 - region
+    return _replace(image, outside, outside, replace_with)
+
+
+def _replace(image: NDArray[np.uint8], replaced: Region, told: Region, replace_with: str) -> NDArray[np.uint8]:
+    """Replace pixels.
+
+    Args:
+        image: As in `replace_inside`.
+        replaced: The pixels to replace.
+        told: The pixels that a mosaic's colours come from.
+        replace_with: As in `Redaction`.
+    """
+    if not image.size:
+        return image
+    replacement = parse_replacement(replace_with)
+    if replacement == "transparent":
+        kept = np.zeros((*replaced.shape, 4), np.uint8)
+        return np.asarray(cv2.copyTo(cv2.cvtColor(image, cv2.COLOR_RGB2RGBA), 1 - replaced, kept))
+    if replacement == "mosaic" or replacement == "blur":
+        filling = _fill_cells(image, told, is_smooth=replacement == "blur")
+        return np.asarray(cv2.copyTo(filling, replaced, image))
+    colour(image, replaced, *replacement)
+    return image
+
+
+def _fill_cells(image: NDArray[np.uint8], told: Region, *, is_smooth: bool) -> NDArray[np.uint8]:
+    """A picture of the means of square cells, uint8 [H, W, 3]; smooth, or one colour per cell.
+
+    Args:
+        image: uint8 [H, W, 3], RGB, contiguous.
+        told: The pixels that count; others are not read.
+        is_smooth: Whether colours are interpolated between the cells' centres.
+    """
+    height, width = told.shape
+    cell = max(round(max(height, width) / _CELLS), _SMALLEST_CELL)
+    sums = np.zeros((-(-height // cell), -(-width // cell), 4))
+    sum_cells(image, told, cell, sums)
+    cells = np.rint(_complete(sums)).astype(np.uint8)
+    if is_smooth:
+        cells = np.asarray(cv2.GaussianBlur(cells, (3, 3), 0), np.uint8)
+    size = cells.shape[1] * cell, cells.shape[0] * cell
+    whole = cv2.resize(cells, size, interpolation=cv2.INTER_LINEAR if is_smooth else cv2.INTER_NEAREST)
+    return np.ascontiguousarray(whole[:height, :width])
+
+
+def _complete(sums: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Means of cells; one without pixels takes that of larger and larger surroundings, interpolated.
+
+    Args:
+        sums: float64 [h, w, 4]: sums of red, green and blue, and the number of pixels.
+
+    Returns:
+        float64 [h, w, 3].
+    """
+    height, width = sums.shape[:2]
+    counts = sums[..., 3:]
+    means = sums[..., :3] / np.maximum(counts, 1)
+    if counts.all():
+        return means
+    if height == width == 1:
+        return np.full((1, 1, 3), _GREY)
+    even = np.pad(sums, ((0, height % 2), (0, width % 2), (0, 0)))
+    halves = even.reshape(even.shape[0] // 2, 2, even.shape[1] // 2, 2, 4).sum(axis=(1, 3))
+    around = cv2.resize(_complete(halves), even.shape[1::-1], interpolation=cv2.INTER_LINEAR)[:height, :width]
+    return np.where(counts > 0, means, around)
+
+
+@compiled("void(uint8[:, :, ::1], uint8[:, ::1], int64, int64, int64)")
+def colour(image: NDArray[np.uint8], replaced: Region, red: int, green: int, blue: int) -> None:
+    """Give the pixels to replace a colour."""
+    for y in range(replaced.shape[0]):
+        for x in range(replaced.shape[1]):
+            if replaced[y, x]:
+                image[y, x, 0] = red
+                image[y, x, 1] = green
+                image[y, x, 2] = blue
+
+
+@compiled("void(uint8[:, :, ::1], uint8[:, ::1], int64, float64[:, :, ::1])")
+def sum_cells(image: NDArray[np.uint8], told: Region, cell: int, out: NDArray[np.float64]) -> None:
+    """Add up red, green, blue and the number of the pixels that count, by cell of `out`, zeroed."""
+    height, width = told.shape
+    for y in range(height):
+        for column in range(out.shape[1]):
+            red, green, blue, count = 0, 0, 0, 0
+            for x in range(column * cell, min((column + 1) * cell, width)):
+                if told[y, x]:
+                    red += image[y, x, 0]
+                    green += image[y, x, 1]
+                    blue += image[y, x, 2]
+                    count += 1
+            row = y // cell
+            out[row, column, 0] += red
+            out[row, column, 1] += green
+            out[row, column, 2] += blue
+            out[row, column, 3] += count
