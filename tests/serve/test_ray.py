@@ -12,6 +12,7 @@ import tempfile
 import textwrap
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import av
 import httpx
@@ -23,6 +24,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 import maskjet
 from maskjet.errors import DeviceError, UnsupportedError
+from maskjet.serve.arguments import parse
 from tests.serve.client import encoded, problem_of, run
 
 ray = pytest.importorskip("ray", reason='needs Ray: pip install "maskjet[ray]"', exc_type=ImportError)
@@ -268,6 +270,13 @@ def test_a_token_is_asked_for(watching):
         assert client.get("/v1/models", headers=BEARER).json()["models"][0]["name"] == "demo"
 
 
+@pytest.mark.usefixtures("watching")
+def test_ray_writes_the_token_to_no_log():
+    logs = [path for path in Path(os.environ[MARK]).glob("session_2*/logs/**/*") if path.is_file()]
+    assert any(path.name.startswith("replica_maskjet") for path in logs)
+    assert not any(TOKEN.encode() in path.read_bytes() for path in logs)
+
+
 @run
 async def test_a_websocket_without_the_token_is_refused(watching):
     address = f"{watching.replace('http', 'ws')}/v1/stream"
@@ -304,6 +313,52 @@ def test_the_end_of_an_application_closes_its_models():
     serve.delete("maskjet")
     (left,) = set(folder.glob("left-*")) - before
     assert "closed" in left.read_text()
+
+
+@pytest.mark.parametrize(
+    ("args", "cluster_has", "num_gpus"),
+    [
+        ({}, {"CPU": 8.0, "GPU": 2.0}, 1),
+        ({}, {"CPU": 8.0}, 0),
+        ({"device": "cpu"}, {"GPU": 2.0}, 0),
+        ({"device": "cuda"}, {}, 1),
+        ({"num_gpus": "0.5"}, {"GPU": 2.0}, 0.5),
+        ({"num_gpus": 0}, {"GPU": 2.0}, 0),
+    ],
+)
+def test_a_replica_gets_a_gpu_where_the_cluster_has_some(args, cluster_has, num_gpus, monkeypatch):
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "cluster_resources", lambda: cluster_has)
+    assert served.app(args)._bound_deployment.ray_actor_options["num_gpus"] == num_gpus
+
+
+def test_before_ray_runs_this_machines_gpus_count(monkeypatch):
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    for has_gpu in (False, True):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda has_gpu=has_gpu: has_gpu)
+        assert served.app({})._bound_deployment.ray_actor_options["num_gpus"] == has_gpu
+
+
+@pytest.mark.parametrize(
+    ("args", "gpus", "device"),
+    [({}, ["3"], "cuda"), ({}, [], "cpu"), ({"device": "cpu"}, ["3"], "cpu"), ({"device": "cuda"}, ["3"], "cuda")],
+)
+def test_a_replica_runs_on_the_gpu_that_it_was_given(args, gpus, device, model, monkeypatch):
+    loaded = []
+
+    def load(name, **options):
+        loaded.append((name, options["device"]))
+        return contextlib.nullcontext(model)
+
+    monkeypatch.setattr(maskjet, "load", load)
+    monkeypatch.setattr(served.process, "spin_less", lambda: None)
+    monkeypatch.setattr(serve, "get_replica_context", lambda: SimpleNamespace(world_size=2, replica_tag="a1"))
+    runtime = SimpleNamespace(get_accelerator_ids=lambda: {"GPU": gpus})
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: runtime)
+    made = served._make_app(parse(args)[0])
+    made.state.resources.close()
+    assert loaded == [("demo", device)]
+    assert made.state.service.metrics.replica == "a1"
 
 
 def test_the_documented_file_is_one_of_serves():
