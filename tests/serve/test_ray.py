@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -69,16 +68,11 @@ def cluster():
     """The URL of Ray Serve on a free port; nothing runs there yet."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    folder = tempfile.mkdtemp(prefix="mj", dir="/tmp")  # a Unix socket's path may have 107 bytes
-    environment = {
-        MARK: folder,
-        "OMP_NUM_THREADS": str(torch.get_num_threads()),  # which decide on rounding
-        "PYTHONPATH": os.pathsep.join([str(Path(maskjet.__file__).parents[1]), *sys.path]),
-        "RAY_AUTH_MODE": "disabled",  # it would write a token to the home folder
-        "RAY_USAGE_STATS_ENABLED": "0",
-    }
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in environment.items():
+    with contextlib.ExitStack() as stack:
+        # A Unix socket's path may have 107 bytes.
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="mj", dir="/tmp", ignore_cleanup_errors=True))
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        for name, value in environment(folder).items():
             patch.setenv(name, value)
         patch.delenv("MASKJET_TOKEN", raising=False)
         patch.setattr(served, "Replica", Breakable)
@@ -93,6 +87,7 @@ def cluster():
             namespace="serve",
             _temp_dir=folder,
         )
+        stack.callback(ray.shutdown)
         serve.start(http_options={"host": "0.0.0.0", "port": port})
         yield f"http://127.0.0.1:{port}"
         serve.shutdown()
@@ -101,7 +96,17 @@ def cluster():
         while left := processes_of(folder):
             assert time.monotonic() < deadline, left
             time.sleep(0.2)
-    shutil.rmtree(folder)
+
+
+def environment(folder):
+    """Variables of the cluster's processes."""
+    return {
+        MARK: folder,
+        "OMP_NUM_THREADS": str(torch.get_num_threads()),  # which decide on rounding
+        "PYTHONPATH": os.pathsep.join([str(Path(maskjet.__file__).parents[1]), *sys.path]),
+        "RAY_AUTH_MODE": "disabled",  # it would write a token to the home folder
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
 
 
 def processes_of(folder):
@@ -385,7 +390,7 @@ def test_the_documented_command_serves_and_ends_with_ctrl_c(cluster, model, stre
             assert process.poll() is None, Path(log.name).read_text()
             answer = httpx.post(f"{cluster}/v1/predict", content=encoded(street), params={"threshold": 0.3}, timeout=30)
             assert answer.json() == json.loads(model.predict(street).to_json())
-            assert len(images_by_replica(cluster)) == 2
+            until(lambda: len(images_by_replica(cluster)) == 2)  # the other one may start a little later
             process.send_signal(signal.SIGINT)
             assert process.wait(60) == 0
         finally:
