@@ -6,9 +6,9 @@ import re
 import pytest
 
 from maskjet.cli.main import main
-from maskjet.cli.serve import parse_models
 from maskjet.errors import InputError
 from maskjet.serve import Settings
+from maskjet.serve.models import parse_models
 from tests.cli.command_line import call
 
 

@@ -82,6 +82,19 @@ def test_without_a_token_another_sites_page_is_refused(headers, model):
 
 
 @run
+async def test_without_a_token_only_connections_to_this_machine_are_answered(model):
+    for settings, status in (({}, 403), ({"insecure": True}, 200), ({"host": "10.0.0.5"}, 200)):
+        async with served({"demo": model}, **settings) as client:
+            answer = await client.get("http://10.0.0.5/v1/models", headers={"Host": "127.0.0.1"})
+            assert answer.status_code == status
+            if status == 403:
+                assert "Without a token only this machine is answered: set MASKJET_TOKEN" in problem_of(answer)[1]
+            assert (await client.get("http://10.0.0.5/health/live")).text == "live"
+    async with served({"demo": model}, token=TOKEN) as client:
+        assert (await client.get("http://10.0.0.5/v1/models", headers=BEARER)).status_code == 200
+
+
+@run
 async def test_nothing_lets_another_sites_page_read(model):
     async with served({"demo": model}, token=TOKEN) as client:
         answer = await client.options(

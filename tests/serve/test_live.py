@@ -20,7 +20,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 import maskjet
 from maskjet.errors import InputError, SourceError
 from maskjet.serve import Settings, create_app, following, names, server, sources
-from tests.serve.client import bomb, encoded, run
+from tests.serve.client import bomb, encoded, problem_of, run, served
 
 TOKEN = "correct-horse"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -533,6 +533,18 @@ async def test_without_a_token_nobody_changes_sources(plain):
         assert (await client.get("/v1/sources")).json() == {"sources": []}
         assert (await client.post("/v1/sources", json={"url": "rtsp://10.0.0.1/"})).status_code == 403
         assert (await client.delete("/v1/sources/door")).status_code == 403
+
+
+@run
+async def test_a_service_without_sources_takes_none(model):
+    async with served({"demo": model}, token=TOKEN, sources=0) as client:
+        answer = await client.post("/v1/sources", json={"url": "rtsp://192.0.2.1/"}, headers=BEARER)
+        assert problem_of(answer)[0] == 403
+        assert problem_of(answer)[1].startswith("This service watches no sources: its setting sources is 0")
+    with pytest.raises(InputError, match=r"^source must be given at most 0 times, got 1; see sources\.$"):
+        Settings(sources=0, source=("a.mp4",))
+    with pytest.raises(InputError, match=r"^sources must be a whole number of at least 0, got -1\.$"):
+        Settings(sources=-1)
 
 
 @run

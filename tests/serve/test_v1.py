@@ -8,6 +8,7 @@ import time
 import cv2
 import numpy as np
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from maskjet import Detections, traffic
 from maskjet.errors import DeviceError
@@ -217,6 +218,21 @@ async def test_metrics_count_what_was_done(model, street):
     assert lines["maskjet_ready"] == "1.0"
     for stage in ("decode", "queue", "predict", "encode"):
         assert lines[f'maskjet_stage_seconds_count{{stage="{stage}"}}'] == "1.0"
+
+
+@run
+async def test_a_replicas_measurements_have_its_name(model, street):
+    async with served({"demo": model}) as client:
+        await client.post("/v1/predict", content=encoded(street))
+        alone = (await client.get("/metrics")).text
+        assert "replica" not in alone
+        client.service.metrics.replica = "a1"
+        families = {each.name: each for each in text_string_to_metric_families((await client.get("/metrics")).text)}
+    assert families.keys() >= {each.name for each in text_string_to_metric_families(alone)}
+    assert all(sample.labels["replica"] == "a1" for each in families.values() for sample in each.samples)
+    (images,) = families["maskjet_images"].samples
+    assert images.labels == {"model": "demo", "replica": "a1"}
+    assert images.value >= 1
 
 
 @run

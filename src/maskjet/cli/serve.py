@@ -6,9 +6,8 @@ import inspect
 import os
 import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -18,6 +17,7 @@ from maskjet.cli.options import WeightsOption, print_result, with_config, with_o
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError
 from maskjet.serve import check_extra
+from maskjet.serve.models import parse_models
 from maskjet.serve.settings import NAMES, Settings
 
 EPILOG = """
@@ -98,22 +98,3 @@ def serve(
         app = create_app(models, settings)
         names = ", ".join(models)
         server.run(app, listener, announce=lambda url: print_result(f"maskjet: serving {names} at {url}"))
-
-
-def parse_models(given: Sequence[str]) -> dict[str, str]:
-    """The models of `--model` by name.
-
-    Raises:
-        InputError: Two have one name.
-    """
-    models: dict[str, str] = {}
-    for text in given:
-        name, separator, what = text.partition("=")
-        if not separator:
-            name, what = Path(text).stem if os.sep in text or "." in text else text, text
-        if not name or not what:
-            raise InputError(f"model must be MODEL or NAME=MODEL, got {text!r}.")
-        if name in models:
-            raise InputError(f"model must have a name of its own for each, got {name!r} twice; give NAME=MODEL.")
-        models[name] = what
-    return models

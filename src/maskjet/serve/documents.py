@@ -209,7 +209,7 @@ SOURCES: dict[int | str, dict[str, Any]] = {
 ADD_SOURCE: dict[int | str, dict[str, Any]] = {
     **PROBLEMS,
     201: {"description": "It is watched.", "content": {"application/json": {"schema": _SOURCE}}},
-    403: _MAY_NOT,
+    403: _problem("Another site's page sent the request, or the service has no token, or its setting sources is 0."),
     404: _NO_SUCH,
     408: _problem("The body did not come in time."),
     413: _problem("The body is too large."),

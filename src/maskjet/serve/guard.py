@@ -6,8 +6,9 @@ route reads it. Nothing of a body is read for a request that is refused.
 Who may come: with a token, whoever sends it as `Authorization: Bearer`, or a browser that has exchanged it for a cookie
 at POST /v1/session (WebSockets, event sources and pictures in a page send no headers). A WebSocket may have it as the
 subprotocol `bearer.<base64url>` beside `maskjet`. Without a token, this machine:
-another site's page that a browser here shows is refused by its Origin, and by its Host if its name was pointed at this
-machine (DNS rebinding).
+a connection that came to another address than its own is refused, as the server may listen where it was not told to
+(Ray's proxy does); another site's page that a browser here shows is refused by its Origin, and by its Host if its name
+was pointed at this machine (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class Guard:
                 raise problems.unavailable("The service is shutting down.")
             if self._under_way > self._settings.connections:
                 raise problems.unavailable(f"The service has {self._settings.connections} requests under way.")
-            self._callers.check(headers, is_open=path in OPEN or path.startswith(OPEN_FOLDER))
+            self._callers.check(scope, headers, is_open=path in OPEN or path.startswith(OPEN_FOLDER))
         length = headers.get("content-length", "0")
         if not (length.isascii() and length.isdecimal()):
             raise problems.bad_request(f"Content-Length must be a whole number, got {length[:30]!r}.")
@@ -100,13 +101,14 @@ class _Callers:
         self._token = None if settings.token is None else _digest(settings.token)
         self._cookie = None if settings.token is None else _digest(cookie_of(settings.token))
 
-    def check(self, headers: Headers, *, is_open: bool) -> None:
-        """Check a request by its headers.
+    def check(self, scope: Scope, headers: Headers, *, is_open: bool) -> None:
+        """Check a request by its headers and the address that it came to.
 
         Raises:
-            ProblemError: 401, the token is missing or wrong; 403, another site's page sent it.
+            ProblemError: 401, the token is missing or wrong; 403, another machine or another site's page sent it.
         """
         if self._token is None:
+            self._check_address(scope)
             self._check_host(headers)
             self._check_origin(headers)
             return
@@ -125,15 +127,29 @@ class _Callers:
                 401, "unauthorized", f"The token {how}.", headers={"WWW-Authenticate": 'Bearer realm="maskjet"'}
             )
 
+    def _check_address(self, scope: Scope) -> None:
+        """Refuse what came over the network; a Unix socket has no address."""
+        address, _ = scope.get("server") or ("localhost", None)
+        if not self._settings.insecure and not self._is_own(address):
+            raise problems.ProblemError(
+                403,
+                "needs-token",
+                "Without a token only this machine is answered: set MASKJET_TOKEN for the service, or insecure if "
+                "whoever reaches it may use it.",
+            )
+
     def _check_host(self, headers: Headers) -> None:
         """Refuse a foreign name of this machine, which another site's page may have given it."""
         if self._settings.insecure:
             return
         name = urlsplit(f"//{headers.get('host', '')}").hostname or ""
-        if name != self._settings.host and not Settings(host=name).is_loopback:
+        if not self._is_own(name):
             raise problems.ProblemError(
                 403, "foreign-host", f"Host must be a name of this machine, got {name[:100]!r}; a token lifts this."
             )
+
+    def _is_own(self, name: str) -> bool:
+        return name == self._settings.host or Settings(host=name).is_loopback
 
     @staticmethod
     def _check_origin(headers: Headers) -> None:

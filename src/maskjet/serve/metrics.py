@@ -34,6 +34,8 @@ class Metrics:
 
     def __init__(self, dispatchers: Mapping[str, Dispatcher], is_ready: Callable[[], bool]) -> None:
         self.registry = CollectorRegistry()
+        self.replica: str | None = None
+        """Name of this replica of the service, a label of all measurements; None where there is one only."""
         self.requests = Counter(
             "maskjet_requests",
             "Requests by route and HTTP status, or gone.",
@@ -84,7 +86,7 @@ class Metrics:
 
     def text(self) -> bytes:
         """The measurements in Prometheus' text format."""
-        return generate_latest(self.registry)
+        return generate_latest(self.registry if self.replica is None else _Labelled(self.registry, self.replica))
 
 
 class _State(Collector):
@@ -158,6 +160,22 @@ def _gpu_memory(devices: Iterable[str]) -> Metric:
             family.add_metric((device, "allocated"), torch.cuda.memory_allocated(device))
             family.add_metric((device, "reserved"), torch.cuda.memory_reserved(device))
     return family
+
+
+class _Labelled(CollectorRegistry):
+    """The measurements of a registry, with the replica's name as a label."""
+
+    def __init__(self, registry: CollectorRegistry, replica: str) -> None:
+        super().__init__()
+        self._registry, self._replica = registry, replica
+
+    def collect(self) -> Iterator[Metric]:
+        """The measurements now."""
+        for family in self._registry.collect():
+            family.samples = [
+                sample._replace(labels={**sample.labels, "replica": self._replica}) for sample in family.samples
+            ]
+            yield family
 
 
 class Counting:

@@ -48,7 +48,7 @@ class Settings:
         tuple[str, ...],
         "A video, camera or URL that the service watches; repeated for several. NAME= before it names it.",
     ] = field(default=(), repr=False)
-    sources: Annotated[int, "Most sources at a time."] = 8
+    sources: Annotated[int, "Most sources at a time; 0 for none."] = 8
     preview_fps: Annotated[int, "Most pictures a second in a source's preview."] = 15
     streams: Annotated[int, "Most WebSockets at a time; more are closed with 1013."] = 32
     frame_bytes: Annotated[int, "Most bytes of a WebSocket's frame; larger ones close it with 1009."] = 2**23
@@ -59,9 +59,9 @@ class Settings:
     def __post_init__(self) -> None:
         optional = [name for name in ("threads", "batch") if getattr(self, name) is not None]
         for name in (*_WHOLE, *optional):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InputError(f"{name} must be a whole number of at least 1, got {value!r}.")
+            value, least = getattr(self, name), 0 if name == "sources" else 1
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}.")
         for name in _SECONDS:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):

@@ -349,9 +349,15 @@ class Sources:
         """Watch a source from now on; a client's URL must have been checked.
 
         Raises:
-            ProblemError: 404, no such model; 429, there are as many sources as there may be.
+            ProblemError: 403, there may be none; 404, no such model; 429, there are as many as there may be.
             InputError: An option does not fit the model.
         """
+        if not self._service.settings.sources:
+            raise problems.ProblemError(
+                403,
+                "no-sources",
+                "This service watches no sources: its setting sources is 0, as with several replicas.",
+            )
         if len(self._by_id) >= self._service.settings.sources:
             raise problems.busy(f"The service watches {len(self._by_id)} sources already; remove one.", retry_s=60)
         dispatcher = self._service.dispatcher(model)

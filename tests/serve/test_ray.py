@@ -1,0 +1,399 @@
+"""The service on a real local Ray Serve, with two replicas on the CPU."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import av
+import httpx
+import numpy as np
+import pytest
+import torch
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+import maskjet
+from maskjet.errors import DeviceError, UnsupportedError
+from maskjet.serve.arguments import parse
+from tests.serve.client import encoded, problem_of, run
+
+ray = pytest.importorskip("ray", reason='needs Ray: pip install "maskjet[ray]"', exc_type=ImportError)
+serve = pytest.importorskip("ray.serve", reason='needs Ray Serve: pip install "maskjet[ray]"', exc_type=ImportError)
+import yaml  # noqa: E402
+from ray.serve.schema import ServeDeploySchema  # noqa: E402
+
+from maskjet.serve import ray as served  # noqa: E402
+
+pytestmark = pytest.mark.slow
+
+TOKEN = "correct-horse"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+MARK = "MASKJET_TEST_CLUSTER"
+"""Variable in the environment of all processes of this test's cluster."""
+
+
+class Breakable(served.Replica):
+    """A replica whose device can be broken, and that notes in the cluster's folder how its model was left."""
+
+    def break_device(self):
+        model = self.app.state.service.dispatcher().model
+
+        def predict(images, **_):
+            if images:  # not where options are checked
+                raise DeviceError("The device failed on frame 0.", index=0)
+
+        model.predict = predict
+        return serve.get_replica_context().replica_tag, os.getpid()
+
+    def __del__(self):
+        model = self.app.state.service.dispatcher().model
+        super().__del__()
+        try:
+            model.predict(np.zeros((8, 8, 3), np.uint8))
+        except UnsupportedError as error:
+            Path(os.environ[MARK], f"left-{os.getpid()}").write_text(str(error))
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """The URL of Ray Serve on a free port; nothing runs there yet."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with contextlib.ExitStack() as stack:
+        # A Unix socket's path may have 107 bytes.
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="mj", dir="/tmp", ignore_cleanup_errors=True))
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        for name, value in environment(folder).items():
+            patch.setenv(name, value)
+        patch.delenv("MASKJET_TOKEN", raising=False)
+        patch.setattr(served, "Replica", Breakable)
+        ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # replicas can't import tests
+        ray.init(
+            address="local",
+            num_cpus=2,
+            num_gpus=0,
+            include_dashboard=False,
+            object_store_memory=100 * 2**20,
+            log_to_driver=False,
+            namespace="serve",
+            _temp_dir=folder,
+        )
+        stack.callback(ray.shutdown)
+        serve.start(http_options={"host": "0.0.0.0", "port": port})
+        yield f"http://127.0.0.1:{port}"
+        serve.shutdown()
+        ray.shutdown()
+        deadline = time.monotonic() + 60
+        while left := processes_of(folder):
+            assert time.monotonic() < deadline, left
+            time.sleep(0.2)
+
+
+def environment(folder):
+    """Variables of the cluster's processes."""
+    return {
+        MARK: folder,
+        "OMP_NUM_THREADS": str(torch.get_num_threads()),  # which decide on rounding
+        "PYTHONPATH": os.pathsep.join([str(Path(maskjet.__file__).parents[1]), *sys.path]),
+        "RAY_AUTH_MODE": "disabled",  # it would write a token to the home folder
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
+
+
+def processes_of(folder):
+    """Command lines of the cluster's processes, by id."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if f"{MARK}={folder}".encode() in (path / "environ").read_bytes().split(b"\0"):
+                found[int(path.name)] = (path / "cmdline").read_bytes()
+    return found
+
+
+@pytest.fixture(scope="module")
+def deploy(cluster):
+    """Deploys the application with arguments, in place of the one before, and gives its URL."""
+
+    def run_application(**args):
+        with contextlib.suppress(KeyError):
+            serve.delete("maskjet")
+        serve.run(served.app({"num_cpus": 0.5, **args}), name="maskjet", route_prefix="/")
+        return cluster
+
+    return run_application
+
+
+@pytest.fixture(scope="module")
+def url(deploy):
+    """Two replicas without a token."""
+    return deploy(model="demo", replicas=2, body_bytes=3_000_000)
+
+
+@pytest.fixture(scope="module")
+def video(tmp_path_factory):
+    """A video of a minute."""
+    path = tmp_path_factory.mktemp("videos") / "street.mp4"
+    scenes = [maskjet.traffic.sample(seed=seed, size_hw=(120, 160)).image for seed in range(4)]
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("mpeg4", rate=5)
+        stream.height, stream.width = scenes[0].shape[:2]
+        stream.pix_fmt = "yuv420p"
+        for number in range(300):
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(scenes[number % 4], "rgb24")))
+        container.mux(stream.encode())
+    return path
+
+
+def images_by_replica(url):
+    """Images that each of two replicas has detected on; asks until both have been met, or for a while."""
+    found = {}
+    for _ in range(40):
+        lines = httpx.get(f"{url}/metrics").text.splitlines()
+        samples = [line for line in lines if not line.startswith("#")]
+        assert all('replica="' in line for line in samples)
+        (line,) = (line for line in samples if line.startswith("maskjet_images_total"))
+        found[line.partition('replica="')[2].partition('"')[0]] = float(line.split()[-1])
+        if len(found) > 1:
+            break
+    return found
+
+
+def is_ready(url):
+    with contextlib.suppress(httpx.TransportError):  # Ray's proxy may wait for a replica
+        return httpx.get(f"{url}/health/ready").text == "ready"
+
+
+def until(check, within_s=60):
+    """Wait until a check is true."""
+    deadline = time.monotonic() + within_s
+    while not check():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def test_both_replicas_answer_as_predict_does(url, model, street):
+    expected = json.loads(model.predict(street).to_json())
+    before = images_by_replica(url)
+    assert len(before) == 2
+    with httpx.Client(base_url=url, timeout=30) as client:
+        for _ in range(16):
+            answer = client.post("/v1/predict", content=encoded(street), params={"threshold": 0.3})
+            assert answer.json() == expected
+    after = images_by_replica(url)
+    assert sum(after.values()) - sum(before.values()) == 16
+    assert all(after[name] > before[name] for name in before), (before, after)
+
+
+def test_the_page_and_the_open_inference_protocol_pass_through(url):
+    with httpx.Client(base_url=url) as client:
+        assert "<html" in client.get("/").text
+        assert client.get("/health/ready").text == "ready"
+        assert client.get("/v2/models/demo").json()["name"] == "demo"
+        assert client.get("/v2/models/dmo").json().keys() == {"error"}
+
+
+def test_errors_are_problems(url, street):
+    with httpx.Client(base_url=url) as client:
+        for answer, status, words in (
+            (client.get("/nowhere"), 404, "Not Found"),
+            (client.post("/v1/predict", content=encoded(street), params={"model": "dmo"}), 404, "did you mean 'demo'?"),
+            (client.post("/v1/predict", content=b"no image"), 422, "image must be decodable"),
+            (client.post("/v1/predict", content=b"x" * 3_000_001), 413, "the limit is 3,000,000"),
+            (client.post("/v1/predict", content=(b"x" * 100_000 for _ in range(50))), 413, "the limit of 3,000,000"),
+            (client.get("/v1/models", headers={"Host": "evil.example"}), 403, "Host must be a name of this machine"),
+            (client.post("/v1/sources", json={"url": "rtsp://192.0.2.1/a"}), 403, "service that has a token"),
+        ):
+            found = problem_of(answer)
+            assert found[0] == status
+            assert words in found[1]
+        assert client.get("/v1/sources").json() == {"sources": []}
+
+
+def test_other_machines_are_refused_without_a_token(url):
+    node = ray.util.get_node_ip_address()
+    if node.startswith("127."):
+        pytest.skip("needs a network interface beside the loopback one")
+    answer = httpx.get(f"{url.replace('127.0.0.1', node)}/v1/models", headers={"Host": "127.0.0.1"})
+    assert problem_of(answer)[0] == 403
+    assert "Without a token only this machine is answered" in problem_of(answer)[1]
+    assert httpx.get(f"{url}/v1/models").status_code == 200
+
+
+@run
+async def test_a_websocket_answers_frames(url, model):
+    streets = [maskjet.traffic.sample(seed=seed, size_hw=(120, 160)).image for seed in range(3)]
+    async with connect(f"{url.replace('http', 'ws')}/v1/stream?threshold=0.3", subprotocols=["maskjet"]) as stream:
+        assert stream.subprotocol == "maskjet"
+        for number, street in enumerate(streets):
+            await stream.send(encoded(street))
+            answer = json.loads(await stream.recv())
+            assert answer == {"frame": number, "dropped": 0, "result": json.loads(model.predict(street).to_json())}
+        await stream.send("a text")
+        with pytest.raises(ConnectionClosed) as closed:
+            await stream.recv()
+    assert closed.value.rcvd.code == 1003
+
+
+def test_a_replica_whose_device_fails_is_replaced(url, street):
+    broken, process = serve.get_app_handle("maskjet").break_device.remote().result(timeout_s=30)
+    assert broken in images_by_replica(url)
+    image = encoded(street)
+
+    def status():
+        return httpx.post(f"{url}/v1/predict", content=image, timeout=30).status_code
+
+    until(lambda: status() == 503)
+    until(lambda: not Path(f"/proc/{process}").exists())
+    until(lambda: len(met := images_by_replica(url)) == 2 and broken not in met)
+    assert {status() for _ in range(20)} == {200}
+
+
+@pytest.fixture(scope="module")
+def watching(deploy, video):
+    """One replica with a token and a source."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MASKJET_TOKEN", TOKEN)
+        return deploy(source=f"door={video}", sources="2")
+
+
+def test_a_token_is_asked_for(watching):
+    with httpx.Client(base_url=watching) as client:
+        for headers in ({}, {"Authorization": "Bearer wrong"}):
+            answer = client.get("/v1/models", headers=headers)
+            assert problem_of(answer)[0] == 401
+            assert TOKEN not in answer.text
+        assert client.get("/health/ready").text == "ready"
+        assert client.get("/v1/models", headers=BEARER).json()["models"][0]["name"] == "demo"
+
+
+@pytest.mark.usefixtures("watching")
+def test_ray_writes_the_token_to_no_log():
+    logs = [path for path in Path(os.environ[MARK]).glob("session_2*/logs/**/*") if path.is_file()]
+    assert any(path.name.startswith("replica_maskjet") for path in logs)
+    assert not any(TOKEN.encode() in path.read_bytes() for path in logs)
+
+
+@run
+async def test_a_websocket_without_the_token_is_refused(watching):
+    address = f"{watching.replace('http', 'ws')}/v1/stream"
+    with pytest.raises(InvalidStatus) as refused:
+        await connect(address)
+    assert refused.value.response.status_code == 401
+    async with connect(address, additional_headers=BEARER) as stream:
+        await stream.send(encoded(np.zeros((8, 8, 3), np.uint8)))
+        assert json.loads(await stream.recv())["frame"] == 0
+
+
+def test_events_come_until_the_source_is_removed(watching):
+    with httpx.Client(base_url=watching, headers=BEARER, timeout=30) as client:
+        assert [source["name"] for source in client.get("/v1/sources").json()["sources"]] == ["door"]
+        frames = []
+        with client.stream("GET", "/v1/sources/door/events") as answer:
+            assert answer.headers["content-type"].startswith("text/event-stream")
+            for line in answer.iter_lines():
+                if line.startswith("data: "):
+                    event = json.loads(line.removeprefix("data: "))
+                    assert maskjet.Detections.from_dict(event["result"]).image_size == (120, 160)
+                    frames.append(event["frame"])
+                    if len(frames) == 3:
+                        assert httpx.delete(f"{watching}/v1/sources/door", headers=BEARER).status_code == 204
+        assert len(frames) >= 3
+        assert frames == sorted(set(frames))
+        assert client.get("/v1/sources").json() == {"sources": []}
+
+
+@pytest.mark.usefixtures("watching")
+def test_the_end_of_an_application_closes_its_models():
+    folder = Path(os.environ[MARK])
+    before = set(folder.glob("left-*"))
+    serve.delete("maskjet")
+    (left,) = set(folder.glob("left-*")) - before
+    assert "closed" in left.read_text()
+
+
+@pytest.mark.parametrize(
+    ("args", "cluster_has", "num_gpus"),
+    [
+        ({}, {"CPU": 8.0, "GPU": 2.0}, 1),
+        ({}, {"CPU": 8.0}, 0),
+        ({"device": "cpu"}, {"GPU": 2.0}, 0),
+        ({"device": "cuda"}, {}, 1),
+        ({"num_gpus": "0.5"}, {"GPU": 2.0}, 0.5),
+        ({"num_gpus": 0}, {"GPU": 2.0}, 0),
+    ],
+)
+def test_a_replica_gets_a_gpu_where_the_cluster_has_some(args, cluster_has, num_gpus, monkeypatch):
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "cluster_resources", lambda: cluster_has)
+    assert served.app(args)._bound_deployment.ray_actor_options["num_gpus"] == num_gpus
+
+
+def test_before_ray_runs_this_machines_gpus_count(monkeypatch):
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    for has_gpu in (False, True):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda has_gpu=has_gpu: has_gpu)
+        assert served.app({})._bound_deployment.ray_actor_options["num_gpus"] == has_gpu
+
+
+@pytest.mark.parametrize(
+    ("args", "gpus", "device"),
+    [({}, ["3"], "cuda"), ({}, [], "cpu"), ({"device": "cpu"}, ["3"], "cpu"), ({"device": "cuda"}, ["3"], "cuda")],
+)
+def test_a_replica_runs_on_the_gpu_that_it_was_given(args, gpus, device, model, monkeypatch):
+    loaded = []
+
+    def load(name, **options):
+        loaded.append((name, options["device"]))
+        return contextlib.nullcontext(model)
+
+    monkeypatch.setattr(maskjet, "load", load)
+    monkeypatch.setattr(served.process, "spin_less", lambda: None)
+    monkeypatch.setattr(serve, "get_replica_context", lambda: SimpleNamespace(world_size=2, replica_tag="a1"))
+    runtime = SimpleNamespace(get_accelerator_ids=lambda: {"GPU": gpus})
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: runtime)
+    made = served._make_app(parse(args)[0])
+    made.state.resources.close()
+    assert loaded == [("demo", device)]
+    assert made.state.service.metrics.replica == "a1"
+
+
+def test_the_documented_file_is_one_of_serves():
+    text = textwrap.dedent(served.__doc__[served.__doc__.index("    http_options") :].partition("\n\n")[0])
+    schema = ServeDeploySchema.model_validate(yaml.safe_load(text))
+    (application,) = schema.applications
+    assert application.import_path == "maskjet.serve.ray:app"
+    deployment = served.app(application.args)._bound_deployment
+    assert (deployment.name, deployment.num_replicas) == ("maskjet", 4)
+    assert deployment.ray_actor_options["num_gpus"] == 1
+    assert deployment.max_ongoing_requests == 256
+
+
+def test_the_documented_command_serves_and_ends_with_ctrl_c(cluster, model, street, monkeypatch, tmp_path):
+    with contextlib.suppress(KeyError):
+        serve.delete("maskjet")
+    (command,) = (line.split() for line in served.__doc__.splitlines() if line.startswith("    serve run "))
+    monkeypatch.setenv("RAY_ADDRESS", ray.get_runtime_context().gcs_address)
+    program = [sys.executable, "-c", "from ray.serve.scripts import cli; cli()", *command[1:]]
+    with (tmp_path / "log").open("w+") as log:
+        process = subprocess.Popen(program, stdout=log, stderr=subprocess.STDOUT)
+        try:
+            until(lambda: process.poll() is not None or is_ready(cluster))
+            assert process.poll() is None, Path(log.name).read_text()
+            answer = httpx.post(f"{cluster}/v1/predict", content=encoded(street), params={"threshold": 0.3}, timeout=30)
+            assert answer.json() == json.loads(model.predict(street).to_json())
+            until(lambda: len(images_by_replica(cluster)) == 2)  # the other one may start a little later
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
+            process.wait()
+    assert "Traceback" not in Path(log.name).read_text()
