@@ -90,6 +90,8 @@ def server():
                 text = str(len(body)).encode()
                 writer.write(b"HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n%s" % (status, len(text), text))
         except asyncio.IncompleteReadError:
+            pass
+        finally:
             writer.close()
 
     listener = loop.run_until_complete(asyncio.start_server(talk, "127.0.0.1", 0))
