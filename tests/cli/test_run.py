@@ -13,6 +13,7 @@ import pytest
 
 from maskjet import traffic
 from maskjet.cli import runs
+from maskjet.cli.options import progress_of
 from maskjet.cli.summary import Summary
 from maskjet.errors import DeviceError, InputError, OutputError, SourceError, UnsupportedError
 from maskjet.media.frames import ListSource, open_source
@@ -137,27 +138,47 @@ def test_late_frames_are_dropped_and_counted(clip, tmp_path, monkeypatch, capsys
 
 def test_the_network_is_compiled_before_the_progress_bar_opens(clip, other, tmp_path, monkeypatch, capsys):
     calls = []
-    stream, progress = Model.stream, runs.progress
+    stream, progress_of = Model.stream, runs.progress_of
 
     def recording_stream(self, *arguments, **options):
         calls.append("stream")
         return stream(self, *arguments, **options)
 
-    def recording_progress(what, total):
-        calls.append((what, total))
-        return progress(what, total)
+    def recording_progress(sources, note=""):
+        calls.append(([(source.name, source.length) for source in sources], note))
+        return progress_of(sources, note)
 
     monkeypatch.setattr(Model, "stream", recording_stream)
-    monkeypatch.setattr(runs, "progress", recording_progress)
+    monkeypatch.setattr(runs, "progress_of", recording_progress)
     assert run("run", clip, other, "--side-by-side", "--out", tmp_path / "a.jsonl", capsys=capsys)[0] == 0
-    assert calls == ["stream", ("detecting", 9)]
+    first, second = (str(clip), 6), (str(other), 3)
+    assert calls == ["stream", ([first, second], "")]
     calls.clear()
     assert run("run", clip, other, "--out", tmp_path / "a.jsonl", capsys=capsys)[0] == 0
-    assert calls == ["stream", (f"{clip} (1 of 2)", 6), "stream", (f"{other} (2 of 2)", 3)]
+    assert calls == ["stream", ([first], " (1 of 2)"), "stream", ([second], " (2 of 2)")]
 
 
-def test_no_total_where_a_length_is_not_known(clip):
-    assert runs._total_length([open_source(clip), Camera(clip)]) is None
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_terminal_shows_a_line_for_each_source(is_terminal, clip, monkeypatch, capsys):
+    for name, value in {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "200"}.items() if is_terminal else ():
+        monkeypatch.setenv(name, value)
+    camera, odd = Camera(clip), ListSource([clip], "[bold]\033[2J")
+    camera.frames_dropped = 3
+    with progress_of([camera, open_source(clip), odd]) as advance:
+        advance(0)
+        for _ in range(2):
+            advance(1)
+    shown = re.sub(r"\033\[[\d;?]*[A-Za-z]", "", capsys.readouterr().err)
+    if not is_terminal:
+        assert shown == ""
+        return
+    lines = [" ".join(line.split()) for line in re.split(r"[\r\n]", shown)]
+    for start, end in (
+        ("camera ", " 1/? connected, 0.0 frames/s, 3 drops"),
+        (str(clip)[:40], " 2/6 connected, 0.0 frames/s"),
+        (r"[bold]\x1b[2J ", " 0/? connected, 0.0 frames/s"),
+    ):
+        assert any(line.startswith(start) and line.endswith(end) for line in lines)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import contextlib
 import json
+import re
 import socket
 import threading
 import time
@@ -17,7 +18,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 import maskjet
-from maskjet.errors import InputError
+from maskjet.errors import InputError, SourceError
 from maskjet.serve import Settings, create_app, following, names, server, sources
 from tests.serve.client import bomb, encoded, run
 
@@ -591,8 +592,59 @@ async def test_a_camera_that_breaks_off_is_opened_again(model, scenes):
                         if event["frame"] >= 30:
                             break
             facts = await wait_for(client, "door", "running")
+            text = (await client.get("/metrics")).text
     assert indices == sorted(set(indices))
     assert facts["frames"] >= len(indices)
+    assert facts["reconnects"] >= 1
+    assert facts["bad_frames"] >= 1  # the gap
+    assert re.search(r'maskjet_source_reconnects_total{source="door"} [1-9]', text)
+    assert re.search(r'maskjet_source_bad_frames_total{source="door"} [1-9]', text)
+    assert 'maskjet_source_connected{source="door"} ' in text
+
+
+@run
+async def test_a_camera_by_its_number_is_waited_for(model, scenes, monkeypatch):
+    opened = []
+
+    def open_late(stream, **options):
+        opened.append(stream)
+        if len(opened) < 3:
+            raise SourceError(f"source must be there, {stream!r} is not.")
+        return real(url, **options)
+
+    real = sources.open_stream
+    monkeypatch.setattr(sources, "open_stream", open_late)
+    with camera(scenes) as url, serving({"demo": model}, source=("door=0",)) as address:
+        async with httpx.AsyncClient(base_url=f"http://{address}", timeout=30) as client:
+            facts = await wait_for(client, "door", "waiting")
+            assert facts["error"] == "source must be there, '/dev/video0' is not."
+            assert 'maskjet_source_connected{source="door"} 0.0' in (await client.get("/metrics")).text
+            facts = await wait_for(client, "door", "running")
+    assert opened == ["/dev/video0"] * 3
+    assert facts["error"] is None
+
+
+@run
+async def test_the_host_of_a_clients_url_is_checked_each_time(model, scenes, monkeypatch):
+    checked = []
+    monkeypatch.setattr(sources, "check_host", checked.append)
+    monkeypatch.setattr("maskjet.serve.watching.check_host", lambda _: None)
+    with camera(scenes) as url, serving({"demo": model}, token=TOKEN) as address:
+        async with httpx.AsyncClient(base_url=f"http://{address}", headers=BEARER, timeout=30) as client:
+            identity = (await client.post("/v1/sources", json={"url": url})).json()["id"]
+            async with asyncio.timeout(60):
+                while len(checked) < 2:
+                    await asyncio.sleep(0.02)
+
+            def refuse(_):
+                raise names.problems.bad_request("url must name another machine, it names this one.")
+
+            monkeypatch.setattr(sources, "check_host", refuse)
+            refused = "url must name another machine, it names this one"
+            async with asyncio.timeout(60):
+                while (await wait_for(client, identity, "waiting", within_s=60))["error"] != refused:
+                    await asyncio.sleep(0.02)
+    assert set(checked) == {url}
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -19,6 +19,12 @@ from maskjet.errors import InputError, OutputError, first_line
 from maskjet.printing import printable
 from maskjet.spec import SPECS, TORCHVISION_NAMES
 
+if TYPE_CHECKING:
+    from rich.progress import Progress, ProgressColumn
+
+    from maskjet.media.source import Source
+
+_LONGEST_NAME = 48  # characters of a source's name on a terminal
 ENGINE_PANEL = "Options of the engine"
 """Heading of the options that say how a model runs."""
 
@@ -128,6 +134,46 @@ def parse_size(text: str) -> tuple[int, int]:
 @contextmanager
 def progress(task_name: str, total: int | None) -> Iterator[Callable[[], None]]:
     """A progress bar with speed and time left on stderr, if that is a terminal; yields a function to advance it."""
+    with _bars() as bars:
+        task = bars.add_task(task_name, total=total)
+        yield lambda *_: bars.advance(task)
+
+
+@contextmanager
+def progress_of(sources: Sequence[Source], note: str = "") -> Iterator[Callable[[int], None]]:
+    """A line per source on stderr, if that is a terminal: a progress bar or, if any is live, how each does.
+
+    Args:
+        sources: The sources, opened.
+        note: Text behind their names; without one, a single source is not named.
+
+    Yields:
+        A function to call for each frame, with the position of its source.
+    """
+    from rich.markup import escape
+    from rich.progress import MofNCompleteColumn, ProgressColumn, Task, TextColumn
+    from rich.table import Column
+    from rich.text import Text
+
+    class StateColumn(ProgressColumn):
+        """How a source does."""
+
+        def render(self, task: Task) -> Text:
+            return Text(printable(str(task.fields["source"].state)))
+
+    described = TextColumn("{task.description}", table_column=Column(max_width=_LONGEST_NAME, no_wrap=True))
+    columns = (described, MofNCompleteColumn(), StateColumn()) if any(source.is_live for source in sources) else ()
+    with _bars(*columns) as bars:
+        names = [escape(printable(each.name)) + note for each in sources] if note or sources[1:] else ["detecting"]
+        tasks = [
+            bars.add_task(name, total=source.length, source=source) for name, source in zip(names, sources, strict=True)
+        ]
+        yield lambda position: bars.advance(tasks[position])
+
+
+@contextmanager
+def _bars(*columns: ProgressColumn) -> Iterator[Progress]:
+    """Progress bars on stderr, if that is a terminal; by default with speed and time left."""
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress, ProgressColumn, Task
     from rich.text import Text
@@ -138,11 +184,10 @@ def progress(task_name: str, total: int | None) -> Iterator[Callable[[], None]]:
         def render(self, task: Task) -> Text:
             return Text("" if task.speed is None else f"{task.speed:.1f}/s", style="progress.data.speed")
 
-    columns = (*Progress.get_default_columns(), MofNCompleteColumn(), SpeedColumn())
+    columns = columns or (*Progress.get_default_columns(), MofNCompleteColumn(), SpeedColumn())
     console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
-        task = bar.add_task(task_name, total=total)
-        yield lambda *_: bar.advance(task)
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bars:
+        yield bars
 
 
 def print_result(result: Any, *, to_stdout: bool = False) -> None:

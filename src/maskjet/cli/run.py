@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -32,8 +33,9 @@ maskjet run street.mp4 --classes car,bus --threshold 0.6 \\
     --start 0:01 --every 2 --limit 60 -o -
 # Each video of a folder and its sub-folders; go on where it was broken off.
 maskjet run videos --recursive --skip-existing -o 'found/{}.mp4'
-# RF-DETR on two cameras at once.
-maskjet run 0 1 --model rf-detr-seg-nano --weights nano.pt -o 'out/{}.mp4'
+# RF-DETR on two cameras at once; one that is away for a minute has ended.
+maskjet run 0 1 --model rf-detr-seg-nano --weights nano.pt -o 'out/{}.mp4' \\
+    --reconnect-for 60
 
 Exit codes: 0 done; 1 a frame could not be decoded (--strict); 2 wrong usage; 3 a source or checkpoint can't be read,
 be it one of several; 4 an output can't be written; 5 the device failed; 128 + n ended by signal n (130 Ctrl-C, 143
@@ -115,6 +117,16 @@ def run(
             rich_help_panel=_FRAMES_PANEL,
         ),
     ] = False,
+    reconnect_for: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            help="How long to try to open a live source again that broke off, ended or fell silent; 0 for not at all, "
+            "inf, if not given, for ever.",
+            rich_help_panel=_FRAMES_PANEL,
+            show_default=False,
+        ),
+    ] = math.inf,
     style: Any,
     audio: Annotated[
         bool,
@@ -152,6 +164,7 @@ def run(
     """Find things in images and video; write video, JSON or pictures."""
     from maskjet.media.expansion import expand_sources
     from maskjet.media.selection import select_frames
+    from maskjet.media.source import check_reconnect_for
 
     outs = out or []
     if not outs and not show:
@@ -159,6 +172,7 @@ def run(
             "--out must name at least one output, or --show be given, got neither: for example -o out.mp4."
         )
     select_frames(every, start, limit)
+    check_reconnect_for(reconnect_for)
     everywhere, by_class = parse_thresholds(threshold)
     is_together = side_by_side or (len(source) > 1 and any(map(_is_live, source)))
     if skip_existing and is_together:
@@ -166,6 +180,7 @@ def run(
     job = Run(
         load=partial(load_model, model, weights, config, threshold=everywhere, classes=classes),
         selecting={"every": every, "start": start, "limit": limit},
+        reconnect_for=reconnect_for,
         streaming={"depth": depth, "batch": batch, "drop_late": drop_late, "threshold": by_class or None},
         style=style(),
         writing={"with_audio": audio, "with_confidence": yolo_confidence},
@@ -191,16 +206,16 @@ def run(
 
 def _is_live(source: str) -> bool:
     """Whether a source is a camera or a URL, which does not wait for others to end."""
-    from maskjet.media.containers import is_stream
+    from maskjet.media.containers import stream_named
 
-    return source.isdecimal() or is_stream(source)
+    return stream_named(source) is not None
 
 
 def _run_together(job: Run, found: Sequence[UnopenedSource], outs: Sequence[str]) -> None:
     from maskjet.media.sinks import check_outputs
 
     with ExitStack() as stack:
-        sources = [stack.enter_context(each.open(**job.selecting)) for each in found]
+        sources = [stack.enter_context(job.open(each)) for each in found]
         run_together(job, sources, check_outputs(outs, sources, style=job.style, **job.writing) if outs else None)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from maskjet.cli import signals
 from maskjet.cli.flags import in_flags
-from maskjet.cli.options import print_error, progress
+from maskjet.cli.options import print_error, progress_of
 from maskjet.cli.summary import SourceSummary, Summary
 from maskjet.errors import FrameError, SourceError
 
@@ -31,11 +32,13 @@ class Run:
     load: Callable[[], Model]
     """Loads the model, once the sources and outputs are known to be right."""
     selecting: dict[str, Any]
-    """Frames to give of each source: arguments of `UnopenedSource.open`."""
+    """Frames to give of each source: arguments of `select_frames`."""
     streaming: dict[str, Any]
     """Arguments of `Model.stream`."""
     style: DrawStyle
     """What windows show, and annotated video and images."""
+    reconnect_for: float = math.inf
+    """Argument of `UnopenedSource.open`."""
     writing: dict[str, Any] = field(default_factory=dict)
     """What else outputs contain: arguments of `check_outputs`."""
     shows: bool = False
@@ -56,6 +59,10 @@ class Run:
         """Whether outputs of so many frames must not replace others, which are worth more than empty ones."""
         return self.is_stopped and (self.skips_existing or not frames)
 
+    def open(self, unopened: UnopenedSource) -> Source:
+        """Open a source."""
+        return unopened.open(**self.selecting, reconnect_for=self.reconnect_for)
+
     def stream(self, model: Model, source: Any) -> Results:
         """Begin to detect; checks the last options and may compile for seconds."""
         return model.stream(source, stop=self.stop.event, **self.streaming)
@@ -71,15 +78,15 @@ def run_together(run: Run, sources: Sequence[Source], outputs: Outputs | None) -
     """
     from maskjet.media.sinks import SinksBySource
 
-    run.summary.sources = [SourceSummary(source.name, "running") for source in sources]
+    summaries = run.summary.sources = [SourceSummary(source.name, "running") for source in sources]
     with _failing(run), ExitStack() as stack:
         model = stack.enter_context(run.load())
         results = run.stream(model, sources[0] if len(sources) == 1 else sources)
-        with _windows(run, sources) as windows, _measuring(run, sources), _working(run, results):
+        with _windows(run, sources) as windows, _working(run, results), _measuring(run, sources, summaries):
             sinks = SinksBySource([], [[] for _ in sources]) if outputs is None else outputs.open()
             with _gathering(run, sinks), sinks:
-                with progress("detecting", _total_length(sources)) as advance:
-                    _write(run, results, sinks, windows, advance)
+                with progress_of(sources) as advance:
+                    _write(run, results, sinks, windows, advance, summaries)
                 if run.is_broken_off(run.summary.frames):
                     sinks.abandon()
 
@@ -101,7 +108,7 @@ def run_in_turn(run: Run, found: Sequence[UnopenedSource | None], outputs: Outpu
             if unopened is None:
                 run.summary.sources[position].state = "skipped"
                 continue
-            with _one_of_several(run, position), unopened.open(**run.selecting) as source:
+            with _one_of_several(run, position), run.open(unopened) as source:
                 if model is None:
                     model = stack.enter_context(run.load())
                 results = run.stream(model, source)
@@ -112,15 +119,13 @@ def run_in_turn(run: Run, found: Sequence[UnopenedSource | None], outputs: Outpu
 
 def _run_one(run: Run, position: int, source: Source, results: Results, sinks: SinksInTurn) -> None:
     """Run on one source, and finish its outputs."""
-    several = len(run.summary.sources) > 1
-    name = f"{source.name} ({position + 1} of {len(run.summary.sources)})" if several else "detecting"
-    own = run.summary.sources[position]
+    count, own = len(run.summary.sources), run.summary.sources[position]
     own.state = "running"
-    with _windows(run, [source]) as windows, _measuring(run, [source]), _working(run, results):
+    with _windows(run, [source]) as windows, _working(run, results), _measuring(run, [source], [own]):
         sinks.begin(position, source)
         try:
-            with progress(name, source.length) as advance:
-                _write(run, results, sinks, windows, advance, own)
+            with progress_of([source], f" ({position + 1} of {count})" if count > 1 else "") as advance:
+                _write(run, results, sinks, windows, advance, [own])
         except SourceError:
             sinks.end(is_whole=False)
             raise
@@ -158,23 +163,21 @@ def _write(
     results: Results,
     sinks: Sinks,
     windows: Sequence[Window],
-    advance: Callable[[], None],
-    own: SourceSummary | None = None,
+    advance: Callable[[int], None],
+    summaries: Sequence[SourceSummary],
 ) -> None:
     """Write results to the outputs and count them, until the end, a signal, or the window is closed."""
-    summary = run.summary
     for frame, detections in results:
         sinks.write(frame, detections)
-        source = own or summary.sources[frame.stream]
-        for each in (summary, source):
+        for each in (run.summary, summaries[frame.stream]):
             each.frames += 1
             each.detections += len(detections)
         for window in windows[frame.stream : frame.stream + 1]:
             window.write(frame, detections)
-        advance()
+        advance(frame.stream)
         if run.is_stopped:
             break
-    for source in [own] if own else summary.sources:
+    for source in summaries:
         source.state = "stopped" if run.is_stopped else "done"
 
 
@@ -201,8 +204,8 @@ def _windows(run: Run, sources: Sequence[Source]) -> Iterator[list[Window]]:
 
 
 @contextmanager
-def _measuring(run: Run, sources: Sequence[Source]) -> Iterator[None]:
-    """Add the time, and what the sources tell at their end."""
+def _measuring(run: Run, sources: Sequence[Source], summaries: Sequence[SourceSummary]) -> Iterator[None]:
+    """Add the time, and what the sources tell at their end, before they are closed."""
     summary, start = run.summary, time.perf_counter()
     try:
         yield
@@ -210,7 +213,9 @@ def _measuring(run: Run, sources: Sequence[Source]) -> Iterator[None]:
         summary.seconds += time.perf_counter() - start
         summary.fps = summary.frames / summary.seconds
         summary.bad_frames += _bad_frames(sources, names_source=len(summary.sources) > 1)
-        summary.dropped += sum(source.frames_dropped for source in sources)
+        for source, own in zip(sources, summaries, strict=True):
+            own.is_live, own.reading = source.is_live, source.state
+            summary.dropped += own.reading.drops
 
 
 @contextmanager
@@ -234,12 +239,6 @@ def _failing(run: Run) -> Iterator[None]:
         raise
     finally:
         run.summary.is_interrupted = run.stop.number is not None
-
-
-def _total_length(sources: Sequence[Source]) -> int | None:
-    """Number of frames of all sources together; None if one's is unknown."""
-    lengths = [source.length for source in sources if source.length is not None]
-    return sum(lengths) if len(lengths) == len(sources) else None
 
 
 def _bad_frames(sources: Sequence[Source], *, names_source: bool) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ from maskjet.errors import InputError
 if TYPE_CHECKING:
     from maskjet.media.selection import Selection
     from maskjet.media.sinks import Outputs
-    from maskjet.media.source import UnopenedSource
+    from maskjet.media.source import Source, UnopenedSource
 
 
 def leave_out_finished(
@@ -62,7 +61,11 @@ def _rest(source: UnopenedSource, outs: Sequence[str], selection: Selection) -> 
         return source
     if not missing:
         return None
-    return type(source)(source.name, missing, partial(ListSource, missing, source.name, root=source.root), source.root)
+
+    def opening(chosen: Selection, _: float) -> Source:
+        return ListSource(missing, source.name, chosen, source.root)
+
+    return type(source)(source.name, missing, opening, source.root)
 
 
 def _missing(source: UnopenedSource, folders: Sequence[str]) -> list[Path] | None:

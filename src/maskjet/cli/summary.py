@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from maskjet.cli.options import print_result
 from maskjet.printing import printable
+
+if TYPE_CHECKING:
+    from maskjet.media.metering import SourceState
 
 
 @dataclass
@@ -26,9 +29,15 @@ class SourceSummary:
     """Detections in all of them."""
     error: str | None = None
     """Message of the error that ended it, if any."""
+    is_live: bool = False
+    """Whether it is a camera or an endless stream."""
+    reading: SourceState | None = None
+    """How it did when the run ended; None if it was not opened."""
 
     def __str__(self) -> str:
         counts = f"{_count(self.frames, 'frame')}, {_count(self.detections, 'detection')}"
+        if self.is_live:
+            counts += f"; {self.reading}"
         ends = {"done": counts, "skipped": "skipped, its outputs exist", "waiting": "not begun"}
         end = ends.get(self.state, f"{self.state} after {counts}" if self.frames else self.state)
         return f"{printable(self.source)}: {end}"
@@ -75,7 +84,7 @@ class Summary:
             f"{_count(self.frames, 'frame')}, {_count(self.detections, 'detection')} in {self.seconds:.1f} s: "
             f"{self.fps:.1f} frames/s"
         ]
-        if several or any(source.state == "skipped" for source in self.sources):
+        if several or any(source.state == "skipped" or source.is_live for source in self.sources):
             lines += [f"  {source}" for source in self.sources]
         lines += [f"  {_count(self.dropped, 'frame')} dropped, newer ones had come"] if self.dropped else []
         left_out = f"  {_count(self.left_out, 'detection')} left out, for boxes or confidences that are not finite"

@@ -20,7 +20,7 @@ import torch
 from maskjet.detections import Detections
 from maskjet.engine.engine import Engine
 from maskjet.engine.reading import Readers
-from maskjet.engine.slot import Slot
+from maskjet.engine.slot import Pixels, Slot
 from maskjet.engine.steps import Postprocessing
 from maskjet.errors import DeviceError, MaskjetError, UnsupportedError, first_line
 from maskjet.media.frames import Frame
@@ -36,8 +36,8 @@ class Batch:
     """Number of the first image, for errors."""
     items: Sequence[Any]
     """One per image, yielded with its detections."""
-    images: Sequence[torch.Tensor]
-    """uint8 [H, W, 3] RGB, all of one size and device."""
+    images: Sequence[Pixels]
+    """The frames, all of one size, device and layout."""
     size: int
     """Batch size of the network, at least the number of images."""
     slot: Slot | None = None

@@ -101,6 +101,9 @@ class Readers:
             self._is_closed = True
             for lane in self._lanes:
                 lane.has_room.notify()
+        for lane in self._lanes:
+            if lane.source is not None:
+                lane.source.close()  # a live one may wait to be opened again
         deadline = time.monotonic() + _PATIENCE_S
         for thread in self._threads:
             thread.join(max(deadline - time.monotonic(), 0))
@@ -110,6 +113,7 @@ class Readers:
         try:
             opened = open_source(source)
             frames = iter(opened)  # raises if the source is being read already, so that it is not closed here
+            lane.source = opened
             with opened:
                 if drops_late:
                     _check_is_live(opened)
@@ -151,6 +155,7 @@ class _Lane:
         self.number = number
         self.has_room = threading.Condition(lock)
         self.frames: deque[Frame] = deque()
+        self.source: Source | None = None  # once it is open
         self.error: BaseException | None = None
         self.runs = True
         self.dropped = 0

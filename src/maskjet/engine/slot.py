@@ -25,6 +25,8 @@ import torch
 from maskjet.detections import Detections
 from maskjet.engine.steps import Postprocessing, Rules, Steps, Work
 from maskjet.errors import first_line
+from maskjet.media.picture import Picture
+from maskjet.ops.preprocess.yuv import YUVFrames
 
 _PATIENCE_S = 30.0  # to wait for a batch, which takes milliseconds
 _EAGER_PATIENCE_S = 60.0  # to wait for a batch that another thread is working on
@@ -34,17 +36,31 @@ _SMALL = 2**18  # bytes of an image; PyTorch takes a thread for each 32 KB
 _PARTS = 2  # stripes; on an H200's host 1,230 frames/s of 1080p from memory with two, 1,080 with one, 1,160 with four
 
 
+Pixels = torch.Tensor | Picture
+"""A frame: uint8 [H, W, 3] RGB, or NV12."""
+
+
+def size_of(frame: Pixels) -> tuple[int, int]:
+    """(height, width) of a frame, in pixels."""
+    return frame.size_hw if isinstance(frame, Picture) else (frame.shape[0], frame.shape[1])
+
+
+def memory_of(frame: Pixels) -> torch.Tensor:
+    """The bytes of a frame: uint8 [H, W, 3], or [H × 3 / 2, W] of NV12."""
+    return frame.memory if isinstance(frame, Picture) else frame
+
+
 class Slot(Protocol):
     """A place for one batch at a time."""
 
     postprocessing: Postprocessing
     """What its next batches report; set while the slot is idle. Only other values than before are uploaded."""
 
-    def submit(self, images: Sequence[torch.Tensor], batch: int, *, all_cores: bool = False) -> None:
+    def submit(self, images: Sequence[Pixels], batch: int, *, all_cores: bool = False) -> None:
         """Take a batch; returns before it is done.
 
         Args:
-            images: uint8 [H, W, 3] RGB, all of one size and device, at least one. They may be overwritten on return,
+            images: The frames, all of one size, device and layout, at least one. They may be overwritten on return,
                 unless they are on a GPU or the slot is an `EagerSlot`.
             batch: Batch size of the network, at least the number of images.
             all_cores: Whether copying may take all cores; see `Copier.copy`.
@@ -73,8 +89,8 @@ class Copier:
         """Copy each image to its row.
 
         Args:
-            rows: uint8 [H, W, 3], at least as many as images.
-            images: uint8 [H, W, 3] of the rows' size, any strides; copied on the current stream if on a GPU.
+            rows: uint8, at least as many as images.
+            images: uint8 of the rows' shape, any strides; copied on the current stream if on a GPU.
             all_cores: Whether copying may take all cores, because nothing is being decoded.
         """
         first = images[0]
@@ -112,10 +128,10 @@ class EagerSlot:
         self._steps = steps
         self._rules: Rules | None = None
         self._work: Work | None = None  # for the last kind of batch
-        self._images: Sequence[torch.Tensor] = ()
+        self._images: Sequence[Pixels] = ()
         self._is_working = threading.Lock()
 
-    def submit(self, images: Sequence[torch.Tensor], batch: int, *, all_cores: bool = False) -> None:  # noqa: ARG002
+    def submit(self, images: Sequence[Pixels], batch: int, *, all_cores: bool = False) -> None:  # noqa: ARG002
         """Take a batch; see `Slot`."""
         self._images = images
 
@@ -124,21 +140,31 @@ class EagerSlot:
         """Run the batch; see `Slot`."""
         with self._is_working:
             images, work = self._images, self._work
-            height, width, _ = images[0].shape
+            size_hw = size_of(images[0])
             if self._rules is None:
                 self._rules = self._steps.rules(self.postprocessing)
             elif self._rules.current is not self.postprocessing:
                 self._rules.take(self.postprocessing)
-            if work is None or (work.batch, work.size_hw) != (len(images), (height, width)):
-                work = self._work = self._steps.work(len(images), (height, width), self._rules)
-            frames = images[0][None] if len(images) == 1 else torch.stack([*images])
-            work.run(frames.to(self._steps.devices["preprocess"], non_blocking=True))
+            if work is None or (work.batch, work.size_hw) != (len(images), size_hw):
+                work = self._work = self._steps.work(len(images), size_hw, self._rules)
+            memory = [memory_of(image) for image in images]
+            frames = memory[0][None] if len(memory) == 1 else torch.stack(memory)
+            frames = frames.to(self._steps.devices["preprocess"], non_blocking=True)
+            work.run(_with_conversions(frames, images))
             return work.read(work.results.cpu().numpy(), len(images))
 
     def drain(self) -> None:
         """Wait for a result that another thread is waiting for; see `Slot`."""
         if self._is_working.acquire(timeout=_EAGER_PATIENCE_S):
             self._is_working.release()
+
+
+def _with_conversions(frames: torch.Tensor, images: Sequence[Pixels]) -> torch.Tensor | YUVFrames:
+    """Frames that the steps take: RGB as it is, NV12 with the numbers that convert it."""
+    conversions = [image.conversion for image in images if isinstance(image, Picture)]
+    if not conversions:
+        return frames
+    return YUVFrames.within(frames, torch.stack(conversions).to(frames.device))
 
 
 @dataclass(frozen=True)
@@ -151,10 +177,13 @@ class FrameKind:
     """Size of each frame, (height, width)."""
     is_on_device: bool
     """Whether the frames are in GPU memory already, so that nothing is uploaded."""
+    is_nv12: bool = False
+    """Whether the frames are NV12, not RGB."""
 
     def __str__(self) -> str:
         where = ", from GPU memory" if self.is_on_device else ""
-        return f"{self.batch} × {self.size_hw[1]} × {self.size_hw[0]}{where}"
+        layout = ", NV12" if self.is_nv12 else ""
+        return f"{self.batch} × {self.size_hw[1]} × {self.size_hw[0]}{layout}{where}"
 
 
 def pin(shape: Sequence[int]) -> torch.Tensor:
@@ -193,10 +222,17 @@ class FrameGraph:
         self._graph: torch.cuda.CUDAGraph | None = None
         self._why_not_captured: str | None = None
         self._runs = 0
-        self._frames = torch.empty(kind.batch, *kind.size_hw, 3, dtype=torch.uint8, device=steps.device)
+        height, width = kind.size_hw
+        shape = (height * 3 // 2, width) if kind.is_nv12 else (height, width, 3)
+        self._frames = torch.empty(kind.batch, *shape, dtype=torch.uint8, device=steps.device)
         self._uploaded = None if kind.is_on_device else pin(self._frames.shape)
         self.rows = (self._frames if self._uploaded is None else self._uploaded).unbind()
-        """uint8 [H, W, 3]: the memory that the steps read each frame from."""
+        """uint8 [H, W, 3], or [H × 3 / 2, W] of NV12: the memory that the steps read each frame from."""
+        self._input: torch.Tensor | YUVFrames = self._frames
+        if kind.is_nv12:
+            self._conversions = torch.zeros(kind.batch, 4, 2, dtype=torch.int32, device=steps.device)
+            self._input = YUVFrames.within(self._frames, self._conversions)
+        self._converted_by: list[torch.Tensor | None] = [None] * kind.batch
         self._downloaded = pin(self.work.results.shape)
         self.copied = self._downloaded.numpy()
         """uint8: the results on the host."""
@@ -205,6 +241,13 @@ class FrameGraph:
     def is_captured(self) -> bool:
         """Whether the next batch is a replay."""
         return self._graph is not None
+
+    def take_conversions(self, images: Sequence[Pixels]) -> None:
+        """Upload the numbers that convert frames to RGB, on the current stream, where they are others than before."""
+        for row, image in enumerate(images):
+            if isinstance(image, Picture) and image.conversion is not self._converted_by[row]:
+                self._conversions[row].copy_(image.conversion)
+                self._converted_by[row] = image.conversion
 
     def launch(self, pool: Any) -> None:
         """Work on the frames in `rows`, on the current stream.
@@ -241,7 +284,7 @@ class FrameGraph:
     def _run(self) -> None:
         if self._uploaded is not None:
             self._frames.copy_(self._uploaded, non_blocking=True)
-        self.work.run(self._frames)
+        self.work.run(self._input)
         self._downloaded.copy_(self.work.results, non_blocking=True)
 
     def __str__(self) -> str:
@@ -288,16 +331,15 @@ class GraphSlot:
         return tuple(self._graphs.values())
 
     @torch.inference_mode()
-    def submit(self, images: Sequence[torch.Tensor], batch: int, *, all_cores: bool = False) -> None:
+    def submit(self, images: Sequence[Pixels], batch: int, *, all_cores: bool = False) -> None:
         """Copy a batch and launch its graph; see `Slot`."""
         if self._running is not None:
             self.drain()  # a batch whose result nobody asked for
             self._running = None
-        height, width, _ = images[0].shape
-        is_on_device = images[0].is_cuda
-        kind = FrameKind(batch, (height, width), is_on_device)
-        if is_on_device:
-            self._stream.wait_stream(torch.cuda.current_stream(images[0].device))
+        memory = [memory_of(image) for image in images]
+        kind = FrameKind(batch, size_of(images[0]), memory[0].is_cuda, isinstance(images[0], Picture))
+        if kind.is_on_device:
+            self._stream.wait_stream(torch.cuda.current_stream(memory[0].device))
         with torch.cuda.stream(self._stream):
             if self._rules is None:
                 self._rules = self._steps.rules(self.postprocessing)
@@ -309,7 +351,8 @@ class GraphSlot:
                     self._graphs.popitem(last=False)
                 graph = FrameGraph(self._steps, kind, self._rules)
             self._graphs[kind] = graph
-            self._copier.copy(graph.rows, images, all_cores=all_cores)
+            self._copier.copy(graph.rows, memory, all_cores=all_cores)
+            graph.take_conversions(images)
             graph.launch(self._pool)
             self._downloaded.record()
         self._running = (graph, len(images))

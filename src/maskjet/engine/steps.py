@@ -20,6 +20,7 @@ from maskjet.engine.compilation import Compiler
 from maskjet.ops.encode_masks.strings import Strings
 from maskjet.ops.preprocess import check_frames
 from maskjet.ops.preprocess.region import stretch
+from maskjet.ops.preprocess.yuv import YUVFrames
 from maskjet.ops.select import check_rows
 from maskjet.ops.selection import MaskQueries, Selection, SizeTable, check_image_sizes
 from maskjet.spec import ModelSpec, TwoStageSpec
@@ -173,8 +174,8 @@ class Work(ABC):
         """The detections; `run` writes them."""
 
     @abstractmethod
-    def run(self, frames: torch.Tensor) -> None:
-        """Detect on uint8 [B, H, W, 3] on `devices["preprocess"]`, on the current stream.
+    def run(self, frames: torch.Tensor | YUVFrames) -> None:
+        """Detect on uint8 [B, H, W, 3] or NV12, on `devices["preprocess"]` and the current stream.
 
         If all steps run as Triton's kernels it never waits, and can be captured in a CUDA graph.
         """

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -17,9 +18,12 @@ import av.error
 from maskjet import limits
 from maskjet.errors import SourceError, border, explain
 
-_OPEN_TIMEOUT_S, _READ_TIMEOUT_S = 10.0, 10.0
+_OPEN_TIMEOUT_S = 10.0
+READ_TIMEOUT_S = 10.0
+"""Seconds without a packet after which a camera or network stream counts as silent."""
 _CAMERA = re.compile(r"/dev/video\d+")
 _URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
+_HARMLESS = re.compile(r"[\w.-]*=\d{1,3}|")  # part of a URL's query
 _PROTOCOLS = "http,https,httpproxy,tls,tcp,udp,rtp,srtp,rtsp,rtmp,rtmps,rtmpt,rtmpe,srt,ftp,mmsh,mmst,crypto,data"
 _NAMING_OTHERS = {"concat", "dash", "hls", "image2", "imf", "lavfi", "mlv", "sdp", "vobsub", "webm_dash_manifest"}
 """Formats whose files name other files, or are read together with sibling files."""
@@ -37,6 +41,34 @@ def is_camera(name: str) -> bool:
 def is_stream(text: str) -> bool:
     """Whether a source's name is a camera or a URL rather than a file's path."""
     return is_camera(text) or bool(_URL.match(text))
+
+
+def stream_named(text: str) -> str | None:
+    """The device file or URL of a camera, by its number or device file, or of a URL; None for another source's name."""
+    if text.isdecimal():
+        return f"/dev/video{text}"
+    return text if is_stream(text) and not text.startswith("file://") else None
+
+
+def shown_name(name: str) -> str:
+    """A source's name without secrets: a URL has no user, no password and no values in its query.
+
+    Numbers of up to three digits stay in the query: as in "channel=1", they tell cameras of one host apart.
+    """
+    match = _URL.match(name)
+    if match is None:
+        return name
+    path, *parts = re.split(r"([?&;#])", name[match.end() :])
+    shown = [each if position % 2 == 0 else _shown_part(each) for position, each in enumerate(parts)]
+    return match[0] + path.rpartition("@")[2] + "".join(shown)
+
+
+def _shown_part(part: str) -> str:
+    """A part of a URL's query, without its value unless that is a small number."""
+    if _HARMLESS.fullmatch(part):
+        return part
+    name, _, value = part.partition("=")
+    return f"{name}=…" if value.strip("=") else "…"  # a part without a value may be a token
 
 
 def files_of(text: str) -> list[Path]:
@@ -60,14 +92,24 @@ def border_of_ffmpeg(name: str) -> Iterator[None]:
 def reason(error: av.error.FFmpegError) -> str:
     """The reason that FFmpeg states, in words for people."""
     if isinstance(error, av.error.ExitError):
-        return f"nothing came for {_READ_TIMEOUT_S:.0f} s"
+        return f"nothing came for {READ_TIMEOUT_S:.0f} s"
     return explain(error)
 
 
-def interruptible(work: Callable[[], _T]) -> _T:
-    """Run work that may wait for the network in a thread: FFmpeg ignores signals, so Ctrl-C would have to wait."""
-    if threading.current_thread() is not threading.main_thread():
-        return work()
+def interruptible(name: str, work: Callable[[], _T]) -> _T:
+    """Run work that reads a camera or URL, which may wait for long, so that Ctrl-C ends it: FFmpeg ignores signals.
+
+    Raises:
+        SourceError: A camera gave nothing for `READ_TIMEOUT_S`, where FFmpeg would wait for ever. The work goes on in a
+            thread, and its result is dropped.
+    """
+    if is_camera(name):
+        with border_of_ffmpeg(name):
+            return _in_thread(work, READ_TIMEOUT_S)
+    return _in_thread(work) if threading.current_thread() is threading.main_thread() else work()
+
+
+def _in_thread(work: Callable[[], _T], patience_s: float | None = None) -> _T:
     done: Future[_T] = Future()
 
     def do() -> None:
@@ -76,7 +118,9 @@ def interruptible(work: Callable[[], _T]) -> _T:
         except BaseException as error:
             done.set_exception(error)
 
-    threading.Thread(target=do, name="maskjet-open", daemon=True).start()
+    threading.Thread(target=do, name="maskjet-wait", daemon=True).start()
+    if not wait([done], patience_s).done:
+        raise TimeoutError(f"nothing came for {patience_s:.0f} s")
     return done.result()
 
 
@@ -86,26 +130,41 @@ def open_container(name: str) -> av.container.InputContainer:
     Raises:
         SourceError: It can't be opened, has no video that FFmpeg decodes, or its frames are too large.
     """
-    is_device = is_camera(name)
+    is_device, shown = is_camera(name), shown_name(name)
     options = {"max_pixels": str(limits.image_pixels), "format_whitelist": _formats()}
     if not is_device:
         options["protocol_whitelist"] = _PROTOCOLS if is_stream(name) else "file"
     if name.startswith("rtsp:"):
         options["rtsp_transport"] = "tcp"
-    with border_of_ffmpeg(name):
+    with border_of_ffmpeg(shown):
         container: av.container.InputContainer = av.open(
             name if is_stream(name) else f"file:{name}",  # with the protocol, or "12:00.mp4" would be read as one
             format="v4l2" if is_device else None,
             options=options,
-            timeout=(_OPEN_TIMEOUT_S, _READ_TIMEOUT_S),
+            timeout=(_OPEN_TIMEOUT_S, READ_TIMEOUT_S),
             **_METADATA,
         )
     try:
-        _check(container, name)
+        _check(container, shown)
     except BaseException:
         container.close()
         raise
     return container
+
+
+def live_packets(container: av.container.InputContainer, stream: av.VideoStream) -> Iterator[av.Packet[Any]]:
+    """The packets of a live source's video.
+
+    Raises:
+        FFmpegError: It broke off, or fell silent, even if its sound goes on.
+    """
+    came = time.monotonic()
+    for packet in container.demux():
+        if packet.stream_index == stream.index:
+            yield packet
+            came = time.monotonic()
+        elif time.monotonic() - came > READ_TIMEOUT_S:
+            raise av.error.ExitError(0, "the video is silent")  # as where FFmpeg itself notices it
 
 
 @cache

@@ -12,7 +12,7 @@ from typing import Any
 
 from maskjet.errors import SourceError
 from maskjet.media.animations import is_animated
-from maskjet.media.containers import files_of, is_stream
+from maskjet.media.containers import files_of, shown_name, stream_named
 from maskjet.media.folders import is_image_path, is_video_path, list_folder, match_glob, mode_of
 from maskjet.media.frames import ListSource, VideoSource, open_with, split_sources
 from maskjet.media.selection import Selection
@@ -56,7 +56,7 @@ def expand_sources(source: Any, *, recursive: bool = False) -> list[UnopenedSour
     if not isinstance(item, str | os.PathLike):
         return [_whole(item)]
     text = os.fspath(item).removeprefix("file://")
-    if text.isdecimal() or is_stream(text):
+    if stream_named(text) is not None:
         return [_whole(text)]
     mode = mode_of(text)
     if mode is not None and stat.S_ISDIR(mode):
@@ -75,8 +75,8 @@ def _whole(given: Any) -> UnopenedSource:
     if isinstance(given, Source):
         return UnopenedSource(given.name, given.files, partial(open_with, given))
     if isinstance(given, str | int):
-        name = f"/dev/video{given}" if str(given).isdecimal() else str(given)
-        return UnopenedSource(name, files_of(name), partial(open_with, given))
+        name = stream_named(str(given)) or str(given)
+        return UnopenedSource(shown_name(name), files_of(name), partial(open_with, given))
     files = [Path(item) for item in given if isinstance(item, str | os.PathLike)] if isinstance(given, list) else []
     return UnopenedSource(type(given).__name__, files, partial(open_with, given))
 
@@ -108,14 +108,17 @@ def _joined(paths: Sequence[Path], videos: Sequence[Path], name: str, root: Path
     moving = set(videos)
     images = [path for path in paths if is_image_path(path) and path not in moving]
 
-    def opening(selection: Selection) -> Source:
+    def opening(selection: Selection, _: float) -> Source:
         return ListSource(images, name, selection, root)
 
     return [UnopenedSource(name, images, opening, root)] if images else []
 
 
 def _video(path: Path, root: Path | None) -> UnopenedSource:
-    return UnopenedSource(str(path), [path], partial(VideoSource, str(path)), root)
+    def opening(selection: Selection, _: float) -> Source:
+        return VideoSource(str(path), selection)
+
+    return UnopenedSource(str(path), [path], opening, root)
 
 
 def _is_animated_gif(path: Path) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import math
 import os
 import stat
 from collections.abc import Iterable, Iterator
@@ -12,18 +13,22 @@ from typing import Any
 
 from maskjet.errors import InputError, SourceError
 from maskjet.media.animations import check_size, is_animated
-from maskjet.media.containers import files_of, is_stream
+from maskjet.media.containers import files_of, is_stream, stream_named
 from maskjet.media.folders import is_image_path, is_video_path, list_folder, match_glob, mode_of
 from maskjet.media.images import to_image
+from maskjet.media.live import LiveSource, open_stream
+from maskjet.media.metering import SourceState
 from maskjet.media.selection import EVERYTHING, BeyondEndError, Selection, select_frames
-from maskjet.media.source import Frame, Source, UnopenedSource
+from maskjet.media.source import Frame, Source, UnopenedSource, check_reconnect_for
 from maskjet.media.videos import VideoSource
 
 __all__ = [
     "Frame",
     "ImageSource",
     "ListSource",
+    "LiveSource",
     "Source",
+    "SourceState",
     "UnopenedSource",
     "VideoSource",
     "kind_of_source",
@@ -34,7 +39,13 @@ __all__ = [
 
 
 def open_source(
-    source: Any, *, every: int = 1, start: int | str = 0, limit: int | None = None, recursive: bool = False
+    source: Any,
+    *,
+    every: int = 1,
+    start: int | str = 0,
+    limit: int | None = None,
+    recursive: bool = False,
+    reconnect_for: float = math.inf,
 ) -> Source:
     """Open a source of frames.
 
@@ -51,6 +62,9 @@ def open_source(
             Only a single video has times; a live source has no start.
         limit: Most frames given; None for all.
         recursive: Whether a folder's sub-folders are read, too; see `maskjet.media.folders.list_folder`.
+        reconnect_for: Seconds for which a live source that broke off, ended or gave nothing for 10 s is tried to be
+            opened again, at growing intervals; `math.inf` for ever, 0 not at all. See `LiveSource`. Items of a list
+            are not opened again.
 
     Returns:
         The opened source, whose `length` and `fps` are those of the frames it gives.
@@ -64,9 +78,10 @@ def open_source(
             source has none, or it is live and has a start.
     """
     selection = select_frames(every, start, limit)
+    check_reconnect_for(reconnect_for)
     if recursive and isinstance(source, str | os.PathLike):
-        return _open_path(os.fspath(source), selection, recursive=True)
-    return open_with(source, selection)
+        return _open_path(os.fspath(source), selection, reconnect_for, recursive=True)
+    return open_with(source, selection, reconnect_for)
 
 
 def split_sources(source: Any) -> list[Any]:
@@ -98,14 +113,14 @@ def kind_of_source(value: Any) -> str | None:
         mode = mode_of(text)
     except SourceError:
         return None
-    if mode is None and (text.isdecimal() or glob.has_magic(text)):
-        return "a camera" if text.isdecimal() else "a glob"
+    if mode is None and (stream_named(text) or glob.has_magic(text)):
+        return "a camera" if stream_named(text) else "a glob"
     if mode is not None and stat.S_ISDIR(mode):
         return "a folder"
     return "a video" if Path(text).suffix and not _is_image(text) else None
 
 
-def open_with(source: Any, selection: Selection, name: str = "image") -> Source:
+def open_with(source: Any, selection: Selection, reconnect_for: float, name: str = "image") -> Source:
     """Open a source; `name` is used for images in memory."""
     if isinstance(source, Source):
         if not selection.is_everything:
@@ -114,11 +129,13 @@ def open_with(source: Any, selection: Selection, name: str = "image") -> Source:
             )
         return source
     if isinstance(source, UnopenedSource):
-        return source.opening(selection)
-    if isinstance(source, int) or (isinstance(source, str) and source.isdecimal()):
-        return VideoSource(f"/dev/video{source}", selection)
+        return source.opening(selection, reconnect_for)
+    if isinstance(source, int):
+        return open_stream(f"/dev/video{source}", selection, reconnect_for)
+    if isinstance(source, str) and (stream := stream_named(source)) is not None:
+        return open_stream(stream, selection, reconnect_for)
     if isinstance(source, str | os.PathLike):
-        return _open_path(os.fspath(source), selection)
+        return _open_path(os.fspath(source), selection, reconnect_for)
     if _is_image(source):
         return ImageSource(source, name, selection)
     if isinstance(source, Iterable) and not isinstance(source, bytes):
@@ -129,11 +146,13 @@ def open_with(source: Any, selection: Selection, name: str = "image") -> Source:
     raise InputError(f"source must be a path, URL, camera, image or an iterable of these, got {type(source).__name__}.")
 
 
-def _open_path(text: str, selection: Selection, *, recursive: bool = False, is_item: bool = False) -> Source:
+def _open_path(
+    text: str, selection: Selection, reconnect_for: float, *, recursive: bool = False, is_item: bool = False
+) -> Source:
     """Open a path or URL; an animation is a video, but an image where it is an item of a list."""
     text = text.removeprefix("file://")
     if is_stream(text):
-        return VideoSource(text, selection)
+        return open_stream(text, selection, reconnect_for)
     mode = mode_of(text)
     if mode is None and glob.has_magic(text):
         return ListSource(_some(match_glob(text), text, "glob that matches files"), text, selection)
@@ -176,7 +195,7 @@ def _check_named(item: Any) -> None:
     """Raise if an item is the path of a missing file."""
     if isinstance(item, str | os.PathLike):
         text = os.fspath(item).removeprefix("file://")
-        if not (text.isdecimal() or is_stream(text) or glob.has_magic(text)) and mode_of(text) is None:
+        if stream_named(text) is None and not glob.has_magic(text) and mode_of(text) is None:
             raise SourceError(f"source must exist, {text!r} does not.")
 
 
@@ -285,9 +304,9 @@ class ListSource(Source):
         if isinstance(item, Source):
             source = item
         elif isinstance(item, str | os.PathLike) and _is_image(item):
-            source = _open_path(os.fspath(item), within, is_item=True)
+            source = _open_path(os.fspath(item), within, 0, is_item=True)
         else:
-            source = open_with(item, within, name)
+            source = open_with(item, within, 0, name)
         frames = iter(source)  # raises if another reads it, before it is closed below
         self.look = self.look or source.look
         with source:

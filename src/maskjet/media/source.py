@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from maskjet.errors import InputError
 from maskjet.media.colours import Look
+from maskjet.media.metering import Meter, SourceState
 from maskjet.media.selection import Selection, select_frames
 
 
@@ -30,13 +32,13 @@ class Frame:
     """
 
     index: int
-    """Position in the source, from 0; frames that could not be decoded are counted."""
+    """Position in the source, from 0; frames that could not be decoded, or are missing, are counted."""
     time_s: float | None
     """Presentation time in seconds; None if the source has no clock."""
     image: NDArray[np.uint8]
     """uint8 [H, W, 3], RGB."""
     source: str
-    """Name of the source: the path or URL it was opened with, if any."""
+    """Name of the source: the path or URL it was opened with, if any, a URL without user, password and the like."""
     name: str
     """Name of the image, its path if it has one; for a video, the video's name, "#" and the index."""
     stream: int = 0
@@ -53,7 +55,7 @@ class Source(ABC):
 
     Attributes:
         kind: Kind of source: "image", "list" or "video".
-        name: Name of the source, as given.
+        name: Name of the source, as given; of a URL without user, password and the values in its query.
         length: Expected number of frames it gives; None if unknown.
         states_end: Whether the source states its number of frames or its duration, so that a premature end is noticed;
             raw streams, transport streams and fragmented MP4 do not.
@@ -66,7 +68,7 @@ class Source(ABC):
         frames_seen: Number of frames so far, including those left out and those in `bad_frames`; the index of the next.
         index_is_exact: Whether `frames_seen` is exact; see `Frame.index_is_exact`.
         bad_frames: One (index, reason) per frame that could not be decoded and per run of missing frames; a run has its
-            first frame's index, and its length in the reason.
+            first frame's index, and its length in the reason. Of a live source, the last 1,000.
         frames_dropped: Number of frames skipped because newer ones had arrived.
     """
 
@@ -86,6 +88,8 @@ class Source(ABC):
         self.index_is_exact = True
         self.bad_frames: list[tuple[int, str]] = []
         self.frames_dropped = 0
+        self._meter = Meter()
+        self._is_connected = True
         self._reader = threading.Lock()  # acquired by the first reader and never released
 
     def __iter__(self) -> Iterator[Frame]:
@@ -96,7 +100,26 @@ class Source(ABC):
         """
         if not self._reader.acquire(blocking=False):
             raise InputError(f"source must be read once, {self.name!r} is or was read already: open it once more.")
-        return self._read()
+        return self._measured(self._read())
+
+    def _measured(self, frames: Iterator[Frame]) -> Iterator[Frame]:
+        try:
+            for frame in frames:
+                self._meter.add(frame.time_s)
+                yield frame
+        finally:
+            self._is_connected = False
+
+    @property
+    def state(self) -> SourceState:
+        """How it does at this moment; may be asked for by any thread, while another one reads."""
+        return SourceState(
+            connected=self._is_connected,
+            fps=self._meter.fps,
+            lag_s=self._meter.lag_s if self.is_live else None,
+            drops=self.frames_dropped,
+            bad_frames=len(self.bad_frames),
+        )
 
     @abstractmethod
     def _read(self) -> Iterator[Frame]:
@@ -116,6 +139,20 @@ class Source(ABC):
         self.bad_frames.append((self.frames_seen, reason))
         self.frames_seen += count
 
+    def _miss(self, count: int, is_exact: bool, where: str) -> None:
+        """Record a run of missing frames.
+
+        Args:
+            count: Their number; 0 if unknown.
+            is_exact: Whether that is no estimate.
+            where: Where they are missing.
+        """
+        how_many = f"{count} frame{'s'[: count > 1]}"
+        if not is_exact:
+            how_many = f"about {how_many}" if count else "an unknown number of frames"
+        self.index_is_exact &= is_exact
+        self._skip(f"{self.name}: {how_many} missing {where}", count)
+
 
 @dataclass(frozen=True, eq=False)
 class UnopenedSource:
@@ -125,11 +162,24 @@ class UnopenedSource:
     """Name that the source will have."""
     files: Sequence[Path]
     """Files that it will read, as far as they are known beforehand."""
-    opening: Callable[[Selection], Source]
-    """Opens it, to give some of its frames."""
+    opening: Callable[[Selection, float], Source]
+    """Opens it, to give some of its frames; the second argument is `reconnect_for`."""
     root: Path | None = None
     """Folder whose sub-folders are kept in the outputs' names; None if none are."""
 
-    def open(self, *, every: int = 1, start: int | str = 0, limit: int | None = None) -> Source:
+    def open(
+        self, *, every: int = 1, start: int | str = 0, limit: int | None = None, reconnect_for: float = math.inf
+    ) -> Source:
         """Open the source; arguments and errors are those of `open_source`."""
-        return self.opening(select_frames(every, start, limit))
+        return self.opening(select_frames(every, start, limit), check_reconnect_for(reconnect_for))
+
+
+def check_reconnect_for(seconds: float) -> float:
+    """Check how long a live source is tried to be opened again; returns it.
+
+    Raises:
+        InputError: It is no number of seconds from 0 to infinity.
+    """
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
+        raise InputError(f"reconnect_for must be a number of seconds from 0, or infinite, got {seconds!r}.")
+    return seconds

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from heapq import heappop, heappush
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import av
 import av.error
@@ -24,8 +24,10 @@ from maskjet.media.containers import (
     interruptible,
     is_camera,
     is_stream,
+    live_packets,
     open_container,
     reason,
+    shown_name,
 )
 from maskjet.media.selection import EVERYTHING, BeyondEndError, Selection
 from maskjet.media.skipping import CannotSkipError, PacketSkipper, check_is_whole
@@ -33,6 +35,7 @@ from maskjet.media.source import Frame, Source
 from maskjet.media.timeline import Timeline, announced_end_s, stated_packets, states_end
 
 _DAMAGED = "its data are damaged"
+_T = TypeVar("_T")
 _CONVERTING_THREADS = 4  # to RGB; FFmpeg's choice, 16 on 16 cores, makes decoding at 720p a fifth slower
 
 
@@ -72,17 +75,19 @@ class VideoSource(Source):
     kind = "video"
 
     def __init__(self, name: str, selection: Selection = EVERYTHING) -> None:
-        super().__init__(name)
+        super().__init__(shown_name(name))
+        self._url = name
         self.files = files_of(name)
         self._selection = selection
         self._is_reading = threading.Lock()
         self._is_closed = False
         self._may_skip = selection.starts_late
-        self._first = interruptible(self._open) if is_stream(name) else self._open()
+        self._may_wait = is_stream(name)
+        self._first = self._run(self._open)
 
     def _open(self) -> Frame:
         """Open the source and decode its first frame."""
-        self._container = open_container(self.name)
+        self._container = open_container(self._url)
         self._frames = self._decoded()
         try:
             with border_of_ffmpeg(self.name):
@@ -121,7 +126,7 @@ class VideoSource(Source):
         """Read what the container states, and prepare decoding."""
         container = self._container
         self._stream = stream = container.streams.video[0]
-        self.is_live = is_camera(self.name) or (is_stream(self.name) and container.duration is None)
+        self.is_live = is_camera(self._url) or (self._may_wait and container.duration is None)
         stream.thread_type = "SLICE" if self.is_live else "AUTO"  # a thread per frame is faster, but adds latency
         rate = stream.average_rate
         self.fps = float(rate) if rate else None
@@ -150,7 +155,7 @@ class VideoSource(Source):
         self._end_of_all_s = 0.0
 
     def _new_timeline(self) -> Timeline:
-        return Timeline(self._container, self._stream, None if is_stream(self.name) else Path(self.name))
+        return Timeline(self._container, self._stream, None if self._may_wait else Path(self._url))
 
     def _announced_length(self, rate: Fraction | None) -> int | None:
         if self._stream.frames:
@@ -162,9 +167,12 @@ class VideoSource(Source):
     def _read(self) -> Iterator[Frame]:
         yield self._first
         given = 1
-        while given != self._selection.limit and (frame := self._next()) is not None:
+        while given != self._selection.limit and (frame := self._run(self._next)) is not None:
             yield frame
             given += 1
+
+    def _run(self, work: Callable[[], _T]) -> _T:
+        return interruptible(self._url, work) if self._may_wait else work()
 
     def _next(self) -> Frame | None:
         with self._is_reading:
@@ -230,7 +238,7 @@ class VideoSource(Source):
 
     def _decoded_end(self) -> Iterator[Frame]:
         """Decode the frames still due again, without frame threads: at damage PyAV stops draining those."""
-        with open_container(self.name) as container:
+        with open_container(self._url) as container:
             stream = container.streams.video[0]
             stream.thread_type = "SLICE"
             container.seek(self._due[0], stream=stream)
@@ -243,9 +251,8 @@ class VideoSource(Source):
 
     def _packets(self, container: av.container.InputContainer, stream: av.VideoStream) -> Iterator[av.Packet[Any]]:
         """Packets of all streams (live: of the video) to the end or a read error, then one that drains the decoder."""
-        packets: Iterator[av.Packet[Any]] = container.demux(stream) if self.is_live else container.demux()
         try:
-            yield from packets
+            yield from live_packets(container, stream) if self.is_live else container.demux()
         except av.error.FFmpegError as error:
             if self.is_live:
                 raise FrameError(f"{self.name!r} broke off: {reason(error)}.", index=self.frames_seen) from error
@@ -354,12 +361,8 @@ class VideoSource(Source):
 
     def _miss(self, count: int, is_exact: bool, where: str) -> None:
         """Record a run of frames whose packets are missing."""
-        how_many = f"{count} frame{'s'[: count > 1]}"
-        if not is_exact:
-            how_many = f"about {how_many}" if count else "an unknown number of frames"
-        self.index_is_exact &= is_exact
         self._missing += count
-        self._skip(f"{self.name}: {how_many} missing {where}", count)
+        super()._miss(count, is_exact, where)
 
 
 def _end_s(packet: av.Packet[Any]) -> float:

@@ -128,7 +128,10 @@ PREDICT: dict[int | str, dict[str, Any]] = {
 
 _SOURCE: dict[str, Any] = {
     "type": "object",
-    "required": ["id", "name", "model", "state", "error", "fps", "frames", "dropped", "size"],
+    "required": [
+        *("id", "name", "model", "state", "error", "fps", "lag_s", "frames", "dropped", "reconnects", "bad_frames"),
+        "size",
+    ],
     "properties": {
         "id": {"type": "string"},
         "name": {"type": "string", "description": "Without passwords."},
@@ -138,10 +141,19 @@ _SOURCE: dict[str, Any] = {
             "enum": ["starting", "running", "waiting", "ended", "failed"],
             "description": "A camera or stream that broke off waits until it is opened again.",
         },
-        "error": {"type": ["string", "null"], "description": "Why it broke off last."},
+        "error": {"type": ["string", "null"], "description": "Why it waits, or has failed."},
         "fps": {"type": "number", "description": "Frames detected on per second, lately."},
         "frames": {"type": "integer", "description": "Frames detected on."},
+        "lag_s": {
+            "type": ["number", "null"],
+            "description": "Seconds by which a live source's last frame was late; null without times.",
+        },
         "dropped": {"type": "integer", "description": "Frames left out for newer ones."},
+        "reconnects": {"type": "integer", "description": "How often it was opened again."},
+        "bad_frames": {
+            "type": "integer",
+            "description": "Frames that could not be decoded, and gaps in which frames were missed.",
+        },
         "size": {
             "type": ["array", "null"],
             "items": {"type": "integer"},

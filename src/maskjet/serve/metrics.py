@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 if TYPE_CHECKING:
+    from maskjet.media.metering import SourceState
     from maskjet.serve.dispatcher import Dispatcher
 
 router = APIRouter(tags=["health"])
@@ -65,6 +66,10 @@ class Metrics:
         )
         self.registry.register(_State(dispatchers, is_ready))
 
+    def watch_sources(self, states: Callable[[], Mapping[str, SourceState]]) -> None:
+        """Measure sources, too, as the function tells them by id."""
+        self.registry.register(_Sources(states))
+
     async def watch_loop(self) -> None:
         """Measure how late the event loop is, until cancelled."""
         loop, most = asyncio.get_running_loop(), 0.0
@@ -115,6 +120,32 @@ class _State(Collector):
         yield _gpu_memory(
             {dispatcher.model.report().device.partition(" ")[0] for dispatcher in self._dispatchers.values()}
         )
+
+
+class _Sources(Collector):
+    """What is read off the sources when it is asked for."""
+
+    def __init__(self, states: Callable[[], Mapping[str, SourceState]]) -> None:
+        self._states = states
+
+    def describe(self) -> Iterable[Metric]:
+        """Name nothing beforehand."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """The state now."""
+        labels = ("source",)
+        connected = GaugeMetricFamily("maskjet_source_connected", "1 while a source is open.", labels=labels)
+        lag = GaugeMetricFamily("maskjet_source_lag_seconds", "How late a live source's frames are.", labels=labels)
+        reconnects = CounterMetricFamily("maskjet_source_reconnects", "Times a source was opened again.", labels=labels)
+        bad_frames = CounterMetricFamily("maskjet_source_bad_frames", "Bad frames, and gaps.", labels=labels)
+        for identity, state in self._states().items():
+            connected.add_metric((identity,), state.connected)
+            reconnects.add_metric((identity,), state.reconnects)
+            bad_frames.add_metric((identity,), state.bad_frames)
+            if state.lag_s is not None:
+                lag.add_metric((identity,), state.lag_s)
+        yield from (connected, lag, reconnects, bad_frames)
 
 
 def _gpu_memory(devices: Iterable[str]) -> Metric:

@@ -13,14 +13,15 @@ import logging
 import re
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Literal
 
-from maskjet.errors import DeviceError, MaskjetError
-from maskjet.media.containers import is_stream
+from maskjet.errors import DeviceError, MaskjetError, SourceError
+from maskjet.media.containers import stream_named
 from maskjet.media.frames import open_source
+from maskjet.media.live import Retries, open_stream
+from maskjet.media.metering import Meter, SourceState
 from maskjet.media.showing import encode
 from maskjet.serve import problems, v1
 from maskjet.serve.dispatcher import Dispatcher, Image, Options
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from maskjet.serve.service import Service
 
 State = Literal["starting", "running", "waiting", "ended", "failed"]
-_RATE_S = 2.0  # over which frames per second are measured
-_LONGEST_WAIT_S = 30.0  # before a source that broke off is opened again
 _BEHIND_S = 1.0  # of a video's own time, after which it goes on from where it is
 _JOIN_S = 5.0
 _log = logging.getLogger("maskjet.serve")
@@ -68,12 +67,12 @@ class WatchedSource:
         self.id, self.name = identity, name
         self._what, self._is_from_client = what, is_from_client
         self._dispatcher, self._options, self._service = dispatcher, options, service
-        self.state: State = "starting"
-        self.error: str | None = None
-        self.frames = self.dropped = 0
+        self._state: State = "starting"
+        self._error: str | None = None
+        self._opened: Source | None = None
+        self.frames = 0
         self._size_hw: tuple[int, int] | None = None
-        self._times: deque[float] = deque(maxlen=256)
-        self._index = 0  # of the next frame, also after the source was opened again
+        self._meter = Meter()
         self._is_forgotten = False
         self._stop = threading.Event()
         self._loop = asyncio.get_running_loop()
@@ -114,25 +113,28 @@ class WatchedSource:
 
     def as_dict(self) -> dict[str, Any]:
         """Its facts as JSON types."""
+        reading, state, error = self.reading, self._state, self._error
+        if state == "running" and reading.error is not None:
+            state, error = "waiting", redact(reading.error, self._what)
         return {
             "id": self.id,
             "name": self.name,
             "model": self._dispatcher.name,
-            "state": self.state,
-            "error": self.error,
-            "fps": self._fps(),
+            "state": state,
+            "error": error,
+            "fps": round(self._meter.fps, 2) if state == "running" else 0.0,
+            "lag_s": None if reading.lag_s is None else round(reading.lag_s, 3),
             "frames": self.frames,
-            "dropped": self.dropped,
+            "dropped": reading.drops,
+            "reconnects": reading.reconnects,
+            "bad_frames": reading.bad_frames,
             "size": None if self._size_hw is None else list(self._size_hw),
         }
 
-    def _fps(self) -> float:
-        """Frames detected on per second, lately."""
-        now = time.monotonic()
-        recent = [moment for moment in tuple(self._times) if moment > now - _RATE_S]
-        if self.state != "running" or len(recent) < 2:
-            return 0.0
-        return round((len(recent) - 1) / max(recent[-1] - recent[0], 1e-3), 2)
+    @property
+    def reading(self) -> SourceState:
+        """How its frames are read."""
+        return SourceState() if self._opened is None else self._opened.state
 
     @contextmanager
     def followed(self) -> Iterator[Follower]:
@@ -196,44 +198,48 @@ class WatchedSource:
     # In the thread.
 
     def _run(self) -> None:
-        waits = 0
         while not self._service.is_warm and self._service.failure is None:
             if self._stop.wait(0.1):
                 return
-        while not self._stop.is_set():
-            frames, is_endless = self.frames, is_stream(self._what)
-            try:
-                with closing(self._open()) as opened:
-                    is_endless = opened.is_live
-                    self.state, self.error = "running", None
-                    self._play(opened)
-                self.state = "ended"
-            except Exception as error:
-                before, self.error = self.error, self._explain(error)
-                if self.error != before:
-                    _log.warning("source %s broke off: %s", self.name, self.error)
-                is_endless &= isinstance(error, MaskjetError | problems.ProblemError)
-                is_endless &= not isinstance(error, DeviceError)
-                self.state = "failed"
-            if not is_endless or self._stop.is_set():
-                break
-            self.state = "waiting"
-            waits = 1 if self.frames > frames else waits + 1
-            self._stop.wait(min(2.0 ** (waits - 1), _LONGEST_WAIT_S))
+        try:
+            if stream_named(self._what) is None:
+                self._watch()
+            else:
+                Retries(self._stop).run(self._watch, self._wait)
+            self._state = "ended"
+        except Exception as error:
+            self._error, self._state = self._explain(error), "failed"
+            _log.warning("source %s failed: %s", self.name, self._error)
         if self._stop.is_set():
-            self.state = "ended"
+            self._state = "ended"
         if self._is_forgotten:
             self._remove_counts()
         self._call(self._finish)
 
-    def _open(self) -> Source:
+    def _wait(self, error: Exception) -> None:
+        """Take note that the source is tried again later."""
+        before, self._error, self._state = self._error, self._explain(error), "waiting"
+        if self._error != before:
+            _log.warning("source %s can't be watched yet: %s", self.name, self._error)
+
+    def _watch(self) -> None:
+        """Open the source, and detect on its frames until it ends."""
+        stream = stream_named(self._what)
+        with closing(open_source(self._what) if stream is None else open_stream(stream, check=self._check)) as opened:
+            self._opened, self._state, self._error = opened, "running", None
+            self._play(opened)
+
+    def _check(self) -> None:
+        """Check the host of a client's URL again, as its name may stand for another machine by now."""
         if self._is_from_client:
-            check_host(self._what)  # again, as the name may stand for another machine by now
-        return open_source(self._what)
+            try:
+                check_host(self._what)
+            except problems.ProblemError as error:
+                raise SourceError(error.detail) from None
 
     def _play(self, opened: Source) -> None:
         """Detect on all frames of an opened source; a video goes no faster than its own time."""
-        first, before, start, start_s = self._index, 0, 0.0, None
+        before, start, start_s = 0, 0.0, None
         results = self._dispatcher.model.stream(
             opened,
             depth=1,  # each lends a slot of the GPU for as long as the source lives
@@ -249,23 +255,19 @@ class WatchedSource:
                         start, start_s = time.monotonic(), frame.time_s
                     elif late_s < 0 and self._stop.wait(-late_s):
                         return
-                self._index = first + frame.index + 1
-                self._publish(self._index - 1, frame, found)
-                self._count_drops(opened.frames_dropped - before)
-                before = opened.frames_dropped
+                self._publish(frame, found)
+                drops = opened.frames_dropped
+                self._service.metrics.dropped.labels(self.id).inc(drops - before)
+                before = drops
 
-    def _count_drops(self, count: int) -> None:
-        self.dropped += count
-        self._service.metrics.dropped.labels(self.id).inc(count)
-
-    def _publish(self, index: int, frame: Frame, found: Detections) -> None:
+    def _publish(self, frame: Frame, found: Detections) -> None:
         self.frames += 1
         self._size_hw = (frame.image.shape[0], frame.image.shape[1])
-        self._times.append(time.monotonic())
+        self._meter.add(frame.time_s)
         self._service.metrics.frames.labels(self.id).inc()
         text = None
         if self._followers:
-            event = {"frame": index, "time_s": frame.time_s, "result": v1.to_dict(found, "rle")}
+            event = {"frame": frame.index, "time_s": frame.time_s, "result": v1.to_dict(found, "rle")}
             text = f"data: {json.dumps(event, allow_nan=False)}\n\n"
         with self._lock:
             texts = [*self._arrived[0], text][-EVENTS_WAITING:] if text else self._arrived[0]
@@ -298,6 +300,7 @@ class Sources:
         self._service = service
         self._by_id: dict[str, WatchedSource] = {}
         self._ending: asyncio.Task[None] | None = None
+        service.metrics.watch_sources(lambda: {each.id: each.reading for each in self._by_id.values()})
 
     def start(self) -> None:
         """Watch the sources of the settings."""

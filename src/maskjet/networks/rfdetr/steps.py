@@ -8,6 +8,7 @@ from maskjet.config import EngineConfig, Step
 from maskjet.engine.compilation import Compiler
 from maskjet.engine.steps import Postprocessing, Rules, Steps, Work
 from maskjet.networks.rfdetr.network import RFDETR
+from maskjet.ops.preprocess.yuv import YUVFrames
 from maskjet.spec import ModelSpec
 
 
@@ -66,7 +67,7 @@ class _Work(Work):
             "round_boxes": False,
         }
 
-    def run(self, frames: torch.Tensor) -> None:
+    def run(self, frames: torch.Tensor | YUVFrames) -> None:
         steps = self.steps
         with steps.mark("preprocess"):
             steps.choices["preprocess"].run(frames, out=self._inputs, **self._preprocessing)

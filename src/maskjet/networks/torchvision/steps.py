@@ -17,6 +17,7 @@ from maskjet.detections import Detections
 from maskjet.engine.compilation import Compiler
 from maskjet.engine.steps import Postprocessing, Rules, Steps, Work
 from maskjet.networks.torchvision.detector import StaticDetector, StaticOutput
+from maskjet.ops.preprocess.yuv import YUVFrames
 from maskjet.ops.selection import Selection
 from maskjet.spec import TwoStageSpec
 
@@ -103,7 +104,7 @@ class _Work(Work):
         self._resized, self._originals = steps.sizes(batch, (height, width)), steps.sizes(batch, size_hw)
         self._preprocessing = steps.preprocessing((height, width))
 
-    def run(self, frames: torch.Tensor) -> None:
+    def run(self, frames: torch.Tensor | YUVFrames) -> None:
         with self.steps.mark("preprocess"):
             self.steps.choices["preprocess"].run(frames, out=self._inner, **self._preprocessing)
         self._detect(self._inputs)

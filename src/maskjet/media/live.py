@@ -1,0 +1,274 @@
+"""Live sources: cameras and network streams, opened again when they break off or fall silent."""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
+from typing import TypeVar
+
+import av.error
+
+from maskjet.errors import FrameError, SourceError, UnsupportedError, first_line
+from maskjet.media.containers import reason
+from maskjet.media.metering import SourceState
+from maskjet.media.selection import EVERYTHING, Selection
+from maskjet.media.source import Frame, Source
+from maskjet.media.videos import VideoSource
+
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 30.0
+_HELD_S = 60.0  # after success that held so long, waits are short again
+_HIGHEST_FPS = 1000.0  # a stated rate above is taken as wrong
+_MOST_BAD = 1000  # entries of `bad_frames`: a live source has no end
+_RETRIED = (SourceError, FrameError, UnsupportedError)
+_log = logging.getLogger("maskjet")
+_T = TypeVar("_T")
+
+
+class Retries:
+    """Tries again what failed, after waits that double from 0.5 s to 30 s.
+
+    Each wait is shorter by up to a half, at random, so that the sources of a host that was away don't return at once.
+
+    Args:
+        stop: Ends a wait at once, and all tries.
+        patience_s: Seconds after which a failure is raised.
+    """
+
+    def __init__(self, stop: threading.Event, patience_s: float = math.inf) -> None:
+        self._stop, self._patience_s = stop, patience_s
+        self._wait_s = _FIRST_WAIT_S
+        self._succeeded = math.inf
+
+    def run(self, work: Callable[[], _T], on_failure: Callable[[Exception], None], *, waits: bool = False) -> _T | None:
+        """Work until it succeeds.
+
+        Args:
+            work: What to try.
+            on_failure: Called with each error that is followed by another try.
+            waits: Whether to wait before the first try.
+
+        Returns:
+            What the work returns; None once `stop` is set.
+
+        Raises:
+            SourceError, FrameError, UnsupportedError: The work failed, and the patience is at its end. Other errors are
+                raised at once.
+        """
+        end = time.monotonic() + self._patience_s
+        if time.monotonic() - self._succeeded >= _HELD_S:
+            self._wait_s = _FIRST_WAIT_S
+        while not self._stop.is_set():
+            if waits and self._stop.wait(min(self._next_wait_s(), max(end - time.monotonic(), 0))):
+                break
+            waits = True
+            try:
+                done = work()
+            except _RETRIED as error:
+                if time.monotonic() >= end:
+                    raise
+                on_failure(error)
+            else:
+                self._succeeded = time.monotonic()
+                return done
+        return None
+
+    def _next_wait_s(self) -> float:
+        wait_s = self._wait_s * random.uniform(0.5, 1)
+        self._wait_s = min(2 * self._wait_s, _LONGEST_WAIT_S)
+        return wait_s
+
+
+class LiveSource(Source):
+    """A camera or network stream over all its connections.
+
+    When it ends, breaks off or gives nothing for 10 s, it is opened again. The index and time of its frames go on: the
+    time by the clock, the index by the frames that were missed at the stated rate. Each gap is an entry in
+    `bad_frames`; the number is an estimate, so `index_is_exact` is False from there on. Frames may change their size,
+    and the stream its codec. `every` counts anew from the first frame after a gap.
+
+    Args:
+        first: The first connection.
+        connect: Makes another one, which gives some of its frames.
+        selection: Frames to give of all.
+        reconnect_for: Seconds after which a source that can't be opened again has ended.
+    """
+
+    kind = "video"
+    is_live = True
+    states_end = False
+
+    def __init__(
+        self,
+        first: VideoSource,
+        connect: Callable[[Selection], VideoSource],
+        selection: Selection = EVERYTHING,
+        reconnect_for: float = math.inf,
+    ) -> None:
+        super().__init__(first.name)
+        self.files, self.fps, self.size_hw, self.look = first.files, first.fps, first.size_hw, first.look
+        self._connection, self._connect, self._selection = first, connect, selection
+        self._closed = threading.Event()
+        self._patience_s = reconnect_for
+        self._retries = Retries(self._closed, reconnect_for)
+        self._given = 0
+        self._first = 0  # index of the connection's first frame
+        self._starts_s: float | None = None  # time of its first frame, if it is a later connection with times
+        self._step_s = 0.0  # between its frames
+        self._ahead_s: float | None = None  # what its times lack; None until one is known
+        self._last = -1, time.monotonic()  # index of the last frame, and when it came
+        self._last_s: float | None = None  # its time
+        self._reconnects = 0
+        self._error: str | None = None
+        self._forgotten = 0  # entries that were in `bad_frames`
+
+    @property
+    def state(self) -> SourceState:
+        """How it does at this moment; may be asked for by any thread, while another one reads."""
+        state = super().state
+        bad_frames = state.bad_frames + self._forgotten
+        return replace(state, bad_frames=bad_frames, reconnects=self._reconnects, error=self._error)
+
+    def close(self) -> None:
+        """Close the connection, or end the wait for one; may be called twice, and while another thread reads."""
+        self._closed.set()
+        self._connection.close()
+
+    def _read(self) -> Iterator[Frame]:
+        while True:
+            why = yield from self._read_connection()
+            if self._closed.is_set() or self._given == self._selection.limit:
+                return
+            self._error, self._is_connected = why, False
+            _log.warning("%r broke off and is opened again: %s", self.name, why)
+            if not self._open_again():
+                return
+
+    def _read_connection(self) -> Generator[Frame, None, str]:
+        """The frames of a connection; returns why no more come."""
+        connection = self._connection
+        with connection:
+            frames = iter(connection)
+            try:
+                while (frame := next(frames, None)) is not None:
+                    self._take_losses(connection)
+                    yield self._place(frame)
+            except _RETRIED as error:
+                return _reason(error)
+            finally:
+                self._take_losses(connection)
+        return "the stream ended"
+
+    def _place(self, frame: Frame) -> Frame:
+        """A connection's frame with the index and time that it has in the source."""
+        self._given += 1
+        if self._reconnects:
+            index, time_s = self._first + frame.index, self._carried(frame)
+            name = f"{self.name}#{index}"
+            frame = replace(frame, index=index, time_s=time_s, name=name, index_is_exact=self.index_is_exact)
+        self._last, self._last_s = (frame.index, time.monotonic()), frame.time_s
+        return frame
+
+    def _carried(self, frame: Frame) -> float | None:
+        """The time that a frame of a later connection has in the source."""
+        time_s = frame.time_s
+        if self._ahead_s is None and self._starts_s is not None:
+            by_rate_s = self._starts_s + frame.index * self._step_s
+            if time_s is None:  # as of the first frame of most RTSP connections
+                return by_rate_s
+            self._ahead_s = by_rate_s - time_s
+        return None if time_s is None else time_s + (self._ahead_s or 0.0)
+
+    def _take_losses(self, connection: VideoSource) -> None:
+        """Make what a connection tells of lost frames the source's."""
+        self.bad_frames += [(self._first + index, why) for index, why in connection.bad_frames]
+        connection.bad_frames.clear()
+        self._forgotten += max(len(self.bad_frames) - _MOST_BAD, 0)
+        del self.bad_frames[:-_MOST_BAD]
+        self.frames_seen = self._first + connection.frames_seen
+        self.index_is_exact &= connection.index_is_exact
+
+    def _open_again(self) -> bool:
+        """Make another connection; returns False if the source was closed."""
+        try:
+            opened = self._retries.run(self._reconnect, self._note, waits=True)
+        except _RETRIED as error:
+            raise FrameError(
+                f"{self.name!r} broke off and could not be opened again for {self._patience_s:g} s: {_reason(error)}.",
+                index=self.frames_seen,
+            ) from error
+        if opened is None:
+            return False
+        self._connection = opened
+        if self._closed.is_set():  # before the connection was known
+            opened.close()
+            return False
+        self._carry_on(opened)
+        return True
+
+    def _reconnect(self) -> VideoSource:
+        limit = self._selection.limit
+        return self._connect(replace(self._selection, limit=None if limit is None else limit - self._given))
+
+    def _note(self, error: Exception) -> None:
+        self._error = _reason(error)
+
+    def _carry_on(self, opened: VideoSource) -> None:
+        """Count the gap before another connection, whose first frame has just come."""
+        last, came = self._last
+        gap_s = time.monotonic() - came
+        rate = (opened.fps or 0.0) * self._selection.every
+        rate = rate if rate <= _HIGHEST_FPS else 0.0
+        missed = last + round(gap_s * rate) - self.frames_seen if rate else 0
+        self._miss(max(missed, 0), False, f"as it was not connected for {gap_s:.1f} s")
+        self._first = self.frames_seen
+        self._starts_s = None if self._last_s is None else self._last_s + gap_s
+        self._step_s, self._ahead_s = 1 / (rate or _HIGHEST_FPS), None
+        self._meter.begin_anew()
+        self.size_hw, self.look = opened.size_hw, opened.look
+        self._error, self._is_connected = None, True
+        self._reconnects += 1
+        _log.info("%r is connected again after %.1f s", self.name, gap_s)
+
+
+def open_stream(
+    url: str,
+    selection: Selection = EVERYTHING,
+    reconnect_for: float = math.inf,
+    check: Callable[[], None] | None = None,
+) -> Source:
+    """Open a camera or URL.
+
+    Args:
+        url: Device file or URL.
+        selection: Frames to give; a live source has no start.
+        reconnect_for: Seconds after which a live source that can't be opened again has ended; 0 to end when it breaks
+            off.
+        check: Called before each time it is opened; may raise SourceError.
+
+    Returns:
+        A `LiveSource`, or a `VideoSource` if it is no live source or not to be opened again.
+
+    Raises:
+        SourceError: It can't be opened, as with `VideoSource`.
+        FrameError: It broke off before its first frame.
+        InputError: The selection has a start that the source can't have.
+    """
+
+    def connect(chosen: Selection) -> VideoSource:
+        if check is not None:
+            check()
+        return VideoSource(url, chosen)
+
+    first = connect(selection)
+    return LiveSource(first, connect, selection, reconnect_for) if first.is_live and reconnect_for else first
+
+
+def _reason(error: Exception) -> str:
+    """Why a source broke off, in words for people, without its name where they say so."""
+    cause = error.__cause__
+    return reason(cause) if isinstance(cause, av.error.FFmpegError) else first_line(cause or error).removesuffix(".")

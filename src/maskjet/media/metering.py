@@ -1,0 +1,85 @@
+"""How a source does: how fast its frames come, and how late."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections import deque
+from dataclasses import dataclass
+
+_RATE_S = 5.0  # over which frames per second are measured
+_MOST_MOMENTS = 256
+_DRIFT = 2e-4  # seconds per second by which a camera's clock may be slow
+
+
+@dataclass(frozen=True)
+class SourceState:
+    """How a source does at one moment."""
+
+    connected: bool = False
+    """Whether it is open; False while a live source is opened again, and at a source's end."""
+    fps: float = 0.0
+    """Frames that it gave per second, over the last 5 s."""
+    lag_s: float | None = None
+    """Seconds by which the last frame came later than the earliest one did, by their times; None if not live."""
+    drops: int = 0
+    """Frames skipped because newer ones had arrived."""
+    bad_frames: int = 0
+    """Entries in `Source.bad_frames` so far: frames that could not be decoded, and runs of missing frames."""
+    reconnects: int = 0
+    """How often a live source was opened again."""
+    error: str | None = None
+    """Why a live source is not connected; None if it is, or has ended."""
+
+    def __str__(self) -> str:
+        why = "" if self.error is None else f" ({self.error})"
+        lag = [] if self.lag_s is None else [f"{self.lag_s:.1f} s late"]
+        counts = {"reconnect": self.reconnects, "drop": self.drops, "bad frame": self.bad_frames}
+        return ", ".join(
+            [
+                "connected" if self.connected else f"not connected{why}",
+                f"{self.fps:.1f} frames/s",
+                *lag,
+                *(f"{number} {noun}{'s'[: number != 1]}" for noun, number in counts.items() if number),
+            ]
+        )
+
+
+class Meter:
+    """Measures the frames of a source; one thread adds them, any may ask.
+
+    A frame's lateness is the time of its arrival less its own. The least is that of a frame which waited nowhere, and
+    the lag is what a frame has more. The least is allowed to grow slowly, or a clock that is slow would become a lag.
+    """
+
+    def __init__(self) -> None:
+        self._moments: deque[float] = deque(maxlen=_MOST_MOMENTS)
+        self._least: tuple[float, float] | None = None  # lateness, and when it was measured
+        self.lag_s: float | None = None
+        """Lag of the last frame; None if frames have no times."""
+
+    def add(self, time_s: float | None) -> None:
+        """Add a frame that comes now, with its own time."""
+        now = time.monotonic()
+        self._moments.append(now)
+        if time_s is None:
+            return
+        late_s = now - time_s
+        least_s = late_s
+        if self._least is not None:
+            least_s = min(late_s, self._least[0] + _DRIFT * (now - self._least[1]))
+        self._least = least_s, now
+        self.lag_s = late_s - least_s
+
+    def begin_anew(self) -> None:
+        """Forget the lag: the next frame is of another connection."""
+        self._least = self.lag_s = None
+
+    @property
+    def fps(self) -> float:
+        """Frames per second, lately; 0 if fewer than two came."""
+        moments = tuple(self._moments)
+        recent = moments[bisect_left(moments, time.monotonic() - _RATE_S) :]
+        if len(recent) < 2:
+            return 0.0
+        return (len(recent) - 1) / max(recent[-1] - recent[0], 1e-3)

@@ -1,0 +1,81 @@
+"""Frames in NV12 give what their RGB gives, bit for bit."""
+
+import numpy as np
+import pytest
+import torch
+
+from maskjet.config import EngineConfig
+from maskjet.media.colours import guess_look
+from maskjet.media.picture import Picture, conversion_of
+from maskjet.model import Model
+from maskjet.ops.preprocess.yuv import YUVFrames, yuv_conversion
+from tests.engine.test_slot import assert_same
+from tests.networks.test_network import tiny_network
+
+HD, SD = (guess_look(size_hw) for size_hw in ((720, 1280), (480, 640)))
+
+
+def picture(height, width, seed=0, look=HD, device="cpu"):
+    memory = np.random.default_rng(seed).integers(0, 256, (height * 3 // 2, width), dtype=np.uint8)
+    return Picture(torch.from_numpy(memory).to(device), conversion_of(look))
+
+
+def model(**choices):
+    return Model(tiny_network(), EngineConfig(**{"compile": False, **choices}), threshold=0.02)
+
+
+def detect(loaded, pictures, batch=None):
+    """The detections of a batch on a slot of the model's engine."""
+    with loaded._engine.lease(1) as (slot,):
+        slot.submit(pictures, batch or len(pictures))
+        return slot.result()
+
+
+def test_rgb_is_that_of_the_definition():
+    one = picture(6, 10)
+    expected = YUVFrames.within(one.memory, yuv_conversion("bt709", full_range=False)).to_rgb()
+    np.testing.assert_array_equal(one.to_rgb(), expected[0].numpy())
+    assert one.size_hw == (6, 10)
+    assert conversion_of(HD) is conversion_of(guess_look((1080, 1920)))  # so that it is uploaded once
+    assert not torch.equal(conversion_of(HD), conversion_of(SD))
+
+
+@pytest.mark.parametrize("size_hw", [(176, 312), (2, 2), (90, 120)])
+@pytest.mark.parametrize("looks", [(HD,), (HD, SD, HD)])
+def test_step_by_step(size_hw, looks):
+    with model(device="cpu") as eager:
+        pictures = [picture(*size_hw, seed, look) for seed, look in enumerate(looks)]
+        found = detect(eager, pictures)
+        assert sum(map(len, found)) > 0
+        assert {each.image_size for each in found} == {size_hw}
+        for actual, expected in zip(found, eager.predict([one.to_rgb() for one in pictures]), strict=True):
+            assert_same(actual, expected)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("where", ["cpu", "cuda"])
+def test_as_a_graph(precision, where):
+    graph = model(device="cuda", engine="graph", precision=precision)
+    for size_hw in ((176, 312), (720, 1280)):
+        for turn in range(6):  # replays take other colours, too
+            looks = (HD, SD, SD) if turn % 2 else (SD, SD, HD)
+            pictures = [picture(*size_hw, 10 * turn + n, look, where) for n, look in enumerate(looks)]
+            found = detect(graph, pictures, batch=4)
+            expected = detect(graph, [torch.from_numpy(one.to_rgb()).to(where) for one in pictures], batch=4)
+            assert sum(map(len, found)) > 0
+            for actual, wanted in zip(found, expected, strict=True):
+                assert_same(actual, wanted)
+    kinds = graph.report().graphs
+    layout = "NV12" if where == "cpu" else "NV12, from GPU memory"
+    assert kinds[f"4 × 1280 × 720, {layout}"].startswith("1 launch per batch")
+
+
+@pytest.mark.gpu
+def test_a_device_without_graphs_takes_them_too():
+    eager = model(device="cuda", engine="eager")
+    pictures = [picture(90, 120, seed, look, "cuda") for seed, look in enumerate((HD, SD))]
+    for actual, expected in zip(
+        detect(eager, pictures), eager.predict([one.to_rgb() for one in pictures]), strict=True
+    ):
+        assert_same(actual, expected)

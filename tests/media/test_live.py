@@ -1,0 +1,374 @@
+"""Live sources: opened again when they break off or fall silent, while all others go on."""
+
+import itertools
+import math
+import threading
+import time
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from maskjet.errors import FrameError, InputError, SourceError, UnsupportedError
+from maskjet.media import live
+from maskjet.media.expansion import expand_sources
+from maskjet.media.frames import open_source
+from maskjet.media.live import LiveSource, Retries
+from maskjet.media.metering import Meter, SourceState
+from maskjet.media.selection import EVERYTHING, Selection
+from maskjet.media.source import Frame, Source
+
+PATIENCE_S = 60  # far more than anything here takes
+
+
+class Clock:
+    """Time that passes only in waits; a `threading.Event` of it that is set after some waits."""
+
+    def __init__(self, monkeypatch, waits=math.inf):
+        self.now, self.waited, self._most = 100.0, [], waits
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(live.random, "uniform", lambda _, high: high)
+
+    def is_set(self):
+        return len(self.waited) >= self._most
+
+    def set(self):
+        self._most = 0
+
+    def wait(self, seconds):
+        self.waited.append(seconds)
+        self.now += seconds
+        return self.is_set()
+
+
+def fail(*_):
+    raise SourceError("source must be there, it is away.")
+
+
+def ignore(_):
+    pass
+
+
+class TestRetries:
+    def test_waits_double_up_to_half_a_minute(self, monkeypatch):
+        clock = Clock(monkeypatch, waits=9)
+        assert Retries(clock).run(fail, ignore, waits=True) is None
+        assert clock.waited == [0.5, 1, 2, 4, 8, 16, 30, 30, 30]
+
+    def test_a_wait_is_shorter_by_up_to_a_half(self, monkeypatch):
+        clock = Clock(monkeypatch, waits=7)
+        drawn = iter([0.5, 1.0, 0.75, 0.6, 0.5, 1.0, 0.5])
+        limits = set()
+        monkeypatch.setattr(live.random, "uniform", lambda *both: limits.add(both) or next(drawn))
+        Retries(clock).run(fail, ignore, waits=True)
+        assert clock.waited == [0.25, 1, 1.5, 2.4, 4, 16, 15]
+        assert limits == {(0.5, 1)}
+
+    def test_years_of_failures(self, monkeypatch):
+        clock = Clock(monkeypatch, waits=3000)
+        Retries(clock).run(fail, ignore)
+        assert clock.waited[-1] == 30
+
+    def test_each_failure_but_the_last_is_told(self, monkeypatch):
+        clock = Clock(monkeypatch)
+        errors = [SourceError("a"), FrameError("b", index=0), UnsupportedError("c")]
+        outcomes, told = iter(errors), []
+
+        def work():
+            raise next(outcomes)
+
+        with pytest.raises(UnsupportedError, match="c"):
+            Retries(clock, patience_s=1.5).run(work, told.append)
+        assert (told, clock.waited) == (errors[:2], [0.5, 1])
+
+    def test_the_last_try_comes_when_the_patience_ends(self, monkeypatch):
+        clock, tries = Clock(monkeypatch), []
+        with pytest.raises(SourceError):
+            Retries(clock, patience_s=10).run(lambda: tries.append(clock.now) or fail(), ignore, waits=True)
+        assert tries == [100.5, 101.5, 103.5, 107.5, 110]
+
+    def test_success_ends_it(self, monkeypatch):
+        clock, outcomes = Clock(monkeypatch), iter([fail, fail, lambda: "opened"])
+        assert Retries(clock).run(lambda: next(outcomes)(), ignore) == "opened"
+        assert clock.waited == [0.5, 1]
+
+    @pytest.mark.parametrize(("held_s", "wait_s"), [(59, 2), (60, 0.5)])
+    def test_success_that_held_makes_waits_short_again(self, held_s, wait_s, monkeypatch):
+        clock, outcomes = Clock(monkeypatch), iter([fail, fail, lambda: 1, lambda: 2])
+        retries = Retries(clock)
+        retries.run(lambda: next(outcomes)(), ignore)
+        clock.now += held_s
+        assert retries.run(lambda: next(outcomes)(), ignore, waits=True) == 2
+        assert clock.waited[2:] == [wait_s]
+
+    def test_other_errors_are_no_failures(self, monkeypatch):
+        with pytest.raises(ZeroDivisionError):
+            Retries(Clock(monkeypatch)).run(lambda: 1 // 0, ignore)
+
+    def test_nothing_is_tried_once_it_is_stopped(self):
+        stop = threading.Event()
+        stop.set()
+        assert Retries(stop).run(fail, ignore) is None
+
+    def test_a_wait_ends_when_it_is_stopped(self):
+        stop = threading.Event()
+        retries = Retries(stop)
+        retries._wait_s = 1000.0
+        ended = threading.Thread(target=retries.run, args=(fail, lambda _: stop.set()))
+        ended.start()
+        ended.join(PATIENCE_S)
+        assert not ended.is_alive()
+
+
+class Connection(Source):
+    """Frames of a connection that breaks off; its clock goes on by 1 / fps per frame."""
+
+    kind = "video"
+    is_live = True
+
+    def __init__(self, clock, frames, *, fps=10.0, start_s=5.0, error=None, size_hw=(2, 2), every=1, has_times=True):
+        super().__init__("rtsp://gate/1")
+        self._clock, self._frames, self._error, self._every = clock, frames, error, every
+        self._start_s, self._step_s, self._has_times = start_s, 1 / (fps or 10), has_times
+        self.fps, self.size_hw = fps and fps / every, size_hw
+        self.is_closed = False
+
+    def _read(self):
+        for index in range(0, self._frames, self._every):
+            self.frames_seen = index + 1
+            image = np.zeros((*self.size_hw, 3), np.uint8)
+            time_s = self._start_s + index * self._step_s if self._has_times else None
+            yield Frame(index, time_s, image, self.name, f"{self.name}#{index}")
+            self._clock.now += self._every * self._step_s
+        if self._error is not None:
+            raise self._error
+
+    def close(self):
+        self.is_closed = True
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock(monkeypatch)
+    monkeypatch.setattr(live, "threading", SimpleNamespace(Event=lambda: clock))
+    return clock
+
+
+def live_of(connections, selection=EVERYTHING, **options):
+    """A source over connections, each of which may be an error to raise instead."""
+    coming, asked = iter(connections), []
+
+    def connect(chosen):
+        asked.append(chosen)
+        one = next(coming)
+        if isinstance(one, Exception):
+            raise one
+        return one
+
+    source = LiveSource(next(coming), connect, selection, **options)
+    source.asked = asked
+    return source
+
+
+def read(source, count=None):
+    return list(itertools.islice(source, count))
+
+
+class TestGaps:
+    def test_index_and_time_go_on_and_the_gap_is_told(self, clock):
+        broken = FrameError("'rtsp://gate/1' broke off: it was cut.", index=3)
+        source = live_of([Connection(clock, 3, error=broken), fail_error(), Connection(clock, 3, start_s=0)])
+        frames = read(source, 6)
+        # Three frames in 0.3 s; then waits of 0.5 and 1 s: the fourth frame comes 1.6 s after the third.
+        assert [frame.index for frame in frames] == [0, 1, 2, 18, 19, 20]
+        assert [frame.time_s for frame in frames] == pytest.approx([5, 5.1, 5.2, 6.8, 6.9, 7.0])
+        assert [frame.index_is_exact for frame in frames] == [True] * 3 + [False] * 3
+        assert [frame.name for frame in frames] == [f"rtsp://gate/1#{frame.index}" for frame in frames]
+        told = "rtsp://gate/1: about 15 frames missing as it was not connected for 1.6 s"
+        assert source.bad_frames == [(3, told)]
+        assert (source.frames_seen, source.index_is_exact) == (21, False)
+
+    def test_an_end_is_a_gap_too(self, clock):
+        source = live_of([Connection(clock, 2), Connection(clock, 2)])
+        assert [frame.index for frame in read(source, 4)] == [0, 1, 7, 8]  # 0.6 s later
+
+    def test_a_connection_that_held_has_its_own_losses(self, clock):
+        first, second = Connection(clock, 2), Connection(clock, 2)
+        source = live_of([first, second])
+        first.bad_frames = [(1, "damaged")]
+        frames = iter(source)
+        [next(frames) for _ in range(2)]
+        second.bad_frames = [(0, "damaged, too")]
+        next(frames)
+        assert [index for index, _ in source.bad_frames] == [1, 2, 7]
+        assert [source.state.bad_frames, first.bad_frames, second.bad_frames] == [3, [], []]
+
+    @pytest.mark.parametrize("fps", [None, 0.0, 90_000.0])
+    def test_without_a_rate_the_number_is_not_guessed(self, fps, clock):
+        source = live_of([Connection(clock, 2), Connection(clock, 2, fps=fps)])
+        assert [frame.index for frame in read(source, 4)] == [0, 1, 2, 3]
+        assert "an unknown number of frames missing" in source.bad_frames[0][1]
+
+    def test_a_first_frame_without_time_has_one_after_a_gap(self, clock):
+        class Rtsp(Connection):
+            def _read(self):
+                for frame in super()._read():
+                    yield replace(frame, time_s=None) if not frame.index else frame
+
+        source = live_of([Rtsp(clock, 3), Rtsp(clock, 3, start_s=0)])
+        times = [frame.time_s for frame in read(source, 6)]
+        assert times[0] is None
+        assert times[1:] == pytest.approx([5.1, 5.2, 5.8, 5.9, 6.0])
+
+    def test_frames_without_times(self, clock):
+        source = live_of([Connection(clock, 1, has_times=False), Connection(clock, 1), Connection(clock, 1)])
+        times = [frame.time_s for frame in read(source, 3)]
+        assert (times[0], times[1]) == (None, 5.0)
+        assert times[2] > 5.5
+
+    def test_every_and_limit(self, clock):
+        source = live_of(
+            [Connection(clock, 4, every=2), Connection(clock, 4, every=2), Connection(clock, 1, every=2)],
+            Selection(every=2, limit=5),
+        )
+        assert [frame.index for frame in read(source)] == [0, 2, 9, 11, 23]  # gaps of 0.7 and 1.2 s
+        assert [(each.every, each.limit) for each in source.asked] == [(2, 3), (2, 1)]
+
+    def test_a_limit_that_is_reached_is_the_end(self, clock):
+        source = live_of([Connection(clock, 2)], Selection(limit=2))
+        assert len(read(source)) == 2
+        assert (source.asked, clock.waited) == ([], [])
+
+    def test_another_size(self, clock):
+        source = live_of([Connection(clock, 1), Connection(clock, 1, size_hw=(4, 6))])
+        assert [frame.image.shape for frame in read(source, 2)] == [(2, 2, 3), (4, 6, 3)]
+        assert source.size_hw == (4, 6)
+
+    def test_old_entries_are_forgotten_but_counted(self, clock):
+        source = live_of([Connection(clock, 1) for _ in range(1202)])
+        frames = read(source, 1202)
+        assert len(source.bad_frames) == 1000
+        assert (source.state.bad_frames, source.state.reconnects) == (1201, 1201)
+        assert source.bad_frames[-1][0] < frames[-1].index
+
+
+def fail_error():
+    return SourceError("source must be there, it is away.")
+
+
+class TestState:
+    def test_it_tells_why_it_is_not_connected(self, clock):
+        states = []
+
+        def connect(_):
+            states.append(source.state)
+            if len(states) == 2:
+                return Connection(clock, 1)
+            raise fail_error()
+
+        source = LiveSource(Connection(clock, 2), connect)
+        frames = iter(source)
+        [next(frames) for _ in range(2)]
+        assert (source.state.connected, source.state.error, source.state.reconnects) == (True, None, 0)
+        next(frames)
+        assert [state.error for state in states] == ["the stream ended", "source must be there, it is away"]
+        assert not any(state.connected for state in states)
+        assert (source.state.connected, source.state.error, source.state.reconnects) == (True, None, 1)
+        frames.close()
+        assert not source.state.connected
+
+    def test_connections_are_closed(self, clock):
+        connections = [Connection(clock, 1) for _ in range(3)]
+        frames = iter(live_of(connections))
+        for count in range(1, 4):
+            next(frames)
+            assert [each.is_closed for each in connections] == [number < count - 1 for number in range(3)]
+        frames.close()
+        assert connections[2].is_closed
+
+    def test_rate_and_lag(self, clock):
+        meter = Meter()
+        for number in range(20):
+            clock.now += 0.1
+            meter.add(number / 10)
+        assert meter.fps == pytest.approx(10)
+        assert meter.lag_s == pytest.approx(0)
+        clock.now += 2.1
+        meter.add(2.0)
+        assert meter.lag_s == pytest.approx(2, abs=1e-3)
+        clock.now += 6
+        assert meter.fps == 0
+
+    def test_a_slow_clock_is_no_lag(self, clock):
+        meter = Meter()
+        for number in range(10_000):  # a day, one part in 10,000 slow
+            clock.now += 8.64
+            meter.add(number * 8.64 * (1 - 1e-4))
+        assert meter.lag_s < 0.01
+
+    def test_what_is_not_live_has_a_state_too(self):
+        with open_source([np.zeros((4, 4, 3), np.uint8)] * 3) as source:
+            frames = iter(source)
+            next(frames)
+            assert source.state.connected
+            assert list(frames)
+            assert source.state == SourceState(False, source.state.fps, None, 0, 0)
+
+    def test_in_words(self):
+        assert str(SourceState(True, 24.96, None, 0, 0)) == "connected, 25.0 frames/s"
+        broken = SourceState(False, 0.0, 0.25, 1, 2, 3, "Connection refused")
+        assert str(broken) == (
+            "not connected (Connection refused), 0.0 frames/s, 0.2 s late, 3 reconnects, 1 drop, 2 bad frames"
+        )
+
+
+class TestTheEnd:
+    def test_after_the_patience(self, clock):
+        source = live_of([Connection(clock, 2), *[fail_error()] * 9], reconnect_for=3)
+        frames = iter(source)
+        assert len([next(frames), next(frames)]) == 2
+        message = r"'rtsp://gate/1' broke off and could not be opened again for 3 s: source must be there, it is away"
+        with pytest.raises(FrameError, match=message) as caught:
+            next(frames)
+        assert caught.value.index == 2
+        assert clock.waited == [0.5, 1, 1.5]
+
+    def test_each_gap_has_the_whole_patience(self, clock):
+        gap = [fail_error(), fail_error()]
+        source = live_of(
+            [Connection(clock, 1), *gap, Connection(clock, 1), *gap, Connection(clock, 1)], reconnect_for=13
+        )
+        assert len(read(source, 3)) == 3
+
+    @pytest.mark.parametrize("value", [-1, math.nan, "10", None, True])
+    def test_a_wrong_patience(self, value):
+        with pytest.raises(InputError, match="reconnect_for must be a number of seconds from 0, or infinite, got"):
+            open_source("nowhere.mp4", reconnect_for=value)
+        (unopened,) = expand_sources(0)
+        with pytest.raises(InputError, match="reconnect_for must be a number of seconds from 0, or infinite, got"):
+            unopened.open(reconnect_for=value)
+
+    def test_closing_while_it_waits(self, clock):
+        source = live_of([Connection(clock, 1), *[fail_error()] * 3])
+        wait = clock.wait
+
+        def close_at_last(seconds):
+            if len(clock.waited) == 2:
+                source.close()
+            return wait(seconds)
+
+        clock.wait = close_at_last
+        assert len(read(source)) == 1
+        assert len(source.asked) == 2
+
+    def test_closing_while_it_is_opened(self, clock):
+        late = Connection(clock, 5)
+
+        def connect(_):
+            source.close()
+            return late
+
+        source = LiveSource(Connection(clock, 1), connect)
+        assert len(read(source)) == 1
+        assert late.is_closed
