@@ -53,6 +53,10 @@ lock:
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade \
 		pyproject.toml --all-extras --group build --group test --group lint --group docs \
 		--constraint requirements/run.txt --output-file requirements/test.txt
+	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade \
+		pyproject.toml --extra serve --constraint requirements/test.txt --output-file requirements/serve.txt
+	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade \
+		--group build --constraint requirements/run.txt --output-file requirements/build.txt
 
 clean:
 	rm -rf $(VENV) $(WHEEL) out

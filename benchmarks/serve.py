@@ -67,7 +67,7 @@ def run(
     """Compare and time the servers.
 
     Args:
-        path: A JSON file to write the report to.
+        path: A JSON file to write the report to, after each size.
         model: A model of `maskjet.load`; a named size without weights gets random ones that find about 25 masks.
         weights: A weights file of `maskjet.load`.
         sizes_hw: (height, width) of the images.
@@ -104,20 +104,20 @@ def run(
         servers, notes = _start(stack, names, model_arguments, engine)
         bench = _Bench(servers, seconds, runs, processes, on_progress)
         costs: list[ServeCost] = []
+        result = ServeReport(
+            machine,
+            costs,
+            notes,
+            [_to_ceiling(size_hw, each) for size_hw, each in found.items()],
+            model,
+            next(iter(found.values()))["report"],
+            runs,
+            seconds,
+        )
         for size_hw in sizes_hw:
             expected = found[size_hw]["expected"]
             costs += bench.measure(size_hw, [str(file) for file in files[size_hw]], expected, clients, half_seconds)
-    result = ServeReport(
-        machine,
-        costs,
-        notes,
-        [_to_ceiling(size_hw, each) for size_hw, each in found.items()],
-        model,
-        next(iter(found.values()))["report"],
-        runs,
-        seconds,
-    )
-    result.write(path)
+            result.write(path)
     return result
 
 

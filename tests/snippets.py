@@ -1,16 +1,26 @@
 """The snippets of a Markdown page: found, run in order, and compared with the output that the page shows."""
 
 import contextlib
+import functools
 import io
+import os
 import re
 import shlex
+import signal
+import subprocess
+import sys
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
+import torch
 import typer
+from starlette.routing import Match
 
+import maskjet
 from maskjet.cli.app import app
+from maskjet.serve import create_app
 from tests.cli.command_line import call
 from tools.site_pages import find_commands
 
@@ -20,6 +30,8 @@ NEEDS = re.compile(r"needs (a|an) [\w ]+")
 """Title of a block that can't run here. Its Python is compiled and its commands are parsed."""
 
 _FENCE = re.compile(r'^```(\w*)(?: title="([^"]*)")?\n(.*?)^```\n', re.MULTILINE | re.DOTALL)
+ADDRESS = "127.0.0.1:8000"
+"""Where the service of a page listens; here it has a port of its own instead."""
 MEASURED = re.compile(r"measured on [\w ]+")
 """Title of an output whose numbers are of one machine and one day; its words are compared."""
 
@@ -68,31 +80,47 @@ def find_snippets(page):
 
 
 class Page:
-    """Runs the snippets of one page, which share names, the working directory and the last exit code."""
+    """Runs the snippets of one page, which share names, the working directory, the last exit code and a service."""
 
     def __init__(self, path, capsys, setenv):
         self.path, self._capsys, self._setenv = path, capsys, setenv
         self._names = {"__name__": "__main__"}
         self._code = 0
+        self._service = None
+        self._address = ADDRESS
 
     def run(self, snippet):
         """What the snippet prints."""
+        return self._run(snippet).replace(self._address, ADDRESS)
+
+    def close(self):
+        """End the page's service, which must end well."""
+        if self._service is not None:
+            self._service.send_signal(signal.SIGTERM)
+            _, errors = self._service.communicate(timeout=30)
+            assert (self._service.returncode, errors) == (0, "")
+            self._service = None
+
+    def _run(self, snippet):
         if snippet.language == "python":
             return self._run_python(snippet)
+        lines = snippet.text.replace("\\\n", " ").splitlines()
         if snippet.language == "yaml" or snippet.needs:
-            for line in snippet.text.splitlines():
-                for command in re.findall(r"\bmaskjet [a-z].*", line.partition(" #")[0]):
-                    check_command(shlex.split(command)[1:])
+            for line in lines:
+                for command in re.findall(r"\b(?:maskjet [a-z]|curl ).*", line.partition(" #")[0]):
+                    words = shlex.split(command)
+                    (check_request if words[0] == "curl" else check_command)(words[1:])
             return ""
         printed = io.StringIO()
-        for line in snippet.text.replace("\\\n", " ").splitlines():
+        for line in lines:
             for command in line.split(" #")[0].split(";"):
                 self._run_command(shlex.split(command, comments=True), printed)
         assert self._code == 0 or "echo $?" in snippet.text, f"exit code {self._code}: {printed.getvalue()}"
         return printed.getvalue()
 
     def _run_python(self, snippet):
-        code = compile("\n" * (snippet.line - 1) + snippet.text, str(self.path), "exec")
+        text = snippet.text.replace(ADDRESS, self._address)
+        code = compile("\n" * (snippet.line - 1) + text, str(self.path), "exec")
         printed = io.StringIO()
         if not snippet.needs:
             with contextlib.redirect_stdout(printed):
@@ -105,6 +133,12 @@ class Page:
         match words:
             case []:
                 pass
+            case ["maskjet", "serve", *options]:
+                check_command(words[1:])
+                printed.write(self._start_service(options))
+            case ["curl", *arguments]:
+                check_request(arguments)
+                printed.write(self._ask_service(arguments))
             case ["maskjet", *arguments]:
                 check_command(arguments)
                 with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
@@ -121,6 +155,37 @@ class Page:
                 assert what == "." or what[1:].strip("[]") in extras, what
             case _:
                 raise AssertionError(f"{' '.join(words)!r} can't be run here")
+
+    def _start_service(self, options):
+        """Start the service in place of the one before; returns what it says when it is ready."""
+        self.close()
+        command = [sys.executable, "-m", "maskjet", "serve", *options, "--port", "0", "--device", "cpu"]
+        own = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}  # which decide on rounding
+        self._service = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=own)
+        said = self._service.stderr.readline()
+        self._address = said.strip().rpartition("http://")[2]
+        assert self._address, said + self._service.stderr.read()
+        return said
+
+    def _ask_service(self, arguments):
+        words = [os.path.expandvars(word).replace(ADDRESS, self._address) for word in arguments]
+        done = subprocess.run(["curl", *words], capture_output=True, text=True, timeout=60)
+        self._code = done.returncode
+        return done.stdout + done.stderr + "\n"
+
+
+def check_request(arguments):
+    """Whether the service has the path that a command of curl asks for."""
+    (url,) = (urlsplit(word) for word in arguments if re.match(r"\w+://", word))
+    scope = {"type": "http", "method": "GET", "path": url.path, "root_path": "", "headers": []}
+    assert any(route.matches(scope)[0] is not Match.NONE for route in find_routes()), url.path
+
+
+@functools.cache
+def find_routes():
+    """The service's routes."""
+    with maskjet.load("demo", device="cpu") as model:
+        return create_app({"demo": model}).routes
 
 
 def check_command(arguments):

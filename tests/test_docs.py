@@ -7,6 +7,8 @@ import re
 import shutil
 import subprocess
 import sys
+import typing
+from contextlib import closing
 
 import pytest
 import torch
@@ -19,13 +21,17 @@ from maskjet.cli.app import app
 from maskjet.cli.commands import examples_of
 from maskjet.config import EngineConfig
 from maskjet.networks.rfdetr import RFDETR
+from maskjet.serve import create_app
+from maskjet.serve.guard import COOKIE
+from maskjet.serve.settings import NAMES, Settings
 from maskjet.spec import SPECS
-from tests.snippets import ROOT, Page, check_command, compare, find_snippets
+from tests.snippets import ADDRESS, ROOT, Page, check_command, check_request, compare, find_snippets
 from tools import site_pages
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-SLOW = {"performance.md"}
-"""Pages that take more than ten seconds: this one measures for as long."""
+SERVING = (ROOT / "docs" / "serving.md").read_text()
+SLOW = {"performance.md", "serving.md"}
+"""Pages that take more than ten seconds: one measures for as long, one starts services."""
 
 
 def write_video(path):
@@ -114,15 +120,15 @@ def test_the_snippets_of_a_page_run(path, undone, drawn, tmp_path, capsys):
         if any(name in snippet.text for snippet in snippets):
             source = drawn(name)
             (shutil.copytree if source.is_dir() else shutil.copy)(source, tmp_path / name)
-    page = Page(path, capsys, undone.setenv)
-    for snippet in snippets:
-        try:
-            printed = page.run(snippet)
-            if snippet.shown is not None and not snippet.needs:
-                compare(snippet.shown, printed, is_measured=snippet.is_measured)
-        except Exception as error:
-            error.add_note(f"in the snippet at {path}:{snippet.line}")
-            raise
+    with closing(Page(path, capsys, undone.setenv)) as page:
+        for snippet in snippets:
+            try:
+                printed = page.run(snippet)
+                if snippet.shown is not None and not snippet.needs:
+                    compare(snippet.shown, printed, is_measured=snippet.is_measured)
+            except Exception as error:
+                error.add_note(f"in the snippet at {path}:{snippet.line}")
+                raise
 
 
 @pytest.mark.parametrize(
@@ -150,6 +156,13 @@ def test_what_may_not_differ_fails(shown, printed):
 def test_commands_that_are_not_there_fail(line):
     with pytest.raises(Exception, match=r"no command|No such option|Missing parameter"):
         check_command(line.split())
+
+
+@pytest.mark.parametrize("path", ["/v1/predicts", "/pages/app.js"])
+def test_requests_that_the_service_does_not_know_fail(path):
+    check_request(["-X", "POST", f"http://{ADDRESS}/v1/predict?masks=none"])
+    with pytest.raises(AssertionError, match=path):
+        check_request(["-s", f"http://{ADDRESS}{path}"])
 
 
 def test_outputs_and_snippets_are_told_apart():
@@ -182,12 +195,52 @@ def test_every_setting_is_in_the_reference():
     ]
 
 
+def describe_setting(name):
+    """The row of a setting in the table of docs/serving.md."""
+    default, text = getattr(Settings, name), typing.get_type_hints(Settings, include_extras=True)[name].__metadata__[0]
+    if default in (None, (), False):
+        shown = ""
+    elif isinstance(default, int) and default >= 2**20:
+        shown = f"2^{default.bit_length() - 1}"
+        assert default == 2 ** (default.bit_length() - 1), name
+    else:
+        shown = f"{default:g}" if isinstance(default, float) else str(default)
+    return f"| `--{name.replace('_', '-')}` | {shown} | {text} |"
+
+
+def test_every_setting_of_the_service_is_on_its_page():
+    table = "\n".join(["| | Default | |", "|---|---|---|", *map(describe_setting, NAMES)])
+    assert f"\n{table}\n" in SERVING, f"the table of docs/serving.md must be\n{table}"
+
+
+def test_every_measurement_of_the_service_is_on_its_page():
+    with maskjet.load("demo", device="cpu") as model:
+        text = create_app({"demo": model}).state.service.metrics.text().decode()
+    names = set(re.findall(r"^# TYPE (\w+) ", text, re.MULTILINE))
+    rows = set(re.findall(r"^\| `(maskjet_\w+)` \|", SERVING, re.MULTILINE))
+    assert rows == {name for name in names if not name.endswith("_created")}
+    mentioned = set(re.findall(r"\bmaskjet_\w+", SERVING)) - {COOKIE}
+    assert {name.removesuffix("_bucket") for name in mentioned} == rows
+
+
+def test_every_problem_of_the_service_is_on_its_page():
+    rows = {
+        (status, name)
+        for status, names in re.findall(r"^\| (\d{3}) \| ([^|]+) \|", SERVING, re.MULTILINE)
+        for name in re.findall(r"`([\w-]+)`", names)
+    }
+    source = "".join(path.read_text() for path in (ROOT / "src" / "maskjet" / "serve").glob("*.py"))
+    raised = set(re.findall(r'ProblemError\(\s*(\d{3}),\s*"([\w-]+)"', source)) - {("499", "gone")}
+    assert rows == raised | {("404", "not-found"), ("405", "method-not-allowed")}  # of the framework
+
+
 @pytest.mark.parametrize(
     ("page", "before", "after"),
     [
         ("index.md", "[a](../benchmarks/video.md)", "[a](benchmarks/video.md)"),
         ("api/ops.md", "[a](../../benchmarks/video.md#b)", "[a](../benchmarks/video.md#b)"),
         ("index.md", "[a](../CHANGELOG.md)", "[a](changelog.md)"),
+        ("serving.md", "[a](../deploy/Dockerfile)", "[a](deploy/Dockerfile)"),
         ("benchmarks/demo_model.md", "![a](../docs/demo_model.jpg)", "![a](../demo_model.jpg)"),
         ("benchmarks/video.md", "[a](parity.md)", "[a](parity.md)"),
     ],

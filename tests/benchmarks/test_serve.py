@@ -10,6 +10,7 @@ from collections import Counter
 
 import pytest
 
+from benchmarks import serve
 from benchmarks.serve_load import Load, Outcome, Plan, parse_head, request_bytes
 from benchmarks.serve_report import agree, sum_up
 from benchmarks.serve_soak import BAD, trend
@@ -89,6 +90,8 @@ def server():
                 text = str(len(body)).encode()
                 writer.write(b"HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n%s" % (status, len(text), text))
         except asyncio.IncompleteReadError:
+            pass
+        finally:
             writer.close()
 
     listener = loop.run_until_complete(asyncio.start_server(talk, "127.0.0.1", 0))
@@ -198,3 +201,23 @@ def test_a_slow_server_is_measured_for_longer():
     assert len(outcome.latencies_ms) >= 8
     assert min(outcome.latencies_ms) > 190
     assert 10 < outcome.per_second < 21
+
+
+def test_an_interrupted_run_keeps_the_sizes_before(monkeypatch, tmp_path):
+    ceiling = dict.fromkeys(("stream_fps", "files_fps", "decode_ms", "predict_ms", "encode_ms"), 1.0)
+    ceiling |= {"stream_how": "1 source", "files_how": "1 source", "expected": [answer(FOUND)], "report": {}}
+    cost = sum_up([Outcome()], server="it", size_hw=SIZE_HW, clients=1, rate=None, expected=None, load=0.0)
+
+    def measure(_bench, size_hw, *_):
+        if size_hw != SIZE_HW:
+            raise KeyboardInterrupt
+        return [cost]
+
+    monkeypatch.setattr(serve, "draw_images", lambda *_: [])
+    monkeypatch.setattr(serve, "run_ceiling", lambda *_: ceiling)
+    monkeypatch.setattr(serve, "_start", lambda *_: ([], []))
+    monkeypatch.setattr(serve._Bench, "measure", measure)
+    with pytest.raises(KeyboardInterrupt):
+        serve.run(tmp_path / "found.json", sizes_hw=[SIZE_HW, (8, 8)])
+    (kept,) = json.loads((tmp_path / "found.json").read_text())["measurements"]
+    assert (kept["server"], kept["size_hw"]) == ("it", [*SIZE_HW])
