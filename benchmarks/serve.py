@@ -47,6 +47,7 @@ _LEAST_MATCHED = 0.9  # share of detections; rfdetr rounds otherwise
 _HALF = 0.5
 _CEILING_S = 2.0  # at least, for each of its measurements
 _FLOOR_S = 1.0
+_WARM_UP_S = 1.5  # GPUs capture graphs for batches of a size when they first come
 
 
 def run(
@@ -252,7 +253,14 @@ class _Bench:
                 if server.name == FLOOR and turn:
                     continue
                 span = _FLOOR_S if server.name == FLOOR else seconds
-                plan = server.plan(files, clients=clients, seconds=span, rate=rates[server.name], first=turn)
+                plan = server.plan(
+                    files,
+                    clients=clients,
+                    seconds=span,
+                    rate=rates[server.name],
+                    first=turn,
+                    warm_up_s=_WARM_UP_S if server.name != FLOOR else 0.3,
+                )
                 outcomes[server.name].append(run_load(plan, self._processes))
                 self._on_progress()
         return [
