@@ -19,6 +19,9 @@ from maskjet.serve.dispatcher import Image
 from maskjet.serve.service import Service, Share
 
 
+_UNNAMED = (b"", b"application/octet-stream", b"application/x-www-form-urlencoded")  # the last is curl's own
+
+
 @dataclass(frozen=True)
 class Part:
     """One image of a request, encoded."""
@@ -61,7 +64,7 @@ def split(content_type: str, body: bytes, most: int) -> list[Part]:
     kind, options = parse_options_header(content_type)
     if kind == b"multipart/form-data":
         parts = _split_form(options.get(b"boundary", b""), body, most)
-    elif kind in (b"", b"application/octet-stream") or kind.startswith(b"image/"):
+    elif kind in _UNNAMED or kind.startswith(b"image/"):
         parts = [Part("", body)]
     else:
         raise problems.ProblemError(
