@@ -82,7 +82,7 @@ def test_devices_have_the_names_of_device(text, names, gpus):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", r"devices must be all, or names of cpu, cuda or cuda:N with commas between them, got ''\."),
+        ("", r"devices must be all, or cpu, cuda or cuda:N with commas between them, got ''\."),
         ("auto", r"devices must be .*, got 'auto'\."),
         ("cuda:0,", r"devices must be .*, got '' in 'cuda:0,'\."),
         ("cpu,all", r"devices must be .*, got 'all' in 'cpu,all'\."),
@@ -99,7 +99,9 @@ def test_what_is_no_device_is_refused(text, message, gpus):
 
 def test_devices_that_are_not_here_are_refused(gpus):
     gpus(2)
-    with pytest.raises(UnsupportedError, match=r"devices must be .* that are here, got 'cuda:2': PyTorch sees 2 GPUs"):
+    with pytest.raises(
+        UnsupportedError, match=r"devices must be on this machine, 'cuda:2' is not: PyTorch sees 2 GPUs\."
+    ):
         choose("cuda:0,cuda:2", EngineConfig())
     gpus(0)
     with pytest.raises(UnsupportedError, match=r"devices='all' needs a GPU, PyTorch sees none; use devices='cpu'\."):

@@ -508,7 +508,7 @@ def listening(pid):
             ("--devices", "cpu", "--device", "cpu"),
             r"--devices must be given without --device cpu, got 'cpu' with it\.",
         ),
-        (("--devices", "gpu"), r"--devices must be all, or names of cpu, .*, got 'gpu'\."),
+        (("--devices", "gpu"), r"--devices must be all, or cpu, .*, got 'gpu'\."),
         (("--devices", "cpu", "--host", "0.0.0.0"), r"(--)?token must be given to listen on '0.0.0.0', .*"),
         (("--devices", "cpu", "--precision", "fp16"), r"--precision fp16 needs a GPU; .*"),
     ],

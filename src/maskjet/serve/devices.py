@@ -13,7 +13,6 @@ from maskjet.errors import InputError, UnsupportedError
 ALL = "all"
 """Stands for every GPU."""
 _VISIBLE, _THREADS = "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"
-_EXPECTED = "devices must be all, or names of cpu, cuda or cuda:N with commas between them"
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,8 @@ def choose(devices: str, config: EngineConfig) -> list[Place]:
     names = [name.strip() for name in devices.split(",")] if devices != ALL else []
     for name in names:
         if not re.fullmatch(r"cpu|cuda(:\d{1,4})?", name):
-            raise InputError(f"{_EXPECTED}, got {name!r}{f' in {devices!r}' if len(names) > 1 else ''}.")
+            given = f"{name!r} in {devices!r}" if len(names) > 1 else repr(name)
+            raise InputError(f"devices must be all, or cpu, cuda or cuda:N with commas between them, got {given}.")
     count = _count_gpus() if set(names) != {"cpu"} else 0
     if devices == ALL:
         if not count:
@@ -62,7 +62,7 @@ def choose(devices: str, config: EngineConfig) -> list[Place]:
         if name == "cpu":
             config.check_cpu()
         elif int(name.removeprefix("cuda:")) >= count:
-            raise UnsupportedError(f"{_EXPECTED} that are here, got {name!r}: PyTorch sees {count} GPUs.")
+            raise UnsupportedError(f"devices must be on this machine, {name!r} is not: PyTorch sees {count} GPUs.")
     return place(names, os.environ, cores=len(os.sched_getaffinity(0)))
 
 

@@ -11,17 +11,25 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+import logging
 import os
+import signal
 import socket
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+if TYPE_CHECKING:
+    from maskjet.serve.devices import Place
 
 _MESSAGE_BYTES = 2**16
 _NO_ROOM = frozenset({errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM, errno.ETOOMANYREFS})
 _RETRY_S = 0.05
+_MOST_UNTAKEN = 64  # connections on their way to one process
+_log = logging.getLogger("maskjet.serve")
 
 
 @dataclass(frozen=True)
@@ -118,8 +126,8 @@ class Channel:
                 )
             except BlockingIOError:
                 return
-            except ConnectionError:
-                data, descriptors = b"", []
+            except ConnectionResetError:  # told once if the other end closed with messages unread; its own are here
+                continue
             if not data:
                 asyncio.get_running_loop().remove_reader(self._end)
                 return
@@ -137,3 +145,88 @@ class Channel:
                 passed.close()
         self._waiting.clear()
         self._end.close()
+
+
+class Taker:
+    """A process that serves, as the one that listens sees it.
+
+    Attributes:
+        open: Connections of clients that it has or will have.
+        is_serving: Whether it takes connections.
+        is_ready: Whether its models have answered frames.
+        failure: Kind and text of what it could not go on with.
+    """
+
+    def __init__(self, place: Place, process: asyncio.subprocess.Process, channel: Channel) -> None:
+        self.place, self.process, self.channel = place, process, channel
+        self.open = 0
+        self.is_serving = self.is_ready = False
+        self.failure: tuple[str, str] | None = None
+        self.handed_at = 0.0
+        self._patience: asyncio.TimerHandle | None = None
+        self._untaken: deque[tuple[socket.socket, bool, float]] = deque()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it may be handed a connection now."""
+        return len(self._untaken) < _MOST_UNTAKEN
+
+    def waits_s(self, now: float) -> float:
+        """Seconds that the oldest connection has waited to be taken."""
+        return now - self._untaken[0][2] if self._untaken else 0.0
+
+    def hand(self, connection: socket.socket, *, is_client: bool) -> None:
+        """Hand a connection on; it is kept until a copy of it has been taken.
+
+        Raises:
+            OSError: There is no descriptor for the copy.
+        """
+        copy = connection.dup()
+        self.handed_at = time.monotonic()
+        self._untaken.append((connection, is_client, self.handed_at))
+        self.open += is_client
+        self.channel.send("take", "client" if is_client else "sibling", passed=copy)
+
+    def taken(self) -> None:
+        """Let go of the oldest connection that was handed on."""
+        self._untaken.popleft()[0].close()
+
+    def close(self) -> list[socket.socket]:
+        """End what is left of a process that has ended; returns the clients' connections that it had not taken."""
+        if self._patience is not None:
+            self._patience.cancel()
+        self.channel.read()  # what it said last
+        self.channel.close()
+        clients = []
+        for connection, is_client, _ in self._untaken:
+            if is_client:
+                clients.append(connection)
+            else:
+                connection.close()
+        return clients
+
+    def kill(self) -> None:
+        """End it at once."""
+        with suppress(ProcessLookupError):
+            self.process.kill()
+
+    def dismiss(self, patience_s: float) -> None:
+        """Let it answer what is under way, and end within a bounded time; nothing is handed on to it any more."""
+        self.is_serving = False
+        self.channel.send("drain")
+        self.channel.send("last")
+        if self._patience is None:
+            self._patience = asyncio.get_running_loop().call_later(patience_s, self._give_up)
+
+    def _give_up(self) -> None:
+        _log.warning("%s has not ended in time and is ended", self.place)
+        self.kill()
+
+    @property
+    def end(self) -> str:
+        """How it ended."""
+        if self.failure is not None:
+            return f"failed: {self.failure[1]}"
+        code = self.process.returncode or 0
+        names = {each.value: each.name for each in signal.Signals}
+        return f"ended with exit code {code}" if code >= 0 else f"was ended by {names.get(-code, f'signal {-code}')}"

@@ -14,9 +14,8 @@ import socket
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -27,15 +26,14 @@ import maskjet
 from maskjet import errors
 from maskjet.config import EngineConfig
 from maskjet.errors import MaskjetError, UnsupportedError, explain
-from maskjet.serve import server
+from maskjet.serve import problems, server
 from maskjet.serve.devices import Place
-from maskjet.serve.handover import Channel, Job
+from maskjet.serve.handover import Channel, Job, Taker
 from maskjet.serve.settings import Settings
 from maskjet.serve.standin import StandIn
 
 _BACKLOG = 2048  # uvicorn's
 _AT_ONCE = 64  # connections that are accepted before messages are read
-_UNTAKEN = 64  # connections on their way to one process
 _LATE_S = 1.0  # after which a process that takes none gets new ones only if all are late
 _HUNG_S = 30.0  # after which it is ended
 _REST_S = 0.05  # while no process has room, or no descriptor is left
@@ -92,85 +90,6 @@ def serve(
         asyncio.run(service.run())
 
 
-class _Process:
-    """One process that serves, seen from the one that listens.
-
-    Attributes:
-        open: Connections of clients that it has or will have.
-        is_serving: Whether it takes connections.
-        is_ready: Whether its models have answered frames.
-        failure: Kind and text of what it could not go on with.
-    """
-
-    def __init__(self, place: Place, process: asyncio.subprocess.Process, channel: Channel) -> None:
-        self.place, self.process, self.channel = place, process, channel
-        self.open = 0
-        self.is_serving = self.is_ready = False
-        self.failure: tuple[str, str] | None = None
-        self.handed_at = 0.0
-        self._patience: asyncio.TimerHandle | None = None
-        self._untaken: deque[tuple[socket.socket, bool, float]] = deque()
-
-    @property
-    def has_room(self) -> bool:
-        """Whether it may be handed a connection now."""
-        return len(self._untaken) < _UNTAKEN
-
-    def waits_s(self, now: float) -> float:
-        """Seconds that the oldest connection has waited to be taken."""
-        return now - self._untaken[0][2] if self._untaken else 0.0
-
-    def hand(self, connection: socket.socket, *, is_client: bool) -> None:
-        """Hand a connection on; a copy is kept until it has been taken."""
-        self.handed_at = time.monotonic()
-        self._untaken.append((connection, is_client, self.handed_at))
-        self.open += is_client
-        self.channel.send("take", "client" if is_client else "sibling", passed=connection.dup())
-
-    def taken(self) -> None:
-        """Let go of the oldest connection that was handed on."""
-        self._untaken.popleft()[0].close()
-
-    def close(self) -> list[socket.socket]:
-        """End what is left of a process that has ended; returns the clients' connections that it had not taken."""
-        if self._patience is not None:
-            self._patience.cancel()
-        self.channel.read()  # what it said last
-        self.channel.close()
-        clients = []
-        for connection, is_client, _ in self._untaken:
-            if is_client:
-                clients.append(connection)
-            else:
-                connection.close()
-        return clients
-
-    def kill(self) -> None:
-        """End it at once."""
-        with suppress(ProcessLookupError):
-            self.process.kill()
-
-    def dismiss(self, patience_s: float) -> None:
-        """Let it answer what is under way, and end within a bounded time; nothing is handed on to it any more."""
-        self.is_serving = False
-        self.channel.send("drain")
-        self.channel.send("last")
-        if self._patience is None:
-            self._patience = asyncio.get_running_loop().call_later(patience_s, self._give_up)
-
-    def _give_up(self) -> None:
-        _log.warning("%s has not ended in time and is ended", self.place)
-        self.kill()
-
-    @property
-    def end(self) -> str:
-        """How it ended."""
-        if self.failure is not None:
-            return f"failed: {self.failure[1]}"
-        code = self.process.returncode or 0
-        return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-
-
 class _Service:
     """All processes of a service."""
 
@@ -185,7 +104,7 @@ class _Service:
     ) -> None:
         self._places, self._job, self._listener, self._settings = places, job, listener, settings
         self._announce, self._patience_s = announce, settings.drain_s + _END_S
-        self._processes: dict[int, _Process] = {}
+        self._processes: dict[int, Taker] = {}
         self._is_whole = False
         self._is_ending = False
         self._ending: asyncio.Task[None] | None = None
@@ -217,7 +136,11 @@ class _Service:
         """Run a process, and start it again as often as it ends, until the service does."""
         starts = 0
         while not self._is_ending:
-            process = await self._start(place, starts)
+            try:
+                process = await self._start(place, starts)
+            except OSError as error:
+                self._fail(UnsupportedError(f"The service has ended: {place} can't be started: {explain(error)}."))
+                return
             await process.process.wait()
             left = process.close()
             del self._processes[place.number]
@@ -225,29 +148,28 @@ class _Service:
                 starts += 1
                 _log.warning("%s is started again: it %s", place, process.end)
             elif not self._is_ending:
-                self._error = _error_of(process)
-                self._begin_end()
+                self._fail(_error_of(process))
             for connection in left:
                 self._place(connection)
 
-    async def _start(self, place: Place, starts: int) -> _Process:
+    async def _start(self, place: Place, starts: int) -> Taker:
         mine, its = Channel.pair()
         command, environment = _command(its.fileno()), {**os.environ, **place.variables}
-        with its, self._job(place, starts, self._is_whole).to_file() as job:
-            try:
+        with ExitStack() as failed:
+            failed.enter_context(mine)
+            with its, self._job(place, starts, self._is_whole).to_file() as job:
                 process = await asyncio.create_subprocess_exec(
                     *command, stdin=job, pass_fds=[its.fileno()], env=environment
                 )
-            except OSError as error:
-                raise UnsupportedError(f"The service has ended: {place} can't be started: {explain(error)}.") from error
-        started = _Process(place, process, Channel(mine))
+            failed.pop_all()
+        started = Taker(place, process, Channel(mine))
         self._processes[place.number] = started
         started.channel.start(partial(self._receive, started))
         if self._is_ending:  # since a moment ago
             started.kill()
         return started
 
-    def _receive(self, process: _Process, message: list[Any], connection: socket.socket | None) -> None:
+    def _receive(self, process: Taker, message: list[Any], connection: socket.socket | None) -> None:
         match message:
             case ["taken"]:
                 process.taken()
@@ -262,11 +184,16 @@ class _Service:
                 process.failure = kind, text
                 process.dismiss(self._patience_s)
             case ["reach", number] if connection is not None:
-                other = self._processes.get(number)
-                if other is None or not (other.is_serving and other.has_room):
-                    connection.close()
-                else:
-                    other.hand(connection, is_client=False)
+                self._reach(number, connection)
+
+    def _reach(self, number: int, connection: socket.socket) -> None:
+        """Hand a connection from one process to another; it is closed if that one can't take it."""
+        other = self._processes.get(number)
+        if other is not None and other.is_serving and other.has_room:
+            with suppress(OSError):
+                other.hand(connection, is_client=False)
+                return
+        connection.close()
 
     def _check_whole(self) -> None:
         """Tell once that all processes are ready."""
@@ -316,7 +243,7 @@ class _Service:
         if self._listener.fileno() != -1:
             asyncio.get_running_loop().add_reader(self._listener, self._accept)
 
-    def _takers(self) -> list[_Process]:
+    def _takers(self) -> list[Taker]:
         """The processes that may have new connections: those that are ready, else those that answer at all."""
         serving = [process for process in self._processes.values() if process.is_serving]
         return [process for process in serving if process.is_ready] or serving
@@ -325,9 +252,7 @@ class _Service:
         """Hand a client's connection on."""
         taken = sum(process.open for process in self._processes.values()) + self._standin.open
         if taken >= self._settings.connections + server.SPARE:
-            with connection, suppress(OSError):
-                connection.setblocking(False)
-                connection.send(server.refusal(server.too_many(self._settings)))
+            _refuse(connection, server.too_many(self._settings))
             return
         takers = self._takers()
         if not takers:
@@ -335,7 +260,10 @@ class _Service:
             return
         now = time.monotonic()
         best = min(takers, key=lambda each: (each.waits_s(now) > _LATE_S, each.open, each.handed_at))
-        best.hand(connection, is_client=True)
+        try:
+            best.hand(connection, is_client=True)
+        except OSError:
+            _refuse(connection, problems.unavailable("The service has no descriptors left; try again later."))
 
     # The end.
 
@@ -362,6 +290,11 @@ class _Service:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
+    def _fail(self, error: MaskjetError) -> None:
+        """End the service with an error."""
+        self._error = self._error or error
+        self._begin_end()
+
     def _begin_end(self) -> None:
         self._is_ending = True
         if self._ending is None:
@@ -386,6 +319,13 @@ class _Service:
             self._listener.close()
 
 
+def _refuse(connection: socket.socket, problem: problems.ProblemError) -> None:
+    """Answer without a request, and close the connection."""
+    with connection, suppress(OSError):
+        connection.setblocking(False)
+        connection.send(server.refusal(problem))
+
+
 def _command(descriptor: int) -> list[str]:
     """The program of a process; modules in the current folder are not taken for libraries, unless maskjet is there."""
     folder = Path(maskjet.__file__).parent.parent
@@ -393,7 +333,7 @@ def _command(descriptor: int) -> list[str]:
     return [sys.executable, *safe, "-m", "maskjet.serve.worker", str(descriptor)]
 
 
-def _error_of(process: _Process) -> MaskjetError:
+def _error_of(process: Taker) -> MaskjetError:
     """The error of a process that ended before it was ready."""
     if process.failure is not None and process.failure[0] in _KINDS:
         return _KINDS[process.failure[0]](process.failure[1])
