@@ -247,7 +247,6 @@ def test_measurements_are_those_of_all_processes(service, street):
             text = connection.ask("/metrics")[1]
             after = counts(text, "maskjet_requests_total", route="/v1/predict")
             assert (after["0"] - before["0"], after["1"] - before["1"]) == (1, 2)
-            assert counts(text, "maskjet_process_restarts_total") == {"0": 0, "1": 0}
             assert counts(text, "maskjet_ready") == {"0": 1, "1": 1}
             samples = [each for family in text_string_to_metric_families(text.decode()) for each in family.samples]
             assert {each.labels.get("process") for each in samples} == {"0", "1"}
@@ -339,10 +338,35 @@ def test_descriptors_are_given_back(service):
         assert collections.Counter(connection.number() for connection in connections) == {0: 4, 1: 4}
 
 
-def test_processes_that_hang_or_fail_are_replaced_and_the_end_answers_everything(tmp_path, video, street):
+def test_a_process_that_is_killed_is_replaced(service, street):
     data = encoded(street)
-    options = ("--source", f"door={video}", "--queue", "100")
-    with started(tmp_path, *options, patch=BREAKS) as service:
+    with both(service) as (first, second):
+        before = counts(first.ask("/metrics")[1], "maskjet_process_restarts_total")
+        kept, killed = service.pids()
+        os.kill(killed, signal.SIGSTOP)
+        with contextlib.ExitStack() as stack:
+            connections = [stack.enter_context(service.connect()) for _ in range(6)]
+            for connection in connections:  # half of them wait for the one that is stopped
+                connection.request("POST", "/v1/predict", data, BEARER)
+            time.sleep(0.2)
+            os.kill(killed, signal.SIGKILL)
+            assert [connection.getresponse().status for connection in connections] == [200] * 6
+        with pytest.raises(ConnectionError):
+            second.ask("/health/live")
+        assert first.ask("/health/ready") == (200, b"ready")
+        until(lambda: "process 1 on cpu is started again: it was ended by SIGKILL\n" in service.log)
+        until(lambda: all(status["ready"] for status in first.json("/v1/status")["processes"]), 60)
+        after = counts(first.ask("/metrics")[1], "maskjet_process_restarts_total")
+        assert (after["0"], after["1"]) == (before["0"], before["1"] + 1)
+        assert service.pids()[0] == kept
+    with both(service) as (_, second):
+        assert second.ask("/v1/predict", "POST", data)[0] == 200
+
+
+@pytest.mark.slow
+def test_processes_that_hang_or_fail_are_replaced(tmp_path, video, street):
+    data = encoded(street)
+    with started(tmp_path, "--source", f"door={video}", patch=BREAKS) as service:
         service.wait_until_ready()
         hung, kept = service.pids()
         os.kill(hung, signal.SIGSTOP)
@@ -374,10 +398,11 @@ def test_processes_that_hang_or_fail_are_replaced_and_the_end_answers_everything
             assert pair[0].ask("/health/live") == (200, b"live")
         until(lambda: all(status["ready"] for status in service.statuses()) and kept not in service.pids(), 60)
         assert "process 1 on cpu is started again: it failed: The device failed.\n" in service.log
-        end_under_load(service, data)
 
 
-def end_under_load(service, data):
+def test_a_signal_under_load_answers_everything_and_exits_with_0(tmp_path, street):
+    data = encoded(street)
+
     def ask():
         """When the request had been sent, and its status; None if there was nobody to take it."""
         sent = math.inf
@@ -389,8 +414,9 @@ def end_under_load(service, data):
             except OSError:
                 return sent, None
 
-    pids = service.pids()
-    with concurrent.futures.ThreadPoolExecutor(12) as pool:
+    with started(tmp_path, "--queue", "100") as service, concurrent.futures.ThreadPoolExecutor(12) as pool:
+        service.wait_until_ready()
+        pids = service.pids()
         clients = [pool.submit(ask) for _ in range(60)]
         time.sleep(0.5)
         signalled = time.monotonic()
@@ -398,13 +424,14 @@ def end_under_load(service, data):
             os.kill(pid, signal.SIGINT)
         outcomes = [client.result() for client in clients]
         assert service.process.wait(30) == 0, service.log
+        assert not any(map(is_running, pids))
+        assert "Traceback" not in service.log
     before = [status for sent, status in outcomes if sent < signalled]
     assert before.count(200) == len(before) > 0, outcomes
     assert {status for _, status in outcomes} <= {200, 503, None}, outcomes
-    assert not any(map(is_running, pids))
-    assert "Traceback" not in service.log
 
 
+@pytest.mark.slow
 def test_a_process_that_never_gets_ready_again_ends_the_service(tmp_path, street):
     with started(tmp_path, patch=FAILS) as service:
         service.wait_until_ready()
