@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -41,7 +42,7 @@ def from_file(cls, file):
     if job.number == 1 and job.starts == 1:
         def fail(*_):
             raise RuntimeError("CUDA error: out of luck")
-        dispatcher.Dispatcher._warm_up = fail
+        dispatcher.Dispatcher._answer_black = fail
     return job
 
 Job.from_file = classmethod(from_file)
@@ -303,6 +304,7 @@ def test_the_token_is_asked_for_before_a_request_is_passed_on(service):
 
 
 def test_connections_are_limited_for_all_processes_together(service):
+    settle(service, 0)
     with contextlib.ExitStack() as stack:
         held = [stack.enter_context(service.connect()) for _ in range(16 + 16)]
         for connection in held:
@@ -334,6 +336,48 @@ def test_descriptors_are_given_back(service):
     until(lambda: all(now <= then for now, then in zip(map(descriptors, pids), before, strict=True)))
     settle(service, 0)
     with contextlib.ExitStack() as stack:  # each has been counted once
+        connections = [stack.enter_context(service.connect()) for _ in range(8)]
+        assert collections.Counter(connection.number() for connection in connections) == {0: 4, 1: 4}
+
+
+@contextlib.contextmanager
+def free_descriptors(pid, count):
+    """Let a process open this many descriptors more."""
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    taken = {int(path.name) for path in Path(f"/proc/{pid}/fd").iterdir()}
+    limit = next(limit for limit in range(2**16) if limit - len({each for each in taken if each < limit}) > count) - 1
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, before[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+
+
+def test_a_lack_of_descriptors_passes(service):
+    pids = service.pids()
+    settle(service, 0)
+    with service.connect() as waiting, service.connect() as refused:
+        with free_descriptors(service.process.pid, 0):
+            waiting.request("GET", "/health/live")
+            time.sleep(0.3)
+        assert waiting.getresponse().status == 200
+        with free_descriptors(service.process.pid, 1):
+            refused.connect()
+            answer = http.client.HTTPResponse(refused.sock)
+            answer.begin()
+            assert answer.status == 503
+            assert b"no descriptors left" in answer.read()
+    settle(service, 0)
+    with contextlib.ExitStack() as limited, contextlib.ExitStack() as connected:
+        for pid in pids:
+            limited.enter_context(free_descriptors(pid, 0))
+        for _ in range(4):  # they get lost
+            connection = connected.enter_context(service.connect())
+            connection.connect()
+            with contextlib.suppress(ConnectionResetError):
+                assert connection.sock.recv(1) == b""
+    settle(service, 0)
+    with contextlib.ExitStack() as stack:
         connections = [stack.enter_context(service.connect()) for _ in range(8)]
         assert collections.Counter(connection.number() for connection in connections) == {0: 4, 1: 4}
 
@@ -417,7 +461,7 @@ def test_a_signal_under_load_answers_everything_and_exits_with_0(tmp_path, stree
     with started(tmp_path, "--queue", "100") as service, concurrent.futures.ThreadPoolExecutor(12) as pool:
         service.wait_until_ready()
         pids = service.pids()
-        clients = [pool.submit(ask) for _ in range(60)]
+        clients = [pool.submit(ask) for _ in range(40)]
         time.sleep(0.5)
         signalled = time.monotonic()
         for pid in (*pids, service.process.pid):  # as Ctrl-C in a terminal
@@ -547,19 +591,31 @@ def test_mistakes_are_one_line(options, message, capsys, monkeypatch):
     assert re.fullmatch(f"maskjet: {message}\n", err), err
 
 
-def gpu_processes():
-    """The numbers of the processes that use each GPU, by its UUID."""
+def visible(pid):
+    """What a process was started with as CUDA_VISIBLE_DEVICES."""
+    variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    (value,) = [each.partition(b"=")[2].decode() for each in variables if each.startswith(b"CUDA_VISIBLE_DEVICES=")]
+    return value
+
+
+def uses_cuda(pid):
+    """Whether a process has opened what CUDA's contexts need, and NVML does not."""
+    return any(str(path.readlink()) == "/dev/nvidia-uvm" for path in Path(f"/proc/{pid}/fd").iterdir())
+
+
+def gpus_by_process():
+    """The UUIDs of the GPUs that processes use, where the driver knows their numbers of this namespace."""
     query = ["nvidia-smi", "--query-compute-apps=pid,gpu_uuid", "--format=csv,noheader"]
-    lines = subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()
     found = collections.defaultdict(set)
-    for line in lines:
+    for line in subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines():
         pid, uuid = line.split(", ")
-        found[uuid].add(int(pid))
+        found[int(pid)].add(uuid)
     return found
 
 
 @pytest.mark.gpu
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_two_processes_leave_each_others_gpu_alone(tmp_path, street):
     if torch.cuda.device_count() < 2:
         pytest.skip("needs two GPUs")
@@ -568,17 +624,22 @@ def test_two_processes_leave_each_others_gpu_alone(tmp_path, street):
         with both(service) as pair:
             for connection in pair:
                 assert connection.ask("/v1/predict", "POST", encoded(street))[0] == 200
-        statuses, used = service.statuses(), gpu_processes()
+        statuses = service.statuses()
         assert [each["device"] for each in statuses] == ["cuda:0", "cuda:1"]
         pids = [each["pid"] for each in statuses]
-        own = [{uuid for uuid, here in used.items() if pid in here} for pid in pids]
-        assert [len(each) for each in own] == [1, 1], used
-        assert own[0] != own[1]
-        assert not any(service.process.pid in here for here in used.values())
+        assert len(set(map(visible, pids))) == 2
+        assert not any("," in visible(pid) for pid in pids)
+        assert [uses_cuda(pid) for pid in (*pids, service.process.pid)] == [True, True, False]
+        used = gpus_by_process()
+        assert service.process.pid not in used
+        if pids[0] in used:  # not in a container
+            assert [len(used[pid]) for pid in pids] == [1, 1]
+            assert used[pids[0]] != used[pids[1]]
 
 
 @pytest.mark.gpu
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_all_gpus_serve(tmp_path, street):
     with started(tmp_path, devices="all") as service:
         service.wait_until_ready(600)
@@ -590,5 +651,6 @@ def test_all_gpus_serve(tmp_path, street):
             assert len(found["detections"]) > 0
             status = connection.json("/v1/status")
             assert status["models"]["demo"]["device"].startswith("cuda:0")
+            assert not uses_cuda(service.process.pid)
             assert ("processes" in status) == (count > 1)
             assert (b"process=" in connection.ask("/metrics")[1]) == (count > 1)
