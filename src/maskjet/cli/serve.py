@@ -106,14 +106,14 @@ def serve(
         return
     if ctx.params["device"] is not None:
         raise InputError(f"devices must be given without device={ctx.params['device']!r}, got {devices!r} with it.")
-    from maskjet.serve import devices as places
     from maskjet.serve import processes
+    from maskjet.serve.devices import choose
 
-    chosen_places = places.choose(devices, config)
-    names, where = ", ".join(chosen), ", ".join(place.device for place in chosen_places)
+    places = choose(devices, config)
+    names, where = ", ".join(chosen), ", ".join(place.device for place in places)
     processes.serve(
         chosen,
-        chosen_places,
+        places,
         config,
         settings,
         weights=weights,

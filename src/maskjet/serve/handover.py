@@ -3,7 +3,8 @@
 A message is a list of texts and numbers. The process that listens sends ("take", "client") with a connection of a
 client and ("take", "sibling") with one of another process; ("whole",) once all processes are ready; ("drain",) to end,
 and ("last",) behind the last connection. It receives ("serving",), ("ready",), ("taken",) and ("closed",) for each
-connection, ("reach", number) with a connection for another process, and ("failed", kind, text).
+connection, ("reach", number) with a connection for another process, and ("failed", kind, text). `Taker` is its view of
+a process.
 """
 
 from __future__ import annotations
