@@ -97,6 +97,17 @@ class EngineConfig:
             name = "fp16" if device.type == "cuda" else "fp32"
         return name, getattr(torch, _DTYPES[name])
 
+    def check_cpu(self) -> None:
+        """Check that a CPU can run it.
+
+        Raises:
+            UnsupportedError: A choice needs a GPU.
+        """
+        if self.nvtx:
+            raise UnsupportedError("nvtx=True needs a GPU; leave it out on a CPU.")
+        if self.precision == "fp16":
+            raise UnsupportedError("precision='fp16' needs a GPU; on a CPU use precision='bf16' or 'fp32'.")
+
     def resolve_device(self) -> torch.device:
         """The device to run on, with its index.
 
@@ -116,10 +127,7 @@ class EngineConfig:
         if device.type not in ("cpu", "cuda"):
             raise InputError(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got {self.device!r}.")
         if device.type == "cpu":
-            if self.nvtx:
-                raise UnsupportedError("nvtx=True needs a GPU; leave it out on a CPU.")
-            if self.precision == "fp16":
-                raise UnsupportedError("precision='fp16' needs a GPU; on a CPU use precision='bf16' or 'fp32'.")
+            self.check_cpu()
             return torch.device("cpu")
         count = torch.cuda.device_count()
         if (device.index or 0) >= count:

@@ -40,14 +40,14 @@ def serving(models, **settings):
     app = create_app(models, settings)
     ready = threading.Event()
     servers = []
-    kept = server._Server.__init__
+    kept = server.Server.__init__
 
     def keep(self, *args, **kwargs):
         kept(self, *args, **kwargs)
         servers.append(self)
 
     with pytest.MonkeyPatch.context() as patch, server.listen(settings) as listener:
-        patch.setattr(server._Server, "__init__", keep)
+        patch.setattr(server.Server, "__init__", keep)
         address = Address(server.url_of(listener).removeprefix("http://"))
         thread = threading.Thread(target=server.run, args=(app, listener), kwargs={"announce": lambda _: ready.set()})
         thread.start()

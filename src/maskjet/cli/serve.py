@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from maskjet.cli.choosing import load_model
-from maskjet.cli.options import WeightsOption, print_result, with_config, with_options
+from maskjet.cli.options import ENGINE_PANEL, WeightsOption, print_result, with_config, with_options
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError
 from maskjet.serve import check_extra
@@ -27,6 +27,8 @@ maskjet serve
 maskjet serve --model demo --model cars=cars.pt --host 0.0.0.0
 # Watch a camera besides; its results and a preview are on the page.
 maskjet serve --source door=rtsp://camera.local/stream
+# Use every GPU, by a process for each.
+maskjet serve --devices all
 """
 _TOKEN = "MASKJET_TOKEN"
 
@@ -67,6 +69,7 @@ def _option(name: str) -> inspect.Parameter:
 @with_settings
 @with_config("device", "precision", "engine", "compile", "max_detections")
 def serve(
+    ctx: typer.Context,
     *,
     model: Annotated[
         list[str] | None,
@@ -77,6 +80,16 @@ def serve(
         ),
     ] = None,
     weights: WeightsOption = None,
+    devices: Annotated[
+        str | None,
+        typer.Option(
+            metavar="all|NAME,NAME,…",
+            help="Devices to serve on, a process for each: all for every GPU, or names as --device takes them, as "
+            "cuda:0,cuda:2. A process that ends is started again. Limits hold for each process, but --connections for "
+            "all together. In place of --device, and of MASKJET_DEVICE.",
+            rich_help_panel=ENGINE_PANEL,
+        ),
+    ] = None,
     config: EngineConfig,
     settings: Settings,
 ) -> None:
@@ -85,12 +98,34 @@ def serve(
     POST /v1/predict answers an image with what is found in it; /docs has more.
     """
     check_extra()
-    from maskjet import process
-    from maskjet.serve import create_app, server
-
     chosen = parse_models(model or ["demo"])
     if weights is not None and len(chosen) > 1:
         raise InputError("weights must go with one model, got several; give each as NAME=PATH.")
+    if devices is None:
+        _serve_alone(chosen, weights, config, settings)
+        return
+    if ctx.params["device"] is not None:
+        raise InputError(f"devices must be given without device={ctx.params['device']!r}, got {devices!r} with it.")
+    from maskjet.serve import processes
+    from maskjet.serve.devices import choose
+
+    places = choose(devices, config)
+    names, where = ", ".join(chosen), ", ".join(place.device for place in places)
+    processes.serve(
+        chosen,
+        places,
+        config,
+        settings,
+        weights=weights,
+        announce=lambda url: print_result(f"maskjet: serving {names} on {where} at {url}"),
+    )
+
+
+def _serve_alone(chosen: dict[str, str], weights: Path | None, config: EngineConfig, settings: Settings) -> None:
+    """Serve in this process."""
+    from maskjet import process
+    from maskjet.serve import create_app, server
+
     with ExitStack() as stack:
         listener = stack.enter_context(server.listen(settings))
         models = {name: stack.enter_context(load_model(what, weights, config)) for name, what in chosen.items()}

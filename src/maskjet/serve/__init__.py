@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Settings", "check_extra", "create_app"]
 
-_PACKAGES = ("fastapi", "uvicorn", "httptools", "orjson", "python_multipart", "prometheus_client", "websockets")
+_PACKAGES = (
+    *("fastapi", "uvicorn", "h11", "httptools", "orjson"),
+    *("python_multipart", "prometheus_client", "websockets"),
+)
 
 
 def check_extra() -> None:

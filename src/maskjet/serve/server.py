@@ -13,12 +13,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import uvicorn
 from fastapi import FastAPI
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from uvicorn.server import ServerState
 from websockets.frames import Frame
 
 from maskjet.errors import UnsupportedError, explain
@@ -29,11 +31,14 @@ from maskjet.serve.settings import Settings
 if TYPE_CHECKING:
     from maskjet.model import Model
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Signals that end a service."""
+SPARE = 16
+"""Connections for supervisors' probes, beyond the limit."""
+GRACE_S = 0.25
+"""Seconds after a signal in which connections are still taken."""
 _HEADER_BYTES = 2**16
-_SPARE = 16  # connections for supervisors' probes, beyond the limit
 _KEEP_ALIVE_S = 15
-_GRACE_S = 0.25
 _UNSENT_BYTES = 2**17  # more in the kernel, up to 4 MiB, would be old pictures for a slow viewer
 _FRAGMENTS = 4096  # of one WebSocket message
 
@@ -85,11 +90,25 @@ def run(app: FastAPI, listener: socket.socket, *, announce: Callable[[str], None
         UnsupportedError: A model failed on its first frames.
     """
     service: Service = app.state.service
-    settings = service.settings
-    config = uvicorn.Config(
+    with logging_on_stderr():
+        server = Server(configure(app, service.settings), service, announce=lambda: announce(url_of(listener)))
+        server.run(sockets=[listener])
+    if server.never_warm is not None:
+        raise UnsupportedError(f"The service has ended: {server.never_warm}")
+
+
+def configure(app: ASGIApp, settings: Settings, *bases: type) -> uvicorn.Config:
+    """Uvicorn's configuration for an application.
+
+    Args:
+        app: The application.
+        settings: Its limits.
+        bases: Further classes of the protocols of its connections, HTTP and WebSockets.
+    """
+    return uvicorn.Config(
         app,
-        http=type("Protocol", (_Protocol,), {"limits": settings}),
-        ws=type("WebSocket", (_WebSocket,), {"limits": settings}),
+        http=type("Protocol", (*bases, _Protocol), {"limits": settings}),
+        ws=type("WebSocket", (*bases, _WebSocket), {"limits": settings}),
         ws_max_size=settings.frame_bytes,
         ws_per_message_deflate=False,  # pictures are compressed already
         log_config=None,
@@ -100,19 +119,50 @@ def run(app: FastAPI, listener: socket.socket, *, announce: Callable[[str], None
         timeout_graceful_shutdown=max(1, round(settings.drain_s)),
         lifespan="on",
     )
-    with _logging():
-        server = _Server(config, service, announce=lambda: announce(url_of(listener)))
-        server.run(sockets=[listener])
-    if server.never_warm is not None:
-        raise UnsupportedError(f"The service has ended: {server.never_warm}")
+
+
+async def adopt(
+    connection: socket.socket,
+    config: uvicorn.Config,
+    server_state: ServerState,
+    *,
+    app_state: dict[str, Any] | None = None,
+) -> bool:
+    """Make a protocol around a connection that was accepted elsewhere, as uvicorn does for its own.
+
+    Args:
+        connection: The connection, which is given away.
+        config: Of `configure`, loaded.
+        server_state: State of the server, which has all its connections.
+        app_state: State of each request's scope.
+
+    Returns:
+        Whether it is open.
+    """
+    loop, protocol = asyncio.get_running_loop(), cast(Any, config.http_protocol_class)
+    connection.setblocking(False)
+    try:
+        await loop.connect_accepted_socket(
+            lambda: protocol(config=config, server_state=server_state, app_state=app_state or {}, _loop=loop),
+            connection,
+        )
+    except OSError:  # the client has gone
+        connection.close()
+        return False
+    return True
 
 
 @contextmanager
-def _logging() -> Iterator[None]:
-    """Log failures with their tracebacks on stderr; uvicorn's remarks on malformed requests are left out."""
-    logger, uvicorns = logging.getLogger("maskjet.serve"), logging.getLogger("uvicorn.error")
+def logging_on_stderr(name: str = "maskjet.serve", *, origin: str = "") -> Iterator[None]:
+    """Log failures with their tracebacks on stderr; uvicorn's remarks on malformed requests are left out.
+
+    Args:
+        name: The logger.
+        origin: Which process it is, for the beginning of each message.
+    """
+    logger, uvicorns = logging.getLogger(name), logging.getLogger("uvicorn.error")
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.setFormatter(logging.Formatter(f"%(asctime)s %(levelname)s {origin}%(message)s"))
     before = logger.propagate, uvicorns.level
     logger.propagate = False
     uvicorns.setLevel(logging.CRITICAL)
@@ -125,7 +175,7 @@ def _logging() -> Iterator[None]:
         uvicorns.setLevel(before[1])
 
 
-class _Server(uvicorn.Server):
+class Server(uvicorn.Server):
     """A server that drains on the first signal, and says when it is ready."""
 
     def __init__(self, config: uvicorn.Config, service: Service, *, announce: Callable[[], None]) -> None:
@@ -153,13 +203,17 @@ class _Server(uvicorn.Server):
         self._service.is_draining = True
         if self._announcing is not None:
             self._announcing.cancel()
-        await asyncio.sleep(_GRACE_S)
+        await self._last_connections()
         self._service.is_closed = True
         start = time.monotonic()
         await self._service.end_streams()
         left_s = self._service.settings.drain_s - (time.monotonic() - start)
         self.config.timeout_graceful_shutdown = max(1, round(left_s))
         await super().shutdown(sockets)
+
+    async def _last_connections(self) -> None:
+        """Wait for connections that were on their way when the signal came."""
+        await asyncio.sleep(GRACE_S)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -168,7 +222,7 @@ class _Server(uvicorn.Server):
         if threading.current_thread() is threading.main_thread():
             before = {
                 number: signal.signal(number, self._end)
-                for number in _SIGNALS
+                for number in SIGNALS
                 if signal.getsignal(number) is not signal.SIG_IGN
             }
         try:
@@ -229,9 +283,8 @@ class _Protocol(_CutsStalled, HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > self.limits.connections + _SPARE:
-            problem = problems.unavailable(f"The service has {self.limits.connections} connections already.")
-            self._refuse(problem)
+        if len(self.connections) > self.limits.connections + SPARE:
+            self._refuse(too_many(self.limits))
             return
         self._expect_headers()
 
@@ -276,15 +329,25 @@ class _Protocol(_CutsStalled, HttpToolsProtocol):
         self._stop_timer()
         if self.transport.is_closing():
             return
-        body = problem.body()
-        lines = (
-            f"HTTP/1.1 {problem.status} {problem.as_dict()['title']}",
-            f"Content-Type: {problems.MEDIA_TYPE}",
-            f"Content-Length: {len(body)}",
-            "Connection: close",
-        )
-        self.transport.write("\r\n".join((*lines, "", "")).encode() + body)
+        self.transport.write(refusal(problem))
         self.transport.close()
+
+
+def too_many(limits: Settings) -> problems.ProblemError:
+    """The problem of a connection beyond the limit."""
+    return problems.unavailable(f"The service has {limits.connections} connections already.")
+
+
+def refusal(problem: problems.ProblemError) -> bytes:
+    """A whole answer, to a connection that is then closed."""
+    body = problem.body()
+    lines = (
+        f"HTTP/1.1 {problem.status} {problem.as_dict()['title']}",
+        f"Content-Type: {problems.MEDIA_TYPE}",
+        f"Content-Length: {len(body)}",
+        "Connection: close",
+    )
+    return "\r\n".join((*lines, "", "")).encode() + body
 
 
 def serve(models: dict[str, Model], settings: Settings, *, announce: Callable[[str], None]) -> None:

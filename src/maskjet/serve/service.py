@@ -98,6 +98,8 @@ class Service:
         self.memory = Memory(settings.memory_bytes)
         self.is_draining = False
         """Whether the service ends: it is not ready any more."""
+        self.waits_for_others = False
+        """Whether other processes of the service have not answered frames yet, since it began."""
         self.is_closed = False
         """Whether new requests are refused, a moment later."""
         self.ending = asyncio.Event()
@@ -126,7 +128,7 @@ class Service:
     @property
     def is_ready(self) -> bool:
         """Whether requests are answered at once."""
-        return self.is_warm and not self.is_draining and self.failure is None
+        return self.is_warm and not self.waits_for_others and not self.is_draining and self.failure is None
 
     def dispatcher(self, name: str | None = None) -> Dispatcher:
         """The queue of the model of this name; of the first one for None.
@@ -163,6 +165,12 @@ class Service:
     async def warmed_up(self) -> None:
         """Wait until each model has answered frames, or has failed to."""
         while self._changed is not None and not self.is_warm and self.failure is None:
+            await self._changed.wait()
+            self._changed.clear()
+
+    async def until_failure(self) -> None:
+        """Wait until the device has failed."""
+        while self._changed is not None and self.failure is None:
             await self._changed.wait()
             self._changed.clear()
 

@@ -19,6 +19,7 @@ from maskjet.serve.clients import while_connected
 from maskjet.serve.dispatcher import Answer, Dispatcher, Image
 from maskjet.serve.queries import PARAMETERS, Masks, Query, parse_query
 from maskjet.serve.service import Service
+from maskjet.serve.siblings import Siblings, is_from_sibling
 
 if TYPE_CHECKING:
     from maskjet.detections import Detections
@@ -189,9 +190,13 @@ def describe(dispatcher: Dispatcher) -> dict[str, Any]:
 
 @router.get("/v1/status", summary="How the service runs", responses=documents.PROBLEMS)
 async def status(request: Request) -> dict[str, Any]:
-    """What each model's steps run on and why, and what it has done so far."""
+    """What each model's steps run on and why, and what it has done so far.
+
+    With several processes this is the status of the one that answers, and `processes` has those of all.
+    """
     service: Service = request.app.state.service
-    return {
+    siblings: Siblings | None = request.app.state.siblings
+    own = {
         "version": __version__,
         "ready": service.is_ready,
         "draining": service.is_draining,
@@ -201,3 +206,14 @@ async def status(request: Request) -> dict[str, Any]:
             for name, dispatcher in service.dispatchers.items()
         },
     }
+    if siblings is None:
+        return own
+    own |= siblings.place
+    if is_from_sibling(request.scope):
+        return own
+    answers = await siblings.ask_all("/v1/status", orjson.dumps(own).decode())
+    missing = {"ready": False, "failure": "The process does not answer."}
+    statuses = [
+        {"process": number, **missing} if text is None else orjson.loads(text) for number, text in answers.items()
+    ]
+    return {**own, "processes": statuses}

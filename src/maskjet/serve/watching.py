@@ -3,19 +3,37 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request, Response
+from fastapi.routing import APIRoute
 from starlette.responses import JSONResponse, StreamingResponse
 
 from maskjet.serve import bodies, documents, problems
 from maskjet.serve.dispatcher import Options
 from maskjet.serve.names import check_host, check_url
 from maskjet.serve.service import Service
+from maskjet.serve.siblings import Siblings
 from maskjet.serve.sources import Sources, WatchedSource
 
-router = APIRouter(tags=["sources"])
+
+class _Route(APIRoute):
+    """A route of the process that watches the sources; other processes of the service forward its requests."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        answer = super().get_route_handler()
+
+        async def answer_or_forward(request: Request) -> Response:
+            siblings: Siblings | None = request.app.state.siblings
+            if siblings is None or siblings.has_sources:
+                return await answer(request)
+            return await siblings.forward(request, await bodies.read(request))
+
+        return answer_or_forward
+
+
+router = APIRouter(tags=["sources"], route_class=_Route)
 _Id = Annotated[str, Path(alias="id", description="Of the source, from GET /v1/sources.")]
 _MOST_BYTES = 2**16  # of a description of a source
 _MOST_NAME = 100

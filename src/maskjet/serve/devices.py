@@ -1,0 +1,95 @@
+"""The devices of a service of several processes, and what each process sees of them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from maskjet.config import EngineConfig
+from maskjet.errors import InputError, UnsupportedError
+
+ALL = "all"
+"""Stands for every GPU."""
+_VISIBLE, _THREADS = "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one process runs."""
+
+    number: int
+    """Position among the processes, from 0."""
+    device: str
+    """Its device in the names of the process that starts it: cpu or cuda:N."""
+    variables: Mapping[str, str]
+    """Environment variables that leave it this device and its share of the cores."""
+
+    @property
+    def own_device(self) -> str:
+        """Its device in its own names: it sees one GPU at most."""
+        return "cpu" if self.device == "cpu" else "cuda:0"
+
+    def __str__(self) -> str:
+        return f"process {self.number} on {self.device}"
+
+
+def choose(devices: str, config: EngineConfig) -> list[Place]:
+    """The places of a service's processes; makes no CUDA context.
+
+    Args:
+        devices: "all" for each GPU, or names as `EngineConfig.device` has them, with commas; repeated for several
+            processes on one device.
+        config: How the models run; its device is not looked at.
+
+    Raises:
+        InputError: An entry is no name of a device.
+        UnsupportedError: A device is not on this machine, or does not support the configuration.
+    """
+    names = [name.strip() for name in devices.split(",")] if devices != ALL else []
+    for name in names:
+        if not re.fullmatch(r"cpu|cuda(:\d{1,4})?", name):
+            given = f"{name!r} in {devices!r}" if len(names) > 1 else repr(name)
+            raise InputError(f"devices must be all, or cpu, cuda or cuda:N with commas between them, got {given}.")
+    count = _count_gpus() if set(names) != {"cpu"} else 0
+    if devices == ALL:
+        if not count:
+            raise UnsupportedError("devices='all' needs a GPU, PyTorch sees none; use devices='cpu'.")
+        names = [f"cuda:{index}" for index in range(count)]
+    names = ["cuda:0" if name == "cuda" else name for name in names]
+    for name in names:
+        if name == "cpu":
+            config.check_cpu()
+        elif int(name.removeprefix("cuda:")) >= count:
+            raise UnsupportedError(f"devices must be on this machine, {name!r} is not: PyTorch sees {count} GPUs.")
+    return place(names, os.environ, cores=len(os.sched_getaffinity(0)))
+
+
+def _count_gpus() -> int:
+    """GPUs that PyTorch sees, by NVML, or by the driver's count where that fails; neither makes a context."""
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def place(devices: Sequence[str], environ: Mapping[str, str], *, cores: int) -> list[Place]:
+    """The places of processes on devices: each sees its own GPU alone, and has its share of the cores for OpenMP.
+
+    Args:
+        devices: Names of devices that are here, cpu or cuda:N.
+        environ: Environment of the process that starts them. An entry of its CUDA_VISIBLE_DEVICES, which may be an
+            index or the UUID of a GPU or of a MIG instance, is passed on as it is. Its OMP_NUM_THREADS is kept.
+        cores: Cores to be shared.
+    """
+    visible = environ.get(_VISIBLE)
+    entries = None if visible is None else [entry.strip() for entry in visible.split(",")]
+    threads = environ.get(_THREADS) or str(max(1, cores // len(devices)))
+    places = []
+    for number, device in enumerate(devices):
+        index = device.removeprefix("cuda:")
+        seen = "" if device == "cpu" else index
+        if entries is not None and seen:
+            seen = entries[int(index)]
+        places.append(Place(number, device, {_VISIBLE: seen, _THREADS: threads}))
+    return places

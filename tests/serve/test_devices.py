@@ -1,0 +1,122 @@
+"""Which devices a service of several processes has, and what each process sees of them."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from maskjet.config import EngineConfig
+from maskjet.errors import InputError, UnsupportedError
+from maskjet.serve import devices
+from maskjet.serve.devices import choose, place
+
+UUIDS = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6, MIG-12c62eb2-3a5e-5a6b-9a2c-0d5d3e6f7a81 ,GPU-1"
+
+
+def seen(names, cores=8, **environ):
+    """CUDA_VISIBLE_DEVICES and OMP_NUM_THREADS of each process."""
+    places = place(names, environ, cores=cores)
+    assert [each.number for each in places] == list(range(len(names)))
+    assert [each.device for each in places] == names
+    return [(each.variables["CUDA_VISIBLE_DEVICES"], each.variables["OMP_NUM_THREADS"]) for each in places]
+
+
+@pytest.mark.parametrize(
+    ("names", "visible", "expected"),
+    [
+        (["cuda:0", "cuda:1"], None, ["0", "1"]),
+        (["cuda:2", "cuda:0", "cuda:2"], None, ["2", "0", "2"]),
+        (["cuda:0", "cuda:1"], "5,3", ["5", "3"]),
+        (["cuda:1"], " 5 , 3 ", ["3"]),
+        (["cuda:0", "cuda:1", "cuda:2"], UUIDS, [entry.strip() for entry in UUIDS.split(",")]),
+        (["cpu", "cuda:1"], "5,3", ["", "3"]),
+        (["cpu", "cpu"], None, ["", ""]),
+    ],
+)
+def test_each_process_sees_its_own_gpu_alone(names, visible, expected):
+    environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    assert [gpu for gpu, _ in seen(names, **environ)] == expected
+
+
+@pytest.mark.parametrize(("cores", "count", "threads"), [(8, 2, "4"), (8, 3, "2"), (2, 8, "1"), (7, 1, "7")])
+def test_processes_share_the_cores(cores, count, threads):
+    assert {each for _, each in seen(["cpu"] * count, cores)} == {threads}
+
+
+def test_a_number_of_threads_that_the_user_has_set_is_kept():
+    assert seen(["cpu", "cpu"], OMP_NUM_THREADS="3") == [("", "3"), ("", "3")]
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    """Sets the number of GPUs that PyTorch sees."""
+    for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+
+    def have(count):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+
+    return have
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("all", ["cuda:0", "cuda:1", "cuda:2"]),
+        ("cuda:2,cuda:0", ["cuda:2", "cuda:0"]),
+        ("cuda", ["cuda:0"]),
+        ("cuda, cuda:1", ["cuda:0", "cuda:1"]),
+        ("cuda:1,cuda:1", ["cuda:1", "cuda:1"]),
+        ("cpu,cuda:1", ["cpu", "cuda:1"]),
+        ("cpu,cpu", ["cpu", "cpu"]),
+    ],
+)
+def test_devices_have_the_names_of_device(text, names, gpus):
+    gpus(3)
+    places = choose(text, EngineConfig(device="cuda:7"))  # as MASKJET_DEVICE may say
+    assert [each.device for each in places] == names
+    assert [each.own_device for each in places] == ["cpu" if name == "cpu" else "cuda:0" for name in names]
+    assert str(places[0]) == f"process 0 on {names[0]}"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", r"devices must be all, or cpu, cuda or cuda:N with commas between them, got ''\."),
+        ("auto", r"devices must be .*, got 'auto'\."),
+        ("cuda:0,", r"devices must be .*, got '' in 'cuda:0,'\."),
+        ("cpu,all", r"devices must be .*, got 'all' in 'cpu,all'\."),
+        ("cuda:-1", r"devices must be .*, got 'cuda:-1'\."),
+        ("cuda:99999999999999999999", r"devices must be .*, got 'cuda:9+'\."),
+        ("mps", r"devices must be .*, got 'mps'\."),
+    ],
+)
+def test_what_is_no_device_is_refused(text, message, gpus):
+    gpus(3)
+    with pytest.raises(InputError, match=message):
+        choose(text, EngineConfig())
+
+
+def test_devices_that_are_not_here_are_refused(gpus):
+    gpus(2)
+    with pytest.raises(
+        UnsupportedError, match=r"devices must be on this machine, 'cuda:2' is not: PyTorch sees 2 GPUs\."
+    ):
+        choose("cuda:0,cuda:2", EngineConfig())
+    gpus(0)
+    with pytest.raises(UnsupportedError, match=r"devices='all' needs a GPU, PyTorch sees none; use devices='cpu'\."):
+        choose("all", EngineConfig())
+    with pytest.raises(UnsupportedError, match="precision='fp16' needs a GPU"):
+        choose("cpu", dataclasses.replace(EngineConfig(), precision="fp16"))
+
+
+def test_choosing_asks_for_no_gpu_where_none_is_named(monkeypatch):
+    monkeypatch.setattr(devices, "_count_gpus", lambda: pytest.fail("asked"))
+    assert len(choose("cpu,cpu", EngineConfig())) == 2
+
+
+@pytest.mark.gpu
+def test_all_is_every_gpu():
+    assert [each.device for each in choose("all", EngineConfig())] == [
+        f"cuda:{index}" for index in range(torch.cuda.device_count())
+    ]

@@ -1,0 +1,56 @@
+"""Measurements of several processes in one text."""
+
+import math
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from maskjet.serve.siblings import merge
+
+
+def text_of(requests, seconds, only=None):
+    registry = CollectorRegistry()
+    counter = Counter("jobs", 'Jobs, with "quotes"\nand a line.', ("route",), registry=registry)
+    counter.labels('/a"\\\n').inc(requests)
+    histogram = Histogram("took_seconds", "Time.", buckets=(1.0, 2.0), registry=registry)
+    for each in seconds:
+        histogram.observe(each)
+    if only is not None:
+        Gauge(only, "Of one process.", registry=registry).set(math.inf)
+    return generate_latest(registry).decode()
+
+
+def samples_of(text):
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_each_sample_has_its_process_and_each_family_is_one():
+    texts = {0: text_of(3, [0.5, 1.5]), 2: text_of(4, [9.0], only="lonely")}
+    merged = merge(texts).decode()
+    expected = {
+        (name, tuple(sorted([*labels, ("process", str(number))]))): value
+        for number, text in texts.items()
+        for (name, labels), value in samples_of(text).items()
+    }
+    assert samples_of(merged) == expected
+    assert ("jobs_total", (("process", "2"), ("route", '/a"\\\n'))) in expected
+    described = [line.split()[2] for line in merged.splitlines() if line.startswith("# TYPE")]
+    assert len(described) == len(set(described))
+    assert {"jobs_total", "took_seconds", "lonely"} <= set(described)
+    families = {family.name: family for family in text_string_to_metric_families(merged)}
+    assert families["jobs"].documentation == 'Jobs, with "quotes"\nand a line.'
+    assert families["jobs"].type == "counter"
+    assert families["took_seconds"].type == "histogram"
+
+
+def test_a_process_that_did_not_answer_is_left_out():
+    assert {labels for _, labels in samples_of(merge({1: text_of(1, [])}).decode())} == {
+        (("process", "1"), ("route", '/a"\\\n')),
+        (("process", "1"),),
+        *((("le", bound), ("process", "1")) for bound in ("1.0", "2.0", "+Inf")),
+    }
+    assert merge({}) == b""
