@@ -8,6 +8,7 @@ import types
 import typing
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer

@@ -18,7 +18,6 @@ from maskjet.serve import problems
 from maskjet.serve.dispatcher import Image
 from maskjet.serve.service import Service, Share
 
-
 _UNNAMED = (b"", b"application/octet-stream", b"application/x-www-form-urlencoded")  # the last is curl's own
 
 
