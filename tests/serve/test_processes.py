@@ -72,7 +72,8 @@ class Service:
     """A service that was started; its log is a file, which all of its processes write."""
 
     def __init__(self, folder, *options, devices="cpu,cpu", patch="", **environment):
-        command = [sys.executable, "-m", "maskjet", "serve", "--port", "0", "--devices", devices, *options]
+        command = [sys.executable, "-m", "maskjet", "serve", "--port", "0", *options]
+        command += ["--device", "cpu"] if devices is None else ["--devices", devices]
         (folder / "sitecustomize.py").write_text(SMALL + patch)
         own = {
             **os.environ,
@@ -473,6 +474,16 @@ def test_a_signal_under_load_answers_everything_and_exits_with_0(tmp_path, stree
     before = [status for sent, status in outcomes if sent < signalled]
     assert before.count(200) == len(before) > 0, outcomes
     assert {status for _, status in outcomes} <= {200, 503, None}, outcomes
+
+
+def test_a_process_without_others_ends_when_its_device_fails(tmp_path, street):
+    with started(tmp_path, devices=None, patch=BREAKS) as service:
+        service.wait_until_ready()
+        with service.connect() as connection:
+            assert connection.ask("/v1/predict", "POST", encoded(street))[0] == 200
+            assert connection.ask("/v1/predict", "POST", encoded(np.zeros((3, 5, 3), np.uint8)))[0] == 503
+        assert service.process.wait(60) == 5
+        assert service.log.splitlines()[1:] == ["maskjet: The device failed."]
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from uvicorn.server import ServerState
 from websockets.frames import Frame
 
-from maskjet.errors import UnsupportedError, explain
+from maskjet.errors import DeviceError, UnsupportedError, explain
 from maskjet.serve import problems
 from maskjet.serve.service import Service
 from maskjet.serve.settings import Settings
@@ -77,9 +77,10 @@ def url_of(listener: socket.socket) -> str:
 
 
 def run(app: FastAPI, listener: socket.socket, *, announce: Callable[[str], None]) -> None:
-    """Serve until SIGTERM, SIGINT or SIGHUP; then answer what is under way, within `Settings.drain_s`, and return.
+    """Serve until a signal, or until the device fails; then answer what is under way, and return.
 
-    A second signal ends the process at once. In the main thread alone signals are handled.
+    SIGTERM, SIGINT and SIGHUP end it within `Settings.drain_s`, a second one at once; they are handled in the main
+    thread alone.
 
     Args:
         app: Of `create_app`.
@@ -88,13 +89,16 @@ def run(app: FastAPI, listener: socket.socket, *, announce: Callable[[str], None
 
     Raises:
         UnsupportedError: A model failed on its first frames.
+        DeviceError: The device failed later; what was under way is answered.
     """
     service: Service = app.state.service
     with logging_on_stderr():
         server = Server(configure(app, service.settings), service, announce=lambda: announce(url_of(listener)))
         server.run(sockets=[listener])
-    if server.never_warm is not None:
-        raise UnsupportedError(f"The service has ended: {server.never_warm}")
+    if service.error is not None and not service.is_warm:
+        raise UnsupportedError(f"The service has ended: {service.failure}")
+    if isinstance(service.error, DeviceError):
+        raise service.error
 
 
 def configure(app: ASGIApp, settings: Settings, *bases: type) -> uvicorn.Config:
@@ -176,12 +180,10 @@ def logging_on_stderr(name: str = "maskjet.serve", *, origin: str = "") -> Itera
 
 
 class Server(uvicorn.Server):
-    """A server that drains on the first signal, and says when it is ready."""
+    """A server that drains on the first signal, or when the device has failed, and says when it is ready."""
 
     def __init__(self, config: uvicorn.Config, service: Service, *, announce: Callable[[], None]) -> None:
         super().__init__(config)
-        self.never_warm: str | None = None
-        """Why the service never was ready, if it ended for that."""
         self._service, self._announce = service, announce
         self._announcing: asyncio.Task[None] | None = None
 
@@ -194,9 +196,8 @@ class Server(uvicorn.Server):
         await self._service.warmed_up()
         if self._service.is_ready:
             self._announce()
-        elif not self._service.is_warm:
-            self.never_warm = self._service.failure
-            self.should_exit = True
+        await self._service.until_failure()
+        self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End what is under way, after a moment for requests that were sent before the signal was seen."""

@@ -108,6 +108,8 @@ class Service:
         """Tasks of the WebSockets that are open."""
         self.failure: str | None = None
         """Why the service is not live; None while it is."""
+        self.error: Exception | None = None
+        """The error that was the reason."""
         threads = settings.threads or min(8, max(2, os.cpu_count() or 2))
         self._pool = ThreadPoolExecutor(threads + LANES * len(models), thread_name_prefix="maskjet-work")
         self.dispatchers = {
@@ -204,7 +206,7 @@ class Service:
 
     def failed(self, error: Exception) -> None:
         """Take note that a model can't be used any more; see `dispatcher.Observer`."""
-        self.failure = self.failure or str(error)
+        self.failure, self.error = self.failure or str(error), self.error or error
         self._tell()
 
     def _tell(self) -> None:
