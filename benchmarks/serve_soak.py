@@ -15,7 +15,6 @@ import os
 import random
 import statistics
 import struct
-import threading
 import time
 import zlib
 from collections import Counter
@@ -32,6 +31,7 @@ from benchmarks.serve import draw_images, engine_arguments, plant, serving
 from benchmarks.serve_load import Connection, Plan, parse_head, run_here
 from benchmarks.serve_processes import run_ceiling
 from benchmarks.serve_report import Agreement, agree
+from benchmarks.trend import Sampler, Trend
 from maskjet.cli.options import ModelOption, WeightsOption, print_result, with_config
 from maskjet.config import EngineConfig
 from maskjet.files import write_json
@@ -42,40 +42,8 @@ _SIZES_HW = ((176, 312), (720, 1280))
 _ANSWER_S = 60.0
 _PAUSE_S = 0.05  # of a bad client between its requests
 _PROBE_S = 0.02
-_SAMPLE_S = 0.5
 _BODY_S = 3.0  # of the service, so that stalled requests end
 _HEAD = "POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/jpeg\r\n"
-
-
-@dataclass(frozen=True)
-class Trend:
-    """How a number of the service went over the second half of the soak."""
-
-    start: float
-    """Median of its first tenth."""
-    end: float
-    """Median of its last tenth."""
-    most: float
-    """Largest value of the whole soak."""
-    per_minute: float
-    """Slope of a straight line through the second half."""
-
-
-def trend(times_s: Sequence[float], values: Sequence[float]) -> Trend:
-    """Sum up samples of the whole soak; slope and ends are those of the second half.
-
-    Args:
-        times_s: When each was taken, in seconds, ascending; at least two.
-        values: The samples.
-    """
-    half = len(values) // 2
-    times, late = times_s[half:], values[half:]
-    tenth = max(1, len(late) // 10)
-    mean_time, mean = statistics.fmean(times), statistics.fmean(late)
-    spread = sum((time_s - mean_time) ** 2 for time_s in times)
-    shared = sum((time_s - mean_time) * (value - mean) for time_s, value in zip(times, late, strict=True))
-    slope = 60 * shared / spread if spread else 0.0
-    return Trend(statistics.median(late[:tenth]), statistics.median(late[-tenth:]), max(values), slope)
 
 
 # What bad clients send. Each returns the request, and whether it waits for an answer.
@@ -227,34 +195,6 @@ def _run_probe(port: int, seconds: float, result: Any) -> None:
     result.put(asyncio.run(run()))
 
 
-class _Sampler(threading.Thread):
-    """Samples a process's memory and descriptors.
-
-    Args:
-        pid: Its number.
-    """
-
-    def __init__(self, pid: int) -> None:
-        super().__init__(daemon=True)
-        self._pid, self._stopped = pid, threading.Event()
-        self.times_s: list[float] = []
-        self.rss_mib: list[float] = []
-        self.descriptors: list[float] = []
-
-    def run(self) -> None:
-        """Sample until stopped."""
-        while not self._stopped.wait(_SAMPLE_S):
-            pages = int(Path(f"/proc/{self._pid}/statm").read_text().split()[1])
-            self.descriptors.append(len(os.listdir(f"/proc/{self._pid}/fd")))  # noqa: PTH208
-            self.rss_mib.append(pages * os.sysconf("SC_PAGE_SIZE") / 2**20)
-            self.times_s.append(time.monotonic())
-
-    def stop(self) -> None:
-        """End the sampling."""
-        self._stopped.set()
-        self.join()
-
-
 @dataclass(frozen=True)
 class Soak:
     """What a soak has shown."""
@@ -293,10 +233,7 @@ class Soak:
         ]
         lines += [f"{name}: {each}" for name, each in self.agreement.items()]
         lines += [f"bad: {name}: {counts}" for name, counts in self.bad.items()]
-        for name, each in (("RSS, MiB", self.rss_mib), ("descriptors", self.descriptors)):
-            lines.append(
-                f"{name}: {each.start:.1f} to {each.end:.1f}, {each.per_minute:+.2f}/min, most {each.most:.1f}"
-            )
+        lines += [f"RSS, MiB: {self.rss_mib}", f"descriptors: {self.descriptors}"]
         lines.append(f"/health/live, ms: {', '.join(f'{name} {value:.1f}' for name, value in self.probe_ms.items())}")
         return "\n".join([*lines, *self.inside])
 
@@ -326,7 +263,7 @@ def soak(
         engine = engine_arguments(config)
         expected = {size: run_ceiling(files[size], [*chosen, *engine], 0.5)["expected"] for size in _SIZES_HW}
         with serving(chosen, engine, "--body-s", str(_BODY_S), "--header-s", str(_BODY_S)) as server:
-            sampler = _Sampler(server.pid)
+            sampler = Sampler(server.pid)
             sampler.start()
             good, bad, probe = _let_loose(server, files, clients, seconds, sampler)
             inside = [line for line in _metrics(server.port) if "loop" in line and not line.startswith("#")]
@@ -344,8 +281,8 @@ def soak(
         bad,
         sum(times for status, times in answers if not status.isdigit() and status != "gone"),
         sum(times for status, times in answers if status == "500"),
-        trend(sampler.times_s, sampler.rss_mib),
-        trend(sampler.times_s, sampler.descriptors),
+        sampler.trend("rss_mib"),
+        sampler.trend("descriptors"),
         {"p50": statistics.median(probe), "p99": percentile(probe, 0.99), "most": max(probe)},
         inside,
         load,
@@ -353,7 +290,7 @@ def soak(
 
 
 def _let_loose(
-    server: Any, files: Any, clients: int, seconds: float, sampler: _Sampler
+    server: Any, files: Any, clients: int, seconds: float, sampler: Sampler
 ) -> tuple[dict[Any, Any], Any, list[float]]:
     """Run the good and the bad clients and the probe, each kind in a process of its own."""
     from benchmarks.serve_load import Outcome

@@ -8,13 +8,27 @@ import sys
 import pytest
 from safetensors.torch import load_file, save_file
 
-from benchmarks import ablation, capture, onnx_files, ops, probe, replay, serve, serve_soak, study, two_stage, video
+from benchmarks import (
+    ablation,
+    capture,
+    jpeg,
+    onnx_files,
+    ops,
+    probe,
+    replay,
+    serve,
+    serve_soak,
+    soak,
+    study,
+    two_stage,
+    video,
+)
 from benchmarks.command import start
 from maskjet import traffic
 from maskjet.cli import app as product
 from tests.cli.command_line import call
 
-COMMANDS = (ablation, capture, onnx_files, ops, probe, replay, serve, serve_soak, study, two_stage, video)
+COMMANDS = (ablation, capture, jpeg, onnx_files, ops, probe, replay, serve, serve_soak, soak, study, two_stage, video)
 SMALL = ("--size", "160x96")
 
 

@@ -13,7 +13,8 @@ import pytest
 from benchmarks import serve
 from benchmarks.serve_load import Load, Outcome, Plan, parse_head, request_bytes
 from benchmarks.serve_report import agree, sum_up
-from benchmarks.serve_soak import BAD, trend
+from benchmarks.serve_soak import BAD
+from benchmarks.trend import trend
 
 SIZE_HW = (4, 4)
 FOUND = {"class_id": 0, "class_name": "car", "confidence": 0.75, "xyxy": [0.0, 0.0, 2.0, 2.0]}

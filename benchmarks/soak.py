@@ -1,0 +1,190 @@
+"""Run many sources through one model for long: nothing may grow, and no frame may be lost or come twice.
+
+    python -m benchmarks.soak --sources 32 --seconds 3600 --out benchmarks/results/soak_cpu.json
+
+Each source plays a street video over and over, so that files are opened and closed all the time. Without a GPU the
+network is tiny: what is tested is around it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
+
+import typer
+
+from benchmarks.command import DeviceOption, ReportOption, SizeOption, start
+from benchmarks.planted import plant_network
+from benchmarks.trend import Sampler, Trend
+from maskjet import traffic
+from maskjet.cli.options import parse_size, print_result
+from maskjet.config import EngineConfig
+from maskjet.files import write_json
+from maskjet.model import Model
+from maskjet.parity.machine import describe_machine
+from maskjet.parity.report import check_runs
+from maskjet.spec import SPECS, ModelSpec
+
+TINY = ModelSpec(
+    name="tiny",
+    input_size=64,
+    patch_size=8,
+    windows=2,
+    decoder_layers=2,
+    queries=20,
+    has_masks=True,
+    class_logits=4,
+    backbone_width=48,
+    backbone_depth=4,
+    backbone_heads=3,
+    feature_layers=(2, 4),
+    hidden_dim=32,
+    self_attention_heads=4,
+    cross_attention_heads=4,
+    feed_forward_dim=64,
+    class_names={0: "a", 2: "c"},
+)
+"""A network of milliseconds on a CPU."""
+_FRAMES = 40  # of a video
+_FOUND = 5  # detections per frame
+_DEPTH = 4
+
+
+@dataclass(frozen=True)
+class Soak:
+    """What a soak has shown."""
+
+    machine: Any
+    """The machine and its versions."""
+    model: str
+    """The network."""
+    device: str
+    """What it ran on."""
+    sources: int
+    """Sources side by side."""
+    seconds: float
+    """How long it took."""
+    frames: int
+    """Frames of all sources."""
+    detections: int
+    """Detections on them."""
+    fewest: int
+    """Frames of the source that gave the fewest."""
+    most: int
+    """Frames of the source that gave the most."""
+    out_of_turn: int
+    """Frames whose index is not the one after their source's last: lost, twice, or in another order."""
+    rss_mib: Trend
+    """Memory of the process."""
+    descriptors: Trend
+    """Its open descriptors."""
+    threads: Trend
+    """Its threads."""
+    gpu_mib: tuple[float, float] | None
+    """GPU memory that PyTorch holds, after the first tenth and at the end; None without a GPU."""
+    load: float
+    """Load average of the machine's last minute."""
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.model} on {self.device}, {self.sources} sources, {self.seconds:.0f} s: {self.frames:,} frames "
+            f"({self.fewest:,} to {self.most:,} of a source), {self.out_of_turn} out of turn; "
+            f"{self.detections:,} detections; load {self.load}",
+            f"RSS, MiB: {self.rss_mib}",
+            f"descriptors: {self.descriptors}",
+            f"threads: {self.threads}",
+        ]
+        if self.gpu_mib is not None:
+            lines.append("GPU memory, MiB: {:.1f} to {:.1f}".format(*self.gpu_mib))
+        return "\n".join(lines)
+
+
+def soak(seconds: float, *, sources: int = 32, size_hw: tuple[int, int] = (176, 312), device: str = "auto") -> Soak:
+    """Run sources side by side.
+
+    Args:
+        seconds: How long.
+        sources: How many, at least 1.
+        size_hw: (height, width) of the videos.
+        device: A name of `EngineConfig.device`.
+    """
+    check_runs(sources, "sources")
+    machine, config = describe_machine(), EngineConfig(device=device)
+    on_gpu = config.resolve_device().type == "cuda"
+    with TemporaryDirectory() as folder:
+        video = Path(folder) / "street.mp4"
+        traffic.write_video(video, size_hw=size_hw, frames=_FRAMES, seed=7)
+        streets = [traffic.sample(seed=seed, size_hw=size_hw).image for seed in range(4)]
+        network = plant_network(SPECS["rf-detr-seg-nano"] if on_gpu else TINY, streets, survivors=_FOUND)
+        with Model(network, config) as model:
+            return _soak(model, video, machine, seconds, sources)
+
+
+def _soak(model: Model, video: Path, machine: Any, seconds: float, sources: int) -> Soak:
+    sampler = Sampler(os.getpid())
+    counts, detections, out_of_turn = [0] * sources, 0, 0
+    gpu_mib: list[float] = []
+    begin = time.monotonic()
+    sampler.start()
+    with closing(model.stream([itertools.repeat(str(video)) for _ in range(sources)], depth=_DEPTH)) as results:
+        for frame, found in results:
+            out_of_turn += frame.index != counts[frame.stream]
+            counts[frame.stream] += 1
+            detections += len(found)
+            spent = time.monotonic() - begin
+            if len(gpu_mib) < 1 and spent > seconds / 10:
+                gpu_mib.append(_gpu_mib(model))
+            if spent > seconds:
+                break
+        gpu_mib.append(_gpu_mib(model))
+        sampler.stop()  # before the sources are closed
+    return Soak(
+        machine=machine,
+        model=model.spec.name,
+        device=model.report().device,
+        sources=sources,
+        seconds=round(time.monotonic() - begin, 1),
+        frames=sum(counts),
+        detections=detections,
+        fewest=min(counts),
+        most=max(counts),
+        out_of_turn=out_of_turn,
+        rss_mib=sampler.trend("rss_mib"),
+        descriptors=sampler.trend("descriptors"),
+        threads=sampler.trend("threads"),
+        gpu_mib=(gpu_mib[0], gpu_mib[-1]) if model.report().device.startswith("cuda") else None,
+        load=round(os.getloadavg()[0], 2),
+    )
+
+
+def _gpu_mib(model: Model) -> float:
+    """GPU memory that PyTorch holds; 0 without a GPU."""
+    import torch
+
+    device = model.report().device.partition(" ")[0]
+    return torch.cuda.memory_reserved(device) / 2**20 if device.startswith("cuda") else 0.0
+
+
+def main(
+    *,
+    seconds: Annotated[float, typer.Option(help="How long.")] = 600.0,
+    sources: Annotated[int, typer.Option(help="Sources side by side.")] = 32,
+    size: SizeOption = "312",
+    device: DeviceOption = "auto",
+    out: ReportOption = None,
+) -> None:
+    """Run many sources for long, and show that nothing grows."""
+    found = soak(seconds, sources=sources, size_hw=parse_size(size), device=device)
+    if out is not None:
+        write_json(out, asdict(found))
+    print_result(found, to_stdout=True)
+
+
+if __name__ == "__main__":
+    start(main)
