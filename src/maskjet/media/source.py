@@ -46,6 +46,11 @@ class Frame:
     index_is_exact: bool = True
     """False if an unknown number of frames may be missing before this one; `index` then counts the known ones."""
 
+    @property
+    def is_of_video(self) -> bool:
+        """Whether it is a frame of a video, camera or stream, not an image; frames of raw video have no times."""
+        return self.time_s is not None or self.name.rpartition("#")[2].isdecimal()
+
 
 class Source(ABC):
     """An iterable of frames in order, to be read once; a context manager.
