@@ -59,8 +59,8 @@ class Redaction:
     """Pixels inside the masks replaced, such that nothing of them is left: no replacement is made of them.
 
     Also replaced are the pixels around a mask, and those of the masks of the frames before, as a detector may miss an
-    instance for a few frames. Without masks boxes are redacted, and so is the box of an empty mask. Whatever is not
-    detected is not redacted, be it that its confidence is below the threshold.
+    instance for a few frames. Without masks boxes are redacted, and so is the box of an empty mask. What is not
+    detected is not redacted, such as an instance whose confidence is below the threshold.
 
     Examples:
         >>> import maskjet

@@ -61,9 +61,8 @@ class AnnotatedVideo(Sink):
     warning if the container does not take its codec; .webm takes Opus and Vorbis. Damaged audio ends early.
 
     Frames are drawn and encoded in a thread. MP4 and QuickTime are fragmented while they are written, so that all but
-    the last second and four frames plays after a crash.
-    `close` copies them to a file with its index first, which takes as much disk space again. If that fails, the
-    fragmented file takes the name; it plays as well.
+    the last second and four frames plays after a crash. `close` copies them to a file with its index first, which takes
+    as much disk space again. If that fails, the fragmented file takes the name; it plays as well.
 
     Args:
         path: Path of the .mp4, .mkv, .mov or .webm file.
