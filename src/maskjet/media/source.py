@@ -60,7 +60,8 @@ class Source(ABC):
 
     Attributes:
         kind: Kind of source: "image", "list" or "video".
-        name: Name of the source, as given; of a URL without user, password and the values in its query.
+        name: Name of the source, as given; of a URL without user, password and the values in its query, but for numbers
+            of up to three digits.
         length: Expected number of frames it gives; None if unknown.
         states_end: Whether the source states its number of frames or its duration, so that a premature end is noticed;
             raw streams, transport streams and fragmented MP4 do not.
