@@ -254,7 +254,8 @@ class AnnotatedVideo(Sink):
         if self._container is not None:
             with suppress(OSError, av.error.FFmpegError):
                 self._finish_container(part)
-        self._give_up(part)
+        if self._part is not None:  # a file that could not be finished is given up by now
+            self._give_up(part)
 
 
 def _tag(context: av.VideoCodecContext, look: Look) -> None:
