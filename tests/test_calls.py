@@ -3,6 +3,7 @@
 import gc
 import re
 import weakref
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -79,6 +80,15 @@ class TestChoices:
         few = Model(network, EngineConfig(device="cpu"), threshold=0.02, classes=["a"])
         assert set(few.predict(image()).class_id.tolist()) == {0}
         assert_same(few.predict(image(), classes=["c"]), everything[everything.class_name == "c"])
+
+    def test_a_name_is_that_of_all_classes_that_have_it(self, network, monkeypatch):
+        everything = loaded(network, threshold=0.02)
+        assert {"a", "c"} <= set(everything.class_name.tolist())
+        monkeypatch.setattr(network, "spec", replace(network.spec, class_names={0: "a", 1: "b", 2: "a"}))
+        low = loaded(network, threshold={"a": 0.02, "b": 1.0})
+        for found in (low, loaded(network, threshold=0.02, classes=["a"])):
+            assert set(found.class_id.tolist()) == {0, 2}
+            assert_same(found, everything[everything.class_id != 1])
 
     def test_the_first_detections_are_kept(self, model, network):
         everything = model.predict(image(), threshold=0.02)

@@ -92,12 +92,13 @@ class Choices:
         return chosen
 
 
-def _class_ids(spec: ModelSpec | TwoStageSpec, names: Sequence[str], argument: str) -> list[int]:
-    by_name = {name: class_id for class_id, name in spec.class_names.items()}
-    for name in names:
-        if name not in by_name:
-            raise InputError(f"{argument} must name classes of {spec.name}, got {name!r}{suggest(name, by_name)}")
-    return [by_name[name] for name in names]
+def _class_ids(spec: ModelSpec | TwoStageSpec, name: str, argument: str) -> list[int]:
+    """The ids of the classes that have a name, at least one; a checkpoint may give several the same."""
+    ids = [class_id for class_id, known in spec.class_names.items() if known == name]
+    if not ids:
+        names = dict.fromkeys(spec.class_names.values())
+        raise InputError(f"{argument} must name classes of {spec.name}, got {name!r}{suggest(name, names)}")
+    return ids
 
 
 def _thresholds(spec: ModelSpec | TwoStageSpec, threshold: Threshold, others: torch.Tensor) -> torch.Tensor:
@@ -105,8 +106,8 @@ def _thresholds(spec: ModelSpec | TwoStageSpec, threshold: Threshold, others: to
     if not isinstance(threshold, Mapping):
         return torch.full((spec.class_logits,), _number(threshold))
     thresholds = others.clone()
-    for class_id, value in zip(_class_ids(spec, list(threshold), "threshold"), threshold.values(), strict=True):
-        thresholds[class_id] = _number(value)
+    for name, value in threshold.items():
+        thresholds[_class_ids(spec, name, "threshold")] = _number(value)
     return thresholds
 
 
@@ -149,6 +150,6 @@ def _class_map(spec: ModelSpec | TwoStageSpec, classes: Sequence[str] | None) ->
     if not (names := _names(classes)):
         raise InputError(f"classes must be a list of names, at least one, got {classes!r}.")
     chosen = torch.full_like(everything, -1)
-    ids = _class_ids(spec, names, "classes")
+    ids = [class_id for name in names for class_id in _class_ids(spec, name, "classes")]
     chosen[ids] = everything[ids]
     return chosen

@@ -171,7 +171,7 @@ class Model:
             source: Whatever `maskjet.media.frames.open_source` takes, or a source it returned: an image, folder, glob,
                 video, camera, URL, array, or a list of images. A list of other things (videos, cameras, URLs, folders,
                 sources) runs side by side; `Frame.stream` is the position in the list. A camera or endless stream that
-                breaks off is opened again for ever, and no other source waits for it; `open_source` takes less.
+                breaks off is opened again, and no other source waits for it; see `reconnect_for` of `open_source`.
             depth: Batches in flight, 1 to 8.
             batch: Largest number of frames that the network sees at once. They have one size and come from all sources
                 in turn; a batch never waits to be filled. None is the number of sources, up to `EngineConfig.batch`.
@@ -191,7 +191,7 @@ class Model:
             UnsupportedError: The model is closed, or belongs to another process.
             SourceError: A named file does not exist, before work starts; or a source can't be opened or breaks. With
                 several sources the others go on, and the error is raised at the end.
-            FrameError: A live source could not be opened again in the time it was given; the same.
+            FrameError: A live source could not be opened again within `reconnect_for`. With several, as above.
             DeviceError: The device failed on a frame; the frames before it were yielded.
 
         Examples:

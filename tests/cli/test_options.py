@@ -76,7 +76,7 @@ def test_a_wrong_choice_is_ours_to_name(call):
 
 def test_the_options_of_drawing_are_the_styles_fields():
     types = {"bool": bool, "float | None": float, "ColorBy": str}
-    assert {name: kind for name, (kind, _) in drawing.FIELDS.items()} == {
+    assert {name: kind for name, (kind, *_) in drawing.FIELDS.items()} == {
         field.name: types[field.type] for field in fields(DrawStyle)
     }
     assert typing.get_args(ColorBy) == drawing.COLOURS

@@ -14,6 +14,10 @@ from tests.media.rtsp import RtspCamera
     [
         ("rtsp://user:hunter2@gate:554/live", "rtsp://gate:554/live"),
         ("rtsp://user:hun/ter@2@gate/live", "rtsp://gate/live"),
+        ("rtsp://user:hun;ter&2@gate/live", "rtsp://gate/live"),
+        ("rtsp://user:hun?ter#2@gate/live", "rtsp://gate/live"),
+        ("rtsp://user:hunter2@gate?key=hunter2", "rtsp://gate?key=…"),
+        ("http://gate/v?mail=me@home", "http://gate/v?mail=…"),
         ("rtsp://gate/cam?channel=1&subtype=0", "rtsp://gate/cam?channel=1&subtype=0"),
         ("http://gate/v?user=me&pin=1234&channel=12#hunter2", "http://gate/v?user=…&pin=…&channel=12#…"),
         ("http://gate/v?hunter2", "http://gate/v?…"),

@@ -70,6 +70,15 @@ class TestFullDisk:
         with open_source(tmp_path / f"a.partial{suffix}") as source:
             assert len(list(source)) >= 20
 
+    @pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.webm"])
+    def test_a_video_that_is_abandoned_before_any_of_it_fitted_is_gone(self, name, tmp_path):
+        sinks = open_sinks([str(tmp_path / name)])
+        with largest_file(0):
+            sinks.write(next(frames(1)), some_detections(1))
+            sinks.abandon()
+        assert names(tmp_path) == []
+        assert sinks.paths == []
+
     def test_lines_that_fitted_are_whole(self, tmp_path):
         with largest_file(1500), pytest.raises(OutputError) as error:
             write([tmp_path / "a.jsonl", tmp_path / "a.json"], frames(20))

@@ -130,7 +130,7 @@ class TestPictures:
 
     def test_images_are_redacted_each_by_itself(self, tmp_path):
         masks, images = [blobs(SIZE, 1, 1), blobs(SIZE, 0, 1)], [noise(SIZE, 1), noise(SIZE, 2)]
-        write(tmp_path / "shown.png", images, masks, Redaction(), clock=False)
+        write(tmp_path / "shown.png", images, masks, Redaction(), clock=False, name="a.png")
         np.testing.assert_array_equal(read_image(tmp_path / "shown_1.png"), images[1])
 
     @pytest.mark.parametrize("name", ["a.mp4", "a.webm", "a.jpg", "A.JPEG"])

@@ -67,8 +67,8 @@ def exchange(image, inside, seed):
     return np.where(inside[..., None], noise(image.shape[:2], seed), image)
 
 
-def frame(image, index=0, *, clock=True, source="a.mp4", stream=0):
-    return Frame(index, index / 10 if clock else None, image, source, f"{source}#{index}", stream)
+def frame(image, index=0, *, clock=True, source="a.mp4", stream=0, name=None):
+    return Frame(index, index / 10 if clock else None, image, source, name or f"{source}#{index}", stream)
 
 
 cases = given(
@@ -307,12 +307,30 @@ class TestHold:
         self.hidden(painter, found_in(masks, [0, 1]))
         np.testing.assert_array_equal(self.hidden(painter, found_in(masks[:0]), 1), masks[1])
 
-    def test_images_without_times_are_redacted_each_by_itself_unless_asked_for(self):
+    def test_images_are_redacted_each_by_itself_unless_asked_for(self):
         mask = blobs((48, 64), 1, 1)
         for hold, is_held in ((None, False), (0, False), (2, True)):
             painter = Painter(Redaction(hold=hold))
-            self.hidden(painter, found_in(mask), clock=False)
-            assert self.hidden(painter, found_in(mask[:0]), 1, clock=False).any() == is_held
+            self.hidden(painter, found_in(mask), clock=False, name="photos/a.png")
+            assert self.hidden(painter, found_in(mask[:0]), 1, clock=False, name="photos/b.png").any() == is_held
+
+    @pytest.mark.parametrize("clocks", [(False, False, False), (False, True, True), (True, False, True)])
+    def test_frames_of_a_video_need_no_times(self, clocks):
+        """Raw video has none, and the first frame of an RTSP connection has none."""
+        mask = blobs((48, 64), 1, 1)
+        painter = Painter(Redaction(margin=0))
+        for index, clock in enumerate(clocks):
+            found = found_in(mask if index == 0 else mask[:0])
+            np.testing.assert_array_equal(self.hidden(painter, found, index, clock=clock), mask[0])
+
+    def test_a_video_after_an_image_of_a_list_is_held(self):
+        mask = blobs((48, 64), 1, 1)
+        painter = Painter(Redaction(margin=0))
+        self.hidden(painter, found_in(mask[:0]), clock=False, source="list", name="a.png")
+        self.hidden(painter, found_in(mask), 1, source="list", name="a.mp4#0")
+        np.testing.assert_array_equal(
+            self.hidden(painter, found_in(mask[:0]), 2, source="list", name="a.mp4#1"), mask[0]
+        )
 
     def test_sources_are_apart(self):
         mask = blobs((48, 64), 1, 1)
@@ -374,6 +392,15 @@ class TestStyle:
             Redaction(hold=value)
         with pytest.raises(InputError, match="got 255"):
             Redaction(hold=255)
+
+    def test_numbers_of_numpy_do_not_overflow(self):
+        mask = np.zeros((1, 400, 420), bool)
+        mask[0, 200, 210] = True
+        drawn = draw(np.full((400, 420, 3), 255, np.uint8), found_in(mask), Redaction(margin=np.uint8(150)))
+        expected = np.zeros((400, 420), bool)
+        expected[50:351, 60:361] = True
+        np.testing.assert_array_equal((drawn == 0).all(axis=-1), expected)
+        assert type(Redaction(hold=np.int8(127)).hold) is int
 
     @pytest.mark.parametrize("style", [Redaction, Cutout])
     def test_on_top_is_a_style_and_not_over_nothing(self, style):

@@ -3,6 +3,7 @@
 import sys
 import threading
 import types
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -120,7 +121,10 @@ def test_fast_frames_are_left_out_but_images_are_not(tk, monkeypatch):
             window.write(frame, some_detections(1))
         assert (len(tk.shown), tk.updates) == (1, 4)
         for frame in frames(4, clock=False):
-            window.write(frame, some_detections(1))
+            window.write(frame, some_detections(1))  # of raw video, which has no times
+        assert len(tk.shown) == 1
+        for frame in frames(4, clock=False):
+            window.write(replace(frame, name="a.png"), some_detections(1))
         assert len(tk.shown) == 5
 
 

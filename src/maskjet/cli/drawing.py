@@ -21,17 +21,17 @@ _PANEL = "Options of drawing"
 COLOURS = ("class", "instance")
 DRAWINGS = ("annotate", "redact", "cutout")
 # Stated here, as the classes' module takes long to import; a test compares them with its fields.
-FIELDS: dict[str, tuple[type, str]] = {
-    "boxes": (bool, "Whether boxes are drawn."),
-    "labels": (bool, "Whether class names are written."),
-    "scores": (bool, "Whether confidences are written."),
-    "masks": (bool, "Whether the insides of masks are tinted."),
-    "outlines": (bool, "Whether the outlines of masks are drawn."),
-    "line_width": (float, "Width of boxes and outlines; if not given, one that suits the image's size."),
-    "color_by": (str, "A hue per class, with a shade per instance; or a hue per instance."),
+FIELDS: Mapping[str, tuple[type, str | None, str]] = {
+    "boxes": (bool, None, "Whether boxes are drawn."),
+    "labels": (bool, None, "Whether class names are written."),
+    "scores": (bool, None, "Whether confidences are written."),
+    "masks": (bool, None, "Whether the insides of masks are tinted."),
+    "outlines": (bool, None, "Whether the outlines of masks are drawn."),
+    "line_width": (float, "PIXELS", "Width of boxes and outlines; if not given, one that suits the image's size."),
+    "color_by": (str, "|".join(COLOURS), "A hue per class, with a shade per instance; or a hue per instance."),
 }
-"""Type and help of each option of `DrawStyle`, by the field's name."""
-_OPTIONS: Mapping[str, tuple[type, str, str]] = {
+"""Type, metavar and help of each option of `DrawStyle`, by the field's name."""
+_OTHERS: Mapping[str, tuple[type, str | None, str]] = {
     "draw": (
         str,
         "|".join(f"{name}{'' if name == 'annotate' else '[=CLASSES]'}" for name in DRAWINGS),
@@ -44,18 +44,11 @@ _OPTIONS: Mapping[str, tuple[type, str, str]] = {
         "What redact and cutout replace pixels with: black, white, grey, RRGGBB; mosaic or blur, made of pixels "
         "outside the masks; or transparent, in .png.  [default: black]",
     ),
-    "margin": (
-        int,
-        "PIXELS",
-        "By how much redacted regions grow.  [default: a hundredth of the longer side]",
-    ),
-    "hold": (
-        int,
-        "N",
-        "For how many frames a redacted pixel stays redacted.  [default: 5 in video, 0 in images]",
-    ),
+    "margin": (int, "PIXELS", "By how much redacted regions grow.  [default: a hundredth of the longer side]"),
+    "hold": (int, "N", "For how many frames a redacted pixel stays redacted.  [default: 5 in video, 0 in images]"),
 }
 """Type, metavar and help of the other options."""
+_CHOICES: Mapping[str, Sequence[str]] = {"draw": DRAWINGS, "color_by": COLOURS}
 GO_WITH: Mapping[str, Sequence[str]] = {
     "replace_with": ("redact", "cutout"),
     "margin": ("redact",),
@@ -69,7 +62,7 @@ def with_style(command: Callable[..., None]) -> Callable[..., None]:
 
     The command gets a function that makes the style, as its class takes long to import.
     """
-    options = {name: _other_option(name) for name in _OPTIONS} | {name: _option(name) for name in FIELDS}
+    options = {name: _option(name, *about) for name, about in {**_OTHERS, **FIELDS}.items()}
     return with_options(command, "style", options, lambda given: functools.partial(make_style, given))
 
 
@@ -89,16 +82,16 @@ def make_style(given: Mapping[str, Any]) -> Style:
     for name, ways in GO_WITH.items():
         if name in values and way not in ways:
             raise InputError(f"{name} must go with --draw {' or '.join(ways)}, got {values[name]!r} with {way}.")
-    others = {name: values.pop(name) for name in GO_WITH if name in values}
+    replacing = {name: values.pop(name) for name in GO_WITH if name in values}
     if way == "annotate":
         return DrawStyle(**values)
-    switches = [name for name, (kind, _) in FIELDS.items() if kind is bool]
+    switches = [name for name, (kind, *_) in FIELDS.items() if kind is bool]
     on_top = None
     if any(values.get(name) for name in switches):
         on_top = DrawStyle(**(dict.fromkeys(switches, False) | values))
     elif alone := next((name for name in values if name not in switches), None):
         raise InputError(f"{alone} must go with something drawn on top, such as --outlines, with --draw {way}.")
-    return (Redaction if way == "redact" else Cutout)(classes=classes, on_top=on_top, **others)
+    return (Redaction if way == "redact" else Cutout)(classes=classes, on_top=on_top, **replacing)
 
 
 def check_drawn(style: Style, outs: Sequence[str], *, shows: bool) -> None:
@@ -125,7 +118,9 @@ def check_classes(style: Style, model: Model) -> None:
     """
     from maskjet.media.drawing import DrawStyle
 
-    for name in () if isinstance(style, DrawStyle) else style.classes or ():
+    if isinstance(style, DrawStyle) or style.classes is None:
+        return
+    for name in style.classes:
         if name not in model.spec.class_names.values():
             known = [model.spec.class_names[class_id] for class_id in sorted(model.spec.class_names)]
             raise InputError(f"draw must name classes of the model, got {name!r}{suggest(name, known)}")
@@ -148,29 +143,14 @@ def _parse_draw(text: str) -> tuple[str, Sequence[str] | None]:
     return way, classes
 
 
-def _option(name: str) -> inspect.Parameter:
-    kind, text = FIELDS[name]
+def _option(name: str, kind: type, metavar: str | None, text: str) -> inspect.Parameter:
     flag = f"--{name.replace('_', '-')}"
-    choices = COLOURS if name == "color_by" else ()
     option = typer.Option(
         f"{flag}/--no-{name}" if kind is bool else flag,
         help=text,
-        metavar={bool: None, float: "PIXELS", str: "|".join(choices)}[kind],
-        rich_help_panel=_PANEL,
-        autocompletion=completing(choices),
-    )
-    annotation = Annotated[kind | None, option]  # type: ignore[valid-type]
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-
-
-def _other_option(name: str) -> inspect.Parameter:
-    kind, metavar, text = _OPTIONS[name]
-    option = typer.Option(
-        f"--{name.replace('_', '-')}",
-        help=text,
         metavar=metavar,
         rich_help_panel=_PANEL,
-        autocompletion=completing(DRAWINGS if name == "draw" else ()),
+        autocompletion=completing(_CHOICES.get(name, ())),
     )
     annotation = Annotated[kind | None, option]  # type: ignore[valid-type]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)

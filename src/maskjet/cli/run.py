@@ -123,8 +123,8 @@ def run(
         float,
         typer.Option(
             metavar="SECONDS",
-            help="How long to try to open a live source again that broke off, ended or fell silent; 0 for not at all, "
-            "inf, if not given, for ever.",
+            help="For how long to try to open a live source again that broke off, ended or fell silent; 0 does not "
+            "try.  [default: for ever]",
             rich_help_panel=_FRAMES_PANEL,
             show_default=False,
         ),

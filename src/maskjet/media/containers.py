@@ -23,6 +23,7 @@ READ_TIMEOUT_S = 10.0
 """Seconds without a packet after which a camera or network stream counts as silent."""
 _CAMERA = re.compile(r"/dev/video\d+")
 _URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
+_USER = re.compile(r"([^?]*@)?([^/?]*\?[^/]*@)?")  # also where a password has a delimiter that should be escaped
 _HARMLESS = re.compile(r"[\w.-]*=\d{1,3}|")  # part of a URL's query
 _PROTOCOLS = "http,https,httpproxy,tls,tcp,udp,rtp,srtp,rtsp,rtmp,rtmps,rtmpt,rtmpe,srt,ftp,mmsh,mmst,crypto,data"
 _NAMING_OTHERS = {"concat", "dash", "hls", "image2", "imf", "lavfi", "mlv", "sdp", "vobsub", "webm_dash_manifest"}
@@ -58,9 +59,9 @@ def shown_name(name: str) -> str:
     match = _URL.match(name)
     if match is None:
         return name
-    path, *parts = re.split(r"([?&;#])", name[match.end() :])
+    path, *parts = re.split(r"([?&;#])", _USER.sub("", name[match.end() :], count=1))
     shown = [each if position % 2 == 0 else _shown_part(each) for position, each in enumerate(parts)]
-    return match[0] + path.rpartition("@")[2] + "".join(shown)
+    return match[0] + path + "".join(shown)
 
 
 def _shown_part(part: str) -> str:

@@ -120,7 +120,7 @@ class LiveSource(Source):
         self._first = 0  # index of the connection's first frame
         self._starts_s: float | None = None  # time of its first frame, if it is a later connection with times
         self._step_s = 0.0  # between its frames
-        self._ahead_s: float | None = None  # what its times lack; None until one is known
+        self._ahead_s: float | None = None  # to add to its times; None until its first time is known
         self._last = -1, time.monotonic()  # index of the last frame, and when it came
         self._last_s: float | None = None  # its time
         self._reconnects = 0
@@ -187,7 +187,7 @@ class LiveSource(Source):
         return None if time_s is None else time_s + (self._ahead_s or 0.0)
 
     def _take_losses(self, connection: VideoSource) -> None:
-        """Make what a connection tells of lost frames the source's."""
+        """Move a connection's bad frames to the source, with their indices in it."""
         self.bad_frames += [(self._first + index, why) for index, why in connection.bad_frames]
         connection.bad_frames.clear()
         self._forgotten += max(len(self.bad_frames) - _MOST_BAD, 0)
@@ -271,6 +271,6 @@ def open_stream(
 
 
 def _reason(error: Exception) -> str:
-    """Why a source broke off, in words for people, without its name where they say so."""
+    """Why a source broke off: FFmpeg's reason if there is one, which does not repeat the source's name."""
     cause = error.__cause__
     return reason(cause) if isinstance(cause, av.error.FFmpegError) else first_line(cause or error).removesuffix(".")

@@ -23,7 +23,8 @@ class SourceState:
     fps: float = 0.0
     """Frames that it gave per second, over the last 5 s."""
     lag_s: float | None = None
-    """Seconds by which the last frame came later than the earliest one did, by their times; None if not live."""
+    """Delay of the last frame in seconds, against the frame that came with the least; None if the source is not live,
+    or its frames have no times."""
     drops: int = 0
     """Frames skipped because newer ones had arrived."""
     bad_frames: int = 0

@@ -46,6 +46,11 @@ class Frame:
     index_is_exact: bool = True
     """False if an unknown number of frames may be missing before this one; `index` then counts the known ones."""
 
+    @property
+    def is_of_video(self) -> bool:
+        """Whether it is a frame of a video, camera or stream, not an image; frames of raw video have no times."""
+        return self.time_s is not None or self.name.rpartition("#")[2].isdecimal()
+
 
 class Source(ABC):
     """An iterable of frames in order, to be read once; a context manager.
@@ -55,7 +60,8 @@ class Source(ABC):
 
     Attributes:
         kind: Kind of source: "image", "list" or "video".
-        name: Name of the source, as given; of a URL without user, password and the values in its query.
+        name: Name of the source, as given; of a URL without user, password and the values in its query, but for numbers
+            of up to three digits.
         length: Expected number of frames it gives; None if unknown.
         states_end: Whether the source states its number of frames or its duration, so that a premature end is noticed;
             raw streams, transport streams and fragmented MP4 do not.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from maskjet.model import ImageLike
 
 _DEFAULT = DrawStyle()
-_HOLD = 5  # frames, where they have times
+_HOLD = 5  # frames of a video
 _MARGIN_SHARE = 0.01  # of the longer side: masks come from grids of 78 to 192 cells a side
 
 
@@ -60,7 +60,8 @@ def draw(image: ImageLike, detections: Detections, style: Style = _DEFAULT) -> N
 class Painter:
     """Draws the frames of videos in a style; unlike `draw`, it holds redacted regions from frame to frame.
 
-    Frames of a source must come in order; those of several sources may be mixed. Not for several threads at once.
+    Frames of a source must come in order; those of sources that one `stream` reads side by side may be mixed. Not for
+    several threads at once.
 
     Args:
         style: A `DrawStyle`, `Redaction` or `Cutout`.
@@ -91,12 +92,14 @@ class Painter:
 
     def _held_of(self, frame: Frame) -> HeldRegion | None:
         """The region held for a frame's source; None if none is."""
-        if not isinstance(self._style, Redaction):
+        hold = self._style.hold if isinstance(self._style, Redaction) else 0
+        if hold is None:
+            hold = _HOLD if frame.is_of_video else 0
+        if hold == 0:
             return None
         name, held = self._held.get(frame.stream, ("", None))
         if held is None or name != frame.source:
-            default = 0 if frame.time_s is None else _HOLD
-            held = HeldRegion(default if self._style.hold is None else self._style.hold)
+            held = HeldRegion(hold)
             self._held[frame.stream] = frame.source, held
         return held
 

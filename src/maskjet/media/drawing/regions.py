@@ -68,7 +68,7 @@ class HeldRegion:
     """A region of a source's frames that pixels leave only some frames after they were inside last.
 
     Args:
-        hold: Number of these frames, 0 to 254.
+        hold: Number of these frames, 1 to 254.
     """
 
     def __init__(self, hold: int) -> None:
@@ -77,8 +77,6 @@ class HeldRegion:
 
     def add_to(self, region: Region) -> None:
         """Add to the next frame's own region the pixels that are held."""
-        if self._hold == 0:
-            return
         if self._left is None:
             self._left = np.zeros_like(region)
         elif self._left.shape != region.shape:

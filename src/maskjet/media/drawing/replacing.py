@@ -38,13 +38,13 @@ def replace_outside(image: NDArray[np.uint8], region: Region, replace_with: str)
     return _replace(image, outside, outside, replace_with)
 
 
-def _replace(image: NDArray[np.uint8], replaced: Region, told: Region, replace_with: str) -> NDArray[np.uint8]:
+def _replace(image: NDArray[np.uint8], replaced: Region, sampled: Region, replace_with: str) -> NDArray[np.uint8]:
     """Replace pixels.
 
     Args:
         image: As in `replace_inside`.
         replaced: The pixels to replace.
-        told: The pixels that a mosaic's colours come from.
+        sampled: The pixels that a mosaic's colours come from.
         replace_with: As in `Redaction`.
     """
     if not image.size:
@@ -54,24 +54,24 @@ def _replace(image: NDArray[np.uint8], replaced: Region, told: Region, replace_w
         kept = np.zeros((*replaced.shape, 4), np.uint8)
         return np.asarray(cv2.copyTo(cv2.cvtColor(image, cv2.COLOR_RGB2RGBA), 1 - replaced, kept))
     if replacement == "mosaic" or replacement == "blur":
-        filling = _fill_cells(image, told, is_smooth=replacement == "blur")
+        filling = _fill_cells(image, sampled, is_smooth=replacement == "blur")
         return np.asarray(cv2.copyTo(filling, replaced, image))
     colour(image, replaced, *replacement)
     return image
 
 
-def _fill_cells(image: NDArray[np.uint8], told: Region, *, is_smooth: bool) -> NDArray[np.uint8]:
+def _fill_cells(image: NDArray[np.uint8], sampled: Region, *, is_smooth: bool) -> NDArray[np.uint8]:
     """A picture of the means of square cells, uint8 [H, W, 3]; smooth, or one colour per cell.
 
     Args:
         image: uint8 [H, W, 3], RGB, contiguous.
-        told: The pixels that count; others are not read.
+        sampled: The pixels that count; others are not read.
         is_smooth: Whether colours are interpolated between the cells' centres.
     """
-    height, width = told.shape
+    height, width = sampled.shape
     cell = max(round(max(height, width) / _CELLS), _SMALLEST_CELL)
     sums = np.zeros((-(-height // cell), -(-width // cell), 4))
-    sum_cells(image, told, cell, sums)
+    sum_cells(image, sampled, cell, sums)
     cells = np.rint(_complete(sums)).astype(np.uint8)
     if is_smooth:
         cells = np.asarray(cv2.GaussianBlur(cells, (3, 3), 0), np.uint8)
@@ -114,14 +114,14 @@ def colour(image: NDArray[np.uint8], replaced: Region, red: int, green: int, blu
 
 
 @compiled("void(uint8[:, :, ::1], uint8[:, ::1], int64, float64[:, :, ::1])")
-def sum_cells(image: NDArray[np.uint8], told: Region, cell: int, out: NDArray[np.float64]) -> None:
+def sum_cells(image: NDArray[np.uint8], sampled: Region, cell: int, out: NDArray[np.float64]) -> None:
     """Add up red, green, blue and the number of the pixels that count, by cell of `out`, zeroed."""
-    height, width = told.shape
+    height, width = sampled.shape
     for y in range(height):
         for column in range(out.shape[1]):
             red, green, blue, count = 0, 0, 0, 0
             for x in range(column * cell, min((column + 1) * cell, width)):
-                if told[y, x]:
+                if sampled[y, x]:
                     red += image[y, x, 0]
                     green += image[y, x, 1]
                     blue += image[y, x, 2]

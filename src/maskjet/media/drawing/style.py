@@ -59,8 +59,8 @@ class Redaction:
     """Pixels inside the masks replaced, such that nothing of them is left: no replacement is made of them.
 
     Also replaced are the pixels around a mask, and those of the masks of the frames before, as a detector may miss an
-    instance for a few frames. Without masks boxes are redacted, and so is the box of an empty mask. Whatever is not
-    detected is not redacted, be it that its confidence is below the threshold.
+    instance for a few frames. Without masks boxes are redacted, and so is the box of an empty mask. What is not
+    detected is not redacted, such as an instance whose confidence is below the threshold.
 
     Examples:
         >>> import maskjet
@@ -80,15 +80,17 @@ class Redaction:
     margin: int | None = None
     """Pixels by which the region grows to all sides, at least 0; None for a hundredth of the image's longer side."""
     hold: int | None = None
-    """Frames for which a pixel stays redacted after it was in the region, 0 to 254; None for 5, and for 0 where frames
-    have no times, as images of a folder."""
+    """Frames for which a pixel stays redacted after it was in the region, 0 to 254; None for 5 in video and 0 in
+    images."""
     on_top: DrawStyle | None = None
     """What is drawn on top; None for nothing."""
 
     def __post_init__(self) -> None:
         _check_replacing(self)
-        _check_count("margin", self.margin, "a number of pixels of at least 0", None)
-        _check_count("hold", self.hold, f"a number of frames, 0 to {MOST_HELD}", MOST_HELD)
+        margin = _check_count("margin", self.margin, "a number of pixels of at least 0", None)
+        hold = _check_count("hold", self.hold, f"a number of frames, 0 to {MOST_HELD}", MOST_HELD)
+        object.__setattr__(self, "margin", margin)
+        object.__setattr__(self, "hold", hold)
 
 
 @dataclass(frozen=True)
@@ -172,15 +174,17 @@ def _check_replacing(style: Redaction | Cutout) -> None:
         raise InputError("on_top must be None with replace_with='transparent'.")
 
 
-def _check_count(name: str, value: Any, expected: str, most: int | None) -> None:
+def _check_count(name: str, value: Any, expected: str, most: int | None) -> int | None:
+    """Check a whole number or None; returns it as Python's `int`, which does not overflow as NumPy's do."""
     if value is None:
-        return
+        return None
     try:
         number = -1 if isinstance(value, bool) else operator.index(value)
     except TypeError:
         number = -1
     if number < 0 or (most is not None and number > most):
         raise InputError(f"{name} must be {expected}, or None, got {value!r}.")
+    return number
 
 
 @dataclass(frozen=True)

@@ -61,9 +61,8 @@ class AnnotatedVideo(Sink):
     warning if the container does not take its codec; .webm takes Opus and Vorbis. Damaged audio ends early.
 
     Frames are drawn and encoded in a thread. MP4 and QuickTime are fragmented while they are written, so that all but
-    the last second and four frames plays after a crash.
-    `close` copies them to a file with its index first, which takes as much disk space again. If that fails, the
-    fragmented file takes the name; it plays as well.
+    the last second and four frames plays after a crash. `close` copies them to a file with its index first, which takes
+    as much disk space again. If that fails, the fragmented file takes the name; it plays as well.
 
     Args:
         path: Path of the .mp4, .mkv, .mov or .webm file.
@@ -255,7 +254,8 @@ class AnnotatedVideo(Sink):
         if self._container is not None:
             with suppress(OSError, av.error.FFmpegError):
                 self._finish_container(part)
-        self._give_up(part)
+        if self._part is not None:  # a file that could not be finished is given up by now
+            self._give_up(part)
 
 
 def _tag(context: av.VideoCodecContext, look: Look) -> None:

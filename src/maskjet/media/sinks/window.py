@@ -93,7 +93,7 @@ class Window(Sink):
         if self.closed.is_set():
             return
         begun_s = time.perf_counter()
-        if frame.time_s is not None and begun_s < self._next_s:
+        if frame.is_of_video and begun_s < self._next_s:
             self._painter.skip(frame, detections)
             self._update()
             return
