@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from maskjet.errors import InputError, UnsupportedError
-from maskjet.serve import Settings, server
+from maskjet.serve import Settings, create_app, server
 from tests.serve.client import encoded
 
 REQUEST = b"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\n"
@@ -186,6 +186,18 @@ def test_a_second_signal_ends_it_now():
         assert process.poll() is None
         process.send_signal(signal.SIGTERM)
         assert process.wait(5) == 128 + signal.SIGTERM
+
+
+def test_the_first_signal_after_a_failure_lets_requests_end(model, monkeypatch):
+    app = create_app({"demo": model})
+    made = server.Server(server.configure(app, Settings()), app.state.service, announce=print)
+    ended = []
+    monkeypatch.setattr("os._exit", ended.append)
+    made.should_exit = True  # the device has failed
+    made._end(signal.SIGTERM, None)
+    assert ended == []
+    made._end(signal.SIGTERM, None)
+    assert ended == [128 + signal.SIGTERM]
 
 
 def test_a_token_comes_from_the_environment():
