@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from urllib.parse import urlsplit
 
@@ -17,9 +18,11 @@ import httpx
 import numpy as np
 import pytest
 import torch
+from websockets.exceptions import ConnectionClosedError
+from websockets.sync.client import connect as websocket
 
-from maskjet.errors import InputError, UnsupportedError
-from maskjet.serve import Settings, server
+from maskjet.errors import DeviceError, InputError, UnsupportedError
+from maskjet.serve import Settings, create_app, server
 from tests.serve.client import encoded
 
 REQUEST = b"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\n"
@@ -186,6 +189,62 @@ def test_a_second_signal_ends_it_now():
         assert process.poll() is None
         process.send_signal(signal.SIGTERM)
         assert process.wait(5) == 128 + signal.SIGTERM
+
+
+class Breaking:
+    """A model whose device fails once it is let go."""
+
+    def __init__(self, model):
+        self._model = model
+        self.go = threading.Event()
+
+    def __getattr__(self, name):
+        return getattr(self._model, name)
+
+    def predict(self, images, **options):
+        if images and images[0].shape[0] > 64:
+            assert self.go.wait(30)
+            raise DeviceError("The device failed.", index=0)
+        return self._model.predict(images, **options)
+
+
+def test_a_device_that_fails_ends_the_service_when_all_are_answered(model, street, monkeypatch):
+    monkeypatch.setattr("maskjet.serve.dispatcher._SIZES_HW", ((64, 64),))
+    breaking, ready = Breaking(model), threading.Event()
+    app = create_app({"demo": breaking}, Settings(port=0))
+    listener = server.listen(app.state.service.settings)
+    url = server.url_of(listener)
+
+    def ask():
+        answer = httpx.post(f"{url}/v1/predict", content=encoded(street), timeout=30)
+        return answer.status_code, answer.json()["detail"]
+
+    with concurrent.futures.ThreadPoolExecutor(6) as pool:
+        running = pool.submit(server.run, app, listener, announce=lambda _: ready.set())
+        assert ready.wait(30)
+        with websocket(f"{url.replace('http', 'ws')}/v1/stream") as idle:
+            asking = [pool.submit(ask) for _ in range(5)]
+            deadline = time.monotonic() + 10
+            while app.state.service.dispatcher().depth < 3:  # and two are worked on
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            breaking.go.set()
+            assert [each.result() for each in asking] == [(503, "The device failed.")] * 5
+            with pytest.raises(ConnectionClosedError, match=r"1011.*The device failed"):
+                idle.recv(30)
+        assert isinstance(running.exception(10), DeviceError)
+
+
+def test_the_first_signal_after_a_failure_lets_requests_end(model, monkeypatch):
+    app = create_app({"demo": model})
+    made = server.Server(server.configure(app, Settings()), app.state.service, announce=print)
+    ended = []
+    monkeypatch.setattr("os._exit", ended.append)
+    made.should_exit = True  # the device has failed
+    made._end(signal.SIGTERM, None)
+    assert ended == []
+    made._end(signal.SIGTERM, None)
+    assert ended == [128 + signal.SIGTERM]
 
 
 def test_a_token_comes_from_the_environment():

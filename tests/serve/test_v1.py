@@ -6,6 +6,7 @@ import re
 import time
 
 import cv2
+import httpx
 import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -168,6 +169,16 @@ async def test_an_unknown_failure_is_a_reference_in_the_log(model, street, caplo
     (record,) = [record for record in caplog.records if record.name == "maskjet.serve"]
     assert answer.json()["reference"] in record.getMessage()
     assert "a secret" in str(record.exc_info[1])
+
+
+@pytest.mark.parametrize(("prefix", "path", "status"), [("/api", "/api/v1/predict", 200), ("/v1", "/v1/predict", 404)])
+@run
+async def test_below_a_prefix_paths_have_it(model, street, prefix, path, status):
+    async with served({"demo": model}) as client:
+        await client.service.warmed_up()
+        transport = httpx.ASGITransport(client._transport.app, root_path=prefix)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as below:
+            assert (await below.post(path, content=encoded(street))).status_code == status
 
 
 @run

@@ -101,7 +101,8 @@ class _Direct:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request; `Guard`, around it, answers with its errors."""
-        if scope["type"] == "http" and scope["path"] == v1.PREDICT and scope["method"] == "POST":
+        is_one = scope["type"] == "http" and scope["path"] == v1.PREDICT and scope["method"] == "POST"
+        if is_one and not scope.get("root_path"):
             scope["route"] = self._route
             response = await v1.predict(Request(scope, receive))
             await response(scope, receive, send)

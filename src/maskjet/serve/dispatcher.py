@@ -1,7 +1,9 @@
 """Batches for a model: requests wait in one bounded queue, and lanes give the engine what came while it was busy.
 
 A lane is the right to call the model. The thread that has decoded an image takes a free lane with it, so that a lone
-request crosses threads twice; if none is free the image waits, and whoever has a lane takes it next.
+request crosses threads twice; if none is free the image waits, and whoever has a lane takes it next. After one batch it
+hands the lane on to a thread of the dispatcher's own, which also takes those images that came decoded, so that nothing
+waits for the model behind others that are decoded.
 
 No artificial delay: a lane takes the oldest image as soon as it is free, and with it the others of the same size and
 options that wait, up to the batch. A client that went away, or a deadline that passed, takes the image out of the
@@ -91,11 +93,12 @@ class Observer(Protocol):
 class _Ticket:
     """An image that is being made, waits, or is worked on."""
 
-    __slots__ = ("answer", "arrived", "image", "is_gone", "job", "loop", "made_s", "options")
+    __slots__ = ("answer", "arrived", "image", "is_gone", "job", "loop", "made_s", "make", "options")
 
     def __init__(self, options: Options, loop: asyncio.AbstractEventLoop) -> None:
         self.options, self.loop = options, loop
         self.image: Image | None = None
+        self.make: Callable[[], Image] | None = None
         self.job: Future[None] | None = None
         self.arrived = self.made_s = 0.0
         self.is_gone = False
@@ -114,7 +117,7 @@ class Dispatcher:
     Args:
         name: Name of the model in the service.
         model: The model.
-        pool: Threads that make images and call the model; more of them than lanes.
+        pool: Threads that make images, and call the model with them; more of them than lanes.
         queue: Most images that wait, those that are being made included.
         batch: Largest batch; None for the model's own on a GPU. On a CPU None is 1: larger ones are no faster (one
             lane, demo at 720p, 2 cores: 9.1 images/s alone, 9.6 in twos, 7.3 in eights).
@@ -145,9 +148,10 @@ class Dispatcher:
         self._coming = 0  # tickets whose image is being made
         self._taken = 0  # lanes
         self._cold = self._lanes  # lanes that have not answered a frame
-        self._is_started = self._is_closed = False
+        self._is_started = self._is_closed = self._is_over = False
         self._together = threading.Barrier(self._lanes)
-        self._warming: list[threading.Thread] = []
+        self._handed = threading.Semaphore(0)  # lanes that own threads are to take
+        self._threads: list[threading.Thread] = []
 
     @property
     def depth(self) -> int:
@@ -157,9 +161,9 @@ class Dispatcher:
     def start(self) -> None:
         """Answer black frames in all lanes, so that what is compiled and captured is so; then what has come."""
         for number in range(self._lanes):
-            thread = threading.Thread(target=self._warm_up, name=f"maskjet-{self.name}-{number}", daemon=True)
+            thread = threading.Thread(target=self._run_lanes, name=f"maskjet-{self.name}-{number}", daemon=True)
             thread.start()
-            self._warming.append(thread)
+            self._threads.append(thread)
 
     def close(self, patience_s: float = 5.0) -> None:
         """Refuse new images, and wait a bounded time for those in the queue; blocks the calling thread."""
@@ -167,10 +171,14 @@ class Dispatcher:
         with self._changed:
             self._is_closed = True
         self._together.abort()
-        for thread in self._warming:
-            thread.join(max(0.0, deadline - time.monotonic()))
         with self._changed:
-            self._changed.wait_for(lambda: not (self.depth or self._taken), max(0.0, deadline - time.monotonic()))
+            self._changed.wait_for(
+                lambda: not (self.depth or self._taken or (self._cold and self._threads)), patience_s
+            )
+            self._is_over = True
+        self._handed.release(self._lanes)
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def check(self, options: Options) -> None:
         """Check options before any work.
@@ -225,17 +233,18 @@ class Dispatcher:
         if deadline is not None and loop.time() >= deadline:
             raise problems.too_late("The deadline passed before the image could wait for the model; try again later.")
         tickets = [_Ticket(options or Options(), loop) for _ in images]
-        with self._changed:
-            self.check_room(len(tickets))
-            for ticket, image in zip(tickets, images, strict=True):
-                if callable(image):
-                    ticket.job = self._pool.submit(self._make, ticket, image)
-                    self._coming += 1
-                else:
-                    self._enqueue(ticket, image)
-            self._fill_lanes()
         timer = None if deadline is None else loop.call_at(deadline, self._expire, tickets)
         try:
+            with self._changed:
+                self.check_room(len(tickets))
+                for ticket, image in zip(tickets, images, strict=True):
+                    if callable(image):
+                        ticket.make = image
+                        self._coming += 1  # first: a pool that can't start a thread has taken the job all the same
+                        ticket.job = self._pool.submit(self._make, ticket)
+                    else:
+                        self._enqueue(ticket, image)
+                self._fill_lanes()
             return await asyncio.gather(*(ticket.answer for ticket in tickets))
         finally:
             if timer is not None:
@@ -255,20 +264,23 @@ class Dispatcher:
                 ticket for ticket in tickets if ticket in self._waiting or (ticket.image is None and not ticket.is_gone)
             ]
             for ticket in left:
-                ticket.is_gone = True
+                ticket.is_gone, ticket.make = True, None
                 if ticket.image is not None:
                     self._waiting.remove(ticket)
                 elif ticket.job is not None and ticket.job.cancel():
                     self._coming -= 1
+            self._changed.notify_all()
         return left
 
-    def _make(self, ticket: _Ticket, make: Callable[[], Image]) -> None:
+    def _make(self, ticket: _Ticket) -> None:
         """Make a ticket's image in this thread, and take a lane with it if one is free."""
         start = time.perf_counter()
-        error, image, takes_lane = None, None, False
+        error, takes_lane = None, False
+        make, ticket.make = ticket.make, None
+        image = None
         try:
-            image = make()
-        except Exception as caught:
+            image = None if make is None else make()
+        except BaseException as caught:
             error = caught
         with self._changed:
             self._coming -= 1
@@ -279,35 +291,51 @@ class Dispatcher:
             self._changed.notify_all()
         if error is not None:
             _resolve([ticket], [error])
-        elif takes_lane:
-            self._work()
+        elif takes_lane and self._work_once():
+            self._handed.release()  # this thread has an image, and others to make
 
     def _enqueue(self, ticket: _Ticket, image: Image) -> None:
         ticket.image, ticket.arrived = image, time.perf_counter()
         self._waiting.append(ticket)
 
     def _claim(self) -> bool:
-        """Take a lane if one is free and an image waits; the caller has the lock, and calls `_work` without it."""
+        """Take a lane if one is free and an image waits; the caller has the lock, and works without it."""
         is_free = self._is_started and self._taken < self._lanes and bool(self._waiting)
         self._taken += is_free
         return is_free
 
     def _fill_lanes(self) -> None:
-        """Let threads of the pool take lanes with the images that wait; the caller has the lock."""
+        """Let own threads take lanes with the images that wait; the caller has the lock."""
         for _ in range(len(self._waiting)):
             if self._claim():
-                self._pool.submit(self._work)
+                self._handed.release()
 
-    def _work(self) -> None:
-        """Answer what waits in this thread, which has a lane, until nothing does."""
+    def _run_lanes(self) -> None:
+        """Warm up, and then work in each lane that is handed to this thread, until nothing waits."""
+        self._warm_up()
         while True:
-            with self._changed:
-                if not self._waiting:
-                    self._taken -= 1
-                    self._changed.notify_all()
-                    return
-                tickets = self._take()
-            self._answer(tickets)
+            self._handed.acquire()
+            if self._is_over:
+                return
+            while self._work_once():
+                pass
+
+    def _work_once(self) -> bool:
+        """Answer the images that wait for longest in this thread, which has a lane; gives it back if no more wait."""
+        with self._changed:
+            tickets = self._take()
+        if tickets:
+            try:
+                self._answer(tickets)
+            except BaseException as error:
+                _log.exception("the model %s was left by a batch", self.name)
+                _resolve(tickets, [error] * len(tickets))
+        with self._changed:
+            if self._waiting:
+                return True
+            self._taken -= 1
+            self._changed.notify_all()
+            return False
 
     def _warm_up(self) -> None:
         try:
@@ -321,6 +349,7 @@ class Dispatcher:
             self._cold -= 1
             self._is_started = not self._cold
             self._fill_lanes()
+            self._changed.notify_all()
 
     def _answer_black(self) -> None:
         """Detect on black frames of common sizes in each batch size, in all lanes at once, as each has its slot."""
@@ -336,7 +365,9 @@ class Dispatcher:
             self._observer.warm(self.name)
 
     def _take(self) -> list[_Ticket]:
-        """The oldest ticket, and those like it."""
+        """The oldest ticket, and those like it; none if none waits any more."""
+        if not self._waiting:
+            return []
         key = self._waiting[0].key
         taken = [ticket for ticket in self._waiting if ticket.key == key][: self.batch]
         for ticket in taken:
@@ -364,21 +395,30 @@ class Dispatcher:
             self._observer.batch_done(self.name, len(tickets), [answer.queue_s for answer in answers], predict_s)
 
 
-def _resolve(tickets: Sequence[_Ticket], outcomes: Sequence[Answer | Exception]) -> None:
+def _resolve(tickets: Sequence[_Ticket], outcomes: Sequence[Answer | BaseException]) -> None:
     """Settle the answers in their event loops, one call for each loop; clients that have gone are left out."""
 
-    def settle(mine: Sequence[tuple[_Ticket, Answer | Exception]]) -> None:
+    def settle(mine: Sequence[tuple[_Ticket, Answer | BaseException]]) -> None:
         for ticket, outcome in mine:
             if ticket.answer.done():
                 continue
-            if isinstance(outcome, Exception):
-                ticket.answer.set_exception(outcome)
+            if isinstance(outcome, BaseException):
+                ticket.answer.set_exception(_as_exception(outcome))
             else:
                 ticket.answer.set_result(outcome)
 
-    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Ticket, Answer | Exception]]] = {}
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Ticket, Answer | BaseException]]] = {}
     for ticket, outcome in zip(tickets, outcomes, strict=True):
         by_loop.setdefault(ticket.loop, []).append((ticket, outcome))
     for loop, mine in by_loop.items():
         with suppress(RuntimeError):  # the loop was closed meanwhile
             loop.call_soon_threadsafe(settle, mine)
+
+
+def _as_exception(error: BaseException) -> Exception:
+    """An error that a future may have, and that ends no event loop."""
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    made = RuntimeError(f"{type(error).__name__}: {error}")
+    made.__cause__ = error
+    return made

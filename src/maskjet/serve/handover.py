@@ -194,10 +194,10 @@ class Taker:
 
     def close(self) -> list[socket.socket]:
         """End what is left of a process that has ended; returns the clients' connections that it had not taken."""
-        if self._patience is not None:
-            self._patience.cancel()
         self.channel.read()  # what it said last
         self.channel.close()
+        if self._patience is not None:
+            self._patience.cancel()
         clients = []
         for connection, is_client, _ in self._untaken:
             if is_client:

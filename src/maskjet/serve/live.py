@@ -156,6 +156,8 @@ class _Socket:
             answering.cancel()
             if self._flying:
                 await asyncio.wait((receiving, asyncio.gather(*self._flying)), return_when=asyncio.FIRST_COMPLETED)
+            if self._service.failure is not None:
+                raise _CloseError(1011, self._service.failure)
             raise _CloseError(1001, "The service is shutting down.")
         finally:
             tasks: Sequence[asyncio.Future[Any]] = (receiving, answering, ending, self._broken, *self._flying)

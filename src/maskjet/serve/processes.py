@@ -270,14 +270,15 @@ class _Service:
     @contextmanager
     def _signals(self) -> Iterator[None]:
         """Let the first signal end the service, the second one at once."""
-        loop, before = asyncio.get_running_loop(), {}
+        loop, before, is_told = asyncio.get_running_loop(), {}, False
 
         def end(number: int, _: FrameType | None) -> None:
-            if self._is_ending:
+            nonlocal is_told
+            if is_told:
                 for process in self._processes.values():
                     process.kill()
                 os._exit(128 + number)
-            self._is_ending = True  # from now on a process that ends has been ended
+            is_told = self._is_ending = True  # from now on a process that ends has been ended
             loop.call_soon_threadsafe(self._begin_end)
 
         if threading.current_thread() is threading.main_thread():

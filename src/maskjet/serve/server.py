@@ -186,6 +186,7 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._service, self._announce = service, announce
         self._announcing: asyncio.Task[None] | None = None
+        self._is_told = False  # by a signal
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, and wait for the models besides."""
@@ -233,8 +234,9 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
     def _end(self, number: int, _: FrameType | None) -> None:
-        if self.should_exit:
+        if self._is_told:
             os._exit(128 + number)
+        self._is_told = True
         self._service.is_draining = True  # not ready from this moment on
         self.should_exit = True
 
