@@ -9,8 +9,9 @@ import pytest
 
 from maskjet import traffic
 from maskjet.errors import InputError
-from maskjet.serve.dispatcher import Dispatcher, Options
+from maskjet.serve.dispatcher import Dispatcher
 from maskjet.serve.problems import ProblemError
+from maskjet.serve.tickets import Options
 from tests.serve.client import encoded, problem_of, run, served
 
 

@@ -61,7 +61,7 @@ def answer_or_break(self, tickets):
         return
     error = DeviceError("The device failed.", index=0)
     self._observer.failed(error)
-    dispatcher._resolve(tickets, [error])
+    dispatcher.resolve(tickets, [error])
 
 dispatcher.Dispatcher._answer = answer_or_break
 """

@@ -15,8 +15,8 @@ from maskjet.errors import SourceError, border
 from maskjet.media.image_headers import stated_size_hw
 from maskjet.media.images import decode_image
 from maskjet.serve import problems
-from maskjet.serve.dispatcher import Image
 from maskjet.serve.service import Service, Share
+from maskjet.serve.tickets import Image
 
 _UNNAMED = (b"", b"application/octet-stream", b"application/x-www-form-urlencoded")  # the last is curl's own
 

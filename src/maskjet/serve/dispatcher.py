@@ -18,19 +18,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from maskjet.errors import DeviceError
 from maskjet.serve import problems
+from maskjet.serve.tickets import Answer, Image, Options, Ticket, resolve
 
 if TYPE_CHECKING:
-    from maskjet.detections import Detections
     from maskjet.model import Model
 
 LANES = 2
@@ -39,42 +36,6 @@ _CPU_BATCH = 1
 _SIZES_HW = ((720, 1280), (1080, 1920), (176, 312))
 _PATIENCE_S = 1800.0  # for other lanes, which may compile
 _log = logging.getLogger("maskjet.serve")
-
-Image = NDArray[np.uint8]
-
-
-@dataclass(frozen=True)
-class Options:
-    """What a request chooses; images of equal options share batches."""
-
-    threshold: float | tuple[tuple[str, float], ...] | None = None
-    """A confidence must exceed it: one for all classes, or by class name; None is what the model was loaded with."""
-    classes: tuple[str, ...] | None = None
-    """Names of the classes to report; None is what the model was loaded with."""
-    max_detections: int | None = None
-    """Most detections per image; None is what the model was loaded with."""
-
-    def arguments(self) -> dict[str, Any]:
-        """Arguments of `Model.predict`."""
-        threshold: Any = dict(self.threshold) if isinstance(self.threshold, tuple) else self.threshold
-        return {"threshold": threshold, "classes": self.classes, "max_detections": self.max_detections}
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The detections of one image, and how long they took."""
-
-    detections: Detections
-    image: Image
-    """The image."""
-    made_s: float
-    """Seconds that decoding it took; 0 for one that was given."""
-    queue_s: float
-    """Seconds that the image waited for a lane."""
-    predict_s: float
-    """Seconds that its batch took."""
-    batch: int
-    """Images in its batch."""
 
 
 class Observer(Protocol):
@@ -88,27 +49,6 @@ class Observer(Protocol):
 
     def failed(self, error: Exception) -> None:
         """Take note that the model can't be used any more."""
-
-
-class _Ticket:
-    """An image that is being made, waits, or is worked on."""
-
-    __slots__ = ("answer", "arrived", "image", "is_gone", "job", "loop", "made_s", "make", "options")
-
-    def __init__(self, options: Options, loop: asyncio.AbstractEventLoop) -> None:
-        self.options, self.loop = options, loop
-        self.image: Image | None = None
-        self.make: Callable[[], Image] | None = None
-        self.job: Future[None] | None = None
-        self.arrived = self.made_s = 0.0
-        self.is_gone = False
-        self.answer: asyncio.Future[Answer] = loop.create_future()
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """Equal for images that may share a batch."""
-        assert self.image is not None
-        return (self.image.shape, self.options)
 
 
 class Dispatcher:
@@ -144,7 +84,7 @@ class Dispatcher:
         self._pool, self._observer = pool, observer
         self._lanes = lanes or LANES
         self._changed = threading.Condition()
-        self._waiting: deque[_Ticket] = deque()
+        self._waiting: deque[Ticket] = deque()
         self._coming = 0  # tickets whose image is being made
         self._taken = 0  # lanes
         self._cold = self._lanes  # lanes that have not answered a frame
@@ -232,7 +172,7 @@ class Dispatcher:
         loop = asyncio.get_running_loop()
         if deadline is not None and loop.time() >= deadline:
             raise problems.too_late("The deadline passed before the image could wait for the model; try again later.")
-        tickets = [_Ticket(options or Options(), loop) for _ in images]
+        tickets = [Ticket(options or Options(), loop) for _ in images]
         timer = None if deadline is None else loop.call_at(deadline, self._expire, tickets)
         try:
             with self._changed:
@@ -251,13 +191,13 @@ class Dispatcher:
                 timer.cancel()
             self._withdraw(tickets)
 
-    def _expire(self, tickets: Sequence[_Ticket]) -> None:
+    def _expire(self, tickets: Sequence[Ticket]) -> None:
         """Answer the tickets that still wait with 504."""
         for ticket in self._withdraw(tickets):
             if not ticket.answer.done():
                 ticket.answer.set_exception(problems.too_late("The image waited for its deadline; try again later."))
 
-    def _withdraw(self, tickets: Sequence[_Ticket]) -> list[_Ticket]:
+    def _withdraw(self, tickets: Sequence[Ticket]) -> list[Ticket]:
         """Take tickets out of the queue; returns those on which no work will be done."""
         with self._changed:
             left = [
@@ -272,7 +212,7 @@ class Dispatcher:
             self._changed.notify_all()
         return left
 
-    def _make(self, ticket: _Ticket) -> None:
+    def _make(self, ticket: Ticket) -> None:
         """Make a ticket's image in this thread, and take a lane with it if one is free."""
         start = time.perf_counter()
         error, takes_lane = None, False
@@ -290,11 +230,11 @@ class Dispatcher:
                 takes_lane = self._claim()
             self._changed.notify_all()
         if error is not None:
-            _resolve([ticket], [error])
+            resolve([ticket], [error])
         elif takes_lane and self._work_once():
             self._handed.release()  # this thread has an image, and others to make
 
-    def _enqueue(self, ticket: _Ticket, image: Image) -> None:
+    def _enqueue(self, ticket: Ticket, image: Image) -> None:
         ticket.image, ticket.arrived = image, time.perf_counter()
         self._waiting.append(ticket)
 
@@ -329,7 +269,7 @@ class Dispatcher:
                 self._answer(tickets)
             except BaseException as error:
                 _log.exception("the model %s was left by a batch", self.name)
-                _resolve(tickets, [error] * len(tickets))
+                resolve(tickets, [error] * len(tickets))
         with self._changed:
             if self._waiting:
                 return True
@@ -364,7 +304,7 @@ class Dispatcher:
         if not self._together.wait(_PATIENCE_S) and self._observer is not None:
             self._observer.warm(self.name)
 
-    def _take(self) -> list[_Ticket]:
+    def _take(self) -> list[Ticket]:
         """The oldest ticket, and those like it; none if none waits any more."""
         if not self._waiting:
             return []
@@ -374,7 +314,7 @@ class Dispatcher:
             self._waiting.remove(ticket)
         return taken
 
-    def _answer(self, tickets: Sequence[_Ticket]) -> None:
+    def _answer(self, tickets: Sequence[Ticket]) -> None:
         """Run a batch, and give the event loop its results."""
         start = time.perf_counter()
         images = [ticket.image for ticket in tickets if ticket.image is not None]
@@ -383,42 +323,13 @@ class Dispatcher:
         except Exception as error:
             if isinstance(error, DeviceError) and self._observer is not None:
                 self._observer.failed(error)
-            _resolve(tickets, [error] * len(tickets))
+            resolve(tickets, [error] * len(tickets))
             return
         predict_s = time.perf_counter() - start
         answers = [
             Answer(each, image, ticket.made_s, start - ticket.arrived, predict_s, len(tickets))
             for ticket, image, each in zip(tickets, images, found, strict=True)
         ]
-        _resolve(tickets, answers)
+        resolve(tickets, answers)
         if self._observer is not None:
             self._observer.batch_done(self.name, len(tickets), [answer.queue_s for answer in answers], predict_s)
-
-
-def _resolve(tickets: Sequence[_Ticket], outcomes: Sequence[Answer | BaseException]) -> None:
-    """Settle the answers in their event loops, one call for each loop; clients that have gone are left out."""
-
-    def settle(mine: Sequence[tuple[_Ticket, Answer | BaseException]]) -> None:
-        for ticket, outcome in mine:
-            if ticket.answer.done():
-                continue
-            if isinstance(outcome, BaseException):
-                ticket.answer.set_exception(_as_exception(outcome))
-            else:
-                ticket.answer.set_result(outcome)
-
-    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Ticket, Answer | BaseException]]] = {}
-    for ticket, outcome in zip(tickets, outcomes, strict=True):
-        by_loop.setdefault(ticket.loop, []).append((ticket, outcome))
-    for loop, mine in by_loop.items():
-        with suppress(RuntimeError):  # the loop was closed meanwhile
-            loop.call_soon_threadsafe(settle, mine)
-
-
-def _as_exception(error: BaseException) -> Exception:
-    """An error that a future may have, and that ends no event loop."""
-    if isinstance(error, Exception) and not isinstance(error, StopIteration):
-        return error
-    made = RuntimeError(f"{type(error).__name__}: {error}")
-    made.__cause__ = error
-    return made

@@ -10,8 +10,9 @@ from starlette.datastructures import QueryParams
 
 from maskjet.errors import suggest
 from maskjet.serve import problems
-from maskjet.serve.dispatcher import Dispatcher, Options
+from maskjet.serve.dispatcher import Dispatcher
 from maskjet.serve.service import Service
+from maskjet.serve.tickets import Options
 
 Masks = Literal["rle", "polygons", "none"]
 """How masks are given."""

@@ -24,9 +24,10 @@ from maskjet.media.live import Retries, open_stream
 from maskjet.media.metering import Meter, SourceState
 from maskjet.media.showing import encode
 from maskjet.serve import problems, v1
-from maskjet.serve.dispatcher import Dispatcher, Image, Options
+from maskjet.serve.dispatcher import Dispatcher
 from maskjet.serve.following import EVENTS_WAITING, Follower, Latest
 from maskjet.serve.names import check_host, redact, shown_name, split_name
+from maskjet.serve.tickets import Image, Options
 
 if TYPE_CHECKING:
     from maskjet.detections import Detections

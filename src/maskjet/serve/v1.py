@@ -16,10 +16,11 @@ from maskjet.config import DEFAULT_THRESHOLD
 from maskjet.media.showing import encode
 from maskjet.serve import bodies, documents, guard, problems
 from maskjet.serve.clients import while_connected
-from maskjet.serve.dispatcher import Answer, Dispatcher, Image
+from maskjet.serve.dispatcher import Dispatcher
 from maskjet.serve.queries import PARAMETERS, Masks, Query, parse_query
 from maskjet.serve.service import Service
 from maskjet.serve.siblings import Siblings, is_from_sibling
+from maskjet.serve.tickets import Answer, Image
 
 if TYPE_CHECKING:
     from maskjet.detections import Detections

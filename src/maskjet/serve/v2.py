@@ -18,8 +18,9 @@ from fastapi.responses import JSONResponse
 from maskjet import __version__
 from maskjet.serve import bodies, problems, v2_codec, v2_documents
 from maskjet.serve.clients import while_connected
-from maskjet.serve.dispatcher import Dispatcher, Options
+from maskjet.serve.dispatcher import Dispatcher
 from maskjet.serve.service import Service
+from maskjet.serve.tickets import Options
 
 if TYPE_CHECKING:
     from maskjet.detections import Detections

@@ -11,11 +11,11 @@ from fastapi.routing import APIRoute
 from starlette.responses import JSONResponse, StreamingResponse
 
 from maskjet.serve import bodies, documents, problems
-from maskjet.serve.dispatcher import Options
 from maskjet.serve.names import check_host, check_url
 from maskjet.serve.service import Service
 from maskjet.serve.siblings import Siblings
 from maskjet.serve.sources import Sources, WatchedSource
+from maskjet.serve.tickets import Options
 
 
 class _Route(APIRoute):

@@ -1,0 +1,103 @@
+"""Images on their way through a model's queue, and their answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from maskjet.detections import Detections
+
+Image = NDArray[np.uint8]
+"""uint8 [H, W, 3], RGB."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a request chooses; images of equal options share batches."""
+
+    threshold: float | tuple[tuple[str, float], ...] | None = None
+    """A confidence must exceed it: one for all classes, or by class name; None is what the model was loaded with."""
+    classes: tuple[str, ...] | None = None
+    """Names of the classes to report; None is what the model was loaded with."""
+    max_detections: int | None = None
+    """Most detections per image; None is what the model was loaded with."""
+
+    def arguments(self) -> dict[str, Any]:
+        """Arguments of `Model.predict`."""
+        threshold: Any = dict(self.threshold) if isinstance(self.threshold, tuple) else self.threshold
+        return {"threshold": threshold, "classes": self.classes, "max_detections": self.max_detections}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The detections of one image, and how long they took."""
+
+    detections: Detections
+    image: Image
+    """The image."""
+    made_s: float
+    """Seconds that decoding it took; 0 for one that was given."""
+    queue_s: float
+    """Seconds that the image waited for a lane."""
+    predict_s: float
+    """Seconds that its batch took."""
+    batch: int
+    """Images in its batch."""
+
+
+class Ticket:
+    """An image that is being made, waits, or is worked on."""
+
+    __slots__ = ("answer", "arrived", "image", "is_gone", "job", "loop", "made_s", "make", "options")
+
+    def __init__(self, options: Options, loop: asyncio.AbstractEventLoop) -> None:
+        self.options, self.loop = options, loop
+        self.image: Image | None = None
+        self.make: Callable[[], Image] | None = None
+        self.job: Future[None] | None = None
+        self.arrived = self.made_s = 0.0
+        self.is_gone = False
+        self.answer: asyncio.Future[Answer] = loop.create_future()
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for images that may share a batch."""
+        assert self.image is not None
+        return (self.image.shape, self.options)
+
+
+def resolve(tickets: Sequence[Ticket], outcomes: Sequence[Answer | BaseException]) -> None:
+    """Settle the answers in their event loops, one call for each loop; clients that have gone are left out."""
+
+    def settle(mine: Sequence[tuple[Ticket, Answer | BaseException]]) -> None:
+        for ticket, outcome in mine:
+            if ticket.answer.done():
+                continue
+            if isinstance(outcome, BaseException):
+                ticket.answer.set_exception(_as_exception(outcome))
+            else:
+                ticket.answer.set_result(outcome)
+
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Ticket, Answer | BaseException]]] = {}
+    for ticket, outcome in zip(tickets, outcomes, strict=True):
+        by_loop.setdefault(ticket.loop, []).append((ticket, outcome))
+    for loop, mine in by_loop.items():
+        with suppress(RuntimeError):  # the loop was closed meanwhile
+            loop.call_soon_threadsafe(settle, mine)
+
+
+def _as_exception(error: BaseException) -> Exception:
+    """An error that a future may have, and that ends no event loop."""
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    made = RuntimeError(f"{type(error).__name__}: {error}")
+    made.__cause__ = error
+    return made
