@@ -21,6 +21,7 @@ from maskjet.timing import percentile, synchronize
 Given = TypeVar("Given")
 
 _TIMED = 3  # timed calls per turn
+_UNCOUNTED = 3  # calls before those that `median_ms` counts
 _AT_LEAST = 5  # timed calls of each contender, however long they take
 
 
@@ -151,3 +152,20 @@ class Contest(Generic[Given]):
         Measure all times first: the profiler slows later launches.
         """
         return profile_gpu(lambda: self._admitted[name](self._inputs[0]), self._device)
+
+
+def median_ms(call: Callable[[int], object], runs: int, seconds: float = 0.0) -> float:
+    """Median time of a call that waits for its result, in milliseconds; three calls before are not counted.
+
+    Args:
+        call: Called with its number, from 0.
+        runs: Fewest calls that are counted.
+        seconds: Seconds that they take at least.
+    """
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    while len(times) < _UNCOUNTED + runs or time.perf_counter() < end:
+        begin = time.perf_counter()
+        call(len(times))
+        times.append(1000 * (time.perf_counter() - begin))
+    return statistics.median(times[_UNCOUNTED:])

@@ -9,7 +9,6 @@ on both are compared, too.
 from __future__ import annotations
 
 import os
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +24,7 @@ import typer
 from numpy.typing import NDArray
 
 from benchmarks.command import ReportOption, SizesOption, start
+from benchmarks.contest import median_ms
 from benchmarks.serve import draw_images
 from maskjet.cli.options import ModelOption, WeightsOption, parse_size, print_result
 from maskjet.errors import UnsupportedError
@@ -134,7 +134,7 @@ def _measure(model: Model, size_hw: tuple[int, int], bodies: Sequence[bytes], ru
         ("nvJPEG", 1, lambda n: _by_nvjpeg([bodies[n % number]]), like),
         (f"nvJPEG, {_BATCH} in a batch", _BATCH, lambda n: _by_nvjpeg(_some(bodies, n)), like),
     ):
-        p50_ms = _median_ms(call, runs)
+        p50_ms = median_ms(call, runs)
         costs.append(DecodeCost(size_hw, decoder, p50_ms, 1000 * count / p50_ms, likeness))
     return costs
 
@@ -170,16 +170,6 @@ def _by_nvjpeg(bodies: Sequence[bytes]) -> list[torch.Tensor]:
     images: list[torch.Tensor] = decode_jpeg(data, mode=ImageReadMode.RGB, device="cuda")
     torch.cuda.synchronize()
     return images
-
-
-def _median_ms(call: Callable[[int], object], runs: int) -> float:
-    """Median time of a call; those of the first tenth are not counted."""
-    times = []
-    for number in range(runs + max(3, runs // 10)):
-        begin = time.perf_counter()
-        call(number)
-        times.append(1000 * (time.perf_counter() - begin))
-    return statistics.median(times[-runs:])
 
 
 def _threads_rate(call: Callable[[int], Any], threads: int, runs: int) -> float:

@@ -259,7 +259,7 @@ class _Bench:
                     seconds=span,
                     rate=rates[server.name],
                     first=turn,
-                    warm_up_s=_WARM_UP_S if server.name != FLOOR else 0.3,
+                    warm_up_s=_WARM_UP_S,
                 )
                 outcomes[server.name].append(run_load(plan, self._processes))
                 self._on_progress()

@@ -11,9 +11,8 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
-import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +21,7 @@ import uvicorn
 from fastapi import FastAPI, Request
 from starlette.concurrency import run_in_threadpool
 
+from benchmarks.contest import median_ms
 from maskjet import process
 from maskjet.cli.main import main
 from maskjet.cli.options import ModelOption, WeightsOption, print_result, with_config
@@ -116,9 +116,9 @@ def ceiling(
         images = [decode_image(body, "it") for body in bodies]
         found = [loaded.predict(image) for image in images]
         report: dict[str, Any] = {
-            "decode_ms": _median_ms(lambda n: decode_image(bodies[n % len(bodies)], "it"), seconds),
-            "predict_ms": _median_ms(lambda n: loaded.predict(images[n % len(images)]), seconds),
-            "encode_ms": _median_ms(lambda n: json.dumps(found[n % len(found)].as_dict()), seconds / 4),
+            "decode_ms": median_ms(lambda n: decode_image(bodies[n % len(bodies)], "it"), _TIMED, seconds),
+            "predict_ms": median_ms(lambda n: loaded.predict(images[n % len(images)]), _TIMED, seconds),
+            "encode_ms": median_ms(lambda n: json.dumps(found[n % len(found)].as_dict()), _TIMED, seconds / 4),
             "stream_fps": 0.0,
             "stream_how": "-",
             "files_fps": 0.0,
@@ -133,17 +133,6 @@ def ceiling(
         report["report"] = loaded.report().as_dict()
         report["expected"] = [each.as_dict() for each in found]
     print_result(report)
-
-
-def _median_ms(call: Callable[[int], object], seconds: float) -> float:
-    """Median time of a call, in milliseconds; the first three are not counted."""
-    times: list[float] = []
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end or len(times) < _TIMED:
-        start = time.perf_counter()
-        call(len(times))
-        times.append(1000 * (time.perf_counter() - start))
-    return statistics.median(times[3:])
 
 
 def _stream_fps(model: Any, items: Sequence[Any], *, sources: int, depth: int, seconds: float) -> float:

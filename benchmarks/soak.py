@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import typer
 
 from benchmarks.command import DeviceOption, ReportOption, SizeOption, start
-from benchmarks.planted import plant_network
+from benchmarks.planted import TINY, plant_network
 from benchmarks.trend import Sampler, Trend
 from maskjet import traffic
 from maskjet.cli.options import parse_size, print_result
@@ -29,28 +29,8 @@ from maskjet.files import write_json
 from maskjet.model import Model
 from maskjet.parity.machine import describe_machine
 from maskjet.parity.report import check_runs
-from maskjet.spec import SPECS, ModelSpec
+from maskjet.spec import SPECS
 
-TINY = ModelSpec(
-    name="tiny",
-    input_size=64,
-    patch_size=8,
-    windows=2,
-    decoder_layers=2,
-    queries=20,
-    has_masks=True,
-    class_logits=4,
-    backbone_width=48,
-    backbone_depth=4,
-    backbone_heads=3,
-    feature_layers=(2, 4),
-    hidden_dim=32,
-    self_attention_heads=4,
-    cross_attention_heads=4,
-    feed_forward_dim=64,
-    class_names={0: "a", 2: "c"},
-)
-"""A network of milliseconds on a CPU."""
 _FRAMES = 40  # of a video
 _FOUND = 5  # detections per frame
 _DEPTH = 4

@@ -3,32 +3,12 @@
 import pytest
 import torch
 
-from benchmarks.planted import randomise
+from benchmarks.planted import TINY, randomise
 from maskjet.errors import InputError
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.networks.rfdetr.backbone import join_windows, split_windows
 from maskjet.spec import SPECS, ModelSpec
 from tests.rounding import additions, rounding
-
-TINY = ModelSpec(
-    name="tiny",
-    input_size=64,
-    patch_size=8,
-    windows=2,
-    decoder_layers=2,
-    queries=10,
-    has_masks=True,
-    class_logits=4,
-    backbone_width=48,
-    backbone_depth=4,
-    backbone_heads=3,
-    feature_layers=(2, 4),
-    hidden_dim=32,
-    self_attention_heads=4,
-    cross_attention_heads=4,
-    feed_forward_dim=64,
-    class_names={0: "a", 2: "c"},
-)
 
 
 def tiny_network():

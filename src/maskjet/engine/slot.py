@@ -40,12 +40,12 @@ Pixels = torch.Tensor | Picture
 """A frame: uint8 [H, W, 3] RGB, or NV12."""
 
 
-def size_of(frame: Pixels) -> tuple[int, int]:
+def _size_of(frame: Pixels) -> tuple[int, int]:
     """(height, width) of a frame, in pixels."""
     return frame.size_hw if isinstance(frame, Picture) else (frame.shape[0], frame.shape[1])
 
 
-def memory_of(frame: Pixels) -> torch.Tensor:
+def _memory_of(frame: Pixels) -> torch.Tensor:
     """The bytes of a frame: uint8 [H, W, 3], or [H × 3 / 2, W] of NV12."""
     return frame.memory if isinstance(frame, Picture) else frame
 
@@ -140,14 +140,14 @@ class EagerSlot:
         """Run the batch; see `Slot`."""
         with self._is_working:
             images, work = self._images, self._work
-            size_hw = size_of(images[0])
+            size_hw = _size_of(images[0])
             if self._rules is None:
                 self._rules = self._steps.rules(self.postprocessing)
             elif self._rules.current is not self.postprocessing:
                 self._rules.take(self.postprocessing)
             if work is None or (work.batch, work.size_hw) != (len(images), size_hw):
                 work = self._work = self._steps.work(len(images), size_hw, self._rules)
-            memory = [memory_of(image) for image in images]
+            memory = [_memory_of(image) for image in images]
             frames = memory[0][None] if len(memory) == 1 else torch.stack(memory)
             frames = frames.to(self._steps.devices["preprocess"], non_blocking=True)
             work.run(_with_conversions(frames, images))
@@ -336,8 +336,8 @@ class GraphSlot:
         if self._running is not None:
             self.drain()  # a batch whose result nobody asked for
             self._running = None
-        memory = [memory_of(image) for image in images]
-        kind = FrameKind(batch, size_of(images[0]), memory[0].is_cuda, isinstance(images[0], Picture))
+        memory = [_memory_of(image) for image in images]
+        kind = FrameKind(batch, _size_of(images[0]), memory[0].is_cuda, isinstance(images[0], Picture))
         if kind.is_on_device:
             self._stream.wait_stream(torch.cuda.current_stream(memory[0].device))
         with torch.cuda.stream(self._stream):

@@ -120,10 +120,7 @@ class _State(Collector):
             graphs.add_metric((name,), len(captured))
             for reason, times in report.fallbacks.items():
                 fallbacks.add_metric((name, reason), times)
-        yield from (depth, images, found, graphs, fallbacks)
-        yield _gpu_memory(
-            {dispatcher.model.report().device.partition(" ")[0] for dispatcher in self._dispatchers.values()}
-        )
+        yield from (depth, images, found, graphs, fallbacks, _gpu_memory(devices))
 
 
 class _Sources(Collector):
