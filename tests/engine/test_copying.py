@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from maskjet.engine.slot import Copier
+from maskjet.engine.copying import Copier
+from tests.threads import run_at_once
 
 
 @pytest.mark.parametrize("all_cores", [False, True])
@@ -16,7 +17,7 @@ def test_every_byte_arrives(size, all_cores):
     images.append(
         torch.from_numpy(np.random.default_rng(9).integers(0, 256, (*size[::-1], 3), np.uint8)).transpose(0, 1)
     )
-    with torch.inference_mode():  # as in a slot, but not in the helping thread
+    with torch.inference_mode():  # as in a slot
         batch = torch.full((5, *size, 3), 7, dtype=torch.uint8)
         copier = Copier()
         copier.copy(batch[1:].unbind(), images, all_cores=all_cores)
@@ -26,12 +27,48 @@ def test_every_byte_arrives(size, all_cores):
         assert torch.equal(row, image)
 
 
-def test_a_failure_of_a_helper_is_not_lost():
+@pytest.mark.parametrize(
+    "wrong", [torch.zeros(720, 1281, 3, dtype=torch.uint8), torch.zeros(720, 1280, 3, dtype=torch.int8)]
+)
+def test_an_image_that_is_not_as_its_row_is_refused_before_a_byte_is_copied(wrong):
     copier = Copier()
-    row, image = torch.zeros(720, 1280, 3, dtype=torch.uint8), torch.zeros(720, 1281, 3, dtype=torch.uint8)
-    with pytest.raises(ValueError, match="could not broadcast"):
-        copier.copy([row], [image], all_cores=False)
+    rows = torch.full((2, 720, 1280, 3), 7, dtype=torch.uint8)
+    with pytest.raises(ValueError, match=r"images must be torch.uint8 \[720, 1280, 3\], got torch.u?int8 \[720, 128"):
+        copier.copy(rows.unbind(), [rows[0].clone() + 1, wrong], all_cores=False)
+    assert (rows == 7).all()
     copier.close()
+
+
+def test_nobody_waits_for_a_helper_that_does_not_come(monkeypatch):
+    monkeypatch.setattr(Copier, "_start", lambda _: None)
+    image = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (720, 1280, 3), np.uint8))
+    row = torch.zeros_like(image)
+    Copier().copy([row], [image], all_cores=False)
+    assert torch.equal(row, image)
+
+
+def test_streams_share_the_helper():
+    copier, images = Copier(), [torch.full((4, 720, 1280, 3), n, dtype=torch.uint8) for n in range(4)]
+
+    def work(number):
+        rows = torch.empty_like(images[0])
+        for turn in range(20):
+            image = images[(number + turn) % 4]
+            copier.copy(rows.fill_(9).unbind(), image.unbind(), all_cores=False)
+            assert torch.equal(rows, image)
+
+    run_at_once(work, range(3))
+    copier.close()
+
+
+def test_the_helper_ends_with_a_copier_that_nobody_closes():
+    copier = Copier()
+    image = torch.zeros(720, 1280, 3, dtype=torch.uint8)
+    copier.copy([image.clone()], [image], all_cores=False)
+    helper = copier._helper
+    del copier
+    helper.join(10)
+    assert not helper.is_alive()
 
 
 def test_threads_end():

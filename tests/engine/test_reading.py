@@ -48,10 +48,12 @@ def test_all_frames_in_order():
 def test_reads_no_further_ahead_than_there_is_room():
     produced = []
     with closing(Readers([count_up(50, produced)], room=3)) as readers:
-        readers.take(1, waits=True)
-        wait_until(lambda: len(produced) >= 5)  # one taken, three waiting, one in the reader's hand
-        time.sleep(0.05)
-        assert len(produced) == 5
+        wait_until(lambda: len(produced) >= 4)  # three waiting, one in the reader's hand
+        for taken, read in [(1, 4), (2, 6), (3, 6), (4, 8)]:  # a reader wakes when no more than one waits
+            assert len(readers.take(1, waits=True)) == 1
+            wait_until(lambda read=read: len(produced) >= read)
+            time.sleep(0.05)
+            assert len(produced) == read <= taken + 4
 
 
 def test_closing_stops_the_readers():

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from weakref import WeakSet
 
-from maskjet.engine.slot import Copier, EagerSlot, GraphSlot, Slot
+from maskjet.engine.copying import Copier
+from maskjet.engine.slot import EagerSlot, GraphSlot, Slot
 from maskjet.engine.steps import Postprocessing, Steps
 from maskjet.errors import UnsupportedError
 

@@ -36,6 +36,7 @@ class Readers:
         self._lock = threading.Lock()
         self._arrived = threading.Condition(self._lock)
         self._is_closed = False
+        self._low = room // 2  # waking a thread costs more than the frame: it then reads several
         self._first = 0  # the lane whose turn it is
         self._lanes = [_Lane(number, self._lock) for number in range(len(sources))]
         self._threads = [
@@ -71,7 +72,8 @@ class Readers:
                 idle += 1
                 if lane.frames and (not taken or lane.frames[0].image.shape == taken[0].image.shape):
                     taken.append(lane.frames.popleft())
-                    lane.has_room.notify()
+                    if len(lane.frames) <= self._low:
+                        lane.has_room.notify()
                     idle = 0
                 elif lane.frames:
                     others.append(lane.number)

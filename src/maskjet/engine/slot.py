@@ -15,7 +15,6 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -23,6 +22,7 @@ import numpy as np
 import torch
 
 from maskjet.detections import Detections
+from maskjet.engine.copying import Copier
 from maskjet.engine.steps import Postprocessing, Rules, Steps, Work
 from maskjet.errors import first_line
 from maskjet.media.picture import Picture
@@ -32,8 +32,6 @@ _PATIENCE_S = 30.0  # to wait for a batch, which takes milliseconds
 _EAGER_PATIENCE_S = 60.0  # to wait for a batch that another thread is working on
 _POLL_S = 20e-6  # 80 µs with the kernel's own delay: a wait ends 25 µs late on average
 _capturing = threading.Lock()  # PyTorch captures one graph at a time
-_SMALL = 2**18  # bytes of an image; PyTorch takes a thread for each 32 KB
-_PARTS = 2  # stripes; on an H200's host 1,230 frames/s of 1080p from memory with two, 1,080 with one, 1,160 with four
 
 
 Pixels = torch.Tensor | Picture
@@ -71,49 +69,6 @@ class Slot(Protocol):
 
     def drain(self) -> None:
         """Wait, a bounded time, until the slot is idle."""
-
-
-class Copier:
-    """Copies images into rows of a batch.
-
-    PyTorch copies large images with all cores, which is fastest. But OpenMP's threads then spin for a while, and a
-    decoder beside them gave a fifth of its frames (H200's host, 720p). Threads that sleep instead take 0.5 ms for
-    1080p, where all cores take 0.1. PyTorch always copies small images: one thread takes three times as long while
-    sixteen decoding threads compete for the interpreter.
-    """
-
-    def __init__(self) -> None:
-        self._helpers = ThreadPoolExecutor(_PARTS - 1, "maskjet-copy")
-
-    def copy(self, rows: Sequence[torch.Tensor], images: Sequence[torch.Tensor], *, all_cores: bool) -> None:
-        """Copy each image to its row.
-
-        Args:
-            rows: uint8, at least as many as images.
-            images: uint8 of the rows' shape, any strides; copied on the current stream if on a GPU.
-            all_cores: Whether copying may take all cores, because nothing is being decoded.
-        """
-        first = images[0]
-        if first.is_cuda or all_cores or first.numel() <= _SMALL:
-            for row, image in zip(rows, images, strict=False):
-                row.copy_(image, non_blocking=True)
-            return
-        helped = [self._helpers.submit(_copy_part, rows, images, part) for part in range(1, _PARTS)]
-        _copy_part(rows, images, 0)
-        for each in helped:
-            each.result()
-
-    def close(self) -> None:
-        """End the threads; may be called twice."""
-        self._helpers.shutdown()
-
-
-def _copy_part(rows: Sequence[torch.Tensor], images: Sequence[torch.Tensor], part: int) -> None:
-    """Copy one of the horizontal stripes of every image."""
-    for row, image in zip(rows, images, strict=False):
-        height = len(row)
-        stripe = slice(height * part // _PARTS, height * (part + 1) // _PARTS)
-        np.copyto(row[stripe].numpy(), image[stripe].numpy())
 
 
 class EagerSlot:
