@@ -5,8 +5,9 @@ import gc
 import json
 import pickle
 import sys
+import threading
 import typing
-from dataclasses import fields, replace
+from dataclasses import FrozenInstanceError, asdict, fields, replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -18,10 +19,11 @@ from PIL import Image as PILImage
 from pycocotools import mask as pycoco_mask
 
 from maskjet import coco_rle
-from maskjet.detections import Detections, DrawOptions
+from maskjet.detections import Detections, DrawOptions, assemble
 from maskjet.errors import InputError, MissingDependencyError, OutputError, SourceError, UnsupportedError
 from maskjet.media.drawing import DrawStyle, draw
 from maskjet.media.images import Origin, read_image
+from tests.threads import run_at_once
 
 NAMES = {0: "car", 2: "bus"}
 
@@ -471,3 +473,69 @@ def test_dense_masks_beyond_the_limit_are_refused():
 def test_foreign_dictionaries_are_refused():
     with pytest.raises(InputError, match=r"fields must be what Detections\.as_dict returns: 'has_masks'"):
         Detections.from_dict({"size": [4, 4], "detections": []})
+
+
+def masks_on_demand(count=3, gate=None):
+    """The same detections twice: with their masks, and with masks that are made when they are asked for."""
+    plain, asked = some_detections(count), []
+
+    def cut():
+        asked.append(1)
+        if gate is not None:
+            gate.wait(10)
+        return [dict(rle) for rle in plain.rle]
+
+    names = ("image_size", "xyxy", "confidence", "class_id", "class_names")
+    return plain, assemble(*(getattr(plain, name) for name in names), cut), asked
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda found: found.rle,
+        lambda found: found.as_dict(),
+        lambda found: found.to_json(),
+        lambda found: found.to_coco(3),
+        lambda found: found[1:].rle,
+        lambda found: found.area.tolist(),
+        lambda found: found.masks().tolist(),
+        lambda found: replace(found, confidence=found.confidence / 2).rle,
+        lambda found: pickle.loads(pickle.dumps(found)).as_dict(),
+        lambda found: copy.copy(found).as_dict(),
+        lambda found: copy.deepcopy(found).as_dict(),
+        lambda found: asdict(found)["rle"],
+        repr,
+    ],
+)
+def test_masks_made_on_demand_are_the_same(use):
+    plain, found, _ = masks_on_demand()
+    assert use(found) == use(plain)
+
+
+def test_masks_are_made_once_and_only_if_asked_for():
+    plain, found, asked = masks_on_demand()
+    assert len(found) == 3
+    assert found.class_name.tolist() == plain.class_name.tolist()
+    assert asked == []
+    assert type(found.rle) is list  # as pycocotools wants it
+    assert found.rle is found.rle
+    assert asked == [1]
+    with pytest.raises(FrozenInstanceError):
+        found.rle = None
+
+
+def test_threads_that_ask_at_once_get_the_same_list():
+    gate, lists = threading.Barrier(4), []
+    _, found, asked = masks_on_demand(gate=gate)  # all are within at once
+    run_at_once(lambda _: lists.append(found.rle), range(4))
+    assert len(asked) == 4
+    assert all(one is found.rle for one in lists)
+
+
+def test_assembled_without_masks():
+    plain = some_detections(2, with_masks=False)
+    found = assemble(plain.image_size, plain.xyxy, plain.confidence, plain.class_id, plain.class_names, None)
+    assert found.rle is None
+    assert found.as_dict() == plain.as_dict()
+    assert pickle.loads(pickle.dumps(found)).rle is None
+    assert Detections(plain.image_size, plain.xyxy, plain.confidence, plain.class_id).rle is None

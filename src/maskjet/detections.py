@@ -7,7 +7,7 @@ import math
 import operator
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, Unpack, overload
@@ -105,6 +105,10 @@ class Detections:
 
     def __len__(self) -> int:
         return len(self.xyxy)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields for copies and pickles, with masks that nobody has asked for yet."""
+        return {"rle": self.rle} | {name: value for name, value in vars(self).items() if name != "_cut_rle"}
 
     def __repr__(self) -> str:
         height, width = self.image_size
@@ -444,6 +448,45 @@ class Detections:
                     n: _text("class_name", entry["class_name"]) for n, entry in zip(class_id, found, strict=True)
                 },
             )
+
+
+class _MadeOnDemand:
+    """`Detections.rle` of instances that `assemble` made, until it is asked for; then it is a plain attribute."""
+
+    def __get__(self, found: Detections | None, _owner: type[Detections]) -> list[dict[str, Any]] | None:
+        if found is None:
+            return None  # the default, which the class had
+        rle: list[dict[str, Any]] | None = vars(found).setdefault("rle", vars(found)["_cut_rle"]())
+        return rle  # the same list for all threads, whichever was first
+
+
+Detections.rle = _MadeOnDemand()  # type: ignore[assignment] # after the dataclass has read the field's default
+
+
+def assemble(
+    image_size: tuple[int, int],
+    xyxy: NDArray[np.float32],
+    confidence: NDArray[np.float32],
+    class_id: NDArray[np.int32],
+    class_names: Mapping[int, str],
+    cut_rle: Callable[[], list[dict[str, Any]]] | None,
+) -> Detections:
+    """Build detections of fields that are known to be right, without the checks, which take 10 µs with 25 masks.
+
+    Args:
+        image_size: As in `Detections`, like the next four.
+        xyxy: See above.
+        confidence: See above.
+        class_id: See above.
+        class_names: See above.
+        cut_rle: Makes the RLEs when they are first asked for, perhaps in several threads at once; None without masks.
+    """
+    found = object.__new__(Detections)
+    vars(found).update(
+        image_size=image_size, xyxy=xyxy, confidence=confidence, class_id=class_id, class_names=class_names
+    )
+    vars(found).update({"rle": None} if cut_rle is None else {"_cut_rle": cut_rle})
+    return found
 
 
 def _pick(index: Any, count: int) -> NDArray[np.intp]:

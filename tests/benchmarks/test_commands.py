@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from benchmarks import (
     ablation,
     capture,
+    host_time,
     jpeg,
     onnx_files,
     ops,
@@ -28,7 +29,10 @@ from maskjet import traffic
 from maskjet.cli import app as product
 from tests.cli.command_line import call
 
-COMMANDS = (ablation, capture, jpeg, onnx_files, ops, probe, replay, serve, serve_soak, soak, study, two_stage, video)
+COMMANDS = (
+    *(ablation, capture, host_time, jpeg, onnx_files, ops, probe, replay, serve, serve_soak, soak, study, two_stage),
+    video,
+)
 SMALL = ("--size", "160x96")
 
 

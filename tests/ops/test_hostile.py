@@ -192,9 +192,33 @@ def test_a_counter_of_edges_that_wrapped_around_breaks_nothing(found):
     encode.launch(masks, given, gpu.sizes_table([size], device), buffers)
     strings = encode.DeviceStrings.within(buffers, (masks, given, SizeTable.of([size], device)))
     ops.FALLBACKS.clear()
-    found = strings.read(buffers.head.numpy(), 1)
+    found = [cut() for cut in strings.read(strings.keep(buffers.head.numpy()), 1)]
     assert ops.FALLBACKS["encode_masks: a mask with too many edges"] > 0
     assert found == ops.encode_masks(masks, [torch.tensor([1, 0])], [size], implementation="cpu")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are compiled for the GPU, not interpreted")
+@pytest.mark.parametrize("at_once", [1, 40, 2**18])
+def test_strings_outlive_the_memory_that_they_came_in(at_once, monkeypatch):
+    """Also those that the first copy to the host lacks, and a mask that is there twice."""
+    monkeypatch.setattr(encode, "_BYTES_AT_ONCE", at_once)
+    masks, size, device = masks_of(2, 3, 9, 9), (40, 50), torch.device("cpu")
+    queries = [torch.tensor([1, 0, 1]), torch.tensor([2])]
+    lead = 12
+    strings = encode.DeviceStrings(2, 3, size[1], device, lead=lead)
+    table = SizeTable.of([size] * 2, device)
+    encode.encode_masks(masks, mask_queries(queries, 2, 3, device), table, strings)
+    strings.memory[:lead] = 5
+    copied = strings.memory.numpy().copy()
+    kept = strings.keep(copied)
+    cuts = strings.read(kept, 2)
+    copied[:] = 255
+    strings.buffers.packed[:] = 255
+    assert (kept[:lead] == 5).all()
+    expected = ops.encode_masks(masks, queries, [size] * 2, implementation="cpu")
+    assert [cut() for cut in cuts] == expected
+    assert [cut() for cut in cuts] == expected
+    assert all(isinstance(text, bytes) for text in expected[0])
 
 
 @pytest.mark.parametrize(

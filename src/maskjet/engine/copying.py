@@ -111,14 +111,14 @@ def _help(halves: SimpleQueue[_Half | None]) -> None:
         half.copy()
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def _memcpy(_typing: Any, into: Any, origin: Any, size: Any) -> Any:  # noqa: ARG001
+@intrinsic
+def _memcpy(_typing: Any, _into: Any, _origin: Any, _size: Any) -> Any:
     """C's memcpy between addresses, for compiled functions."""
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        to, start, count = arguments
-        pointers = (builder.inttoptr(address, cgutils.voidptr_t) for address in (to, start))
-        cgutils.raw_memcpy(builder, *pointers, count, 1)
+        into, origin, size = arguments
+        to, start = (builder.inttoptr(address, cgutils.voidptr_t) for address in (into, origin))
+        cgutils.raw_memcpy(builder, to, start, size, 1)  # type: ignore[no-untyped-call]
         return context.get_dummy_value()
 
     return types.void(types.uint64, types.uint64, types.int64), generate
@@ -128,4 +128,4 @@ def _memcpy(_typing: Any, into: Any, origin: Any, size: Any) -> Any:  # noqa: AR
 def _copy_memory(into: Addresses, origins: Addresses, size: int) -> None:
     """Copy `size` bytes from each origin; the memory must not be freed meanwhile."""
     for i in range(len(into)):
-        _memcpy(into[i], origins[i], size)
+        _memcpy(into[i], origins[i], size)  # type: ignore[call-arg] # the first parameter is numba's own

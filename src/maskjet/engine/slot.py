@@ -31,6 +31,7 @@ from maskjet.ops.preprocess.yuv import YUVFrames
 _PATIENCE_S = 30.0  # to wait for a batch, which takes milliseconds
 _EAGER_PATIENCE_S = 60.0  # to wait for a batch that another thread is working on
 _POLL_S = 20e-6  # 80 µs with the kernel's own delay: a wait ends 25 µs late on average
+_SURE = 0.95  # share of the expected time that is slept through
 _capturing = threading.Lock()  # PyTorch captures one graph at a time
 
 
@@ -191,6 +192,8 @@ class FrameGraph:
         self._downloaded = pin(self.work.results.shape)
         self.copied = self._downloaded.numpy()
         """uint8: the results on the host."""
+        self.expected_s = 0.0
+        """Seconds that a batch took from its launch, with those before it; less while that is not known."""
 
     @property
     def is_captured(self) -> bool:
@@ -279,6 +282,7 @@ class GraphSlot:
         self._pool: Any = None  # memory of the graphs
         self._graphs: OrderedDict[FrameKind, FrameGraph] = OrderedDict()
         self._running: tuple[FrameGraph, int] | None = None
+        self._launched_s = 0.0
 
     @property
     def graphs(self) -> Sequence[FrameGraph]:
@@ -312,6 +316,7 @@ class GraphSlot:
             graph.take_conversions(images)
             graph.launch(self._pool)
             self._downloaded.record()
+        self._launched_s = time.monotonic()
         self._running = (graph, len(images))
 
     @torch.inference_mode()
@@ -333,11 +338,24 @@ class GraphSlot:
         self._stream.synchronize()
 
     def drain(self) -> None:
-        """Wait for the event of the last batch; see `Slot`."""
-        if self._running is None:
+        """Wait for the event of the last batch; see `Slot`.
+
+        It sleeps through most of the time that the last such batch took, then polls: each poll takes the interpreter
+        from the threads that decode.
+        """
+        running = self._running
+        if running is None:
             return
-        deadline = time.monotonic() + _PATIENCE_S
+        graph, _ = running
+        now = time.monotonic()
+        deadline = now + _PATIENCE_S
+        if (most_s := self._launched_s + _SURE * graph.expected_s - now) > 0:
+            time.sleep(most_s)
+        polls = 0
         while not self._downloaded.query():  # type: ignore[no-untyped-call]
             if time.monotonic() > deadline:
                 raise RuntimeError(f"the GPU did not answer within {_PATIENCE_S:.0f} s")
             time.sleep(_POLL_S)
+            polls += 1
+        took = time.monotonic() - self._launched_s
+        graph.expected_s = took if polls else 0.9 * min(took, graph.expected_s)  # done already: no one knows since when

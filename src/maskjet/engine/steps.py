@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,9 @@ from numpy.typing import NDArray
 
 from maskjet import ops
 from maskjet.config import EngineConfig, Step
-from maskjet.detections import Detections
+from maskjet.detections import Detections, assemble
 from maskjet.engine.compilation import Compiler
-from maskjet.ops.encode_masks.strings import Strings
+from maskjet.ops.encode_masks.strings import Cut, Strings
 from maskjet.ops.preprocess import check_frames
 from maskjet.ops.preprocess.region import stretch
 from maskjet.ops.preprocess.yuv import YUVFrames
@@ -192,31 +193,30 @@ class Work(ABC):
             self.steps.choices["encode_masks"].run(mask_logits, queries, self.sizes, out=self.strings)
 
     def read(self, copied: NDArray[np.uint8], images: int) -> list[Detections]:
-        """Read the detections of the first images of the batch.
+        """Read the detections of the first images of the batch; they share one copy of its results.
 
         Args:
             copied: Finished copy of `results` on the host; not kept.
             images: How many images to read.
         """
-        words, most = copied[: 4 * self._length].view(np.int32), self.selection.query.shape[1]
+        kept = copied.copy() if self.strings is None else self.strings.keep(copied)
+        words, most = kept[: 4 * self._length].view(np.int32), self.selection.query.shape[1]
         wanted = self.rules.current.max_detections
         counts, _, class_id, scores, corners = (words[field] for field in self._fields)
         confidence, xyxy = scores.view(np.float32), corners.view(np.float32).reshape(-1, 4)
-        strings = None if self.strings is None else self.strings.read(copied, images)
+        cuts = None if self.strings is None else self.strings.read(kept, images)
         found = []
         for image, count in enumerate(counts[:images].tolist()):
-            rows = slice(image * most, image * most + (count if count < wanted else wanted))
-            rle = None
-            if strings is not None:
-                rle = [{"size": [*self.size_hw], "counts": text} for text in strings[image][:wanted]]
+            rows = slice(image * most, image * most + min(count, wanted))
+            cut_rle = None if cuts is None else partial(_to_rle, cuts[image], self.size_hw, wanted)
             found.append(
-                Detections(
-                    image_size=self.size_hw,
-                    xyxy=xyxy[rows].copy(),
-                    confidence=confidence[rows].copy(),
-                    class_id=class_id[rows].copy(),
-                    rle=rle,
-                    class_names=self.steps.spec.class_names,
+                assemble(
+                    self.size_hw, xyxy[rows], confidence[rows], class_id[rows], self.steps.spec.class_names, cut_rle
                 )
             )
         return found
+
+
+def _to_rle(cut: Cut, size_hw: tuple[int, int], wanted: int) -> list[dict[str, Any]]:
+    """COCO RLEs of an image's first strings."""
+    return [{"size": [*size_hw], "counts": text} for text in cut()[:wanted]]

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from maskjet.ops.record import FALLBACKS
+
+Cut = Callable[[], list[bytes]]
+"""Gives the strings of an image; any number of times, in any thread."""
 
 
 class Strings:
@@ -35,16 +40,20 @@ class Strings:
     ) -> None:
         self.fallbacks = fallbacks
         self.memory = torch.empty(lead, dtype=torch.uint8, device=device)
-        """uint8: the caller copies it to the host and gives the copy to `read`."""
+        """uint8: the caller copies it to the host and gives the copy to `keep`."""
         self.on_host: list[list[bytes]] | None = None
         """String of each mask, per image, if they were made on the host; else None."""
 
-    def read(self, copied: NDArray[np.uint8], images: int) -> list[list[bytes]]:  # noqa: ARG002
-        """The strings of the first images.
+    def keep(self, copied: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Copy a finished copy of `memory` on the host, as far as it is used; `copied` may be overwritten on return."""
+        return copied.copy()
+
+    def read(self, kept: NDArray[np.uint8], images: int) -> list[Cut]:  # noqa: ARG002
+        """Make everything ready to cut the strings of the first images.
 
         Args:
-            copied: Finished copy of `memory` on the host.
-            images: How many images to read.
+            kept: What `keep` returned; it must not change any more.
+            images: How many images to read, at least 1.
         """
         assert self.on_host is not None
-        return self.on_host[:images]
+        return [partial(list, strings) for strings in self.on_host[:images]]

@@ -26,7 +26,7 @@ import threading
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 import torch
@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from maskjet.coco_rle import BYTES_PER_COUNT
 from maskjet.ops.encode_masks import cpu
 from maskjet.ops.encode_masks.kernels import COUNTERS, FIELDS, NO_MASK, find_edges_kernel, write_strings_kernel
-from maskjet.ops.encode_masks.strings import Strings
+from maskjet.ops.encode_masks.strings import Cut, Strings
 from maskjet.ops.gpu import Launcher, on_device_of, sizes_table
 from maskjet.ops.record import FALLBACKS
 from maskjet.ops.selection import MaskQueries, SizeTable
@@ -81,7 +81,7 @@ class Buffers:
         size = 4 * _header_length(batch, masks)
         self.header, self.strings = self.packed[:size].view(torch.int32), self.packed[size:]
         self.head = self.packed[: size + batch * _BYTES_AT_ONCE]
-        self.packed[: 4 * _COUNTERS].zero_()
+        self.header.zero_()  # no row that was never written looks like a mask that did not fit
 
     @staticmethod
     def size_of_packed(batch: int, masks: int) -> int:
@@ -139,7 +139,8 @@ def encode_masks(
     launch(mask_logits, queries, sizes.on_device, buffers)
     host.copy_(buffers.head, non_blocking=True)
     _wait_for(mask_logits.device)
-    return DeviceStrings.within(buffers, (mask_logits, queries, sizes)).read(host.numpy(), batch)
+    strings = DeviceStrings.within(buffers, (mask_logits, queries, sizes))
+    return [cut() for cut in strings.read(strings.keep(host.numpy()), batch)]
 
 
 def _why_too_large(mask_logits: torch.Tensor, slots: int, image_sizes: list[tuple[int, int]]) -> str | None:
@@ -274,47 +275,38 @@ class DeviceStrings(Strings):
         """Arguments of the last `launch`, for masks that did not fit."""
         self._lead, self._header_bytes = lead, buffers.header.nbytes
 
-    def read(self, copied: NDArray[np.uint8], images: int) -> list[list[bytes]]:
-        """The strings of the first images; re-encoding masks that did not fit waits for the device.
-
-        Args:
-            copied: Finished copy of `memory` on the host.
-            images: How many images to read, at least 1.
-        """
+    def keep(self, copied: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Copy the header and the strings; waits for the device if the first copy lacks some. See `Strings`."""
         if self.on_host is not None:
-            return self.on_host[:images]
-        batch, masks = self.buffers.segments.shape[:2]
-        packed = copied[self._lead :]
-        end = self._header_bytes + int(packed[:4].view(np.int32)[0])
-        if end > len(packed):
-            packed = self._fetch_rest(packed, end)
-        header, data = packed[: self._header_bytes].view(np.int32), packed[self._header_bytes : end].tobytes()
-        stated = header[_COUNTERS : _COUNTERS + images].tolist()
-        counts = [min(max(count, 0), masks) for count in stated]
-        rows = header[_COUNTERS + batch :].reshape(batch, masks, _FIELDS)[:images, : max(counts)].tolist()
-        failed = {  # (image, slot) to (length, edges)
-            (image, slot): (length, edges)
-            for image, count in enumerate(counts)
-            for slot, (_, length, edges, first_slot) in enumerate(rows[image][:count])
-            if first_slot == slot and length < 0
-        }
-        remade = self._remake(failed) if failed or counts != stated else {}
-        return [
-            [
-                data[offset : offset + length] if length >= 0 else remade[image, first_slot]
-                for _, _, _, first_slot in rows[image][:count]
-                for offset, length, _, _ in (rows[image][first_slot],)
-            ]
-            for image, count in enumerate(counts)
-        ]
-
-    def _fetch_rest(self, packed: NDArray[np.uint8], end: int) -> NDArray[np.uint8]:
-        """Append the strings that the first copy lacks; waits for the device."""
-        end = min(end, len(self.buffers.packed))
-        if end <= len(packed):
-            return packed
+            return super().keep(copied[: self._lead])
+        used = copied[self._lead :][:4].view(np.uint32)
+        end = self._lead + min(self._header_bytes + int(used[0]), len(self.buffers.packed))
+        if end <= len(copied):
+            return copied[:end].copy()
         self.fallbacks["encode_masks: strings that needed a second copy"] += 1
-        return np.append(packed, self.buffers.packed[len(packed) : end].cpu().numpy())
+        rest = self.buffers.packed[len(copied) - self._lead : end - self._lead]
+        return np.append(copied, rest.cpu().numpy())
+
+    def read(self, kept: NDArray[np.uint8], images: int) -> list[Cut]:
+        """Encode masks that did not fit, which waits for the device; see `Strings`."""
+        if self.on_host is not None:
+            return super().read(kept, images)
+        batch, masks = self.buffers.segments.shape[:2]
+        packed = kept[self._lead :]
+        words, strings = packed[: self._header_bytes].view(np.int32), packed[self._header_bytes :]
+        stated = words[_COUNTERS : _COUNTERS + images].tolist()
+        counts = [min(max(count, 0), masks) for count in stated]
+        rows = words[_COUNTERS + batch :].reshape(batch, masks, _FIELDS)[:images, : max(counts)]
+        remade: dict[tuple[int, int], bytes] = {}
+        if counts != stated or rows[:, :, 1].min(initial=0) < 0:  # perhaps of a row that is not used
+            failed = {  # (image, slot) to (length, edges)
+                (image, slot): (length, edges)
+                for image, count in enumerate(counts)
+                for slot, (_, length, edges, first_slot) in enumerate(rows[image, :count].tolist())
+                if first_slot == slot and length < 0
+            }
+            remade = self._remake(failed) if failed or counts != stated else {}
+        return [partial(_cut, strings, rows[image, :count], image, remade) for image, count in enumerate(counts)]
 
     def _remake(self, failed: Mapping[tuple[int, int], tuple[int, int]]) -> dict[tuple[int, int], bytes]:
         """Encode the masks that did not fit, one at a time, with as much room as each needs.
@@ -334,5 +326,18 @@ class DeviceStrings(Strings):
             packed = torch.empty(room, dtype=torch.uint8, device=device)
             buffers = Buffers.allocate(1, 1, size[1], device, edges=edges, packed=packed)
             launch(mask_logits[image : image + 1], queries.only(image, slot), sizes_table([size], device), buffers)
-            ((remade[image, slot],),) = DeviceStrings.within(buffers).read(packed.cpu().numpy(), 1)
+            (cut,) = DeviceStrings.within(buffers).read(packed.cpu().numpy(), 1)
+            (remade[image, slot],) = cut()
         return remade
+
+
+def _cut(
+    strings: NDArray[np.uint8], rows: NDArray[np.int32], image: int, remade: Mapping[tuple[int, int], bytes]
+) -> list[bytes]:
+    """Cut an image's strings; `rows` are its fields in the header, `remade` has those that did not fit."""
+    data, fields = strings.data, rows.tolist()
+    return [
+        bytes(data[offset : offset + length]) if length >= 0 else remade[image, first_slot]
+        for _, _, _, first_slot in fields
+        for offset, length, _, _ in (fields[first_slot],)
+    ]
