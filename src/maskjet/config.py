@@ -13,9 +13,12 @@ from maskjet.errors import InputError, UnsupportedError, suggest
 if TYPE_CHECKING:
     import torch
 
+    from maskjet.media.decoding import Decoding
+
 Precision = Literal["auto", "fp32", "fp16", "bf16"]
 Driver = Literal["auto", "graph", "eager"]
 Resample = Literal["bilinear", "cv2"]
+Decoder = Literal["auto", "cpu", "cuda"]
 Implementation = Literal["auto", "reference", "triton", "cpu"]
 Step = Literal["preprocess", "select", "encode_masks"]
 
@@ -54,6 +57,11 @@ class EngineConfig:
     resample: Annotated[
         Resample, "How to resize: bilinear on floats, as rfdetr's predict; cv2 on bytes, as cv2.resize."
     ] = "bilinear"
+    decoder: Annotated[
+        Decoder,
+        "Where videos are decoded. cuda: by the model's GPU, where frames stay; auto: by the GPU where that is faster: "
+        "four or more H.264, HEVC or VP9 videos of at least 720p with 8 bits, side by side.",
+    ] = "auto"
     max_detections: Annotated[int, "Most detections per frame, the most confident ones."] = 100
     batch: Annotated[int, "Most images of one predict call, or frames of several sources, in one batch."] = 8
     graphs: Annotated[
@@ -63,7 +71,7 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         hints = typing.get_type_hints(type(self))
-        for name in ("precision", "engine", "resample"):
+        for name in ("precision", "engine", "resample", "decoder"):
             known = typing.get_args(hints[name])
             _check_choice(name, getattr(self, name), known)
         self._check_implementation()
@@ -103,6 +111,8 @@ class EngineConfig:
         Raises:
             UnsupportedError: A choice needs a GPU.
         """
+        if self.decoder == "cuda":
+            raise UnsupportedError("decoder='cuda' needs a model on a GPU; leave it out on a CPU.")
         if self.nvtx:
             raise UnsupportedError("nvtx=True needs a GPU; leave it out on a CPU.")
         if self.precision == "fp16":
@@ -133,6 +143,22 @@ class EngineConfig:
         if (device.index or 0) >= count:
             raise UnsupportedError(f"device={self.device!r} is not here: PyTorch sees {count} GPUs. Use device='cpu'.")
         return torch.device("cuda", device.index or 0)
+
+    def decoding(self, streams: int = 1) -> Decoding:
+        """Where videos are decoded.
+
+        Args:
+            streams: Videos that are decoded side by side.
+
+        Raises:
+            InputError, UnsupportedError: As `resolve_device`.
+        """
+        from maskjet.media.decoding import ON_CPU, Decoding
+
+        device = self.resolve_device()
+        if self.decoder == "cpu" or device.type == "cpu":
+            return ON_CPU
+        return Decoding(str(device), self.decoder == "auto", streams)
 
     @classmethod
     def from_env(cls, **choices: Any) -> EngineConfig:

@@ -13,7 +13,7 @@ import torch
 
 from maskjet import process
 from maskjet.calls import Choices, Threshold
-from maskjet.config import DEFAULT_THRESHOLD, Driver, EngineConfig, Implementation, Precision, Resample, Step
+from maskjet.config import DEFAULT_THRESHOLD, Decoder, Driver, EngineConfig, Implementation, Precision, Resample, Step
 from maskjet.detections import Detections
 from maskjet.engine import pipeline
 from maskjet.engine.engine import Engine
@@ -21,11 +21,14 @@ from maskjet.errors import InputError, suggest
 from maskjet.media.frames import Frame, kind_of_source, split_sources
 from maskjet.media.images import Origin, as_tensor, split_images, to_image
 from maskjet.networks import Network, find_family, read_network
+from maskjet.ops.gpu import on_device
 from maskjet.report import Report, make_report
 
 if TYPE_CHECKING:
     import numpy as np
     from PIL.Image import Image as PILImage
+
+    from maskjet.media.decoding import Decoding
 
 __all__ = ["ImageLike", "Model", "Report", "Threshold", "load", "read_network"]
 
@@ -72,7 +75,8 @@ class Model:
         self.spec = network.spec
         self.config = config
         self._choices = Choices(self.spec, threshold, classes, config.max_detections)
-        self._engine = Engine(find_family(network).make_steps(network, config, self._choices.as_loaded))
+        with on_device(config.resolve_device()):
+            self._engine = Engine(find_family(network).make_steps(network, config, self._choices.as_loaded))
 
     @overload
     def predict(  # type: ignore[overload-overlap] # a str is a sequence
@@ -210,7 +214,8 @@ class Model:
         if batch < 1:
             raise InputError(f"batch must be at least 1, got {batch}.")
         self._engine.check()
-        self._engine.steps.prepare(batch)  # now, as it would delay the first frame
+        with on_device(self._engine.steps.device):
+            self._engine.steps.prepare(batch)  # now, as it would delay the first frame
         return pipeline.stream(
             self._engine,
             sources,
@@ -220,6 +225,19 @@ class Model:
             stop=stop,
             postprocessing=postprocessing,
         )
+
+    def decoding(self, streams: int = 1) -> Decoding:
+        """Where the model's videos are decoded, for sources that are opened by hand: see `decoder` of `load`.
+
+        Args:
+            streams: Videos that will be decoded side by side, at least 1.
+
+        Examples:
+            >>> import maskjet
+            >>> maskjet.load("demo", device="cpu").decoding(streams=8).device
+            'cpu'
+        """
+        return self.config.decoding(streams)
 
     @property
     def thresholds(self) -> dict[str, float]:
@@ -281,6 +299,7 @@ def load(
     compile: bool | None = None,  # noqa: A002 - PyTorch's word
     implementation: Implementation | Mapping[Step, Implementation] = "auto",
     resample: Resample = "bilinear",
+    decoder: Decoder = "auto",
     batch: int = 8,
     graphs: int = 8,
     nvtx: bool = False,
@@ -309,6 +328,9 @@ def load(
         implementation: Implementation of the steps around the network: "auto", "reference", "triton" or "cpu"; or by
             step, as in {"preprocess": "reference"}.
         resample: "bilinear" resizes floats, as rfdetr's predict; "cv2" resizes bytes, as cv2.resize.
+        decoder: Where `stream` decodes the videos that it opens: "cpu"; "cuda", the model's GPU, in whose memory the
+            frames stay; or "auto", the GPU where that is faster: four or more H.264, HEVC or VP9 videos of at least
+            720p with 8 bits.
         batch: Most images of one `predict` call, or frames of several sources, in one batch.
         graphs: Most CUDA graphs per slot, one per frame size and batch; the least recently used is dropped.
         nvtx: Whether to mark the host's work on each batch with NVTX ranges, for Nsight Systems (GPU).
@@ -338,6 +360,7 @@ def load(
         compile=compile,
         implementation=implementation,
         resample=resample,
+        decoder=decoder,
         max_detections=defaults.max_detections if max_detections is None else max_detections,
         batch=batch,
         graphs=graphs,

@@ -5,19 +5,18 @@ import pytest
 import torch
 
 from maskjet.config import EngineConfig
-from maskjet.media.colours import guess_look
 from maskjet.media.picture import Picture, conversion_of
 from maskjet.model import Model
 from maskjet.ops.preprocess.yuv import YUVFrames, yuv_conversion
 from tests.engine.test_slot import assert_same
 from tests.networks.test_network import tiny_network
 
-HD, SD = (guess_look(size_hw) for size_hw in ((720, 1280), (480, 640)))
+HD, SD = (conversion_of(matrix, is_full_range=False) for matrix in (1, 5))
 
 
 def picture(height, width, seed=0, look=HD, device="cpu"):
     memory = np.random.default_rng(seed).integers(0, 256, (height * 3 // 2, width), dtype=np.uint8)
-    return Picture(torch.from_numpy(memory).to(device), conversion_of(look))
+    return Picture(torch.from_numpy(memory).to(device), look)
 
 
 def model(**choices):
@@ -36,8 +35,8 @@ def test_rgb_is_that_of_the_definition():
     expected = YUVFrames.within(one.memory, yuv_conversion("bt709", full_range=False)).to_rgb()
     np.testing.assert_array_equal(one.to_rgb(), expected[0].numpy())
     assert one.size_hw == (6, 10)
-    assert conversion_of(HD) is conversion_of(guess_look((1080, 1920)))  # so that it is uploaded once
-    assert not torch.equal(conversion_of(HD), conversion_of(SD))
+    assert conversion_of(1, is_full_range=False) is HD  # so that it is uploaded once
+    assert not torch.equal(HD, SD)
 
 
 @pytest.mark.parametrize("size_hw", [(176, 312), (2, 2), (90, 120)])

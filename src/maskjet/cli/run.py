@@ -47,7 +47,7 @@ SIGTERM), with whole outputs.
 
 @with_style
 @with_config(
-    *("device", "precision", "engine", "compile", "implementation", "resample", "max_detections", "nvtx"),
+    *("device", "precision", "engine", "compile", "implementation", "resample", "decoder", "max_detections", "nvtx"),
 )
 def run(
     source: Annotated[
@@ -165,8 +165,7 @@ def run(
 ) -> None:
     """Find things in images and video; write video, JSON or pictures."""
     from maskjet.media.expansion import expand_sources
-    from maskjet.media.selection import select_frames
-    from maskjet.media.source import check_reconnect_for
+    from maskjet.media.source import check_opening
 
     outs = out or []
     if not outs and not show:
@@ -175,8 +174,7 @@ def run(
         )
     drawing = style()
     check_drawn(drawing, outs, shows=show)
-    select_frames(every, start, limit)
-    check_reconnect_for(reconnect_for)
+    check_opening(every, start, limit, reconnect_for)
     everywhere, by_class = parse_thresholds(threshold)
     is_together = side_by_side or (len(source) > 1 and any(map(_is_live, source)))
     if skip_existing and is_together:
@@ -193,6 +191,7 @@ def run(
     )
     try:
         found = expand_sources(source[0] if len(source) == 1 else list(source), recursive=recursive)
+        job.decoding = partial(config.decoding, len(found) if is_together else 1)
         (_run_together if is_together else _run_in_turn)(job, found, outs)
     except Exception:
         if job.summary.frames or job.summary.outputs:

@@ -18,6 +18,7 @@ from maskjet.errors import FrameError, SourceError
 
 if TYPE_CHECKING:
     from maskjet.detections import Detections
+    from maskjet.media.decoding import Decoding
     from maskjet.media.drawing import Style
     from maskjet.media.frames import Frame, Source, UnopenedSource
     from maskjet.media.sinks import Outputs, Sinks, SinksInTurn, Window
@@ -40,6 +41,8 @@ class Run:
     """Whether windows, video and images are annotated, redacted or cut out, and how."""
     reconnect_for: float = math.inf
     """Argument of `UnopenedSource.open`."""
+    decoding: Callable[[], Decoding] | None = None
+    """Where videos are decoded, None for the CPU; asked for when a source is opened, as it loads PyTorch."""
     writing: dict[str, Any] = field(default_factory=dict)
     """What else outputs contain: arguments of `check_outputs`."""
     shows: bool = False
@@ -62,7 +65,8 @@ class Run:
 
     def open(self, unopened: UnopenedSource) -> Source:
         """Open a source."""
-        return unopened.open(**self.selecting, reconnect_for=self.reconnect_for)
+        decoder = "cpu" if self.decoding is None else self.decoding()
+        return unopened.open(**self.selecting, reconnect_for=self.reconnect_for, decoder=decoder)
 
     def open_model(self, stack: ExitStack) -> Model:
         """Load the model, which the stack closes, and check that it knows the classes to draw."""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from maskjet.media.drawing import Style
     from maskjet.media.selection import Selection
     from maskjet.media.sinks import Outputs
-    from maskjet.media.source import Source, UnopenedSource
+    from maskjet.media.source import Opening, Source, UnopenedSource
 
 
 def leave_out_finished(
@@ -64,8 +64,8 @@ def _rest(source: UnopenedSource, outs: Sequence[str], selection: Selection, sty
     if not missing:
         return None
 
-    def opening(chosen: Selection, _: float) -> Source:
-        return ListSource(missing, source.name, chosen, source.root)
+    def opening(how: Opening) -> Source:
+        return ListSource(missing, source.name, how, source.root)
 
     return type(source)(source.name, missing, opening, source.root)
 

@@ -15,6 +15,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 
 from maskjet.detections import Detections
@@ -149,16 +150,14 @@ class _Frames:
         depth: Batches in flight.
         batch: Largest number of frames in a batch.
         drops_late: Argument of `Readers`.
-        stop: Argument of `Readers`.
+        reading: Further arguments of `Readers`.
     """
 
     all_cores = False
 
-    def __init__(
-        self, sources: Sequence[Any], depth: int, batch: int, *, drops_late: bool, stop: threading.Event | None
-    ) -> None:
+    def __init__(self, sources: Sequence[Any], depth: int, batch: int, *, drops_late: bool, **reading: Any) -> None:
         room = 1 if drops_late else math.ceil(depth * batch / len(sources))
-        self._readers = Readers(sources, room, drops_late=drops_late, stop=stop)
+        self._readers = Readers(sources, room, drops_late=drops_late, **reading)
         self._batch = batch
         self.check, self.close = self._readers.check, self._readers.close
 
@@ -174,8 +173,15 @@ class _Frames:
             return None
         first, more = frames[0], len(frames) - 1
         name = f"frame {first.index} of {first.source!r}" + (f" or the {more} frames with it" if more else "")
-        arrays = [frame.image if frame.image.flags.writeable else frame.image.copy() for frame in frames]
-        return Batch(name, first.index, frames, [torch.from_numpy(array) for array in arrays], self._batch)
+        return Batch(name, first.index, frames, [_pixels_of(frame) for frame in frames], self._batch)
+
+
+def _pixels_of(frame: Frame) -> Pixels:
+    """The pixels of a frame as slots take them, without a copy if possible."""
+    pixels = frame.pixels
+    if not isinstance(pixels, np.ndarray):
+        return pixels
+    return torch.from_numpy(pixels if pixels.flags.writeable else pixels.copy())
 
 
 class _Images:
@@ -245,7 +251,16 @@ def stream(
         DeviceError: The device failed on a frame; the frames before it were yielded.
         Exception: The error of a source that broke, when all sources have ended.
     """
-    return run(engine, lambda: _Frames(sources, depth, batch, drops_late=drops_late, stop=stop), depth, postprocessing)
+    decoding = engine.steps.config.decoding(len(sources))
+
+    def note(reason: str) -> None:
+        with engine.counting:
+            engine.steps.fallbacks[f"decode: {reason}"] += 1
+
+    def open_feed() -> _Frames:
+        return _Frames(sources, depth, batch, drops_late=drops_late, decoding=decoding, on_fallback=note, stop=stop)
+
+    return run(engine, open_feed, depth, postprocessing)
 
 
 def predict(

@@ -6,10 +6,11 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from maskjet.errors import InputError
+from maskjet.media.decoding import ON_CPU, Decoding
 from maskjet.media.frames import Frame, Source, open_source
 
 _PATIENCE_S = 2.0  # to wait for reading threads; one that waits for a camera ends when FFmpeg gives up
@@ -24,14 +25,24 @@ class Readers:
 
     Args:
         sources: Arguments of `open_source`, at least one; each source is closed at its end.
+        decoding: Where videos are decoded.
+        on_fallback: Called with the reason why a source is not decoded there, once per source.
         room: Most frames of a source that wait to be taken, at least 1; with that many, reading pauses.
         drops_late: Whether a frame that finds no room replaces all waiting ones, which count as dropped.
         stop: Once it is set, `take` returns no more frames and stops waiting.
     """
 
     def __init__(
-        self, sources: Sequence[Any], room: int, *, drops_late: bool = False, stop: threading.Event | None = None
+        self,
+        sources: Sequence[Any],
+        room: int,
+        *,
+        decoding: Decoding = ON_CPU,
+        on_fallback: Callable[[str], object] = lambda _: None,
+        drops_late: bool = False,
+        stop: threading.Event | None = None,
     ) -> None:
+        self._decoding, self._on_fallback = decoding, on_fallback
         self._stop = stop or threading.Event()
         self._lock = threading.Lock()
         self._arrived = threading.Condition(self._lock)
@@ -70,7 +81,7 @@ class Readers:
                 lane = self._lanes[number]
                 number = (number + 1) % len(self._lanes)
                 idle += 1
-                if lane.frames and (not taken or lane.frames[0].image.shape == taken[0].image.shape):
+                if lane.frames and (not taken or lane.frames[0].pixels.shape == taken[0].pixels.shape):
                     taken.append(lane.frames.popleft())
                     if len(lane.frames) <= self._low:
                         lane.has_room.notify()
@@ -113,13 +124,16 @@ class Readers:
     def _read(self, lane: _Lane, source: Any, room: int, drops_late: bool) -> None:
         error = None
         try:
-            opened = open_source(source)
+            opened = open_source(source, decoder=self._decoding)
             frames = iter(opened)  # raises if the source is being read already, so that it is not closed here
             lane.source = opened
             with opened:
                 if drops_late:
                     _check_is_live(opened)
                 for frame in frames:
+                    if opened.fallback is not None and not lane.falls_back:
+                        lane.falls_back = True
+                        self._on_fallback(opened.fallback)
                     if not self._put(lane, frame, room, opened if drops_late else None):
                         return
         except BaseException as caught:
@@ -136,7 +150,7 @@ class Readers:
         if lane.number:
             # dataclasses.replace takes three times as long, which counts at thousands of frames per second.
             frame = Frame(
-                frame.index, frame.time_s, frame.image, frame.source, frame.name, lane.number, frame.index_is_exact
+                frame.index, frame.time_s, frame.pixels, frame.source, frame.name, lane.number, frame.index_is_exact
             )
         with self._lock:
             if dropping is not None and len(lane.frames) >= room:
@@ -161,6 +175,7 @@ class _Lane:
         self.error: BaseException | None = None
         self.runs = True
         self.dropped = 0
+        self.falls_back = False
 
 
 def _check_is_live(source: Source) -> None:

@@ -26,6 +26,7 @@ from maskjet.engine.copying import Copier
 from maskjet.engine.steps import Postprocessing, Rules, Steps, Work
 from maskjet.errors import first_line
 from maskjet.media.picture import Picture
+from maskjet.ops.gpu import on_device
 from maskjet.ops.preprocess.yuv import YUVFrames
 
 _PATIENCE_S = 30.0  # to wait for a batch, which takes milliseconds
@@ -94,7 +95,7 @@ class EagerSlot:
     @torch.inference_mode()
     def result(self) -> list[Detections]:
         """Run the batch; see `Slot`."""
-        with self._is_working:
+        with self._is_working, on_device(self._steps.device):
             images, work = self._images, self._work
             size_hw = _size_of(images[0])
             if self._rules is None:
@@ -299,7 +300,7 @@ class GraphSlot:
         kind = FrameKind(batch, _size_of(images[0]), memory[0].is_cuda, isinstance(images[0], Picture))
         if kind.is_on_device:
             self._stream.wait_stream(torch.cuda.current_stream(memory[0].device))
-        with torch.cuda.stream(self._stream):
+        with on_device(self._steps.device), torch.cuda.stream(self._stream):
             if self._rules is None:
                 self._rules = self._steps.rules(self.postprocessing)
             elif self._rules.current is not self.postprocessing:
@@ -327,13 +328,13 @@ class GraphSlot:
         with self._steps.mark("wait"):
             self.drain()
         self._running = None
-        with torch.cuda.stream(self._stream):  # the stream that re-encodes masks that did not fit
+        with on_device(self._steps.device), torch.cuda.stream(self._stream):  # that re-encodes masks that did not fit
             return graph.work.read(graph.copied, images)
 
     def replay(self) -> None:
         """Launch the last graph on the frames it has, and wait for it; for measuring the GPU alone."""
         graph = self.graphs[-1]
-        with torch.inference_mode(), torch.cuda.stream(self._stream):
+        with torch.inference_mode(), on_device(self._steps.device), torch.cuda.stream(self._stream):
             graph.launch(self._pool)
         self._stream.synchronize()
 

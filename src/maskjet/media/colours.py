@@ -12,8 +12,10 @@ from av.video.frame import VideoFrame
 _BT709, _BT470BG, _SMPTE170M, _BT2020, _BT2020_TRANSFER = 1, 5, 6, 9, 14
 _PRIMARIES = frozenset({1, 4, 5, 6, 7, 8, 9, 10, 11, 12, 22})
 _TRANSFERS = frozenset({1, *range(4, 19)})
-_FULL_RANGE = 2  # FFmpeg's AVCOL_RANGE_JPEG
 _NARROWEST = Fraction(1, 100)
+
+FULL_RANGE = 2
+"""FFmpeg's AVCOL_RANGE_JPEG, as of `VideoFrame.color_range`."""
 
 # Primaries and transfer assumed if only the matrix is stated; the keys are the matrices that swscale knows.
 _COMPANIONS: Mapping[int, tuple[int, int]] = {
@@ -72,7 +74,7 @@ def read_look(picture: VideoFrame, pixel_aspect: Fraction | None) -> Look:
     if matrix not in _COMPANIONS:
         matrix = guess_look((picture.height, picture.width)).matrix
     primaries, transfer = _COMPANIONS[matrix]
-    is_full_range = picture.color_range == _FULL_RANGE or picture.format.name.startswith("yuvj")
+    is_full_range = picture.color_range == FULL_RANGE or picture.format.name.startswith("yuvj")
     return Look(
         matrix,
         int(picture.color_primaries) if int(picture.color_primaries) in _PRIMARIES else primaries,

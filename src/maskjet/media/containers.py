@@ -14,9 +14,10 @@ from typing import Any, TypeVar
 
 import av
 import av.error
+from av.codec.hwaccel import HWAccel
 
 from maskjet import limits
-from maskjet.errors import SourceError, border, explain
+from maskjet.errors import SourceError, border, explain, first_line
 
 _OPEN_TIMEOUT_S = 10.0
 READ_TIMEOUT_S = 10.0
@@ -97,6 +98,12 @@ def reason(error: av.error.FFmpegError) -> str:
     return explain(error)
 
 
+def cause_of(error: Exception) -> str:
+    """Why a source can't be read: FFmpeg's reason if there is one, which does not repeat the source's name."""
+    cause = error.__cause__
+    return reason(cause) if isinstance(cause, av.error.FFmpegError) else first_line(cause or error).removesuffix(".")
+
+
 def interruptible(name: str, work: Callable[[], _T]) -> _T:
     """Run work that reads a camera or URL, which may wait for long, so that Ctrl-C ends it: FFmpeg ignores signals.
 
@@ -125,8 +132,8 @@ def _in_thread(work: Callable[[], _T], patience_s: float | None = None) -> _T:
     return done.result()
 
 
-def open_container(name: str) -> av.container.InputContainer:
-    """Open a file, camera or URL that has video.
+def open_container(name: str, hwaccel: HWAccel | None = None) -> av.container.InputContainer:
+    """Open a file, camera or URL that has video; with `hwaccel`, a GPU decodes it if it can.
 
     Raises:
         SourceError: It can't be opened, has no video that FFmpeg decodes, or its frames are too large.
@@ -142,6 +149,7 @@ def open_container(name: str) -> av.container.InputContainer:
             name if is_stream(name) else f"file:{name}",  # with the protocol, or "12:00.mp4" would be read as one
             format="v4l2" if is_device else None,
             options=options,
+            hwaccel=hwaccel,
             timeout=(_OPEN_TIMEOUT_S, READ_TIMEOUT_S),
             **_METADATA,
         )

@@ -15,8 +15,7 @@ from maskjet.media.animations import is_animated
 from maskjet.media.containers import files_of, shown_name, stream_named
 from maskjet.media.folders import is_image_path, is_video_path, list_folder, match_glob, mode_of
 from maskjet.media.frames import ListSource, VideoSource, open_with, split_sources
-from maskjet.media.selection import Selection
-from maskjet.media.source import Source, UnopenedSource
+from maskjet.media.source import Opening, Source, UnopenedSource
 
 
 def expand_sources(source: Any, *, recursive: bool = False) -> list[UnopenedSource]:
@@ -108,15 +107,15 @@ def _joined(paths: Sequence[Path], videos: Sequence[Path], name: str, root: Path
     moving = set(videos)
     images = [path for path in paths if is_image_path(path) and path not in moving]
 
-    def opening(selection: Selection, _: float) -> Source:
-        return ListSource(images, name, selection, root)
+    def opening(how: Opening) -> Source:
+        return ListSource(images, name, how, root)
 
     return [UnopenedSource(name, images, opening, root)] if images else []
 
 
 def _video(path: Path, root: Path | None) -> UnopenedSource:
-    def opening(selection: Selection, _: float) -> Source:
-        return VideoSource(str(path), selection)
+    def opening(how: Opening) -> Source:
+        return VideoSource(str(path), how.selection, how.decoding)
 
     return UnopenedSource(str(path), [path], opening, root)
 

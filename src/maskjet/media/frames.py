@@ -14,12 +14,13 @@ from typing import Any
 from maskjet.errors import InputError, SourceError
 from maskjet.media.animations import check_size, is_animated
 from maskjet.media.containers import files_of, is_stream, stream_named
+from maskjet.media.decoding import Decoding
 from maskjet.media.folders import is_image_path, is_video_path, list_folder, match_glob, mode_of
 from maskjet.media.images import to_image
 from maskjet.media.live import LiveSource, open_stream
 from maskjet.media.metering import SourceState
-from maskjet.media.selection import EVERYTHING, BeyondEndError, Selection, select_frames
-from maskjet.media.source import Frame, Source, UnopenedSource, check_reconnect_for
+from maskjet.media.selection import EVERYTHING, BeyondEndError, Selection
+from maskjet.media.source import Frame, Opening, Source, UnopenedSource, check_opening
 from maskjet.media.videos import VideoSource
 
 __all__ = [
@@ -37,6 +38,8 @@ __all__ = [
     "split_sources",
 ]
 
+_AS_IT_COMES = Opening()
+
 
 def open_source(
     source: Any,
@@ -46,6 +49,7 @@ def open_source(
     limit: int | None = None,
     recursive: bool = False,
     reconnect_for: float = math.inf,
+    decoder: str | Decoding = "cpu",
 ) -> Source:
     """Open a source of frames.
 
@@ -65,6 +69,9 @@ def open_source(
         reconnect_for: Seconds for which a live source that broke off, ended or gave nothing for 10 s is tried to be
             opened again, at growing intervals; `math.inf` for ever, 0 not at all. See `LiveSource`. Items of a list
             are not opened again.
+        decoder: Where videos are decoded: "cpu"; "cuda" or "cuda:N", a GPU, which keeps the frames in its memory until
+            `Frame.image` is asked for; or what `Model.decoding` returns. What the GPU can't decode, the CPU does, and
+            `Source.fallback` says why.
 
     Returns:
         The opened source, whose `length` and `fps` are those of the frames it gives.
@@ -77,13 +84,12 @@ def open_source(
         InputError: The source is of none of the types above, an argument is out of range, `start` is a time and the
             source has none, or it is live and has a start.
     """
-    selection = select_frames(every, start, limit)
-    check_reconnect_for(reconnect_for)
+    opening = check_opening(every, start, limit, reconnect_for, decoder)
     if isinstance(source, Source) and not math.isinf(reconnect_for):
         raise InputError(f"reconnect_for must be given when {source.name!r} is opened; it is open already.")
     if recursive and isinstance(source, str | os.PathLike):
-        return _open_path(os.fspath(source), selection, reconnect_for, recursive=True)
-    return open_with(source, selection, reconnect_for)
+        return _open_path(os.fspath(source), opening, recursive=True)
+    return open_with(source, opening)
 
 
 def split_sources(source: Any) -> list[Any]:
@@ -122,8 +128,9 @@ def kind_of_source(value: Any) -> str | None:
     return "a video" if Path(text).suffix and not _is_image(text) else None
 
 
-def open_with(source: Any, selection: Selection, reconnect_for: float, name: str = "image") -> Source:
+def open_with(source: Any, opening: Opening, name: str = "image") -> Source:
     """Open a source; `name` is used for images in memory."""
+    selection = opening.selection
     if isinstance(source, Source):
         if not selection.is_everything:
             raise InputError(
@@ -131,37 +138,36 @@ def open_with(source: Any, selection: Selection, reconnect_for: float, name: str
             )
         return source
     if isinstance(source, UnopenedSource):
-        return source.opening(selection, reconnect_for)
+        return source.opening(opening)
     if isinstance(source, int):
-        return open_stream(f"/dev/video{source}", selection, reconnect_for)
+        return open_stream(f"/dev/video{source}", opening)
     if isinstance(source, str) and (stream := stream_named(source)) is not None:
-        return open_stream(stream, selection, reconnect_for)
+        return open_stream(stream, opening)
     if isinstance(source, str | os.PathLike):
-        return _open_path(os.fspath(source), selection, reconnect_for)
+        return _open_path(os.fspath(source), opening)
     if _is_image(source):
         return ImageSource(source, name, selection)
     if isinstance(source, Iterable) and not isinstance(source, bytes):
         if isinstance(source, list | tuple):
             for item in source:
                 _check_named(item)
-        return ListSource(source, type(source).__name__, selection)
+        return ListSource(source, type(source).__name__, opening)
     raise InputError(f"source must be a path, URL, camera, image or an iterable of these, got {type(source).__name__}.")
 
 
-def _open_path(
-    text: str, selection: Selection, reconnect_for: float, *, recursive: bool = False, is_item: bool = False
-) -> Source:
+def _open_path(text: str, opening: Opening, *, recursive: bool = False, is_item: bool = False) -> Source:
     """Open a path or URL; an animation is a video, but an image where it is an item of a list."""
+    selection = opening.selection
     text = text.removeprefix("file://")
     if is_stream(text):
-        return open_stream(text, selection, reconnect_for)
+        return open_stream(text, opening)
     mode = mode_of(text)
     if mode is None and glob.has_magic(text):
-        return ListSource(_some(match_glob(text), text, "glob that matches files"), text, selection)
+        return ListSource(_some(match_glob(text), text, "glob that matches files"), text, opening)
     if mode is None:
         raise SourceError(f"source must exist, {text!r} does not.")
     if stat.S_ISDIR(mode):
-        return _open_folder(text, selection, recursive=recursive)
+        return _open_folder(text, opening, recursive=recursive)
     if not stat.S_ISREG(mode):  # reading it might wait for ever
         raise SourceError(
             f"source must be a file, folder, camera or URL, {text!r} is a FIFO, socket or device: save what comes from "
@@ -171,10 +177,10 @@ def _open_path(
         if is_item or not is_animated(Path(text)):
             return ImageSource(Path(text), text, selection)
         check_size(Path(text))
-    return VideoSource(text, selection)
+    return VideoSource(text, selection, opening.decoding)
 
 
-def _open_folder(text: str, selection: Selection, *, recursive: bool) -> Source:
+def _open_folder(text: str, opening: Opening, *, recursive: bool) -> Source:
     files = list_folder(text, recursive=recursive)
     images = list(filter(is_image_path, files))
     videos = sum(map(is_video_path, files))
@@ -183,7 +189,7 @@ def _open_folder(text: str, selection: Selection, *, recursive: bool) -> Source:
             f"source must be a folder with images, {text!r} has none, but {videos} video{'s'[: videos > 1]}: open each "
             "that maskjet.media.expansion.expand_sources finds."
         )
-    return ListSource(_some(images, text, "folder with images"), text, selection, Path(text) if recursive else None)
+    return ListSource(_some(images, text, "folder with images"), text, opening, Path(text) if recursive else None)
 
 
 def _some(paths: list[Path], text: str, expected: str) -> list[Path]:
@@ -262,7 +268,7 @@ class ListSource(Source):
     Args:
         items: Sources, each as `open_source` takes it.
         name: Name of the whole list.
-        selection: Frames to give.
+        opening: How its items are opened, and which frames to give of them all. Items are not opened again.
         root: Folder below which the images lie; see `Source.root`.
 
     Raises:
@@ -273,10 +279,12 @@ class ListSource(Source):
     kind = "list"
 
     def __init__(
-        self, items: Iterable[Any], name: str, selection: Selection = EVERYTHING, root: Path | None = None
+        self, items: Iterable[Any], name: str, opening: Opening = _AS_IT_COMES, root: Path | None = None
     ) -> None:
         super().__init__(name)
+        selection = opening.selection
         self._items, self._selection, self.root = items, selection, root
+        self._opening = replace(opening, reconnect_for=0)
         self._given = 0
         if isinstance(items, list | tuple):
             self.files = [path for item in items for path in _files_of(item)]
@@ -306,11 +314,12 @@ class ListSource(Source):
         if isinstance(item, Source):
             source = item
         elif isinstance(item, str | os.PathLike) and _is_image(item):
-            source = _open_path(os.fspath(item), within, 0, is_item=True)
+            source = _open_path(os.fspath(item), replace(self._opening, selection=within), is_item=True)
         else:
-            source = open_with(item, within, 0, name)
+            source = open_with(item, replace(self._opening, selection=within), name)
         frames = iter(source)  # raises if another reads it, before it is closed below
         self.look = self.look or source.look
+        self.decoder = source.decoder
         with source:
             yield from self._number(source, frames)
 
@@ -335,3 +344,4 @@ class ListSource(Source):
             self.frames_seen = first + source.frames_seen
             self.index_is_exact = is_exact and source.index_is_exact
             self.states_end &= source.states_end
+            self.fallback = self.fallback or source.fallback

@@ -11,19 +11,18 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from typing import TypeVar
 
-import av.error
-
-from maskjet.errors import FrameError, SourceError, UnsupportedError, first_line
-from maskjet.media.containers import reason
+from maskjet.errors import FrameError, SourceError, UnsupportedError
+from maskjet.media.containers import cause_of
 from maskjet.media.metering import SourceState
 from maskjet.media.selection import EVERYTHING, Selection
-from maskjet.media.source import Frame, Source
+from maskjet.media.source import Frame, Opening, Source
 from maskjet.media.videos import VideoSource
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 30.0
 _HELD_S = 60.0  # after success that held so long, waits are short again
 _HIGHEST_FPS = 1000.0  # a stated rate above is taken as wrong
 _MOST_BAD = 1000  # entries of `bad_frames`: a live source has no end
+_AS_IT_COMES = Opening()
 _RETRIED = (SourceError, FrameError, UnsupportedError)
 _chance = random.Random()  # of our own, as a program may rely on the common one's sequence
 _log = logging.getLogger("maskjet")
@@ -112,6 +111,7 @@ class LiveSource(Source):
     ) -> None:
         super().__init__(first.name)
         self.files, self.fps, self.size_hw, self.look = first.files, first.fps, first.size_hw, first.look
+        self.decoder, self.fallback = first.decoder, first.fallback
         self._connection, self._connect, self._selection = first, connect, selection
         self._closed = threading.Event()
         self._patience_s = reconnect_for
@@ -161,7 +161,7 @@ class LiveSource(Source):
                     self._take_losses(connection)
                     yield self._place(frame)
             except _RETRIED as error:
-                return _reason(error)
+                return cause_of(error)
             finally:
                 self._take_losses(connection)
         return "the stream ended"
@@ -201,7 +201,7 @@ class LiveSource(Source):
             opened = self._retries.run(self._reconnect, self._note, waits=True)
         except _RETRIED as error:
             raise FrameError(
-                f"{self.name!r} broke off and could not be opened again for {self._patience_s:g} s: {_reason(error)}.",
+                f"{self.name!r} broke off and could not be opened again for {self._patience_s:g} s: {cause_of(error)}.",
                 index=self.frames_seen,
             ) from error
         if opened is None:
@@ -218,7 +218,7 @@ class LiveSource(Source):
         return self._connect(replace(self._selection, limit=None if limit is None else limit - self._given))
 
     def _note(self, error: Exception) -> None:
-        self._error = _reason(error)
+        self._error = cause_of(error)
 
     def _carry_on(self, opened: VideoSource) -> None:
         """Count the gap before another connection, whose first frame has just come."""
@@ -232,24 +232,18 @@ class LiveSource(Source):
         self._starts_s = None if self._last_s is None else self._last_s + gap_s
         self._step_s, self._ahead_s = 1 / (rate or _HIGHEST_FPS), None
         self.size_hw, self.look = opened.size_hw, opened.look
+        self.decoder, self.fallback = opened.decoder, opened.fallback
         self._error, self._is_connected = None, True
         self._reconnects += 1
         _log.info("%r is connected again after %.1f s", self.name, gap_s)
 
 
-def open_stream(
-    url: str,
-    selection: Selection = EVERYTHING,
-    reconnect_for: float = math.inf,
-    check: Callable[[], None] | None = None,
-) -> Source:
+def open_stream(url: str, opening: Opening = _AS_IT_COMES, check: Callable[[], None] | None = None) -> Source:
     """Open a camera or URL.
 
     Args:
         url: Device file or URL.
-        selection: Frames to give; a live source has no start.
-        reconnect_for: Seconds after which a live source that can't be opened again has ended; 0 to end when it breaks
-            off.
+        opening: How to open it; a live source has no start.
         check: Called before each time it is opened; may raise SourceError.
 
     Returns:
@@ -264,13 +258,9 @@ def open_stream(
     def connect(chosen: Selection) -> VideoSource:
         if check is not None:
             check()
-        return VideoSource(url, chosen)
+        return VideoSource(url, chosen, opening.decoding)
 
-    first = connect(selection)
-    return LiveSource(first, connect, selection, reconnect_for) if first.is_live and reconnect_for else first
-
-
-def _reason(error: Exception) -> str:
-    """Why a source broke off: FFmpeg's reason if there is one, which does not repeat the source's name."""
-    cause = error.__cause__
-    return reason(cause) if isinstance(cause, av.error.FFmpegError) else first_line(cause or error).removesuffix(".")
+    first = connect(opening.selection)
+    if not (first.is_live and opening.reconnect_for):
+        return first
+    return LiveSource(first, connect, opening.selection, opening.reconnect_for)

@@ -7,16 +7,21 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from maskjet.errors import InputError
+from maskjet.errors import DeviceError, InputError, first_line
 from maskjet.media.colours import Look
+from maskjet.media.decoding import ON_CPU, Decoding, check_decoder
 from maskjet.media.metering import Meter, SourceState
-from maskjet.media.selection import Selection, select_frames
+from maskjet.media.selection import EVERYTHING, Selection, select_frames
+
+if TYPE_CHECKING:
+    from maskjet.media.picture import Picture
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,8 +40,8 @@ class Frame:
     """Position in the source, from 0; frames that could not be decoded, or are missing, are counted."""
     time_s: float | None
     """Presentation time in seconds; None if the source has no clock."""
-    image: NDArray[np.uint8]
-    """uint8 [H, W, 3], RGB."""
+    pixels: NDArray[np.uint8] | Picture
+    """uint8 [H, W, 3], RGB; or the picture in GPU memory, where the decoder left it."""
     source: str
     """Name of the source: the path or URL it was opened with, if any, a URL without user, password and the like."""
     name: str
@@ -45,6 +50,28 @@ class Frame:
     """Position of the frame's source among those read side by side, from 0."""
     index_is_exact: bool = True
     """False if an unknown number of frames may be missing before this one; `index` then counts the known ones."""
+
+    @cached_property
+    def image(self) -> NDArray[np.uint8]:
+        """uint8 [H, W, 3], RGB; copied from the GPU and converted when it is first asked for, if it is there.
+
+        Raises:
+            DeviceError: The GPU failed.
+        """
+        if isinstance(self.pixels, np.ndarray):
+            return self.pixels
+        try:
+            return self.pixels.to_rgb()
+        except RuntimeError as error:
+            message = f"The device failed on frame {self.index} of {self.source!r}: {first_line(error)}"
+            raise DeviceError(message, index=self.index) from error
+
+    @property
+    def size_hw(self) -> tuple[int, int]:
+        """(height, width) in pixels."""
+        if isinstance(self.pixels, np.ndarray):
+            return self.pixels.shape[0], self.pixels.shape[1]
+        return self.pixels.size_hw
 
     @property
     def is_of_video(self) -> bool:
@@ -76,6 +103,8 @@ class Source(ABC):
         bad_frames: One (index, reason) per frame that could not be decoded and per run of missing frames; a run has its
             first frame's index, and its length in the reason. Of a live source, the last 1,000.
         frames_dropped: Number of frames skipped because newer ones had arrived.
+        decoder: Where its video is decoded: "cpu", or "cuda:N", whose frames stay in GPU memory.
+        fallback: Why frames are decoded or converted on the CPU although the GPU was to do it; None if they are not.
     """
 
     kind: ClassVar[Literal["image", "list", "video"]]
@@ -87,6 +116,8 @@ class Source(ABC):
     root: Path | None = None
     files: Sequence[Path] = ()
     is_live: bool = False
+    decoder: str = "cpu"
+    fallback: str | None = None
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -162,6 +193,18 @@ class Source(ABC):
         self._skip(f"{self.name}: {how_many} missing {where}", count)
 
 
+@dataclass(frozen=True)
+class Opening:
+    """How a source is opened."""
+
+    selection: Selection = EVERYTHING
+    """Frames to give."""
+    reconnect_for: float = math.inf
+    """Seconds after which a live source that can't be opened again has ended; 0 to end when it breaks off."""
+    decoding: Decoding = ON_CPU
+    """Where videos are decoded."""
+
+
 @dataclass(frozen=True, eq=False)
 class UnopenedSource:
     """A source that was found, and is not open yet: a thousand of them take no files and no memory."""
@@ -170,24 +213,36 @@ class UnopenedSource:
     """Name that the source will have."""
     files: Sequence[Path]
     """Files that it will read, as far as they are known beforehand."""
-    opening: Callable[[Selection, float], Source]
-    """Opens it, to give some of its frames; the second argument is `reconnect_for`."""
+    opening: Callable[[Opening], Source]
+    """Opens it."""
     root: Path | None = None
     """Folder whose sub-folders are kept in the outputs' names; None if none are."""
 
     def open(
-        self, *, every: int = 1, start: int | str = 0, limit: int | None = None, reconnect_for: float = math.inf
+        self,
+        *,
+        every: int = 1,
+        start: int | str = 0,
+        limit: int | None = None,
+        reconnect_for: float = math.inf,
+        decoder: str | Decoding = "cpu",
     ) -> Source:
         """Open the source; arguments and errors are those of `open_source`."""
-        return self.opening(select_frames(every, start, limit), check_reconnect_for(reconnect_for))
+        return self.opening(check_opening(every, start, limit, reconnect_for, decoder))
 
 
-def check_reconnect_for(seconds: float) -> float:
-    """Check how long a live source is tried to be opened again; returns it.
+def check_opening(
+    every: int = 1,
+    start: int | str = 0,
+    limit: int | None = None,
+    reconnect_for: float = math.inf,
+    decoder: str | Decoding = "cpu",
+) -> Opening:
+    """Check the arguments of `open_source`.
 
     Raises:
-        InputError: It is no number of seconds from 0 to infinity.
+        InputError: An argument is not as `open_source` says.
     """
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
-        raise InputError(f"reconnect_for must be a number of seconds from 0, or infinite, got {seconds!r}.")
-    return seconds
+    if isinstance(reconnect_for, bool) or not isinstance(reconnect_for, int | float) or not reconnect_for >= 0:
+        raise InputError(f"reconnect_for must be a number of seconds from 0, or infinite, got {reconnect_for!r}.")
+    return Opening(select_frames(every, start, limit), reconnect_for, check_decoder(decoder))

@@ -8,18 +8,20 @@ from dataclasses import replace
 from fractions import Fraction
 from heapq import heappop, heappush
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import av
 import av.error
 import av.video.reformatter
 import numpy as np
+from numpy.typing import NDArray
 
 from maskjet import limits
 from maskjet.errors import FrameError, InputError, SourceError
 from maskjet.media.colours import guess_matrix, read_look
 from maskjet.media.containers import (
     border_of_ffmpeg,
+    cause_of,
     files_of,
     interruptible,
     is_camera,
@@ -29,10 +31,14 @@ from maskjet.media.containers import (
     reason,
     shown_name,
 )
+from maskjet.media.decoding import ON_CPU, Decoding, download, why_not_served
 from maskjet.media.selection import EVERYTHING, BeyondEndError, Selection
 from maskjet.media.skipping import CannotSkipError, PacketSkipper, check_is_whole
 from maskjet.media.source import Frame, Source
 from maskjet.media.timeline import Timeline, announced_end_s, stated_packets, states_end
+
+if TYPE_CHECKING:
+    from maskjet.media.picture import Picture
 
 _DAMAGED = "its data are damaged"
 _T = TypeVar("_T")
@@ -65,6 +71,7 @@ class VideoSource(Source):
     Args:
         name: Path, device file or URL.
         selection: Frames to give; a live source has no start.
+        decoding: Where it is decoded. A GPU does not notice damage inside of a frame's data, and shows other traces.
 
     Raises:
         SourceError: The source can't be opened, has no video, or has no frame that can be decoded.
@@ -74,7 +81,7 @@ class VideoSource(Source):
 
     kind = "video"
 
-    def __init__(self, name: str, selection: Selection = EVERYTHING) -> None:
+    def __init__(self, name: str, selection: Selection = EVERYTHING, decoding: Decoding = ON_CPU) -> None:
         super().__init__(shown_name(name))
         self._url = name
         self.files = files_of(name)
@@ -82,34 +89,64 @@ class VideoSource(Source):
         self._is_reading = threading.Lock()
         self._may_skip = selection.starts_late
         self._may_wait = is_stream(name)
+        self._decoding = decoding
         self._first = self._run(self._open)
 
     def _open(self) -> Frame:
         """Open the source and decode its first frame."""
-        self._container = open_container(self._url)
+        self._container = self._open_container()
         self._frames = self._decoded()
         try:
             with border_of_ffmpeg(self.name):
                 self._take_facts()
             first = self._next()
         except CannotSkipError:
+            self._may_skip = False
             return self._reopen()
         except BaseException:
             self.close()
             raise
+        if self._is_on_gpu and not self._may_wait and (first is None or self.fallback is not None):
+            self.fallback = self.fallback or "the GPU decodes none of its frames"
+            self._decoding = ON_CPU  # which has threads, and converts faster
+            return self._reopen()
         if first is None:
             self.close()
             if self._selection.starts_late and self.frames_seen and self._start_is_beyond():
                 raise BeyondEndError(self.name, self._selection.shown_start, self.frames_seen)
             raise SourceError(f"source must have a frame that can be decoded, {self.name!r} has none.")
-        self.size_hw = (first.image.shape[0], first.image.shape[1])
+        self.size_hw = first.size_hw
         self._take_start(first.index)
         return first
 
+    def _open_container(self) -> av.container.InputContainer:
+        """Open the container for the device that is to decode it; a file is opened twice for a GPU."""
+        wanted = self._decoding
+        if wanted.device == "cpu" or (self._may_wait and not wanted.takes_unseen):
+            self._decoding = ON_CPU
+            return open_container(self._url)
+        if not self._may_wait:
+            container = open_container(self._url)
+            context = container.streams.video[0].codec_context
+            if not wanted.takes(context.name, context.pix_fmt, context.width, context.height):
+                self._decoding = ON_CPU
+                return container
+            container.close()
+        try:
+            return open_container(self._url, wanted.accelerate())
+        except SourceError as error:
+            container = open_container(self._url)  # raises if it is not the GPU's fault
+            self._decoding, self.fallback = ON_CPU, f"the GPU's decoder can't be opened: {cause_of(error)}"
+            return container
+
+    @property
+    def _is_on_gpu(self) -> bool:
+        return self._decoding is not ON_CPU
+
     def _reopen(self) -> Frame:
-        """Open the source once more, to decode all frames before the start."""
+        """Open the source once more, after another decision."""
         self._container.close()
-        self._may_skip, self.frames_seen, self.bad_frames = False, 0, []
+        self.frames_seen, self.bad_frames, self.look, self.index_is_exact = 0, [], None, True
         return self._open()
 
     def _start_is_beyond(self) -> bool:
@@ -127,6 +164,9 @@ class VideoSource(Source):
         self._stream = stream = container.streams.video[0]
         self.is_live = is_camera(self._url) or (self._may_wait and container.duration is None)
         stream.thread_type = "SLICE" if self.is_live else "AUTO"  # a thread per frame is faster, but adds latency
+        self.decoder = self._decoding.device
+        if self._is_on_gpu:
+            stream.codec_context.thread_count = 1
         rate = stream.average_rate
         self.fps = float(rate) if rate else None
         if self.is_live and self._selection.starts_late:
@@ -295,12 +335,26 @@ class VideoSource(Source):
         limits.check("image_pixels", picture.width * picture.height, f"a frame of {self.name!r} has", SourceError)
         if self.look is None:
             self.look = read_look(picture, self._stream.sample_aspect_ratio)
-        matrix = guess_matrix(picture)
-        rgb = self._to_rgb.reformat(picture, format="rgb24", src_colorspace=matrix, threads=_CONVERTING_THREADS)
-        pixels = np.asarray(rgb.to_ndarray(), dtype=np.uint8)
-        image = np.ascontiguousarray(np.rot90(pixels, round(picture.rotation / 90)))
         name = f"{self.name}#{index}"
-        yield Frame(index, picture.time, image, self.name, name, index_is_exact=self.index_is_exact)
+        yield Frame(index, picture.time, self._pixels_of(picture), self.name, name, index_is_exact=self.index_is_exact)
+
+    def _pixels_of(self, picture: av.VideoFrame) -> NDArray[np.uint8] | Picture:
+        """The pixels of a decoded picture, upright: where they are if a GPU decoded it, else as RGB."""
+        matrix, host = guess_matrix(picture), picture
+        if self._is_on_gpu:
+            why_not = why_not_served(picture)
+            if why_not is None:
+                from maskjet.media.picture import copy_surface  # PyTorch
+
+                return copy_surface(picture, self._decoding.device, matrix or int(picture.colorspace))
+            self.fallback = self.fallback or why_not
+            if picture.format.name == "cuda":
+                host = download(picture)
+            else:
+                self.decoder = "cpu"
+        rgb = self._to_rgb.reformat(host, format="rgb24", src_colorspace=matrix, threads=_CONVERTING_THREADS)
+        pixels = np.asarray(rgb.to_ndarray(), dtype=np.uint8)
+        return np.ascontiguousarray(np.rot90(pixels, round(picture.rotation / 90)))
 
     def _is_wanted(self, index: int, time_s: float | None) -> bool:
         """Whether a frame is given; the first one that is ends the search for the start."""

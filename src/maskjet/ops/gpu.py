@@ -81,11 +81,20 @@ def _try_to_compile(device: torch.device) -> str | None:
     return None if works else "a kernel compiled by Triton gave a wrong result here"
 
 
-def on_device_of(tensor: torch.Tensor) -> AbstractContextManager[Any]:
-    """A context that makes a tensor's device current, so that kernels launch there."""
-    if not tensor.is_cuda or torch.cuda.current_device() == tensor.device.index:
+def on_device(device: torch.device) -> AbstractContextManager[Any]:
+    """A context that makes a device current, so that kernels launch there, and no other GPU is touched.
+
+    Without it, `torch.cuda.stream` of another device's stream sets the first GPU again when it ends, which makes a CUDA
+    context there: half a gigabyte.
+    """
+    if device.type != "cuda" or torch.cuda.current_device() == device.index:
         return nullcontext()
-    return torch.cuda.device(tensor.device)
+    return torch.cuda.device(device)
+
+
+def on_device_of(tensor: torch.Tensor) -> AbstractContextManager[Any]:
+    """`on_device` of a tensor's device."""
+    return on_device(tensor.device)
 
 
 class Launcher:

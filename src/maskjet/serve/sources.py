@@ -23,11 +23,12 @@ from maskjet.media.frames import open_source
 from maskjet.media.live import Retries, open_stream
 from maskjet.media.metering import Meter, SourceState
 from maskjet.media.showing import encode
+from maskjet.media.source import Opening
 from maskjet.serve import problems, v1
 from maskjet.serve.dispatcher import Dispatcher
 from maskjet.serve.following import EVENTS_WAITING, Follower, Latest
 from maskjet.serve.names import check_host, redact, shown_name, split_name
-from maskjet.serve.tickets import Image, Options
+from maskjet.serve.tickets import Options
 
 if TYPE_CHECKING:
     from maskjet.detections import Detections
@@ -79,10 +80,10 @@ class WatchedSource:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._run, name=f"maskjet-source-{identity}", daemon=True)
         self._lock = threading.Lock()  # guards the two below
-        self._arrived: tuple[list[str], tuple[Image, Detections] | None] = ([], None)
+        self._arrived: tuple[list[str], tuple[Frame, Detections] | None] = ([], None)
         self._is_told = False
         self._followers: set[Follower] = set()
-        self._newest: Latest[tuple[Image, Detections]] = Latest()
+        self._newest: Latest[tuple[Frame, Detections]] = Latest()
         self._pictures: Latest[bytes] = Latest()
         self._drawing: asyncio.Task[None] | None = None
         self._viewers = 0
@@ -169,8 +170,8 @@ class WatchedSource:
         try:
             while (newest := await self._newest.after(number)) is not None:
                 start = self._loop.time()
-                number, (image, found) = newest
-                pictures.put(await self._service.in_thread(_to_jpeg, image, found))
+                number, (frame, found) = newest
+                pictures.put(await self._service.in_thread(_to_jpeg, frame, found))
                 spent_s = self._loop.time() - start
                 await asyncio.sleep(max(0.0, 1 / self._service.settings.preview_fps - spent_s))
         except Exception:
@@ -226,7 +227,12 @@ class WatchedSource:
     def _watch(self) -> None:
         """Open the source, and detect on its frames until it ends."""
         stream = stream_named(self._what)
-        with closing(open_source(self._what) if stream is None else open_stream(stream, check=self._check)) as opened:
+        decoder = self._dispatcher.model.decoding()
+        with closing(
+            open_source(self._what, decoder=decoder)
+            if stream is None
+            else open_stream(stream, Opening(decoding=decoder), self._check)
+        ) as opened:
             self._opened, self._state, self._error = opened, "running", None
             self._play(opened)
 
@@ -263,7 +269,7 @@ class WatchedSource:
 
     def _publish(self, frame: Frame, found: Detections) -> None:
         self.frames += 1
-        self._size_hw = (frame.image.shape[0], frame.image.shape[1])
+        self._size_hw = frame.size_hw
         self._meter.add(frame.time_s)
         self._service.metrics.frames.labels(self.id).inc()
         text = None
@@ -272,7 +278,7 @@ class WatchedSource:
             text = f"data: {json.dumps(event, allow_nan=False)}\n\n"
         with self._lock:
             texts = [*self._arrived[0], text][-EVENTS_WAITING:] if text else self._arrived[0]
-            self._arrived = (texts, (frame.image, found))
+            self._arrived = (texts, (frame, found))
             tells, self._is_told = not self._is_told, True
         if tells:
             self._call(self._deliver)
@@ -386,5 +392,5 @@ class Sources:
         return identity
 
 
-def _to_jpeg(image: Image, found: Detections) -> bytes:
-    return encode(found.draw(image), ".jpg")
+def _to_jpeg(frame: Frame, found: Detections) -> bytes:
+    return encode(found.draw(frame.image), ".jpg")

@@ -1,0 +1,362 @@
+"""Videos decoded by a GPU: the same frames, and the CPU where a GPU can't."""
+
+import itertools
+import json
+import re
+import subprocess
+import sys
+import threading
+from fractions import Fraction
+
+import av
+import numpy as np
+import pytest
+import torch
+
+from maskjet import traffic
+from maskjet.config import EngineConfig
+from maskjet.errors import DeviceError, InputError, UnsupportedError
+from maskjet.media.decoding import ON_CPU, Decoding, check_decoder
+from maskjet.media.frames import open_source
+from maskjet.media.picture import Picture, conversion_of
+from maskjet.media.sinks import open_sinks
+from maskjet.media.source import Frame
+from maskjet.model import Model
+from tests.media.rtsp import RtspCamera
+from tests.networks.test_network import tiny_network
+from tests.test_detections import some_detections
+
+FRAMES = 12
+
+
+def encode(
+    path, size_hw=(96, 160), codec="libx264", pix_fmt="yuv420p", frames=FRAMES, rotation=0, colours=None, seed=0
+):
+    """A video of streets with noise in it, so that no two frames are alike."""
+    rng = np.random.default_rng(seed)
+    street = traffic.Street(seed=seed, size_hw=(96, 160))
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream(codec, rate=30)
+        stream.height, stream.width = size_hw
+        stream.pix_fmt, stream.time_base = pix_fmt, Fraction(1, 30)
+        if rotation:
+            stream.set_display_rotation(rotation)
+        if colours is not None:
+            stream.codec_context.colorspace, stream.codec_context.color_range = colours
+        for index in range(frames):
+            image = np.resize(street.frame(index).image, (*size_hw, 3))
+            image[: size_hw[0] // 2] ^= rng.integers(0, 32, (size_hw[0] // 2, size_hw[1], 3), np.uint8)
+            picture = av.VideoFrame.from_ndarray(image, format="rgb24")
+            picture.pts = index
+            container.mux(stream.encode(picture))
+        container.mux(stream.encode(None))
+    return path
+
+
+def images(path, **options):
+    with open_source(path, **options) as source:
+        return [frame.image for frame in source]
+
+
+def assert_same_images(actual, expected):
+    assert len(actual) == len(expected) > 0
+    for one, other in zip(actual, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def model(**choices):
+    return Model(tiny_network(), EngineConfig(**{"compile": False, **choices}), threshold=0.02)
+
+
+class Far:
+    """A picture whose pixels nobody may ask for."""
+
+    shape, size_hw = (96, 64), (64, 64)
+
+    def to_rgb(self):
+        raise RuntimeError("CUDA error: far away")
+
+
+@pytest.mark.parametrize("decoder", ["gpu", "cuda:", "cuda:x", "CPU", 0, None])
+def test_a_wrong_decoder_is_refused(decoder, tmp_path):
+    with pytest.raises(InputError, match=r"decoder must be 'cpu', 'cuda' or 'cuda:N', got"):
+        open_source(encode(tmp_path / "a.mp4", frames=1), decoder=decoder)
+
+
+def test_decoders_have_names():
+    assert check_decoder("cpu") == ON_CPU
+    assert check_decoder("cuda") == check_decoder("cuda:0") == Decoding("cuda:0")
+    assert check_decoder(Decoding("cuda:3", is_automatic=True)).device == "cuda:3"
+
+
+def test_a_config_on_a_cpu_decodes_there():
+    assert EngineConfig(device="cpu").decoding(32) is ON_CPU
+    with pytest.raises(UnsupportedError, match="decoder='cuda' needs a model on a GPU"):
+        model(device="cpu", decoder="cuda")
+    with pytest.raises(InputError, match="decoder must be one of"):
+        EngineConfig(decoder="nvdec")
+
+
+@pytest.mark.parametrize(
+    ("streams", "video", "expected"),
+    [
+        (4, ("h264", "yuv420p", 1280, 720), True),
+        (32, ("hevc", "yuv420p", 3840, 2160), True),
+        (3, ("h264", "yuv420p", 1920, 1080), False),
+        (32, ("h264", "yuv420p", 640, 360), False),
+        (32, ("h264", "yuv420p10le", 1920, 1080), False),
+        (32, ("libdav1d", "yuv420p", 1920, 1080), False),
+        (32, ("h264", None, 1920, 1080), False),
+    ],
+)
+def test_by_itself_it_takes_what_is_faster(streams, video, expected):
+    assert Decoding("cuda:0", True, streams).takes(*video) == expected
+    assert Decoding("cuda:0").takes(*video)
+    assert not Decoding("cpu", True, streams).takes(*video)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
+def test_without_a_gpu_the_cpu_decodes_and_says_why(tmp_path):
+    path = encode(tmp_path / "a.mp4")
+    with open_source(path, decoder="cuda") as source:
+        found = [frame.image for frame in source]
+        assert source.decoder == "cpu"
+        assert source.fallback.startswith("the GPU's decoder can't be opened: ")
+    assert_same_images(found, images(path))
+
+
+def test_a_fallback_is_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr(EngineConfig, "decoding", lambda *_: Decoding("cuda:99"))
+    paths = [encode(tmp_path / f"{seed}.mp4", seed=seed) for seed in range(3)]
+    with model(device="cpu") as loaded:
+        expected = [images(path) for path in paths]
+        counts = dict.fromkeys(range(3), 0)
+        for frame, _ in loaded.stream(paths):
+            np.testing.assert_array_equal(frame.image, expected[frame.stream][frame.index])
+            counts[frame.stream] += 1
+        assert set(counts.values()) == {FRAMES}
+        (reason,) = loaded.report().fallbacks
+        assert reason.startswith("decode: the GPU's decoder can't be opened")
+        assert loaded.report().fallbacks[reason] == 3
+
+
+def test_a_frame_is_converted_when_it_is_asked_for():
+    memory = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (96, 64), dtype=np.uint8))
+    frame = Frame(3, 0.1, Picture(memory, conversion_of(1, is_full_range=False)), "a.mp4", "a.mp4#3")
+    assert frame.size_hw == frame.image.shape[:2] == (64, 64)
+    assert frame.image is frame.image
+    np.testing.assert_array_equal(frame.image, frame.pixels.to_rgb())
+
+
+def test_a_failed_device_is_named():
+    with pytest.raises(DeviceError, match=r"The device failed on frame 3 of 'a.mp4': CUDA error: far away") as caught:
+        Frame(3, 0.1, Far(), "a.mp4", "a.mp4#3").image  # noqa: B018 - a property
+    assert caught.value.index == 3
+
+
+def test_results_need_no_image(tmp_path):
+    with open_sinks([str(tmp_path / "a.jsonl")]) as sinks:
+        sinks.write(Frame(0, 0.0, Far(), "a.mp4", "a.mp4#0"), some_detections(2, size=(64, 64)))
+    assert len(json.loads((tmp_path / "a.jsonl").read_text())["detections"]) == 2
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "video",
+    [
+        {"size_hw": (720, 1280)},
+        {"size_hw": (1080, 1920), "codec": "libx265"},
+        {"size_hw": (360, 640), "codec": "libvpx-vp9"},
+        {"size_hw": (96, 160), "colours": (5, 1)},
+        {"size_hw": (720, 1280), "colours": (9, 1)},
+        {"size_hw": (720, 1280), "colours": (1, 2)},
+        {"size_hw": (450, 1002)},
+    ],
+    ids=str,
+)
+def test_frames_are_those_of_the_cpu(video, tmp_path):
+    path = encode(tmp_path / "a.mp4", **video)
+    with open_source(path, decoder="cuda") as source, open_source(path) as expected:
+        assert (source.decoder, source.fallback) == ("cuda:0", None)
+        assert (source.size_hw, source.fps, source.look) == (expected.size_hw, expected.fps, expected.look)
+        for frame, other in zip(source, expected, strict=True):
+            assert frame.pixels.memory.is_cuda
+            assert (frame.index, frame.time_s, frame.name) == (other.index, other.time_s, other.name)
+            np.testing.assert_array_equal(frame.image, other.image)
+        assert source.fallback is None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("video", "reason"),
+    [
+        ({"size_hw": (96, 160), "rotation": 90}, "rotated"),
+        ({"size_hw": (721, 1281), "codec": "libvpx-vp9"}, "odd"),
+        ({"size_hw": (720, 1280), "codec": "libx265", "pix_fmt": "yuv420p10le"}, "p010le, not nv12"),
+        ({"size_hw": (96, 160), "codec": "mjpeg", "pix_fmt": "yuvj444p"}, "not decode this codec|can't be|not nv12"),
+        ({"size_hw": (96, 160), "pix_fmt": "yuv444p"}, "not decode this codec|can't be|not nv12"),
+    ],
+    ids=str,
+)
+def test_what_a_gpu_does_not_serve_goes_to_the_cpu(video, reason, tmp_path):
+    path = encode(tmp_path / "a.mp4", **video)
+    with open_source(path, decoder="cuda") as source:
+        found = [frame.image for frame in source]
+        assert source.decoder == "cpu"
+        assert re.search(reason, source.fallback), source.fallback
+    expected = images(path)
+    assert_same_images(found, expected)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("options", [{"start": 40}, {"start": "1.2s", "every": 3}, {"every": 5, "limit": 4}])
+def test_parts_of_a_video(options, tmp_path):
+    path = encode(tmp_path / "a.mp4", size_hw=(180, 320), frames=90)
+    with open_source(path, decoder="cuda", **options) as source, open_source(path, **options) as expected:
+        assert source.decoder == "cuda:0"
+        for frame, other in zip(source, expected, strict=True):
+            assert frame.index == other.index
+            np.testing.assert_array_equal(frame.image, other.image)
+
+
+@pytest.mark.gpu
+def test_a_cut_file_loses_what_it_loses_on_the_cpu(tmp_path):
+    path = encode(tmp_path / "a.ts", size_hw=(180, 320), frames=90)
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 188 // 2 * 188])
+    with open_source(path, decoder="cuda") as source, open_source(path) as expected:
+        found = [(frame.index, frame.image) for frame in source]
+        others = [(frame.index, frame.image) for frame in expected]
+        assert [index for index, _ in found[:-2]] == [index for index, _ in others[: len(found) - 2]]
+        assert_same_images([image for _, image in found[:-2]], [image for _, image in others[: len(found) - 2]])
+        assert abs(len(found) - len(others)) <= 2
+
+
+@pytest.mark.gpu
+def test_a_video_that_changes_its_size(tmp_path):
+    """An odd size in the middle is converted on the CPU; the GPU goes on with what follows."""
+    path = tmp_path / "a.h264"
+    parts = []
+    for number, size_hw in enumerate([(180, 320), (240, 426), (181, 321), (180, 320)]):
+        part = tmp_path / f"{number}.h264"
+        encode(part, size_hw=size_hw, frames=5, seed=number, pix_fmt="yuv444p" if size_hw[0] % 2 else "yuv420p")
+        parts.append(part.read_bytes())
+    path.write_bytes(b"".join(parts))
+    with open_source(path, decoder="cuda") as source, open_source(path) as expected:
+        assert source.decoder == "cuda:0"
+        found, others = [frame.image for frame in source], [frame.image for frame in expected]
+    assert {image.shape for image in found} == {(180, 320, 3), (240, 426, 3), (181, 321, 3)}
+    assert_same_images(found, others)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("engine", ["graph", "eager"])
+def test_detections_are_those_of_frames_from_the_cpu(engine, tmp_path):
+    paths = [encode(tmp_path / f"{seed}.mp4", size_hw=(180, 320), seed=seed) for seed in range(4)]
+    found = {}
+    for decoder in ("cpu", "cuda"):
+        with model(device="cuda", engine=engine, decoder=decoder, precision="fp32") as loaded:
+            results = {}
+            for frame, detections in loaded.stream(paths, depth=2, batch=1):
+                assert isinstance(frame.pixels, Picture) == (decoder == "cuda")
+                results[frame.stream, frame.index] = detections.as_dict()
+            assert not loaded.report().fallbacks
+        found[decoder] = results
+    assert len(found["cpu"]) == 4 * FRAMES
+    assert found["cpu"] == found["cuda"]
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+def test_ten_thousand_frames_under_load(tmp_path):
+    """No surface is read before it is whole, or after it was given back, while an engine uses the GPU."""
+    paths = [encode(tmp_path / f"{seed}.mp4", size_hw=(360, 640), frames=40, seed=seed) for seed in range(16)]
+    expected = []
+    for path in paths:
+        with open_source(path, decoder="cuda") as source:
+            first = [frame.pixels.memory.cpu() for frame in source]
+        with av.open(str(path)) as container:
+            for frame, memory in zip(container.decode(video=0), first, strict=True):
+                planar = frame.reformat(format="nv12").to_ndarray()
+                np.testing.assert_array_equal(planar, memory.numpy())
+        expected.append(torch.stack(first).cuda())
+    stop, wrong, counts, errors = threading.Event(), [], [0] * len(paths), []
+
+    def load():
+        with model(device="cuda", engine="graph") as busy:
+            noise = np.random.default_rng(0).integers(0, 256, (720, 1280, 3), np.uint8)
+            for _ in busy.stream(itertools.repeat(noise), depth=4, stop=stop):
+                pass
+
+    def decode(number):
+        try:
+            while counts[number] < 10_000 // len(paths):
+                with open_source(paths[number], decoder="cuda") as source:
+                    for frame in source:
+                        same = torch.equal(frame.pixels.memory, expected[number][frame.index])
+                        counts[number] += 1
+                        if not same:
+                            wrong.append((number, frame.index))
+        except Exception as error:
+            errors.append(error)
+
+    loading = threading.Thread(target=load)
+    threads = [threading.Thread(target=decode, args=(number,)) for number in range(len(paths))]
+    for thread in (loading, *threads):
+        thread.start()
+    for thread in threads:
+        thread.join()
+    stop.set()
+    loading.join()
+    assert not errors
+    assert sum(counts) >= 10_000
+    assert not wrong
+
+
+@pytest.mark.gpu
+def test_a_camera_comes_back():
+    with RtspCamera(fps=25, size_hw=(180, 320)) as camera, open_source(camera.url, decoder="cuda") as source:
+        seen = []
+        for frame in source:
+            assert isinstance(frame.pixels, Picture)
+            seen.append(frame.index)
+            if len(seen) == 5:
+                camera.kill()
+                camera.come_back(size_hw=(240, 320))
+            if source.state.reconnects and len(seen) > 10:
+                break
+        assert frame.size_hw == (240, 320)
+        assert seen == sorted(set(seen))
+        assert source.decoder == "cuda:0"
+
+
+_ALONE = """
+import sys, torch
+from maskjet.media.frames import open_source
+from maskjet.config import EngineConfig
+from maskjet.model import Model
+from tests.networks.test_network import tiny_network
+for engine in ("eager", "graph"):
+    with Model(tiny_network(), EngineConfig(device="cuda:1", engine=engine, compile=engine == "graph")) as model:
+        for decoder in ("cpu", "cuda:1"):
+            for _ in range(3):
+                with open_source(sys.argv[1], decoder=decoder) as source:
+                    assert source.decoder == decoder, source.fallback
+                    for frame, found in model.stream(source):
+                        frame.image, found.rle
+        model.predict([frame.image] * 3)
+        model.predict(torch.from_numpy(frame.image).to("cuda:1"))
+        str(model.report())
+assert torch._C._cuda_hasPrimaryContext(1)
+assert not torch._C._cuda_hasPrimaryContext(0)
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+def test_other_gpus_are_left_alone(tmp_path):
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    path = encode(tmp_path / "a.mp4", size_hw=(180, 320))
+    ran = subprocess.run([sys.executable, "-c", _ALONE, str(path)], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
