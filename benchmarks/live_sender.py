@@ -23,12 +23,14 @@ from pathlib import Path
 _FILE_HEADER = 13  # bytes, with the length of no tag
 _TAG_HEADER, _TAG_END = 11, 4  # bytes
 _VIDEO = 9
+_SOUND = bytes.fromhex("08 000003 000000 00 000000 3e 0000 0000000e")
+"""A tag with one sample of silence: FFmpeg knows all streams and does not search for others for five seconds."""
 _ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: video/x-flv\r\nConnection: close\r\n\r\n"  # no length: it has no end
 
 
 def split(data: bytes) -> tuple[bytes, list[bytes]]:
     """Split an FLV file of H.264 into what a decoder must know first, and a tag per frame."""
-    beginning, frames, at = data[:_FILE_HEADER], [], _FILE_HEADER
+    beginning, frames, at = data[:4] + b"\x05" + data[5:_FILE_HEADER] + _SOUND, [], _FILE_HEADER
     while at < len(data):
         end = at + _TAG_HEADER + int.from_bytes(data[at + 1 : at + 4], "big") + _TAG_END
         tag = data[at:end]

@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks import live_sender
 from benchmarks.reach_report import Latency
 from benchmarks.reach_speed import Stopwatch, gpu_mib, open_all
 from maskjet.errors import MaskjetError
@@ -38,16 +39,16 @@ def sending(video: Path, streams: int, fps: float) -> Iterator[tuple[list[str], 
     with TemporaryDirectory() as folder, ExitStack() as stack:
         path = Path(folder) / "stamps.bin"
         stamps = np.memmap(path, np.float64, "w+", shape=(streams, capacity))
-        command = [sys.executable, "-m", "benchmarks.live_sender", str(video), str(path)]
+        command = [sys.executable, "-P", live_sender.__file__, str(video), str(path)]
         ports = []
         for _ in range(min(_PROCESSES, streams)):
             process = stack.enter_context(
                 subprocess.Popen([*command, f"--capacity={capacity}", f"--fps={fps}"], stdout=subprocess.PIPE)
             )
             stack.callback(process.terminate)
-            ports.append(process)
-        numbers = [int(process.stdout.readline()) for process in ports if process.stdout is not None]
-        yield [f"http://127.0.0.1:{numbers[n % len(numbers)]}/{n}" for n in range(streams)], stamps
+            assert process.stdout is not None
+            ports.append(int(process.stdout.readline()))
+        yield [f"http://127.0.0.1:{ports[n % len(ports)]}/{n}" for n in range(streams)], stamps
 
 
 def measure_latency(
@@ -79,8 +80,8 @@ def measure_latency(
         seconds: Time that counts.
     """
     delays_ms: list[float] = []
-    with sending(video, streams, fps) as (urls, stamps):
-        sources = open_all(urls, decoder)
+    with sending(video, streams, fps) as (urls, stamps), ExitStack() as stack:
+        sources = [stack.enter_context(source) for source in open_all(urls, decoder)]
         first, seen, dropped = [-1] * streams, [-1] * streams, 0  # numbers of frames
         watch: Stopwatch | None = None
         settled, patience = math.inf, time.monotonic() + _PATIENCE_S

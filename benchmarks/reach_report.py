@@ -29,17 +29,14 @@ class VideoFile:
 class Speed:
     """Frames in a span of time, and what they took of the host."""
 
+    fps: float
+    """Frames per second of all streams together."""
     frames: int
     """Frames in it."""
     seconds: float
     """Its length."""
     cpu_busy: float
     """Share of the machine's cores that this process kept busy, 0..1."""
-
-    @property
-    def fps(self) -> float:
-        """Frames per second of all streams together."""
-        return self.frames / self.seconds
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,8 @@ class Stopwatch:
     def stop(self, frames: int) -> Speed:
         """The speed of that many frames since then."""
         seconds, cpu_s = time.perf_counter() - self._wall, time.process_time() - self._cpu
-        return Speed(frames, round(seconds, 3), round(cpu_s / seconds / len(sched_getaffinity(0)), 4))
+        busy = cpu_s / seconds / len(sched_getaffinity(0))
+        return Speed(round(frames / seconds, 2), frames, round(seconds, 3), round(busy, 4))
 
 
 def open_all(names: Sequence[str | Path], decoder: str) -> list[Source]:
@@ -50,13 +51,22 @@ def open_all(names: Sequence[str | Path], decoder: str) -> list[Source]:
         SourceError: One can't be opened.
     """
     with ThreadPoolExecutor(len(names)) as pool:
-        sources = list(pool.map(partial(open_source, decoder=decoder), names))
-    for source in sources:
-        if source.decoder != decoder:
-            for each in sources:
-                each.close()
-            raise UnsupportedError(f"decoder must be {decoder!r}, {source.name!r} is decoded by {source.decoder!r}.")
+        opening = [pool.submit(open_source, name, decoder=decoder) for name in names]
+    try:
+        sources = [each.result() for each in opening]
+        for source in sources:
+            _check_decoder(source, decoder)
+    except BaseException:
+        for each in opening:
+            if each.exception() is None:
+                each.result().close()
+        raise
     return sources
+
+
+def _check_decoder(source: Source, decoder: str) -> None:
+    if source.decoder != decoder:
+        raise UnsupportedError(f"decoder must be {decoder!r}, {source.name!r} is decoded by {source.decoder!r}.")
 
 
 def time_decoding(path: Path, streams: int, decoder: str, seconds: float) -> Speed:
