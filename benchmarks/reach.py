@@ -120,7 +120,7 @@ def run(
     weights: Path | None = None,
     config: EngineConfig | None = None,
     seconds: float = 3.0,
-    limit_s: float = 225.0,
+    limit_s: float = 215.0,
     live_streams: int | None = None,
     live_settle_s: float = _LIVE_SETTLE_S,
     only: Sequence[str] = (),
@@ -163,8 +163,9 @@ def run(
         files = stack.enter_context(Videos(folder, plan.frames, plan.live.size))
         network = _plant(model, weights, plan)
         ours = stack.enter_context(Model(deepcopy(network), config))  # a Model moves and converts its network
-        for batch in sorted({each.batch for each in workloads}):
-            ours._engine.steps.prepare(batch)  # while the videos are written
+        if {"streams", "live"} & set(only or PARTS):
+            for batch in sorted({each.batch for each in workloads}):
+                ours._engine.steps.prepare(batch)  # while the videos are written
         measuring = _Measuring(plan, files, ours, seconds, began, limit_s, path, model)
         stack.enter_context(process.garbage_frozen())
         parts: dict[str, Callable[[], None]] = {
@@ -347,7 +348,7 @@ def main(
     weights: WeightsOption = None,
     device: DeviceOption = "auto",
     seconds: Annotated[float, typer.Option(help="Time of a measurement.")] = 3.0,
-    limit: Annotated[float, typer.Option(help="Seconds after which no measurement begins.")] = 225.0,
+    limit: Annotated[float, typer.Option(help="Seconds after which no measurement begins.")] = 215.0,
     live_streams: Annotated[int | None, typer.Option(help="Live streams; by default 32, or 2 without a GPU.")] = None,
     only: OnlyOption = None,
     videos: Annotated[Path | None, typer.Option(help="A folder to keep the videos in and reuse them.")] = None,

@@ -7,8 +7,10 @@ from dataclasses import replace
 import av
 import numpy as np
 import pytest
+import torch
 
 from benchmarks import live_sender, reach, reach_speed
+from benchmarks.planted import TINY, plant_network
 from benchmarks.reach_live import sending
 from benchmarks.reach_report import DecodingSpeed, ReachReport, Speed, StreamSpeed
 from benchmarks.reach_videos import repeat, write_live
@@ -16,6 +18,7 @@ from maskjet import traffic
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError, UnsupportedError
 from maskjet.media.frames import open_source
+from maskjet.model import Model
 from maskjet.parity.machine import describe_machine
 
 FRAMES = 9
@@ -116,6 +119,29 @@ def test_without_time_everything_is_a_note():
     assert not found.decoding
     assert len(found.notes) == 4
     assert all("left out: 0 s have passed" in note for note in found.notes)
+
+
+@pytest.mark.usefixtures("tiny_plan")
+def test_one_that_fails_costs_no_other(monkeypatch):
+    def fail(*_):
+        raise RuntimeError("the decoder is gone\nand more")
+
+    monkeypatch.setattr(reach, "time_decoding", fail)
+    found = reach.run(model="tiny", config=CPU, seconds=0.1, only=["streams"])
+    assert found.notes == ["decoding 2 × 312, cpu left out: RuntimeError: the decoder is gone"]
+    assert len(found.measurements) == 2
+
+
+@pytest.mark.gpu
+def test_floors_of_a_gpu():
+    pixels = torch.zeros(64, 96, 3, dtype=torch.uint8)
+    network = plant_network(TINY, [traffic.sample(seed=3, size_hw=(64, 96)).image], survivors=3)
+    with Model(network, EngineConfig(device="cuda", compile=False)) as model:
+        assert reach_speed.time_graphs(model, pixels, 2, 2, 0.1) > 0
+        assert reach_speed.gpu_mib(model) > torch.cuda.memory_reserved() / 2**20
+    assert reach_speed.measure_pcie(torch.device("cuda", 0)) > 0
+    assert reach_speed.bytes_of(pixels) == pixels.numel()
+    assert reach_speed.bytes_of(pixels.cuda()) is None
 
 
 def test_a_decoder_that_was_not_had_is_an_error(street):
