@@ -21,7 +21,7 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarks.command import DeviceOption, OnlyOption, ReportOption, check_names, start
+from benchmarks.command import OnlyOption, ReportOption, check_names, start
 from benchmarks.peers.rfdetr import build as build_rfdetr
 from benchmarks.planted import TINY, plant_network
 from benchmarks.reach_live import measure_latency
@@ -30,7 +30,7 @@ from benchmarks.reach_report import DecodingSpeed, ReachReport, StreamSpeed
 from benchmarks.reach_speed import bytes_of, measure_pcie, open_all, time_decoding, time_graphs, time_stream
 from benchmarks.reach_videos import SIZES_HW, Videos
 from maskjet import process, traffic
-from maskjet.cli.options import ModelOption, WeightsOption, print_result
+from maskjet.cli.options import ModelOption, WeightsOption, print_result, with_config
 from maskjet.config import DEFAULT_THRESHOLD, EngineConfig
 from maskjet.errors import UnsupportedError, first_line
 from maskjet.media.frames import open_source
@@ -341,12 +341,13 @@ class _Measuring:
         return {"peers": time_loop(loop, build(), self._file(size), size, self._seconds)}
 
 
+@with_config("device", "precision", "compile")
 def main(
     *,
     out: ReportOption = None,
     model: ModelOption = "rf-detr-seg-nano",
     weights: WeightsOption = None,
-    device: DeviceOption = "auto",
+    config: EngineConfig,
     seconds: Annotated[float, typer.Option(help="Time of a measurement.")] = 3.0,
     limit: Annotated[float, typer.Option(help="Seconds after which no measurement begins.")] = 215.0,
     live_streams: Annotated[int | None, typer.Option(help="Live streams; by default 32, or 2 without a GPU.")] = None,
@@ -358,7 +359,7 @@ def main(
         out,
         model=model,
         weights=weights,
-        config=EngineConfig(device=device),
+        config=config,
         seconds=seconds,
         limit_s=limit,
         live_streams=live_streams,

@@ -21,13 +21,13 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarks.command import DeviceOption, ReportOption, SizeOption, start
+from benchmarks.command import ReportOption, SizeOption, start
 from benchmarks.planted import TINY, plant_network
 from benchmarks.reach_speed import gpu_mib
 from benchmarks.trend import Sampler, Trend
 from maskjet import traffic
-from maskjet.cli.options import parse_size, print_result
-from maskjet.config import Decoder, EngineConfig
+from maskjet.cli.options import parse_size, print_result, with_config
+from maskjet.config import EngineConfig
 from maskjet.files import write_json
 from maskjet.model import Model
 from maskjet.parity.machine import describe_machine
@@ -98,8 +98,7 @@ def soak(
     *,
     sources: int = 32,
     size_hw: tuple[int, int] = (176, 312),
-    device: str = "auto",
-    decoder: Decoder = "auto",
+    config: EngineConfig | None = None,
 ) -> Soak:
     """Run sources side by side.
 
@@ -107,11 +106,10 @@ def soak(
         seconds: How long.
         sources: How many, at least 1.
         size_hw: (height, width) of the videos.
-        device: A name of `EngineConfig.device`.
-        decoder: A name of `EngineConfig.decoder`.
+        config: How to run the model; None for the defaults.
     """
     check_runs(sources, "sources")
-    machine, config = describe_machine(), EngineConfig(device=device, decoder=decoder)
+    machine, config = describe_machine(), config or EngineConfig()
     on_gpu = config.resolve_device().type == "cuda"
     with TemporaryDirectory() as folder:
         video = Path(folder) / "street.mp4"
@@ -174,17 +172,17 @@ def _used_mib(model: Model) -> float:
     return gpu_mib(model) or 0.0
 
 
+@with_config("device", "decoder")
 def main(
     *,
     seconds: Annotated[float, typer.Option(help="How long.")] = 600.0,
     sources: Annotated[int, typer.Option(help="Sources side by side.")] = 32,
     size: SizeOption = "312",
-    device: DeviceOption = "auto",
-    decoder: Annotated[Decoder, typer.Option(help="What decodes the videos: auto, cpu or cuda.")] = "auto",
+    config: EngineConfig,
     out: ReportOption = None,
 ) -> None:
     """Run many sources for long, and show that nothing grows."""
-    found = soak(seconds, sources=sources, size_hw=parse_size(size), device=device, decoder=decoder)
+    found = soak(seconds, sources=sources, size_hw=parse_size(size), config=config)
     if out is not None:
         write_json(out, asdict(found))
     print_result(found, to_stdout=True)

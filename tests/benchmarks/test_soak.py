@@ -7,13 +7,14 @@ import time
 import pytest
 
 from benchmarks import soak, trend
+from maskjet.config import EngineConfig
 from maskjet.media.frames import Frame
 from maskjet.model import Model
 
 
 def test_all_sources_go_on(monkeypatch):
     monkeypatch.setattr(soak, "_FRAMES", 5)
-    found = soak.soak(3.0, sources=3, size_hw=(64, 96), device="cpu")
+    found = soak.soak(3.0, sources=3, size_hw=(64, 96), config=EngineConfig(device="cpu"))
     assert found.out_of_turn == 0
     assert found.frames > 3 * soak._FRAMES  # the videos were opened again
     assert 0 < found.fewest <= found.most <= found.fewest + 30
@@ -31,7 +32,7 @@ def test_frames_out_of_turn_are_counted(indices, wrong, monkeypatch):
     monkeypatch.setattr(soak, "_FRAMES", 2)
     monkeypatch.setattr(Model, "stream", stream)
     monkeypatch.setattr(soak.Sampler, "trend", lambda *_: soak.Trend(0, 0, 0, 0))
-    assert soak.soak(9.0, sources=1, size_hw=(64, 96), device="cpu").out_of_turn == wrong
+    assert soak.soak(9.0, sources=1, size_hw=(64, 96), config=EngineConfig(device="cpu")).out_of_turn == wrong
 
 
 def test_further_samples_are_taken(monkeypatch):
