@@ -15,6 +15,7 @@ from benchmarks import (
     onnx_files,
     ops,
     probe,
+    reach,
     replay,
     serve,
     serve_soak,
@@ -28,7 +29,10 @@ from maskjet import traffic
 from maskjet.cli import app as product
 from tests.cli.command_line import call
 
-COMMANDS = (ablation, capture, jpeg, onnx_files, ops, probe, replay, serve, serve_soak, soak, study, two_stage, video)
+COMMANDS = (
+    *(ablation, capture, jpeg, onnx_files, ops, probe, reach, replay, serve, serve_soak, soak, study, two_stage),
+    video,
+)
 SMALL = ("--size", "160x96")
 
 
