@@ -6,7 +6,7 @@ import os
 import statistics
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,15 +52,17 @@ class Sampler(threading.Thread):
 
     Args:
         pid: Its number.
+        more: Further samples to take, by name.
     """
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, more: Mapping[str, Callable[[], float]] | None = None) -> None:
         super().__init__(daemon=True)
-        self._pid, self._stopped = pid, threading.Event()
+        self._pid, self._more, self._stopped = pid, more or {}, threading.Event()
         self.times_s: list[float] = []
         """When each sample was taken, in seconds."""
         self.samples: dict[str, list[float]] = {"rss_mib": [], "descriptors": [], "threads": []}
-        """Memory, open descriptors and threads."""
+        """Memory, open descriptors and threads, and what else was asked for."""
+        self.samples |= {name: [] for name in self._more}
 
     def run(self) -> None:
         """Sample until stopped."""
@@ -70,6 +72,8 @@ class Sampler(threading.Thread):
             self.samples["rss_mib"].append(pages * os.sysconf("SC_PAGE_SIZE") / 2**20)
             self.samples["descriptors"].append(len(os.listdir(folder / "fd")))  # noqa: PTH208
             self.samples["threads"].append(len(os.listdir(folder / "task")))  # noqa: PTH208
+            for name, sample in self._more.items():
+                self.samples[name].append(sample())
             self.times_s.append(time.monotonic())
 
     def stop(self) -> None:

@@ -16,6 +16,7 @@ from benchmarks import (
     onnx_files,
     ops,
     probe,
+    reach,
     replay,
     serve,
     serve_soak,
@@ -30,7 +31,8 @@ from maskjet.cli import app as product
 from tests.cli.command_line import call
 
 COMMANDS = (
-    *(ablation, capture, host_time, jpeg, onnx_files, ops, probe, replay, serve, serve_soak, soak, study, two_stage),
+    *(ablation, capture, host_time, jpeg, onnx_files, ops, probe, reach, replay, serve, serve_soak, soak, study),
+    two_stage,
     video,
 )
 SMALL = ("--size", "160x96")
