@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import av
 from av.codec.hwaccel import HWAccel
 
-from maskjet.errors import InputError
+from maskjet.errors import InputError, UnsupportedError, first_line
 
-_CODECS = {"h264", "hevc", "vp9"}  # FFmpeg's own decoders, which hand their work to NVDEC
-_FORMATS = {"yuv420p", "yuvj420p"}
+_CODECS = ("h264", "hevc", "vp8", "vp9")  # decoders of FFmpeg that hand work to NVDEC, of codecs that state every bit
+_FORMATS = ("yuv420p", "yuvj420p", "cuda")  # the last is all that is known once the GPU is to decode
 _LEAST_PIXELS = 1280 * 720
 _LEAST_STREAMS = 4
 
@@ -27,28 +29,35 @@ class Decoding:
     streams: int = 1
     """Videos that are decoded side by side."""
 
-    def takes(self, codec: str, pixel_format: str | None, width: int, height: int) -> bool:
-        """Whether the GPU is to decode such a video.
-
-        Args:
-            codec: FFmpeg's name of the codec.
-            pixel_format: FFmpeg's name of the pixel format, as the stream states it.
-            width: Width in pixels.
-            height: Height in pixels.
-        """
+    def is_worth_it(self, width: int | None = None, height: int | None = None) -> bool:
+        """Whether the GPU is to decode a video of this size in pixels; None if that is not known yet."""
         if self.device == "cpu" or not self.is_automatic:
             return self.device != "cpu"
-        is_large = width * height >= _LEAST_PIXELS
-        return self.streams >= _LEAST_STREAMS and is_large and codec in _CODECS and pixel_format in _FORMATS
+        is_large = width is None or height is None or width * height >= _LEAST_PIXELS
+        return self.streams >= _LEAST_STREAMS and is_large
 
-    @property
-    def takes_unseen(self) -> bool:
-        """Whether the GPU is to decode a live stream, of which nothing is known before it is opened."""
-        return self.device != "cpu" and (not self.is_automatic or self.streams >= _LEAST_STREAMS)
+    @contextmanager
+    def accelerated(self) -> Iterator[HWAccel]:
+        """Gives what `av.open` takes to decode on the GPU in PyTorch's CUDA context, which is current meanwhile.
 
-    def accelerate(self) -> HWAccel:
-        """What `av.open` takes to decode on the GPU, in the CUDA context that PyTorch uses."""
-        return HWAccel("cuda", self.device.removeprefix("cuda:"), is_hw_owned=True)
+        FFmpeg could find that context by itself, but refuses it if it was made with other flags than FFmpeg's own.
+
+        Raises:
+            UnsupportedError: PyTorch can't use the GPU.
+        """
+        import torch
+
+        from maskjet.ops.gpu import on_device
+
+        device = torch.device(self.device)
+        options: dict[str, object] = {"primary_ctx": "0", "current_ctx": "1"}
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(on_device(device))
+                torch.zeros(1, device=device)  # a new thread has no context before its first work
+            except (RuntimeError, AssertionError) as error:  # the latter without CUDA
+                raise UnsupportedError(f"device={self.device!r} can't be used: {first_line(error)}") from error
+            yield HWAccel("cuda", str(device.index), options=options, is_hw_owned=True)
 
 
 ON_CPU = Decoding()
@@ -68,14 +77,21 @@ def check_decoder(decoder: str | Decoding) -> Decoding:
     return Decoding("cuda:0" if decoder == "cuda" else decoder)
 
 
-def why_not_served(picture: av.VideoFrame) -> str | None:
+def why_not_decoded(context: av.VideoCodecContext) -> str | None:
+    """Why a GPU can't decode a video as the CPU does, bit for bit; None if it may."""
+    if context.name not in _CODECS:
+        return f"the codec is {context.name}, not one of {', '.join(_CODECS)}"
+    if context.pix_fmt is not None and context.pix_fmt not in _FORMATS:
+        return f"pictures are {context.pix_fmt}, not yuv420p"
+    return "the size is odd" if context.width % 2 or context.height % 2 else None
+
+
+def why_not_kept(picture: av.VideoFrame) -> str | None:
     """Why a decoded picture can't stay in GPU memory as it is; None if it can."""
     if picture.format.name != "cuda" or picture.sw_format is None:
-        return "the GPU does not decode this codec, profile or size"
+        return "the GPU does not decode this profile, level or size"
     if picture.sw_format.name != "nv12":
         return f"pictures are {picture.sw_format.name}, not nv12"
-    if picture.width % 2 or picture.height % 2:
-        return "the size is odd"
     return "pictures are rotated" if picture.rotation else None
 
 

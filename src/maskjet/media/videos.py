@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskjet import limits
-from maskjet.errors import FrameError, InputError, SourceError
+from maskjet.errors import FrameError, InputError, SourceError, UnsupportedError
 from maskjet.media.colours import guess_matrix, read_look
 from maskjet.media.containers import (
     border_of_ffmpeg,
@@ -31,7 +31,7 @@ from maskjet.media.containers import (
     reason,
     shown_name,
 )
-from maskjet.media.decoding import ON_CPU, Decoding, download, why_not_served
+from maskjet.media.decoding import ON_CPU, Decoding, download, why_not_decoded, why_not_kept
 from maskjet.media.selection import EVERYTHING, BeyondEndError, Selection
 from maskjet.media.skipping import CannotSkipError, PacketSkipper, check_is_whole
 from maskjet.media.source import Frame, Source
@@ -122,22 +122,35 @@ class VideoSource(Source):
     def _open_container(self) -> av.container.InputContainer:
         """Open the container for the device that is to decode it; a file is opened twice for a GPU."""
         wanted = self._decoding
-        if wanted.device == "cpu" or (self._may_wait and not wanted.takes_unseen):
-            self._decoding = ON_CPU
-            return open_container(self._url)
-        if not self._may_wait:
+        if not self._may_wait and wanted.device != "cpu":
             container = open_container(self._url)
             context = container.streams.video[0].codec_context
-            if not wanted.takes(context.name, context.pix_fmt, context.width, context.height):
-                self._decoding = ON_CPU
+            if wanted.is_worth_it(context.width, context.height):
+                self.fallback = why_not_decoded(context)
+                if self.fallback is None:
+                    container.close()
+                    return self._open_on_gpu()
+            self._decoding = ON_CPU
+            return container
+        if wanted.is_worth_it():
+            return self._open_on_gpu()
+        self._decoding = ON_CPU
+        return open_container(self._url)
+
+    def _open_on_gpu(self) -> av.container.InputContainer:
+        """Open the container for a GPU, or for the CPU if the GPU can't decode it."""
+        try:
+            with self._decoding.accelerated() as hwaccel:
+                container = open_container(self._url, hwaccel)
+        except (SourceError, UnsupportedError) as error:
+            self.fallback = f"the GPU's decoder can't be opened: {cause_of(error)}"
+        else:
+            self.fallback = why_not_decoded(container.streams.video[0].codec_context)
+            if self.fallback is None:
                 return container
             container.close()
-        try:
-            return open_container(self._url, wanted.accelerate())
-        except SourceError as error:
-            container = open_container(self._url)  # raises if it is not the GPU's fault
-            self._decoding, self.fallback = ON_CPU, f"the GPU's decoder can't be opened: {cause_of(error)}"
-            return container
+        self._decoding = ON_CPU
+        return open_container(self._url)
 
     @property
     def _is_on_gpu(self) -> bool:
@@ -342,7 +355,7 @@ class VideoSource(Source):
         """The pixels of a decoded picture, upright: where they are if a GPU decoded it, else as RGB."""
         matrix, host = guess_matrix(picture), picture
         if self._is_on_gpu:
-            why_not = why_not_served(picture)
+            why_not = why_not_kept(picture)
             if why_not is None:
                 from maskjet.media.picture import copy_surface  # PyTorch
 
