@@ -178,7 +178,7 @@ class Model:
                 breaks off is opened again, and no other source waits for it; see `reconnect_for` of `open_source`.
             depth: Batches in flight, 1 to 8.
             batch: Largest number of frames that the network sees at once. They have one size and come from all sources
-                in turn; a batch never waits to be filled. None is the number of sources, up to `EngineConfig.batch`.
+                in turn; a batch waits to be filled only while others are in flight. None is the number of sources, up to `EngineConfig.batch`.
             drop_late: Whether a live source's waiting frames are dropped when a newer one comes. The drops are counted
                 in `Source.frames_dropped` and `report()`. Else all frames wait in line.
             stop: Once it is set, the stream ends after the frames in flight, even if no frame comes.

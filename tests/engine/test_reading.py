@@ -157,3 +157,23 @@ def test_a_file_drops_nothing(tmp_path):
         assert take_all(readers) == []
         with pytest.raises(InputError, match=r"drop_late must be False for '.*a\.png': it is a file"):
             readers.check()
+
+
+def test_a_batch_is_left_until_it_is_full():
+    go_on = threading.Event()
+
+    def slow():
+        for image in count_up(2):
+            yield image
+            go_on.wait(20)
+
+    with closing(Readers([slow(), count_up(1)], room=2)) as readers:
+        wait_until(lambda: sum(len(lane.frames) for lane in readers._lanes) == 2)
+        assert readers.take(3, waits=False, fills=True) == []
+        go_on.set()
+        wait_until(lambda: len(readers.take(3, waits=False, fills=True)) == 3)
+
+
+def test_a_batch_is_as_full_as_it_can_be():
+    with closing(Readers([count_up(1), count_up(1)], room=2)) as readers:
+        wait_until(lambda: len(readers.take(8, waits=False, fills=True)) == 2)  # no more can come

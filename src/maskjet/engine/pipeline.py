@@ -57,8 +57,14 @@ class Feed(Protocol):
     def dropped(self) -> int:
         """Frames dropped so far."""
 
-    def take(self, *, waits: bool) -> Batch | None:
-        """The next batch, after waiting for one if `waits`; None if there is none."""
+    def take(self, *, waits: bool, fills: bool) -> Batch | None:
+        """The next batch, after waiting for one if `waits`; None if there is none.
+
+        Args:
+            waits: Whether to wait for an image.
+            fills: Whether to leave images that are too few for a batch, as the device is busy anyway: it would take as
+                long for them as for a full one, and more will come.
+        """
 
     def check(self) -> None:
         """Raise the error of a source that broke; called when all batches have been taken."""
@@ -118,7 +124,7 @@ def run(
 def _submit(engine: Engine, feed: Feed, idle: list[Slot], flying: deque[Batch], *, waits: bool) -> None:
     """Start batches while there are slots and images; `waits` says whether to wait for the first image."""
     while idle and not (flying and flying[-1].error):
-        batch = feed.take(waits=waits)
+        batch = feed.take(waits=waits, fills=bool(flying))
         waits = False
         if batch is None:
             return
@@ -166,9 +172,9 @@ class _Frames:
         """Frames dropped so far."""
         return self._readers.dropped
 
-    def take(self, *, waits: bool) -> Batch | None:
+    def take(self, *, waits: bool, fills: bool) -> Batch | None:
         """The next frames of one size; see `Feed`."""
-        frames = self._readers.take(self._batch, waits=waits)
+        frames = self._readers.take(self._batch, waits=waits, fills=fills)
         if not frames:
             return None
         first, more = frames[0], len(frames) - 1
@@ -207,7 +213,7 @@ class _Images:
                 size = min(1 << (len(numbers) - 1).bit_length(), most)
                 yield Batch(f"images{numbers}", numbers[0], numbers, [images[number] for number in numbers], size)
 
-    def take(self, *, waits: bool) -> Batch | None:  # noqa: ARG002
+    def take(self, *, waits: bool, fills: bool) -> Batch | None:  # noqa: ARG002
         """The next images of one size; see `Feed`."""
         return next(self._batches, None)
 

@@ -42,7 +42,7 @@ class Readers:
         drops_late: bool = False,
         stop: threading.Event | None = None,
     ) -> None:
-        self._decoding, self._on_fallback = decoding, on_fallback
+        self._decoding, self._on_fallback, self._room = decoding, on_fallback, room
         self._stop = stop or threading.Event()
         self._lock = threading.Lock()
         self._arrived = threading.Condition(self._lock)
@@ -59,21 +59,24 @@ class Readers:
         for thread in self._threads:
             thread.start()
 
-    def take(self, most: int, *, waits: bool) -> list[Frame]:
+    def take(self, most: int, *, waits: bool, fills: bool = False) -> list[Frame]:
         """Take frames of one size, from each source in turn.
 
         Args:
             most: Largest number of frames.
             waits: Whether to wait for a frame if there is none.
+            fills: Whether to take none as long as more may come for the same batch.
 
         Returns:
-            The frames; empty if none is ready, all sources have ended, or `stop` is set.
+            The frames; empty if none is ready, they are too few, all sources have ended, or `stop` is set.
         """
         with self._lock:
             while waits and not self._stop.is_set() and not any(lane.frames for lane in self._lanes):
                 if not any(lane.runs for lane in self._lanes):
                     break
                 self._arrived.wait(_GLANCE_S)
+            if fills and not self._is_full(most):
+                return []
             taken: list[Frame] = []
             others = []  # lanes whose next frame has another size
             number, idle = self._first, 0
@@ -90,6 +93,11 @@ class Readers:
                     others.append(lane.number)
             self._first = others[0] if others else number
             return taken
+
+    def _is_full(self, most: int) -> bool:
+        """Whether as many frames are ready as a batch takes, or as there can be."""
+        ready = sum(len(lane.frames) for lane in self._lanes)
+        return ready >= most or ready >= sum(self._room if lane.runs else len(lane.frames) for lane in self._lanes)
 
     def check(self) -> None:
         """Check that no source broke.

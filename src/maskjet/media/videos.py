@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from maskjet import limits
 from maskjet.errors import FrameError, InputError, SourceError, UnsupportedError
-from maskjet.media.colours import guess_matrix, read_look
+from maskjet.media.colours import FULL_RANGE, guess_matrix, read_look
 from maskjet.media.containers import (
     border_of_ffmpeg,
     cause_of,
@@ -141,8 +141,11 @@ class VideoSource(Source):
         """Open the container for a GPU, or for the CPU if the GPU can't decode it."""
         try:
             with self._decoding.accelerated() as hwaccel:
+                from maskjet.media.surfaces import SurfaceCopier  # PyTorch
+
+                self._copier = SurfaceCopier(self._decoding.device)
                 container = open_container(self._url, hwaccel)
-        except (SourceError, UnsupportedError) as error:
+        except (SourceError, UnsupportedError, RuntimeError) as error:
             self.fallback = f"the GPU's decoder can't be opened: {cause_of(error)}"
         else:
             self.fallback = why_not_decoded(container.streams.video[0].codec_context)
@@ -258,8 +261,8 @@ class VideoSource(Source):
     def _see(self, packet: av.Packet[Any]) -> bool:
         """Record a packet of any stream, before it is decoded; returns whether it is the video's."""
         self._timeline.see(packet)
-        if packet.time_base:
-            self._end_of_all_s = max(self._end_of_all_s, _end_s(packet))
+        end_s = _end_s(packet)
+        self._end_of_all_s = max(self._end_of_all_s, end_s)
         if packet.stream_index != self._stream.index:
             return False
         self._packets_seen += packet.pos is not None
@@ -268,7 +271,7 @@ class VideoSource(Source):
         is_shown = self._skipped_to is None or packet.pts is None or packet.pts > self._skipped_to
         if packet.size and packet.pts is not None and not packet.is_discard and is_shown:
             heappush(self._due, packet.pts)
-            self._end_s = max(self._end_s, _end_s(packet))
+            self._end_s = max(self._end_s, end_s)
         return True
 
     def _skip_ahead(self, skipper: PacketSkipper, packet: av.Packet[Any]) -> Sequence[av.Packet[Any]]:
@@ -357,9 +360,11 @@ class VideoSource(Source):
         if self._is_on_gpu:
             why_not = why_not_kept(picture)
             if why_not is None:
-                from maskjet.media.picture import copy_surface  # PyTorch
+                from maskjet.media.picture import Picture, conversion_of  # PyTorch
 
-                return copy_surface(picture, self._decoding.device, matrix or int(picture.colorspace))
+                is_full_range = picture.color_range == FULL_RANGE
+                conversion = conversion_of(matrix or int(picture.colorspace), is_full_range=is_full_range)
+                return Picture(self._copier.copy(picture), conversion)
             self.fallback = self.fallback or why_not
             if picture.format.name == "cuda":
                 host = download(picture)
@@ -432,5 +437,6 @@ class VideoSource(Source):
 
 
 def _end_s(packet: av.Packet[Any]) -> float:
-    """End of a packet's presentation, in seconds."""
-    return float(((packet.pts or 0) + (packet.duration or 0)) * packet.time_base)
+    """End of a packet's presentation, in seconds; 0 if it has no clock."""
+    tick = packet.time_base
+    return float(((packet.pts or 0) + (packet.duration or 0)) * tick) if tick else 0.0
