@@ -189,6 +189,18 @@ def garbage_frozen() -> Iterator[None]:
 
 
 @contextmanager
+def garbage_left() -> Iterator[None]:
+    """Collect no garbage until the block ends, in no thread; for blocks of milliseconds, one at a time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@contextmanager
 def convolutions_in_tf32(is_allowed: bool) -> Iterator[None]:
     """Allow or forbid that cuDNN rounds float32 convolutions to TF32; PyTorch allows it. Restored after the block."""
     import torch

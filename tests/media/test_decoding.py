@@ -275,7 +275,7 @@ def test_detections_are_those_of_frames_from_the_cpu(engine, tmp_path):
             for frame, detections in loaded.stream(paths, depth=2, batch=1):
                 assert isinstance(frame.pixels, Picture) == (decoder == "cuda")
                 results[frame.stream, frame.index] = detections.as_dict()
-            assert not loaded.report().fallbacks
+            assert not loaded.report().fallbacks, loaded.report()
         found[decoder] = results
     assert len(found["cpu"]) == 4 * FRAMES
     assert found["cpu"] == found["cuda"]

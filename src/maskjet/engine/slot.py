@@ -21,6 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from maskjet import process
 from maskjet.detections import Detections
 from maskjet.engine.copying import Copier
 from maskjet.engine.steps import Postprocessing, Rules, Steps, Work
@@ -230,7 +231,7 @@ class FrameGraph:
 
     def _capture(self, pool: Any) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph(keep_graph=True)
-        with _capturing:
+        with _capturing, process.garbage_left():  # which may be page-locked memory: freeing it ends a capture
             # Other threads may go on using the GPU meanwhile.
             graph.capture_begin(pool=pool, capture_error_mode="thread_local")
             try:
