@@ -60,7 +60,7 @@ class EngineConfig:
     decoder: Annotated[
         Decoder,
         "Where videos are decoded. cuda: by the model's GPU, where frames stay; auto: by the GPU where that is faster: "
-        "four or more H.264, HEVC or VP9 videos of at least 720p with 8 bits, side by side.",
+        "H.264, HEVC, VP8 and VP9 of 1080p, or three and more of 720p side by side, with 8 bits.",
     ] = "auto"
     max_detections: Annotated[int, "Most detections per frame, the most confident ones."] = 100
     batch: Annotated[int, "Most images of one predict call, or frames of several sources, in one batch."] = 8

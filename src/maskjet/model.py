@@ -178,7 +178,8 @@ class Model:
                 breaks off is opened again, and no other source waits for it; see `reconnect_for` of `open_source`.
             depth: Batches in flight, 1 to 8.
             batch: Largest number of frames that the network sees at once. They have one size and come from all sources
-                in turn; a batch waits to be filled only while others are in flight. None is the number of sources, up to `EngineConfig.batch`.
+                in turn; a batch waits to be filled only while others are in flight. None is the number of sources, up
+                to `EngineConfig.batch`.
             drop_late: Whether a live source's waiting frames are dropped when a newer one comes. The drops are counted
                 in `Source.frames_dropped` and `report()`. Else all frames wait in line.
             stop: Once it is set, the stream ends after the frames in flight, even if no frame comes.
@@ -329,8 +330,8 @@ def load(
             step, as in {"preprocess": "reference"}.
         resample: "bilinear" resizes floats, as rfdetr's predict; "cv2" resizes bytes, as cv2.resize.
         decoder: Where `stream` decodes the videos that it opens: "cpu"; "cuda", the model's GPU, in whose memory the
-            frames stay; or "auto", the GPU where that is faster: four or more H.264, HEVC or VP9 videos of at least
-            720p with 8 bits.
+            frames stay; or "auto", the GPU where that is faster: H.264, HEVC, VP8 and VP9 of at least 1080p, or three
+            and more videos of 720p side by side, with 8 bits.
         batch: Most images of one `predict` call, or frames of several sources, in one batch.
         graphs: Most CUDA graphs per slot, one per frame size and batch; the least recently used is dropped.
         nvtx: Whether to mark the host's work on each batch with NVTX ranges, for Nsight Systems (GPU).

@@ -15,7 +15,7 @@ from maskjet.errors import InputError, UnsupportedError, first_line
 _CODECS = ("h264", "hevc", "vp8", "vp9")  # decoders of FFmpeg that hand work to NVDEC, of codecs that state every bit
 _FORMATS = ("yuv420p", "yuvj420p", "cuda")  # the last is all that is known once the GPU is to decode
 _LEAST_PIXELS = 1280 * 720
-_LEAST_STREAMS = 4
+_LEAST_TOGETHER = 1920 * 1080  # pixels of the frames of all streams; 16 cores decode less as fast (benchmarks/reach.md)
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Decoding:
         """Whether the GPU is to decode a video of this size in pixels; None if that is not known yet."""
         if self.device == "cpu" or not self.is_automatic:
             return self.device != "cpu"
-        is_large = width is None or height is None or width * height >= _LEAST_PIXELS
-        return self.streams >= _LEAST_STREAMS and is_large
+        pixels = _LEAST_PIXELS if width is None or height is None else width * height
+        return pixels >= _LEAST_PIXELS and self.streams * pixels >= _LEAST_TOGETHER
 
     @contextmanager
     def accelerated(self) -> Iterator[HWAccel]:
