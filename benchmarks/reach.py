@@ -43,6 +43,7 @@ from maskjet.parity.variants import Detect
 from maskjet.spec import SPECS, ModelSpec
 from maskjet.timing import rotate
 
+DECODERS = ("cuda", "cpu")
 PARTS = ("streams", "live", "peers", "border")
 """What can be measured, the most important first; "border" is decoding alone, to find the border between decoders."""
 _PLANTED = 25  # masks per frame
@@ -124,6 +125,7 @@ def run(
     live_streams: int | None = None,
     live_settle_s: float = _LIVE_SETTLE_S,
     only: Sequence[str] = (),
+    decoders: Sequence[str] = (),
     videos: Path | None = None,
 ) -> ReachReport:
     """Measure all parts.
@@ -139,6 +141,7 @@ def run(
         live_streams: Number of live streams; None for the plan's.
         live_settle_s: Time of live streams that does not count; see `measure_latency`.
         only: Of `PARTS`; empty for all.
+        decoders: Of "cuda" and "cpu"; empty for all that are here.
         videos: A folder to keep the videos in and reuse them from; None for a temporary one.
 
     Returns:
@@ -149,6 +152,7 @@ def run(
     """
     began = time.monotonic()
     check_names(only, PARTS)
+    check_names(decoders, DECODERS, "decoder")
     config = config or EngineConfig()
     device = config.resolve_device()
     plan = LARGE if device.type == "cuda" else SMALL
@@ -166,7 +170,7 @@ def run(
         if {"streams", "live"} & set(only or PARTS):
             for batch in sorted({each.batch for each in workloads}):
                 ours._engine.steps.prepare(batch)  # while the videos are written
-        measuring = _Measuring(plan, files, ours, seconds, began, limit_s, path, model)
+        measuring = _Measuring(plan, files, ours, seconds, began, limit_s, path, model, decoders or DECODERS)
         stack.enter_context(process.garbage_frozen())
         parts: dict[str, Callable[[], None]] = {
             "streams": measuring.measure_streams,
@@ -202,11 +206,13 @@ class _Measuring:
         limit_s: float,
         path: Path | None,
         name: str,
+        decoders: Sequence[str],
     ) -> None:
         self._plan, self._files, self._model, self._seconds = plan, files, model, seconds
         self._began, self._limit_s, self._path = began, limit_s, path
         self._device = model._engine.steps.device
-        self._decoders = [str(self._device), "cpu"] if self._device.type == "cuda" else ["cpu"]
+        here = {"cuda": str(self._device), "cpu": "cpu"} if self._device.type == "cuda" else {"cpu": "cpu"}
+        self._decoders = [name for kind, name in here.items() if kind in decoders]
         self._pcie = measure_pcie(self._device)
         self.report = ReachReport(
             describe_machine(),
@@ -352,6 +358,9 @@ def main(
     limit: Annotated[float, typer.Option(help="Seconds after which no measurement begins.")] = 215.0,
     live_streams: Annotated[int | None, typer.Option(help="Live streams; by default 32, or 2 without a GPU.")] = None,
     only: OnlyOption = None,
+    decoders: Annotated[
+        list[str] | None, typer.Option("--decoder", help="cuda or cpu; repeated, all if not given.")
+    ] = None,
     videos: Annotated[Path | None, typer.Option(help="A folder to keep the videos in and reuse them.")] = None,
 ) -> None:
     """Measure how many videos and cameras one GPU takes, beside the floors of each figure."""
@@ -364,6 +373,7 @@ def main(
         limit_s=limit,
         live_streams=live_streams,
         only=only or (),
+        decoders=decoders or (),
         videos=videos,
     )
     print_result(found, to_stdout=True)
