@@ -279,8 +279,8 @@ class DeviceStrings(Strings):
         """Copy the header and the strings; waits for the device if the first copy lacks some. See `Strings`."""
         if self.on_host is not None:
             return super().keep(copied[: self._lead])
-        used = copied[self._lead :][:4].view(np.uint32)
-        end = self._lead + min(self._header_bytes + int(used[0]), len(self.buffers.packed))
+        used = copied[self._lead : self._lead + 4].view(np.uint32).item()
+        end = self._lead + min(self._header_bytes + used, self.buffers.packed.nbytes)
         if end <= len(copied):
             return copied[:end].copy()
         self.fallbacks["encode_masks: strings that needed a second copy"] += 1
