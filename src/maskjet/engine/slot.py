@@ -337,9 +337,7 @@ class GraphSlot:
         with self._steps.mark("wait"):
             self.drain()
         self._running = None
-        # Masks that did not fit are encoded again.
-        with torch.inference_mode(), on_device(self._steps.device), self._stream:
-            return graph.work.read(graph.copied, images)
+        return graph.work.read(graph.copied, images)
 
     def replay(self) -> None:
         """Launch the last graph on the frames it has, and wait for it; for measuring the GPU alone."""

@@ -200,6 +200,8 @@ class Work(ABC):
     def read(self, copied: NDArray[np.uint8], images: int) -> list[Detections]:
         """Read the detections of the first images of the batch; they share one copy of its results.
 
+        What did not fit into the buffers is worked on again, on the current stream, and waited for.
+
         Args:
             copied: Finished copy of `results` on the host; not kept.
             images: How many images to read.
