@@ -482,10 +482,13 @@ def assemble(
         cut_rle: Makes the RLEs when they are first asked for, perhaps in several threads at once; None without masks.
     """
     found = object.__new__(Detections)
-    vars(found).update(
-        image_size=image_size, xyxy=xyxy, confidence=confidence, class_id=class_id, class_names=class_names
-    )
-    vars(found).update({"rle": None} if cut_rle is None else {"_cut_rle": cut_rle})
+    fields = vars(found)  # `update` takes twice as long
+    fields["image_size"], fields["class_names"] = image_size, class_names
+    fields["xyxy"], fields["confidence"], fields["class_id"] = xyxy, confidence, class_id
+    if cut_rle is None:
+        fields["rle"] = None
+    else:
+        fields["_cut_rle"] = cut_rle
     return found
 
 

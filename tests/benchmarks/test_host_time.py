@@ -9,6 +9,13 @@ import pytest
 from benchmarks import host_time
 from maskjet.config import EngineConfig
 
+CASES = [
+    ("96 × 64, 1 source", 4),
+    ("96 × 64, 3 sources in one batch", 3),
+    ("120 × 90, 1 source", 4),
+    ("120 × 90, 3 sources in one batch", 3),
+]
+
 
 def methods():
     return [vars(owner)[method] for owner, method in host_time.SECTIONS.values()]
@@ -30,11 +37,20 @@ def test_the_parts_make_the_whole(monkeypatch, tmp_path):
         assert max(each.sections, key=lambda section: section.cpu_us).name == "steps one by one"
         calls = {section.name: section.calls for section in each.sections}
         assert calls["reading results"] == calls["steps one by one"] <= 1.5
-    assert found.two == []
+    assert (found.two, found.notes) == ([], [])
     written = json.loads(path.read_text())
     assert len(written["cases"]) == 2
     assert written["cases"][0]["case"] == {"sources": 1, "depth": 4, "size_hw": [64, 96]}
     assert "3 sources in one batch, depth 3" in str(found)
+
+
+def test_what_no_time_is_left_for_is_a_note(tmp_path):
+    path, config = tmp_path / "host.json", EngineConfig(device="cpu", engine="eager")
+    found = host_time.run(path, sizes_hw=[(64, 96), (90, 120)], config=config, sources=3, limit_s=0)
+    notes = [f"{case}, depth {depth}: left out, 0 s were over." for case, depth in CASES]
+    assert (found.cases, found.notes) == ([], notes)
+    assert json.loads(path.read_text())["notes"] == notes
+    assert str(found).endswith("\n".join(["", *notes]))
 
 
 def test_a_method_within_another_counts_once(monkeypatch):

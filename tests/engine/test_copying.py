@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from maskjet.engine.copying import Copier
+from maskjet.engine.copying import Copier, Rows
 from tests.threads import run_at_once
 
 
@@ -20,7 +20,7 @@ def test_every_byte_arrives(size, all_cores):
     with torch.inference_mode():  # as in a slot
         batch = torch.full((5, *size, 3), 7, dtype=torch.uint8)
         copier = Copier()
-        copier.copy(batch[1:].unbind(), images, all_cores=all_cores)
+        copier.copy(Rows(batch[1:]), images, all_cores=all_cores)
         copier.close()
     assert (batch[[0, 4]] == 7).all()
     for row, image in zip(batch[1:4], images, strict=True):
@@ -34,7 +34,7 @@ def test_an_image_that_is_not_as_its_row_is_refused_before_a_byte_is_copied(wron
     copier = Copier()
     rows = torch.full((2, 720, 1280, 3), 7, dtype=torch.uint8)
     with pytest.raises(ValueError, match=r"images must be torch.uint8 \[720, 1280, 3\], got torch.u?int8 \[720, 128"):
-        copier.copy(rows.unbind(), [rows[0].clone() + 1, wrong], all_cores=False)
+        copier.copy(Rows(rows), [rows[0].clone() + 1, wrong], all_cores=False)
     assert (rows == 7).all()
     copier.close()
 
@@ -43,7 +43,7 @@ def test_nobody_waits_for_a_helper_that_does_not_come(monkeypatch):
     monkeypatch.setattr(Copier, "_start", lambda _: None)
     image = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (720, 1280, 3), np.uint8))
     row = torch.zeros_like(image)
-    Copier().copy([row], [image], all_cores=False)
+    Copier().copy(Rows(row[None]), [image], all_cores=False)
     assert torch.equal(row, image)
 
 
@@ -54,7 +54,7 @@ def test_streams_share_the_helper():
         rows = torch.empty_like(images[0])
         for turn in range(20):
             image = images[(number + turn) % 4]
-            copier.copy(rows.fill_(9).unbind(), image.unbind(), all_cores=False)
+            copier.copy(Rows(rows.fill_(9)), image.unbind(), all_cores=False)
             assert torch.equal(rows, image)
 
     run_at_once(work, range(3))
@@ -64,7 +64,7 @@ def test_streams_share_the_helper():
 def test_the_helper_ends_with_a_copier_that_nobody_closes():
     copier = Copier()
     image = torch.zeros(720, 1280, 3, dtype=torch.uint8)
-    copier.copy([image.clone()], [image], all_cores=False)
+    copier.copy(Rows(image.clone()[None]), [image], all_cores=False)
     helper = copier._helper
     del copier
     helper.join(10)
@@ -74,7 +74,7 @@ def test_the_helper_ends_with_a_copier_that_nobody_closes():
 def test_threads_end():
     copier = Copier()
     image = torch.zeros(720, 1280, 3, dtype=torch.uint8)
-    copier.copy([image.clone()], [image], all_cores=False)
+    copier.copy(Rows(image.clone()[None]), [image], all_cores=False)
     assert any(thread.name.startswith("maskjet-copy") for thread in threading.enumerate())
     copier.close()
     copier.close()

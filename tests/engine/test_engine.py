@@ -14,6 +14,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from maskjet.config import EngineConfig
 from maskjet.engine import engine as engines
@@ -329,8 +330,8 @@ def test_close_waits_for_another_thread(model, monkeypatch):
     started, found = threading.Event(), []
 
     @contextmanager
-    def slow(what):
-        if what == "network":
+    def slow(name, *_):
+        if name == "network":
             started.set()
             time.sleep(0.2)
         yield
@@ -497,16 +498,23 @@ def test_a_network_that_cannot_be_compiled(network, monkeypatch, caplog):
 
 def test_every_part_of_a_frame_can_be_marked(model, monkeypatch):
     marks = []
-
-    @contextmanager
-    def mark(what):
-        marks.append(what)
-        yield
-
-    monkeypatch.setattr(model._engine.steps, "mark", mark)
+    monkeypatch.setattr(torch.cuda.nvtx, "range_push", marks.append)
+    monkeypatch.setattr(torch.cuda.nvtx, "range_pop", lambda: marks.append("end"))
+    monkeypatch.setattr(model._engine.steps, "mark", torch.cuda.nvtx.range)
     list(model.stream(frames(1, size=(40, 50))))
-    inside = ["preprocess", "network", "select", "encode_masks"]
-    assert marks == ["submit frame 0 of 'generator'", "result frame 0 of 'generator'", *inside]
+    inside = [mark for step in ("preprocess", "network", "select", "encode_masks") for mark in (step, "end")]
+    assert marks == ["submit frame 0 of 'generator'", "end", "result frame 0 of 'generator'", *inside, "end"]
+
+
+def test_a_source_whose_name_has_braces_can_be_marked(model, monkeypatch, tmp_path):
+    marks = []
+    monkeypatch.setattr(torch.cuda.nvtx, "range_push", marks.append)
+    monkeypatch.setattr(torch.cuda.nvtx, "range_pop", lambda: None)
+    monkeypatch.setattr(model._engine.steps, "mark", torch.cuda.nvtx.range)
+    path = tmp_path / "a{0}{.png"
+    Image.fromarray(next(frames(1, size=(40, 50)))).save(path)
+    list(model.stream(path))
+    assert marks[0] == f"submit frame 0 of {str(path)!r}"
 
 
 def test_the_report_says_what_was_not_done_and_why(model):

@@ -21,6 +21,22 @@ _ALONE = 2**19  # bytes that one thread copies in the time that waking another t
 Addresses = NDArray[np.uint64]
 
 
+class Rows:
+    """The memory that images of a batch are copied to.
+
+    Args:
+        batch: uint8 [B, ...], contiguous; one row per image.
+    """
+
+    def __init__(self, batch: torch.Tensor) -> None:
+        self.tensors = batch.unbind()
+        """One per image."""
+        self.shape, self.dtype, self.nbytes = batch.shape[1:], batch.dtype, batch[0].nbytes
+        """Shape, type and size of each row."""
+        self.addresses: Addresses = np.array([row.data_ptr() for row in self.tensors], dtype=np.uint64)
+        """Where each row begins, if it is on the host."""
+
+
 class Copier:
     """Copies images into rows of a batch.
 
@@ -37,11 +53,11 @@ class Copier:
         self._starting = threading.Lock()
         self._end = weakref.finalize(self, self._halves.put, None)  # also if nobody calls `close`
 
-    def copy(self, rows: Sequence[torch.Tensor], images: Sequence[torch.Tensor], *, all_cores: bool) -> None:
+    def copy(self, rows: Rows, images: Sequence[torch.Tensor], *, all_cores: bool) -> None:
         """Copy each image to its row.
 
         Args:
-            rows: uint8, contiguous, at least as many as images.
+            rows: At least as many as images.
             images: uint8 of the rows' shape, any strides; copied on the current stream if on a GPU.
             all_cores: Whether copying may take all cores, because nothing is being decoded.
 
@@ -49,18 +65,18 @@ class Copier:
             ValueError: An image is not as its row.
         """
         if images[0].is_cuda or all_cores:
-            for row, image in zip(rows, images, strict=False):
+            for row, image in zip(rows.tensors, images, strict=False):
                 row.copy_(image, non_blocking=True)
             return
         images = [image.contiguous() for image in images]
-        for row, image in zip(rows, images, strict=False):
-            if image.shape != row.shape or image.dtype != row.dtype:
+        for image in images:
+            if image.shape != rows.shape or image.dtype != rows.dtype:
                 raise ValueError(
-                    f"images must be {row.dtype} {list(row.shape)}, got {image.dtype} {list(image.shape)}."
+                    f"images must be {rows.dtype} {list(rows.shape)}, got {image.dtype} {list(image.shape)}."
                 )
-        into = np.array([row.data_ptr() for row in rows[: len(images)]], dtype=np.uint64)
+        into = rows.addresses[: len(images)]
         origins = np.array([image.data_ptr() for image in images], dtype=np.uint64)
-        size = rows[0].nbytes
+        size = rows.nbytes
         if size * len(images) <= _ALONE:
             _copy_memory(into, origins, size)
             return

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -31,8 +32,8 @@ from maskjet.media.frames import Frame
 class Batch:
     """Images that go through the network together."""
 
-    name: str
-    """Name of the batch, for errors and NVTX ranges."""
+    name: Callable[[], str]
+    """Gives the name of the batch, for errors and NVTX ranges."""
     index: int
     """Number of the first image, for errors."""
     items: Sequence[Any]
@@ -45,6 +46,9 @@ class Batch:
     """The slot that the batch was submitted to."""
     error: Exception | None = None
     """The error that kept the batch from starting, raised in its turn."""
+
+    def __str__(self) -> str:
+        return self.name()
 
 
 class Feed(Protocol):
@@ -105,20 +109,21 @@ def run(
                     raise batch.error
                 assert batch.slot is not None
                 try:
-                    with engine.steps.mark(f"result {batch.name}"):
+                    with engine.steps.mark("result {}", batch):
                         found = batch.slot.result()
                 except MaskjetError:
                     raise
                 except RuntimeError as error:
                     raise _failure(batch, error) from error
                 with engine.counting:
-                    engine.done.update(images=len(found), detections=sum(len(each.class_id) for each in found))
+                    engine.done["images"] += len(found)
+                    engine.done["detections"] += sum(len(each.class_id) for each in found)
                 idle.append(batch.slot)
                 _submit(engine, feed, idle, flying, waits=False)
                 yield from zip(batch.items, found, strict=True)
         finally:
             with engine.counting:
-                engine.done.update(dropped=feed.dropped)
+                engine.done["dropped"] += feed.dropped
 
 
 def _submit(engine: Engine, feed: Feed, idle: list[Slot], flying: deque[Batch], *, waits: bool) -> None:
@@ -134,7 +139,7 @@ def _submit(engine: Engine, feed: Feed, idle: list[Slot], flying: deque[Batch], 
             return
         batch.slot = idle.pop()
         try:
-            with engine.steps.mark(f"submit {batch.name}"):
+            with engine.steps.mark("submit {}", batch):
                 batch.slot.submit(batch.images, batch.size, all_cores=feed.all_cores)
         except Exception as error:
             is_device = isinstance(error, RuntimeError) and not isinstance(error, MaskjetError)
@@ -143,7 +148,7 @@ def _submit(engine: Engine, feed: Feed, idle: list[Slot], flying: deque[Batch], 
 
 def _failure(batch: Batch, error: Exception) -> DeviceError:
     """An error that names the batch on which a device failed."""
-    failure = DeviceError(f"The device failed on {batch.name}: {first_line(error)}", index=batch.index)
+    failure = DeviceError(f"The device failed on {batch}: {first_line(error)}", index=batch.index)
     failure.__cause__ = error
     return failure
 
@@ -177,9 +182,14 @@ class _Frames:
         frames = self._readers.take(self._batch, waits=waits, fills=fills)
         if not frames:
             return None
-        first, more = frames[0], len(frames) - 1
-        name = f"frame {first.index} of {first.source!r}" + (f" or the {more} frames with it" if more else "")
-        return Batch(name, first.index, frames, [_pixels_of(frame) for frame in frames], self._batch)
+        images = [_pixels_of(frame) for frame in frames]
+        return Batch(partial(_name_of, frames), frames[0].index, frames, images, self._batch)
+
+
+def _name_of(frames: Sequence[Frame]) -> str:
+    """The name of a batch of frames."""
+    first, more = frames[0], len(frames) - 1
+    return f"frame {first.index} of {first.source!r}" + (f" or the {more} frames with it" if more else "")
 
 
 def _pixels_of(frame: Frame) -> Pixels:
@@ -211,7 +221,8 @@ class _Images:
             images = {number: load(number) for number in range(start, min(start + most, count))}
             for numbers in _alike(images):
                 size = min(1 << (len(numbers) - 1).bit_length(), most)
-                yield Batch(f"images{numbers}", numbers[0], numbers, [images[number] for number in numbers], size)
+                name = partial("images{}".format, numbers)
+                yield Batch(name, numbers[0], numbers, [images[number] for number in numbers], size)
 
     def take(self, *, waits: bool, fills: bool) -> Batch | None:  # noqa: ARG002
         """The next images of one size; see `Feed`."""

@@ -75,18 +75,19 @@ class Readers:
                 if not any(lane.runs for lane in self._lanes):
                     break
                 self._arrived.wait(_GLANCE_S)
-            if fills and not self._is_full(most):
+            if self._stop.is_set() or (fills and not self._is_full(most)):
+                return []
                 return []
             taken: list[Frame] = []
             others = []  # lanes whose next frame has another size
             number, idle = self._first, 0
-            while len(taken) < most and idle < len(self._lanes) and not self._stop.is_set():
+            while len(taken) < most and idle < len(self._lanes):
                 lane = self._lanes[number]
                 number = (number + 1) % len(self._lanes)
                 idle += 1
                 if lane.frames and (not taken or lane.frames[0].pixels.shape == taken[0].pixels.shape):
                     taken.append(lane.frames.popleft())
-                    if len(lane.frames) <= self._low:
+                    if lane.is_waiting and len(lane.frames) <= self._low:
                         lane.has_room.notify()
                     idle = 0
                 elif lane.frames:
@@ -166,7 +167,9 @@ class Readers:
                 lane.dropped += len(lane.frames)
                 lane.frames.clear()
             while len(lane.frames) >= room and not self._is_closed:
+                lane.is_waiting = True
                 lane.has_room.wait()
+            lane.is_waiting = False
             lane.frames.append(frame)
             self._arrived.notify_all()
             return not self._is_closed
@@ -178,6 +181,7 @@ class _Lane:
     def __init__(self, number: int, lock: threading.Lock) -> None:
         self.number = number
         self.has_room = threading.Condition(lock)
+        self.is_waiting = False  # for room
         self.frames: deque[Frame] = deque()
         self.source: Source | None = None  # once it is open
         self.error: BaseException | None = None

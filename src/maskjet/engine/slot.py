@@ -14,16 +14,15 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 
 from maskjet import process
 from maskjet.detections import Detections
-from maskjet.engine.copying import Copier
+from maskjet.engine.copying import Copier, Rows
 from maskjet.engine.steps import Postprocessing, Rules, Steps, Work
 from maskjet.errors import first_line
 from maskjet.media.picture import Picture
@@ -125,8 +124,7 @@ def _with_conversions(frames: torch.Tensor, images: Sequence[Pixels]) -> torch.T
     return YUVFrames.within(frames, torch.stack(conversions).to(frames.device))
 
 
-@dataclass(frozen=True)
-class FrameKind:
+class FrameKind(NamedTuple):
     """The kind of batch that a graph is captured for."""
 
     batch: int
@@ -184,7 +182,7 @@ class FrameGraph:
         shape = (height * 3 // 2, width) if kind.is_nv12 else (height, width, 3)
         self._frames = torch.empty(kind.batch, *shape, dtype=torch.uint8, device=steps.device)
         self._uploaded = None if kind.is_on_device else pin(self._frames.shape)
-        self.rows = (self._frames if self._uploaded is None else self._uploaded).unbind()
+        self.rows = Rows(self._frames if self._uploaded is None else self._uploaded)
         """uint8 [H, W, 3], or [H × 3 / 2, W] of NV12: the memory that the steps read each frame from."""
         self._input: torch.Tensor | YUVFrames = self._frames
         if kind.is_nv12:
@@ -203,24 +201,27 @@ class FrameGraph:
         return self._graph is not None
 
     def take_conversions(self, images: Sequence[Pixels]) -> None:
-        """Upload the numbers that convert frames to RGB, on the current stream, where they are others than before."""
+        """Upload the numbers that convert NV12 to RGB, on the current stream, where they are others than before."""
+        if not self.kind.is_nv12:
+            return
         for row, image in enumerate(images):
             if isinstance(image, Picture) and image.conversion is not self._converted_by[row]:
                 self._conversions[row].copy_(image.conversion)
                 self._converted_by[row] = image.conversion
 
-    def launch(self, pool: Any) -> None:
+    def launch(self, take_pool: Callable[[], Any]) -> None:
         """Work on the frames in `rows`, on the current stream.
 
         Args:
-            pool: Memory pool (`torch.cuda.graph_pool_handle`), shared with graphs that never run at the same time.
+            take_pool: Gives the memory pool (`torch.cuda.graph_pool_handle`) to capture with, shared with graphs that
+                never run at the same time.
         """
         self._runs += 1
         if self._runs == 2:
             self._run()  # the capturing thread needs its own cuBLAS handles beforehand
             torch.cuda.current_stream().synchronize()
             try:
-                self._graph = self._capture(pool)
+                self._graph = self._capture(take_pool())
             except RuntimeError as error:
                 self._why_not_captured = first_line(error.__context__ or error)
                 self._fallbacks["engine: steps that can't be captured"] += 1
@@ -291,7 +292,6 @@ class GraphSlot:
         """The graphs kept, least recently used first."""
         return tuple(self._graphs.values())
 
-    @torch.inference_mode()
     def submit(self, images: Sequence[Pixels], batch: int, *, all_cores: bool = False) -> None:
         """Copy a batch and launch its graph; see `Slot`."""
         if self._running is not None:
@@ -301,27 +301,36 @@ class GraphSlot:
         kind = FrameKind(batch, _size_of(images[0]), memory[0].is_cuda, isinstance(images[0], Picture))
         if kind.is_on_device:
             self._stream.wait_stream(torch.cuda.current_stream(memory[0].device))
-        with on_device(self._steps.device), torch.cuda.stream(self._stream):
+        with torch.inference_mode(), on_device(self._steps.device), self._stream:
             if self._rules is None:
                 self._rules = self._steps.rules(self.postprocessing)
             elif self._rules.current is not self.postprocessing:
                 self._rules.take(self.postprocessing)  # the last batch is done; this one waits for it on the stream
-            graph = self._graphs.pop(kind, None)
-            if graph is None:
-                if len(self._graphs) >= self._steps.config.graphs:
-                    self._graphs.popitem(last=False)
-                graph = FrameGraph(self._steps, kind, self._rules)
-            self._graphs[kind] = graph
-            if not any(each.is_captured for each in self._graphs.values()):
-                self._pool = torch.cuda.graph_pool_handle()  # PyTorch gives up a pool with its last graph
+            graph = self._graph_for(kind, self._rules)
             self._copier.copy(graph.rows, memory, all_cores=all_cores)
             graph.take_conversions(images)
-            graph.launch(self._pool)
-            self._downloaded.record()
+            graph.launch(self._take_pool)
+            self._downloaded.record(self._stream)
         self._launched_s = time.monotonic()
         self._running = (graph, len(images))
 
-    @torch.inference_mode()
+    def _graph_for(self, kind: FrameKind, rules: Rules) -> FrameGraph:
+        """The graph of a kind of batch, made if there is none; from now on the most recently used."""
+        graph = self._graphs.get(kind)
+        if graph is not None:
+            self._graphs.move_to_end(kind)
+            return graph
+        if len(self._graphs) >= self._steps.config.graphs:
+            self._graphs.popitem(last=False)
+        graph = self._graphs[kind] = FrameGraph(self._steps, kind, rules)
+        return graph
+
+    def _take_pool(self) -> Any:
+        """The pool to capture with: PyTorch gives up one with its last graph, so then it is another."""
+        if not any(each.is_captured for each in self._graphs.values()):
+            self._pool = torch.cuda.graph_pool_handle()
+        return self._pool
+
     def result(self) -> list[Detections]:
         """Wait for the batch and read it; see `Slot`."""
         assert self._running is not None
@@ -329,14 +338,13 @@ class GraphSlot:
         with self._steps.mark("wait"):
             self.drain()
         self._running = None
-        with on_device(self._steps.device), torch.cuda.stream(self._stream):  # that re-encodes masks that did not fit
-            return graph.work.read(graph.copied, images)
+        return graph.work.read(graph.copied, images)
 
     def replay(self) -> None:
         """Launch the last graph on the frames it has, and wait for it; for measuring the GPU alone."""
         graph = self.graphs[-1]
-        with torch.inference_mode(), on_device(self._steps.device), torch.cuda.stream(self._stream):
-            graph.launch(self._pool)
+        with torch.inference_mode(), on_device(self._steps.device), self._stream:
+            graph.launch(self._take_pool)
         self._stream.synchronize()
 
     def drain(self) -> None:

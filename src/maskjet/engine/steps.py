@@ -28,6 +28,7 @@ from maskjet.spec import ModelSpec, TwoStageSpec
 
 _CPU = torch.device("cpu")
 _NEVER = 2.0  # exceeded by no score
+_NO_RANGE = nullcontext()
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,8 +97,8 @@ class Steps(ABC):
         """The device of each step: the network's, or the CPU if that was asked for."""
         self.fallbacks: Counter[str] = Counter()
         """Slower paths taken, by step and reason."""
-        self.mark: Callable[[str], AbstractContextManager[Any]] = torch.cuda.nvtx.range if config.nvtx else nullcontext
-        """Makes an NVTX range of a name if those were asked for, else an empty context."""
+        self.mark: Callable[..., AbstractContextManager[Any]] = torch.cuda.nvtx.range if config.nvtx else _no_range
+        """Makes an NVTX range if those were asked for, else an empty context; takes a name, as `str.format` does."""
         for step, dtype in named.items():
             asked = config.implementation_of(step)
             where = self.devices[step] = _CPU if asked == "cpu" else self.device
@@ -125,6 +126,10 @@ class Steps(ABC):
             "order": "rgb",
             "resample": self.config.resample,
         }
+
+
+def _no_range(_name: str, *_values: object) -> AbstractContextManager[None]:
+    return _NO_RANGE
 
 
 def _on_cpu(run: Callable[..., Any]) -> Callable[..., None]:
@@ -155,7 +160,7 @@ class Work(ABC):
 
     def __init__(self, steps: Steps, batch: int, size_hw: tuple[int, int], rules: Rules, *, marks: int = 0) -> None:
         check_frames(torch.empty(batch, *size_hw, 3, dtype=torch.uint8, device="meta"))
-        rows = steps.config.max_detections
+        self._rows = rows = steps.config.max_detections
         check_rows(batch, rows)
         self.steps, self.batch, self.size_hw, self.rules = steps, batch, size_hw, rules
         self.sizes = SizeTable.of(check_image_sizes([size_hw] * batch, batch), steps.device)
@@ -195,25 +200,25 @@ class Work(ABC):
     def read(self, copied: NDArray[np.uint8], images: int) -> list[Detections]:
         """Read the detections of the first images of the batch; they share one copy of its results.
 
+        What did not fit into the buffers is worked on again, on the current stream, and waited for.
+
         Args:
             copied: Finished copy of `results` on the host; not kept.
             images: How many images to read.
         """
         kept = copied.copy() if self.strings is None else self.strings.keep(copied)
-        words, most = kept[: 4 * self._length].view(np.int32), self.selection.query.shape[1]
-        wanted = self.rules.current.max_detections
-        counts, _, class_id, scores, corners = (words[field] for field in self._fields)
-        confidence, xyxy = scores.view(np.float32), corners.view(np.float32).reshape(-1, 4)
+        words = kept[: 4 * self._length].view(np.int32)
+        floats = words.view(np.float32)
+        counts, _, class_ids, scores, corners = self._fields
+        class_id, confidence, xyxy = words[class_ids], floats[scores], floats[corners].reshape(-1, 4)
+        size_hw, names, wanted = self.size_hw, self.steps.spec.class_names, self.rules.current.max_detections
         cuts = None if self.strings is None else self.strings.read(kept, images)
         found = []
-        for image, count in enumerate(counts[:images].tolist()):
-            rows = slice(image * most, image * most + min(count, wanted))
-            cut_rle = None if cuts is None else partial(_to_rle, cuts[image], self.size_hw, wanted)
-            found.append(
-                assemble(
-                    self.size_hw, xyxy[rows], confidence[rows], class_id[rows], self.steps.spec.class_names, cut_rle
-                )
-            )
+        for image, count in enumerate(words[counts][:images].tolist()):
+            start = image * self._rows
+            rows = slice(start, start + min(count, wanted))
+            cut_rle = None if cuts is None else partial(_to_rle, cuts[image], size_hw, wanted)
+            found.append(assemble(size_hw, xyxy[rows], confidence[rows], class_id[rows], names, cut_rle))
         return found
 
 

@@ -17,6 +17,7 @@ from maskjet.detections import Detections
 from maskjet.engine.compilation import Compiler
 from maskjet.engine.steps import Postprocessing, Rules, Steps, Work
 from maskjet.networks.torchvision.detector import StaticDetector, StaticOutput
+from maskjet.ops.gpu import on_device
 from maskjet.ops.preprocess.yuv import YUVFrames
 from maskjet.ops.selection import Selection
 from maskjet.spec import TwoStageSpec
@@ -123,12 +124,19 @@ class _Work(Work):
         detections = super().read(copied, images)
         marks = copied[: 4 * len(self.words)].view(np.int32)[-self.batch :]
         for image in np.flatnonzero(marks[:images]).tolist():
-            self.steps.fallbacks["two-stage detector: an image with more candidates than fixed rows"] += 1
-            every_candidate = partial(self.steps.network, candidates=np.iinfo(np.int32).max)
+            detections[image] = self._detect_alone(image)
+        return detections
+
+    @torch.inference_mode()
+    def _detect_alone(self, image: int) -> Detections:
+        """Detect on an image of the last batch with room for every candidate, and wait for the result."""
+        self.steps.fallbacks["two-stage detector: an image with more candidates than fixed rows"] += 1
+        every_candidate = partial(self.steps.network, candidates=np.iinfo(np.int32).max)
+        with on_device(self.steps.device):
             alone = _Work(self.steps, 1, self.size_hw, self.rules, every_candidate)
             alone._detect(self._inputs[image : image + 1])
-            (detections[image],) = alone.read(alone.results.cpu().numpy(), 1)
-        return detections
+            (found,) = alone.read(alone.results.cpu().numpy(), 1)
+        return found
 
 
 def _to_image(output: StaticOutput, sizes: torch.Tensor, originals: torch.Tensor) -> Found:

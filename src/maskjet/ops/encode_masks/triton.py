@@ -279,8 +279,8 @@ class DeviceStrings(Strings):
         """Copy the header and the strings; waits for the device if the first copy lacks some. See `Strings`."""
         if self.on_host is not None:
             return super().keep(copied[: self._lead])
-        used = copied[self._lead :][:4].view(np.uint32)
-        end = self._lead + min(self._header_bytes + int(used[0]), len(self.buffers.packed))
+        used = copied[self._lead : self._lead + 4].view(np.uint32).item()
+        end = self._lead + min(self._header_bytes + used, self.buffers.packed.nbytes)
         if end <= len(copied):
             return copied[:end].copy()
         self.fallbacks["encode_masks: strings that needed a second copy"] += 1
@@ -306,8 +306,9 @@ class DeviceStrings(Strings):
                 if first_slot == slot and length < 0
             }
             remade = self._remake(failed) if failed or counts != stated else {}
-        return [partial(_cut, strings, rows[image, :count], image, remade) for image, count in enumerate(counts)]
+        return [partial(_cut, strings, rows, image, count, remade) for image, count in enumerate(counts)]
 
+    @torch.inference_mode()
     def _remake(self, failed: Mapping[tuple[int, int], tuple[int, int]]) -> dict[tuple[int, int], bytes]:
         """Encode the masks that did not fit, one at a time, with as much room as each needs.
 
@@ -332,10 +333,14 @@ class DeviceStrings(Strings):
 
 
 def _cut(
-    strings: NDArray[np.uint8], rows: NDArray[np.int32], image: int, remade: Mapping[tuple[int, int], bytes]
+    strings: NDArray[np.uint8],
+    rows: NDArray[np.int32],
+    image: int,
+    count: int,
+    remade: Mapping[tuple[int, int], bytes],
 ) -> list[bytes]:
-    """Cut an image's strings; `rows` are its fields in the header, `remade` has those that did not fit."""
-    data, fields = strings.data, rows.tolist()
+    """Cut an image's strings; `rows` are the fields of all masks in the header, `remade` has those that did not fit."""
+    data, fields = strings.data, rows[image, :count].tolist()
     return [
         bytes(data[offset : offset + length]) if length >= 0 else remade[image, first_slot]
         for _, _, _, first_slot in fields
