@@ -77,7 +77,6 @@ class Readers:
                 self._arrived.wait(_GLANCE_S)
             if self._stop.is_set() or (fills and not self._is_full(most)):
                 return []
-                return []
             taken: list[Frame] = []
             others = []  # lanes whose next frame has another size
             number, idle = self._first, 0
