@@ -15,6 +15,7 @@ import torch
 from maskjet import traffic
 from maskjet.config import EngineConfig
 from maskjet.errors import DeviceError, InputError, UnsupportedError
+from maskjet.media import videos
 from maskjet.media.decoding import ON_CPU, Decoding, check_decoder, why_not_decoded
 from maskjet.media.frames import open_source
 from maskjet.media.picture import Picture, conversion_of
@@ -74,6 +75,13 @@ class Far:
 
     def to_rgb(self):
         raise RuntimeError("CUDA error: far away")
+
+
+class Failing:
+    """Copies nothing."""
+
+    def copy(self, _):
+        raise RuntimeError("error 700")
 
 
 @pytest.mark.parametrize("decoder", ["gpu", "cuda:", "cuda:x", "CPU", 0, None])
@@ -167,6 +175,15 @@ def test_a_failed_device_is_named():
     with pytest.raises(DeviceError, match=r"The device failed on frame 3 of 'a.mp4': CUDA error: far away") as caught:
         Frame(3, 0.1, Far(), "a.mp4", "a.mp4#3").image  # noqa: B018 - a property
     assert caught.value.index == 3
+
+
+def test_a_device_that_fails_while_decoding_is_no_bad_source(tmp_path, monkeypatch):
+    monkeypatch.setattr(videos, "why_not_kept", lambda _: None)
+    with open_source(encode(tmp_path / "a.mp4")) as source:
+        source._decoding, source._copier = Decoding("cuda:0"), Failing()
+        with pytest.raises(DeviceError, match=r"The device failed on frame 1 of '.*a.mp4': error 700") as caught:
+            list(source)
+    assert caught.value.index == 1
 
 
 def test_results_need_no_image(tmp_path):

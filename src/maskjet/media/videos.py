@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskjet import limits
-from maskjet.errors import FrameError, InputError, SourceError, UnsupportedError
+from maskjet.errors import DeviceError, FrameError, InputError, SourceError, UnsupportedError, first_line
 from maskjet.media.colours import FULL_RANGE, guess_matrix, read_look
 from maskjet.media.containers import (
     border_of_ffmpeg,
@@ -77,6 +77,7 @@ class VideoSource(Source):
         SourceError: The source can't be opened, has no video, or has no frame that can be decoded.
         BeyondEndError: The source ends before the selection's start.
         InputError: The selection has a start that the source can't have.
+        DeviceError: The GPU failed; also while frames are read.
     """
 
     kind = "video"
@@ -352,9 +353,10 @@ class VideoSource(Source):
         if self.look is None:
             self.look = read_look(picture, self._stream.sample_aspect_ratio)
         name = f"{self.name}#{index}"
-        yield Frame(index, picture.time, self._pixels_of(picture), self.name, name, index_is_exact=self.index_is_exact)
+        pixels = self._pixels_of(picture, index)
+        yield Frame(index, picture.time, pixels, self.name, name, index_is_exact=self.index_is_exact)
 
-    def _pixels_of(self, picture: av.VideoFrame) -> NDArray[np.uint8] | Picture:
+    def _pixels_of(self, picture: av.VideoFrame, index: int) -> NDArray[np.uint8] | Picture:
         """The pixels of a decoded picture, upright: where they are if a GPU decoded it, else as RGB."""
         matrix, host = guess_matrix(picture), picture
         if self._is_on_gpu:
@@ -364,7 +366,11 @@ class VideoSource(Source):
 
                 is_full_range = picture.color_range == FULL_RANGE
                 conversion = conversion_of(matrix or int(picture.colorspace), is_full_range=is_full_range)
-                return Picture(self._copier.copy(picture), conversion)
+                try:
+                    return Picture(self._copier.copy(picture), conversion)
+                except RuntimeError as error:
+                    message = f"The device failed on frame {index} of {self.name!r}: {first_line(error)}"
+                    raise DeviceError(message, index=index) from error
             self.fallback = self.fallback or why_not
             if picture.format.name == "cuda":
                 host = download(picture)
