@@ -17,6 +17,8 @@ from tests.interpreter import speed_up_interpreter
 # In the background of a shell Ctrl-C is ignored, also by the programs that tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # so it is under nohup
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # Without a GPU kernels are interpreted, which is decided where they are defined. It takes seconds where the others take
 # milliseconds, so that only the tests of the ops ask for it.

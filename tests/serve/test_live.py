@@ -618,11 +618,11 @@ async def test_a_camera_that_breaks_off_is_opened_again(model, scenes):
 async def test_a_camera_by_its_number_is_waited_for(model, scenes, monkeypatch):
     opened = []
 
-    def open_late(stream, **options):
+    def open_late(stream, *how):
         opened.append(stream)
         if len(opened) < 3:
             raise SourceError(f"source must be there, {stream!r} is not.")
-        return real(url, **options)
+        return real(url, *how)
 
     real = sources.open_stream
     monkeypatch.setattr(sources, "open_stream", open_late)
