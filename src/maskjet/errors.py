@@ -121,6 +121,13 @@ class DeviceError(MaskjetError, RuntimeError):
         self.index = index
 
 
+def device_error(what: object, index: int, error: Exception) -> DeviceError:
+    """An error, caused by another one, that says what a device failed on; `index` is as in `DeviceError`."""
+    failure = DeviceError(f"The device failed on {what}: {first_line(error)}", index=index)
+    failure.__cause__ = error
+    return failure
+
+
 class MissingDependencyError(MaskjetError, ImportError):
     """An optional package is not installed; the message has the command that installs it. Also an `ImportError`.
 

@@ -24,7 +24,7 @@ from maskjet.engine.engine import Engine
 from maskjet.engine.reading import Readers
 from maskjet.engine.slot import Pixels, Slot
 from maskjet.engine.steps import Postprocessing
-from maskjet.errors import DeviceError, MaskjetError, UnsupportedError, first_line
+from maskjet.errors import MaskjetError, UnsupportedError, device_error
 from maskjet.media.frames import Frame
 
 
@@ -114,7 +114,7 @@ def run(
                 except MaskjetError:
                     raise
                 except RuntimeError as error:
-                    raise _failure(batch, error) from error
+                    raise device_error(batch, batch.index, error) from error
                 with engine.counting:
                     engine.done["images"] += len(found)
                     engine.done["detections"] += sum(len(each.class_id) for each in found)
@@ -143,14 +143,7 @@ def _submit(engine: Engine, feed: Feed, idle: list[Slot], flying: deque[Batch], 
                 batch.slot.submit(batch.images, batch.size, all_cores=feed.all_cores)
         except Exception as error:
             is_device = isinstance(error, RuntimeError) and not isinstance(error, MaskjetError)
-            batch.error = _failure(batch, error) if is_device else error
-
-
-def _failure(batch: Batch, error: Exception) -> DeviceError:
-    """An error that names the batch on which a device failed."""
-    failure = DeviceError(f"The device failed on {batch}: {first_line(error)}", index=batch.index)
-    failure.__cause__ = error
-    return failure
+            batch.error = device_error(batch, batch.index, error) if is_device else error
 
 
 class _Frames:

@@ -20,7 +20,7 @@ from maskjet.media.images import to_image
 from maskjet.media.live import LiveSource, open_stream
 from maskjet.media.metering import SourceState
 from maskjet.media.selection import EVERYTHING, BeyondEndError, Selection
-from maskjet.media.source import Frame, Opening, Source, UnopenedSource, check_opening
+from maskjet.media.source import AS_IT_COMES, Frame, Opening, Source, UnopenedSource, check_opening
 from maskjet.media.videos import VideoSource
 
 __all__ = [
@@ -37,8 +37,6 @@ __all__ = [
     "open_with",
     "split_sources",
 ]
-
-_AS_IT_COMES = Opening()
 
 
 def open_source(
@@ -279,7 +277,7 @@ class ListSource(Source):
     kind = "list"
 
     def __init__(
-        self, items: Iterable[Any], name: str, opening: Opening = _AS_IT_COMES, root: Path | None = None
+        self, items: Iterable[Any], name: str, opening: Opening = AS_IT_COMES, root: Path | None = None
     ) -> None:
         super().__init__(name)
         selection = opening.selection

@@ -15,14 +15,13 @@ from maskjet.errors import FrameError, SourceError, UnsupportedError
 from maskjet.media.containers import cause_of
 from maskjet.media.metering import SourceState
 from maskjet.media.selection import EVERYTHING, Selection
-from maskjet.media.source import Frame, Opening, Source
+from maskjet.media.source import AS_IT_COMES, Frame, Opening, Source
 from maskjet.media.videos import VideoSource
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 30.0
 _HELD_S = 60.0  # after success that held so long, waits are short again
 _HIGHEST_FPS = 1000.0  # a stated rate above is taken as wrong
 _MOST_BAD = 1000  # entries of `bad_frames`: a live source has no end
-_AS_IT_COMES = Opening()
 _RETRIED = (SourceError, FrameError, UnsupportedError)
 _chance = random.Random()  # of our own, as a program may rely on the common one's sequence
 _log = logging.getLogger("maskjet")
@@ -238,7 +237,7 @@ class LiveSource(Source):
         _log.info("%r is connected again after %.1f s", self.name, gap_s)
 
 
-def open_stream(url: str, opening: Opening = _AS_IT_COMES, check: Callable[[], None] | None = None) -> Source:
+def open_stream(url: str, opening: Opening = AS_IT_COMES, check: Callable[[], None] | None = None) -> Source:
     """Open a camera or URL.
 
     Args:

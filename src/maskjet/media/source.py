@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from maskjet.errors import DeviceError, InputError, first_line
+from maskjet.errors import InputError, device_error
 from maskjet.media.colours import Look
 from maskjet.media.decoding import ON_CPU, Decoding, check_decoder
 from maskjet.media.metering import Meter, SourceState
@@ -63,8 +63,7 @@ class Frame:
         try:
             return self.pixels.to_rgb()
         except RuntimeError as error:
-            message = f"The device failed on frame {self.index} of {self.source!r}: {first_line(error)}"
-            raise DeviceError(message, index=self.index) from error
+            raise device_error(f"frame {self.index} of {self.source!r}", self.index, error) from error
 
     @property
     def size_hw(self) -> tuple[int, int]:
@@ -203,6 +202,10 @@ class Opening:
     """Seconds after which a live source that can't be opened again has ended; 0 to end when it breaks off."""
     decoding: Decoding = ON_CPU
     """Where videos are decoded."""
+
+
+AS_IT_COMES = Opening()
+"""All frames, decoded on the CPU, for as long as they come."""
 
 
 @dataclass(frozen=True, eq=False)

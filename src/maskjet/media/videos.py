@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskjet import limits
-from maskjet.errors import DeviceError, FrameError, InputError, SourceError, UnsupportedError, first_line
+from maskjet.errors import FrameError, InputError, SourceError, UnsupportedError, device_error
 from maskjet.media.colours import FULL_RANGE, guess_matrix, read_look
 from maskjet.media.containers import (
     border_of_ffmpeg,
@@ -369,8 +369,7 @@ class VideoSource(Source):
                 try:
                     return Picture(self._copier.copy(picture), conversion)
                 except RuntimeError as error:
-                    message = f"The device failed on frame {index} of {self.name!r}: {first_line(error)}"
-                    raise DeviceError(message, index=index) from error
+                    raise device_error(f"frame {index} of {self.name!r}", index, error) from error
             self.fallback = self.fallback or why_not
             if picture.format.name == "cuda":
                 host = download(picture)
