@@ -610,8 +610,8 @@ def visible(pid):
 
 
 def uses_cuda(pid):
-    """Whether a process has opened what CUDA's contexts need, and NVML does not."""
-    return any(str(path.readlink()) == "/dev/nvidia-uvm" for path in Path(f"/proc/{pid}/fd").iterdir())
+    """Whether a process has loaded CUDA's driver, without which there is no context; counting by NVML does not."""
+    return "/libcuda.so" in Path(f"/proc/{pid}/maps").read_text()
 
 
 def gpus_by_process():
