@@ -66,6 +66,19 @@ def answer_or_break(self, tickets):
 dispatcher.Dispatcher._answer = answer_or_break
 """
 """The device fails on an image of 5 by 3 pixels; a process that hangs is seen soon."""
+CONTEXTS = """
+import atexit, os, sys
+from pathlib import Path
+
+def write():
+    torch = sys.modules.get("torch")
+    gpus = range(torch.cuda.device_count() if torch else 0)
+    held = [gpu for gpu in gpus if torch._C._cuda_hasPrimaryContext(gpu)]
+    Path(__file__).with_name(f"contexts_{os.getpid()}").write_text(" ".join(map(str, held)))
+
+atexit.register(write)
+"""
+"""Each process writes at its end on which of the GPUs that it sees it has made a CUDA context."""
 
 
 class Service:
@@ -74,6 +87,7 @@ class Service:
     def __init__(self, folder, *options, devices="cpu,cpu", patch="", **environment):
         command = [sys.executable, "-m", "maskjet", "serve", "--port", "0", *options]
         command += ["--device", "cpu"] if devices is None else ["--devices", devices]
+        self.folder = folder
         (folder / "sitecustomize.py").write_text(SMALL + patch)
         own = {
             **os.environ,
@@ -609,9 +623,13 @@ def visible(pid):
     return value
 
 
-def uses_cuda(pid):
-    """Whether a process has loaded CUDA's driver, without which there is no context; counting by NVML does not."""
-    return "/libcuda.so" in Path(f"/proc/{pid}/maps").read_text()
+def contexts_at_end(service, pids):
+    """End a service; returns for each of its processes the GPUs, as it counts them, that it has used."""
+    service.process.terminate()
+    assert service.process.wait(60) == 0, service.log
+    files = [Path(service.folder, f"contexts_{pid}") for pid in pids]
+    until(lambda: all(file.exists() for file in files))
+    return [[int(index) for index in file.read_text().split()] for file in files]
 
 
 def gpus_by_process():
@@ -630,7 +648,7 @@ def gpus_by_process():
 def test_two_processes_leave_each_others_gpu_alone(tmp_path, street):
     if torch.cuda.device_count() < 2:
         pytest.skip("needs two GPUs")
-    with started(tmp_path, devices="cuda:0,cuda:1") as service:
+    with started(tmp_path, devices="cuda:0,cuda:1", patch=CONTEXTS) as service:
         service.wait_until_ready(600)
         with both(service) as pair:
             for connection in pair:
@@ -640,19 +658,19 @@ def test_two_processes_leave_each_others_gpu_alone(tmp_path, street):
         pids = [each["pid"] for each in statuses]
         assert len(set(map(visible, pids))) == 2
         assert not any("," in visible(pid) for pid in pids)
-        assert [uses_cuda(pid) for pid in (*pids, service.process.pid)] == [True, True, False]
         used = gpus_by_process()
         assert service.process.pid not in used
         if pids[0] in used:  # not in a container
             assert [len(used[pid]) for pid in pids] == [1, 1]
             assert used[pids[0]] != used[pids[1]]
+        assert contexts_at_end(service, [*pids, service.process.pid]) == [[0], [0], []]  # each sees its own alone
 
 
 @pytest.mark.gpu
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_all_gpus_serve(tmp_path, street):
-    with started(tmp_path, devices="all") as service:
+    with started(tmp_path, devices="all", patch=CONTEXTS) as service:
         service.wait_until_ready(600)
         count = torch.cuda.device_count()
         places = ", ".join(f"cuda:{index}" for index in range(count))
@@ -662,6 +680,7 @@ def test_all_gpus_serve(tmp_path, street):
             assert len(found["detections"]) > 0
             status = connection.json("/v1/status")
             assert status["models"]["demo"]["device"].startswith("cuda:0")
-            assert uses_cuda(service.process.pid) == (count == 1)  # a single one has no process of its own
             assert ("processes" in status) == (count > 1)
             assert (b"process=" in connection.ask("/metrics")[1]) == (count > 1)
+        # A single GPU has no process of its own.
+        assert contexts_at_end(service, [service.process.pid]) == [[0] if count == 1 else []]

@@ -1,22 +1,27 @@
-"""Copies of what decoders leave in GPU memory, made by few calls of the CUDA driver.
+"""Copies of what decoders leave in GPU memory, made by the CUDA driver outside the interpreter's lock.
 
-With 32 decoding threads the interpreter's lock is what they wait for. Through PyTorch (DLPack, two copies, an event) a
-frame takes it five times; here once.
+With 32 decoding threads that lock is what they wait for, and the driver has locks of its own: a thread that waits for
+one of those with the interpreter's in its hands stops all others. Through PyTorch (DLPack, two copies, an event) a
+frame takes the interpreter's lock five times; here it is one compiled call, which takes it once, at its end.
 """
 
 from __future__ import annotations
 
 import ctypes
+import threading
 import weakref
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import av
+import numba
 import torch
 
 _DEVICE = 2  # CU_MEMORYTYPE_DEVICE
 _EVENT_FLAGS = 1 | 2  # CU_EVENT_BLOCKING_SYNC: who waits sleeps; CU_EVENT_DISABLE_TIMING
-_DEFAULT_STREAM = None  # on which FFmpeg fills surfaces
+_DEFAULT_STREAM = 0  # on which FFmpeg fills surfaces
+_compiling = threading.Lock()  # many decoders are opened at once
 
 
 class _Copy(ctypes.Structure):
@@ -45,6 +50,8 @@ class _Copy(ctypes.Structure):
 class SurfaceCopier:
     """Copies pictures out of one decoder's memory, of which there is little. Made while the GPU's context is current.
 
+    Not thread-safe.
+
     Args:
         device: The GPU, "cuda:N".
 
@@ -54,10 +61,14 @@ class SurfaceCopier:
 
     def __init__(self, device: str) -> None:
         self._device = torch.device(device)
-        self._context, self._event = ctypes.c_void_p(), ctypes.c_void_p()
-        _check(_driver().cuCtxGetCurrent(ctypes.byref(self._context)))
-        _check(_driver().cuEventCreate(ctypes.byref(self._event), _EVENT_FLAGS))
-        weakref.finalize(self, _driver().cuEventDestroy_v2, self._event)
+        context, event = ctypes.c_uint64(), ctypes.c_uint64()
+        _check(_driver().cuCtxGetCurrent(ctypes.byref(context)))
+        _check(_driver().cuEventCreate(ctypes.byref(event), _EVENT_FLAGS))
+        weakref.finalize(self, _driver().cuEventDestroy_v2, event)
+        self._context, self._event = context.value, event.value
+        self._luma, self._chroma = (_Copy(source_type=_DEVICE, target_type=_DEVICE) for _ in range(2))
+        with _compiling:
+            self._copy_both = _compiled_copies()
 
     def copy(self, surface: av.VideoFrame) -> torch.Tensor:
         """Copy a picture; the copy is finished on return, so the surface may be given back and any stream may read it.
@@ -73,60 +84,61 @@ class SurfaceCopier:
         """
         height, width = surface.height, surface.width
         memory = torch.empty((height // 2 * 3, width), dtype=torch.uint8, device=self._device)
-        stream = torch.cuda.current_stream(self._device).cuda_stream or _DEFAULT_STREAM  # which owns the memory
-        luma, chroma = surface.planes
-        driver, address = _driver(), memory.data_ptr()
-        _check(driver.cuCtxPushCurrent_v2(self._context))
-        try:
-            if stream is not _DEFAULT_STREAM:
-                _check(driver.cuEventRecord(self._event, _DEFAULT_STREAM))
-                _check(driver.cuStreamWaitEvent(stream, self._event, 0))
-            for plane, target, rows in ((luma, address, height), (chroma, address + height * width, height // 2)):
-                copy = _Copy(
-                    source_type=_DEVICE,
-                    source=plane.buffer_ptr,
-                    source_pitch=plane.line_size,
-                    target_type=_DEVICE,
-                    target=target,
-                    target_pitch=width,
-                    width=width,
-                    height=rows,
-                )
-                _check(driver.cuMemcpy2DAsync_v2(ctypes.byref(copy), stream))
-            _check(driver.cuEventRecord(self._event, stream))
-        finally:
-            driver.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
-        _check(_waiting_driver().cuEventSynchronize(self._event))
+        stream = torch.cuda.current_stream(self._device).cuda_stream  # which owns the memory
+        copies, target = (self._luma, self._chroma), memory.data_ptr()
+        for copy, plane, rows in zip(copies, surface.planes, (height, height // 2), strict=True):
+            copy.source, copy.source_pitch = plane.buffer_ptr, plane.line_size
+            copy.target, copy.target_pitch = target, width
+            copy.width, copy.height = width, rows
+            target += width * rows
+        _check(self._copy_both(self._context, self._event, stream, *map(ctypes.addressof, copies)))
         return memory
 
 
 @cache
 def _driver() -> Any:
-    """CUDA's driver; calls keep the interpreter's lock, as they only hand work over."""
-    return _declared(ctypes.PyDLL("libcuda.so.1"))
-
-
-@cache
-def _waiting_driver() -> Any:
-    """CUDA's driver; calls let go of the interpreter's lock."""
-    return _declared(ctypes.CDLL("libcuda.so.1"))
-
-
-def _declared(driver: Any) -> Any:
-    pointer = ctypes.c_void_p
+    """CUDA's driver; handles and addresses are numbers, as numba takes no pointers."""
+    driver = ctypes.CDLL("libcuda.so.1")
+    word = ctypes.c_uint64
     for name, types in {
-        "cuCtxGetCurrent": (pointer,),
-        "cuCtxPushCurrent_v2": (pointer,),
-        "cuCtxPopCurrent_v2": (pointer,),
-        "cuEventCreate": (pointer, ctypes.c_uint),
-        "cuEventDestroy_v2": (pointer,),
-        "cuEventRecord": (pointer, pointer),
-        "cuEventSynchronize": (pointer,),
-        "cuStreamWaitEvent": (pointer, pointer, ctypes.c_uint),
-        "cuMemcpy2DAsync_v2": (pointer, pointer),
+        "cuCtxPushCurrent_v2": (word,),
+        "cuCtxPopCurrent_v2": (word,),
+        "cuEventDestroy_v2": (word,),
+        "cuEventRecord": (word, word),
+        "cuEventSynchronize": (word,),
+        "cuStreamWaitEvent": (word, word, ctypes.c_uint),
+        "cuMemcpy2DAsync_v2": (word, word),
     }.items():
         getattr(driver, name).argtypes = types
     return driver
+
+
+@cache
+def _compiled_copies() -> Callable[..., int]:
+    """The calls for both planes of a picture, as one; compiled in 0.5 s, which numba can't keep for another process."""
+    driver = _driver()
+    push, pop, copy_rows = driver.cuCtxPushCurrent_v2, driver.cuCtxPopCurrent_v2, driver.cuMemcpy2DAsync_v2
+    record, let_wait, synchronize = driver.cuEventRecord, driver.cuStreamWaitEvent, driver.cuEventSynchronize
+
+    @numba.njit(numba.int32(*[numba.uint64] * 5), nogil=True)
+    def copy_both(context: int, event: int, stream: int, luma: int, chroma: int) -> Any:
+        error = push(context)
+        if error != 0:
+            return error
+        if stream != _DEFAULT_STREAM:
+            error = record(event, _DEFAULT_STREAM)
+            if error == 0:
+                error = let_wait(stream, event, 0)
+        if error == 0:
+            error = copy_rows(luma, stream)
+        if error == 0:
+            error = copy_rows(chroma, stream)
+        if error == 0:
+            error = record(event, stream)
+        pop(0)
+        return synchronize(event) if error == 0 else error
+
+    return copy_both
 
 
 def _check(error: int) -> None:

@@ -443,5 +443,5 @@ class VideoSource(Source):
 
 def _end_s(packet: av.Packet[Any]) -> float:
     """End of a packet's presentation, in seconds; 0 if it has no clock."""
-    tick = packet.time_base
-    return float(((packet.pts or 0) + (packet.duration or 0)) * tick) if tick else 0.0
+    tick, end = packet.time_base, (packet.pts or 0) + (packet.duration or 0)
+    return end * tick.numerator / tick.denominator if tick else 0.0  # as a Fraction it takes four times as long
