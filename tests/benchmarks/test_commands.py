@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from benchmarks import (
     ablation,
     capture,
+    conversion,
     host_time,
     jpeg,
     onnx_files,
@@ -31,7 +32,22 @@ from maskjet.cli import app as product
 from tests.cli.command_line import call
 
 COMMANDS = (
-    *(ablation, capture, host_time, jpeg, onnx_files, ops, probe, reach, replay, serve, serve_soak, soak, study),
+    *(
+        ablation,
+        capture,
+        conversion,
+        host_time,
+        jpeg,
+        onnx_files,
+        ops,
+        probe,
+        reach,
+        replay,
+        serve,
+        serve_soak,
+        soak,
+        study,
+    ),
     two_stage,
     video,
 )
