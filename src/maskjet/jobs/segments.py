@@ -1,0 +1,119 @@
+"""Segments: what one part of a job's results is of."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from maskjet.config import EngineConfig
+from maskjet.media.keyframes import Entry
+
+_DIGEST_BYTES = 16
+# Settings of the engine that change what is found; the others change how fast.
+_MATTERING = ("precision", "resample", "max_detections")
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A file as it was when the job was planned."""
+
+    path: str
+    """A path, or the URL of an object in a store."""
+    size: int
+    """Bytes."""
+    modified_ns: int
+    """Time of the last change, in ns since 1970."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Some frames of a video, or some images."""
+
+    files: tuple[SourceFile, ...]
+    """The video alone, or the images in order."""
+    is_video: bool
+    """Whether the file is a video."""
+    first: int = 0
+    """Index of the video's first frame that belongs to it; 0 for images."""
+    count: int | None = None
+    """Frames of the video; None for all up to its end. None for images."""
+    entry: Entry | None = None
+    """Where decoding begins, if not at the beginning; its index is `first`."""
+
+    @property
+    def name(self) -> str:
+        """A name for people: the file, and which part of it."""
+        path = self.files[0].path
+        if not self.is_video:
+            others = len(self.files) - 1
+            return path if not others else f"{path} and {others} more"
+        if self.first == 0 and self.count is None:
+            return path
+        return f"{path}#{self.first}-{'' if self.count is None else self.first + self.count - 1}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """In JSON types."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> Segment:
+        """The segment that `as_dict` described."""
+        entry = value["entry"]
+        return cls(
+            files=tuple(SourceFile(**file) for file in value["files"]),
+            is_video=value["is_video"],
+            first=value["first"],
+            count=value["count"],
+            entry=None if entry is None else Entry(**entry),
+        )
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is done with each segment."""
+
+    model: str = "demo"
+    """A model of `maskjet.load`."""
+    weights: str | None = None
+    """Path of its weights file."""
+    threshold: float | Mapping[str, float] | None = None
+    """As in `maskjet.load`."""
+    classes: tuple[str, ...] | None = None
+    """Names of the classes to report; None for all."""
+    every: int = 1
+    """Take one frame of a video in this many: those whose index is a multiple of it."""
+    rows: str = "frame"
+    """What a row is: "frame" or "detection"."""
+    config: EngineConfig = field(default_factory=EngineConfig)
+    """How the model runs; its device is the driver's to choose."""
+
+    def identity(self, weights_digest: str | None) -> dict[str, Any]:
+        """What the results depend on, in JSON types.
+
+        Args:
+            weights_digest: Digest of the weights file; None if the model comes with its own.
+        """
+        threshold = dict(self.threshold) if isinstance(self.threshold, Mapping) else self.threshold
+        return {
+            "model": self.model,
+            "weights": weights_digest,
+            "threshold": threshold,
+            "classes": None if self.classes is None else list(self.classes),
+            "every": self.every,
+            "rows": self.rows,
+            **{name: getattr(self.config, name) for name in _MATTERING},
+        }
+
+
+def digest(segment: Segment, identity: Mapping[str, Any]) -> str:
+    """The name of a segment's part, 32 hexadecimal digits: another one if the files or the settings are others.
+
+    Args:
+        segment: The segment.
+        identity: What `Settings.identity` returned.
+    """
+    text = json.dumps({"segment": segment.as_dict(), "settings": identity}, sort_keys=True, ensure_ascii=True)
+    return hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).hexdigest()
