@@ -108,7 +108,7 @@ def serve(
     if ctx.params["device"] is not None:
         raise InputError(f"devices must be given without device={ctx.params['device']!r}, got {devices!r} with it.")
     from maskjet.serve import processes
-    from maskjet.serve.devices import choose
+    from maskjet.devices import choose
 
     places = choose(devices, config)
     names, where = ", ".join(chosen), ", ".join(place.device for place in places)

@@ -27,7 +27,7 @@ from maskjet import errors
 from maskjet.config import EngineConfig
 from maskjet.errors import MaskjetError, UnsupportedError, explain
 from maskjet.serve import problems, server
-from maskjet.serve.devices import Place
+from maskjet.devices import Place
 from maskjet.serve.handover import Channel, Job, Taker
 from maskjet.serve.settings import Settings
 from maskjet.serve.standin import StandIn
