@@ -160,6 +160,7 @@ class Model:
         depth: int = 2,
         batch: int | None = None,
         drop_late: bool = False,
+        whole_batches: bool = False,
         stop: threading.Event | None = None,
         threshold: Threshold | None = None,
         classes: Sequence[str] | None = None,
@@ -182,6 +183,9 @@ class Model:
                 to `EngineConfig.batch`.
             drop_late: Whether a live source's waiting frames are dropped when a newer one comes. The drops are counted
                 in `Source.frames_dropped` and `report()`. Else all frames wait in line.
+            whole_batches: Whether a batch always waits until it is full, or the next frame has another size, or the
+                source has ended. The same frames then share a batch whatever the timing, and results are the same bit
+                for bit, run after run. For one source that is not live.
             stop: Once it is set, the stream ends after the frames in flight, even if no frame comes.
             threshold: A confidence must exceed it; as in `predict`, for this stream alone.
             classes: Names of the classes to report; as in `predict`.
@@ -214,6 +218,9 @@ class Model:
             raise InputError(f"depth must be 1..8, got {depth}.")
         if batch < 1:
             raise InputError(f"batch must be at least 1, got {batch}.")
+        if whole_batches and (drop_late or len(sources) != 1):
+            given = "drop_late" if drop_late else f"{len(sources)} sources"
+            raise InputError(f"whole_batches must be False with {given}: it is for one source that is not live.")
         self._engine.check()
         with on_device(self._engine.steps.device):
             self._engine.steps.prepare(batch)  # now, as it would delay the first frame
@@ -223,6 +230,7 @@ class Model:
             depth=depth,
             batch=batch,
             drops_late=drop_late,
+            whole_batches=whole_batches,
             stop=stop,
             postprocessing=postprocessing,
         )

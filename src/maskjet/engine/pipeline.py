@@ -154,14 +154,26 @@ class _Frames:
         depth: Batches in flight.
         batch: Largest number of frames in a batch.
         drops_late: Argument of `Readers`.
+        whole_batches: Argument of `Readers`.
         reading: Further arguments of `Readers`.
     """
 
     all_cores = False
 
-    def __init__(self, sources: Sequence[Any], depth: int, batch: int, *, drops_late: bool, **reading: Any) -> None:
+    def __init__(
+        self,
+        sources: Sequence[Any],
+        depth: int,
+        batch: int,
+        *,
+        drops_late: bool = False,
+        whole_batches: bool = False,
+        **reading: Any,
+    ) -> None:
         room = 1 if drops_late else math.ceil(depth * batch / len(sources))
-        self._readers = Readers(sources, room, drops_late=drops_late, **reading)
+        if whole_batches:
+            room = max(room, 2 * batch)
+        self._readers = Readers(sources, room, drops_late=drops_late, whole_batches=whole_batches, **reading)
         self._batch = batch
         self.check, self.close = self._readers.check, self._readers.close
 
@@ -240,6 +252,7 @@ def stream(
     depth: int,
     batch: int,
     drops_late: bool = False,
+    whole_batches: bool = False,
     stop: threading.Event | None = None,
     postprocessing: Postprocessing | None = None,
 ) -> Generator[tuple[Frame, Detections]]:
@@ -251,6 +264,7 @@ def stream(
         depth: Batches in flight, at least 1.
         batch: Largest number of frames in a batch, which are all of one size.
         drops_late: Whether newer frames replace waiting ones; see `Readers`.
+        whole_batches: Whether batches wait to be filled; see `Readers`.
         stop: Ends the stream once it is set.
         postprocessing: What is reported; None for the model's own.
 
@@ -268,7 +282,16 @@ def stream(
             engine.steps.fallbacks[f"decode: {reason}"] += 1
 
     def open_feed() -> _Frames:
-        return _Frames(sources, depth, batch, drops_late=drops_late, decoding=decoding, on_fallback=note, stop=stop)
+        return _Frames(
+            sources,
+            depth,
+            batch,
+            drops_late=drops_late,
+            whole_batches=whole_batches,
+            decoding=decoding,
+            on_fallback=note,
+            stop=stop,
+        )
 
     return run(engine, open_feed, depth, postprocessing)
 

@@ -29,6 +29,8 @@ class Readers:
         on_fallback: Called with the reason why a source is not decoded there, once per source.
         room: Most frames of a source that wait to be taken, at least 1; with that many, reading pauses.
         drops_late: Whether a frame that finds no room replaces all waiting ones, which count as dropped.
+        whole_batches: Whether `take` waits until a batch is full, so that the same frames always share one, whenever
+            they come; for one source, with room for two batches.
         stop: Once it is set, `take` returns no more frames and stops waiting.
     """
 
@@ -40,10 +42,11 @@ class Readers:
         decoding: Decoding = ON_CPU,
         on_fallback: Callable[[str], object] = lambda _: None,
         drops_late: bool = False,
+        whole_batches: bool = False,
         stop: threading.Event | None = None,
     ) -> None:
         self._decoding, self._on_fallback, self._room = decoding, on_fallback, room
-        self._stop = stop or threading.Event()
+        self._stop, self._whole_batches = stop or threading.Event(), whole_batches
         self._lock = threading.Lock()
         self._arrived = threading.Condition(self._lock)
         self._is_closed = False
@@ -71,11 +74,11 @@ class Readers:
             The frames; empty if none is ready, they are too few, all sources have ended, or `stop` is set.
         """
         with self._lock:
-            while waits and not self._stop.is_set() and not any(lane.frames for lane in self._lanes):
+            while waits and not self._stop.is_set() and not self._has_batch(most):
                 if not any(lane.runs for lane in self._lanes):
                     break
                 self._arrived.wait(_GLANCE_S)
-            if self._stop.is_set() or (fills and not self._is_full(most)):
+            if self._stop.is_set() or (fills and not self._is_full(most)) or not self._has_batch(most):
                 return []
             taken: list[Frame] = []
             others = []  # lanes whose next frame has another size
@@ -93,6 +96,14 @@ class Readers:
                     others.append(lane.number)
             self._first = others[0] if others else number
             return taken
+
+    def _has_batch(self, most: int) -> bool:
+        """Whether there is a frame; with `whole_batches`, whether no further frame can join the next batch."""
+        if not self._whole_batches:
+            return any(lane.frames for lane in self._lanes)
+        (lane,) = self._lanes
+        shapes = [frame.pixels.shape for frame in lane.frames]
+        return bool(shapes) and (not lane.runs or len(shapes) >= most or shapes.count(shapes[0]) < len(shapes))
 
     def _is_full(self, most: int) -> bool:
         """Whether as many frames are ready as a batch takes, or as there can be."""

@@ -1,0 +1,147 @@
+"""One file out of all parts of a job: COCO JSON or JSON lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from itertools import islice
+
+import numpy as np
+
+from maskjet.errors import InputError, SourceError
+from maskjet.files import is_same_file
+from maskjet.jobs.parts import Parts
+from maskjet.jobs.rows import FoundFrame, metadata, read_frames
+from maskjet.media.sinks.coco import CocoJson
+from maskjet.media.sinks.lines import JsonLines
+from maskjet.media.sinks.sink import Sinks
+from maskjet.media.source import Frame
+
+_DIGESTS_AT_ONCE = 2**16  # looked for together: each folder is listed once for all of them
+_NO_PIXELS = np.empty((0, 0, 3), dtype=np.uint8)
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What `merge` wrote."""
+
+    frames: int
+    """Frames and images."""
+    detections: int
+    """Detections."""
+    left_out: int
+    """Detections that JSON has no numbers for, as their box or confidence is not finite."""
+    missing: int
+    """Segments without a part."""
+
+
+def merge(out: str, *, coco: str | None = None, jsonl: str | None = None, incomplete: bool = False) -> Merged:
+    """Join the parts of a job, in the order of its plan; memory does not grow with their number.
+
+    Lines are those of `maskjet run -o x.jsonl` over the same files. Images count on from one segment to the next, as in
+    a folder, and "source" is the image's own path, as a part does not know its folder. In a COCO data set ids of
+    images run from 0 over all frames.
+
+    Args:
+        out: The job's output, with segments.jsonl and parts.
+        coco: Path of a COCO data set to write, .json.
+        jsonl: Path of JSON lines to write, one per frame.
+        incomplete: Whether to go on if segments have no part.
+
+    Returns:
+        What was written.
+
+    Raises:
+        InputError: Nothing is to be written, segments have no part, or parts have a row per detection, which leaves
+            out frames without any.
+        SourceError: The job's output or a part of it can't be read.
+        OutputError: A file can't be written.
+        MissingDependencyError: pyarrow is not installed.
+    """
+    if coco is None and jsonl is None:
+        raise InputError("coco or jsonl must be a path, got neither.")
+    if coco is not None and jsonl is not None and (coco == jsonl or is_same_file(coco, jsonl)):
+        raise InputError(f"coco and jsonl must be two files, got {coco!r} for both.")
+    parts = Parts(out)
+    missing = _find_missing(parts)
+    if missing and not incomplete:
+        raise InputError(
+            f"out must have a part for each segment, {len(missing):,} of {out!r} have none: run the same job again, "
+            "which does those alone (failures.jsonl says why some failed), or merge with incomplete=True."
+        )
+    frames = detections = 0
+    with ExitStack() as undo:
+        lines = None if jsonl is None else Sinks([JsonLines(jsonl)])
+        if lines is not None:
+            undo.callback(lines.abandon)
+        data_set = None if coco is None else Sinks([CocoJson(coco)])
+        if data_set is not None:
+            undo.callback(data_set.abandon)
+        for frame, each in _read(parts, missing):
+            if lines is not None:
+                lines.write(frame, each.found)
+            if data_set is not None:
+                data_set.write(replace(frame, index=frames), each.found)
+            frames += 1
+            detections += len(each.found)
+        for sink in (lines, data_set):
+            if sink is not None:
+                sink.close()
+        undo.pop_all()
+    left_out = max(0 if sink is None else sink.left_out for sink in (lines, data_set))
+    return Merged(frames, detections - left_out, left_out, len(missing))
+
+
+def _find_missing(parts: Parts) -> set[str]:
+    """Names of the parts that are not there."""
+    missing: set[str] = set()
+    names = (name for name, _ in parts.manifest())
+    while some := set(islice(names, _DIGESTS_AT_ONCE)):
+        missing |= some - parts.existing(some)
+    return missing
+
+
+def _read(parts: Parts, missing: set[str]) -> Iterator[tuple[Frame, FoundFrame]]:
+    """Frames as sources give them, with what was found, in the order of the plan."""
+    images = 0  # before the segment
+    for name, segment in parts.manifest():
+        if name not in missing:
+            positions = {} if segment.is_video else {file.path: i for i, file in enumerate(segment.files, images)}
+            for each in _read_part(parts, name):
+                if segment.is_video:
+                    index, shown = each.index, f"{each.source}#{each.index}"
+                else:
+                    index, shown = _position_of(each, positions, parts.path_of(name)), each.source
+                yield Frame(index, each.time_s, _NO_PIXELS, each.source, shown), each
+        if not segment.is_video:
+            images += len(segment.files)
+
+
+def _position_of(frame: FoundFrame, positions: dict[str, int], path: str) -> int:
+    if frame.source not in positions:
+        raise SourceError(f"part must be of its segment, {path!r} has rows of {frame.source!r}: verify the job.")
+    return positions[frame.source]
+
+
+def _read_part(parts: Parts, name: str) -> Iterator[FoundFrame]:
+    """The frames of one part, of which a row group is in memory at a time."""
+    with parts.open(name) as file:
+        about = metadata(file.schema_arrow)
+        if about["rows"] != "frame":
+            raise InputError(
+                'rows must be "frame" to merge, these parts have a row per detection, which leaves out frames without '
+                'any: run the job with rows="frame", or query the parts (docs/jobs.md).'
+            )
+        class_names = {int(class_id): str(named) for class_id, named in about.get("class_names", {}).items()}
+        for group in range(file.num_row_groups):
+            for batch in file.read_row_group(group).to_batches():
+                yield from _checked(read_frames(batch, class_names), parts.path_of(name))
+
+
+def _checked(frames: Iterator[FoundFrame], path: str) -> Iterator[FoundFrame]:
+    """The frames; an error tells which part they are of."""
+    try:
+        yield from frames
+    except InputError as error:
+        raise SourceError(f"part must be sound, {path!r} is not: {error} Verify the job.") from error

@@ -1,0 +1,221 @@
+"""What is done with a segment: its frames become the rows of a table."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from maskjet import limits
+from maskjet.errors import InputError, SourceError, border
+from maskjet.jobs import storage
+from maskjet.jobs.rows import FoundFrame, TableBuilder, arrow, check_kind
+from maskjet.jobs.segments import Segment, SourceFile
+from maskjet.media.image_headers import stated_size_hw
+from maskjet.media.images import decode_image, read_image
+from maskjet.media.keyframes import CannotEnterError, Entry, VideoPart, open_part
+from maskjet.media.source import Frame, Source
+
+if TYPE_CHECKING:
+    import pyarrow
+
+    from maskjet.detections import Detections
+    from maskjet.media.images import Image
+    from maskjet.model import Model
+
+_HEAD_BYTES = 2**16  # of an image, in which nearly all state their size
+_MOST_READERS = 4  # threads that read and decode images
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+
+def process(
+    segment: Segment, model: Model, *, rows: str = "frame", every: int = 1, batch: int | None = None
+) -> pyarrow.Table:
+    """Detect on a segment's frames: the same segment gives the same table, bit for bit, on the same kind of device.
+
+    Frames share batches by their order alone, whatever the timing (`whole_batches` of `Model.stream`).
+
+    Args:
+        segment: What to read.
+        model: What detects, with the thresholds and classes that it was loaded with.
+        rows: "frame" for a row per frame, also where nothing was found; "detection" for a row per detection.
+        every: Take one frame of a video in this many: those whose index is a multiple of it.
+        batch: Largest number of frames that the network sees at once, all of one size. None is 1 on a CPU, where more
+            gain nothing, and else the model's `EngineConfig.batch`.
+
+    Returns:
+        The rows, in the order of the video or of the segment's files; docs/jobs.md has the columns. Frames and images
+        that can't be decoded have no rows, and are listed in the metadata as bad_frames.
+
+    Raises:
+        InputError: An argument is not as above.
+        SourceError: A file can't be read, or is another one than the segment says.
+        DeviceError: The device failed on a frame.
+        MissingDependencyError: pyarrow is not installed.
+    """
+    arrow()
+    kind = check_kind(rows)
+    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+        raise InputError(f"every must be a whole number of at least 1, got {every!r}.")
+    if batch is None:
+        batch = 1 if model.config.resolve_device().type == "cpu" else model.config.batch
+    for file in segment.files:
+        storage.check_unchanged(file)
+    names = {str(class_id): name for class_id, name in model.spec.class_names.items()}
+    builder = partial(TableBuilder, kind, class_names=names, segment=segment.as_dict())
+    if segment.is_video:
+        table = _process_video(segment, model, builder, every=every, batch=batch)
+    else:
+        table = _process_images(segment, model, builder, batch=batch)
+    for file in segment.files:
+        storage.check_unchanged(file)
+    return table
+
+
+def _process_video(
+    segment: Segment, model: Model, make_builder: Callable[[], TableBuilder], *, every: int, batch: int
+) -> pyarrow.Table:
+    (file,) = segment.files
+    with storage.local_copy(file) as path:
+        part = partial(_read_video, os.fspath(path), file, segment, model, make_builder, every=every, batch=batch)
+        if segment.entry is not None:
+            try:
+                return part(segment.entry)
+            except CannotEnterError:  # what came is dropped; from the beginning every index is exact
+                pass
+        return part(None)
+
+
+def _read_video(
+    path: str,
+    file: SourceFile,
+    segment: Segment,
+    model: Model,
+    make_builder: Callable[[], TableBuilder],
+    entry: Entry | None,
+    *,
+    every: int,
+    batch: int,
+) -> pyarrow.Table:
+    builder = make_builder()
+    part = VideoPart(segment.first, segment.count, entry)
+    source = open_part(path, part, every=every, decoding=model.decoding())
+    if source is None:
+        return builder.table()
+    for frame, found in _detect(model, source, batch):
+        builder.add(FoundFrame(file.path, frame.index, frame.time_s, found))
+    # A reason names the file, which may be a temporary copy here.
+    bad_frames = [[index, reason.replace(path, file.path)] for index, reason in source.bad_frames]
+    return builder.table(bad_frames=bad_frames)
+
+
+def _process_images(
+    segment: Segment, model: Model, make_builder: Callable[[], TableBuilder], *, batch: int
+) -> pyarrow.Table:
+    images = _Images(segment, is_grouped=batch > 1)
+    found_by_position: dict[int, Detections] = {}
+    for frame, found in _detect(model, images, batch):
+        found_by_position[frame.index] = found
+    builder = make_builder()
+    for position, file in enumerate(segment.files):
+        if position in found_by_position:
+            builder.add(FoundFrame(file.path, 0, None, found_by_position[position]))
+    bad_frames = [[segment.files[position].path, reason] for position, reason in sorted(images.bad_frames)]
+    return builder.table(bad_frames=bad_frames)
+
+
+def _detect(model: Model, source: Source, batch: int) -> Iterator[tuple[Frame, Detections]]:
+    with source, closing(model.stream(source, batch=batch, whole_batches=True)) as results:
+        yield from results
+
+
+class _Images(Source):
+    """The images of a segment; a frame's index is the image's position among the segment's files.
+
+    Args:
+        segment: Names the images.
+        is_grouped: Whether those whose headers state one size come one after another, so that they fill batches.
+    """
+
+    kind = "list"
+
+    def __init__(self, segment: Segment, *, is_grouped: bool) -> None:
+        super().__init__(segment.name)
+        self._segment_files, self._is_grouped = segment.files, is_grouped
+        self.length = len(segment.files)
+
+    def _read(self) -> Iterator[Frame]:
+        files = self._segment_files
+        workers = min(_MOST_READERS, os.cpu_count() or 1)
+        pool = ThreadPoolExecutor(workers, thread_name_prefix="maskjet-images")
+        try:
+            order = list(range(len(files)))
+            if self._is_grouped:
+                sizes = list(pool.map(_stated_size_hw, files))
+                order.sort(key=lambda position: (sizes.index(sizes[position]), position))
+            decoded = _ahead(pool, _read_image, (files[position] for position in order), 2 * workers)
+            for position, image in zip(order, decoded, strict=True):
+                self.frames_seen += 1
+                if isinstance(image, SourceError):
+                    self.bad_frames.append((position, str(image)))
+                else:
+                    path = files[position].path
+                    yield Frame(position, None, image, path, path)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _ahead(pool: ThreadPoolExecutor, function: Callable[[_T], _R], values: Iterable[_T], count: int) -> Iterator[_R]:
+    """The function's results, in order, of which so many are worked on or wait at a time."""
+    rest = iter(values)
+    waiting: deque[Future[_R]] = deque(pool.submit(function, value) for value in islice(rest, count))
+    while waiting:
+        result = waiting.popleft().result()
+        waiting.extend(pool.submit(function, value) for value in islice(rest, 1))
+        yield result
+
+
+def _read_image(file: SourceFile) -> Image | SourceError:
+    """An image, or why it can't be decoded.
+
+    Raises:
+        SourceError: A store does not give the object; this may pass, so the whole segment is to be tried again.
+    """
+    try:
+        if not storage.is_remote(file.path):
+            return read_image(Path(file.path))
+        limits.check("image_bytes", file.size, f"{file.path!r} has", SourceError)
+    except SourceError as error:
+        return error
+    data = _read_object(file)
+    try:
+        return decode_image(data, repr(file.path))
+    except SourceError as error:
+        return error
+
+
+def _read_object(file: SourceFile, most: int | None = None) -> bytes:
+    """The first bytes of an object, or all of it."""
+    with border(SourceError, f"source must be readable, {file.path!r} is not"):
+        system, path = storage.resolve(file.path)
+        with system.open_input_file(path) as stream:
+            data: bytes = stream.read(most)
+            return data
+
+
+def _stated_size_hw(file: SourceFile) -> tuple[int, int] | None:
+    """(height, width) as the first bytes of an image state them; None if they don't, or can't be read."""
+    try:
+        if storage.is_remote(file.path):
+            return stated_size_hw(_read_object(file, _HEAD_BYTES))
+        with Path(file.path).open("rb") as stream:
+            return stated_size_hw(stream.read(_HEAD_BYTES))
+    except (OSError, SourceError):
+        return None  # reading it in its turn says why

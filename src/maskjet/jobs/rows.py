@@ -1,0 +1,321 @@
+"""The rows of parts: their schemas, tables made of detections, and detections read back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+import maskjet
+from maskjet.detections import Detections
+from maskjet.errors import InputError
+from maskjet.extras import require
+
+if TYPE_CHECKING:
+    import pyarrow
+
+Kind = Literal["frame", "detection"]
+"""What a row is."""
+_KINDS: tuple[Kind, ...] = get_args(Kind)
+
+SCHEMA = 1
+"""Version of the schemas; a reader refuses others."""
+METADATA_KEY = b"maskjet"
+"""Key of the schema's metadata that holds ours, as JSON."""
+_ESCAPED = "json:"
+_FRAMES_AT_ONCE = 1024  # in a record batch, whose lists have 32-bit offsets
+_BYTES_AT_ONCE = 2**28
+_MOST_BYTES = 2**31 - 1
+
+
+def check_kind(rows: str) -> Kind:
+    """Check what a row is to be.
+
+    Raises:
+        InputError: It is neither "frame" nor "detection".
+    """
+    for kind in _KINDS:
+        if kind == rows:
+            return kind
+    raise InputError(f'rows must be "frame" or "detection", got {rows!r}.')
+
+
+def arrow() -> Any:
+    """The pyarrow package.
+
+    Raises:
+        MissingDependencyError: It is not installed.
+    """
+    return require("pyarrow", extra="jobs", purpose="maskjet.jobs")
+
+
+def schema(rows: Kind) -> pyarrow.Schema:
+    """The columns of a part, without metadata; docs/jobs.md explains them."""
+    pa = arrow()
+
+    def column(name: str, kind: Any, *, nullable: bool = False) -> Any:
+        return pa.field(name, kind, nullable=nullable)
+
+    def lists(kind: Any) -> Any:
+        return pa.list_(column("element", kind))
+
+    about = [
+        column("source", pa.string()),
+        column("index", pa.int64()),
+        column("time_s", pa.float64(), nullable=True),
+        column("height", pa.int32()),
+        column("width", pa.int32()),
+    ]
+    if rows == "frame":
+        found = [
+            column("n", pa.int32()),
+            column("class_id", lists(pa.int32())),
+            column("class_name", lists(pa.string())),
+            column("confidence", lists(pa.float32())),
+            column("xyxy", lists(pa.list_(column("element", pa.float32()), 4))),
+            column("rle", lists(pa.binary()), nullable=True),
+        ]
+    else:
+        found = [
+            column("class_id", pa.int32()),
+            column("class_name", pa.string()),
+            column("confidence", pa.float32()),
+            *(column(name, pa.float32()) for name in ("x1", "y1", "x2", "y2")),
+            column("rle", pa.binary(), nullable=True),
+        ]
+    return pa.schema([*about, *found])
+
+
+def escape(text: str) -> str:
+    """Text as valid UTF-8, unchanged where it is: else "json:" and the text as a JSON string.
+
+    Paths that are no UTF-8 have lone surrogates in Python, which JSON writes as escapes. Text that begins with "json:"
+    is escaped, too, so that `unescape` always gives the text back.
+    """
+    if not text.startswith(_ESCAPED):
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            pass
+        else:
+            return text
+    return _ESCAPED + json.dumps(text)
+
+
+def unescape(text: str) -> str:
+    """The text that `escape` was given.
+
+    Raises:
+        InputError: `escape` did not write it.
+    """
+    if not text.startswith(_ESCAPED):
+        return text
+    try:
+        value = json.loads(text.removeprefix(_ESCAPED))
+    except ValueError:
+        value = None
+    if not isinstance(value, str):
+        raise InputError(f'source must be a path, or "json:" and a JSON string, got {text!r}.')
+    return value
+
+
+def with_metadata(table: pyarrow.Table, **more: Any) -> pyarrow.Table:
+    """The table with further entries in its metadata, in JSON types."""
+    return table.replace_schema_metadata({METADATA_KEY: _dump(metadata(table.schema) | more)})
+
+
+def metadata(of: pyarrow.Schema) -> dict[str, Any]:
+    """What `with_metadata` wrote into a schema.
+
+    Raises:
+        InputError: There is none, or it is not as this version of maskjet writes it.
+    """
+    text = (of.metadata or {}).get(METADATA_KEY)
+    if text is None:
+        raise InputError("part must have maskjet's metadata, this file has none: it is not of a job.")
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"part must have metadata in JSON, got {text[:60]!r}.") from error
+    if not isinstance(value, dict) or value.get("schema") != SCHEMA or value.get("rows") not in _KINDS:
+        stated = value.get("schema") if isinstance(value, dict) else None
+        raise InputError(f"part must have schema {SCHEMA}, got {stated!r}: it is of another version of maskjet.")
+    return value
+
+
+def _dump(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(value, sort_keys=True, allow_nan=False).encode()
+
+
+@dataclass(frozen=True, eq=False)
+class FoundFrame:
+    """A frame of a part."""
+
+    source: str
+    """Path or URL of its file."""
+    index: int
+    """Position in the file."""
+    time_s: float | None
+    """Presentation time in seconds; None without a clock."""
+    found: Detections
+    """What was found on it."""
+
+
+class TableBuilder:
+    """Collects frames with their detections, in order, and makes a table of them.
+
+    Args:
+        rows: What a row is.
+        about: Further entries of the metadata, in JSON types.
+    """
+
+    def __init__(self, rows: Kind, **about: Any) -> None:
+        self._rows = rows
+        self._schema = schema(rows).with_metadata(
+            {
+                METADATA_KEY: _dump(
+                    {"version": maskjet.__version__, "schema": SCHEMA, "rows": rows, "bad_frames": []} | about
+                )
+            }
+        )
+        self._waiting: list[FoundFrame] = []
+        self._bytes = 0
+        self._batches: list[pyarrow.RecordBatch] = []
+
+    def add(self, frame: FoundFrame) -> None:
+        """Add a frame."""
+        self._waiting.append(frame)
+        self._bytes += sum(len(rle["counts"]) for rle in frame.found.rle or ())
+        if len(self._waiting) == _FRAMES_AT_ONCE or self._bytes >= _BYTES_AT_ONCE:
+            self._flush()
+
+    def table(self, **more: Any) -> pyarrow.Table:
+        """All frames so far, as one table.
+
+        Args:
+            more: Further entries of the metadata, in JSON types.
+        """
+        self._flush()
+        return with_metadata(arrow().Table.from_batches(self._batches, schema=self._schema), **more)
+
+    def _flush(self) -> None:
+        frames, self._waiting, self._bytes = self._waiting, [], 0
+        if not frames:
+            return
+        columns = _columns(frames, per_detection=self._rows == "detection")
+        pa = arrow()
+        self._batches.append(
+            pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
+        )
+
+
+def _columns(frames: Sequence[FoundFrame], *, per_detection: bool) -> dict[str, Any]:
+    """The columns of both schemas."""
+    pa = arrow()
+    counts = np.array([len(each.found) for each in frames], dtype=np.int32)
+    about = {
+        "source": pa.array([escape(each.source) for each in frames], pa.string()),
+        "index": pa.array([each.index for each in frames], pa.int64()),
+        "time_s": pa.array([each.time_s for each in frames], pa.float64()),
+        "height": pa.array([each.found.image_size[0] for each in frames], pa.int32()),
+        "width": pa.array([each.found.image_size[1] for each in frames], pa.int32()),
+    }
+    xyxy = _joined([each.found.xyxy for each in frames], (0, 4), np.float32)
+    class_id = _joined([each.found.class_id for each in frames], (0,), np.int32)
+    found = {
+        "class_id": pa.array(class_id),
+        "class_name": _class_names(class_id, frames),
+        "confidence": pa.array(_joined([each.found.confidence for each in frames], (0,), np.float32)),
+    }
+    has_masks = np.array([each.found.rle is not None for each in frames])
+    rle = _strings([rle["counts"] for each in frames for rle in each.found.rle or ()])
+    if per_detection:
+        corners = {name: pa.array(np.ascontiguousarray(xyxy[:, i])) for i, name in enumerate(("x1", "y1", "x2", "y2"))}
+        of_frame = pa.array(np.repeat(np.arange(len(frames)), counts))
+        if not has_masks.all():  # the strings of those that have masks, null for the others
+            is_there = np.repeat(has_masks, counts)
+            rle = rle.take(pa.array(np.cumsum(is_there) - 1, mask=~is_there))
+        return {name: values.take(of_frame) for name, values in about.items()} | found | corners | {"rle": rle}
+    offsets = _offsets(counts)
+    boxes = pa.FixedSizeListArray.from_arrays(pa.array(xyxy.reshape(-1)), type=_inner(4))
+    lists = {name: _lists(offsets, values) for name, values in (found | {"xyxy": boxes}).items()}
+    masks = _lists(_offsets(np.where(has_masks, counts, 0)), rle, ~has_masks)
+    return about | {"n": pa.array(counts)} | lists | {"rle": masks}
+
+
+def _inner(size: int) -> Any:
+    pa = arrow()
+    return pa.list_(pa.field("element", pa.float32(), nullable=False), size)
+
+
+def _lists(offsets: NDArray[np.int32], values: Any, is_null: NDArray[np.bool_] | None = None) -> Any:
+    """A column of lists; where `is_null`, there is no list."""
+    pa = arrow()
+    kind = pa.list_(pa.field("element", values.type, nullable=False))
+    mask = None if is_null is None or not is_null.any() else pa.array(is_null)
+    return pa.ListArray.from_arrays(pa.array(offsets), values, type=kind, mask=mask)
+
+
+def _class_names(class_id: NDArray[np.int32], frames: Sequence[FoundFrame]) -> Any:
+    """The name of each detection's class; a class without a name is called by its id, as in `Detections`."""
+    pa = arrow()
+    named: dict[int, str] = {}
+    for names in {id(each.found.class_names): each.found.class_names for each in frames}.values():
+        named |= names
+    ids, positions = np.unique(class_id, return_inverse=True)
+    names = pa.array([escape(named.get(each, str(each))) for each in ids.tolist()], pa.string())
+    return names.take(pa.array(positions.astype(np.int32)))
+
+
+def _joined(arrays: Sequence[NDArray[Any]], empty: tuple[int, ...], dtype: type) -> NDArray[Any]:
+    return np.concatenate([np.empty(empty, dtype), *arrays])
+
+
+def _strings(counts: Sequence[bytes]) -> Any:
+    """Binary values from their bytes: joined once, with offsets."""
+    pa = arrow()
+    offsets = _offsets(np.fromiter(map(len, counts), dtype=np.int64, count=len(counts)))
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(counts))]
+    return pa.Array.from_buffers(pa.binary(), len(counts), buffers)
+
+
+def _offsets(lengths: NDArray[Any]) -> NDArray[np.int32]:
+    """Where each of the values begins that follow one another, and where the last one ends."""
+    offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    if offsets[-1] > _MOST_BYTES:
+        raise InputError(f"rle must have at most {_MOST_BYTES} bytes in a frame, got {offsets[-1]}.")
+    return offsets.astype(np.int32)
+
+
+def read_frames(batch: pyarrow.RecordBatch, class_names: Mapping[int, str]) -> Iterator[FoundFrame]:
+    """The frames of rows with rows="frame", equal to those that `TableBuilder.add` was given.
+
+    Args:
+        batch: Rows of a part.
+        class_names: Names of the model's classes.
+    """
+    columns = {name: batch.column(name) for name in batch.schema.names}
+    ends = columns["class_id"].offsets.to_numpy()
+    class_id = columns["class_id"].values.to_numpy()
+    confidence = columns["confidence"].values.to_numpy()
+    xyxy = columns["xyxy"].values.flatten().to_numpy().reshape(-1, 4)
+    about = zip(*(columns[name].to_pylist() for name in ("source", "index", "time_s", "height", "width")), strict=True)
+    names, strings = columns["class_name"], columns["rle"]
+    for row, (source, index, time_s, height, width) in enumerate(about):
+        rows = slice(ends[row], ends[row + 1])
+        counts = strings[row].as_py()
+        named = dict(zip(class_id[rows].tolist(), map(unescape, names[row].as_py()), strict=True))
+        found = Detections(
+            image_size=(height, width),
+            xyxy=xyxy[rows],
+            confidence=confidence[rows],
+            class_id=class_id[rows],
+            rle=None if counts is None else [{"size": [height, width], "counts": each} for each in counts],
+            class_names={**named, **class_names},
+        )
+        yield FoundFrame(unescape(source), index, time_s, found)
