@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
 
 _FOLDER = "parts"
-_MANIFEST = "segments.jsonl"
+MANIFEST = "segments.jsonl"
 _SUFFIX = ".parquet"
 _PARTIAL = ".partial"
 _DIGEST = re.compile(r"[0-9a-f]{32}")
@@ -149,10 +149,10 @@ class Parts:
         Raises:
             SourceError: There is no such file, or a line is not of a job.
         """
-        path = f"{self._out.rstrip('/')}/{_MANIFEST}"
+        path = f"{self._out.rstrip('/')}/{MANIFEST}"
         with (
             border(SourceError, f"out must be a job's output, {path!r} can't be read"),
-            self._store.open(_MANIFEST) as file,
+            self._store.open(MANIFEST) as file,
         ):
             for line in io.TextIOWrapper(file, encoding="utf-8"):
                 value = json.loads(line)
