@@ -3,7 +3,7 @@
 import asyncio
 from types import SimpleNamespace
 
-from maskjet.serve.devices import Place
+from maskjet.devices import Place
 from maskjet.serve.handover import Channel, Taker
 from tests.serve.client import run
 

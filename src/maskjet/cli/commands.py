@@ -83,6 +83,16 @@ class Group(_Plain, TyperGroup):
         self.format_commands(ctx, formatter)
 
 
+class DefaultGroup(Group):
+    """A group whose hidden command runs if none is named; its help has both."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: D102
+        if not args or args[0] not in self.commands:
+            (default,) = (name for name, command in self.commands.items() if command.hidden)
+            args = [default, *args]
+        return super().parse_args(ctx, args)
+
+
 def split_epilog(command: Any) -> tuple[str, str]:
     """The examples in the help of a command or group, with their remarks; and the text below them."""
     examples, _, rest = inspect.cleandoc(command.epilog or "").partition("\n\n")

@@ -140,6 +140,18 @@ def progress(task_name: str, total: int | None) -> Iterator[Callable[[], None]]:
 
 
 @contextmanager
+def progress_to(task_name: str) -> Iterator[Callable[[int, int | None, str], None]]:
+    """A progress bar with time left on stderr, if that is a terminal.
+
+    Yields:
+        A function to call with the steps done so far, their number, None while that is not known, and the bar's text.
+    """
+    with _bars() as bars:
+        task = bars.add_task(task_name, total=None)
+        yield lambda done, total, text: bars.update(task, completed=done, total=total, description=text)
+
+
+@contextmanager
 def progress_of(sources: Sequence[Source], note: str = "") -> Iterator[Callable[[int], None]]:
     """A line per source on stderr, if that is a terminal: a progress bar or, if any is live, how each does.
 

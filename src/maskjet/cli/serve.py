@@ -107,8 +107,8 @@ def serve(
         return
     if ctx.params["device"] is not None:
         raise InputError(f"devices must be given without device={ctx.params['device']!r}, got {devices!r} with it.")
+    from maskjet.devices import choose
     from maskjet.serve import processes
-    from maskjet.serve.devices import choose
 
     places = choose(devices, config)
     names, where = ", ".join(chosen), ", ".join(place.device for place in places)

@@ -79,8 +79,10 @@ class Settings:
     """A model of `maskjet.load`."""
     weights: str | None = None
     """Path of its weights file."""
-    threshold: float | Mapping[str, float] | None = None
-    """As in `maskjet.load`."""
+    threshold: float | None = None
+    """Confidence that detections must exceed; None is the model's own."""
+    class_thresholds: Mapping[str, float] = field(default_factory=dict)
+    """That of single classes, by name."""
     classes: tuple[str, ...] | None = None
     """Names of the classes to report; None for all."""
     every: int = 1
@@ -90,17 +92,33 @@ class Settings:
     config: EngineConfig = field(default_factory=EngineConfig)
     """How the model runs; its device is the driver's to choose."""
 
+    def as_dict(self) -> dict[str, Any]:
+        """In JSON types."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> Settings:
+        """The settings that `as_dict` described."""
+        classes = value["classes"]
+        return cls(
+            **{
+                **value,
+                "classes": None if classes is None else tuple(classes),
+                "config": EngineConfig(**value["config"]),
+            }
+        )
+
     def identity(self, weights_digest: str | None) -> dict[str, Any]:
         """What the results depend on, in JSON types.
 
         Args:
             weights_digest: Digest of the weights file; None if the model comes with its own.
         """
-        threshold = dict(self.threshold) if isinstance(self.threshold, Mapping) else self.threshold
         return {
             "model": self.model,
             "weights": weights_digest,
-            "threshold": threshold,
+            "threshold": self.threshold,
+            "class_thresholds": dict(self.class_thresholds),
             "classes": None if self.classes is None else list(self.classes),
             "every": self.every,
             "rows": self.rows,

@@ -25,9 +25,9 @@ from typing import Any
 import maskjet
 from maskjet import errors
 from maskjet.config import EngineConfig
+from maskjet.devices import Place
 from maskjet.errors import MaskjetError, UnsupportedError, explain
 from maskjet.serve import problems, server
-from maskjet.serve.devices import Place
 from maskjet.serve.handover import Channel, Job, Taker
 from maskjet.serve.settings import Settings
 from maskjet.serve.standin import StandIn

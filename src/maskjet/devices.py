@@ -1,4 +1,4 @@
-"""The devices of a service of several processes, and what each process sees of them."""
+"""The devices of several processes, and what each process sees of them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Place:
 
 
 def choose(devices: str, config: EngineConfig) -> list[Place]:
-    """The places of a service's processes; makes no CUDA context.
+    """The places of processes that share the work; makes no CUDA context.
 
     Args:
         devices: "all" for each GPU, or names as `EngineConfig.device` has them, with commas; repeated for several

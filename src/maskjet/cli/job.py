@@ -1,0 +1,220 @@
+"""The commands maskjet job ..., for more files than one process should work through."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from maskjet.cli import signals
+from maskjet.cli.choosing import ClassesOption, ThresholdOption, parse_thresholds, split_list
+from maskjet.cli.commands import Command, DefaultGroup
+from maskjet.cli.options import (
+    ENGINE_PANEL,
+    JsonOption,
+    ModelOption,
+    WeightsOption,
+    print_error,
+    print_result,
+    progress_to,
+    with_config,
+)
+from maskjet.config import EngineConfig
+from maskjet.errors import InputError, OutputError
+
+if TYPE_CHECKING:
+    from maskjet.jobs.driver import Progress
+
+_EXIT_FAILED, _EXIT_NO_ROOM = 1, 2
+_PLAN_PANEL = "Options of the plan"
+_LANES = 4  # segments that a GPU works on at a time: while one is opened or written, others keep it busy
+_RUN_EPILOG = """
+# Every image and video below a folder; the same command goes on where it was broken off.
+maskjet job videos --recursive --out results
+# What is damaged is found, and done anew.
+maskjet job videos --recursive --out results --verify
+# All results as JSON lines, or as a COCO data set.
+maskjet job merge results --jsonl found.jsonl
+maskjet job merge results --coco found.json
+
+Exit codes: 0 all parts are there; 1 some files or frames failed, which failures.jsonl lists; 2 wrong usage, or the
+results can't be written; 3 a source or checkpoint can't be read; 5 the device failed; 128 + n ended by signal n, with
+what was done so far.
+"""
+_MERGE_EPILOG = """
+maskjet job merge results --jsonl found.jsonl
+maskjet job merge results --coco found.json --incomplete
+"""
+_OutArgument = Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of a job's results.")]
+
+job_app = typer.Typer(cls=DefaultGroup)
+
+
+@job_app.command("run", cls=Command, epilog=_RUN_EPILOG, hidden=True)
+@with_config("precision", "engine", "compile", "implementation", "resample", "decoder", "max_detections")
+def job(
+    source: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SOURCE",
+            help="Image, video, folder, glob, .txt file with one of these per line, or the URL of one in a store, as "
+            "s3://bucket/videos.",
+            show_default=False,
+        ),
+    ],
+    *,
+    out: Annotated[str, typer.Option("--out", "-o", metavar="FOLDER", help="Where the results go, in Parquet parts.")],
+    model: ModelOption = "demo",
+    weights: WeightsOption = None,
+    threshold: ThresholdOption = None,
+    classes: ClassesOption = None,
+    rows: Annotated[
+        str, typer.Option(metavar="frame|detection", help="What a row of the results is.", show_default=True)
+    ] = "frame",
+    recursive: Annotated[
+        bool, typer.Option("--recursive", help="Search the sub-folders of folders.", rich_help_panel=_PLAN_PANEL)
+    ] = False,
+    every: Annotated[
+        int,
+        typer.Option(metavar="N", help="Take one frame of a video in N.", rich_help_panel=_PLAN_PANEL),
+    ] = 1,
+    segment_seconds: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", help="Length of a video's segments, about.", rich_help_panel=_PLAN_PANEL),
+    ] = 10.0,
+    segment_images: Annotated[
+        int, typer.Option(metavar="N", help="Most images of a segment.", rich_help_panel=_PLAN_PANEL)
+    ] = 64,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify",
+            help="Read the parts that are there, say which are damaged, and do those anew.",
+            rich_help_panel=_PLAN_PANEL,
+        ),
+    ] = False,
+    devices: Annotated[
+        str | None,
+        typer.Option(
+            metavar="all|NAME,NAME,…",
+            help="Devices to work on, a process for each, as cuda:0,cuda:2; all is every GPU.  [default: every GPU, "
+            "or the CPU]",
+            rich_help_panel=ENGINE_PANEL,
+        ),
+    ] = None,
+    streams: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help=f"Segments that a device works on at a time.  [default: {_LANES} on a GPU, 1 on a CPU]",
+            rich_help_panel=ENGINE_PANEL,
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+    config: EngineConfig,
+) -> None:
+    """Find things in many files, on all devices of this machine; write Parquet.
+
+    The work is cut into segments, and each becomes a part of the results. A part that is there is not made again.
+    """
+    from maskjet.devices import choose
+    from maskjet.jobs import driver
+    from maskjet.jobs.local import LocalWorkers
+    from maskjet.jobs.segments import Settings
+
+    everywhere, by_class = parse_thresholds(threshold)
+    settings = Settings(
+        model=model,
+        weights=None if weights is None else str(weights.absolute()),
+        threshold=everywhere,
+        class_thresholds=by_class,
+        classes=tuple(split_list(classes)) or None,
+        every=every,
+        rows=rows,
+        config=config,
+    )
+    planned = driver.Job(
+        source,
+        out,
+        settings,
+        recursive=recursive,
+        seconds=segment_seconds,
+        images=segment_images,
+        verify=verify,
+    )
+    driver.check(planned)
+    places = choose(devices or _every_device(config), config)
+    lanes = streams or (1 if all(place.device == "cpu" for place in places) else _LANES)
+    if lanes < 1:
+        raise InputError(f"streams must be at least 1, got {streams}.")
+    stop = signals.Stop()
+    try:
+        with signals.stopping(stop), _showing() as show:
+            found = driver.run(planned, lambda orders: LocalWorkers(orders, places, lanes), stop.event, show)
+    except OutputError as error:
+        print_error(error)
+        raise typer.Exit(_EXIT_NO_ROOM) from error
+    for part, reason in found.damaged:
+        print_result(f"maskjet: part {part} was damaged and is done anew: {reason}")
+    print_result(asdict(found) if as_json else _summary(found, out))
+    if stop.number is not None:
+        raise typer.Exit(signals.exit_code(stop.number))
+    if not found.is_whole:
+        raise typer.Exit(_EXIT_FAILED)
+
+
+def _every_device(config: EngineConfig) -> str:
+    """What --devices is if it is not given."""
+    if config.device != "auto":
+        return config.device
+    return "all" if config.resolve_device().type == "cuda" else "cpu"
+
+
+@contextmanager
+def _showing() -> Iterator[Any]:
+    """A progress bar of segments on stderr, if that is a terminal; yields a function that takes a `Progress`."""
+    with progress_to("segments") as move:
+
+        def show(progress: Progress) -> None:
+            done = progress.done + progress.skipped + progress.failed
+            counts = {"skipped": progress.skipped, "failed": progress.failed}
+            notes = "".join(f", {count:,} {what}" for what, count in counts.items() if count)
+            move(done, progress.planned if progress.is_planned else None, f"segments{notes}")
+
+        yield show
+
+
+def _summary(found: Progress, out: str) -> str:
+    rate = f", {found.frames / found.seconds:.1f} frames/s" if found.frames and found.seconds else ""
+    lines = [
+        f"{found.done + found.skipped:,} of {found.planned:,} segments are in {out!r}: {found.done:,} written, "
+        f"{found.skipped:,} there before; {found.frames:,} frames, {found.detections:,} detections{rate}"
+    ]
+    if found.failures:
+        lines.append(f"{found.failures:,} files or frames failed: see {Path(out, 'failures.jsonl')}")
+    if not found.is_planned or found.done + found.skipped + found.failed < found.planned:
+        lines.append("not all is done: run the same command again")
+    return "\n".join(lines)
+
+
+@job_app.command("merge", cls=Command, epilog=_MERGE_EPILOG)
+def merge(
+    folder: _OutArgument,
+    *,
+    coco: Annotated[Path | None, typer.Option(metavar="PATH", help="A COCO data set to write, .json.")] = None,
+    jsonl: Annotated[Path | None, typer.Option(metavar="PATH", help="JSON lines to write, a frame in each.")] = None,
+    incomplete: Annotated[
+        bool, typer.Option("--incomplete", help="Merge the parts that are there, though others are missing.")
+    ] = False,
+) -> None:
+    """Write a job's results as one COCO data set, or as JSON lines."""
+    from maskjet.jobs.merging import merge as write
+
+    if (coco is None) == (jsonl is None):
+        raise InputError("coco or jsonl must be given, and one of them: for example --jsonl found.jsonl.")
+    merged = write(folder, coco=coco, jsonl=jsonl, incomplete=incomplete)
+    print_result(str(merged))

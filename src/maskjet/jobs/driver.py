@@ -1,0 +1,221 @@
+"""Driving a job: what is not done yet is given to workers, and what became of it is written down."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any, Protocol
+
+from maskjet import __version__
+from maskjet.errors import CheckpointError, InputError, explain
+from maskjet.jobs.ledger import Failures, Plan, locked
+from maskjet.jobs.parts import Parts
+from maskjet.jobs.planning import plan
+from maskjet.jobs.segments import Segment, Settings
+from maskjet.jobs.work import Outcome
+
+_TOGETHER = 256  # parts that are looked for at once
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be done."""
+
+    sources: Sequence[str]
+    """Files, folders, globs, lists and URLs; see `plan`."""
+    out: str
+    """The folder of the results."""
+    settings: Settings = field(default_factory=Settings)
+    """What is done with each segment."""
+    recursive: bool = False
+    """Whether sub-folders are searched."""
+    seconds: float = 10.0
+    """Length of a video's segment."""
+    images: int = 64
+    """Most images of a segment."""
+    verify: bool = False
+    """Whether parts that exist are read, and done anew if they are damaged."""
+
+
+@dataclass
+class Progress:
+    """How far a job is."""
+
+    planned: int = 0
+    """Segments found so far."""
+    is_planned: bool = False
+    """Whether all are found."""
+    done: int = 0
+    """Segments whose part was written."""
+    skipped: int = 0
+    """Segments whose part was there."""
+    failed: int = 0
+    """Segments without a part."""
+    frames: int = 0
+    """Frames in the parts written."""
+    detections: int = 0
+    """Detections in them."""
+    failures: int = 0
+    """Files and frames listed in failures.jsonl."""
+    damaged: list[tuple[str, str]] = field(default_factory=list)
+    """Parts found damaged, each with the reason."""
+    seconds: float = 0.0
+    """Time since it began."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether each segment has its part, and nothing failed."""
+        return self.is_planned and not self.failures and self.done + self.skipped == self.planned
+
+
+class Workers(Protocol):
+    """Work on segments somewhere."""
+
+    def run(self, tasks: Iterator[tuple[str, Segment] | None], stop: threading.Event) -> Iterator[Outcome]:
+        """Work on segments; outcomes come as they are ready, in any order.
+
+        Args:
+            tasks: Name of the part and segment; None while the next one is not known yet.
+            stop: Once it is set, no more segments are begun, and those begun are finished.
+        """
+
+
+def run(
+    job: Job,
+    make_workers: Callable[[dict[str, Any]], Workers],
+    stop: threading.Event,
+    on_progress: Callable[[Progress], object] = lambda _: None,
+) -> Progress:
+    """Do a job, or what is left of it.
+
+    Args:
+        job: What is to be done.
+        make_workers: Makes the workers; given what each needs to know, in JSON types: settings, out, facts.
+        stop: Ends the job early; what is being worked on is finished.
+        on_progress: Called after each step.
+
+    Raises:
+        OutputError: The folder can't be written to, or another job has it.
+        MaskjetError: A source does not exist, or workers can't begin.
+    """
+    began, progress = time.monotonic(), Progress()
+    folder = Path(job.out)
+    with locked(folder):
+        parts = Parts(job.out)
+        parts.clean()
+        failures = Failures(folder)
+        identity = job.settings.identity(_digest_of(job.settings.weights))
+        segments = plan(job.sources, recursive=job.recursive, seconds=job.seconds, images=job.images)
+        segments = chain([next(segments)], segments)  # what is wrong with the sources is told before anything begins
+        with closing(Plan(folder, segments, identity)) as planned:
+            facts = {"version": __version__, "settings": identity}
+            orders = {"settings": job.settings.as_dict(), "out": job.out, "facts": facts}
+
+            def tell() -> None:
+                progress.planned, progress.is_planned = planned.planned, planned.is_complete
+                progress.failures, progress.seconds = failures.count, time.monotonic() - began
+                on_progress(progress)
+
+            left = _left(planned, parts, failures, progress, tell, verify=job.verify)
+            try:
+                for outcome in _outcomes(left, make_workers, orders, stop):
+                    failures.take(outcome)
+                    progress.done += outcome.is_written
+                    progress.failed += not outcome.is_written
+                    progress.frames += outcome.frames
+                    progress.detections += outcome.detections
+                    tell()
+            finally:
+                failures.finish(plan_is_complete=planned.is_complete and not stop.is_set())
+                tell()
+    return progress
+
+
+def _outcomes(
+    left: Iterator[tuple[str, Segment] | None],
+    make_workers: Callable[[dict[str, Any]], Workers],
+    orders: dict[str, Any],
+    stop: threading.Event,
+) -> Iterator[Outcome]:
+    """Begin workers only if there is work: a job that is done is seen to be so at once."""
+    for first in left:
+        if stop.is_set():
+            return
+        if first is not None:
+            yield from make_workers(orders).run(chain([first], left), stop)
+            return
+
+
+def _left(
+    planned: Plan,
+    parts: Parts,
+    failures: Failures,
+    progress: Progress,
+    tell: Callable[[], None],
+    *,
+    verify: bool,
+) -> Iterator[tuple[str, Segment] | None]:
+    """Segments without a part, in the plan's order; None while the next one is not known yet."""
+    several: list[tuple[str, Segment]] = []
+    for task in planned.read():
+        if task is not None:
+            several.append(task)
+        if task is None or len(several) == _TOGETHER:
+            yield from _without_part(several, parts, failures, progress, verify=verify)
+            several = []
+            tell()
+        if task is None:
+            yield None
+    yield from _without_part(several, parts, failures, progress, verify=verify)
+
+
+def _without_part(
+    several: Sequence[tuple[str, Segment]], parts: Parts, failures: Failures, progress: Progress, *, verify: bool
+) -> Iterator[tuple[str, Segment]]:
+    there = parts.existing([part for part, _ in several])
+    if verify:
+        damaged = dict(parts.verify(sorted(there)))
+        progress.damaged += damaged.items()
+        there -= damaged.keys()
+    for part, segment in several:
+        if part in there:
+            progress.skipped += 1
+            failures.keep(part)
+        else:
+            yield part, segment
+
+
+def _digest_of(weights: str | None) -> str | None:
+    """A digest of a weights file; None if there is none."""
+    if weights is None:
+        return None
+    found = hashlib.blake2b(digest_size=16)
+    try:
+        with Path(weights).open("rb") as file:
+            while block := file.read(_BLOCK):
+                found.update(block)
+    except OSError as error:
+        raise CheckpointError(f"weights must be a file, {weights!r} can't be read: {explain(error)}.") from error
+    return found.hexdigest()
+
+
+def check(job: Job) -> None:
+    """Check a job's numbers.
+
+    Raises:
+        InputError: One is out of range.
+    """
+    if not 0 < job.seconds < float("inf"):
+        raise InputError(f"segment_seconds must be more than 0, got {job.seconds}.")
+    for name, value in (("segment_images", job.images), ("every", job.settings.every)):
+        if value < 1:
+            raise InputError(f"{name} must be at least 1, got {value}.")
+    if job.settings.rows not in ("frame", "detection"):
+        raise InputError(f"rows must be 'frame' or 'detection', got {job.settings.rows!r}.")

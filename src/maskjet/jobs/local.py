@@ -1,0 +1,183 @@
+"""Workers on this machine: a process for each device, which works on several segments at a time.
+
+A process that dies, by a signal or by a failing GPU, is started again, and its segments are given to the next one that
+is free. Driver and worker speak lines of JSON over a socket of their own: whatever else is printed does no harm, and a
+worker whose driver is gone ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from maskjet import errors
+from maskjet.devices import Place
+from maskjet.errors import DeviceError, MaskjetError
+from maskjet.jobs.segments import Segment
+from maskjet.jobs.work import TRIES, Outcome
+
+_GLANCE_S = 0.1  # how often the plan is looked at while nothing comes
+_MOST_DEATHS = 3  # in a row, without one segment done, after which a device is given up
+_PATIENCE_S = 5.0  # for a process to end
+
+Task = tuple[str, Segment]
+
+
+@dataclass
+class _Process:
+    """A worker's process."""
+
+    place: Place
+    process: subprocess.Popen[bytes]
+    connection: Connection
+    tasks: dict[str, Segment] = field(default_factory=dict)
+    """What it works on."""
+    is_ready: bool = False
+
+
+class LocalWorkers:
+    """Processes on this machine's devices.
+
+    Args:
+        orders: What `worker.main` needs besides its device, in JSON types.
+        places: The devices.
+        lanes: Segments that a process works on at a time.
+    """
+
+    def __init__(self, orders: Mapping[str, Any], places: Sequence[Place], lanes: int) -> None:
+        self._orders, self._places, self._lanes = orders, places, lanes
+        self._processes: list[_Process] = []
+        self._again: deque[Task] = deque()  # of processes that died
+        self._begun: dict[str, int] = {}  # how often a segment's process has died
+        self._deaths: dict[int, int] = {}  # of a place, in a row
+
+    def run(self, tasks: Iterator[Task | None], stop: threading.Event) -> Iterator[Outcome]:
+        """Work on segments; outcomes come as they are ready, in any order.
+
+        Args:
+            tasks: Name of the part and segment; None while the next one is not known yet.
+            stop: Once it is set, no more segments are begun, and those begun are finished.
+
+        Raises:
+            MaskjetError: A worker can't begin, or a part can't be written; see `Worker`.
+        """
+        try:
+            self._processes = [self._start(place) for place in self._places]
+            has_more = True
+            while True:
+                has_more = has_more and not stop.is_set() and self._feed(tasks)
+                if stop.is_set():
+                    self._again.clear()
+                if not has_more and not self._again and not any(each.tasks for each in self._processes):
+                    return
+                yield from self._receive(_GLANCE_S)
+        finally:
+            self.close()
+
+    def _feed(self, tasks: Iterator[Task | None]) -> bool:
+        """Give segments to processes that have room; returns whether there may be more."""
+        for each in sorted(self._processes, key=lambda each: len(each.tasks)):
+            # One more than it works on, so that it need not wait for this process.
+            while len(each.tasks) <= self._lanes:
+                if self._again:
+                    task: Task | None = self._again.popleft()
+                else:
+                    try:
+                        task = next(tasks)
+                    except StopIteration:
+                        return False
+                if task is None:
+                    return True
+                part, segment = task
+                each.tasks[part] = segment
+                with suppress(OSError):  # a process that has died is noticed below
+                    each.connection.send_bytes(json.dumps({"part": part, "segment": segment.as_dict()}).encode())
+        return True
+
+    def _receive(self, patience_s: float) -> Iterator[Outcome]:
+        by_connection = {each.connection: each for each in self._processes}
+        for connection in wait(list(by_connection), patience_s):
+            each = by_connection[connection]  # type: ignore[index]
+            try:
+                message = json.loads(each.connection.recv_bytes())
+            except (EOFError, OSError):
+                yield from self._bury(each)
+                continue
+            if "error" in message:
+                raise _error_of(message)
+            each.is_ready = True
+            if "part" in message:
+                self._deaths.pop(each.place.number, None)
+                each.tasks.pop(message["part"], None)
+                yield Outcome.from_dict(message)
+
+    def _bury(self, dead: _Process) -> Iterator[Outcome]:
+        """Start a process again, and hand on what it worked on; what it died of too often has failed."""
+        code = _end(dead)
+        deaths = self._deaths[dead.place.number] = self._deaths.get(dead.place.number, 0) + 1
+        why = f"its process on {dead.place.device} died ({_shown(code)})"
+        if not dead.is_ready or deaths >= _MOST_DEATHS:
+            raise DeviceError(
+                f"{dead.place} died {deaths} times without a result, at last with {_shown(code)}.", index=0
+            )
+        self._processes[self._processes.index(dead)] = self._start(dead.place)
+        for part, segment in dead.tasks.items():
+            begun = self._begun[part] = self._begun.get(part, 0) + 1
+            if begun < TRIES:
+                self._again.append((part, segment))
+            else:
+                yield Outcome(part, failures=((segment.name, why),), is_written=False)
+
+    def _start(self, place: Place) -> _Process:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "maskjet.jobs.worker", str(theirs.fileno())],
+                env={**os.environ, **place.variables},
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=2,  # stdout is for results
+                start_new_session=True,  # Ctrl-C is the driver's to handle
+            )
+        connection = Connection(ours.detach())
+        orders = {**self._orders, "device": place.own_device, "lanes": self._lanes}
+        connection.send_bytes(json.dumps(orders).encode())
+        return _Process(place, process, connection)
+
+    def close(self) -> None:
+        """End all processes; parts that are being written are dropped."""
+        for each in self._processes:
+            each.process.kill()
+        for each in self._processes:
+            _end(each)
+        self._processes = []
+
+
+def _end(each: _Process) -> int:
+    """Wait for a process whose connection is closed, and return its exit code."""
+    each.connection.close()
+    try:
+        return each.process.wait(_PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        each.process.kill()
+        return each.process.wait()
+
+
+def _shown(code: int) -> str:
+    return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+
+def _error_of(message: Mapping[str, Any]) -> MaskjetError:
+    """The error that a worker told of."""
+    kind: Any = getattr(errors, str(message["error"]), MaskjetError)
+    return kind(message["text"]) if kind not in (DeviceError, errors.FrameError) else kind(message["text"], index=0)
