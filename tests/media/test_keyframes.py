@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import random
+from dataclasses import replace
 from fractions import Fraction
 
 import av

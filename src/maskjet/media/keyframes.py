@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import chain, pairwise
+from itertools import islice, pairwise, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ from maskjet.media.decoding import ON_CPU, Decoding
 from maskjet.media.folders import is_image_path
 from maskjet.media.frames import open_source
 from maskjet.media.intra import is_intra
-from maskjet.media.parts import CannotEnterError, Entry, PartSource, VideoPart, first_wanted
+from maskjet.media.parts import MOST_PASSED, CannotEnterError, Entry, PartSource, VideoPart, first_wanted
 from maskjet.media.selection import Selection, select_frames
 from maskjet.media.skipping import CODECS, PacketSkipper
 from maskjet.media.source import Source
@@ -178,20 +178,16 @@ def _found(name: str, keys: Sequence[Entry]) -> list[Entry]:
 
 def _is_found(container: av.container.InputContainer, stream: av.VideoStream, key: Entry) -> bool:
     """Whether seeking finds the key frame."""
-    packet = _seek(container, stream, key.pts)
-    return packet is not None and packet.pts == key.pts and packet.is_keyframe and not packet.is_discard
+    return any(map(key.is_of, islice(_packets_from(container, stream, key.pts), MOST_PASSED)))
 
 
-def _seek(
+def _packets_from(
     container: av.container.InputContainer, stream: av.VideoStream, time: int, *, any_frame: bool = False
-) -> av.Packet[Any] | None:
-    """The first packet of the video after seeking; None if there is none."""
-    try:
+) -> Iterator[av.Packet[Any]]:
+    """The video's packets after seeking, up to the first one that can't be read."""
+    with suppress(av.error.FFmpegError):
         container.seek(time, stream=stream, any_frame=any_frame)
-        packet = next(container.demux(stream))
-    except av.error.FFmpegError:
-        return None
-    return packet if packet.size else None
+        yield from takewhile(lambda packet: packet.size, container.demux(stream))
 
 
 class _Listing:
@@ -287,17 +283,19 @@ class _Listing:
     def _packets(self, first: int, end: int) -> Iterator[tuple[int, av.Packet[Any] | None]]:
         """The packets from one number to another or the end, with their numbers; None for one that is not as listed."""
         time = self._listed[first].timestamp
-        packet = self._seek(time)
+        packets = self._packets_from(time)
+        packet = next(packets, None)
         if packet is not None and packet.dts is not None and packet.dts != time:
             self._offset += time - packet.dts
-            packet = self._seek(time)
-        packets = chain([packet], self._container.demux(self._stream))
-        for at, packet in zip(range(first, min(end, len(self._listed))), packets, strict=False):
+            packets = self._packets_from(time)
+            packet = next(packets, None)
+        for at in range(first, min(end, len(self._listed))):
             if packet is None or packet.pos != self._listed[at].pos or packet.size != self._listed[at].size:
                 yield at, None
                 return
             yield at, packet
+            packet = next(packets, None)
 
-    def _seek(self, time: int) -> av.Packet[Any] | None:
-        """The first packet after seeking to a decoding time; None if there is none."""
-        return _seek(self._container, self._stream, time + self._offset, any_frame=True)
+    def _packets_from(self, time: int) -> Iterator[av.Packet[Any]]:
+        """The packets from a decoding time on."""
+        return _packets_from(self._container, self._stream, time + self._offset, any_frame=True)

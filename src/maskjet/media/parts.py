@@ -20,6 +20,10 @@ from maskjet.media.timeline import Timeline
 from maskjet.media.videos import VideoSource
 
 
+MOST_PASSED = 1000
+"""Packets of the video between where seeking ends and the key frame sought."""
+
+
 @dataclass(frozen=True)
 class Entry:
     """A key frame from which on all frames shown later can be decoded."""
@@ -30,6 +34,10 @@ class Entry:
     """Its presentation time, in ticks of its stream."""
     packets: int
     """Packets of the video before its own, in the order of the file."""
+
+    def is_of(self, packet: av.Packet[Any]) -> bool:
+        """Whether a packet of the video is that of the key frame."""
+        return packet.pts == self.pts and packet.is_keyframe and not packet.is_discard and packet.size > 0
 
 
 @dataclass(frozen=True)
@@ -82,7 +90,6 @@ class PartSource(VideoSource):
     def __init__(self, name: str, part: VideoPart, *, every: int = 1, decoding: Decoding = ON_CPU) -> None:
         self._part, self._entry, self._every = part, part.entry, every
         self._stop = math.inf if part.count is None else part.first + part.count
-        self._is_entered = False
         self._last_pts: int | None = None
         super().__init__(name, Selection(start=part.first), decoding)
 
@@ -101,7 +108,7 @@ class PartSource(VideoSource):
             raise CannotEnterError(self.name, entry, "seeking to it fails") from error
         self.frames_seen, self._packets_seen = entry.index, entry.packets
         self._cut, self._skipped_to = entry.pts, entry.pts - 1
-        self._is_entered, self._last_pts = False, None
+        self._last_pts = None
 
     def _take_no_frame(self) -> None:
         """Accept a part without frames to give."""
@@ -131,13 +138,23 @@ class PartSource(VideoSource):
                 self.frames_seen = min(self.frames_seen, self._part.first + self._part.count)
         return frame
 
-    def _see(self, packet: av.Packet[Any]) -> bool:
-        is_ours = super()._see(packet)
-        if self._entry is not None and is_ours and not self._is_entered:
-            if packet.pts != self._entry.pts or not packet.is_keyframe or packet.is_discard:
-                self._doubt("seeking finds another packet")
-            self._is_entered = True
-        return is_ours
+    def _packets(self, container: av.container.InputContainer, stream: av.VideoStream) -> Iterator[av.Packet[Any]]:
+        packets = super()._packets(container, stream)
+        return packets if self._entry is None else self._packets_from(self._entry, packets)
+
+    def _packets_from(self, entry: Entry, packets: Iterator[av.Packet[Any]]) -> Iterator[av.Packet[Any]]:
+        """The packets from the entry's on; in some files, FFmpeg's seeking ends at an earlier key frame."""
+        passed = 0
+        for packet in packets:
+            if packet.stream_index == self._stream.index:
+                if entry.is_of(packet):
+                    yield packet
+                    yield from packets
+                    return
+                passed += 1
+                if passed == MOST_PASSED:
+                    break
+        self._doubt("its packet is not found")
 
     def _is_wanted(self, index: int, time_s: float | None) -> bool:
         return super()._is_wanted(index, time_s) and index < self._stop and index % self._every == 0
