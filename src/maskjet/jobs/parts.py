@@ -139,7 +139,9 @@ class Parts:
         """
         for each in digests:
             try:
-                _check(each, self.read(each))
+                table = self.read(each)
+                with border(SourceError, "part must be sound, it is not"):
+                    _check(each, table)
             except MaskjetError as error:
                 yield each, first_line(error)
 
@@ -200,7 +202,7 @@ class _LocalStore:
             part.remove()
             raise
         with naming(str(path)):
-            for folder in (path.parent, path.parent.parent):  # the second: the first may be new
+            for folder in (path.parent, path.parent.parent, self._out):  # the first two may be new
                 _sync_folder(folder)
 
     def names(self, folder: str) -> Iterable[str]:
