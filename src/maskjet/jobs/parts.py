@@ -155,8 +155,9 @@ class Parts:
         with (
             border(SourceError, f"out must be a job's output, {path!r} can't be read"),
             self._store.open(MANIFEST) as file,
+            io.TextIOWrapper(file, encoding="utf-8") as lines,
         ):
-            for line in io.TextIOWrapper(file, encoding="utf-8"):
+            for line in lines:
                 value = json.loads(line)
                 self._place_of(value["part"])
                 yield value["part"], Segment.from_dict(value["segment"])
