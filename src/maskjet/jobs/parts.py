@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import groupby
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -155,8 +155,9 @@ class Parts:
         with (
             border(SourceError, f"out must be a job's output, {path!r} can't be read"),
             self._store.open(MANIFEST) as file,
+            io.BufferedReader(file) as lines,  # files of pyarrow have no lines
         ):
-            for line in io.TextIOWrapper(file, encoding="utf-8"):
+            for line in lines:
                 value = json.loads(line)
                 self._place_of(value["part"])
                 yield value["part"], Segment.from_dict(value["segment"])
@@ -179,8 +180,8 @@ class _Store(Protocol):
     def names(self, folder: str) -> Iterable[str]:
         """Names of the files in a folder; none if there is no folder."""
 
-    def open(self, place: str) -> IO[bytes]:
-        """Open a file to read it."""
+    def open(self, place: str) -> Any:
+        """Open a file to read it: a binary file of Python's or pyarrow's."""
 
     def clean(self) -> int:
         """Remove files that are not whole, and count them."""
@@ -213,7 +214,7 @@ class _LocalStore:
             except FileNotFoundError:
                 return []
 
-    def open(self, place: str) -> IO[bytes]:
+    def open(self, place: str) -> Any:
         return (self._out / place).open("rb")
 
     def clean(self) -> int:
@@ -261,9 +262,8 @@ class _RemoteStore:
             selector = fs.FileSelector(f"{self._root}/{folder}", allow_not_found=True)
             return [info.base_name for info in self._system.get_file_info(selector) if info.is_file]
 
-    def open(self, place: str) -> IO[bytes]:
-        file: IO[bytes] = self._system.open_input_file(f"{self._root}/{place}")
-        return file
+    def open(self, place: str) -> Any:
+        return self._system.open_input_file(f"{self._root}/{place}")
 
     def clean(self) -> int:
         return 0  # an object that was not written to its end has never been there
