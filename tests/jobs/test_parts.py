@@ -293,8 +293,9 @@ def test_bad_columns_are_told(tmp_path, part):
 @pytest.mark.parametrize(
     ("column", "values", "told"),
     [
-        ("n", [0, 1, 2, 3, 1], "class_id must have as many values as n, 1, got 0."),
-        ("n", [0, 1, 2, -3, 0], "class_id must have as many values as n, -3, got 3."),
+        ("n", [0, 1, 2, 3, 1], "part must have the rows that its metadata states, {'frames': 5, 'detections': 6}, got"),
+        ("n", [0, 1, 1, 4, 0], "class_id must have as many values as n, 1, got 2."),
+        ("n", [0, 1, 2, 4, -1], "class_id must have as many values as n, 4, got 3."),
         ("confidence", [[], [], [0.5, 0.5], [1, 1, 1], []], "confidence must have as many values as n, 1, got 0."),
         ("rle", [[], [b"a"], [b"a"], [], []], "rle must have as many values as n, 2, got 1."),
         ("rle", [[], [b"1"], None, None, []], "counts must sum to 48 × 64 = 3072, got 1."),
@@ -365,6 +366,11 @@ def test_the_manifest(out, tmp_path):
         SourceError, match=r"out must be a job's output, '.*segments.jsonl' can't be read: .*No such file"
     ):
         list(Parts(out).manifest())
+
+
+def test_parts_of_a_store_have_urls_with_its_parameters(monkeypatch):
+    monkeypatch.setattr(jobs_parts, "storage", _StoreAsLocal)
+    assert Parts("store://bucket/out/?region=here").path_of(A) == f"store://bucket/out/parts/ab/{A}.parquet?region=here"
 
 
 def test_row_groups_bound_what_is_read_at_once(tmp_path):
