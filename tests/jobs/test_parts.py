@@ -51,7 +51,7 @@ class _StoreAsLocal:
         return url.startswith("store://")
 
     @staticmethod
-    def resolve(url):
+    def resolve(url, *_):
         return fs.LocalFileSystem(), url.removeprefix("store://")
 
 
@@ -169,7 +169,7 @@ def test_a_store_that_breaks_leaves_nothing(tmp_path, monkeypatch):
             Path(path).unlink()
 
     monkeypatch.setattr(jobs_parts, "storage", _StoreAsLocal)
-    monkeypatch.setattr(_StoreAsLocal, "resolve", lambda url: (Breaking(), url.removeprefix("store://")))
+    monkeypatch.setattr(_StoreAsLocal, "resolve", lambda url, *_: (Breaking(), url.removeprefix("store://")))
     (tmp_path / "parts/ab").mkdir(parents=True)
     with pytest.raises(OutputError, match=f"out must be writable, 'store://.*{A}.parquet' is not: the cable was"):
         Parts(f"store://{tmp_path}").write(A, table_of(*made_up()))
@@ -378,3 +378,42 @@ def test_row_groups_bound_what_is_read_at_once(tmp_path):
     (name,) = write_made_up(tmp_path, [(segment, frames)])
     with Parts(str(tmp_path)).open(name) as file:
         assert [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)] == [256, 256, 88]
+
+
+@pytest.fixture(scope="module")
+def bucket():
+    """The URL of a bucket of an S3 server on this machine."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
+    server.start()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ACCESS_KEY_ID", "test")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+        host, port = server.get_host_and_port()
+        parameters = f"endpoint_override={host}:{port}&scheme=http&region=us-east-1&allow_bucket_creation=true"
+        system, _ = fs.FileSystem.from_uri(f"s3://results?{parameters}")
+        system.create_dir("results")
+        yield f"s3://results/a job?{parameters}"
+    server.stop()
+
+
+def test_parts_in_s3(bucket):
+    parts, table = Parts(bucket), table_of(*made_up())
+    name = digest_of(made_up()[0])
+    assert parts.existing([name]) == set()
+    parts.write(name, table)
+    parts.write(name, table)
+    assert parts.existing([name, A]) == {name}
+    assert parts.read(name).equals(table, check_metadata=True)
+    ((missing, reason),) = parts.verify([name, A])
+    assert missing == A
+    assert "part must be a whole Parquet file, 's3://results/a job/parts/ab/" in reason
+    assert parts.clean() == 0
+
+
+def test_a_bucket_that_is_not_there(bucket):
+    with pytest.raises(OutputError, match="out must be writable, 's3://nowhere/parts/ab/"):
+        Parts(bucket.replace("results/a job", "nowhere").replace("&allow_bucket_creation=true", "")).write(
+            A, table_of(*made_up())
+        )

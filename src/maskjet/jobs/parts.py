@@ -246,7 +246,7 @@ class _RemoteStore:
     def __init__(self, out: str) -> None:
         self._address, _, query = out.partition("?")
         self._query = f"?{query}" if query else ""
-        self._system, self._root = storage.resolve(out)
+        self._system, self._root = storage.resolve(out, "out", OutputError)
 
     def name(self, place: str) -> str:
         return f"{self._address.rstrip('/')}/{place}{self._query}"
