@@ -11,6 +11,7 @@ it may be shown after it, and the other way round. Where there is doubt, the par
 from __future__ import annotations
 
 import math
+import stat
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -22,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 import av
 import av.error
 
-from maskjet.errors import InputError
+from maskjet.errors import InputError, SourceError
 from maskjet.media.containers import border_of_ffmpeg, is_stream, open_container
 from maskjet.media.decoding import ON_CPU, Decoding
-from maskjet.media.folders import is_image_path
+from maskjet.media.folders import is_image_path, mode_of
 from maskjet.media.frames import open_source
 from maskjet.media.intra import is_intra
 from maskjet.media.parts import MOST_PASSED, CannotEnterError, Entry, PartSource, VideoPart, first_wanted
@@ -69,6 +70,9 @@ def cut_video(name: str, *, seconds: float = 10.0) -> list[VideoPart]:
         raise InputError(f"seconds must be a positive number, got {seconds!r}.")
     if is_stream(name):
         raise InputError(f"name must be the path of a video, got {name!r}: cameras and URLs can't be cut.")
+    mode = mode_of(name)
+    if mode is not None and not stat.S_ISREG(mode):  # reading it might wait for ever
+        raise SourceError(f"name must be the path of a video, {name!r} is no file.")
     if is_image_path(name):  # an animation, whose frames are no key frames
         return [_WHOLE]
     with open_container(name) as container, border_of_ffmpeg(name):
