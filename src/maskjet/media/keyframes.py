@@ -44,7 +44,7 @@ _WHOLE = VideoPart(0, None, None)
 _MOST_LISTED = 10_000_000  # packets, four days at 30 frames/s; an absurd header states more
 _MOST_LEADING = 64  # packets shown before the key frame that they follow; H.264 and HEVC allow 16 pictures
 _AROUND = 8  # packets read before the key frame, and after its leading ones, to see that times are in order
-_MOST_FAILURES = 16  # key frames that turn out to be no entries
+_MOST_FAILURES = 16  # key frames in a row that turn out to be no entries
 _MOST_WITHOUT_ENTRY = 16  # parts; each is read from the beginning of the file
 _PROGRESSIVE = (0, 1)  # field orders: unknown and progressive; with the others, a packet may be half a frame
 
@@ -80,11 +80,11 @@ def cut_video(name: str, *, seconds: float = 10.0) -> list[VideoPart]:
         codec, tick, kind = stream.codec.canonical_name, stream.time_base, container.format.name
         if not tick or codec not in CODECS:
             return [_WHOLE]
+        length = float(seconds / tick)
         may_enter = stream.codec_context.field_order in _PROGRESSIVE
         if may_enter and kind == MP4 and stream.frames:
-            return _parts(_Listing(container, stream, Path(name).stat().st_size).entries(float(seconds / tick)))
+            return _parts(_Listing(container, stream, Path(name).stat().st_size).entries(length))
         start, keys = stream.start_time or 0, list(_read_keys(container, stream, Path(name)))
-    length = float(seconds / tick)
     if may_enter and kind in (MP4, MATROSKA):
         entries = _found(name, _spaced(keys, start, length))
         if entries:
@@ -172,6 +172,7 @@ def _found(name: str, keys: Sequence[Entry]) -> list[Entry]:
         for key in keys:
             if _is_found(container, stream, key):
                 found.append(key)
+                failures = 0
             else:
                 failures += 1
                 if failures == _MOST_FAILURES:
@@ -206,7 +207,6 @@ class _Listing:
         self._container, self._stream, self._listed = container, stream, stream.index_entries
         self._codec, self._extradata = stream.codec.canonical_name, stream.codec_context.extradata
         self._size = size
-
         self._offset = 0  # from a decoding time to the time that seeking takes
 
     def entries(self, length: float) -> list[Entry]:
@@ -224,7 +224,7 @@ class _Listing:
             entry = self._entry(number, shown)
             if entry is not None and _is_found(self._container, self._stream, entry):
                 entries.append(entry)
-                since = time
+                since, failures = time, 0
             else:
                 failures += 1
                 if failures == _MOST_FAILURES:
