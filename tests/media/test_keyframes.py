@@ -56,7 +56,7 @@ KINDS = {
 }
 
 # Key frames followed by pictures that are shown before them.
-WITH_LEADING = ["open.mp4", "open-pyramid.mp4", "open.mkv", "hevc-open.mp4", "hevc-open.mkv", "hevc-radl.mp4"]
+WITH_LEADING = ["open.mp4", "open-pyramid.mp4", "open.mkv", "hevc-open.mp4", "hevc-open.mkv"]
 
 
 def encode(path, codec="libx264", options=None, *, frames=60, times=None, sound=False, scale=1):
