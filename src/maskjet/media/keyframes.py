@@ -11,6 +11,7 @@ it may be shown after it, and the other way round. Where there is doubt, the par
 from __future__ import annotations
 
 import math
+import stat
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -22,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 import av
 import av.error
 
-from maskjet.errors import InputError
+from maskjet.errors import InputError, SourceError
 from maskjet.media.containers import border_of_ffmpeg, is_stream, open_container
 from maskjet.media.decoding import ON_CPU, Decoding
-from maskjet.media.folders import is_image_path
+from maskjet.media.folders import is_image_path, mode_of
 from maskjet.media.frames import open_source
 from maskjet.media.intra import is_intra
 from maskjet.media.parts import MOST_PASSED, CannotEnterError, Entry, PartSource, VideoPart, first_wanted
@@ -43,7 +44,7 @@ _WHOLE = VideoPart(0, None, None)
 _MOST_LISTED = 10_000_000  # packets, four days at 30 frames/s; an absurd header states more
 _MOST_LEADING = 64  # packets shown before the key frame that they follow; H.264 and HEVC allow 16 pictures
 _AROUND = 8  # packets read before the key frame, and after its leading ones, to see that times are in order
-_MOST_FAILURES = 16  # key frames that turn out to be no entries
+_MOST_FAILURES = 16  # key frames in a row that turn out to be no entries
 _MOST_WITHOUT_ENTRY = 16  # parts; each is read from the beginning of the file
 _PROGRESSIVE = (0, 1)  # field orders: unknown and progressive; with the others, a packet may be half a frame
 
@@ -69,6 +70,9 @@ def cut_video(name: str, *, seconds: float = 10.0) -> list[VideoPart]:
         raise InputError(f"seconds must be a positive number, got {seconds!r}.")
     if is_stream(name):
         raise InputError(f"name must be the path of a video, got {name!r}: cameras and URLs can't be cut.")
+    mode = mode_of(name)
+    if mode is not None and not stat.S_ISREG(mode):  # reading it might wait for ever
+        raise SourceError(f"name must be the path of a video, {name!r} is no file.")
     if is_image_path(name):  # an animation, whose frames are no key frames
         return [_WHOLE]
     with open_container(name) as container, border_of_ffmpeg(name):
@@ -76,11 +80,11 @@ def cut_video(name: str, *, seconds: float = 10.0) -> list[VideoPart]:
         codec, tick, kind = stream.codec.canonical_name, stream.time_base, container.format.name
         if not tick or codec not in CODECS:
             return [_WHOLE]
+        length = float(seconds / tick)
         may_enter = stream.codec_context.field_order in _PROGRESSIVE
         if may_enter and kind == MP4 and stream.frames:
-            return _parts(_Listing(container, stream, Path(name).stat().st_size).entries(float(seconds / tick)))
+            return _parts(_Listing(container, stream, Path(name).stat().st_size).entries(length))
         start, keys = stream.start_time or 0, list(_read_keys(container, stream, Path(name)))
-    length = float(seconds / tick)
     if may_enter and kind in (MP4, MATROSKA):
         entries = _found(name, _spaced(keys, start, length))
         if entries:
@@ -168,6 +172,7 @@ def _found(name: str, keys: Sequence[Entry]) -> list[Entry]:
         for key in keys:
             if _is_found(container, stream, key):
                 found.append(key)
+                failures = 0
             else:
                 failures += 1
                 if failures == _MOST_FAILURES:
@@ -202,7 +207,6 @@ class _Listing:
         self._container, self._stream, self._listed = container, stream, stream.index_entries
         self._codec, self._extradata = stream.codec.canonical_name, stream.codec_context.extradata
         self._size = size
-
         self._offset = 0  # from a decoding time to the time that seeking takes
 
     def entries(self, length: float) -> list[Entry]:
@@ -220,7 +224,7 @@ class _Listing:
             entry = self._entry(number, shown)
             if entry is not None and _is_found(self._container, self._stream, entry):
                 entries.append(entry)
-                since = time
+                since, failures = time, 0
             else:
                 failures += 1
                 if failures == _MOST_FAILURES:

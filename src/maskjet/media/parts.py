@@ -59,12 +59,6 @@ def first_wanted(part: VideoPart, every: int) -> int:
 class CannotEnterError(SourceError):
     """A part can't be read from its entry; without it, it can."""
 
-    def __init__(self, name: str, entry: Entry, cause: str) -> None:
-        super().__init__(
-            f"entry must be the key frame {entry.index} of {name!r}, at {entry.pts} ticks, with whole frames up to the "
-            f"part's end: {cause}. Open the part with entry=None."
-        )
-
 
 class PartSource(VideoSource):
     """The frames of a part whose index is a multiple of `every`.
@@ -104,7 +98,7 @@ class PartSource(VideoSource):
         try:
             self._container.seek(entry.pts, stream=self._stream)
         except (av.error.FFmpegError, OverflowError) as error:
-            raise CannotEnterError(self.name, entry, "seeking to it fails") from error
+            raise self._refusal(entry, "seeking to it fails") from error
         self.frames_seen, self._packets_seen = entry.index, entry.packets
         self._cut, self._skipped_to = entry.pts, entry.pts - 1
         self._last_pts = None
@@ -126,7 +120,7 @@ class PartSource(VideoSource):
         except CannotSkipError as error:
             if self._entry is None:
                 raise
-            raise CannotEnterError(self.name, self._entry, "its picture is another, or refers to others") from error
+            raise self._refusal(self._entry, "its picture is another, or refers to others") from error
         if not self.index_is_exact:
             self._doubt("frames may be missing")
         if frame is None and not self._is_closed:
@@ -180,4 +174,10 @@ class PartSource(VideoSource):
     def _doubt(self, cause: str) -> None:
         """Raise if the part is read from an entry, as frames may be other than those of the whole video."""
         if self._entry is not None:
-            raise CannotEnterError(self.name, self._entry, cause)
+            raise self._refusal(self._entry, cause)
+
+    def _refusal(self, entry: Entry, cause: str) -> CannotEnterError:
+        return CannotEnterError(
+            f"entry must be the key frame {entry.index} of {self.name!r}, at {entry.pts} ticks, with whole frames up "
+            f"to the part's end: {cause}. Open the part with entry=None."
+        )
