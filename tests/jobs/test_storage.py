@@ -120,7 +120,10 @@ class TestUrls:
             ("s3://b/a#b", "source must be a URL without a fragment, got .*: write # as %23"),
             ("zip://a::s3://b/c.zip", "source must be a URL of one store, .* chains several"),
             ("s3://b/a\0b", "source must be a URL without NUL characters"),
-            ("rtsp://camera/1", r"source must have an end, 'rtsp://camera/1' is a camera or a live stream: use `maskjet"),
+            (
+                "rtsp://camera/1",
+                r"source must have an end, 'rtsp://camera/1' is a camera or a live stream: use `maskjet",
+            ),
             ("/a/b", "source must be a URL, got '/a/b'"),
         ],
     )
@@ -129,7 +132,9 @@ class TestUrls:
             storage.parse(url)
 
     def test_an_unknown_scheme(self):
-        with pytest.raises(InputError, match=r"source must be .* a known scheme, got 'abc'; known: abfs, .* s3, .*sftp"):
+        with pytest.raises(
+            InputError, match=r"source must be .* a known scheme, got 'abc'; known: abfs, .* s3, .*sftp"
+        ):
             storage.resolve("abc://x/y")
 
     def test_a_package_that_is_not_installed(self, monkeypatch):
@@ -146,7 +151,9 @@ class TestUrls:
     def test_the_name_and_error_of_an_output(self):
         with pytest.raises(InputError, match="out must be a URL without credentials"):
             storage.resolve("s3://a:b@c", "out", OutputError)
-        with pytest.raises(OutputError, match=r"out must be reachable, 's3://b/%FF\?region=…' is not: .*surrogates not"):
+        with pytest.raises(
+            OutputError, match=r"out must be reachable, 's3://b/%FF\?region=…' is not: .*surrogates not"
+        ):
             storage.resolve("s3://b/%FF?region=x", "out", OutputError)
 
 
@@ -205,7 +212,9 @@ class TestResolving:
     def test_an_object_without_a_size(self):
         from pyarrow.fs import FileInfo, FileType
 
-        with pytest.raises(SourceError, match=r"source must have a size, the store of 'https://h/live' states none\. If"):
+        with pytest.raises(
+            SourceError, match=r"source must have a size, the store of 'https://h/live' states none\. If"
+        ):
             storage.as_file("https://h/live", FileInfo("x", FileType.File))
 
 
@@ -360,7 +369,9 @@ class TestCopies:
         memory.pipe("/a", b"123")
         file = planned("memory://a")
         monkeypatch.setattr(Path, "open", open_full)
-        message = "The folder of temporary files must have room .* can't be written: No space left on device. Set TMPDIR"
+        message = (
+            "The folder of temporary files must have room .* can't be written: No space left on device. Set TMPDIR"
+        )
         with pytest.raises(OutputError, match=message), storage.local_copy(file):
             pass
         assert kept(copies) == []

@@ -22,7 +22,15 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote, unquote
 
-from maskjet.errors import InputError, MaskjetError, MissingDependencyError, OutputError, SourceError, explain, first_line
+from maskjet.errors import (
+    InputError,
+    MaskjetError,
+    MissingDependencyError,
+    OutputError,
+    SourceError,
+    explain,
+    first_line,
+)
 from maskjet.extras import require
 from maskjet.jobs.segments import SourceFile
 from maskjet.media.containers import shown_name
