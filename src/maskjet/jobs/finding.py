@@ -142,7 +142,7 @@ class Finder:
         kind = _kind_of(text)
         if kind is None or kind == "file":
             if self._is_first(_place_of(text).identity(text)):
-                yield _describe(_place_of(text), text, _parts_of(text)[-1])
+                yield _describe(_place_of(text), text, None, is_image=is_image_path(_parts_of(text)[-1]))
             return
         is_empty = True
         for listing, wanted in self._listings(text, kind):
@@ -168,13 +168,15 @@ class Finder:
         taken.append(wanted)
         if self._named.size:
             names = [name for name in names if not self._is_named(place, place.child(listing.folder, name))]
-        names = _sorted(names)
-        for of_images in (True, False):
-            for name in names:
-                if is_image_path(name) == of_images:
-                    file = listing.described.get(name)
-                    path = file.path if file else place.child(listing.folder, name)
-                    yield _describe(place, path, name, file)
+        images: list[str] = []
+        videos: list[str] = []
+        for name in names:
+            (images if is_image_path(name) else videos).append(name)
+        for some in (images, videos):
+            for name in _sorted(some):
+                file = listing.described.get(name)
+                path = file.path if file else place.child(listing.folder, name)
+                yield _describe(place, path, file, is_image=some is images)
 
     def _is_named(self, place: Place, path: str) -> bool:
         digest = np.uint64(digest_of(place.identity(path)))
@@ -304,9 +306,8 @@ def _naming(origin: str) -> Iterator[None]:
         raise type(error)(f"{origin}{error}") from error
 
 
-def _describe(place: Place, path: str, name: str, file: SourceFile | None = None) -> Found:
-    """A file as an image or a video; one that can't be described is given, too, so that whoever reads it tells why."""
-    is_image = is_image_path(name)
+def _describe(place: Place, path: str, file: SourceFile | None, *, is_image: bool) -> Found:
+    """A file as it is; one that can't be described is given, too, so that whoever reads it tells why."""
     try:
         file = file or place.describe(path)
         if file is None:

@@ -7,6 +7,7 @@ that, as in `s3://bucket/my videos/a.mp4`, are encoded here, so that an object h
 from __future__ import annotations
 
 import atexit
+import fcntl
 import os
 import re
 import shutil
@@ -14,14 +15,22 @@ import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote, unquote
 
-from maskjet.errors import InputError, MaskjetError, OutputError, SourceError, explain, first_line
+from maskjet.errors import (
+    InputError,
+    MaskjetError,
+    MissingDependencyError,
+    OutputError,
+    SourceError,
+    explain,
+    first_line,
+)
 from maskjet.extras import require
 from maskjet.jobs.segments import SourceFile
 from maskjet.media.containers import shown_name
@@ -32,6 +41,7 @@ if TYPE_CHECKING:
 KEPT_BYTES = 8 << 30
 """Bytes of copies that a process keeps for the next segments of the same objects; one in use is kept anyway."""
 _BLOCK = 8 << 20
+_COPIES_OF, _LOCK = "copies-of-", "lock"
 _SECOND = 1_000_000_000
 _OF_PYARROW = ("abfs", "abfss", "file", "gcs", "gs", "hdfs", "s3", "viewfs")
 _OF_THE_WEB = ("http", "https")
@@ -180,7 +190,11 @@ def _system_at(root: Address) -> tuple[FileSystem, str]:
     if root.scheme not in known:
         schemes = ", ".join(sorted({*_OF_PYARROW, *known}))
         raise InputError(f"source must be a path or a URL of a known scheme, got {root.scheme!r}; known: {schemes}.")
-    system, path = fsspec.core.url_to_fs(str(root))
+    try:
+        system, path = fsspec.core.url_to_fs(str(root))
+    except ImportError as error:
+        what = f"A source at {root.scheme}:// needs another package"
+        raise MissingDependencyError(f"{what}: {first_line(error)}.") from error
     return fs.PyFileSystem(fs.FSSpecHandler(system)), path
 
 
@@ -321,7 +335,8 @@ class _Copies:
         with self._lock:
             if self._folder is None:
                 try:
-                    self._folder = Path(tempfile.mkdtemp(prefix="maskjet-copies-"))
+                    _remove_left_behind()
+                    self._folder = _make_folder()
                 except OSError as error:
                     raise _no_room(Path(tempfile.gettempdir()), error) from error
                 atexit.register(shutil.rmtree, self._folder, ignore_errors=True)
@@ -346,6 +361,28 @@ class _Copies:
 
 
 _COPIES = _Copies()
+
+
+def _make_folder() -> Path:
+    """Make a folder for copies with a file that is locked until this process ends, however it ends."""
+    made = Path(tempfile.mkdtemp(prefix="maskjet-"))
+    descriptor = os.open(made / _LOCK, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return made.rename(made.with_name(f"{_COPIES_OF}{made.name}"))  # whoever sees this name sees the lock
+
+
+def _remove_left_behind() -> None:
+    """Remove the folders of processes that were killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_COPIES_OF}*"):
+        with suppress(OSError):
+            if folder.lstat().st_uid != os.getuid():
+                continue
+            descriptor = os.open(folder / _LOCK, os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder)
+            finally:
+                os.close(descriptor)
 
 
 def _fetch(file: SourceFile, path: Path) -> None:
