@@ -191,7 +191,7 @@ def find_routes():
 def check_command(arguments):
     """Whether there is such a command, with such options."""
     names = {tuple(name.split()[1:]): command for name, command in find_commands(typer.main.get_command(app))}
-    name = next((name for name in names if tuple(arguments[: len(name)]) == name), None)
+    name = max((name for name in names if tuple(arguments[: len(name)]) == name), key=len, default=None)
     assert name, f"no command is called {' '.join(arguments)!r}"
     if "--help" not in arguments:
         names[name].make_context("maskjet", arguments[len(name) :])

@@ -30,8 +30,8 @@ from tools import site_pages
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SERVING = (ROOT / "docs" / "serving.md").read_text()
-SLOW = {"performance.md", "serving.md"}
-"""Pages that take more than ten seconds: one measures for as long, one starts services."""
+SLOW = {"jobs.md", "performance.md", "serving.md"}
+"""Pages that take more than ten seconds: one measures for as long, the others start processes."""
 
 
 def write_video(path):

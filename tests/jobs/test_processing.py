@@ -1,5 +1,8 @@
 """Processing: a segment's rows are those of `Model.stream` over the whole file, and the same each time."""
 
+import os
+import subprocess
+import sys
 import threading
 from contextlib import nullcontext
 from dataclasses import replace
@@ -8,6 +11,7 @@ import cv2
 import numpy as np
 import pytest
 
+import maskjet.jobs
 from maskjet import traffic
 from maskjet.errors import InputError, SourceError
 from maskjet.jobs import processing
@@ -309,3 +313,14 @@ def test_images_are_read_a_bounded_number_ahead(model, tmp_path, monkeypatch):
 def test_street_is_found(model):
     """The fixture finds something, or the comparisons above would say nothing."""
     assert len(model.predict(traffic.sample(seed=0, size_hw=(96, 160)).image))
+
+
+def test_public_names_are_imported_on_first_use():
+    assert maskjet.jobs.process is process
+    assert [getattr(maskjet.jobs, name).__name__ for name in maskjet.jobs.__all__] == ["merge", "plan", "process"]
+    with pytest.raises(AttributeError, match=r"module 'maskjet\.jobs' has no attribute 'proces'"):
+        maskjet.jobs.proces  # noqa: B018
+    loads = "import maskjet.jobs, sys; assert not {'torch', 'pyarrow'} & set(sys.modules)"
+    subprocess.run(
+        [sys.executable, "-c", loads], check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    )

@@ -2,6 +2,8 @@
 
 import dataclasses
 import os
+import re
+from pathlib import Path
 
 import duckdb
 import numpy as np
@@ -287,3 +289,28 @@ def test_columns_are_built_without_an_object_per_value():
     (back,) = frames_of(builder.table())
     assert back.found.xyxy.tobytes() == strange.xyxy.tobytes()
     assert back.time_s is None
+
+
+def test_the_page_has_every_column_in_order():
+    page = (Path(__file__).parents[2] / "docs" / "jobs.md").read_text()
+    types = {
+        "int32": "int32",
+        "int64": "int64",
+        "float": "float32",
+        "double": "float64",
+        "string": "string",
+        "binary": "binary",
+    }
+
+    def shown(kind):
+        if pa.types.is_fixed_size_list(kind):
+            return f"{shown(kind.value_type)}[{kind.list_size}]"
+        return f"list of {shown(kind.value_type)}" if pa.types.is_list(kind) else types[str(kind)]
+
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|[^|]*\|$", page, re.MULTILINE)
+    expected = [(field.name, shown(field.type)) for kind in ("frame", "detection") for field in schema(kind)]
+    assert rows == expected
+    assert {field.name for kind in ("frame", "detection") for field in schema(kind) if field.nullable} == {
+        "time_s",
+        "rle",
+    }
