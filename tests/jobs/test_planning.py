@@ -62,7 +62,8 @@ def tree(tmp_path):
 def files(segments, root=""):
     """Names of the files, each once, in the plan's order."""
     found = [file.path for segment in segments for file in segment.files]
-    return list(dict.fromkeys(path.partition("?")[0].removeprefix(f"{root}/") for path in found))
+    names = [path.partition("?")[0] for path in found]
+    return list(dict.fromkeys(name.removeprefix(f"{root}/") if root else name for name in names))
 
 
 def images_of(root, count, name="image{}.jpg"):
@@ -190,7 +191,7 @@ class TestImages:
         (images,) = (each for each in plan(tmp_path, recursive=True) if not each.is_video)
         assert files([images], tmp_path) == [f"f{number}/image0.jpg" for number in range(20)]
 
-    def test_planning_twice_gives_the_same(self, tree, tmp_path):
+    def test_planning_twice_gives_the_same(self, tree):
         images_of(tree / "many", 200)
         first = list(plan(tree, recursive=True))
         assert list(plan(tree, recursive=True)) == first
@@ -198,18 +199,18 @@ class TestImages:
         assert [Segment.from_dict(json.loads(json.dumps(each.as_dict()))) for each in first] == first
 
     def test_one_image_more_or_less_hardly_changes_other_segments(self, tmp_path):
-        folder = images_of(tmp_path / "f", 2000)
+        folder = images_of(tmp_path / "f", 1000)
         before = set(digests(plan(folder)))
         changes = []
-        for number in range(50, 1950, 38):
+        for number in range(50, 950, 36):
             added = folder / f"image{number}a.jpg"
             added.write_bytes(b"1")
             after = set(digests(plan(folder)))
             added.unlink()
             changes.append(max(len(before - after), len(after - before)))
-        assert len(changes) == 50
-        assert max(changes) <= 4  # of 47
-        assert sum(change <= 2 for change in changes) >= 47
+        assert len(changes) == 25
+        assert max(changes) <= 4  # of 24
+        assert sum(change <= 2 for change in changes) >= 23
         assert set(digests(plan(folder))) == before
 
     def test_an_image_that_changes_changes_its_segment(self, tmp_path):
@@ -253,7 +254,7 @@ class TestGlobs:
             ("?/v.mp4", ["b/v.mp4"]),
             ("**/1.png", ["1.png", "b/1.png", "c.d/e/1.png"]),
             ("**/**/e/*", ["c.d/e/1.png"]),
-            ("*d", ["c.d/e/1.png"]),
+            ("*.d", ["c.d/e/1.png"]),
             ("*/e", ["c.d/e/1.png"]),
             ("c*/e/1.png", ["c.d/e/1.png"]),
             (".h*.jpg", [".hidden.jpg"]),
@@ -266,12 +267,12 @@ class TestGlobs:
         assert files(plan(f"{tree}/{pattern}", recursive=True), tree) == expected
 
     def test_a_folder_that_matches_is_searched_as_deep_as_any_folder(self, tree):
-        with pytest.raises(SourceError, match=r"source must be a glob that matches files, '.*/\*d' has none"):
-            next(plan(f"{tree}/*d"))
+        with pytest.raises(SourceError, match=r"source must be a glob that matches files, '.*/\*\.d' has none"):
+            next(plan(f"{tree}/*.d"))
 
 
 class TestLists:
-    def test_paths_globs_and_urls(self, tree, tmp_path):
+    def test_paths_globs_and_urls(self, tree):
         (tree / "b c%20").mkdir()
         (tree / "b c%20" / "#1.jpg").write_bytes(b"1")
         lines = (
@@ -294,16 +295,16 @@ class TestLists:
             (b"none.jpg", "source must exist, '.*none.jpg' does not"),
             (b"none*.jpg", "source must be a glob that matches files"),
             (b".hidden", "source must be a folder with images or videos|source must exist"),
-            (b"fifo.png", "is a FIFO, socket or device"),
+            (b"fifo.png", "source must be a file or a folder, .*fifo.png' is a FIFO, socket or device"),
             (b"rtsp://user:SECRET@camera/1", "source must have an end, 'rtsp://camera/1' is a camera or a live stream"),
             (b"0", "source must have an end, '0' is a camera"),
             (b"s3://a:SECRET@b/c", "source must be a URL without credentials"),
             (b"abc://x", "source must be a path or a URL of a known scheme"),
             (b"other.txt", "source must be no list in a list"),
-            (b"a\0b", "NUL characters"),
+            (b"a\0b", "source must be a path or URL without NUL characters"),
             (b"x" * 70_000, "source must be a line of at most 65536 bytes"),
             (b"x" * 300, "source must be readable, .* File name too long"),
-            ("a.jpg".encode("utf-16"), "NUL characters"),
+            ("a.jpg".encode("utf-16"), "source must be a path or URL without NUL characters"),
         ],
     )
     def test_a_bad_line_is_named_before_anything_begins(self, tree, cuts, line, message):
@@ -361,7 +362,7 @@ class TestNames:
 
     def test_any_name_is_planned_and_written_as_json(self, tmp_path):
         folder = os.fsencode(tmp_path / "f")
-        os.mkdir(folder)
+        Path(os.fsdecode(folder)).mkdir()
         for name in self.NAMES:
             Path(os.fsdecode(folder + b"/" + name)).write_bytes(b"1")
         (segment,) = plan(os.fsdecode(folder))
@@ -478,7 +479,7 @@ def s3():
         with s3_server() as (system, query):
             for name in NAMES:
                 put(system, f"bucket/{name}")
-            put(system, "bucket/lists/l.txt", "# list\n../x/a 2.jpg\n/x/*.mp4\ngone.jpg\n".encode())
+            put(system, "bucket/lists/l.txt", b"# list\n../x/a 2.jpg\n/x/*.mp4\ngone.jpg\n")
             put(system, "bucket/lists/bad.txt", b"a.jpg\nrtsp://camera\n")
             yield system, query
 
@@ -489,7 +490,7 @@ def memory():
     system.store.clear()
     for name in NAMES:
         system.pipe(f"/bucket/{name}", b"1")
-    system.pipe("/bucket/lists/l.txt", b"../x/a 2.jpg\n/bucket/x/*.mp4\ngone.jpg\n")
+    system.pipe("/bucket/lists/l.txt", b"../x/a 2.jpg\n/x/*.mp4\ngone.jpg\n")
     yield system
     system.store.clear()
     system.pseudo_dirs[:] = [""]

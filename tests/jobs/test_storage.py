@@ -98,7 +98,7 @@ class TestUrls:
         ],
     )
     def test_credentials_are_refused_and_not_shown(self, url):
-        with pytest.raises(InputError, match="source must be a URL without credentials, got '.*' with them") as caught:
+        with pytest.raises(InputError, match=r"source must be a URL without credentials, got '.*' with them") as caught:
             storage.parse(url)
         assert "SECRET" not in str(caught.value)
 
@@ -145,7 +145,7 @@ class TestUrls:
 
     def test_a_store_that_needs_another_package(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "paramiko", None)
-        with pytest.raises(MissingDependencyError, match="A source at sftp:// needs another package: .*paramiko"):
+        with pytest.raises(MissingDependencyError, match=r"A source at sftp:// needs another package: .*paramiko"):
             storage.resolve("sftp://h/y")
 
     def test_the_name_and_error_of_an_output(self):
@@ -193,7 +193,8 @@ class TestResolving:
         with pytest.raises(SourceError, match=r"source must be reachable, 's3://other/a\?.*' is not: .*NO_SUCH_BUCKET"):
             Store().list(f"s3://other/a?{query}")
 
-    def test_a_file_on_the_web(self, tmp_path, copies):
+    @pytest.mark.usefixtures("copies")
+    def test_a_file_on_the_web(self, tmp_path):
         (tmp_path / "a b%.mp4").write_bytes(b"123")
         handler = functools.partial(QuietHandler, directory=str(tmp_path))
         with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
@@ -262,7 +263,8 @@ class TestCopies:
             assert local == path
         assert not list(copies.iterdir())
 
-    def test_an_object_is_copied_once_and_kept(self, s3, copies, monkeypatch):
+    @pytest.mark.usefixtures("copies")
+    def test_an_object_is_copied_once_and_kept(self, s3, monkeypatch):
         bucket, query = s3
         put(bucket, "bucket/v 1.mp4", b"v" * 1000)
         file = planned(f"s3://bucket/v%201.mp4?{query}")
@@ -272,7 +274,8 @@ class TestCopies:
         with storage.local_copy(file) as again, storage.local_copy(file) as once_more:
             assert local == again == once_more
 
-    def test_threads_that_ask_for_one_object_copy_it_once(self, memory, copies, monkeypatch):
+    @pytest.mark.usefixtures("copies")
+    def test_threads_that_ask_for_one_object_copy_it_once(self, memory, monkeypatch):
         memory.pipe("/a.mp4", b"123")
         file = planned("memory://a.mp4")
         fetch, fetched, all_there = storage._fetch, [], threading.Barrier(8)
@@ -337,7 +340,7 @@ class TestCopies:
         assert kept(copies) == []
 
     @pytest.mark.parametrize("name", ["a.mp4/../../b", "a." + "x" * 300, "a.j\npg"])
-    def test_no_name_leads_out_of_the_folder(self, memory, copies, name, monkeypatch):
+    def test_no_name_leads_out_of_the_folder(self, copies, name, monkeypatch):
         monkeypatch.setattr(storage, "_fetch", lambda _, path: path.write_bytes(b"1"))
         file = SourceFile(str(storage.parse("memory://x").child(name)), 1, 0)
         with storage.local_copy(file) as path:
