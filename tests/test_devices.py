@@ -5,10 +5,10 @@ import dataclasses
 import pytest
 import torch
 
+from maskjet import devices
 from maskjet.config import EngineConfig
 from maskjet.devices import choose, place
 from maskjet.errors import InputError, UnsupportedError
-from maskjet.serve import devices
 
 UUIDS = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6, MIG-12c62eb2-3a5e-5a6b-9a2c-0d5d3e6f7a81 ,GPU-1"
 

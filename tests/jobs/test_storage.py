@@ -340,7 +340,6 @@ class TestCopies:
         assert kept(copies) == []
 
     @pytest.mark.parametrize("name", ["a.mp4/../../b", "a." + "x" * 300, "a.j\npg"])
-    @pytest.mark.usefixtures("memory")
     def test_no_name_leads_out_of_the_folder(self, copies, name, monkeypatch):
         monkeypatch.setattr(storage, "_fetch", lambda _, path: path.write_bytes(b"1"))
         file = SourceFile(str(storage.parse("memory://x").child(name)), 1, 0)

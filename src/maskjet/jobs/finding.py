@@ -111,7 +111,9 @@ class Finder:
                 for origin, line in _read_list(text):
                     is_empty = False
                     with _naming(origin):
-                        if _place_of(line) is _DISK and self._check_one(line) != "file":
+                        if _place_of(line) is _STORE:
+                            storage.resolve(line)  # to ask for each object would take as long as the job
+                        elif self._check_one(line) != "file":
                             continue
                         named.append(digest_of(_place_of(line).identity(line)))
                 if is_empty:
@@ -264,7 +266,7 @@ def _parts_of(text: str) -> list[str]:
 
 
 def _is_list(text: str) -> bool:
-    return _parts_of(text)[-1].lower().endswith(".txt") and not glob.has_magic(text) and _kind_of(text) == "file"
+    return _parts_of(text)[-1].lower().endswith(".txt") and _kind_of(text) == "file"
 
 
 def _read_list(text: str) -> Iterator[tuple[str, str]]:
@@ -290,7 +292,7 @@ def _read_list(text: str) -> Iterator[tuple[str, str]]:
                 if not name.strip() or name.startswith(b"#"):
                     continue
                 found = _absolute(name.decode("utf-8", "surrogateescape"), folder)
-                if found.lower().endswith(".txt"):
+                if _parts_of(found)[-1].lower().endswith(".txt"):
                     raise SourceError(f"source must be no list in a list, got {shown_name(found)!r}.")
             yield origin, found
 
