@@ -77,11 +77,11 @@ def describe_settings() -> str:
 
 
 def find_commands(command: Any, name: str = "maskjet") -> Iterator[tuple[str, Any]]:
-    """Names of the commands below a group, with their commands; a group's hidden one is called by the group's name."""
+    """Names of the commands below a group, with their commands."""
     if not hasattr(command, "commands"):
         yield name, command
     for word, below in getattr(command, "commands", {}).items():
-        yield from find_commands(below, name if below.hidden else f"{name} {word}")
+        yield from find_commands(below, f"{name} {word}")
 
 
 def _describe(name: str, command: Any) -> Iterator[str]:

@@ -84,12 +84,11 @@ class Group(_Plain, TyperGroup):
 
 
 class DefaultGroup(Group):
-    """A group whose hidden command runs if none is named; its help has both."""
+    """A group whose first command is meant where none is named."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: D102
-        if not args or args[0] not in self.commands:
-            (default,) = (name for name, command in self.commands.items() if command.hidden)
-            args = [default, *args]
+        if args and args[0] not in {*self.commands, *self.get_help_option_names(ctx)}:
+            args = [next(iter(self.commands)), *args]
         return super().parse_args(ctx, args)
 
 

@@ -33,29 +33,38 @@ if TYPE_CHECKING:
 _EXIT_FAILED, _EXIT_NO_ROOM = 1, 2
 _PLAN_PANEL = "Options of the plan"
 _LANES = 4  # segments that a GPU works on at a time: while one is opened or written, others keep it busy
-_RUN_EPILOG = """
-# Every image and video below a folder; the same command goes on where it was broken off.
-maskjet job videos --recursive --out results
-# What is damaged is found, and done anew.
-maskjet job videos --recursive --out results --verify
-# All results as JSON lines, or as a COCO data set.
-maskjet job merge results --jsonl found.jsonl
-maskjet job merge results --coco found.json
+_EXAMPLES = """
+# All images and videos below a folder, then all results as JSON lines.
+maskjet job run videos --recursive --out results
+maskjet job merge results --jsonl results.jsonl
+"""
+_RUN_EXAMPLES = """
+# All below a folder; the same command goes on where it was broken off.
+maskjet job run videos --recursive --out results
+# Parts that were damaged since are found, and made anew.
+maskjet job run videos --recursive --out results --verify
 
 Exit codes: 0 all parts are there; 1 some files or frames failed, which failures.jsonl lists; 2 wrong usage, or the
 results can't be written; 3 a source or checkpoint can't be read; 5 the device failed; 128 + n ended by signal n, with
 what was done so far.
 """
-_MERGE_EPILOG = """
-maskjet job merge results --jsonl found.jsonl
-maskjet job merge results --coco found.json --incomplete
+_MERGE_EXAMPLES = """
+maskjet job merge results --jsonl results.jsonl
+# A COCO data set of what is there so far.
+maskjet job merge results --coco results.json --incomplete
 """
 _OutArgument = Annotated[str, typer.Argument(metavar="FOLDER", help="The folder of a job's results.")]
 
-job_app = typer.Typer(cls=DefaultGroup)
+job_app = typer.Typer(
+    cls=DefaultGroup,
+    no_args_is_help=True,
+    help="Find things in more files than one process should work through. `maskjet job SOURCE` is `maskjet job run "
+    "SOURCE`.",
+    epilog=_EXAMPLES,
+)
 
 
-@job_app.command("run", cls=Command, epilog=_RUN_EPILOG, hidden=True)
+@job_app.command("run", cls=Command, epilog=_RUN_EXAMPLES)
 @with_config("precision", "engine", "compile", "implementation", "resample", "decoder", "max_detections")
 def job(
     source: Annotated[
@@ -118,7 +127,7 @@ def job(
     as_json: JsonOption = False,
     config: EngineConfig,
 ) -> None:
-    """Find things in many files, on all devices of this machine; write Parquet.
+    """Find things in many files, on all devices; write Parquet.
 
     The work is cut into segments, and each becomes a part of the results. A part that is there is not made again.
     """
@@ -204,7 +213,7 @@ def _summary(found: Progress, out: str) -> str:
     return "\n".join(lines)
 
 
-@job_app.command("merge", cls=Command, epilog=_MERGE_EPILOG)
+@job_app.command("merge", cls=Command, epilog=_MERGE_EXAMPLES)
 def merge(
     folder: _OutArgument,
     *,
