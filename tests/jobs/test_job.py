@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import cv2
@@ -13,12 +12,14 @@ import pytest
 
 from maskjet import traffic
 from maskjet.errors import CheckpointError, DeviceError, SourceError
-from maskjet.jobs.ledger import locked
+from maskjet.jobs.folders import LocalFolder, open_folder
 from maskjet.jobs.local import _error_of
+from maskjet.jobs.locks import LOCK, locked
 from maskjet.jobs.parts import Parts
 from maskjet.jobs.segments import Segment
 from maskjet.jobs.work import Outcome
 from tests.cli.command_line import call
+from tests.waiting import until
 
 SLOW = """
 import time
@@ -62,11 +63,11 @@ def streets(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def whole(streets, tmp_path_factory, capsys):
+@pytest.fixture(scope="module")
+def whole(streets, tmp_path_factory):
     """Results of an undisturbed run."""
     out = tmp_path_factory.mktemp("whole")
-    assert job(capsys, streets, out)[0] == 1
+    assert subprocess.run(command(streets, out), stderr=subprocess.DEVNULL).returncode == 1
     return contents(out)
 
 
@@ -104,14 +105,6 @@ def files_of(out):
     return sorted(Path(out, "parts").rglob("*.*")) if Path(out, "parts").exists() else []
 
 
-def until(check, within_s=60):
-    deadline = time.monotonic() + within_s
-    while not (found := check()):
-        assert time.monotonic() < deadline, "It did not come true in time."
-        time.sleep(0.02)
-    return found
-
-
 def workers_of(pid):
     """The processes that a driver has started."""
     found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
@@ -134,6 +127,25 @@ def test_a_job_makes_a_part_of_each_segment_and_lists_what_failed(streets, tmp_p
     again = json.loads(out)
     assert (code, again["failures"], again["done"], again["skipped"]) == (1, 1, 0, told["planned"])
     assert {path: path.stat().st_mtime_ns for path in files_of(tmp_path / "out")} == before
+
+
+def test_results_in_a_store(streets, whole, tmp_path, remote_out, capsys):
+    code, told, err = job(capsys, streets, remote_out, "--json")
+    assert (code, json.loads(told)["done"]) == (1, len(whole)), err
+    assert contents(remote_out) == whole
+    code, _, told = job(capsys, streets, remote_out)
+    assert code == 1
+    assert f"0 written, {len(whole)} there before" in told
+    folder = open_folder(remote_out)
+    assert f"1 file or frame failed: see {folder.name('failures.jsonl')}\n" in told
+    assert json.loads(folder.read("failures.jsonl"))["what"] == str(streets / "5.png")
+    with locked(folder):
+        code, _, err = job(capsys, streets, remote_out)
+    assert (code, f"process {os.getpid()} on" in err) == (2, True)
+    assert folder.read(LOCK) is None
+    lines = tmp_path / "found.jsonl"
+    assert call(capsys, "maskjet", "job", "merge", remote_out, "--jsonl", str(lines))[0] == 0
+    assert len(lines.read_text().splitlines()) == 11 + 12
 
 
 @pytest.mark.slow
@@ -229,7 +241,7 @@ def test_a_full_disk_ends_the_job_and_leaves_no_partial_file(streets, tmp_path):
 
 
 def test_a_second_driver_says_so_and_stops(streets, tmp_path, capsys):
-    with locked(tmp_path):
+    with locked(LocalFolder(str(tmp_path))):
         code, _, err = job(capsys, streets, tmp_path)
     assert code == 2
     assert f"process {os.getpid()} on" in err

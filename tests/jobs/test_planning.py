@@ -17,7 +17,7 @@ from maskjet.jobs import storage
 from maskjet.jobs.planning import plan
 from maskjet.jobs.segments import Segment, SourceFile, digest
 from maskjet.media import keyframes
-from tests.jobs.stores import CREDENTIALS, put, s3_server
+from tests.jobs.stores import CREDENTIALS, put
 
 
 class Part:
@@ -472,16 +472,13 @@ NAMES = (
 
 
 @pytest.fixture(scope="module")
-def s3():
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in CREDENTIALS.items():
-            patch.setenv(name, value)
-        with s3_server() as (system, query):
-            for name in NAMES:
-                put(system, f"bucket/{name}")
-            put(system, "bucket/lists/l.txt", b"# list\n../x/a 2.jpg\n/x/*.mp4\ngone.jpg\n")
-            put(system, "bucket/lists/bad.txt", b"a.jpg\nrtsp://camera\n")
-            yield system, query
+def filled_s3(s3):
+    system, _ = s3
+    for name in NAMES:
+        put(system, f"bucket/{name}")
+    put(system, "bucket/lists/l.txt", b"# list\n../x/a 2.jpg\n/x/*.mp4\ngone.jpg\n")
+    put(system, "bucket/lists/bad.txt", b"a.jpg\nrtsp://camera\n")
+    return s3
 
 
 @pytest.fixture
@@ -502,7 +499,7 @@ def store(request):
     if request.param == "memory":
         request.getfixturevalue("memory")
         return "memory://bucket", ""
-    return "s3://bucket", "?" + request.getfixturevalue("s3")[1]
+    return "s3://bucket", "?" + request.getfixturevalue("filled_s3")[1]
 
 
 class TestStores:
@@ -561,13 +558,13 @@ class TestStores:
             with pytest.raises(SourceError, match=message):
                 next(plan(f"{root}/{path}{query}"))
 
-    def test_a_bad_line(self, s3):
-        _, query = s3
+    def test_a_bad_line(self, filled_s3):
+        _, query = filled_s3
         with pytest.raises(SourceError, match=r"^Line 2 of 's3://bucket/lists/bad\.txt.*': source must have an end"):
             next(plan(f"s3://bucket/lists/bad.txt?{query}"))
 
-    def test_no_secret_of_the_environment_is_in_a_plan(self, s3):
-        _, query = s3
+    def test_no_secret_of_the_environment_is_in_a_plan(self, filled_s3):
+        _, query = filled_s3
         assert CREDENTIALS["AWS_SECRET_ACCESS_KEY"] not in json.dumps(
             [segment.as_dict() for segment in plan(f"s3://bucket/x?{query}")]
         )

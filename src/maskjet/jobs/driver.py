@@ -14,14 +14,15 @@ from typing import Any, Protocol
 
 from maskjet import __version__
 from maskjet.errors import CheckpointError, InputError, explain
-from maskjet.jobs.ledger import Failures, Plan, locked
+from maskjet.jobs.folders import open_folder
+from maskjet.jobs.ledger import Failures, Plan
+from maskjet.jobs.locks import locked
 from maskjet.jobs.parts import Parts
 from maskjet.jobs.planning import plan
 from maskjet.jobs.segments import Segment, Settings
 from maskjet.jobs.work import Outcome
 
 _TOGETHER = 256  # parts that are looked for at once
-_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Job:
     sources: Sequence[str]
     """Files, folders, globs, lists and URLs; see `plan`."""
     out: str
-    """The folder of the results."""
+    """The folder of the results: a path or URL."""
     settings: Settings = field(default_factory=Settings)
     """What is done with each segment."""
     recursive: bool = False
@@ -106,9 +107,8 @@ def run(
         MaskjetError: A source does not exist, or workers can't begin.
     """
     began, progress = time.monotonic(), Progress()
-    folder = Path(job.out)
-    with locked(folder):
-        parts = Parts(job.out)
+    folder, parts = open_folder(job.out), Parts(job.out)
+    with locked(folder) as check_lock:
         parts.clean()
         failures = Failures(folder)
         identity = job.settings.identity(_digest_of(job.settings.weights))
@@ -119,6 +119,7 @@ def run(
             orders = {"settings": job.settings.as_dict(), "out": job.out, "facts": facts}
 
             def tell() -> None:
+                check_lock()
                 progress.planned, progress.is_planned = planned.planned, planned.is_complete
                 progress.failures, progress.seconds = failures.count, time.monotonic() - began
                 on_progress(progress)
@@ -133,6 +134,7 @@ def run(
                     progress.detections += outcome.detections
                     tell()
             finally:
+                check_lock()
                 failures.finish(plan_is_complete=planned.is_complete and not stop.is_set())
                 tell()
     return progress
@@ -196,14 +198,11 @@ def _digest_of(weights: str | None) -> str | None:
     """A digest of a weights file; None if there is none."""
     if weights is None:
         return None
-    found = hashlib.blake2b(digest_size=16)
     try:
         with Path(weights).open("rb") as file:
-            while block := file.read(_BLOCK):
-                found.update(block)
+            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
     except OSError as error:
         raise CheckpointError(f"weights must be a file, {weights!r} can't be read: {explain(error)}.") from error
-    return found.hexdigest()
 
 
 def check(job: Job) -> None:
