@@ -12,11 +12,12 @@ import pytest
 
 from maskjet import traffic
 from maskjet.errors import CheckpointError, DeviceError, SourceError
+from maskjet.jobs import driver
 from maskjet.jobs.folders import LocalFolder, open_folder
 from maskjet.jobs.local import _error_of
 from maskjet.jobs.locks import LOCK, locked
 from maskjet.jobs.parts import Parts
-from maskjet.jobs.segments import Segment
+from maskjet.jobs.segments import Segment, Settings
 from maskjet.jobs.work import Outcome
 from tests.cli.command_line import call
 from tests.waiting import until
@@ -168,6 +169,20 @@ def test_a_file_that_changed_is_done_anew_and_a_mended_one_is_forgotten(streets,
     assert not (out / "failures.jsonl").exists()
 
 
+def test_another_checkpoint_at_the_same_path_gives_other_parts(tmp_path):
+    weights = tmp_path / "model.pt"
+
+    def digest_of(content, **settings):
+        weights.write_bytes(content)
+        return driver._digest_of_weights(Settings(**settings))
+
+    for settings in ({"model": str(weights)}, {"model": "rf-detr-seg-nano", "weights": str(weights)}):
+        assert digest_of(b"one", **settings) == digest_of(b"one", **settings) != digest_of(b"two", **settings)
+    assert digest_of(b"one") is None
+    with pytest.raises(CheckpointError, match=r"weights must be a file, '/none\.pt' can't be read"):
+        driver._digest_of_weights(Settings(weights="/none.pt"))
+
+
 @pytest.mark.slow
 def test_ctrl_c_ends_a_job_that_goes_on_later(streets, whole, tmp_path, capsys):
     out = tmp_path / "out"
@@ -275,7 +290,7 @@ def test_what_a_killed_run_left_is_removed(streets, tmp_path, capsys):
         (["--every", "0"], 2, "--every must be at least 1, got 0"),
         (["--segment-seconds", "0"], 2, "--segment-seconds must be more than 0, got 0.0"),
         (["--segment-images", "0"], 2, "--segment-images must be at least 1, got 0"),
-        (["--rows", "mask"], 2, "--rows must be 'frame' or 'detection', got 'mask'"),
+        (["--rows", "mask"], 2, '--rows must be "frame" or "detection", got \'mask\''),
         (["--streams", "0"], 2, "--streams must be at least 1, got 0"),
         (["--devices", "gpu"], 2, "--devices must be all, or cpu, cuda or cuda:N"),
         (["--model", "demmo"], 2, "did you mean 'demo'"),

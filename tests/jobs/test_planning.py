@@ -2,7 +2,8 @@
 
 import json
 import os
-import tracemalloc
+import subprocess
+import sys
 from pathlib import Path
 
 import fsspec
@@ -28,6 +29,21 @@ class Part:
 
 
 ENTRY = keyframes.Entry(250, 12_500, 251)
+PEAKS = """
+import json, sys, tracemalloc
+from maskjet.jobs import plan
+
+def peak_of(folder):
+    tracemalloc.start()
+    count = sum(len(segment.files) for segment in plan(folder, recursive=True))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return count, peak
+
+few, many = sys.argv[1:]
+peak_of(few)  # what is imported and cached on first use
+print(json.dumps([peak_of(few), peak_of(many)]))
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -222,23 +238,19 @@ class TestImages:
         assert sum(one != other for one, other in zip(before, after, strict=True)) == 1
 
     def test_memory_is_that_of_one_folder(self, tmp_path):
-        for number in range(20):
-            folder = images_of(tmp_path / "tree" / f"f{number}", 1) if number else tmp_path / "tree"
-            folder.mkdir(exist_ok=True)
-            (folder / "image0.jpg").write_bytes(b"1") if not number else None
-            for other in range(1, 1000):
-                os.link(folder / "image0.jpg", folder / f"image{other}.jpg")
-
-        def peak_of(folder):
-            tracemalloc.start()
-            count = sum(len(segment.files) for segment in plan(folder, recursive=True))
-            peak = tracemalloc.get_traced_memory()[1]
-            tracemalloc.stop()
-            return count, peak
-
-        peak_of(tmp_path / "tree" / "f1")  # what is imported and cached on first use
-        few, peak_of_few = peak_of(tmp_path / "tree" / "f1")
-        many, peak_of_many = peak_of(tmp_path / "tree")
+        for tree, count in (("few", 1), ("many", 20)):
+            (tmp_path / tree).mkdir()
+            for number in range(count):
+                folder = images_of(tmp_path / tree / f"f{number}", 1)
+                for other in range(1, 1000):
+                    os.link(folder / "image0.jpg", folder / f"image{other}.jpg")
+        done = subprocess.run(  # other tests may have left threads, whose memory would be counted
+            [sys.executable, "-c", PEAKS, tmp_path / "few", tmp_path / "many"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        (few, peak_of_few), (many, peak_of_many) = json.loads(done.stdout)
         assert (few, many) == (1000, 20_000)
         # All files held would take 20 times as much; two folders' names at a time take twice as much.
         assert peak_of_many < 3 * peak_of_few

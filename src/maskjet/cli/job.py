@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -145,7 +146,7 @@ def job(
 
     everywhere, by_class = parse_thresholds(threshold)
     settings = Settings(
-        model=model,
+        model=str(Path(model).absolute()) if Path(model).is_file() else model,
         weights=None if weights is None else str(weights.absolute()),
         threshold=everywhere,
         class_thresholds=by_class,

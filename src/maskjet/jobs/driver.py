@@ -19,6 +19,7 @@ from maskjet.jobs.ledger import Failures, Plan
 from maskjet.jobs.locks import locked
 from maskjet.jobs.parts import Parts
 from maskjet.jobs.planning import plan
+from maskjet.jobs.rows import check_kind
 from maskjet.jobs.segments import Segment, Settings
 from maskjet.jobs.work import Outcome
 
@@ -111,7 +112,7 @@ def run(
     with locked(folder) as check_lock:
         parts.clean()
         failures = Failures(folder)
-        identity = job.settings.identity(_digest_of(job.settings.weights))
+        identity = job.settings.identity(_digest_of_weights(job.settings))
         segments = plan(job.sources, recursive=job.recursive, seconds=job.seconds, images=job.images)
         segments = chain([next(segments)], segments)  # what is wrong with the sources is told before anything begins
         with closing(Plan(folder, segments, identity)) as planned:
@@ -194,10 +195,13 @@ def _without_part(
             yield part, segment
 
 
-def _digest_of(weights: str | None) -> str | None:
-    """A digest of a weights file; None if there is none."""
+def _digest_of_weights(settings: Settings) -> str | None:
+    """A digest of the model's file; None if maskjet has the weights itself."""
+    weights = settings.weights
     if weights is None:
-        return None
+        if not Path(settings.model).is_file():
+            return None
+        weights = settings.model
     try:
         with Path(weights).open("rb") as file:
             return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
@@ -216,5 +220,4 @@ def check(job: Job) -> None:
     for name, value in (("segment_images", job.images), ("every", job.settings.every)):
         if value < 1:
             raise InputError(f"{name} must be at least 1, got {value}.")
-    if job.settings.rows not in ("frame", "detection"):
-        raise InputError(f"rows must be 'frame' or 'detection', got {job.settings.rows!r}.")
+    check_kind(job.settings.rows)
