@@ -368,6 +368,7 @@ def test_a_lack_of_descriptors_passes(service):
             waiting.request("GET", "/health/live")
             time.sleep(0.3)
         assert waiting.getresponse().status == 200
+        settle(service, 1)
         with free_descriptors(service.process.pid, 1):
             refused.connect()
             answer = http.client.HTTPResponse(refused.sock)

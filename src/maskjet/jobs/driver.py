@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import chain
@@ -71,6 +71,13 @@ class Progress:
     seconds: float = 0.0
     """Time since it began."""
 
+    def take(self, outcome: Outcome) -> None:
+        """Count what became of a segment."""
+        self.done += outcome.is_written
+        self.failed += not outcome.is_written
+        self.frames += outcome.frames
+        self.detections += outcome.detections
+
     @property
     def is_whole(self) -> bool:
         """Whether each segment has its part, and nothing failed."""
@@ -127,16 +134,15 @@ def run(
 
             left = _left(planned, parts, failures, progress, tell, verify=job.verify)
             try:
-                for outcome in _outcomes(left, make_workers, orders, stop):
-                    failures.take(outcome)
-                    progress.done += outcome.is_written
-                    progress.failed += not outcome.is_written
-                    progress.frames += outcome.frames
-                    progress.detections += outcome.detections
-                    tell()
+                with closing(_outcomes(left, make_workers, orders, stop)) as outcomes:
+                    for outcome in outcomes:
+                        failures.take(outcome)
+                        progress.take(outcome)
+                        tell()
             finally:
                 check_lock()
                 failures.finish(plan_is_complete=planned.is_complete and not stop.is_set())
+                parts.clean()  # of workers that were killed
                 tell()
     return progress
 
@@ -146,7 +152,7 @@ def _outcomes(
     make_workers: Callable[[dict[str, Any]], Workers],
     orders: dict[str, Any],
     stop: threading.Event,
-) -> Iterator[Outcome]:
+) -> Generator[Outcome]:
     """Begin workers only if there is work: a job that is done is seen to be so at once."""
     for first in left:
         if stop.is_set():
