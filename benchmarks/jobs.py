@@ -4,10 +4,10 @@
     python -m benchmarks.jobs --only planning --out benchmarks/results/jobs_planning_cpu.json
     python -m benchmarks.jobs --model rf-detr-seg-nano --devices cuda:0 --devices cuda:0,cuda:1 --decoder cuda
 
-`stream` runs first, in a process of its own, over the same files, and is timed from its first result on. A job's rate
-is that between its first and last segments, when all lanes are busy, so that loading is in neither; its whole time is
-given beside. Every file has links of other names, so that the page cache
-holds all: what is measured is work, not disks.
+`stream` runs first, in a process of its own, over the same files, and is timed from its first result on; on a CPU once
+more with one thread, which is what each segment of a job has, to be compared with `--streams 1`. A job's rate is that
+between its first and last segments, when all lanes are busy, so that loading is in neither; its whole time is given
+beside. Every file has links of other names, so that the page cache holds all: what is measured is work, not disks.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import typer
@@ -38,7 +39,7 @@ from maskjet.config import EngineConfig
 from maskjet.errors import InputError
 from maskjet.files import write_json
 from maskjet.jobs import driver
-from maskjet.jobs.local import LocalWorkers
+from maskjet.jobs.local import ONE_THREAD, LocalWorkers
 from maskjet.jobs.segments import Settings
 from maskjet.parity.machine import describe_machine
 from maskjet.traffic import FPS
@@ -57,7 +58,7 @@ class Stream:
     what: str
     """The files."""
     device: str
-    """The device."""
+    """The device, and the threads on a CPU."""
     frames: int
     """Frames."""
     frames_s: float
@@ -72,6 +73,8 @@ class JobRun:
     """The files."""
     devices: str
     """The devices."""
+    lanes: int
+    """Segments that each process worked on at a time."""
     segments: int
     """Segments."""
     frames: int
@@ -127,12 +130,12 @@ class Report:
 
     def __str__(self) -> str:
         lines = []
-        rates = {each.what: each.frames_s for each in self.streams}
         lines += [f"{each.what}: stream on {each.device}: {each.frames_s:,.1f} frames/s" for each in self.streams]
         for each in self.jobs:
-            share = each.frames_s / rates[each.what]
+            shares = [each.frames_s / other.frames_s for other in self.streams if other.what == each.what]
             lines.append(
-                f"{each.what}: job on {each.devices}: {each.frames_s:,.1f} frames/s, {share:.3f} of stream's; "
+                f"{each.what}: job on {each.devices}: {each.frames_s:,.1f} frames/s, "
+                f"{' and '.join(f'{share:.3f}' for share in shares)} of stream's; {each.lanes} segments at a time; "
                 f"{each.frames:,} frames of {each.segments:,} segments in {each.seconds:.1f} s, the first after "
                 f"{each.first_s:.1f} s; driver {each.driver_mib} MiB; workers {each.workers_mib} MiB"
             )
@@ -144,7 +147,14 @@ class Report:
         return "\n".join([f"{self.model}, load {self.load}", *lines])
 
 
-def measure_stream(what: str, folder: Path, model: Sequence[str], config: EngineConfig, seconds: float) -> Stream:
+def measure_stream(
+    what: str,
+    folder: Path,
+    model: Sequence[str],
+    config: EngineConfig,
+    seconds: float,
+    variables: Mapping[str, str] = MappingProxyType({}),
+) -> Stream:
     """Stream a folder's files for so long: images one after another, on a GPU several videos side by side."""
     code = "from benchmarks import jobs; import sys; jobs.stream_main(*sys.argv[1:])"
     done = subprocess.run(
@@ -152,6 +162,7 @@ def measure_stream(what: str, folder: Path, model: Sequence[str], config: Engine
         stdout=subprocess.PIPE,
         check=True,
         text=True,
+        env={**os.environ, **variables},
     )
     return Stream(**json.loads(done.stdout.splitlines()[-1]))
 
@@ -225,6 +236,7 @@ def measure_job(
     return JobRun(
         what,
         names,
+        lanes,
         found.planned,
         found.frames,
         round(found.seconds, 2),
@@ -334,7 +346,10 @@ def main(
             sources[f"{videos} videos {video_size}, {minutes:g} min each"] = folder / "videos"
             link_videos(folder / "videos", parse_size(video_size), videos, minutes)
         for what, tree in sources.items():
-            report.streams.append(measure_stream(what, tree, named, own, stream_seconds))
+            report.streams += [
+                measure_stream(what, tree, named, own, stream_seconds, variables)
+                for variables in ({}, *([ONE_THREAD] if own.device == "cpu" else []))
+            ]
             measure = partial(measure_job, lanes=streams, seconds=segment_seconds, images=segment_images)
             report.jobs += [
                 measure(what, tree, folder / f"{tree.name}-{number}", settings, names)
