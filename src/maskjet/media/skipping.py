@@ -22,7 +22,7 @@ from maskjet.errors import SourceError
 from maskjet.media.selection import Selection
 from maskjet.media.timeline import Timeline
 
-_CODECS = {"h264", "hevc", "av1", "vp9", "mpeg4", "mpeg2video", "mjpeg", "prores"}  # a packet is a shown frame
+CODECS = {"h264", "hevc", "av1", "vp9", "mpeg4", "mpeg2video", "mjpeg", "prores"}  # a packet is a shown frame
 _MOST_HELD, _MOST_HELD_BYTES = 5000, 1 << 28  # packets; a video may have no second key frame
 _LONGEST_STEP = 1.5  # frame intervals
 _SHORTEST_STEP = 0.75  # of the stated frame interval; closer packets may be fields, or frames that are never shown
@@ -77,7 +77,7 @@ class PacketSkipper:
         self._tick_s = float(tick or 0)
         self._first_pts = stream.start_time or 0
         is_known = stream.container.format.name != "avi"  # whose packets get their times from its index
-        self._can_skip = is_known and stream.codec.canonical_name in _CODECS and self._step > 0
+        self._can_skip = is_known and stream.codec.canonical_name in CODECS and self._step > 0
         self._held: list[av.Packet[Any]] = []
         self._keys: list[int] = []  # positions of key frames in `_held`
         self._bytes = 0

@@ -17,12 +17,12 @@ import av
 from maskjet.media import beginnings
 from maskjet.media.matroska import first_cluster
 
-_MP4 = "mov,mp4,m4a,3gp,3g2,mj2"
-_MATROSKA, _TS, _FLASH = "matroska,webm", "mpegts", "flv"
-_BETWEEN = {_MATROSKA: 64, _FLASH: 64, "avi": 64, _MP4: 4096, _TS: 2 * 188}
+MP4 = "mov,mp4,m4a,3gp,3g2,mj2"
+MATROSKA, _TS, _FLASH = "matroska,webm", "mpegts", "flv"
+_BETWEEN = {MATROSKA: 64, _FLASH: 64, "avi": 64, MP4: 4096, _TS: 2 * 188}
 """Most bytes between two packets by format: headers and, in transport streams, stuffing."""
 _TS_TABLES = 3 * 188  # most bytes of tables and clock packets per frame interval
-_STATE_THEIR_END = (_MATROSKA, _FLASH, "avi", "gif", _MP4)
+_STATE_THEIR_END = (MATROSKA, _FLASH, "avi", "gif", MP4)
 _CHUNK_HEADER = 8  # bytes of the header of an AVI's packet
 _FEWEST_STEPS = 5  # frame intervals needed to count missing frames by a constant rate
 
@@ -64,14 +64,14 @@ class Timeline:
         self._number, self._packet_id = stream.index, stream.id
         self._format, self._path = container.format.name, path
         # MP4 lists its packets in its header: none can be missed, and they need not be contiguous.
-        self._is_listed = self._format == _MP4 and bool(stream.frames)
+        self._is_listed = self._format == MP4 and bool(stream.frames)
         self._index = _Index(stream) if self._format == "avi" and stream.frames else None
         self.lacks_index = self._index is not None and not self._index.packets
         self._between = None if self._is_listed else _BETWEEN.get(self._format)
-        self._starts_at_zero = self._format == _MATROSKA
+        self._starts_at_zero = self._format == MATROSKA
         self._has_its_size = path is None or self._format != _FLASH or beginnings.flash_has_its_size(path)
-        self._is_interleaved = self._format in (_TS, _MP4)  # packets overlap, or are not read in file order
-        self._end = first_cluster(path) or 0 if path and self._format == _MATROSKA else None
+        self._is_interleaved = self._format in (_TS, MP4)  # packets overlap, or are not read in file order
+        self._end = first_cluster(path) or 0 if path and self._format == MATROSKA else None
         """Byte position where the last packet ends; if interleaved, where the video's last packet starts."""
         self._video_size = 0
         self._others: list[tuple[int, int]] = []  # (byte position, size) of packets of other streams
@@ -290,14 +290,14 @@ class _Index:
 
 def states_end(container: av.container.InputContainer, stream: av.VideoStream) -> bool:
     """Whether the file's header or index states the number of frames or the duration."""
-    if container.format.name == _MP4:
+    if container.format.name == MP4:
         return bool(stream.frames)
     return container.format.name in _STATE_THEIR_END
 
 
 def stated_packets(container: av.container.InputContainer, stream: av.VideoStream) -> int:
     """Number of video packets that the file's header states; 0 if it states none."""
-    if container.format.name == _MP4 and stream.frames:
+    if container.format.name == MP4 and stream.frames:
         return len(stream.index_entries)  # without those that an edit list cuts away
     return (container.format.name == "avi" and _Index(stream).packets) or stream.frames
 

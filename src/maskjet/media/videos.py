@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -81,6 +82,7 @@ class VideoSource(Source):
     """
 
     kind = "video"
+    _stop = math.inf  # index at which reading ends
 
     def __init__(self, name: str, selection: Selection = EVERYTHING, decoding: Decoding = ON_CPU) -> None:
         super().__init__(shown_name(name))
@@ -93,8 +95,8 @@ class VideoSource(Source):
         self._decoding = decoding
         self._first = self._run(self._open)
 
-    def _open(self) -> Frame:
-        """Open the source and decode its first frame."""
+    def _open(self) -> Frame | None:
+        """Open the source and decode the first frame to give."""
         self._container = self._open_container()
         self._frames = self._decoded()
         try:
@@ -112,10 +114,8 @@ class VideoSource(Source):
             self._decoding = ON_CPU  # which has threads, and converts faster
             return self._reopen()
         if first is None:
-            self.close()
-            if self._selection.starts_late and self.frames_seen and self._start_is_beyond():
-                raise BeyondEndError(self.name, self._selection.shown_start, self.frames_seen)
-            raise SourceError(f"source must have a frame that can be decoded, {self.name!r} has none.")
+            self._take_no_frame()
+            return None
         self.size_hw = first.size_hw
         self._take_start(first.index)
         return first
@@ -160,11 +160,18 @@ class VideoSource(Source):
     def _is_on_gpu(self) -> bool:
         return self._decoding is not ON_CPU
 
-    def _reopen(self) -> Frame:
+    def _reopen(self) -> Frame | None:
         """Open the source once more, after another decision."""
         self._container.close()
         self.frames_seen, self.bad_frames, self.look, self.index_is_exact = 0, [], None, True
         return self._open()
+
+    def _take_no_frame(self) -> None:
+        """Refuse a source that has no frame to give."""
+        self.close()
+        if self._selection.starts_late and self.frames_seen and self._start_is_beyond():
+            raise BeyondEndError(self.name, self._selection.shown_start, self.frames_seen)
+        raise SourceError(f"source must have a frame that can be decoded, {self.name!r} has none.")
 
     def _start_is_beyond(self) -> bool:
         return self._start is None or self._start >= self.frames_seen
@@ -221,11 +228,11 @@ class VideoSource(Source):
         return None
 
     def _read(self) -> Iterator[Frame]:
-        yield self._first
-        given = 1
-        while given != self._selection.limit and (frame := self._run(self._next)) is not None:
+        frame, given = self._first, 0
+        while frame is not None:
             yield frame
             given += 1
+            frame = None if given == self._selection.limit else self._run(self._next)
 
     def _run(self, work: Callable[[], _T]) -> _T:
         return interruptible(self._url, work) if self._may_wait else work()
@@ -254,6 +261,8 @@ class VideoSource(Source):
                 if self._see(ready):
                     for picture in self._decode(ready):
                         yield from self._show(picture)
+                        if self.frames_seen >= self._stop:
+                            return
         if self._due and not self.is_live:
             yield from self._decoded_end()
         self._miss_before(None)
