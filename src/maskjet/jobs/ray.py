@@ -1,0 +1,374 @@
+"""Workers on a Ray cluster: Ray Data pipelines of segments, whose actors write the parts themselves.
+
+Through Ray go the names of parts, segments in JSON, and counts; no pixels and no tables. A Ray Data pipeline has a
+fixed input and its own actors, each of which loads the model. So the plan is taken in windows, each of which is one
+pipeline: the first has what is found within seconds, so that work begins while planning goes on; the next ones are so
+large that loading the model again takes a few per cent of their time, and yet bounded, so that millions of segments
+are never in memory.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import queue
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from maskjet import __version__, limits, process
+from maskjet.errors import DeviceError, MaskjetError, UnsupportedError, first_line
+from maskjet.jobs import cluster, storage
+from maskjet.jobs.cluster import Pool
+from maskjet.jobs.desk import Desk
+from maskjet.jobs.local import error_of
+from maskjet.jobs.parts import Parts
+from maskjet.jobs.planning import plan
+from maskjet.jobs.processing import process as detect
+from maskjet.jobs.segments import Segment, Settings
+from maskjet.jobs.work import Outcome, Worker, open_model
+
+if TYPE_CHECKING:
+    import pyarrow
+    import ray.data
+
+_LANES = 4  # segments that a GPU works on at a time
+_FIRST_S = 2.0  # for which the first window waits for the plan
+_WINDOW, _LARGEST_WINDOW = 4_000, 100_000  # segments: per worker, and of all; each takes 1 kB of the driver
+_BLOCKS, _LARGEST_BLOCK = 32, 16  # blocks per worker and lane, if there are enough segments; most segments of one
+_GLANCE_S = 0.5  # how often the desk is asked while nothing comes
+_PATIENCE_S = 60.0  # for segments that are worked on when a job is stopped
+_GOODBYE_S = 5.0  # for a pipeline to end
+_FAILED = 5  # exit code of a worker whose device failed
+_log = logging.getLogger("maskjet")
+
+Task = tuple[str, Segment]
+
+
+class RayWorkers:
+    """Actors on a Ray cluster, one GPU each, or else shares of its CPUs.
+
+    Args:
+        orders: What each worker needs besides its device, in JSON types.
+        address: The cluster's; see `cluster.connected`.
+        workers: How many; None is one per GPU, or else one per node.
+        arrival_s: How long to wait for the first worker's process.
+    """
+
+    def __init__(
+        self, orders: Mapping[str, Any], address: str, workers: int | None = None, *, arrival_s: float = 180.0
+    ) -> None:
+        out = orders["out"]
+        out = out if storage.is_remote(out) else os.path.abspath(out)  # noqa: PTH100 - actors have another folder
+        self._orders = {**orders, "out": out}
+        self._address, self._workers, self._arrival_s = address, workers, arrival_s
+
+    def run(self, tasks: Iterator[Task | None], stop: threading.Event) -> Iterator[Outcome]:
+        """Work on segments; outcomes come as they are ready, in any order.
+
+        Args:
+            tasks: Name of the part and segment; None while the next one is not known yet.
+            stop: Once it is set, no more segments are begun, and those begun are finished.
+
+        Raises:
+            UnsupportedError: The cluster does not answer, has no room for the workers, or they do not begin.
+            DeviceError: Workers died again and again, or the cluster failed.
+            MaskjetError: A worker can't begin, or a part can't be written; see `Worker`.
+        """
+        with cluster.connected(self._address) as ray:
+            nodes = cluster.nodes_of(ray)
+            pool = cluster.fit(nodes, self._orders["settings"]["config"]["device"], self._workers)
+            if len(nodes) > 1 and not storage.is_remote(self._orders["out"]):
+                _log.warning(
+                    "The cluster has %d nodes: %r must be a folder that all of them share, and so must those of local "
+                    "sources.",
+                    len(nodes),
+                    self._orders["out"],
+                )
+            desk = _desk(ray)
+            for window in _windows(tasks, stop, min(_WINDOW * pool.size, _LARGEST_WINDOW)):
+                yield from self._work(ray, pool, desk, window, stop)
+
+    def _work(
+        self, ray: Any, pool: Pool, desk: Any, window: Sequence[Task], stop: threading.Event
+    ) -> Iterator[Outcome]:
+        ray.get(desk.open.remote())
+        rows = _Rows(_pipeline(ray, pool, window, {**self._orders, "device": pool.device}, desk))
+        began, seen, is_over = time.monotonic(), set[str](), False
+        try:
+            while True:
+                came, is_over = rows.take(_GLANCE_S)
+                yield from _new(came, seen)
+                if stop.is_set():
+                    yield from _new(_last(ray, desk), seen)
+                    return
+                if came and not is_over:
+                    continue
+                state = ray.get(desk.state.remote())
+                if state["error"] is not None:
+                    raise error_of(state["error"])
+                if rows.error is not None:
+                    raise DeviceError(f"The Ray cluster failed: {_cause(rows.error)}", index=0) from rows.error
+                if is_over:
+                    return
+                if not state["arrived"] and time.monotonic() - began > self._arrival_s:
+                    raise _no_room(ray, pool, self._arrival_s)
+        finally:
+            if not is_over:
+                desk.stop.remote()
+            rows.close()
+
+
+def ray_dataset(
+    sources: Any,
+    *,
+    model: str = "demo",
+    workers: int | None = None,
+    recursive: bool = False,
+    seconds: float = 10.0,
+    images: int = 64,
+    **settings: Any,
+) -> ray.data.Dataset:
+    """A Ray dataset of the results, for a pipeline of one's own; nothing is written to a folder.
+
+    Each segment is a row of the input, and its results are rows of the output, in the columns of the parts (see
+    docs/jobs.md). As always with Ray Data, work begins when the rows are asked for, and blocks of different segments
+    come in any order unless `DataContext.execution_options.preserve_order` is set. The plan is held in memory, 1 kB for
+    each segment. A file that can't be read ends the pipeline, unless `DataContext.max_errored_blocks` allows for some.
+
+    Args:
+        sources: Files, folders, globs, lists and URLs, as `plan` takes them; each node must reach them.
+        model: A model of `maskjet.load`.
+        workers: Actors with the model; None is one per GPU of the cluster, or else one per node.
+        recursive: Whether sub-folders are searched.
+        seconds: Length of a video's segment, about.
+        images: Most images of a segment.
+        **settings: Other fields of `Settings`, as weights, threshold, classes, rows, every and config.
+
+    Raises:
+        InputError: An argument is out of range.
+        SourceError: A source does not exist.
+        UnsupportedError: The cluster has no room for the workers.
+        MissingDependencyError: Ray is not installed.
+
+    Examples:
+        >>> import maskjet.jobs
+        >>> found = maskjet.jobs.ray_dataset("videos", rows="detection", workers=8)  # doctest: +SKIP
+        >>> found.filter(expr="class_name == 'car'").write_parquet("cars")  # doctest: +SKIP
+    """
+    ray = cluster.import_ray("ray_dataset")
+    chosen = Settings(model=model, **settings)
+    segments = [
+        {"segment": json.dumps(each.as_dict())}
+        for each in plan(sources, recursive=recursive, seconds=seconds, images=images)
+    ]
+    if not ray.is_initialized():
+        ray.init()
+    pool = cluster.fit(cluster.nodes_of(ray), chosen.config.device, workers)
+    chosen = replace(chosen, config=replace(chosen.config, device=pool.device))
+    rows = ray.data.from_items(segments, override_num_blocks=len(segments))
+    return rows.map_batches(  # type: ignore[no-any-return]
+        _Detector,
+        batch_size=1,
+        batch_format="pyarrow",
+        fn_constructor_kwargs={"settings": chosen.as_dict()},
+        compute=ray.data.ActorPoolStrategy(size=pool.size),
+        **pool.resources,
+    )
+
+
+class _Detector:
+    """An actor of `ray_dataset`."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        process.spin_less()
+        limits.read_environment()
+        self._settings = Settings.from_dict(settings)
+        self._model = open_model(self._settings, self._settings.config)
+
+    def __call__(self, batch: pyarrow.Table) -> pyarrow.Table:
+        segment = Segment.from_dict(json.loads(batch["segment"][0].as_py()))
+        return detect(segment, self._model, rows=self._settings.rows, every=self._settings.every)
+
+
+class _Actor:
+    """An actor of `RayWorkers`: turns segments into parts, after asking the desk."""
+
+    def __init__(self, orders: Mapping[str, Any], desk: Any) -> None:
+        import ray
+
+        self._wait, self._desk = ray.get, desk
+        self._wait(desk.arrive.remote())
+        process.spin_less()
+        try:
+            if orders["facts"]["version"] != __version__:
+                raise UnsupportedError(
+                    f"maskjet must be of one version on all nodes, got {__version__} beside the driver's "
+                    f"{orders['facts']['version']}."
+                )
+            limits.read_environment()
+            settings = Settings.from_dict(orders["settings"])
+            config = replace(settings.config, device=orders["device"])
+            self._worker = Worker(settings, config, Parts(orders["out"]), orders["facts"])
+        except MaskjetError as error:
+            self._fail(error)
+            raise
+        self._resources = ExitStack()
+        self._resources.enter_context(process.garbage_frozen())
+
+    def __call__(self, batch: pyarrow.Table) -> pyarrow.Table:
+        import pyarrow
+
+        (row,) = batch.to_pylist()
+        return pyarrow.table({"outcome": [self._outcome(row["part"], Segment.from_dict(json.loads(row["segment"])))]})
+
+    def _outcome(self, part: str, segment: Segment) -> str:
+        known = self._wait(self._desk.begin.remote(part, segment.name))
+        if known is not None:
+            return str(known)
+        try:
+            outcome = json.dumps(self._worker.do(part, segment).as_dict())
+        except DeviceError as error:  # nothing runs on it any more: Ray starts another process
+            _log.warning("%s", first_line(error))
+            os._exit(_FAILED)
+        except MaskjetError as error:
+            self._fail(error)
+            raise
+        except BaseException as error:
+            self._fail(MaskjetError(f"{segment.name} failed: {error!r}."))
+            raise
+        self._wait(self._desk.end.remote(part, outcome))
+        return outcome
+
+    def _fail(self, error: MaskjetError) -> None:
+        self._wait(self._desk.fail.remote(type(error).__name__, str(error)))
+
+
+class _Rows:
+    """The rows of a dataset, read in a thread, so that waiting for them can end.
+
+    Args:
+        dataset: Has one column, outcome.
+    """
+
+    def __init__(self, dataset: ray.data.Dataset) -> None:
+        self.error: BaseException | None = None
+        """Why reading ended, if it failed."""
+        self._queue: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._read, args=[dataset], name="maskjet-ray", daemon=True)
+        self._thread.start()
+
+    def _read(self, dataset: ray.data.Dataset) -> None:
+        try:
+            for batch in dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
+                for text in batch["outcome"].to_pylist():
+                    self._queue.put(text)
+                if self._is_closed:
+                    return
+        except BaseException as error:  # told where the rows are taken
+            self.error = error
+        finally:
+            self._queue.put(None)
+
+    def take(self, patience_s: float) -> tuple[list[str], bool]:
+        """The rows that have come, after waiting for the first one; and whether they are the last."""
+        came = []
+        with suppress(queue.Empty):
+            text = self._queue.get(timeout=patience_s)
+            while text is not None:
+                came.append(text)
+                text = self._queue.get_nowait()
+            return came, True
+        return came, False
+
+    def close(self) -> None:
+        """Read no more. Once the desk lets nothing begin, rows come fast; the actors end with the thread."""
+        self._is_closed = True
+        self._thread.join(_GOODBYE_S)
+
+
+def _desk(ray: Any) -> Any:
+    """An actor of `Desk` on the driver's node, if there is room: no spot machine that goes away takes it along."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+    options = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1, "scheduling_strategy": here}
+    return ray.remote(Desk).options(**options).remote()
+
+
+def _pipeline(ray: Any, pool: Pool, window: Sequence[Task], orders: Mapping[str, Any], desk: Any) -> ray.data.Dataset:
+    """A dataset of outcomes, a row for each segment. Ray Data restarts actors and repeats their tasks without limit."""
+    lanes = _LANES if pool.num_gpus else 1
+    of_block = max(1, min(_LARGEST_BLOCK, len(window) // (pool.size * lanes * _BLOCKS)))
+    items = [{"part": part, "segment": json.dumps(segment.as_dict())} for part, segment in window]
+    strategy = ray.data.ActorPoolStrategy(
+        size=pool.size, max_concurrent_calls_per_actor=lanes, enable_true_multi_threading=lanes > 1
+    )
+    dataset = ray.data.from_items(items, override_num_blocks=-(-len(items) // of_block)).map_batches(
+        _Actor,
+        batch_size=1,
+        batch_format="pyarrow",
+        fn_constructor_kwargs={"orders": orders, "desk": desk},
+        compute=strategy,
+        **pool.resources,
+    )
+    dataset.context.enable_progress_bars = False
+    dataset.context.target_max_block_size = 1  # each row is handed on at once
+    return dataset
+
+
+def _windows(tasks: Iterable[Task | None], stop: threading.Event, largest: int) -> Iterator[list[Task]]:
+    """Segments by windows; the first ends soon, others when they are full or the plan is at its end."""
+    window: list[Task] = []
+    began, is_first = time.monotonic(), True
+    for task in tasks:
+        if stop.is_set():
+            return
+        if task is not None:
+            window.append(task)
+        is_late = time.monotonic() - began > _FIRST_S
+        if len(window) == largest or (window and is_late and (is_first or task is None)):
+            yield window
+            window, began, is_first = [], time.monotonic(), False
+    if window and not stop.is_set():
+        yield window
+
+
+def _new(texts: Iterable[str], seen: set[str]) -> Iterator[Outcome]:
+    """Outcomes that have not been seen; those of segments that were not begun are empty."""
+    for text in texts:
+        if text:
+            outcome = Outcome.from_dict(json.loads(text))
+            if outcome.part not in seen:
+                seen.add(outcome.part)
+                yield outcome
+
+
+def _last(ray: Any, desk: Any) -> list[str]:
+    """Let no more segments begin, wait for those begun, and return all that was done."""
+    ray.get(desk.stop.remote())
+    deadline = time.monotonic() + _PATIENCE_S
+    while ray.get(desk.state.remote())["busy"] and time.monotonic() < deadline:
+        time.sleep(_GLANCE_S)
+    return list(ray.get(desk.outcomes.remote()))
+
+
+def _no_room(ray: Any, pool: Pool, waited_s: float) -> UnsupportedError:
+    kind, each = ("GPU", pool.num_gpus) if pool.num_gpus else ("CPU", pool.num_cpus)
+    return UnsupportedError(
+        f"No worker began within {waited_s:g} s: {pool.size} workers need {each:g} {kind}s each, and of the cluster's "
+        f"{ray.cluster_resources().get(kind, 0):g} are {ray.available_resources().get(kind, 0):g} free. Wait for other "
+        "jobs, or ask for fewer workers."
+    )
+
+
+def _cause(error: BaseException) -> str:
+    """The sentence of an error that Ray has wrapped."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return first_line(error)
