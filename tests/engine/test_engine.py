@@ -154,6 +154,36 @@ def test_batches_are_made_across_sources(fake, monkeypatch):
     assert sum(sizes) == 300
 
 
+@pytest.mark.parametrize("depth", [1, 2, 8])
+@pytest.mark.parametrize("pace", ["a slow reader", "a slow consumer", "any"])
+def test_whole_batches_do_not_depend_on_timing(fake, monkeypatch, depth, pace):
+    batches = []
+    submit = FakeSlot.submit
+
+    def note(slot, images, batch, **options):
+        batches.append([int(image[0, 0, 0]) for image in images])
+        submit(slot, images, batch, **options)
+
+    def read():
+        for number in range(30):
+            image = np.zeros((2, 3 if number in (4, 5, 17) else 2, 3), np.uint8)
+            image[0, 0] = number, 0, 0
+            time.sleep(0.002 * (pace == "a slow reader"))
+            yield image
+
+    monkeypatch.setattr(FakeSlot, "submit", note)
+    indices = []
+    for frame, found in fake.stream(read(), depth=depth, batch=4, whole_batches=True):
+        assert_own(frame, found)
+        indices.append(frame.index)
+        time.sleep(0.002 * (pace == "a slow consumer"))
+    assert indices == list(range(30))
+    assert batches == [
+        *([0, 1, 2, 3], [4, 5], [6, 7, 8, 9], [10, 11, 12, 13], [14, 15, 16], [17]),
+        *([18, 19, 20, 21], [22, 23, 24, 25], [26, 27, 28, 29]),
+    ]
+
+
 def test_a_slow_consumer_holds_decoding_back(fake):
     produced = []
 
@@ -466,11 +496,20 @@ def test_a_stream_equals_predict(model, batch):
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"depth": 0}, r"depth must be 1\.\.8, got 0"), ({"batch": 0}, "batch must be at least 1, got 0")],
+    [
+        ({"depth": 0}, r"depth must be 1\.\.8, got 0"),
+        ({"batch": 0}, "batch must be at least 1, got 0"),
+        ({"whole_batches": True, "drop_late": True}, "whole_batches must be False with drop_late: it is for one"),
+    ],
 )
 def test_bad_options_are_named_at_the_call(model, options, message):
     with pytest.raises(InputError, match=message):
         model.stream(frames(1), **options)
+
+
+def test_whole_batches_are_of_one_source(model):
+    with pytest.raises(InputError, match="whole_batches must be False with 2 sources: it is for one source"):
+        model.stream([frames(1), frames(1)], whole_batches=True)
 
 
 def test_graphs_that_cannot_be_had_are_named(network):

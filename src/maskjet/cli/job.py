@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -54,7 +55,7 @@ _MERGE_EPILOG = """
 maskjet job merge results --jsonl found.jsonl
 maskjet job merge results --coco found.json --incomplete
 """
-_OutArgument = Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of a job's results.")]
+_OutArgument = Annotated[str, typer.Argument(metavar="FOLDER", help="The folder of a job's results.")]
 
 job_app = typer.Typer(cls=DefaultGroup)
 
@@ -115,7 +116,7 @@ def job(
         int | None,
         typer.Option(
             metavar="N",
-            help=f"Segments that a device works on at a time.  [default: {_LANES} on a GPU, 1 on a CPU]",
+            help=f"Segments that a process works on at a time.  [default: {_LANES} on a GPU, on a CPU its cores]",
             rich_help_panel=ENGINE_PANEL,
         ),
     ] = None,
@@ -191,9 +192,10 @@ def _local(devices: str | None, streams: int | None, workers: int | None, config
     if workers is not None:
         raise InputError("workers must come with --ray; on this machine there is one for each of --devices.")
     places = choose(devices or _every_device(config), config)
-    lanes = streams or (1 if all(place.device == "cpu" for place in places) else _LANES)
-    if lanes < 1:
+    if streams is not None and streams < 1:
         raise InputError(f"streams must be at least 1, got {streams}.")
+    is_on_gpu = any(place.device != "cpu" for place in places)
+    lanes = streams or (_LANES if is_on_gpu else max(1, len(os.sched_getaffinity(0)) // len(places)))
     return lambda orders: LocalWorkers(orders, places, lanes)
 
 
@@ -240,7 +242,8 @@ def _summary(found: Progress, out: str) -> str:
         f"{found.skipped:,} there before; {found.frames:,} frames, {found.detections:,} detections{rate}"
     ]
     if found.failures:
-        lines.append(f"{found.failures:,} files or frames failed: see {Path(out, 'failures.jsonl')}")
+        what = "file or frame" if found.failures == 1 else "files or frames"
+        lines.append(f"{found.failures:,} {what} failed: see {Path(out, 'failures.jsonl')}")
     if not found.is_planned or found.done + found.skipped + found.failed < found.planned:
         lines.append("not all is done: run the same command again")
     return "\n".join(lines)
@@ -250,8 +253,8 @@ def _summary(found: Progress, out: str) -> str:
 def merge(
     folder: _OutArgument,
     *,
-    coco: Annotated[Path | None, typer.Option(metavar="PATH", help="A COCO data set to write, .json.")] = None,
-    jsonl: Annotated[Path | None, typer.Option(metavar="PATH", help="JSON lines to write, a frame in each.")] = None,
+    coco: Annotated[str | None, typer.Option(metavar="PATH", help="A COCO data set to write, .json.")] = None,
+    jsonl: Annotated[str | None, typer.Option(metavar="PATH", help="JSON lines to write, a frame in each.")] = None,
     incomplete: Annotated[
         bool, typer.Option("--incomplete", help="Merge the parts that are there, though others are missing.")
     ] = False,
@@ -259,7 +262,5 @@ def merge(
     """Write a job's results as one COCO data set, or as JSON lines."""
     from maskjet.jobs.merging import merge as write
 
-    if (coco is None) == (jsonl is None):
-        raise InputError("coco or jsonl must be given, and one of them: for example --jsonl found.jsonl.")
     merged = write(folder, coco=coco, jsonl=jsonl, incomplete=incomplete)
     print_result(str(merged))

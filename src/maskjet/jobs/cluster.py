@@ -11,10 +11,12 @@ from typing import Any
 
 from maskjet.errors import InputError, UnsupportedError, first_line
 from maskjet.extras import require
+from maskjet.jobs.local import ONE_THREAD
 
 _CPUS = 0.5
 """Of Ray's CPUs that a worker reserves; with one worker per CPU at most, half of them stay free for Ray Data."""
-_PASSED = ("OMP_NUM_THREADS", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+_LANES = 4  # segments that a GPU works on at a time
+_PASSED = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 _PASSED_PREFIX = "MASKJET_LIMIT_"
 
 
@@ -70,15 +72,14 @@ class Pool:
     """GPUs of each."""
     num_cpus: float
     """Ray's CPUs that each reserves."""
-    threads: int
-    """Cores that each may use on a CPU."""
+    lanes: int
+    """Segments that each works on at a time: 4 on a GPU, else one per core that it has to itself."""
 
     @property
     def resources(self) -> dict[str, Any]:
         """Options of Ray for the workers' actors."""
         passed = {name: text for name, text in os.environ.items() if name in _PASSED or name.startswith(_PASSED_PREFIX)}
-        # Ray's own choice is one thread for a worker that reserves less than two CPUs.
-        variables = {"OMP_NUM_THREADS": str(self.threads), **passed}
+        variables = passed if self.num_gpus else {**passed, **ONE_THREAD}
         return {
             "num_cpus": self.num_cpus,
             "num_gpus": self.num_gpus,
@@ -128,16 +129,14 @@ def fit(nodes: Sequence[Mapping[str, float]], device: str, workers: int | None) 
             "start more nodes, or ask for fewer workers" if room else "start nodes that have some, or use --device cpu"
         )
         raise UnsupportedError(f"{what}: the cluster has {shown(nodes)}; {cure}.")
-    of_each = [node.get("CPU", 0) / each for node, each in zip(nodes, rooms, strict=True) if each]
-    per_node = -(-size // sum(each > 0 for each in rooms))
+    used = [(int(node.get("CPU", 0)), each) for node, each in zip(nodes, rooms, strict=True) if each]
+    per_node = -(-size // len(used))  # Ray spreads them
     return Pool(
         size,
         device="cuda" if has_gpus else "cpu",
         num_gpus=int(has_gpus),
-        num_cpus=_CPUS * min(1.0, *of_each),
-        threads=max(
-            1, int(min(node.get("CPU", 0) for node, each in zip(nodes, rooms, strict=True) if each)) // per_node
-        ),
+        num_cpus=_CPUS * min(1.0, *(cpus / each for cpus, each in used)),
+        lanes=_LANES if has_gpus else max(1, min(cpus for cpus, _ in used) // per_node),
     )
 
 

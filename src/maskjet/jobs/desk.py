@@ -34,35 +34,38 @@ class Desk:
         """Note that a worker's process runs."""
         self._arrived += 1
 
-    def begin(self, part: str, name: str) -> str | None:
+    def begin(self, part: str, name: str, *, is_alone: bool) -> tuple[str, str]:
         """Ask whether to work on a segment.
 
         Args:
             part: Name of its part.
             name: Its own, for people.
+            is_alone: Whether its worker works on nothing else meanwhile.
 
         Returns:
-            None to go on; its outcome in JSON if it is done or given up; "" if the job is ending.
+            "work" to go on; "alone" to ask again once the worker does nothing else, as the segment may have killed one;
+            or "known" with its outcome in JSON, if it is done or given up, or with "", if the job is ending.
         """
         if part in self._outcomes:
-            return self._outcomes[part]
+            return "known", self._outcomes[part]
         if self._is_stopped or self._error is not None:
             self._begun.pop(part, None)  # of a worker that died
-            return ""
+            return "known", ""
         deaths = self._begun.get(part, 0)
-        if deaths < TRIES:
-            self._begun[part] = deaths + 1
-            return None
+        if deaths == TRIES:
+            return "known", self._give_up(part, name)
+        if deaths and not is_alone:
+            return "alone", ""
+        self._begun[part] = deaths + 1
+        return "work", ""
+
+    def _give_up(self, part: str, name: str) -> str:
+        self._begun.pop(part)
         self._lost += 1
         if self._lost == _MOST_LOST:
-            self.fail(
-                "DeviceError",
-                f"Workers died {deaths} times on each of {_MOST_LOST} segments in a row, at last {name!r}.",
-            )
-            return ""
-        why = f"its worker died {deaths} times"
+            self.fail("DeviceError", f"Workers died {TRIES} times on {_MOST_LOST} segments in a row, at last {name!r}.")
+        why = f"its worker died {TRIES} times"
         self._outcomes[part] = json.dumps(Outcome(part, failures=((name, why),), is_written=False).as_dict())
-        del self._begun[part]
         return self._outcomes[part]
 
     def end(self, part: str, outcome: str) -> None:

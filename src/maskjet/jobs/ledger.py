@@ -11,14 +11,15 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from maskjet.errors import OutputError, first_line
+from maskjet.errors import OutputError
 from maskjet.files import naming, replacing
+from maskjet.jobs.parts import MANIFEST
 from maskjet.jobs.segments import Segment, digest
 from maskjet.jobs.work import Outcome
 
-LOCK, PLAN, FAILURES = "job.lock", "segments.jsonl", "failures.jsonl"
+LOCK, FAILURES = "job.lock", "failures.jsonl"
 _PLANNING = "segments.partial.jsonl"
 _GLANCE_S = 0.02  # how often a reader looks for lines of the plan
 _PATIENCE_S = 2.0
@@ -82,6 +83,7 @@ class Plan:
         self._is_stopped = False
         with naming(str(folder)):
             self._file = (folder / _PLANNING).open("wb")
+            self._reader = (folder / _PLANNING).open("rb")  # before the file takes another name
         self._thread = threading.Thread(target=self._write, name="maskjet-plan", daemon=True)
         self._thread.start()
 
@@ -95,7 +97,7 @@ class Plan:
                     self._file.write(json.dumps(line).encode() + b"\n")
                     self._file.flush()
                     self.planned += 1
-                (self._folder / _PLANNING).replace(self._folder / PLAN)
+                (self._folder / _PLANNING).replace(self._folder / MANIFEST)
                 self.is_complete = True
         except BaseException as error:  # raised where the plan is read
             self._error = error
@@ -103,16 +105,19 @@ class Plan:
     def read(self) -> Iterator[tuple[str, Segment] | None]:
         """The name of each part with its segment, in the plan's order; None while the next one is not known yet.
 
+        To be called once.
+
         Raises:
             MaskjetError: Planning failed.
         """
-        with naming(str(self._folder)), (self._folder / _PLANNING).open("rb") as file:
+        with naming(str(self._folder)), self._reader as file:
             seen = 0
             while True:
                 is_alive = self._thread.is_alive()
                 while seen < self.planned:
                     seen += 1
-                    yield _parsed(file.readline())
+                    entry = json.loads(file.readline())
+                    yield entry["part"], Segment.from_dict(entry["segment"])
                 if not is_alive and seen == self.planned:
                     break
                 yield None
@@ -124,33 +129,7 @@ class Plan:
         """Stop planning; may be called twice. A thread that waits for a store ends with it."""
         self._is_stopped = True
         self._thread.join(_PATIENCE_S)
-
-
-def read_plan(folder: Path) -> Iterator[tuple[str, Segment]]:
-    """The name of each part of a job with its segment, in the plan's order.
-
-    Raises:
-        OutputError: There is no complete plan.
-    """
-    path = folder / PLAN
-    try:
-        file: IO[bytes] = path.open("rb")
-    except OSError as error:
-        raise OutputError(
-            f"out must be the folder of a job that was planned whole, {str(folder)!r} is not: {first_line(error)}. Run "
-            "maskjet job with the same arguments once more."
-        ) from error
-    with file:
-        for line in file:
-            yield _parsed(line)
-
-
-def _parsed(line: bytes) -> tuple[str, Segment]:
-    try:
-        entry = json.loads(line)
-        return str(entry["part"]), Segment.from_dict(entry["segment"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise OutputError(f"{PLAN} must have a part and a segment in each line, got {line[:80]!r}.") from error
+        self._reader.close()
 
 
 class Failures:
@@ -164,7 +143,7 @@ class Failures:
         self._path = folder / FAILURES
         self._by_part: dict[str, dict[str, str]] = {}  # the reason by what failed
         self._current: set[str] = set()  # parts that the plan still has
-        with suppress(FileNotFoundError), naming(str(self._path)), self._path.open("rb") as file:
+        with naming(str(self._path)), suppress(FileNotFoundError), self._path.open("rb") as file:
             for line in file:
                 with suppress(ValueError, KeyError, TypeError):  # a line that was cut off
                     entry = json.loads(line)

@@ -27,10 +27,14 @@ from maskjet.jobs.segments import Segment
 from maskjet.jobs.work import TRIES, Outcome
 
 _GLANCE_S = 0.1  # how often the plan is looked at while nothing comes
-_MOST_DEATHS = 3  # in a row, without one segment done, after which a device is given up
+_MOST_DEATHS = TRIES + 2  # in a row, without one segment done, after which a device is given up
 _PATIENCE_S = 5.0  # for a process to end
 
 Task = tuple[str, Segment]
+
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+"""For processes on a CPU: sums of several threads are rounded otherwise, so results would depend on how many there are.
+Segments that are worked on side by side take the cores instead, and faster."""
 
 
 @dataclass
@@ -43,6 +47,8 @@ class _Process:
     tasks: dict[str, Segment] = field(default_factory=dict)
     """What it works on."""
     is_ready: bool = False
+    is_alone: bool = False
+    """Whether it works on a segment that may have killed a process, and on nothing else meanwhile."""
 
 
 class LocalWorkers:
@@ -75,9 +81,11 @@ class LocalWorkers:
             self._processes = [self._start(place) for place in self._places]
             has_more = True
             while True:
-                has_more = has_more and not stop.is_set() and self._feed(tasks)
                 if stop.is_set():
+                    has_more = False
                     self._again.clear()
+                else:
+                    has_more = self._feed(tasks if has_more else iter(())) and has_more
                 if not has_more and not self._again and not any(each.tasks for each in self._processes):
                     return
                 yield from self._receive(_GLANCE_S)
@@ -85,24 +93,30 @@ class LocalWorkers:
             self.close()
 
     def _feed(self, tasks: Iterator[Task | None]) -> bool:
-        """Give segments to processes that have room; returns whether there may be more."""
-        for each in sorted(self._processes, key=lambda each: len(each.tasks)):
-            # One more than it works on, so that it need not wait for this process.
-            while len(each.tasks) <= self._lanes:
-                if self._again:
-                    task: Task | None = self._again.popleft()
-                else:
-                    try:
-                        task = next(tasks)
-                    except StopIteration:
-                        return False
-                if task is None:
-                    return True
-                part, segment = task
-                each.tasks[part] = segment
-                with suppress(OSError):  # a process that has died is noticed below
-                    each.connection.send_bytes(json.dumps({"part": part, "segment": segment.as_dict()}).encode())
+        """Give segments to processes that have room; returns whether there may be more than those."""
+        for each in self._processes:
+            if self._again and not each.tasks:
+                each.is_alone = True
+                self._give(each, self._again.popleft())
+        while has_room := [each for each in self._processes if self._has_room(each)]:
+            try:
+                task = next(tasks)
+            except StopIteration:
+                return False
+            if task is None:
+                break
+            self._give(min(has_room, key=lambda each: len(each.tasks)), task)
         return True
+
+    def _has_room(self, each: _Process) -> bool:
+        # One more than it works on, so that it need not wait for this process.
+        return not each.is_alone and not self._again and len(each.tasks) <= self._lanes
+
+    def _give(self, each: _Process, task: Task) -> None:
+        part, segment = task
+        each.tasks[part] = segment
+        with suppress(OSError):  # a process that has died is noticed when it is listened to
+            each.connection.send_bytes(json.dumps({"part": part, "segment": segment.as_dict()}).encode())
 
     def _receive(self, patience_s: float) -> Iterator[Outcome]:
         by_connection = {each.connection: each for each in self._processes}
@@ -119,10 +133,11 @@ class LocalWorkers:
             if "part" in message:
                 self._deaths.pop(each.place.number, None)
                 each.tasks.pop(message["part"], None)
+                each.is_alone = False
                 yield Outcome.from_dict(message)
 
     def _bury(self, dead: _Process) -> Iterator[Outcome]:
-        """Start a process again, and hand on what it worked on; what it died of too often has failed."""
+        """Start a process again, and hand on what it worked on, each alone; what died too often has failed."""
         code = _end(dead)
         deaths = self._deaths[dead.place.number] = self._deaths.get(dead.place.number, 0) + 1
         why = f"its process on {dead.place.device} died ({_shown(code)})"
@@ -143,7 +158,7 @@ class LocalWorkers:
         with theirs:
             process = subprocess.Popen(
                 [sys.executable, "-m", "maskjet.jobs.worker", str(theirs.fileno())],
-                env={**os.environ, **place.variables},
+                env={**os.environ, **place.variables, **(ONE_THREAD if place.device == "cpu" else {})},
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # stdout is for results
@@ -180,4 +195,6 @@ def _shown(code: int) -> str:
 def error_of(message: Mapping[str, Any]) -> MaskjetError:
     """The error that a worker told of."""
     kind: Any = getattr(errors, str(message["error"]), MaskjetError)
-    return kind(message["text"]) if kind not in (DeviceError, errors.FrameError) else kind(message["text"], index=0)
+    more = {"index": 0} if kind in (DeviceError, errors.FrameError) else {}
+    error: MaskjetError = kind(message["text"], **more)
+    return error

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
 
 _FOLDER = "parts"
-_MANIFEST = "segments.jsonl"
+MANIFEST = "segments.jsonl"
 _SUFFIX = ".parquet"
 _PARTIAL = ".partial"
 _DIGEST = re.compile(r"[0-9a-f]{32}")
@@ -139,7 +139,9 @@ class Parts:
         """
         for each in digests:
             try:
-                _check(each, self.read(each))
+                table = self.read(each)
+                with border(SourceError, "part must be sound, it is not"):
+                    _check(each, table)
             except MaskjetError as error:
                 yield each, first_line(error)
 
@@ -149,10 +151,10 @@ class Parts:
         Raises:
             SourceError: There is no such file, or a line is not of a job.
         """
-        path = f"{self._out.rstrip('/')}/{_MANIFEST}"
+        path = f"{self._out.rstrip('/')}/{MANIFEST}"
         with (
             border(SourceError, f"out must be a job's output, {path!r} can't be read"),
-            self._store.open(_MANIFEST) as file,
+            self._store.open(MANIFEST) as file,
         ):
             for line in io.TextIOWrapper(file, encoding="utf-8"):
                 value = json.loads(line)
@@ -200,7 +202,7 @@ class _LocalStore:
             part.remove()
             raise
         with naming(str(path)):
-            for folder in (path.parent, path.parent.parent):  # the second: the first may be new
+            for folder in (path.parent, path.parent.parent, self._out):  # the first two may be new
                 _sync_folder(folder)
 
     def names(self, folder: str) -> Iterable[str]:

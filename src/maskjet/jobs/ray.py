@@ -16,7 +16,7 @@ import queue
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     import pyarrow
     import ray.data
 
-_LANES = 4  # segments that a GPU works on at a time
 _FIRST_S = 2.0  # for which the first window waits for the plan
 _WINDOW, _LARGEST_WINDOW = 4_000, 100_000  # segments: per worker, and of all; each takes 1 kB of the driver
 _BLOCKS, _LARGEST_BLOCK = 32, 16  # blocks per worker and lane, if there are enough segments; most segments of one
@@ -176,7 +175,7 @@ def ray_dataset(
         batch_size=1,
         batch_format="pyarrow",
         fn_constructor_kwargs={"settings": chosen.as_dict()},
-        compute=ray.data.ActorPoolStrategy(size=pool.size),
+        compute=_strategy(ray, pool),
         **pool.resources,
     )
 
@@ -201,7 +200,7 @@ class _Actor:
     def __init__(self, orders: Mapping[str, Any], desk: Any) -> None:
         import ray
 
-        self._wait, self._desk = ray.get, desk
+        self._wait, self._desk, self._lanes = ray.get, desk, _Lanes()
         self._wait(desk.arrive.remote())
         process.spin_less()
         try:
@@ -227,9 +226,22 @@ class _Actor:
         return pyarrow.table({"outcome": [self._outcome(row["part"], Segment.from_dict(json.loads(row["segment"])))]})
 
     def _outcome(self, part: str, segment: Segment) -> str:
-        known = self._wait(self._desk.begin.remote(part, segment.name))
-        if known is not None:
-            return str(known)
+        with self._lanes.shared():
+            answer, known = self._begin(part, segment, is_alone=False)
+            if answer == "work":
+                return self._work(part, segment)
+        if answer == "alone":
+            with self._lanes.alone():
+                answer, known = self._begin(part, segment, is_alone=True)
+                if answer == "work":
+                    return self._work(part, segment)
+        return known
+
+    def _begin(self, part: str, segment: Segment, *, is_alone: bool) -> tuple[str, str]:
+        answer, known = self._wait(self._desk.begin.remote(part, segment.name, is_alone=is_alone))
+        return answer, known
+
+    def _work(self, part: str, segment: Segment) -> str:
         try:
             outcome = json.dumps(self._worker.do(part, segment).as_dict())
         except DeviceError as error:  # nothing runs on it any more: Ray starts another process
@@ -246,6 +258,42 @@ class _Actor:
 
     def _fail(self, error: MaskjetError) -> None:
         self._wait(self._desk.fail.remote(type(error).__name__, str(error)))
+
+
+class _Lanes:
+    """Lets the threads of an actor work side by side, or one of them alone."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._working = self._waiting = 0  # the second: to be alone
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        """Work beside others; those that wait to be alone go first."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._waiting)
+            self._working += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._working -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Work alone."""
+        with self._changed:
+            self._waiting += 1
+            self._changed.wait_for(lambda: not self._working)
+            self._working += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._working -= 1
+                self._waiting -= 1
+                self._changed.notify_all()
 
 
 class _Rows:
@@ -303,23 +351,26 @@ def _desk(ray: Any) -> Any:
 
 def _pipeline(ray: Any, pool: Pool, window: Sequence[Task], orders: Mapping[str, Any], desk: Any) -> ray.data.Dataset:
     """A dataset of outcomes, a row for each segment. Ray Data restarts actors and repeats their tasks without limit."""
-    lanes = _LANES if pool.num_gpus else 1
-    of_block = max(1, min(_LARGEST_BLOCK, len(window) // (pool.size * lanes * _BLOCKS)))
+    of_block = max(1, min(_LARGEST_BLOCK, len(window) // (pool.size * pool.lanes * _BLOCKS)))
     items = [{"part": part, "segment": json.dumps(segment.as_dict())} for part, segment in window]
-    strategy = ray.data.ActorPoolStrategy(
-        size=pool.size, max_concurrent_calls_per_actor=lanes, enable_true_multi_threading=lanes > 1
-    )
     dataset = ray.data.from_items(items, override_num_blocks=-(-len(items) // of_block)).map_batches(
         _Actor,
         batch_size=1,
         batch_format="pyarrow",
         fn_constructor_kwargs={"orders": orders, "desk": desk},
-        compute=strategy,
+        compute=_strategy(ray, pool),
         **pool.resources,
     )
     dataset.context.enable_progress_bars = False
     dataset.context.target_max_block_size = 1  # each row is handed on at once
     return dataset
+
+
+def _strategy(ray: Any, pool: Pool) -> Any:
+    """A pool of fixed size; each actor works on several segments at a time."""
+    return ray.data.ActorPoolStrategy(
+        size=pool.size, max_concurrent_calls_per_actor=pool.lanes, enable_true_multi_threading=pool.lanes > 1
+    )
 
 
 def _windows(tasks: Iterable[Task | None], stop: threading.Event, largest: int) -> Iterator[list[Task]]:

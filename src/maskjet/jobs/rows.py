@@ -182,25 +182,29 @@ class TableBuilder:
                 )
             }
         )
+        self._frames = self._detections = 0
         self._waiting: list[FoundFrame] = []
         self._bytes = 0
         self._batches: list[pyarrow.RecordBatch] = []
 
     def add(self, frame: FoundFrame) -> None:
         """Add a frame."""
+        self._frames += 1
+        self._detections += len(frame.found)
         self._waiting.append(frame)
         self._bytes += sum(len(rle["counts"]) for rle in frame.found.rle or ())
         if len(self._waiting) == _FRAMES_AT_ONCE or self._bytes >= _BYTES_AT_ONCE:
             self._flush()
 
     def table(self, **more: Any) -> pyarrow.Table:
-        """All frames so far, as one table.
+        """All frames so far, as one table, whose metadata has their number and that of the detections.
 
         Args:
             more: Further entries of the metadata, in JSON types.
         """
         self._flush()
-        return with_metadata(arrow().Table.from_batches(self._batches, schema=self._schema), **more)
+        table = arrow().Table.from_batches(self._batches, schema=self._schema)
+        return with_metadata(table, frames=self._frames, detections=self._detections, **more)
 
     def _flush(self) -> None:
         frames, self._waiting, self._bytes = self._waiting, [], 0

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from maskjet.config import EngineConfig
 from maskjet.errors import DeviceError, MaskjetError, OutputError, first_line
 from maskjet.jobs.parts import Parts
-from maskjet.jobs.processing import bad_frames_of, process, with_facts
+from maskjet.jobs.processing import process
+from maskjet.jobs.rows import metadata, with_metadata
 from maskjet.jobs.segments import Segment, Settings
 
 if TYPE_CHECKING:
@@ -112,6 +113,12 @@ class Worker:
         except Exception as error:  # a foreign library's, on a file that nobody has seen yet: the job goes on
             _log.exception("%s failed", segment.name)
             return Outcome(part, failures=((segment.name, repr(error)),), is_written=False)
-        bad, counts = bad_frames_of(table), counts_of(table)
-        self._parts.write(part, with_facts(table, {**self._facts, "segment": segment.as_dict()}))
-        return replace(counts, part=part, failures=tuple((f"{segment.files[0].path}#{name}", why) for name, why in bad))
+        about = metadata(table.schema)
+        self._parts.write(part, with_metadata(table, **self._facts))
+        failures = tuple((_name_of(segment, what), reason) for what, reason in about["bad_frames"])
+        return Outcome(part, about["frames"], about["detections"], failures)
+
+
+def _name_of(segment: Segment, what: int | str) -> str:
+    """A name for people of a frame, by its index, or of an image, by its path."""
+    return f"{segment.files[0].path}#{what}" if segment.is_video else str(what)

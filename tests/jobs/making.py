@@ -1,0 +1,90 @@
+"""Files, segments and jobs for tests."""
+
+import json
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+from maskjet import traffic
+from maskjet.jobs.parts import Parts
+from maskjet.jobs.processing import process
+from maskjet.jobs.rows import FoundFrame, TableBuilder, with_metadata
+from maskjet.jobs.segments import Segment, Settings, SourceFile, digest
+from tests.test_detections import NAMES, some_detections
+
+SETTINGS = Settings().identity(None)
+
+
+def source_file(path):
+    facts = Path(path).stat()
+    return SourceFile(str(path), facts.st_size, facts.st_mtime_ns)
+
+
+def video(path, first=0, count=None):
+    return Segment((source_file(path),), is_video=True, first=first, count=count)
+
+
+def images(paths):
+    return Segment(tuple(map(source_file, paths)), is_video=False)
+
+
+def write_street(path, seed, size_hw=(96, 160)):
+    """A street as an image file."""
+    image = traffic.sample(seed=seed, size_hw=size_hw).image
+    assert cv2.imwrite(str(path), image[..., ::-1])
+    return path
+
+
+def made_up(name="a.mp4", first=0, count=5, *, with_masks=True):
+    """A segment of a video that is nowhere, and what was found in its frames: 0, 1, 2, 3, 0, … ellipses."""
+    segment = Segment((SourceFile(name, 10, 20),), is_video=True, first=first, count=count)
+    frames = [
+        FoundFrame(name, index, index / 10, some_detections(index % 4, with_masks=with_masks))
+        for index in range(first, first + count)
+    ]
+    return segment, frames
+
+
+def table_of(segment, frames, rows="frame", **about):
+    names = {str(class_id): name for class_id, name in NAMES.items()}
+    builder = TableBuilder(rows, class_names=names, segment=segment.as_dict(), **({"settings": SETTINGS} | about))
+    for frame in frames:
+        builder.add(frame)
+    return builder.table()
+
+
+def write_made_up(out, segments_and_frames, rows="frame"):
+    """Write parts and the manifest; returns the names of the parts."""
+    parts, names = Parts(str(out)), []
+    for segment, frames in segments_and_frames:
+        names.append(digest(segment, SETTINGS))
+        parts.write(names[-1], table_of(segment, frames, rows))
+    write_manifest(out, [segment for segment, _ in segments_and_frames])
+    return names
+
+
+def write_manifest(out, segments):
+    with (Path(out) / "segments.jsonl").open("w") as file:
+        for segment in segments:
+            file.write(json.dumps({"part": digest(segment, SETTINGS), "segment": segment.as_dict()}) + "\n")
+
+
+def run_job(out, segments, model, **options):
+    """What a driver does."""
+    parts = Parts(str(out))
+    for segment in segments:
+        parts.write(digest(segment, SETTINGS), with_metadata(process(segment, model, **options), settings=SETTINGS))
+    write_manifest(out, segments)
+
+
+def assert_equal(frame, other):
+    """Two `FoundFrame`s are equal bit for bit."""
+    assert (frame.source, frame.index, frame.time_s) == (other.source, other.index, other.time_s)
+    assert frame.found.image_size == other.found.image_size
+    assert frame.found.rle == other.found.rle
+    assert frame.found.class_name.tolist() == other.found.class_name.tolist()
+    for name in ("xyxy", "confidence", "class_id"):
+        one, another = getattr(frame.found, name), getattr(other.found, name)
+        assert one.dtype == another.dtype
+        np.testing.assert_array_equal(one, another)

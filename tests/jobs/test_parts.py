@@ -1,0 +1,374 @@
+"""Parts: whole or not there, found again, and what is damaged in one is told in one line."""
+
+import dataclasses
+import errno
+import io
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import fs, parquet
+
+from maskjet.errors import InputError, OutputError, SourceError
+from maskjet.jobs import parts as jobs_parts
+from maskjet.jobs.parts import Parts
+from maskjet.jobs.rows import with_metadata
+from maskjet.jobs.segments import Segment, SourceFile, digest
+from tests.jobs.making import SETTINGS, made_up, table_of, write_made_up
+
+A = "ab" * 16
+
+
+def digest_of(segment):
+    return digest(segment, SETTINGS)
+
+
+def reasons(out, names):
+    return [reason for _, reason in Parts(str(out)).verify(names)]
+
+
+def files(out):
+    return sorted(str(path.relative_to(out)) for path in Path(out).rglob("*") if path.is_file())
+
+
+def rewrite(path, table):
+    """Write a table as `Parts.write` does, without its checks."""
+    parquet.write_table(table, path, compression="zstd", row_group_size=256, write_page_checksum=True)
+
+
+class _StoreAsLocal:
+    """`storage` for out="store://…", whose objects lie in files."""
+
+    @staticmethod
+    def is_remote(url):
+        return url.startswith("store://")
+
+    @staticmethod
+    def resolve(url):
+        return fs.LocalFileSystem(), url.removeprefix("store://")
+
+
+@pytest.fixture(params=["local", "remote"])
+def out(request, tmp_path, monkeypatch):
+    """The output of a job, here or in a store."""
+    if request.param == "local":
+        return str(tmp_path)
+    monkeypatch.setattr(jobs_parts, "storage", _StoreAsLocal)
+    for number in range(256):
+        (tmp_path / "parts" / f"{number:02x}").mkdir(parents=True)  # stores have no folders
+    return f"store://{tmp_path}"
+
+
+def test_a_part_is_written_and_read(out, tmp_path):
+    parts, table = Parts(out), table_of(*made_up())
+    parts.write(A, table)
+    assert parts.path_of(A) == f"{out}/parts/ab/{A}.parquet"
+    assert files(tmp_path) == [f"parts/ab/{A}.parquet"]
+    assert parts.read(A).equals(table, check_metadata=True)
+    assert parquet.read_metadata(tmp_path / f"parts/ab/{A}.parquet").row_group(0).column(0).compression == "ZSTD"
+
+
+def test_the_same_table_is_the_same_file(tmp_path):
+    table = table_of(*made_up())
+    contents = []
+    for name in ("one", "two"):
+        parts = Parts(str(tmp_path / name))
+        parts.write(A, table)
+        contents.append(Path(parts.path_of(A)).read_bytes())
+    assert contents[0] == contents[1]
+
+
+def test_parts_are_found(out):
+    parts, table = Parts(out), table_of(*made_up(count=1))
+    names = [f"{number:032x}" for number in (1, 2, 2**120, 2**127)]
+    for name in names:
+        parts.write(name, table)
+    missing = [f"{number:032x}" for number in (3, 2**121)]
+    assert parts.existing([*missing, *names[:3]]) == set(names[:3])
+    assert parts.existing(missing) == parts.existing([]) == set()
+
+
+def test_each_folder_is_listed_once(tmp_path, monkeypatch):
+    listed = []
+    names = jobs_parts._LocalStore.names
+    monkeypatch.setattr(
+        jobs_parts._LocalStore, "names", lambda store, folder: listed.append(folder) or names(store, folder)
+    )
+    random = np.random.default_rng(0)
+    Parts(str(tmp_path)).existing(random.bytes(16).hex() for _ in range(5000))
+    assert len(listed) == len(set(listed)) == 256
+
+
+@pytest.mark.parametrize("name", ["", "a" * 31, "A" * 32, "../" * 10 + "ab", "g" * 32, A + "\n"])
+def test_what_is_no_digest_is_no_path(tmp_path, name):
+    parts = Parts(str(tmp_path))
+    for use in (parts.path_of, parts.read, lambda name: parts.existing([name]), lambda name: parts.write(name, None)):
+        with pytest.raises(InputError, match="digest must be 32 hexadecimal digits, got"):
+            use(name)
+
+
+def test_a_full_disk_leaves_nothing(tmp_path):
+    parts, table = Parts(str(tmp_path)), table_of(*made_up())
+    parts.write("cd" * 16, table)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+        with pytest.raises(OutputError, match=f"out must be writable, '.*{A}.parquet' is not: File too large"):
+            parts.write(A, table)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert files(tmp_path) == [f"parts/cd/{'cd' * 16}.parquet"]
+
+
+@pytest.mark.parametrize("fails", ["fsync", "replace"])
+def test_an_error_at_the_end_leaves_nothing(tmp_path, monkeypatch, fails):
+    def fail(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(*((os, "fsync") if fails == "fsync" else (Path, "replace")), fail)
+    with pytest.raises(OutputError, match="No space left on device"):
+        Parts(str(tmp_path)).write(A, table_of(*made_up()))
+    assert files(tmp_path) == []
+
+
+def test_file_and_folders_are_synced_in_order(tmp_path, monkeypatch):
+    happened = []
+    fsync, replace = os.fsync, Path.replace
+    monkeypatch.setattr(
+        os,
+        "fsync",
+        lambda fd: happened.append(Path(f"/proc/self/fd/{fd}").resolve().relative_to(tmp_path)) or fsync(fd),
+    )
+    monkeypatch.setattr(Path, "replace", lambda path, to: happened.append("renamed") or replace(path, to))
+    Parts(str(tmp_path)).write(A, table_of(*made_up()))
+    assert list(map(str, happened)) == [f"parts/ab/{A}.partial", "renamed", "parts/ab", "parts", "."]
+
+
+def test_a_store_that_breaks_leaves_nothing(tmp_path, monkeypatch):
+    class Breaking:
+        """A file system whose streams break in the middle, and keep what they got."""
+
+        def open_output_stream(self, path):
+            class Stream(io.FileIO):
+                def write(self, data):
+                    super().write(data[:100])
+                    raise OSError("the cable was pulled")
+
+            return Stream(path, "wb")
+
+        def delete_file(self, path):
+            Path(path).unlink()
+
+    monkeypatch.setattr(jobs_parts, "storage", _StoreAsLocal)
+    monkeypatch.setattr(_StoreAsLocal, "resolve", lambda url: (Breaking(), url.removeprefix("store://")))
+    (tmp_path / "parts/ab").mkdir(parents=True)
+    with pytest.raises(OutputError, match=f"out must be writable, 'store://.*{A}.parquet' is not: the cable was"):
+        Parts(f"store://{tmp_path}").write(A, table_of(*made_up()))
+    assert files(tmp_path) == []
+
+
+def test_what_a_killed_run_leaves_is_not_read_and_is_removed(tmp_path):
+    """Killed with -9 where the file is written and not yet renamed."""
+    code = f"""
+import os, signal, sys
+from maskjet.files import Part
+from maskjet.jobs.parts import Parts
+from tests.jobs.making import made_up, table_of
+Part.finish = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+Parts(sys.argv[1]).write({A!r}, table_of(*made_up()))
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert ended.returncode == -signal.SIGKILL
+    parts = Parts(str(tmp_path))
+    assert files(tmp_path) == [f"parts/ab/{A}.partial"]
+    assert parts.existing([A]) == set()
+    parts.write(A, table_of(*made_up()))  # another name, as the first file may be in use
+    (tmp_path / "parts" / "notes.partial").write_text("not ours")
+    assert parts.clean() == 1
+    assert files(tmp_path) == [f"parts/ab/{A}.parquet", "parts/notes.partial"]
+    assert parts.clean() == 0
+    assert Parts(str(tmp_path / "nowhere")).clean() == 0
+
+
+def test_a_missing_part(out):
+    with pytest.raises(SourceError, match=f"part must be a whole Parquet file, '.*{A}.parquet' is not: .*No such file"):
+        Parts(out).read(A)
+
+
+@pytest.mark.parametrize("rows", ["frame", "detection"])
+@pytest.mark.parametrize("with_masks", [True, False])
+def test_sound_parts_are_verified(tmp_path, rows, with_masks):
+    names = write_made_up(tmp_path, [made_up("a.mp4", 0, 5, with_masks=with_masks), made_up("a.mp4", 5, 0)], rows)
+    assert reasons(tmp_path, names) == []
+
+
+@pytest.mark.parametrize("rows", ["frame", "detection"])
+def test_sound_parts_of_images_are_verified(tmp_path, rows):
+    files = tuple(SourceFile(f"{i}.png", 1, 2) for i in (1, 2, 2, 3))
+    segment = Segment(files, is_video=False)
+    _, frames = made_up(count=8)
+    frames = [dataclasses.replace(frames[3], source=f"{i}.png", index=0, time_s=None) for i in (1, 2, 2)]
+    names = write_made_up(tmp_path, [(segment, frames)], rows)
+    assert reasons(tmp_path, names) == []
+    for wrong in (frames[::-1], [*frames, frames[0]], [dataclasses.replace(frames[0], source="4.png")]):
+        write_made_up(tmp_path, [(segment, wrong)], rows)
+        assert reasons(tmp_path, names) == ["source must be the segment's files in their order, got others."]
+    write_made_up(tmp_path, [(segment, [dataclasses.replace(frames[0], index=1)])], rows)
+    assert reasons(tmp_path, names) == ["index must be 0 for images, got others."]
+
+
+@pytest.fixture
+def part(tmp_path):
+    """A sound part: its name, path and table."""
+    segment, frames = made_up(count=5)
+    (name,) = write_made_up(tmp_path, [(segment, frames)])
+    return name, Path(Parts(str(tmp_path)).path_of(name)), table_of(segment, frames)
+
+
+def replaced(table, name, values):
+    position = table.schema.get_field_index(name)
+    field = table.schema.field(position)
+    return table.set_column(position, field, values if isinstance(values, pa.Array) else pa.array(values, field.type))
+
+
+def test_a_truncated_part_is_told(tmp_path, part):
+    name, path, _ = part
+    whole = path.read_bytes()
+    for length in (0, 1, 4, 100, len(whole) // 2, len(whole) - 8, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        (reason,) = reasons(tmp_path, [name])
+        assert reason.startswith(f"part must be a whole Parquet file, {str(path)!r} is not: ")
+        assert "\n" not in reason
+
+
+def test_a_foreign_file_is_told(tmp_path, part):
+    name, path, _ = part
+    rewrite(path, pa.table({"a": [1]}))
+    assert reasons(tmp_path, [name]) == ["part must have maskjet's metadata, this file has none: it is not of a job."]
+    path.write_text("{}")
+    assert "is not: Parquet" in reasons(tmp_path, [name])[0]
+    path.unlink()
+    assert "No such file" in reasons(tmp_path, [name])[0]
+    path.mkdir()
+    assert "Is a directory" in reasons(tmp_path, [name])[0]
+
+
+def test_a_part_under_another_name_is_told(tmp_path, part):
+    name, path, table = part
+    Parts(str(tmp_path)).write(A, table)
+    told = "part must be named by its segment and settings, it is of 'a.mp4#0-4'."
+    assert list(Parts(str(tmp_path)).verify([A, name])) == [(A, told)]
+    rewrite(path, with_metadata(table, settings=SETTINGS | {"every": 2}))
+    assert reasons(tmp_path, [name]) == [told]
+    for wrong in (None, {}, 3, {"files": [], "is_video": True, "first": 0, "count": 0, "entry": None}):
+        rewrite(path, with_metadata(table, segment=wrong))
+        (reason,) = reasons(tmp_path, [name])
+        assert reason.startswith("part must ")
+
+
+def test_bad_columns_are_told(tmp_path, part):
+    name, path, table = part
+    rewrite(path, table.drop(["rle"]))
+    assert reasons(tmp_path, [name]) == [
+        "part must have the columns of schema 1, got source, index, time_s, height, width, n, class_id, class_name, "
+        "confidence, xyxy."
+    ]
+    rewrite(path, table.set_column(1, "index", pa.array([1.0] * 5)))
+    assert reasons(tmp_path, [name])[0].startswith("part must have the columns of schema 1")
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "told"),
+    [
+        ("n", [0, 1, 2, 3, 1], "class_id must have as many values as n, 1, got 0."),
+        ("n", [0, 1, 2, -3, 0], "class_id must have as many values as n, -3, got 3."),
+        ("confidence", [[], [], [0.5, 0.5], [1, 1, 1], []], "confidence must have as many values as n, 1, got 0."),
+        ("rle", [[], [b"a"], [b"a"], [], []], "rle must have as many values as n, 2, got 1."),
+        ("rle", [[], [b"1"], None, None, []], "counts must sum to 48 × 64 = 3072, got 1."),
+        ("rle", [[], [b"\xff"], None, None, []], "counts must be a whole COCO RLE string"),
+        ("rle", [[], [b""], None, None, []], "counts must sum to 48 × 64 = 3072, got 0."),
+        ("height", [48, 47, 48, 48, 48], "counts must sum to 47 × 64 = 3008"),
+        ("width", [64, 64, 64, 64, -1], "height and width must be at least 0, got others."),
+        ("index", [0, 1, 2, 2, 4], "index must rise from 0 and stay below 5, got others."),
+        ("index", [0, 1, 2, 3, 5], "index must rise from 0 and stay below 5, got others."),
+        ("index", [-1, 1, 2, 3, 4], "index must rise from 0 and stay below 5, got others."),
+        ("source", ["a.mp4"] * 4 + ["b.mp4"], "source must be the segment's files in their order, got others."),
+        ("source", ["json:{"] * 5, "source must be a path, or"),
+    ],
+)
+def test_bad_values_are_told(tmp_path, part, column, values, told):
+    name, path, table = part
+    rewrite(path, replaced(table, column, values))
+    (reason,) = reasons(tmp_path, [name])
+    assert reason.startswith(told)
+
+
+def test_bad_values_in_rows_of_detections_are_told(tmp_path):
+    segment, frames = made_up(count=4)
+    (name,) = write_made_up(tmp_path, [(segment, frames)], "detection")
+    path = Path(Parts(str(tmp_path)).path_of(name))
+    table = table_of(segment, frames, "detection")
+    rewrite(path, replaced(table, "rle", [None, None, b"1", None, None, None]))
+    assert reasons(tmp_path, [name]) == ["counts must sum to 48 × 64 = 3072, got 1."]
+    rewrite(path, replaced(table, "index", [1, 2, 2, 3, 3, 1]))
+    assert reasons(tmp_path, [name]) == ["index must rise from 0 and stay below 4, got others."]
+
+
+def test_bytes_that_flip_are_told_or_change_nothing(tmp_path, part):
+    """Each byte of a part in turn: never another exception, and never other rows that pass."""
+    name, path, table = part
+    whole = bytearray(path.read_bytes())
+    parts, passed = Parts(str(tmp_path)), 0
+    for position in range(0, len(whole), 3):
+        whole[position] ^= 0x55
+        path.write_bytes(whole)
+        whole[position] ^= 0x55
+        if not list(parts.verify([name])):
+            passed += 1
+            assert parts.read(name).equals(table)
+    assert passed < len(whole) / 3 / 3  # statistics and names of the writer, which nobody reads
+
+
+def test_noise_instead_of_a_part(tmp_path, part):
+    name, path, _ = part
+    random = np.random.default_rng(1)
+    for length in (10, 1000, 100_000):
+        path.write_bytes(b"PAR1" + random.bytes(length) + b"\xff\xff\x00\x00PAR1")
+        assert len(reasons(tmp_path, [name])) == 1
+
+
+def test_the_manifest(out, tmp_path):
+    segments = [made_up("a.mp4", i, 5)[0] for i in (0, 5)]
+    (tmp_path / "segments.jsonl").write_text(
+        "".join(json.dumps({"part": digest_of(each), "segment": each.as_dict()}) + "\n" for each in segments)
+    )
+    assert list(Parts(out).manifest()) == [(digest_of(each), each) for each in segments]
+    for text in ("{", "[]\n", '{"part": "../x", "segment": {}}\n', '{"part": "' + A + '"}\n', "\xff"):
+        (tmp_path / "segments.jsonl").write_bytes(text.encode("latin-1"))
+        with pytest.raises((SourceError, InputError)):
+            list(Parts(out).manifest())
+    (tmp_path / "segments.jsonl").unlink()
+    with pytest.raises(
+        SourceError, match=r"out must be a job's output, '.*segments.jsonl' can't be read: .*No such file"
+    ):
+        list(Parts(out).manifest())
+
+
+def test_row_groups_bound_what_is_read_at_once(tmp_path):
+    segment, frames = made_up(count=600)
+    (name,) = write_made_up(tmp_path, [(segment, frames)])
+    with Parts(str(tmp_path)).open(name) as file:
+        assert [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)] == [256, 256, 88]
