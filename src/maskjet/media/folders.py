@@ -8,7 +8,6 @@ import re
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from maskjet.errors import SourceError, border, explain
 from maskjet.media.images import IMAGE_SUFFIXES
@@ -18,6 +17,8 @@ VIDEO_SUFFIXES = (
     *(".3gp", ".3g2", ".ogv", ".asf", ".mxf", ".vob", ".h264", ".h265", ".hevc", ".mjpeg", ".y4m", ".ivf"),
 )
 """File names that are videos if they are found in a folder; a file given by its own name may have any."""
+
+_NUMBER = re.compile("[0-9]+")
 
 
 def is_image_path(path: str | os.PathLike[str]) -> bool:
@@ -104,9 +105,17 @@ def _may_be_read(path: Path) -> bool:
     return mode is None or stat.S_ISREG(mode) or stat.S_ISDIR(mode)
 
 
-def _natural(path: Path) -> list[Any]:
-    """A sort key that compares numbers in names by value, folder by folder."""
-    return [
-        [(int(piece), "") if piece.isdecimal() else (0, piece) for piece in re.split(r"(\d+)", part) if piece]
-        for part in path.parts
-    ]
+def natural_key(name: str) -> str:
+    """A sort key as small as the name that compares numbers by value; a number at the beginning follows letters."""
+    return _NUMBER.sub(_by_value, name)
+
+
+def _by_value(number: re.Match[str]) -> str:
+    # The more digits, the larger. NUL is before all that a name may have, so that "a1" is before "ab", as "a" is.
+    digits = number[0].lstrip("0")
+    return ("\0" if number.start() else "\U0010ffff") + chr(len(digits)) + digits
+
+
+def _natural(path: Path) -> list[str]:
+    """A sort key for paths, folder by folder."""
+    return list(map(natural_key, path.parts))
