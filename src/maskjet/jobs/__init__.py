@@ -6,9 +6,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from maskjet.jobs.dataset import ray_dataset
     from maskjet.jobs.planning import plan
     from maskjet.jobs.processing import process
-    from maskjet.jobs.ray import ray_dataset
     from maskjet.jobs.segments import Segment, Settings
 
 __all__ = ["Segment", "Settings", "plan", "process", "ray_dataset"]
@@ -18,7 +18,7 @@ _HOMES = {
     "Settings": "segments",
     "plan": "planning",
     "process": "processing",
-    "ray_dataset": "ray",
+    "ray_dataset": "dataset",
 }
 
 

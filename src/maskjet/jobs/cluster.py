@@ -75,15 +75,18 @@ class Pool:
     lanes: int
     """Segments that each works on at a time: 4 on a GPU, else one per core that it has to itself."""
 
-    @property
-    def resources(self) -> dict[str, Any]:
-        """Options of Ray for the workers' actors."""
+    def options(self, ray: Any) -> dict[str, Any]:
+        """Options of `map_batches` for a pool of this size that doesn't grow."""
         passed = {name: text for name, text in os.environ.items() if name in _PASSED or name.startswith(_PASSED_PREFIX)}
-        variables = passed if self.num_gpus else {**passed, **ONE_THREAD}
         return {
+            "compute": ray.data.ActorPoolStrategy(
+                size=self.size,
+                max_concurrent_calls_per_actor=self.lanes,
+                enable_true_multi_threading=self.lanes > 1,
+            ),
             "num_cpus": self.num_cpus,
             "num_gpus": self.num_gpus,
-            "runtime_env": {"env_vars": variables},
+            "runtime_env": {"env_vars": passed if self.num_gpus else {**passed, **ONE_THREAD}},
         }
 
 

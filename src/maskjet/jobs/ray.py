@@ -27,10 +27,8 @@ from maskjet.jobs.cluster import Pool
 from maskjet.jobs.desk import Desk
 from maskjet.jobs.local import error_of
 from maskjet.jobs.parts import Parts
-from maskjet.jobs.planning import plan
-from maskjet.jobs.processing import process as detect
 from maskjet.jobs.segments import Segment, Settings
-from maskjet.jobs.work import Outcome, Worker, open_model
+from maskjet.jobs.work import Outcome, Worker
 
 if TYPE_CHECKING:
     import pyarrow
@@ -120,78 +118,6 @@ class RayWorkers:
             if not is_over:
                 desk.stop.remote()
             rows.close()
-
-
-def ray_dataset(
-    sources: Any,
-    *,
-    model: str = "demo",
-    workers: int | None = None,
-    recursive: bool = False,
-    seconds: float = 10.0,
-    images: int = 64,
-    **settings: Any,
-) -> ray.data.Dataset:
-    """A Ray dataset of the results, for a pipeline of one's own; nothing is written to a folder.
-
-    Each segment is a row of the input, and its results are rows of the output, in the columns of the parts (see
-    docs/jobs.md). As always with Ray Data, work begins when the rows are asked for, and blocks of different segments
-    come in any order unless `DataContext.execution_options.preserve_order` is set. The plan is held in memory, 1 kB for
-    each segment. A file that can't be read ends the pipeline, unless `DataContext.max_errored_blocks` allows for some.
-
-    Args:
-        sources: Files, folders, globs, lists and URLs, as `plan` takes them; each node must reach them.
-        model: A model of `maskjet.load`.
-        workers: Actors with the model; None is one per GPU of the cluster, or else one per node.
-        recursive: Whether sub-folders are searched.
-        seconds: Length of a video's segment, about.
-        images: Most images of a segment.
-        **settings: Other fields of `Settings`, as weights, threshold, classes, rows, every and config.
-
-    Raises:
-        InputError: An argument is out of range.
-        SourceError: A source does not exist.
-        UnsupportedError: The cluster has no room for the workers.
-        MissingDependencyError: Ray is not installed.
-
-    Examples:
-        >>> import maskjet.jobs
-        >>> found = maskjet.jobs.ray_dataset("videos", rows="detection", workers=8)  # doctest: +SKIP
-        >>> found.filter(expr="class_name == 'car'").write_parquet("cars")  # doctest: +SKIP
-    """
-    ray = cluster.import_ray("ray_dataset")
-    chosen = Settings(model=model, **settings)
-    segments = [
-        {"segment": json.dumps(each.as_dict())}
-        for each in plan(sources, recursive=recursive, seconds=seconds, images=images)
-    ]
-    if not ray.is_initialized():
-        ray.init()
-    pool = cluster.fit(cluster.nodes_of(ray), chosen.config.device, workers)
-    chosen = replace(chosen, config=replace(chosen.config, device=pool.device))
-    rows = ray.data.from_items(segments, override_num_blocks=len(segments))
-    return rows.map_batches(  # type: ignore[no-any-return]
-        _Detector,
-        batch_size=1,
-        batch_format="pyarrow",
-        fn_constructor_kwargs={"settings": chosen.as_dict()},
-        compute=_strategy(ray, pool),
-        **pool.resources,
-    )
-
-
-class _Detector:
-    """An actor of `ray_dataset`."""
-
-    def __init__(self, settings: Mapping[str, Any]) -> None:
-        process.spin_less()
-        limits.read_environment()
-        self._settings = Settings.from_dict(settings)
-        self._model = open_model(self._settings, self._settings.config)
-
-    def __call__(self, batch: pyarrow.Table) -> pyarrow.Table:
-        segment = Segment.from_dict(json.loads(batch["segment"][0].as_py()))
-        return detect(segment, self._model, rows=self._settings.rows, every=self._settings.every)
 
 
 class _Actor:
@@ -358,19 +284,11 @@ def _pipeline(ray: Any, pool: Pool, window: Sequence[Task], orders: Mapping[str,
         batch_size=1,
         batch_format="pyarrow",
         fn_constructor_kwargs={"orders": orders, "desk": desk},
-        compute=_strategy(ray, pool),
-        **pool.resources,
+        **pool.options(ray),
     )
     dataset.context.enable_progress_bars = False
     dataset.context.target_max_block_size = 1  # each row is handed on at once
     return dataset
-
-
-def _strategy(ray: Any, pool: Pool) -> Any:
-    """A pool of fixed size; each actor works on several segments at a time."""
-    return ray.data.ActorPoolStrategy(
-        size=pool.size, max_concurrent_calls_per_actor=pool.lanes, enable_true_multi_threading=pool.lanes > 1
-    )
 
 
 def _windows(tasks: Iterable[Task | None], stop: threading.Event, largest: int) -> Iterator[list[Task]]:
