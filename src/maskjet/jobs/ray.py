@@ -240,7 +240,7 @@ class _Rows:
     def _read(self, dataset: ray.data.Dataset) -> None:
         try:
             for batch in dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
-                for text in batch["outcome"].to_pylist():
+                for text in batch["outcome"].to_pylist():  # type: ignore[union-attr]
                     self._queue.put(text)
                 if self._is_closed:
                     return
@@ -279,7 +279,7 @@ def _pipeline(ray: Any, pool: Pool, window: Sequence[Task], orders: Mapping[str,
     """A dataset of outcomes, a row for each segment. Ray Data restarts actors and repeats their tasks without limit."""
     of_block = max(1, min(_LARGEST_BLOCK, len(window) // (pool.size * pool.lanes * _BLOCKS)))
     items = [{"part": part, "segment": json.dumps(segment.as_dict())} for part, segment in window]
-    dataset = ray.data.from_items(items, override_num_blocks=-(-len(items) // of_block)).map_batches(
+    dataset: ray.data.Dataset = ray.data.from_items(items, override_num_blocks=-(-len(items) // of_block)).map_batches(
         _Actor,
         batch_size=1,
         batch_format="pyarrow",
