@@ -202,7 +202,7 @@ def test_the_lock_ends_with_its_process(tmp_path):
 def test_a_folder_that_cannot_be_made_is_told(tmp_path):
     (tmp_path / "file").write_text("")
     with (
-        pytest.raises(OutputError, match="out must be writable, .*file/out' is not"),
+        pytest.raises(OutputError, match=r"out must be writable, .*file/out' is not"),
         locked(tmp_path / "file" / "out"),
     ):
         pass

@@ -51,7 +51,7 @@ class _StoreAsLocal:
         return url.startswith("store://")
 
     @staticmethod
-    def resolve(url):
+    def resolve(url, *_):
         return fs.LocalFileSystem(), url.removeprefix("store://")
 
 
@@ -169,7 +169,7 @@ def test_a_store_that_breaks_leaves_nothing(tmp_path, monkeypatch):
             Path(path).unlink()
 
     monkeypatch.setattr(jobs_parts, "storage", _StoreAsLocal)
-    monkeypatch.setattr(_StoreAsLocal, "resolve", lambda url: (Breaking(), url.removeprefix("store://")))
+    monkeypatch.setattr(_StoreAsLocal, "resolve", lambda url, *_: (Breaking(), url.removeprefix("store://")))
     (tmp_path / "parts/ab").mkdir(parents=True)
     with pytest.raises(OutputError, match=f"out must be writable, 'store://.*{A}.parquet' is not: the cable was"):
         Parts(f"store://{tmp_path}").write(A, table_of(*made_up()))
@@ -293,8 +293,9 @@ def test_bad_columns_are_told(tmp_path, part):
 @pytest.mark.parametrize(
     ("column", "values", "told"),
     [
-        ("n", [0, 1, 2, 3, 1], "class_id must have as many values as n, 1, got 0."),
-        ("n", [0, 1, 2, -3, 0], "class_id must have as many values as n, -3, got 3."),
+        ("n", [0, 1, 2, 3, 1], "part must have the rows that its metadata states, {'frames': 5, 'detections': 6}, got"),
+        ("n", [0, 1, 1, 4, 0], "class_id must have as many values as n, 1, got 2."),
+        ("n", [0, 1, 2, 4, -1], "class_id must have as many values as n, 4, got 3."),
         ("confidence", [[], [], [0.5, 0.5], [1, 1, 1], []], "confidence must have as many values as n, 1, got 0."),
         ("rle", [[], [b"a"], [b"a"], [], []], "rle must have as many values as n, 2, got 1."),
         ("rle", [[], [b"1"], None, None, []], "counts must sum to 48 × 64 = 3072, got 1."),
@@ -367,8 +368,52 @@ def test_the_manifest(out, tmp_path):
         list(Parts(out).manifest())
 
 
+def test_parts_of_a_store_have_urls_with_its_parameters(monkeypatch):
+    monkeypatch.setattr(jobs_parts, "storage", _StoreAsLocal)
+    assert Parts("store://bucket/out/?region=here").path_of(A) == f"store://bucket/out/parts/ab/{A}.parquet?region=here"
+
+
 def test_row_groups_bound_what_is_read_at_once(tmp_path):
     segment, frames = made_up(count=600)
     (name,) = write_made_up(tmp_path, [(segment, frames)])
     with Parts(str(tmp_path)).open(name) as file:
         assert [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)] == [256, 256, 88]
+
+
+@pytest.fixture(scope="module")
+def bucket():
+    """The URL of a bucket of an S3 server on this machine."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
+    server.start()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ACCESS_KEY_ID", "test")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+        host, port = server.get_host_and_port()
+        parameters = f"endpoint_override={host}:{port}&scheme=http&region=us-east-1&allow_bucket_creation=true"
+        system, _ = fs.FileSystem.from_uri(f"s3://results?{parameters}")
+        system.create_dir("results")
+        yield f"s3://results/a job?{parameters}"
+    server.stop()
+
+
+def test_parts_in_s3(bucket):
+    parts, table = Parts(bucket), table_of(*made_up())
+    name = digest_of(made_up()[0])
+    assert parts.existing([name]) == set()
+    parts.write(name, table)
+    parts.write(name, table)
+    assert parts.existing([name, A]) == {name}
+    assert parts.read(name).equals(table, check_metadata=True)
+    ((missing, reason),) = parts.verify([name, A])
+    assert missing == A
+    assert "part must be a whole Parquet file, 's3://results/a job/parts/ab/" in reason
+    assert parts.clean() == 0
+
+
+def test_a_bucket_that_is_not_there(bucket):
+    with pytest.raises(OutputError, match="out must be writable, 's3://nowhere/parts/ab/"):
+        Parts(bucket.replace("results/a job", "nowhere").replace("&allow_bucket_creation=true", "")).write(
+            A, table_of(*made_up())
+        )

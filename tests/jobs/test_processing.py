@@ -2,6 +2,7 @@
 
 import threading
 from contextlib import nullcontext
+from dataclasses import replace
 
 import cv2
 import numpy as np
@@ -13,10 +14,11 @@ from maskjet.jobs import processing
 from maskjet.jobs.processing import process
 from maskjet.jobs.rows import metadata, read_frames
 from maskjet.jobs.segments import Segment
-from maskjet.media.frames import ListSource, open_source
+from maskjet.media.frames import Frame, ListSource, Source
 from maskjet.media.images import read_image
-from maskjet.media.keyframes import CannotEnterError, Entry
+from maskjet.media.keyframes import CannotEnterError, Entry, cut_video
 from tests.jobs.making import images, video, write_street
+from tests.media.test_frames import write_video
 
 
 def frames_of(table):
@@ -62,6 +64,20 @@ def test_a_part_without_frames(model, clip, monkeypatch):
     assert process(video(clip), model).num_rows == 0
 
 
+class LeavesOff(Source):
+    """A frame, then an entry that does not hold after all."""
+
+    kind = "video"
+
+    def __init__(self, name, entry):
+        super().__init__(name)
+        self.entry = entry
+
+    def _read(self):
+        yield Frame(5, 0.5, np.zeros((96, 160, 3), np.uint8), self.name, "wrong")
+        raise CannotEnterError(self.name, self.entry, "a frame is missing")
+
+
 @pytest.mark.parametrize("when", ["opening", "reading"])
 def test_an_entry_that_does_not_hold_is_left(model, clip, monkeypatch, when):
     open_part, entries = processing.open_part, []
@@ -71,19 +87,26 @@ def test_an_entry_that_does_not_hold_is_left(model, clip, monkeypatch, when):
         if part.entry is None:
             return open_part(name, part, **options)
         if when == "opening":
-            raise CannotEnterError("no way in")
-        return ListSource(breaking(), name)
-
-    def breaking():
-        yield np.zeros((96, 160, 3), np.uint8)
-        raise CannotEnterError("no way on")
+            raise CannotEnterError(name, part.entry, "it is none")
+        return LeavesOff(name, part.entry)
 
     monkeypatch.setattr(processing, "open_part", refusing)
-    # An item that can't be opened counts as a bad frame of a list, so that the list itself must raise.
-    monkeypatch.setattr(ListSource, "_read_item", lambda _self, item, *_: iter(open_source(item)))
     segment = Segment(video(clip).files, is_video=True, first=5, count=4, entry=Entry(5, 0, 5))
     assert as_rows(frames_of(process(segment, model))) == streamed(model, str(clip))[5:9]
     assert entries == [segment.entry, None]
+
+
+def test_entries_that_hold_or_lie_give_the_same_rows(model, tmp_path):
+    path = write_video(tmp_path / "keys.mp4", 12, size=(96, 160), gop=4)
+    whole = streamed(model, str(path))
+    parts = cut_video(str(path), seconds=0.3)
+    assert [part.first for part in parts] == [0, 4, 8]
+    assert parts[1].entry is not None
+    for part in parts:
+        right = Segment(video(path).files, is_video=True, first=part.first, count=part.count, entry=part.entry)
+        lying = replace(right, entry=Entry(part.first, 77, 3))
+        for segment in (right, lying):
+            assert as_rows(frames_of(process(segment, model))) == whole[part.first : part.first + 4]
 
 
 def test_bad_frames_are_listed_under_the_file_s_own_name(model, clip, monkeypatch):

@@ -35,6 +35,14 @@ class Merged:
     missing: int
     """Segments without a part."""
 
+    def __str__(self) -> str:
+        text = f"{self.frames:,} frames, {self.detections:,} detections"
+        if self.left_out:
+            text += f"; {self.left_out:,} detections that are not finite are left out"
+        if self.missing:
+            text += f"; {self.missing:,} segment{'s have' if self.missing > 1 else ' has'} no part"
+        return text
+
 
 def merge(out: str, *, coco: str | None = None, jsonl: str | None = None, incomplete: bool = False) -> Merged:
     """Join the parts of a job, in the order of its plan; memory does not grow with their number.

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import groupby
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -47,7 +47,6 @@ class Parts:
 
     def __init__(self, out: str) -> None:
         arrow()
-        self._out = out
         self._store: _Store = _RemoteStore(out) if storage.is_remote(out) else _LocalStore(out)
 
     def path_of(self, digest: str) -> str:
@@ -56,7 +55,7 @@ class Parts:
         Raises:
             InputError: It is no digest.
         """
-        return f"{self._out.rstrip('/')}/{self._place_of(digest)}"
+        return self._store.name(self._place_of(digest))
 
     def _place_of(self, digest: str) -> str:
         """Path of a part below the output."""
@@ -151,12 +150,13 @@ class Parts:
         Raises:
             SourceError: There is no such file, or a line is not of a job.
         """
-        path = f"{self._out.rstrip('/')}/{MANIFEST}"
+        path = self._store.name(MANIFEST)
         with (
             border(SourceError, f"out must be a job's output, {path!r} can't be read"),
             self._store.open(MANIFEST) as file,
+            io.BufferedReader(file) as lines,  # files of pyarrow have no lines
         ):
-            for line in io.TextIOWrapper(file, encoding="utf-8"):
+            for line in lines:
                 value = json.loads(line)
                 self._place_of(value["part"])
                 yield value["part"], Segment.from_dict(value["segment"])
@@ -173,14 +173,17 @@ class Parts:
 class _Store(Protocol):
     """Holds files below a job's output."""
 
+    def name(self, place: str) -> str:
+        """Path or URL of a file."""
+
     def write(self, place: str, data: bytes) -> None:
         """Write a file that appears whole."""
 
     def names(self, folder: str) -> Iterable[str]:
         """Names of the files in a folder; none if there is no folder."""
 
-    def open(self, place: str) -> IO[bytes]:
-        """Open a file to read it."""
+    def open(self, place: str) -> Any:
+        """Open a file to read it: a binary file of Python's or pyarrow's."""
 
     def clean(self) -> int:
         """Remove files that are not whole, and count them."""
@@ -191,6 +194,9 @@ class _LocalStore:
 
     def __init__(self, out: str) -> None:
         self._out = Path(out)
+
+    def name(self, place: str) -> str:
+        return str(self._out / place)
 
     def write(self, place: str, data: bytes) -> None:
         path = self._out / place
@@ -213,7 +219,7 @@ class _LocalStore:
             except FileNotFoundError:
                 return []
 
-    def open(self, place: str) -> IO[bytes]:
+    def open(self, place: str) -> Any:
         return (self._out / place).open("rb")
 
     def clean(self) -> int:
@@ -238,14 +244,18 @@ class _RemoteStore:
     """Objects of a store, which are there once they are written to their end."""
 
     def __init__(self, out: str) -> None:
-        self._url = out.rstrip("/")
-        self._system, self._root = storage.resolve(self._url)
+        self._address, _, query = out.partition("?")
+        self._query = f"?{query}" if query else ""
+        self._system, self._root = storage.resolve(out, "out", OutputError)
+
+    def name(self, place: str) -> str:
+        return f"{self._address.rstrip('/')}/{place}{self._query}"
 
     def write(self, place: str, data: bytes) -> None:
         path = f"{self._root}/{place}"
         try:
             with (
-                border(OutputError, f"out must be writable, {f'{self._url}/{place}'!r} is not"),
+                border(OutputError, f"out must be writable, {self.name(place)!r} is not"),
                 self._system.open_output_stream(path) as stream,
             ):
                 stream.write(data)
@@ -257,13 +267,12 @@ class _RemoteStore:
     def names(self, folder: str) -> Iterable[str]:
         from pyarrow import fs
 
-        with border(OutputError, f"out must be readable, {f'{self._url}/{folder}'!r} is not"):
+        with border(OutputError, f"out must be readable, {self.name(folder)!r} is not"):
             selector = fs.FileSelector(f"{self._root}/{folder}", allow_not_found=True)
             return [info.base_name for info in self._system.get_file_info(selector) if info.is_file]
 
-    def open(self, place: str) -> IO[bytes]:
-        file: IO[bytes] = self._system.open_input_file(f"{self._root}/{place}")
-        return file
+    def open(self, place: str) -> Any:
+        return self._system.open_input_file(f"{self._root}/{place}")
 
     def clean(self) -> int:
         return 0  # an object that was not written to its end has never been there
@@ -284,6 +293,7 @@ def _check(name: str, table: pyarrow.Table) -> None:
     segment = _segment_of(about)
     if digest(segment, about.get("settings", {})) != name:
         raise InputError(f"part must be named by its segment and settings, it is of {segment.name!r}.")
+    _check_counts(table, about)
     _check_frames(table, segment)
     (_check_frame_rows if rows == "frame" else _check_detection_rows)(table)
 
@@ -292,6 +302,17 @@ def _segment_of(about: dict[str, Any]) -> Segment:
     """The segment that the metadata states."""
     with border(InputError, "part must state its segment, it does not"):
         return Segment.from_dict(about["segment"])
+
+
+def _check_counts(table: pyarrow.Table, about: dict[str, Any]) -> None:
+    """Check that a table has as many frames and detections as its metadata states."""
+    stated = {name: about.get(name) for name in ("frames", "detections")}
+    if about["rows"] == "detection":
+        found = {"frames": stated["frames"], "detections": table.num_rows}
+    else:
+        found = {"frames": table.num_rows, "detections": int(table.column("n").to_numpy().sum())}
+    if found != stated:
+        raise InputError(f"part must have the rows that its metadata states, {stated}, got {found}.")
 
 
 def _check_frames(table: pyarrow.Table, segment: Segment) -> None:

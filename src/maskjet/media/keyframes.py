@@ -30,7 +30,7 @@ from maskjet.media.frames import open_source
 from maskjet.media.intra import is_intra
 from maskjet.media.parts import MOST_PASSED, CannotEnterError, Entry, PartSource, VideoPart, first_wanted
 from maskjet.media.selection import Selection, select_frames
-from maskjet.media.skipping import CODECS, PacketSkipper
+from maskjet.media.skipping import CODECS, LEAST_BYTES, PacketSkipper
 from maskjet.media.source import Source
 from maskjet.media.timeline import MATROSKA, MP4, Timeline
 
@@ -45,7 +45,6 @@ _MOST_LEADING = 64  # packets shown before the key frame that they follow; H.264
 _AROUND = 8  # packets read before the key frame, and after its leading ones, to see that times are in order
 _MOST_FAILURES = 16  # key frames that turn out to be no entries
 _MOST_WITHOUT_ENTRY = 16  # parts; each is read from the beginning of the file
-_ENTERED = CODECS - {"mpeg4"}  # which has packets without a picture, of frames that repeat the last one
 _PROGRESSIVE = (0, 1)  # field orders: unknown and progressive; with the others, a packet may be half a frame
 
 
@@ -77,7 +76,7 @@ def cut_video(name: str, *, seconds: float = 10.0) -> list[VideoPart]:
         codec, tick, kind = stream.codec.canonical_name, stream.time_base, container.format.name
         if not tick or codec not in CODECS:
             return [_WHOLE]
-        may_enter = codec in _ENTERED and stream.codec_context.field_order in _PROGRESSIVE
+        may_enter = stream.codec_context.field_order in _PROGRESSIVE
         if may_enter and kind == MP4 and stream.frames:
             return _parts(_Listing(container, stream, Path(name).stat().st_size).entries(float(seconds / tick)))
         start, keys = stream.start_time or 0, list(_read_keys(container, stream, Path(name)))
@@ -230,12 +229,12 @@ class _Listing:
 
     def _keys(self) -> list[tuple[int, int]]:
         """Number of each shown key frame in the list, and of the shown packets before it; none if the list is wrong."""
-        keys, shown, last = [], 0, None
+        keys, shown, last, least = [], 0, None, LEAST_BYTES.get(self._codec, 0)
         if not all(self._is_within(stream.index_entries) for stream in self._container.streams):
             return []
         for number, listed in enumerate(self._listed):
             time = listed.timestamp
-            if last is not None and time <= last:
+            if (last is not None and time <= last) or listed.size < least:
                 return []
             if not listed.is_discard:
                 if listed.is_keyframe:

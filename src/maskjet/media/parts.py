@@ -19,7 +19,6 @@ from maskjet.media.source import Frame
 from maskjet.media.timeline import Timeline
 from maskjet.media.videos import VideoSource
 
-
 MOST_PASSED = 1000
 """Packets of the video between where seeking ends and the key frame sought."""
 

@@ -22,7 +22,10 @@ from maskjet.errors import SourceError
 from maskjet.media.selection import Selection
 from maskjet.media.timeline import Timeline
 
-CODECS = {"h264", "hevc", "av1", "vp9", "mpeg4", "mpeg2video", "mjpeg", "prores"}  # a packet is a shown frame
+CODECS = {"h264", "hevc", "av1", "vp9", "mpeg4", "mpeg2video", "mjpeg", "prores"}
+"""Codecs in which a packet is a shown frame."""
+LEAST_BYTES = {"mpeg4": 20}
+"""Smaller packets may have no picture: DivX and Xvid write eight bytes that repeat the last one."""
 _MOST_HELD, _MOST_HELD_BYTES = 5000, 1 << 28  # packets; a video may have no second key frame
 _LONGEST_STEP = 1.5  # frame intervals
 _SHORTEST_STEP = 0.75  # of the stated frame interval; closer packets may be fields, or frames that are never shown
@@ -77,6 +80,7 @@ class PacketSkipper:
         self._tick_s = float(tick or 0)
         self._first_pts = stream.start_time or 0
         is_known = stream.container.format.name != "avi"  # whose packets get their times from its index
+        self._least_bytes = LEAST_BYTES.get(stream.codec.canonical_name, 0)
         self._can_skip = is_known and stream.codec.canonical_name in CODECS and self._step > 0
         self._held: list[av.Packet[Any]] = []
         self._keys: list[int] = []  # positions of key frames in `_held`
@@ -92,10 +96,11 @@ class PacketSkipper:
             return Taken(ready=[packet])
         self._scout.see(packet)
         is_end = not packet.size and packet.dts is None
-        if is_end or not self._scout.is_clean or packet.has_sidedata("new_extradata"):
+        is_ours = packet.stream_index == self._number
+        is_empty = is_ours and packet.size < self._least_bytes
+        if is_end or is_empty or not self._scout.is_clean or packet.has_sidedata("new_extradata"):
             return Taken(ready=[*self._held, packet])
         taken = Taken()
-        is_ours = packet.stream_index == self._number
         if is_ours and packet.is_keyframe and not packet.is_discard and not self._is_beyond_start(packet):
             if len(self._keys) > 1:
                 taken = self._drop_oldest()
