@@ -8,16 +8,19 @@ import sys
 import textwrap
 import threading
 import time
+import uuid
 from pathlib import Path
 
 import pytest
 
 from maskjet import traffic
-from maskjet.errors import CheckpointError, OutputError, UnsupportedError
+from maskjet.config import EngineConfig
+from maskjet.devices import choose
+from maskjet.errors import UnsupportedError
 from maskjet.jobs import driver, ray_dataset
 from maskjet.jobs import ray as jobs_ray
+from maskjet.jobs.local import LocalWorkers
 from maskjet.jobs.parts import Parts
-from maskjet.jobs.segments import Settings
 from tests import ray_cluster
 from tests.cli.command_line import call
 from tests.jobs.making import write_street
@@ -28,22 +31,43 @@ pytest.importorskip("ray.data", reason='needs Ray Data: pip install "maskjet[ray
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings(r"ignore::DeprecationWarning:ray\.")]
 
 
-class Slow(jobs_ray._Actor):
-    """A worker that takes its time, and that some images kill or end."""
+class Killed(jobs_ray._Actor):
+    """A worker that image 1 kills the first time, and image 2 each time."""
+
+    marker: str
 
     def _work(self, part, segment):
-        time.sleep(0.5)
         name = Path(segment.files[0].path).stem
-        if name == "killer":
+        if name == "2" or (name == "1" and made(self.marker)):
             os.kill(os.getpid(), signal.SIGKILL)
-        if name == "full":
-            self._worker = FullDisk()
         return super()._work(part, segment)
 
 
-class FullDisk:
-    def do(self, part, _):
-        raise OutputError(f"part must be writable, {part!r} is not: No space left on device.")
+class Held(jobs_ray._Actor):
+    """A worker that does one segment, and those that it has begun once the job is stopped."""
+
+    marker: str
+
+    def _work(self, part, segment):
+        if not made(self.marker):
+            while not self._is_stopped(segment):
+                time.sleep(0.05)
+        return super()._work(part, segment)
+
+    def _is_stopped(self, segment):
+        probe = uuid.uuid4().hex
+        answer, _ = self._begin(probe, segment, is_alone=True)
+        self._wait(self._desk.end.remote(probe, ""))
+        return answer == "known"
+
+
+def made(marker):
+    """Whether this call has made the file."""
+    try:
+        os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -56,9 +80,9 @@ def cluster():
 
 @pytest.fixture(scope="module")
 def streets(tmp_path_factory):
-    """Nine images, of which one is broken, and a video."""
+    """Six images, of which one is broken, and a video."""
     folder = tmp_path_factory.mktemp("streets")
-    for number in range(9):
+    for number in range(6):
         write_street(folder / f"{number}.png", number % 4)
     (folder / "5.png").write_bytes(b"no image")
     traffic.write_video(folder / "street.mp4", size_hw=(96, 160), frames=12, seed=1)
@@ -69,48 +93,54 @@ def streets(tmp_path_factory):
 def whole(streets, tmp_path_factory):
     """Results of a local run, a segment per image."""
     out = tmp_path_factory.mktemp("whole")
-    found = subprocess.run([*command(streets, out), "--devices", "cpu"], capture_output=True, text=True)
-    assert found.returncode == 1, found.stderr
+    found = run(streets, out, lambda orders: LocalWorkers(orders, choose("cpu", EngineConfig()), 2))
+    assert (found.done, found.failed, found.failures) == (7, 0, 1)
     return out
 
 
-def command(streets, out, *options):
-    return [sys.executable, "-m", "maskjet", *arguments(streets, out, *options)]
+def run(streets, out, make_workers):
+    """A job in this process, a segment per image."""
+    return driver.run(driver.Job([str(streets)], str(out), images=1), make_workers, threading.Event())
 
 
 def arguments(streets, out, *options):
-    return ["job", str(streets), "--out", str(out), "--segment-images", "1", *options]
+    return ["job", "run", str(streets), "--out", str(out), "--segment-images", "1", *options]
 
 
-def on_ray(capsys, streets, out, *options):
-    code, told, err = call(capsys, "maskjet", *arguments(streets, out, "--ray", "auto", "--json", *options))
-    return code, json.loads(told) if told else None, err
-
-
-def run(streets, out, *, workers=2, stop=None, on_progress=lambda _: None, **settings):
-    """A job in this process."""
-    planned = driver.Job([str(streets)], str(out), Settings(**settings), images=1)
-    make = lambda orders: jobs_ray.RayWorkers(orders, "auto", workers)  # noqa: E731
-    return driver.run(planned, make, stop or threading.Event(), on_progress)
+def started(held, streets, out, marker, *options):
+    """The command in a process of its own, whose workers are `Held`."""
+    program = f"""
+        from tests.jobs import test_ray
+        test_ray.Held.marker = {str(marker)!r}
+        test_ray.jobs_ray._Actor = test_ray.Held
+        test_ray.ray.cloudpickle.register_pickle_by_value(test_ray)
+        from maskjet.cli.main import main
+        main()
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program), *arguments(streets, out, *options)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=held, text=True)
 
 
 def parts_of(out):
     return {path.stem for path in Path(out, "parts").rglob("*.parquet")}
 
 
-def assert_same(out, other):
-    """Both have the same parts, each with the same rows and metadata, byte for byte."""
-    names = [name for name, _ in Parts(str(other)).manifest()]
-    assert [name for name, _ in Parts(str(out)).manifest()] == names
-    assert parts_of(out) == parts_of(other)
-    for name in parts_of(other):
+def assert_same(out, other, names):
+    """Both have these parts, each with the same rows and metadata, byte for byte."""
+    for name in names:
         one, another = Parts(str(out)).read(name), Parts(str(other)).read(name)
         assert one.schema.equals(another.schema, check_metadata=True)
         assert one.equals(another)
+    assert parts_of(out) == set(names)
     assert not list(Path(out).rglob("*.partial*"))
 
 
-def until(check, within_s=60):
+def planned(out):
+    """Name of the file or frames to name of the part, in the plan's order."""
+    return {segment.name: part for part, segment in Parts(str(out)).manifest()}
+
+
+def until(check, within_s=120):
     deadline = time.monotonic() + within_s
     while not (found := check()):
         assert time.monotonic() < deadline, "It did not come true in time."
@@ -123,99 +153,76 @@ def actors_of(folder):
     return [number for number, line in ray_cluster.processes_of(folder).items() if line.startswith(b"ray::MapWorker")]
 
 
-def test_two_actors_find_what_one_machine_finds(streets, whole, tmp_path, capsys):
-    code, told, err = on_ray(capsys, streets, tmp_path, "--workers", "2")
-    assert (code, told["done"], told["failed"], told["failures"]) == (1, told["planned"], 0, 1), err
-    assert_same(tmp_path, whole)
-    (line,) = (tmp_path / "failures.jsonl").read_text().splitlines()
-    assert json.loads(line)["what"] == str(streets / "5.png")
-    code, told, err = on_ray(capsys, streets, tmp_path, "--workers", "2")
-    assert (code, told["done"], told["skipped"]) == (1, 0, told["planned"]), err
+def test_actors_that_are_killed_lose_nothing_but_a_segment_that_kills_them(streets, whole, tmp_path, monkeypatch):
+    monkeypatch.setattr(Killed, "marker", str(tmp_path / "marker"), raising=False)
+    monkeypatch.setattr(jobs_ray, "_Actor", Killed)
+    out = tmp_path / "out"
+    found = run(streets, out, lambda orders: jobs_ray.RayWorkers(orders, "auto", 2))
+    assert (tmp_path / "marker").exists()
+    assert (found.done, found.failed, found.failures) == (6, 1, 2)
+    parts = planned(whole)
+    assert list(planned(out).items()) == list(parts.items())
+    killer = parts.pop(str(streets / "2.png"))
+    assert_same(out, whole, parts.values())
+    reasons = {}
+    for line in (out / "failures.jsonl").read_text().splitlines():
+        failure = json.loads(line)
+        reasons[failure["what"]] = (failure["part"], failure["reason"])
+    assert reasons.keys() == {str(streets / "2.png"), str(streets / "5.png")}
+    assert reasons[str(streets / "2.png")] == (killer, "its worker died 3 times")
 
 
-def test_an_actor_that_is_killed_loses_nothing(streets, whole, tmp_path, cluster, monkeypatch):
-    monkeypatch.setattr(jobs_ray, "_Actor", Slow)
-    killed = []
-
-    def kill(progress):
-        if progress.done and not killed:
-            killed.append(actors_of(cluster)[0])
-            os.kill(killed[0], signal.SIGKILL)
-
-    found = run(streets, tmp_path, on_progress=kill)
-    assert killed
-    assert (found.done, found.failed) == (len(parts_of(whole)), 0)
-    assert_same(tmp_path, whole)
-
-
-def test_a_driver_that_is_killed_goes_on_later(streets, whole, tmp_path, cluster, capsys):
-    program = """
-        import sys
-        from tests.jobs import test_ray
-        test_ray.jobs_ray._Actor = test_ray.Slow
-        test_ray.ray.cloudpickle.register_pickle_by_value(test_ray)
-        from maskjet.cli.main import main
-        main()
-    """
-    address = ray.get_runtime_context().gcs_address
-    options = [*arguments(streets, tmp_path), "--ray", address, "--workers", "1"]
+def test_a_job_that_is_stopped_and_then_killed_goes_on(streets, whole, tmp_path, cluster, capsys):
+    out = tmp_path / "out"
     with (tmp_path / "log").open("w+") as log:
-        process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(program), *options], stderr=log)
-        until(lambda: process.poll() is not None or parts_of(tmp_path))
-        assert process.poll() is None, Path(log.name).read_text()
+        # On a cluster of its own; the signal lets the segments that were begun end.
+        process = started(log, streets, out, tmp_path / "a", "--ray", "local", "--workers", "1", "--json")
+        until(lambda: process.poll() is not None or parts_of(out))
+        process.terminate()
+        told, _ = process.communicate(timeout=120)
+        assert process.returncode == 128 + signal.SIGTERM, Path(log.name).read_text()
+        done = json.loads(told)["done"]
+        assert 0 < done == len(parts_of(out)) < 7
+        assert "Traceback" not in Path(log.name).read_text()
+
+        # On the other cluster, where actors end with their driver.
+        address = ray.get_runtime_context().gcs_address
+        process = started(log, streets, out, tmp_path / "b", "--ray", address, "--workers", "1")
+        until(lambda: process.poll() is not None or len(parts_of(out)) > done)
         process.kill()
-        process.wait()
-    until(lambda: not actors_of(cluster))
-    assert 0 < len(parts_of(tmp_path)) < len(parts_of(whole))
-    assert on_ray(capsys, streets, tmp_path)[0] == 1
-    assert_same(tmp_path, whole)
+        process.communicate(timeout=120)
+        assert process.returncode == -signal.SIGKILL, Path(log.name).read_text()
+        assert len(parts_of(out)) == done + 1
+        until(lambda: not actors_of(cluster))
+
+    command = ("maskjet", *arguments(streets, out, "--ray", "auto", "--workers", "2", "--json"))
+    for is_again in (False, True):
+        code, told, err = call(capsys, *command)
+        found = json.loads(told)
+        assert (code, found["planned"], found["failures"]) == (1, 7, 1), err
+        assert found["skipped"] == (7 if is_again else done + 1)
+        assert_same(out, whole, planned(whole).values())
 
 
-def test_a_segment_that_kills_its_actors_is_given_up_and_the_others_are_not(tmp_path, monkeypatch):
-    monkeypatch.setattr(jobs_ray, "_Actor", Slow)
-    folder = tmp_path / "streets"
-    folder.mkdir()
-    for seed, name in enumerate(("a", "b", "killer", "x")):
-        write_street(folder / f"{name}.png", seed)
-    found = run(folder, tmp_path / "out", workers=1)  # which works on two segments at a time
-    assert (found.done, found.failed) == (3, 1)
-    (line,) = (tmp_path / "out" / "failures.jsonl").read_text().splitlines()
-    assert json.loads(line)["what"] == str(folder / "killer.png")
-    assert json.loads(line)["reason"] == "its worker died 3 times"
-
-
-def test_a_stopped_job_finishes_what_was_begun(streets, whole, tmp_path, cluster, monkeypatch):
-    monkeypatch.setattr(jobs_ray, "_Actor", Slow)
-    stop = threading.Event()
-    found = run(streets, tmp_path, stop=stop, on_progress=lambda progress: progress.done and stop.set())
-    assert 0 < found.done == len(parts_of(tmp_path)) < len(parts_of(whole))
-    until(lambda: not actors_of(cluster))
-    assert run(streets, tmp_path).skipped == found.done
-    assert_same(tmp_path, whole)
-
-
-def test_a_full_disk_ends_the_job(tmp_path, monkeypatch):
-    monkeypatch.setattr(jobs_ray, "_Actor", Slow)
-    for seed, name in enumerate(("a", "b", "full", "x")):
-        write_street(tmp_path / f"{name}.png", seed)
-    with pytest.raises(OutputError, match="No space left on device"):
-        run(tmp_path, tmp_path / "out")
-
-
-def test_a_worker_that_cannot_begin_ends_the_job_with_its_error(streets, tmp_path):
+def test_a_worker_that_cannot_begin_ends_the_job_with_one_line(streets, tmp_path, capsys):
     weights = tmp_path / "broken.pt"
     weights.write_bytes(b"no weights")
-    with pytest.raises(CheckpointError, match=r"broken\.pt"):
-        run(streets, tmp_path / "out", model="rf-detr-seg-nano", weights=str(weights))
+    options = ("--model", "rf-detr-seg-nano", "--weights", str(weights), "--ray", "auto")
+    code, out, err = call(capsys, "maskjet", *arguments(streets, tmp_path / "out", *options))
+    assert (code, out) == (3, "")
+    assert err.startswith("maskjet: --weights must be a checkpoint")
+    assert err.count("\n") == 1
 
 
-def test_a_pool_without_room_is_an_error(streets, tmp_path, capsys):
-    code, _, err = on_ray(capsys, streets, tmp_path, "--workers", "99")
+def test_a_pool_without_room_is_an_error(streets, tmp_path, capsys, monkeypatch):
+    command = ("maskjet", *arguments(streets, tmp_path, "--ray", "auto"))
+    code, _, err = call(capsys, *command, "--workers", "99")
     assert code == 2
     assert "--workers must be at most 2, one per CPU, got 99: the cluster has 1 node with 2 CPUs and 0 GPUs" in err
-    code, _, err = on_ray(capsys, streets, tmp_path, "--device", "cuda")
+    monkeypatch.setenv("MASKJET_DEVICE", "cuda")
+    code, _, err = call(capsys, *command)
     assert code == 2
-    assert "needs GPUs: the cluster has 1 node with 2 CPUs and 0 GPUs" in err
+    assert "needs GPUs, the cluster has 1 node with 2 CPUs and 0 GPUs" in err
 
 
 def test_a_pool_that_waits_for_others_is_an_error(streets, tmp_path):
@@ -226,20 +233,17 @@ def test_a_pool_that_waits_for_others_is_an_error(streets, tmp_path):
 
     other = Other.remote()
     ray.get(other.wait.remote())
-    planned = driver.Job([str(streets)], str(tmp_path))
-    make = lambda orders: jobs_ray.RayWorkers(orders, "auto", 1, arrival_s=3)  # noqa: E731
-    with pytest.raises(UnsupportedError, match=r"No worker began within 3 s: 1 workers need 0\.5 CPUs each, .* 0 free"):
-        driver.run(planned, make, threading.Event())
+    with pytest.raises(UnsupportedError, match=r"No worker began within 1 s: 1 workers need 0\.5 CPUs each, .* 0 free"):
+        run(streets, tmp_path, lambda orders: jobs_ray.RayWorkers(orders, "auto", 1, arrival_s=1))
     ray.kill(other)
 
 
 def test_a_dataset_has_the_rows_of_the_parts(streets, whole):
     sources = [streets / "street.mp4", streets / "0.png", streets / "1.png"]
     rows = ray_dataset(sources, workers=2, images=1).take_all()
-    local = Parts(str(whole))
-    expected = [row for name, _ in local.manifest() if name in parts_of(whole) for row in local.read(name).to_pylist()]
-    names = {str(each) for each in sources}
-    assert sorted(rows, key=place) == sorted((row for row in expected if row["source"] in names), key=place)
+    parts = planned(whole)
+    expected = [row for name in map(str, sources) for row in Parts(str(whole)).read(parts[name]).to_pylist()]
+    assert sorted(rows, key=place) == sorted(expected, key=place)
 
 
 def place(row):

@@ -176,7 +176,7 @@ def job(
         verify=verify,
     )
     driver.check(planned)
-    make_workers = _local(devices, streams, workers, config) if ray is None else _on_ray(ray, devices, streams, workers)
+    make_workers = _make_workers(ray, workers, devices, streams, config)
     stop = signals.Stop()
     try:
         with signals.stopping(stop), _showing() as show:
@@ -193,34 +193,37 @@ def job(
         raise typer.Exit(_EXIT_FAILED)
 
 
-def _local(devices: str | None, streams: int | None, workers: int | None, config: EngineConfig) -> MakeWorkers:
-    """Workers on this machine."""
+def _make_workers(
+    ray: str | None, workers: int | None, devices: str | None, streams: int | None, config: EngineConfig
+) -> MakeWorkers:
+    """Workers on a Ray cluster or on this machine."""
+    if ray is None:
+        if workers is not None:
+            raise InputError(f"workers must come with --ray, got {workers} alone. On this machine choose --devices.")
+        return _local_workers(devices, streams, config)
+    for name, value in (("devices", devices), ("streams", streams)):
+        if value is not None:
+            raise InputError(
+                f"{name} must be left out with --ray, which gives each worker its device and cores, got {value!r}. "
+                "Choose --workers."
+            )
+    from maskjet.jobs.cluster import import_ray
+    from maskjet.jobs.ray import RayWorkers
+
+    import_ray("--ray")
+    return lambda orders: RayWorkers(orders, ray, workers)
+
+
+def _local_workers(devices: str | None, streams: int | None, config: EngineConfig) -> MakeWorkers:
     from maskjet.devices import choose
     from maskjet.jobs.local import LocalWorkers
 
-    if workers is not None:
-        raise InputError("workers must come with --ray; on this machine there is one for each of --devices.")
     places = choose(devices or _every_device(config), config)
     if streams is not None and streams < 1:
         raise InputError(f"streams must be at least 1, got {streams}.")
     is_on_gpu = any(place.device != "cpu" for place in places)
     lanes = streams or (_LANES if is_on_gpu else max(1, len(os.sched_getaffinity(0)) // len(places)))
     return lambda orders: LocalWorkers(orders, places, lanes)
-
-
-def _on_ray(address: str, devices: str | None, streams: int | None, workers: int | None) -> MakeWorkers:
-    """Workers on a Ray cluster."""
-    from maskjet.jobs.cluster import import_ray
-
-    for name, value in (("devices", devices), ("streams", streams)):
-        if value is not None:
-            raise InputError(f"{name} must not come with --ray, which gives each worker its GPU; use --workers.")
-    if workers is not None and workers < 1:
-        raise InputError(f"workers must be at least 1, got {workers}.")
-    import_ray("--ray")
-    from maskjet.jobs.ray import RayWorkers
-
-    return lambda orders: RayWorkers(orders, address, workers)
 
 
 def _every_device(config: EngineConfig) -> str:

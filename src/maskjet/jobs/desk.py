@@ -1,4 +1,4 @@
-"""The desk of a job on Ray: an actor that knows what each segment has come to, beside Ray Data's pipeline.
+"""The desk of a job on Ray: an actor that knows what each segment has come to, beside a pipeline of Ray Data's.
 
 Ray restarts a worker that died and gives it the same segments again, without end and without a word. The desk counts
 how often a segment was begun, so that one that kills its workers is given up; it keeps what was done, so that nothing
@@ -10,25 +10,23 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from maskjet.jobs.work import TRIES, Outcome
-
 _MOST_LOST = 3  # segments given up in a row, without one done, after which the cluster's devices are to blame
 
 
 class Desk:
-    """Runs as an actor of Ray, which calls one method at a time."""
+    """Runs as an actor of Ray, which calls one method at a time. Loads no PyTorch, as the head node may be small.
 
-    def __init__(self) -> None:
-        self._arrived = 0
+    Args:
+        tries: How often a segment is begun before it is given up.
+    """
+
+    def __init__(self, tries: int) -> None:
+        self._tries, self._arrived = tries, 0
         self._begun: dict[str, int] = {}  # how often; of segments that are worked on, or whose worker died
-        self._outcomes: dict[str, str] = {}  # of this window, by part
+        self._outcomes: dict[str, str] = {}  # by part
         self._lost = 0
         self._error: dict[str, str] | None = None
         self._is_stopped = False
-
-    def open(self) -> None:
-        """Begin a window of segments."""
-        self._begun, self._outcomes, self._arrived = {}, {}, 0
 
     def arrive(self) -> None:
         """Note that a worker's process runs."""
@@ -52,7 +50,7 @@ class Desk:
             self._begun.pop(part, None)  # of a worker that died
             return "known", ""
         deaths = self._begun.get(part, 0)
-        if deaths == TRIES:
+        if deaths == self._tries:
             return "known", self._give_up(part, name)
         if deaths and not is_alone:
             return "alone", ""
@@ -60,11 +58,15 @@ class Desk:
         return "work", ""
 
     def _give_up(self, part: str, name: str) -> str:
+        from maskjet.jobs.work import Outcome
+
         self._begun.pop(part)
         self._lost += 1
         if self._lost == _MOST_LOST:
-            self.fail("DeviceError", f"Workers died {TRIES} times on {_MOST_LOST} segments in a row, at last {name!r}.")
-        why = f"its worker died {TRIES} times"
+            self.fail(
+                "DeviceError", f"Workers died {self._tries} times on {_MOST_LOST} segments in a row, at last {name!r}."
+            )
+        why = f"its worker died {self._tries} times"
         self._outcomes[part] = json.dumps(Outcome(part, failures=((name, why),), is_written=False).as_dict())
         return self._outcomes[part]
 
@@ -87,5 +89,5 @@ class Desk:
         return {"arrived": self._arrived, "busy": len(self._begun), "error": self._error}
 
     def outcomes(self) -> list[str]:
-        """What was done of this window, in JSON."""
+        """What was done, in JSON."""
         return list(self._outcomes.values())

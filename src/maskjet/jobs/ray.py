@@ -28,7 +28,7 @@ from maskjet.jobs.desk import Desk
 from maskjet.jobs.local import error_of
 from maskjet.jobs.parts import Parts
 from maskjet.jobs.segments import Segment, Settings
-from maskjet.jobs.work import Outcome, Worker
+from maskjet.jobs.work import TRIES, Outcome, Worker
 
 if TYPE_CHECKING:
     import pyarrow
@@ -86,42 +86,42 @@ class RayWorkers:
                     len(nodes),
                     self._orders["out"],
                 )
-            desk = _desk(ray)
-            for window in _windows(tasks, stop, min(_WINDOW * pool.size, _LARGEST_WINDOW)):
-                yield from self._work(ray, pool, desk, window, stop)
+            try:
+                for window in _windows(tasks, stop, min(_WINDOW * pool.size, _LARGEST_WINDOW)):
+                    yield from self._work(ray, pool, window, stop)
+            except ray.exceptions.RayError as error:
+                raise _failed(error) from error
 
-    def _work(
-        self, ray: Any, pool: Pool, desk: Any, window: Sequence[Task], stop: threading.Event
-    ) -> Iterator[Outcome]:
-        ray.get(desk.open.remote())
+    def _work(self, ray: Any, pool: Pool, window: Sequence[Task], stop: threading.Event) -> Iterator[Outcome]:
+        desk = _desk(ray)
         rows = _Rows(_pipeline(ray, pool, window, {**self._orders, "device": pool.device}, desk))
         began, seen, is_over = time.monotonic(), set[str](), False
         try:
-            while True:
+            while not is_over:
                 came, is_over = rows.take(_GLANCE_S)
-                yield from _new(came, seen)
                 if stop.is_set():
-                    yield from _new(_last(ray, desk), seen)
-                    return
+                    came, is_over = _last(ray, desk), True
+                yield from _new(came, seen)
                 if came and not is_over:
                     continue
                 state = ray.get(desk.state.remote())
                 if state["error"] is not None:
                     raise error_of(state["error"])
                 if rows.error is not None:
-                    raise DeviceError(f"The Ray cluster failed: {_cause(rows.error)}", index=0) from rows.error
-                if is_over:
-                    return
-                if not state["arrived"] and time.monotonic() - began > self._arrival_s:
+                    raise _failed(rows.error) from rows.error
+                if not is_over and not state["arrived"] and time.monotonic() - began > self._arrival_s:
                     raise _no_room(ray, pool, self._arrival_s)
         finally:
-            if not is_over:
-                desk.stop.remote()
+            desk.stop.remote()
             rows.close()
 
 
 class _Actor:
-    """An actor of `RayWorkers`: turns segments into parts, after asking the desk."""
+    """An actor of `RayWorkers`: turns segments into parts, after asking the desk.
+
+    It raises nothing. What fails is told to the desk, which lets nothing begin any more, and the rows that remain are
+    empty: Ray would log each error, wrap it, and go on with what other actors have begun.
+    """
 
     def __init__(self, orders: Mapping[str, Any], desk: Any) -> None:
         import ray
@@ -129,7 +129,9 @@ class _Actor:
         self._wait, self._desk, self._lanes = ray.get, desk, _Lanes()
         self._wait(desk.arrive.remote())
         process.spin_less()
-        try:
+        self._resources = ExitStack()
+        self._resources.enter_context(process.garbage_frozen())
+        with self._telling("a worker"):
             if orders["facts"]["version"] != __version__:
                 raise UnsupportedError(
                     f"maskjet must be of one version on all nodes, got {__version__} beside the driver's "
@@ -139,11 +141,6 @@ class _Actor:
             settings = Settings.from_dict(orders["settings"])
             config = replace(settings.config, device=orders["device"])
             self._worker = Worker(settings, config, Parts(orders["out"]), orders["facts"])
-        except MaskjetError as error:
-            self._fail(error)
-            raise
-        self._resources = ExitStack()
-        self._resources.enter_context(process.garbage_frozen())
 
     def __call__(self, batch: pyarrow.Table) -> pyarrow.Table:
         import pyarrow
@@ -168,22 +165,25 @@ class _Actor:
         return answer, known
 
     def _work(self, part: str, segment: Segment) -> str:
-        try:
-            outcome = json.dumps(self._worker.do(part, segment).as_dict())
-        except DeviceError as error:  # nothing runs on it any more: Ray starts another process
-            _log.warning("%s", first_line(error))
-            os._exit(_FAILED)
-        except MaskjetError as error:
-            self._fail(error)
-            raise
-        except BaseException as error:
-            self._fail(MaskjetError(f"{segment.name} failed: {error!r}."))
-            raise
+        outcome = ""
+        with self._telling(segment.name):
+            try:
+                outcome = json.dumps(self._worker.do(part, segment).as_dict())
+            except DeviceError as error:  # nothing runs on it any more: Ray starts another process
+                _log.warning("%s", first_line(error))
+                os._exit(_FAILED)
         self._wait(self._desk.end.remote(part, outcome))
         return outcome
 
-    def _fail(self, error: MaskjetError) -> None:
-        self._wait(self._desk.fail.remote(type(error).__name__, str(error)))
+    @contextmanager
+    def _telling(self, name: str) -> Iterator[None]:
+        """Tell the desk of an error."""
+        try:
+            yield
+        except MaskjetError as error:
+            self._wait(self._desk.fail.remote(type(error).__name__, str(error)))
+        except Exception as error:  # a foreign library's
+            self._wait(self._desk.fail.remote("MaskjetError", f"{name} failed: {error!r}."))
 
 
 class _Lanes:
@@ -272,14 +272,15 @@ def _desk(ray: Any) -> Any:
 
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
     options = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1, "scheduling_strategy": here}
-    return ray.remote(Desk).options(**options).remote()
+    return ray.remote(Desk).options(**options).remote(TRIES)
 
 
 def _pipeline(ray: Any, pool: Pool, window: Sequence[Task], orders: Mapping[str, Any], desk: Any) -> ray.data.Dataset:
     """A dataset of outcomes, a row for each segment. Ray Data restarts actors and repeats their tasks without limit."""
     of_block = max(1, min(_LARGEST_BLOCK, len(window) // (pool.size * pool.lanes * _BLOCKS)))
     items = [{"part": part, "segment": json.dumps(segment.as_dict())} for part, segment in window]
-    dataset = ray.data.from_items(items, override_num_blocks=-(-len(items) // of_block)).map_batches(
+    source = ray.data.from_items(items, override_num_blocks=-(-len(items) // of_block))
+    dataset = source.map_batches(
         _Actor,
         batch_size=1,
         batch_format="pyarrow",
@@ -288,22 +289,23 @@ def _pipeline(ray: Any, pool: Pool, window: Sequence[Task], orders: Mapping[str,
     )
     dataset.context.enable_progress_bars = False
     dataset.context.target_max_block_size = 1  # each row is handed on at once
-    return dataset
+    return dataset  # type: ignore[no-any-return]
 
 
 def _windows(tasks: Iterable[Task | None], stop: threading.Event, largest: int) -> Iterator[list[Task]]:
-    """Segments by windows; the first ends soon, others when they are full or the plan is at its end."""
+    """Segments by windows; the first ends soon, others when they are full or wait for the plan, or at its end."""
     window: list[Task] = []
-    began, is_first = time.monotonic(), True
+    began, is_first = 0.0, True
     for task in tasks:
         if stop.is_set():
             return
         if task is not None:
+            began = began if window else time.monotonic()
             window.append(task)
-        is_late = time.monotonic() - began > _FIRST_S
-        if len(window) == largest or (window and is_late and (is_first or task is None)):
+        is_late = window and time.monotonic() - began >= _FIRST_S
+        if len(window) == largest or (is_late and (is_first or task is None)):
             yield window
-            window, began, is_first = [], time.monotonic(), False
+            window, is_first = [], False
     if window and not stop.is_set():
         yield window
 
@@ -336,8 +338,8 @@ def _no_room(ray: Any, pool: Pool, waited_s: float) -> UnsupportedError:
     )
 
 
-def _cause(error: BaseException) -> str:
-    """The sentence of an error that Ray has wrapped."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return first_line(error)
+def _failed(error: BaseException) -> DeviceError:
+    """Ray's error in one line: the first, which says what failed, and the last, which says why after a traceback."""
+    text = str(error).strip().splitlines()
+    why = f": {text[-1].strip()}" if text[1:] else ""
+    return DeviceError(f"The Ray cluster failed: {first_line(error)}{why}", index=0)
