@@ -28,6 +28,7 @@ def s3_server():
         system, _ = fs.FileSystem.from_uri(f"s3://bucket/?{query}&allow_bucket_creation=true")
         system.create_dir("bucket")
         yield system, query
+        system.delete_dir_contents("bucket")  # all servers of a process have the same buckets
     finally:
         server.stop()
 

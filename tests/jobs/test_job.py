@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import cv2
@@ -13,12 +12,15 @@ import pytest
 
 from maskjet import traffic
 from maskjet.errors import CheckpointError, DeviceError, SourceError
-from maskjet.jobs.ledger import locked
+from maskjet.jobs import driver
+from maskjet.jobs.folders import LocalFolder, open_folder
 from maskjet.jobs.local import error_of
+from maskjet.jobs.locks import LOCK, locked
 from maskjet.jobs.parts import Parts
-from maskjet.jobs.segments import Segment
+from maskjet.jobs.segments import Segment, Settings
 from maskjet.jobs.work import Outcome
 from tests.cli.command_line import call
+from tests.waiting import until
 
 SLOW = """
 import time
@@ -62,11 +64,11 @@ def streets(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def whole(streets, tmp_path_factory, capsys):
+@pytest.fixture(scope="module")
+def whole(streets, tmp_path_factory):
     """Results of an undisturbed run."""
     out = tmp_path_factory.mktemp("whole")
-    assert job(capsys, streets, out)[0] == 1
+    assert subprocess.run(command(streets, out), stderr=subprocess.DEVNULL).returncode == 1
     return contents(out)
 
 
@@ -104,14 +106,6 @@ def files_of(out):
     return sorted(Path(out, "parts").rglob("*.*")) if Path(out, "parts").exists() else []
 
 
-def until(check, within_s=60):
-    deadline = time.monotonic() + within_s
-    while not (found := check()):
-        assert time.monotonic() < deadline, "It did not come true in time."
-        time.sleep(0.02)
-    return found
-
-
 def workers_of(pid):
     """The processes that a driver has started."""
     found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
@@ -136,6 +130,25 @@ def test_a_job_makes_a_part_of_each_segment_and_lists_what_failed(streets, tmp_p
     assert {path: path.stat().st_mtime_ns for path in files_of(tmp_path / "out")} == before
 
 
+def test_results_in_a_store(streets, whole, tmp_path, remote_out, capsys):
+    code, told, err = job(capsys, streets, remote_out, "--json")
+    assert (code, json.loads(told)["done"]) == (1, len(whole)), err
+    assert contents(remote_out) == whole
+    code, _, told = job(capsys, streets, remote_out)
+    assert code == 1
+    assert f"0 written, {len(whole)} there before" in told
+    folder = open_folder(remote_out)
+    assert f"1 file or frame failed: see {folder.name('failures.jsonl')}\n" in told
+    assert json.loads(folder.read("failures.jsonl"))["what"] == str(streets / "5.png")
+    with locked(folder):
+        code, _, err = job(capsys, streets, remote_out)
+    assert (code, f"process {os.getpid()} on" in err) == (2, True)
+    assert folder.read(LOCK) is None
+    lines = tmp_path / "found.jsonl"
+    assert call(capsys, "maskjet", "job", "merge", remote_out, "--jsonl", str(lines))[0] == 0
+    assert len(lines.read_text().splitlines()) == 11 + 12
+
+
 @pytest.mark.slow
 def test_two_processes_find_what_one_finds(streets, whole, tmp_path, capsys):
     assert job(capsys, streets, tmp_path, "--devices", "cpu,cpu", "--streams", "2")[0] == 1
@@ -154,6 +167,20 @@ def test_a_file_that_changed_is_done_anew_and_a_mended_one_is_forgotten(streets,
     told = json.loads(told)
     assert (code, told["done"], told["skipped"], told["failures"]) == (0, 1, 3, 0)
     assert not (out / "failures.jsonl").exists()
+
+
+def test_another_checkpoint_at_the_same_path_gives_other_parts(tmp_path):
+    weights = tmp_path / "model.pt"
+
+    def digest_of(content, **settings):
+        weights.write_bytes(content)
+        return driver._digest_of_weights(Settings(**settings))
+
+    for settings in ({"model": str(weights)}, {"model": "rf-detr-seg-nano", "weights": str(weights)}):
+        assert digest_of(b"one", **settings) == digest_of(b"one", **settings) != digest_of(b"two", **settings)
+    assert digest_of(b"one") is None
+    with pytest.raises(CheckpointError, match=r"weights must be a file, '/none\.pt' can't be read"):
+        driver._digest_of_weights(Settings(weights="/none.pt"))
 
 
 @pytest.mark.slow
@@ -229,7 +256,7 @@ def test_a_full_disk_ends_the_job_and_leaves_no_partial_file(streets, tmp_path):
 
 
 def test_a_second_driver_says_so_and_stops(streets, tmp_path, capsys):
-    with locked(tmp_path):
+    with locked(LocalFolder(str(tmp_path))):
         code, _, err = job(capsys, streets, tmp_path)
     assert code == 2
     assert f"process {os.getpid()} on" in err
@@ -263,7 +290,7 @@ def test_what_a_killed_run_left_is_removed(streets, tmp_path, capsys):
         (["--every", "0"], 2, "--every must be at least 1, got 0"),
         (["--segment-seconds", "0"], 2, "--segment-seconds must be more than 0, got 0.0"),
         (["--segment-images", "0"], 2, "--segment-images must be at least 1, got 0"),
-        (["--rows", "mask"], 2, "--rows must be 'frame' or 'detection', got 'mask'"),
+        (["--rows", "mask"], 2, '--rows must be "frame" or "detection", got \'mask\''),
         (["--streams", "0"], 2, "--streams must be at least 1, got 0"),
         (["--devices", "gpu"], 2, "--devices must be all, or cpu, cuda or cuda:N"),
         (["--model", "demmo"], 2, "did you mean 'demo'"),

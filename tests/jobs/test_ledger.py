@@ -1,18 +1,16 @@
-"""The plan as a queue, failures that outlive their process, and the lock."""
+"""The plan as a queue, and failures that outlive their process; in a folder and in a store."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
+import tempfile
 import threading
 
 import pytest
 
-from maskjet.errors import OutputError, SourceError
+from maskjet.errors import SourceError
 from maskjet.jobs import ledger
-from maskjet.jobs.ledger import FAILURES, Failures, Plan, locked
-from maskjet.jobs.parts import MANIFEST, Parts
+from maskjet.jobs.folders import open_folder
+from maskjet.jobs.ledger import FAILURES, Failures, Plan
+from maskjet.jobs.parts import MANIFEST
 from maskjet.jobs.segments import Segment, Settings, SourceFile, digest
 from maskjet.jobs.work import Outcome
 from maskjet.media.keyframes import Entry
@@ -24,15 +22,28 @@ def segment(number, **options):
     return Segment((SourceFile(f"/data/{number}.png", 100 + number, 10**18 + number),), is_video=False, **options)
 
 
+@pytest.fixture
+def folder(any_out, tmp_path, monkeypatch):
+    monkeypatch.setattr(ledger, "_SAVE_S", 0.0)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "drafts"))
+    (tmp_path / "drafts").mkdir()
+    yield open_folder(any_out)
+    assert not list((tmp_path / "drafts").iterdir())
+
+
+def entries(folder, place):
+    return [json.loads(line) for line in folder.read(place).splitlines()]
+
+
 def known(plan):
     return [task for task in plan.read() if task is not None]
 
 
 def kept(folder):
-    return list(Parts(str(folder)).manifest())
+    return [entry["part"] for entry in entries(folder, MANIFEST)]
 
 
-def test_a_plan_is_read_while_it_is_made_and_kept_when_it_is_whole(tmp_path):
+def test_a_plan_is_read_while_it_is_made_and_kept_when_it_is_whole(folder):
     go = threading.Event()
 
     def found():
@@ -40,36 +51,35 @@ def test_a_plan_is_read_while_it_is_made_and_kept_when_it_is_whole(tmp_path):
         go.wait(10)
         yield Segment((SourceFile("/data/a.mp4", 1, 2),), is_video=True, first=7, count=9, entry=Entry(7, 3584, 8))
 
-    plan = Plan(tmp_path, found(), IDENTITY)
+    plan = Plan(folder, found(), IDENTITY)
     tasks = plan.read()
     assert next(task for task in tasks if task is not None) == (digest(segment(0), IDENTITY), segment(0))
     assert next(tasks) is None
     assert not plan.is_complete
-    assert not (tmp_path / MANIFEST).exists()
+    assert folder.read(MANIFEST) is None
     go.set()
     (rest,) = [task for task in tasks if task is not None]
     assert (plan.planned, plan.is_complete) == (2, True)
     assert rest[1].entry == Entry(7, 3584, 8)
-    assert [part for part, _ in kept(tmp_path)] == [digest(segment(0), IDENTITY), rest[0]]
+    assert kept(folder) == [digest(segment(0), IDENTITY), rest[0]]
     plan.close()
 
 
-def test_a_plan_that_fails_says_so_after_what_it_has(tmp_path):
+def test_a_plan_that_fails_says_so_after_what_it_has(folder):
     def found():
         yield segment(0)
         raise SourceError("source must exist, 'b' does not.")
 
-    plan, seen = Plan(tmp_path, found(), IDENTITY), []
+    plan, seen = Plan(folder, found(), IDENTITY), []
     with pytest.raises(SourceError, match="'b' does not"):
         seen.extend(task for task in plan.read() if task is not None)
     assert [each for _, each in seen] == [segment(0)]
     assert not plan.is_complete
-    with pytest.raises(SourceError, match=r"segments\.jsonl' can't be read"):
-        kept(tmp_path)
+    assert folder.read(MANIFEST) is None
 
 
-def test_an_older_plan_stays_until_the_new_one_is_whole(tmp_path):
-    plan = Plan(tmp_path, iter([segment(0)]), IDENTITY)
+def test_an_older_plan_stays_until_the_new_one_is_whole(folder):
+    plan = Plan(folder, iter([segment(0)]), IDENTITY)
     known(plan)
     plan.close()
     go = threading.Event()
@@ -78,15 +88,15 @@ def test_an_older_plan_stays_until_the_new_one_is_whole(tmp_path):
         yield segment(1)
         go.wait(10)
 
-    plan = Plan(tmp_path, found(), IDENTITY)
-    assert [each for _, each in kept(tmp_path)] == [segment(0)]
+    plan = Plan(folder, found(), IDENTITY)
+    assert kept(folder) == [digest(segment(0), IDENTITY)]
     go.set()
     known(plan)
     plan.close()
-    assert [each for _, each in kept(tmp_path)] == [segment(1)]
+    assert kept(folder) == [digest(segment(1), IDENTITY)]
 
 
-def test_planning_stops_when_it_is_closed(tmp_path):
+def test_planning_stops_when_it_is_closed(folder):
     counted = []
 
     def found():
@@ -94,7 +104,7 @@ def test_planning_stops_when_it_is_closed(tmp_path):
             counted.append(number)
             yield segment(number)
 
-    plan = Plan(tmp_path, found(), IDENTITY)
+    plan = Plan(folder, found(), IDENTITY)
     tasks = plan.read()
     assert next(task for task in tasks if task is not None)[1] == segment(0)
     plan.close()
@@ -134,82 +144,50 @@ def test_settings_survive_json():
 
 
 def failures_in(folder):
-    return [(each["part"], each["what"]) for each in map(json.loads, (folder / FAILURES).read_text().splitlines())]
+    return [(entry["part"], entry["what"]) for entry in entries(folder, FAILURES)]
 
 
-def test_failures_are_kept_until_mended(tmp_path):
-    failures = Failures(tmp_path)
+def test_failures_are_kept_until_mended(folder):
+    failures = Failures(folder)
     failures.take(Outcome("a", failures=(("x.png", "broken"), ("y.png", "gone"))))
     failures.take(Outcome("b", failures=(("z.mp4", "broken"),), is_written=False))
     failures.take(Outcome("c", frames=3))
-    assert failures_in(tmp_path) == [("a", "x.png"), ("a", "y.png"), ("b", "z.mp4")]  # though nobody has finished
-    again = Failures(tmp_path)
+    assert failures_in(folder) == [("a", "x.png"), ("a", "y.png"), ("b", "z.mp4")]  # though nobody has finished
+    again = Failures(folder)
     assert again.count == 0
     again.keep("a")
     assert again.count == 2
     again.take(Outcome("b", frames=4))
     again.finish(plan_is_complete=True)
-    assert failures_in(tmp_path) == [("a", "x.png"), ("a", "y.png")]
+    assert failures_in(folder) == [("a", "x.png"), ("a", "y.png")]
 
 
-def test_failures_of_what_is_no_longer_planned_are_forgotten(tmp_path):
-    Failures(tmp_path).take(Outcome("a", failures=(("x.png", "broken"),)))
-    broken_off = Failures(tmp_path)
+def test_failures_of_what_is_no_longer_planned_are_forgotten(folder):
+    Failures(folder).take(Outcome("a", failures=(("x.png", "broken"),)))
+    broken_off = Failures(folder)
     broken_off.finish(plan_is_complete=False)
-    assert failures_in(tmp_path) == [("a", "x.png")]
-    Failures(tmp_path).finish(plan_is_complete=True)
-    assert not (tmp_path / FAILURES).exists()
+    assert failures_in(folder) == [("a", "x.png")]
+    Failures(folder).finish(plan_is_complete=True)
+    assert folder.read(FAILURES) is None
 
 
-def test_a_line_of_failures_that_was_cut_off_is_left_out(tmp_path):
-    Failures(tmp_path).take(Outcome("a", failures=(("x.png", "broken"),)))
-    with (tmp_path / FAILURES).open("ab") as file:
-        file.write(b'{"part": "b", "wh')
-    failures = Failures(tmp_path)
+def test_a_line_of_failures_that_was_cut_off_is_left_out(folder):
+    Failures(folder).take(Outcome("a", failures=(("x.png", "broken"),)))
+    folder.write(FAILURES, folder.read(FAILURES) + b'{"part": "b", "wh')
+    failures = Failures(folder)
     failures.keep("a")
     failures.keep("b")
     assert failures.count == 1
 
 
-def test_two_drivers_do_not_share_a_folder(tmp_path):
-    with (
-        locked(tmp_path),
-        pytest.raises(OutputError, match=f"out must not be in use, .*: process {os.getpid()} on "),
-        locked(tmp_path),
-    ):
-        pass
-    with locked(tmp_path):
-        pass
-
-
-def test_the_lock_ends_with_its_process(tmp_path):
-    code = (
-        "import sys\nfrom pathlib import Path\nfrom maskjet.jobs.ledger import locked\n"
-        "with locked(Path(sys.argv[1])): print(1, flush=True); input()"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as other:
-        other.stdout.readline()
-        with pytest.raises(OutputError, match=f"process {other.pid} on"), locked(tmp_path):
-            pass
-        other.send_signal(signal.SIGKILL)
-        other.wait()
-    with locked(tmp_path):
-        pass
-
-
-def test_a_folder_that_cannot_be_made_is_told(tmp_path):
-    (tmp_path / "file").write_text("")
-    with (
-        pytest.raises(OutputError, match=r"out must be writable, .*file/out' is not"),
-        locked(tmp_path / "file" / "out"),
-    ):
-        pass
-
-
-def test_a_lock_that_says_nothing_is_another_process(tmp_path):
-    with locked(tmp_path):
-        (tmp_path / ledger.LOCK).write_text("[]")
-        with pytest.raises(OutputError, match="is: another process works on it"), locked(tmp_path):
-            pass
+def test_failures_are_written_to_a_store_now_and_then(remote_out, monkeypatch):
+    folder = open_folder(remote_out)
+    written = []
+    monkeypatch.setattr(folder, "write", lambda place, data: written.append((place, data.count(b"\n"))))
+    failures = Failures(folder)
+    for number in range(100):
+        failures.take(Outcome(str(number), failures=(("x.png", "broken"),)))
+    assert len(written) < 100
+    failures.finish(plan_is_complete=False)
+    assert written[0] == (FAILURES, 1)
+    assert written[-1] == (FAILURES, 100)

@@ -17,7 +17,8 @@ import pytest
 from pyarrow import fs, parquet
 
 from maskjet.errors import InputError, OutputError, SourceError
-from maskjet.jobs import parts as jobs_parts
+from maskjet.jobs import folders
+from maskjet.jobs.folders import RemoteFolder
 from maskjet.jobs.parts import Parts
 from maskjet.jobs.rows import with_metadata
 from maskjet.jobs.segments import Segment, SourceFile, digest
@@ -60,7 +61,7 @@ def out(request, tmp_path, monkeypatch):
     """The output of a job, here or in a store."""
     if request.param == "local":
         return str(tmp_path)
-    monkeypatch.setattr(jobs_parts, "storage", _StoreAsLocal)
+    monkeypatch.setattr(folders, "storage", _StoreAsLocal)
     for number in range(256):
         (tmp_path / "parts" / f"{number:02x}").mkdir(parents=True)  # stores have no folders
     return f"store://{tmp_path}"
@@ -95,14 +96,14 @@ def test_parts_are_found(out):
     assert parts.existing(missing) == parts.existing([]) == set()
 
 
-def test_each_folder_is_listed_once(tmp_path, monkeypatch):
+def test_each_folder_of_a_store_is_listed_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(folders, "storage", _StoreAsLocal)
     listed = []
-    names = jobs_parts._LocalStore.names
-    monkeypatch.setattr(
-        jobs_parts._LocalStore, "names", lambda store, folder: listed.append(folder) or names(store, folder)
-    )
-    random = np.random.default_rng(0)
-    Parts(str(tmp_path)).existing(random.bytes(16).hex() for _ in range(5000))
+    names = RemoteFolder._names
+    monkeypatch.setattr(RemoteFolder, "_names", lambda folder, name: listed.append(name) or names(folder, name))
+    random, parts = np.random.default_rng(0), Parts(f"store://{tmp_path}")
+    for _ in range(20):
+        parts.existing(random.bytes(16).hex() for _ in range(256))
     assert len(listed) == len(set(listed)) == 256
 
 
@@ -168,7 +169,7 @@ def test_a_store_that_breaks_leaves_nothing(tmp_path, monkeypatch):
         def delete_file(self, path):
             Path(path).unlink()
 
-    monkeypatch.setattr(jobs_parts, "storage", _StoreAsLocal)
+    monkeypatch.setattr(folders, "storage", _StoreAsLocal)
     monkeypatch.setattr(_StoreAsLocal, "resolve", lambda url, *_: (Breaking(), url.removeprefix("store://")))
     (tmp_path / "parts/ab").mkdir(parents=True)
     with pytest.raises(OutputError, match=f"out must be writable, 'store://.*{A}.parquet' is not: the cable was"):
@@ -369,7 +370,7 @@ def test_the_manifest(out, tmp_path):
 
 
 def test_parts_of_a_store_have_urls_with_its_parameters(monkeypatch):
-    monkeypatch.setattr(jobs_parts, "storage", _StoreAsLocal)
+    monkeypatch.setattr(folders, "storage", _StoreAsLocal)
     assert Parts("store://bucket/out/?region=here").path_of(A) == f"store://bucket/out/parts/ab/{A}.parquet?region=here"
 
 
@@ -380,40 +381,20 @@ def test_row_groups_bound_what_is_read_at_once(tmp_path):
         assert [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)] == [256, 256, 88]
 
 
-@pytest.fixture(scope="module")
-def bucket():
-    """The URL of a bucket of an S3 server on this machine."""
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
-    server.start()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ACCESS_KEY_ID", "test")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-        host, port = server.get_host_and_port()
-        parameters = f"endpoint_override={host}:{port}&scheme=http&region=us-east-1&allow_bucket_creation=true"
-        system, _ = fs.FileSystem.from_uri(f"s3://results?{parameters}")
-        system.create_dir("results")
-        yield f"s3://results/a job?{parameters}"
-    server.stop()
-
-
-def test_parts_in_s3(bucket):
-    parts, table = Parts(bucket), table_of(*made_up())
+def test_parts_in_s3(remote_out):
+    parts, table = Parts(remote_out), table_of(*made_up())
     name = digest_of(made_up()[0])
     assert parts.existing([name]) == set()
     parts.write(name, table)
     parts.write(name, table)
-    assert parts.existing([name, A]) == {name}
+    assert Parts(remote_out).existing([name, A]) == {name}
     assert parts.read(name).equals(table, check_metadata=True)
     ((missing, reason),) = parts.verify([name, A])
     assert missing == A
-    assert "part must be a whole Parquet file, 's3://results/a job/parts/ab/" in reason
+    assert f"part must be a whole Parquet file, '{remote_out.partition('?')[0]}/parts/ab/" in reason
     assert parts.clean() == 0
 
 
-def test_a_bucket_that_is_not_there(bucket):
+def test_a_bucket_that_is_not_there(s3):
     with pytest.raises(OutputError, match="out must be writable, 's3://nowhere/parts/ab/"):
-        Parts(bucket.replace("results/a job", "nowhere").replace("&allow_bucket_creation=true", "")).write(
-            A, table_of(*made_up())
-        )
+        Parts(f"s3://nowhere?{s3[1]}").write(A, table_of(*made_up()))

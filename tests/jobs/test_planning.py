@@ -2,7 +2,8 @@
 
 import json
 import os
-import tracemalloc
+import subprocess
+import sys
 from pathlib import Path
 
 import fsspec
@@ -17,7 +18,7 @@ from maskjet.jobs import storage
 from maskjet.jobs.planning import plan
 from maskjet.jobs.segments import Segment, SourceFile, digest
 from maskjet.media import keyframes
-from tests.jobs.stores import CREDENTIALS, put, s3_server
+from tests.jobs.stores import CREDENTIALS, put
 
 
 class Part:
@@ -28,6 +29,21 @@ class Part:
 
 
 ENTRY = keyframes.Entry(250, 12_500, 251)
+PEAKS = """
+import json, sys, tracemalloc
+from maskjet.jobs import plan
+
+def peak_of(folder):
+    tracemalloc.start()
+    count = sum(len(segment.files) for segment in plan(folder, recursive=True))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return count, peak
+
+few, many = sys.argv[1:]
+peak_of(few)  # what is imported and cached on first use
+print(json.dumps([peak_of(few), peak_of(many)]))
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -222,23 +238,19 @@ class TestImages:
         assert sum(one != other for one, other in zip(before, after, strict=True)) == 1
 
     def test_memory_is_that_of_one_folder(self, tmp_path):
-        for number in range(20):
-            folder = images_of(tmp_path / "tree" / f"f{number}", 1) if number else tmp_path / "tree"
-            folder.mkdir(exist_ok=True)
-            (folder / "image0.jpg").write_bytes(b"1") if not number else None
-            for other in range(1, 1000):
-                os.link(folder / "image0.jpg", folder / f"image{other}.jpg")
-
-        def peak_of(folder):
-            tracemalloc.start()
-            count = sum(len(segment.files) for segment in plan(folder, recursive=True))
-            peak = tracemalloc.get_traced_memory()[1]
-            tracemalloc.stop()
-            return count, peak
-
-        peak_of(tmp_path / "tree" / "f1")  # what is imported and cached on first use
-        few, peak_of_few = peak_of(tmp_path / "tree" / "f1")
-        many, peak_of_many = peak_of(tmp_path / "tree")
+        for tree, count in (("few", 1), ("many", 20)):
+            (tmp_path / tree).mkdir()
+            for number in range(count):
+                folder = images_of(tmp_path / tree / f"f{number}", 1)
+                for other in range(1, 1000):
+                    os.link(folder / "image0.jpg", folder / f"image{other}.jpg")
+        done = subprocess.run(  # other tests may have left threads, whose memory would be counted
+            [sys.executable, "-c", PEAKS, tmp_path / "few", tmp_path / "many"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        (few, peak_of_few), (many, peak_of_many) = json.loads(done.stdout)
         assert (few, many) == (1000, 20_000)
         # All files held would take 20 times as much; two folders' names at a time take twice as much.
         assert peak_of_many < 3 * peak_of_few
@@ -472,16 +484,13 @@ NAMES = (
 
 
 @pytest.fixture(scope="module")
-def s3():
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in CREDENTIALS.items():
-            patch.setenv(name, value)
-        with s3_server() as (system, query):
-            for name in NAMES:
-                put(system, f"bucket/{name}")
-            put(system, "bucket/lists/l.txt", b"# list\n../x/a 2.jpg\n/x/*.mp4\ngone.jpg\n")
-            put(system, "bucket/lists/bad.txt", b"a.jpg\nrtsp://camera\n")
-            yield system, query
+def filled_s3(s3):
+    system, _ = s3
+    for name in NAMES:
+        put(system, f"bucket/{name}")
+    put(system, "bucket/lists/l.txt", b"# list\n../x/a 2.jpg\n/x/*.mp4\ngone.jpg\n")
+    put(system, "bucket/lists/bad.txt", b"a.jpg\nrtsp://camera\n")
+    return s3
 
 
 @pytest.fixture
@@ -502,7 +511,7 @@ def store(request):
     if request.param == "memory":
         request.getfixturevalue("memory")
         return "memory://bucket", ""
-    return "s3://bucket", "?" + request.getfixturevalue("s3")[1]
+    return "s3://bucket", "?" + request.getfixturevalue("filled_s3")[1]
 
 
 class TestStores:
@@ -561,13 +570,13 @@ class TestStores:
             with pytest.raises(SourceError, match=message):
                 next(plan(f"{root}/{path}{query}"))
 
-    def test_a_bad_line(self, s3):
-        _, query = s3
+    def test_a_bad_line(self, filled_s3):
+        _, query = filled_s3
         with pytest.raises(SourceError, match=r"^Line 2 of 's3://bucket/lists/bad\.txt.*': source must have an end"):
             next(plan(f"s3://bucket/lists/bad.txt?{query}"))
 
-    def test_no_secret_of_the_environment_is_in_a_plan(self, s3):
-        _, query = s3
+    def test_no_secret_of_the_environment_is_in_a_plan(self, filled_s3):
+        _, query = filled_s3
         assert CREDENTIALS["AWS_SECRET_ACCESS_KEY"] not in json.dumps(
             [segment.as_dict() for segment in plan(f"s3://bucket/x?{query}")]
         )

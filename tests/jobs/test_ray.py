@@ -24,6 +24,7 @@ from maskjet.jobs.parts import Parts
 from tests import ray_cluster
 from tests.cli.command_line import call
 from tests.jobs.making import write_street
+from tests.waiting import until
 
 ray = pytest.importorskip("ray", reason='needs Ray: pip install "maskjet[ray]"', exc_type=ImportError)
 pytest.importorskip("ray.data", reason='needs Ray Data: pip install "maskjet[ray]"', exc_type=ImportError)
@@ -138,14 +139,6 @@ def assert_same(out, other, names):
 def planned(out):
     """Name of the file or frames to name of the part, in the plan's order."""
     return {segment.name: part for part, segment in Parts(str(out)).manifest()}
-
-
-def until(check, within_s=120):
-    deadline = time.monotonic() + within_s
-    while not (found := check()):
-        assert time.monotonic() < deadline, "It did not come true in time."
-        time.sleep(0.05)
-    return found
 
 
 def actors_of(folder):

@@ -17,16 +17,7 @@ from maskjet.errors import InputError, MissingDependencyError, OutputError, Sour
 from maskjet.jobs import storage
 from maskjet.jobs.places import Store
 from maskjet.jobs.segments import SourceFile
-from tests.jobs.stores import CREDENTIALS, put, s3_server
-
-
-@pytest.fixture(scope="module")
-def s3():
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in CREDENTIALS.items():
-            patch.setenv(name, value)
-        with s3_server() as server:
-            yield server
+from tests.jobs.stores import put
 
 
 @pytest.fixture

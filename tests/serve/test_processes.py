@@ -26,6 +26,7 @@ from websockets.sync.client import connect as websocket
 import maskjet
 from tests.cli.command_line import call
 from tests.serve.client import encoded
+from tests.waiting import until
 
 TOKEN = "correct-horse"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -149,15 +150,6 @@ def started(folder, *options, **choices):
     finally:
         service.process.kill()
         service.process.wait()
-
-
-def until(check, within_s=30):
-    """Wait until something is true."""
-    deadline = time.monotonic() + within_s
-    while not (found := check()):
-        assert time.monotonic() < deadline, "It did not come true in time."
-        time.sleep(0.05)
-    return found
 
 
 def is_running(pid):
@@ -376,6 +368,7 @@ def test_a_lack_of_descriptors_passes(service):
             waiting.request("GET", "/health/live")
             time.sleep(0.3)
         assert waiting.getresponse().status == 200
+        settle(service, 1)
         with free_descriptors(service.process.pid, 1):
             refused.connect()
             answer = http.client.HTTPResponse(refused.sock)

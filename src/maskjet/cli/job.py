@@ -58,7 +58,7 @@ maskjet job merge results --jsonl results.jsonl
 # A COCO data set of what is there so far.
 maskjet job merge results --coco results.json --incomplete
 """
-_OutArgument = Annotated[str, typer.Argument(metavar="FOLDER", help="The folder of a job's results.")]
+_OutArgument = Annotated[str, typer.Argument(metavar="FOLDER", help="The folder of a job's results, or its URL.")]
 
 job_app = typer.Typer(
     cls=DefaultGroup,
@@ -82,7 +82,15 @@ def job(
         ),
     ],
     *,
-    out: Annotated[str, typer.Option("--out", "-o", metavar="FOLDER", help="Where the results go, in Parquet parts.")],
+    out: Annotated[
+        str,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FOLDER",
+            help="Where the results go, in Parquet parts: a folder, or the URL of one in a store.",
+        ),
+    ],
     model: ModelOption = "demo",
     weights: WeightsOption = None,
     threshold: ThresholdOption = None,
@@ -157,7 +165,7 @@ def job(
 
     everywhere, by_class = parse_thresholds(threshold)
     settings = Settings(
-        model=model,
+        model=str(Path(model).absolute()) if Path(model).is_file() else model,
         weights=None if weights is None else str(weights.absolute()),
         threshold=everywhere,
         class_thresholds=by_class,
@@ -248,6 +256,9 @@ def _showing() -> Iterator[Any]:
 
 
 def _summary(found: Progress, out: str) -> str:
+    from maskjet.jobs.folders import open_folder
+    from maskjet.jobs.ledger import FAILURES
+
     rate = f", {found.frames / found.seconds:.1f} frames/s" if found.frames and found.seconds else ""
     lines = [
         f"{found.done + found.skipped:,} of {found.planned:,} segments are in {out!r}: {found.done:,} written, "
@@ -255,7 +266,7 @@ def _summary(found: Progress, out: str) -> str:
     ]
     if found.failures:
         what = "file or frame" if found.failures == 1 else "files or frames"
-        lines.append(f"{found.failures:,} {what} failed: see {Path(out, 'failures.jsonl')}")
+        lines.append(f"{found.failures:,} {what} failed: see {open_folder(out).name(FAILURES)}")
     if not found.is_planned or found.done + found.skipped + found.failed < found.planned:
         lines.append("not all is done: run the same command again")
     return "\n".join(lines)

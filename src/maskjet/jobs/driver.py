@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import chain
@@ -14,14 +14,16 @@ from typing import Any, Protocol
 
 from maskjet import __version__
 from maskjet.errors import CheckpointError, InputError, explain
-from maskjet.jobs.ledger import Failures, Plan, locked
+from maskjet.jobs.folders import open_folder
+from maskjet.jobs.ledger import Failures, Plan
+from maskjet.jobs.locks import locked
 from maskjet.jobs.parts import Parts
 from maskjet.jobs.planning import plan
+from maskjet.jobs.rows import check_kind
 from maskjet.jobs.segments import Segment, Settings
 from maskjet.jobs.work import Outcome
 
 _TOGETHER = 256  # parts that are looked for at once
-_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Job:
     sources: Sequence[str]
     """Files, folders, globs, lists and URLs; see `plan`."""
     out: str
-    """The folder of the results."""
+    """The folder of the results: a path or URL."""
     settings: Settings = field(default_factory=Settings)
     """What is done with each segment."""
     recursive: bool = False
@@ -68,6 +70,13 @@ class Progress:
     """Parts found damaged, each with the reason."""
     seconds: float = 0.0
     """Time since it began."""
+
+    def take(self, outcome: Outcome) -> None:
+        """Count what became of a segment."""
+        self.done += outcome.is_written
+        self.failed += not outcome.is_written
+        self.frames += outcome.frames
+        self.detections += outcome.detections
 
     @property
     def is_whole(self) -> bool:
@@ -106,12 +115,11 @@ def run(
         MaskjetError: A source does not exist, or workers can't begin.
     """
     began, progress = time.monotonic(), Progress()
-    folder = Path(job.out)
-    with locked(folder):
-        parts = Parts(job.out)
+    folder, parts = open_folder(job.out), Parts(job.out)
+    with locked(folder) as check_lock:
         parts.clean()
         failures = Failures(folder)
-        identity = job.settings.identity(_digest_of(job.settings.weights))
+        identity = job.settings.identity(_digest_of_weights(job.settings))
         segments = plan(job.sources, recursive=job.recursive, seconds=job.seconds, images=job.images)
         segments = chain([next(segments)], segments)  # what is wrong with the sources is told before anything begins
         with closing(Plan(folder, segments, identity)) as planned:
@@ -119,21 +127,22 @@ def run(
             orders = {"settings": job.settings.as_dict(), "out": job.out, "facts": facts}
 
             def tell() -> None:
+                check_lock()
                 progress.planned, progress.is_planned = planned.planned, planned.is_complete
                 progress.failures, progress.seconds = failures.count, time.monotonic() - began
                 on_progress(progress)
 
             left = _left(planned, parts, failures, progress, tell, verify=job.verify)
             try:
-                for outcome in _outcomes(left, make_workers, orders, stop):
-                    failures.take(outcome)
-                    progress.done += outcome.is_written
-                    progress.failed += not outcome.is_written
-                    progress.frames += outcome.frames
-                    progress.detections += outcome.detections
-                    tell()
+                with closing(_outcomes(left, make_workers, orders, stop)) as outcomes:
+                    for outcome in outcomes:
+                        failures.take(outcome)
+                        progress.take(outcome)
+                        tell()
             finally:
+                check_lock()
                 failures.finish(plan_is_complete=planned.is_complete and not stop.is_set())
+                parts.clean()  # of workers that were killed
                 tell()
     return progress
 
@@ -143,7 +152,7 @@ def _outcomes(
     make_workers: Callable[[dict[str, Any]], Workers],
     orders: dict[str, Any],
     stop: threading.Event,
-) -> Iterator[Outcome]:
+) -> Generator[Outcome]:
     """Begin workers only if there is work: a job that is done is seen to be so at once."""
     for first in left:
         if stop.is_set():
@@ -192,18 +201,18 @@ def _without_part(
             yield part, segment
 
 
-def _digest_of(weights: str | None) -> str | None:
-    """A digest of a weights file; None if there is none."""
+def _digest_of_weights(settings: Settings) -> str | None:
+    """A digest of the model's file; None if maskjet has the weights itself."""
+    weights = settings.weights
     if weights is None:
-        return None
-    found = hashlib.blake2b(digest_size=16)
+        if not Path(settings.model).is_file():
+            return None
+        weights = settings.model
     try:
         with Path(weights).open("rb") as file:
-            while block := file.read(_BLOCK):
-                found.update(block)
+            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
     except OSError as error:
         raise CheckpointError(f"weights must be a file, {weights!r} can't be read: {explain(error)}.") from error
-    return found.hexdigest()
 
 
 def check(job: Job) -> None:
@@ -217,5 +226,4 @@ def check(job: Job) -> None:
     for name, value in (("segment_images", job.images), ("every", job.settings.every)):
         if value < 1:
             raise InputError(f"{name} must be at least 1, got {value}.")
-    if job.settings.rows not in ("frame", "detection"):
-        raise InputError(f"rows must be 'frame' or 'detection', got {job.settings.rows!r}.")
+    check_kind(job.settings.rows)

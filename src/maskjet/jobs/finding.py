@@ -367,7 +367,7 @@ def _is_visible(name: str) -> bool:
 
 def _is_listed(name: str) -> bool:
     """Whether a file of a folder is taken."""
-    return _is_visible(name) and (is_image_path(name) or is_video_path(Path(name)))
+    return _is_visible(name) and (is_image_path(name) or is_video_path(name))
 
 
 def _matching(pattern: str) -> _Wanted:

@@ -1,79 +1,40 @@
-"""What a job's folder knows besides the parts: the plan, the failures, and who works on it."""
+"""What a job's folder knows besides the parts: the plan and the failures."""
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import socket
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from maskjet.errors import OutputError
-from maskjet.files import naming, replacing
+from maskjet.files import naming
+from maskjet.jobs.folders import Folder
 from maskjet.jobs.parts import MANIFEST
 from maskjet.jobs.segments import Segment, digest
 from maskjet.jobs.work import Outcome
 
-LOCK, FAILURES = "job.lock", "failures.jsonl"
-_PLANNING = "segments.partial.jsonl"
+FAILURES = "failures.jsonl"
 _GLANCE_S = 0.02  # how often a reader looks for lines of the plan
 _PATIENCE_S = 2.0
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Have a job's folder for oneself; the lock ends with the process, however that ends.
-
-    Args:
-        folder: The job's folder, which is made.
-
-    Raises:
-        OutputError: Another job has it, or it can't be written to.
-    """
-    path = folder / LOCK
-    with naming(str(folder)):
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    try:
-        with naming(str(folder)):
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise OutputError(
-                    f"out must not be in use, {str(folder)!r} is: {_owner(path)} works on it. Wait for it, or choose "
-                    "another folder."
-                ) from None
-            os.ftruncate(descriptor, 0)
-            os.write(descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _owner(path: Path) -> str:
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        owner = json.loads(path.read_bytes()[:4096])
-        return f"process {int(owner['pid'])} on {str(owner['host'])[:100]!r}"
-    return "another process"
+_SAVE_S = 5.0  # how often failures are written to a store
 
 
 class Plan:
     """The segments of a job, written by one thread as they are found, and read by another.
 
-    The file is both the queue and the record that `merge` follows, so neither holds the segments in memory.
+    A file of this machine is both the queue and, once it is whole and in its place, the record that `merge` follows; so
+    neither holds the segments in memory.
 
     Args:
-        folder: The job's folder.
+        folder: The job's folder, which exists.
         segments: The segments, planned as they are asked for.
         identity: What the results depend on; see `Settings.identity`.
     """
 
-    def __init__(self, folder: Path, segments: Iterable[Segment], identity: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Folder, segments: Iterable[Segment], identity: Mapping[str, Any]) -> None:
         self._folder, self._segments, self._identity = folder, segments, identity
         self.planned = 0
         """Segments found so far."""
@@ -81,23 +42,24 @@ class Plan:
         """Whether all are found."""
         self._error: BaseException | None = None
         self._is_stopped = False
-        with naming(str(folder)):
-            self._file = (folder / _PLANNING).open("wb")
-            self._reader = (folder / _PLANNING).open("rb")  # before the file takes another name
+        self._draft = folder.draft(MANIFEST)
+        path = Path(self._draft.name)
+        with naming(str(path)):
+            self._reader = path.open("rb")  # before the file takes another name
         self._thread = threading.Thread(target=self._write, name="maskjet-plan", daemon=True)
         self._thread.start()
 
     def _write(self) -> None:
         try:
-            with naming(str(self._folder)), self._file:
+            with naming(self._draft.name), self._draft:
                 for segment in self._segments:
                     if self._is_stopped:
                         return
                     line = {"part": digest(segment, self._identity), "segment": segment.as_dict()}
-                    self._file.write(json.dumps(line).encode() + b"\n")
-                    self._file.flush()
+                    self._draft.write(json.dumps(line).encode() + b"\n")
+                    self._draft.flush()
                     self.planned += 1
-                (self._folder / _PLANNING).replace(self._folder / MANIFEST)
+                self._folder.publish(self._draft, MANIFEST)
                 self.is_complete = True
         except BaseException as error:  # raised where the plan is read
             self._error = error
@@ -110,7 +72,7 @@ class Plan:
         Raises:
             MaskjetError: Planning failed.
         """
-        with naming(str(self._folder)), self._reader as file:
+        with naming(self._draft.name), self._reader as file:
             seen = 0
             while True:
                 is_alive = self._thread.is_alive()
@@ -139,15 +101,14 @@ class Failures:
         folder: The job's folder.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / FAILURES
+    def __init__(self, folder: Folder) -> None:
+        self._folder, self._saved_at = folder, -_SAVE_S
         self._by_part: dict[str, dict[str, str]] = {}  # the reason by what failed
         self._current: set[str] = set()  # parts that the plan still has
-        with naming(str(self._path)), suppress(FileNotFoundError), self._path.open("rb") as file:
-            for line in file:
-                with suppress(ValueError, KeyError, TypeError):  # a line that was cut off
-                    entry = json.loads(line)
-                    self._by_part.setdefault(str(entry["part"]), {})[str(entry["what"])] = str(entry["reason"])
+        for line in (folder.read(FAILURES) or b"").splitlines():
+            with suppress(ValueError, KeyError, TypeError):  # a line that was cut off
+                entry = json.loads(line)
+                self._by_part.setdefault(str(entry["part"]), {})[str(entry["what"])] = str(entry["reason"])
 
     @property
     def count(self) -> int:
@@ -160,7 +121,7 @@ class Failures:
             self._current.add(part)
 
     def take(self, outcome: Outcome) -> None:
-        """Record what became of a segment, at once, so that it outlives this process.
+        """Record what became of a segment, at once, so that it outlives this process; in a store every 5 seconds.
 
         Raises:
             OutputError: It can't be written.
@@ -171,8 +132,11 @@ class Failures:
             return
         self._by_part[outcome.part] = dict(outcome.failures)
         self._current.add(outcome.part)
-        with naming(str(self._path)), self._path.open("ab") as file:
-            file.write(self._lines(outcome.part))
+        if self._folder.can_append:
+            self._folder.append(FAILURES, self._lines([outcome.part]))
+        elif time.monotonic() - self._saved_at >= _SAVE_S:
+            self._folder.write(FAILURES, self._lines(self._by_part))
+            self._saved_at = time.monotonic()
 
     def finish(self, *, plan_is_complete: bool) -> None:
         """Write the file anew, without what was mended; and without what the plan no longer has, if that is known.
@@ -181,14 +145,13 @@ class Failures:
             OutputError: It can't be written.
         """
         parts = self._current if plan_is_complete else self._by_part
-        if not parts:
-            with naming(str(self._path)):
-                self._path.unlink(missing_ok=True)
-            return
-        with replacing(self._path) as file:
-            for part in sorted(parts):
-                file.write(self._lines(part))
+        if parts:
+            self._folder.write(FAILURES, self._lines(sorted(parts)))
+        else:
+            self._folder.remove(FAILURES)
 
-    def _lines(self, part: str) -> bytes:
-        entries = ({"part": part, "what": what, "reason": why} for what, why in self._by_part[part].items())
+    def _lines(self, parts: Iterable[str]) -> bytes:
+        entries = (
+            {"part": part, "what": what, "reason": why} for part in parts for what, why in self._by_part[part].items()
+        )
         return "".join(json.dumps(entry) + "\n" for entry in entries).encode()

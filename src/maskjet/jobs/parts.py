@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import groupby
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from maskjet import coco_rle
-from maskjet.errors import InputError, MaskjetError, OutputError, SourceError, border, first_line
-from maskjet.files import Part, naming
-from maskjet.jobs import storage
+from maskjet.errors import InputError, MaskjetError, SourceError, border, first_line
+from maskjet.jobs.folders import open_folder
 from maskjet.jobs.rows import SCHEMA, arrow, metadata, schema, unescape
 from maskjet.jobs.segments import Segment, digest
 
@@ -28,7 +25,6 @@ if TYPE_CHECKING:
 _FOLDER = "parts"
 MANIFEST = "segments.jsonl"
 _SUFFIX = ".parquet"
-_PARTIAL = ".partial"
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 # Frames, or detections, of a row group: some ten MB when it is read, in a video with 100 masks a frame.
 _ROWS_AT_ONCE = {"frame": 256, "detection": 2**14}
@@ -47,7 +43,7 @@ class Parts:
 
     def __init__(self, out: str) -> None:
         arrow()
-        self._store: _Store = _RemoteStore(out) if storage.is_remote(out) else _LocalStore(out)
+        self._folder = open_folder(out)
 
     def path_of(self, digest: str) -> str:
         """Path or URL of a part.
@@ -55,7 +51,7 @@ class Parts:
         Raises:
             InputError: It is no digest.
         """
-        return self._store.name(self._place_of(digest))
+        return self._folder.name(self._place_of(digest))
 
     def _place_of(self, digest: str) -> str:
         """Path of a part below the output."""
@@ -81,24 +77,17 @@ class Parts:
         parquet.write_table(
             table, data, compression="zstd", row_group_size=_ROWS_AT_ONCE[rows], write_page_checksum=True
         )
-        self._store.write(place, data.getvalue())
+        self._folder.write(place, data.getvalue())
 
     def existing(self, digests: Iterable[str]) -> set[str]:
-        """Those of the digests that have a part; lists each folder once, at most 256.
+        """Those of the digests that have a part; in a store those that had one when first asked, see `RemoteFolder`.
 
         Raises:
-            OutputError: A folder can't be listed.
+            OutputError: The folder can't be read.
             InputError: One is no digest.
         """
-        wanted: dict[str, set[str]] = {}
-        for each in digests:
-            wanted.setdefault(os.path.dirname(self._place_of(each)), set()).add(each)  # noqa: PTH120 - no local path
-        found: set[str] = set()
-        for folder, names in wanted.items():
-            found |= names & {
-                name.removesuffix(_SUFFIX) for name in self._store.names(folder) if name.endswith(_SUFFIX)
-            }
-        return found
+        by_place = {self._place_of(each): each for each in digests}
+        return {by_place[place] for place in self._folder.existing(by_place)}
 
     @contextmanager
     def open(self, digest: str) -> Iterator[ParquetFile]:
@@ -113,7 +102,7 @@ class Parts:
         path = self.path_of(digest)
         with (
             border(SourceError, f"part must be a whole Parquet file, {path!r} is not"),
-            self._store.open(self._place_of(digest)) as file,
+            self._folder.open(self._place_of(digest)) as file,
         ):
             yield parquet.ParquetFile(file, page_checksum_verification=True)
 
@@ -150,10 +139,10 @@ class Parts:
         Raises:
             SourceError: There is no such file, or a line is not of a job.
         """
-        path = self._store.name(MANIFEST)
+        path = self._folder.name(MANIFEST)
         with (
             border(SourceError, f"out must be a job's output, {path!r} can't be read"),
-            self._store.open(MANIFEST) as file,
+            self._folder.open(MANIFEST) as file,
             io.BufferedReader(file) as lines,  # files of pyarrow have no lines
         ):
             for line in lines:
@@ -167,115 +156,7 @@ class Parts:
         Raises:
             OutputError: A folder can't be listed, or a file can't be removed.
         """
-        return self._store.clean()
-
-
-class _Store(Protocol):
-    """Holds files below a job's output."""
-
-    def name(self, place: str) -> str:
-        """Path or URL of a file."""
-
-    def write(self, place: str, data: bytes) -> None:
-        """Write a file that appears whole."""
-
-    def names(self, folder: str) -> Iterable[str]:
-        """Names of the files in a folder; none if there is no folder."""
-
-    def open(self, place: str) -> Any:
-        """Open a file to read it: a binary file of Python's or pyarrow's."""
-
-    def clean(self) -> int:
-        """Remove files that are not whole, and count them."""
-
-
-class _LocalStore:
-    """Files of this machine, or of a file system that it has mounted."""
-
-    def __init__(self, out: str) -> None:
-        self._out = Path(out)
-
-    def name(self, place: str) -> str:
-        return str(self._out / place)
-
-    def write(self, place: str, data: bytes) -> None:
-        path = self._out / place
-        part = Part(str(path), suffix="")  # no suffix of Parquet, by which programs find files
-        try:
-            part.write(data)
-            part.finish()
-        except BaseException:
-            part.remove()
-            raise
-        with naming(str(path)):
-            for folder in (path.parent, path.parent.parent, self._out):  # the first two may be new
-                _sync_folder(folder)
-
-    def names(self, folder: str) -> Iterable[str]:
-        path = self._out / folder
-        with naming(str(path)):
-            try:
-                return os.listdir(path)  # noqa: PTH208 - paths take more memory
-            except FileNotFoundError:
-                return []
-
-    def open(self, place: str) -> Any:
-        return (self._out / place).open("rb")
-
-    def clean(self) -> int:
-        removed = 0
-        root = self._out / _FOLDER
-        with naming(str(root)):
-            for path in root.glob(f"??/*{_PARTIAL}*"):
-                path.unlink(missing_ok=True)
-                removed += 1
-        return removed
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-class _RemoteStore:
-    """Objects of a store, which are there once they are written to their end."""
-
-    def __init__(self, out: str) -> None:
-        self._address, _, query = out.partition("?")
-        self._query = f"?{query}" if query else ""
-        self._system, self._root = storage.resolve(out, "out", OutputError)
-
-    def name(self, place: str) -> str:
-        return f"{self._address.rstrip('/')}/{place}{self._query}"
-
-    def write(self, place: str, data: bytes) -> None:
-        path = f"{self._root}/{place}"
-        try:
-            with (
-                border(OutputError, f"out must be writable, {self.name(place)!r} is not"),
-                self._system.open_output_stream(path) as stream,
-            ):
-                stream.write(data)
-        except BaseException:
-            with suppress(Exception):  # closing the stream may have kept what was written so far
-                self._system.delete_file(path)
-            raise
-
-    def names(self, folder: str) -> Iterable[str]:
-        from pyarrow import fs
-
-        with border(OutputError, f"out must be readable, {self.name(folder)!r} is not"):
-            selector = fs.FileSelector(f"{self._root}/{folder}", allow_not_found=True)
-            return [info.base_name for info in self._system.get_file_info(selector) if info.is_file]
-
-    def open(self, place: str) -> Any:
-        return self._system.open_input_file(f"{self._root}/{place}")
-
-    def clean(self) -> int:
-        return 0  # an object that was not written to its end has never been there
+        return self._folder.clean(_FOLDER)
 
 
 def _check(name: str, table: pyarrow.Table) -> None:

@@ -12,8 +12,8 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from maskjet import limits, process
-from maskjet.cli.options import print_warnings
-from maskjet.errors import DeviceError, MaskjetError, first_line
+from maskjet.cli.options import print_error, print_warnings
+from maskjet.errors import DeviceError, MaskjetError
 from maskjet.jobs.parts import Parts
 from maskjet.jobs.segments import Segment, Settings
 from maskjet.jobs.work import Worker
@@ -72,7 +72,7 @@ def main(descriptor: int) -> None:
         try:
             driver.send(worker.do(part, segment).as_dict())
         except DeviceError as error:  # nothing runs on it any more: the driver starts another process
-            print(f"maskjet: {first_line(error)}", file=sys.stderr)  # noqa: T201
+            print_error(error)
             os._exit(_FAILED)
         except MaskjetError as error:
             driver.fail(error)

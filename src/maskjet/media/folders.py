@@ -23,12 +23,17 @@ _NUMBER = re.compile("[0-9]+")
 
 def is_image_path(path: str | os.PathLike[str]) -> bool:
     """Whether a path has an image's suffix."""
-    return Path(path).suffix.lower() in IMAGE_SUFFIXES
+    return _suffix_of(path) in IMAGE_SUFFIXES
 
 
-def is_video_path(path: Path) -> bool:
+def is_video_path(path: str | os.PathLike[str]) -> bool:
     """Whether a path has a video's suffix."""
-    return path.suffix.lower() in VIDEO_SUFFIXES
+    return _suffix_of(path) in VIDEO_SUFFIXES
+
+
+def _suffix_of(path: str | os.PathLike[str]) -> str:
+    # A Path takes three times as long, and keeps the name in memory.
+    return os.path.splitext(path)[1].lower()  # noqa: PTH122
 
 
 def mode_of(text: str) -> int | None:

@@ -1,0 +1,177 @@
+"""One job in a folder at a time: by a lock of the system, or by a lease in a store, which knows no locks."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from maskjet.errors import OutputError, first_line
+from maskjet.files import naming
+from maskjet.jobs.folders import Folder, LocalFolder
+
+LOCK = "job.lock"
+BEAT_S = 5.0
+"""How often a lease is written anew."""
+_MISSED = 6  # beats without which a lease is of a driver that is gone
+_SETTLE_S = 1.0  # in which two drivers that begin at once see each other
+_log = logging.getLogger("maskjet")
+
+
+@contextmanager
+def locked(folder: Folder) -> Iterator[Callable[[], None]]:
+    """Have a job's folder for oneself; yields what raises OutputError once that is over.
+
+    On this machine the lock ends with the process, however that ends. In a store it is an object that its driver writes
+    every 5 seconds, and one that stays as it is for 30 is of a driver that is gone; a driver of this machine is looked
+    up at once.
+
+    Args:
+        folder: The job's folder, which is made.
+
+    Raises:
+        OutputError: Another job has it, or it can't be written to.
+    """
+    if isinstance(folder, LocalFolder):
+        with _file_locked(folder.path):
+            yield lambda: None
+    else:
+        with _Lease(folder) as lease:
+            yield lease.check
+
+
+@contextmanager
+def _file_locked(folder: Path) -> Iterator[None]:
+    path = folder / LOCK
+    with naming(str(folder)):
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        with naming(str(folder)):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                with path.open("rb") as file:
+                    raise _in_use(str(folder), file.read(4096)) from None
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
+        yield
+    finally:
+        os.close(descriptor)
+
+
+class _Lease:
+    """A lock in a store: an object whose content changes as long as its driver is there.
+
+    Args:
+        folder: The job's folder.
+    """
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self._owner = {
+            "id": uuid.uuid4().hex,
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "machine": _this_machine(),
+        }
+        self._error: OutputError | None = None
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._renew, name="maskjet-lease", daemon=True)
+
+    def __enter__(self) -> _Lease:
+        self._wait_for_others()
+        self._write(0)
+        time.sleep(_SETTLE_S)
+        self._check_owner()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+        with suppress(OutputError):  # the lease ends by itself
+            if self._error is None:
+                self._folder.remove(LOCK)
+
+    def check(self) -> None:
+        """Raise OutputError if another driver has taken the folder over."""
+        if self._error is not None:
+            raise self._error
+
+    def _wait_for_others(self) -> None:
+        """Return once the lease is nobody's, or of a driver that is gone."""
+        first = self._folder.read(LOCK)
+        deadline = time.monotonic() + _MISSED * BEAT_S
+        while first and not _is_gone(first) and time.monotonic() < deadline:
+            time.sleep(_SETTLE_S)
+            now = self._folder.read(LOCK)
+            if not now:
+                return
+            if now != first:
+                raise _in_use(self._folder.name(""), now)
+
+    def _check_owner(self) -> None:
+        now = self._folder.read(LOCK)
+        if now and _facts(now).get("id") != self._owner["id"]:
+            raise _in_use(self._folder.name(""), now)
+
+    def _write(self, beat: int) -> None:
+        self._folder.write(LOCK, json.dumps({**self._owner, "beat": beat}).encode())
+
+    def _renew(self) -> None:
+        beat = 0
+        while not self._is_over.wait(BEAT_S):
+            beat += 1
+            try:
+                self._check_owner()
+            except OutputError as error:
+                self._error = error
+                return
+            try:
+                self._write(beat)
+            except OutputError as error:  # it may be reached again before the lease ends
+                _log.warning("%s", first_line(error))
+
+
+def _facts(content: bytes) -> dict[str, Any]:
+    """What a lock says of its owner."""
+    with suppress(ValueError):
+        facts = json.loads(content)
+        if isinstance(facts, dict):
+            return facts
+    return {}
+
+
+def _is_gone(content: bytes) -> bool:
+    """Whether a lock is of a process of this machine that has ended."""
+    owner = _facts(content)
+    if owner.get("machine") != _this_machine() or not isinstance(owner.get("pid"), int):
+        return False
+    return not Path("/proc", str(owner["pid"])).exists()
+
+
+def _this_machine() -> str:
+    """This boot of this machine, and the processes that can be seen from here: containers have their own numbers."""
+    with suppress(OSError):
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {Path('/proc/self/ns/pid').readlink()}"
+    return uuid.uuid4().hex  # like none
+
+
+def _in_use(folder: str, content: bytes) -> OutputError:
+    owner = "another process"
+    with suppress(KeyError, TypeError, ValueError):
+        facts = _facts(content)
+        owner = f"process {int(facts['pid'])} on {str(facts['host'])[:100]!r}"
+    return OutputError(
+        f"out must not be in use, {folder!r} is: {owner} works on it. Wait for it, or choose another folder."
+    )
