@@ -19,6 +19,8 @@ from maskjet.devices import choose
 from maskjet.errors import UnsupportedError
 from maskjet.jobs import driver, ray_dataset
 from maskjet.jobs import ray as jobs_ray
+from maskjet.jobs.folders import open_folder
+from maskjet.jobs.ledger import FAILURES
 from maskjet.jobs.local import LocalWorkers
 from maskjet.jobs.parts import Parts
 from tests import ray_cluster
@@ -33,11 +35,15 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings(r"ignore::Deprecation
 
 
 class Killed(jobs_ray._Actor):
-    """A worker that image 1 kills the first time, and image 2 each time."""
+    """A worker that image 1 kills the first time, and image 2 each time; on a spot machine, any takes it all along."""
 
     marker: str
+    spot: str
 
     def _work(self, part, segment):
+        if ray.get_runtime_context().get_node_id() == self.spot:
+            os.kill(os.getppid(), signal.SIGKILL)  # the node's own process
+            time.sleep(60)  # which this one does not outlive
         name = Path(segment.files[0].path).stem
         if name == "2" or (name == "1" and made(self.marker)):
             os.kill(os.getpid(), signal.SIGKILL)
@@ -72,11 +78,30 @@ def made(marker):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def cluster():
-    """The folder of a cluster with two CPUs."""
-    with ray_cluster.running() as folder:
+def cluster(s3):  # noqa: ARG001 - the store must be there first
+    """The folder of a cluster with two CPUs, whose processes have the store's credentials."""
+    with ray_cluster.running(_system_config={"health_check_period_ms": 500}) as folder:  # five of which fail first
         ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers can't import tests
         yield folder
+
+
+@pytest.fixture
+def spot(cluster):
+    """The id of a second node of the cluster, with one CPU."""
+    before = {node["NodeID"] for node in nodes()}
+    command = [Path(sys.executable).with_name("ray"), "start", "--block", "--num-cpus", "1", "--num-gpus", "0"]
+    command += ["--address", ray.get_runtime_context().gcs_address, "--object-store-memory", str(100 * 2**20)]
+    with Path(cluster, "spot.log").open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    until(lambda: process.poll() is not None or len(nodes()) > len(before))
+    yield next(node["NodeID"] for node in nodes() if node["NodeID"] not in before)
+    process.terminate()
+    process.wait()
+
+
+def nodes():
+    """The nodes that are up."""
+    return [node for node in ray.nodes() if node["Alive"]]
 
 
 @pytest.fixture(scope="module")
@@ -127,13 +152,12 @@ def parts_of(out):
 
 
 def assert_same(out, other, names):
-    """Both have these parts, each with the same rows and metadata, byte for byte."""
+    """Both have these parts, each with the same rows and metadata, byte for byte; the first has no others."""
     for name in names:
         one, another = Parts(str(out)).read(name), Parts(str(other)).read(name)
         assert one.schema.equals(another.schema, check_metadata=True)
         assert one.equals(another)
-    assert parts_of(out) == set(names)
-    assert not list(Path(out).rglob("*.partial*"))
+    assert Parts(str(out)).existing(planned(out).values()) == set(names)
 
 
 def planned(out):
@@ -146,19 +170,22 @@ def actors_of(folder):
     return [number for number, line in ray_cluster.processes_of(folder).items() if line.startswith(b"ray::MapWorker")]
 
 
-def test_actors_that_are_killed_lose_nothing_but_a_segment_that_kills_them(streets, whole, tmp_path, monkeypatch):
+def test_actors_and_a_node_that_are_killed_lose_nothing_but_a_segment_that_kills_them(
+    streets, whole, remote_out, spot, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(Killed, "spot", spot, raising=False)
     monkeypatch.setattr(Killed, "marker", str(tmp_path / "marker"), raising=False)
     monkeypatch.setattr(jobs_ray, "_Actor", Killed)
-    out = tmp_path / "out"
-    found = run(streets, out, lambda orders: jobs_ray.RayWorkers(orders, "auto", 2))
+    found = run(streets, remote_out, lambda orders: jobs_ray.RayWorkers(orders, "auto"))
     assert (tmp_path / "marker").exists()
+    assert spot not in {node["NodeID"] for node in nodes()}
     assert (found.done, found.failed, found.failures) == (6, 1, 2)
     parts = planned(whole)
-    assert list(planned(out).items()) == list(parts.items())
+    assert list(planned(remote_out).items()) == list(parts.items())
     killer = parts.pop(str(streets / "2.png"))
-    assert_same(out, whole, parts.values())
+    assert_same(remote_out, whole, parts.values())
     reasons = {}
-    for line in (out / "failures.jsonl").read_text().splitlines():
+    for line in open_folder(remote_out).read(FAILURES).splitlines():
         failure = json.loads(line)
         reasons[failure["what"]] = (failure["part"], failure["reason"])
     assert reasons.keys() == {str(streets / "2.png"), str(streets / "5.png")}
@@ -195,6 +222,7 @@ def test_a_job_that_is_stopped_and_then_killed_goes_on(streets, whole, tmp_path,
         assert (code, found["planned"], found["failures"]) == (1, 7, 1), err
         assert found["skipped"] == (7 if is_again else done + 1)
         assert_same(out, whole, planned(whole).values())
+        assert len(parts_of(out)) == len(list((out / "parts").rglob("*.*"))) == 7
 
 
 def test_a_worker_that_cannot_begin_ends_the_job_with_one_line(streets, tmp_path, capsys):
