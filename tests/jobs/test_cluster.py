@@ -5,12 +5,13 @@ import socket
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from maskjet.errors import InputError, MissingDependencyError, UnsupportedError
-from maskjet.jobs import cluster
+from maskjet.jobs import cluster, dataset, ray_dataset
 from maskjet.jobs.cluster import Pool, fit
 from tests.cli.command_line import call
 
@@ -128,6 +129,29 @@ def test_a_missing_ray_is_one_sentence(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray.data", None)
     with pytest.raises(MissingDependencyError, match=r'^--ray needs ray.*: pip install "maskjet\[ray\]"\.$'):
         connect("auto")
+    with pytest.raises(MissingDependencyError, match=r'^ray_dataset needs ray.*: pip install "maskjet\[ray\]"\.$'):
+        ray_dataset("videos")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rows": "boxes"}, "rows must be .* 'boxes'"),
+        ({"every": 0}, "every must be at least 1"),
+        ({"images": 0}, "images"),
+    ],
+)
+def test_a_dataset_checks_its_arguments_before_ray_begins(options, message, monkeypatch, tmp_path):
+    monkeypatch.setattr(cluster, "import_ray", lambda _: None)
+    with pytest.raises(InputError, match=message):
+        ray_dataset(tmp_path, **options)
+
+
+def test_a_dataset_has_paths_that_hold_on_all_nodes(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    Path("tuned.pt").touch()
+    assert dataset._absolute("tuned.pt") == str(tmp_path / "tuned.pt")
+    assert dataset._absolute("rf-detr-seg-nano") == "rf-detr-seg-nano"
 
 
 def test_rays_handler_of_sigterm_does_not_replace_the_drivers():
@@ -151,7 +175,7 @@ def test_ray_is_loaded_on_use_alone_and_the_desk_loads_no_pytorch():
         import sys
         import maskjet.jobs.desk
         assert "torch" not in sys.modules
-        import maskjet.jobs.cluster, maskjet.jobs.dataset, maskjet.jobs.ray
+        from maskjet.jobs import cluster, ray, ray_dataset
         assert "ray" not in sys.modules
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True)

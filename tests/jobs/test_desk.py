@@ -224,6 +224,21 @@ def test_who_works_alone_waits_for_the_others_and_then_they_for_it():
     assert order == ["before", "alone", "alone no more", "beside"]
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("The head is gone.", "The Ray cluster failed: The head is gone."),
+        (
+            "A task failed:\n  File a, line 1\n  ValueError: odd\n",
+            "The Ray cluster failed: A task failed: ValueError: odd",
+        ),
+        ("", "The Ray cluster failed: RuntimeError"),
+    ],
+)
+def test_an_error_of_rays_is_one_line(text, message):
+    assert str(jobs_ray._failed(RuntimeError(text))) == message
+
+
 def windows(tasks, largest=100, stop=None):
     return list(jobs_ray._windows(tasks, stop or threading.Event(), largest))
 

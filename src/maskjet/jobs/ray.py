@@ -341,5 +341,5 @@ def _no_room(ray: Any, pool: Pool, waited_s: float) -> UnsupportedError:
 def _failed(error: BaseException) -> DeviceError:
     """Ray's error in one line: the first, which says what failed, and the last, which says why after a traceback."""
     text = str(error).strip().splitlines()
-    why = f": {text[-1].strip()}" if text[1:] else ""
+    why = f" {text[-1].strip()}" if text[1:] else ""
     return DeviceError(f"The Ray cluster failed: {first_line(error)}{why}", index=0)
