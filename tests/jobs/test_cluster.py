@@ -1,5 +1,6 @@
 """Workers that fit a Ray cluster, and addresses of clusters; no Ray is started."""
 
+import os
 import signal
 import socket
 import subprocess
@@ -10,6 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from maskjet.cli import job
+from maskjet.config import EngineConfig
 from maskjet.errors import InputError, MissingDependencyError, UnsupportedError
 from maskjet.jobs import cluster, dataset, ray_dataset
 from maskjet.jobs.cluster import Pool, fit
@@ -195,6 +198,13 @@ def test_options_of_this_machine_and_of_a_cluster_do_not_mix(options, message, t
     assert err.startswith(f"maskjet: {message}")
     assert err.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_a_command_on_ray_lets_ray_start_no_cluster_by_itself(monkeypatch):
+    monkeypatch.setenv("RAY_ENABLE_AUTO_CONNECT", "")
+    monkeypatch.delenv("RAY_ENABLE_AUTO_CONNECT")  # and after the test it is as it was
+    monkeypatch.setattr(cluster, "import_ray", lambda _: os.environ["RAY_ENABLE_AUTO_CONNECT"] == "0" or pytest.fail())
+    job._make_workers("auto", None, None, None, EngineConfig())
 
 
 def connect(address):

@@ -80,7 +80,9 @@ def made(marker):
 @pytest.fixture(scope="module", autouse=True)
 def cluster(s3):  # noqa: ARG001 - the store must be there first
     """The folder of a cluster with two CPUs, whose processes have the store's credentials."""
-    with ray_cluster.running(_system_config={"health_check_period_ms": 500}) as folder:  # five of which fail first
+    quick = {"health_check_period_ms": 500}  # a node is lost after five that fail
+    with pytest.MonkeyPatch.context() as patch, ray_cluster.running(_system_config=quick) as folder:
+        patch.setenv("RAY_ENABLE_AUTO_CONNECT", "0")  # as the command does, for good
         ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers can't import tests
         yield folder
 
@@ -257,6 +259,8 @@ def test_a_pool_that_waits_for_others_is_an_error(streets, tmp_path):
     with pytest.raises(UnsupportedError, match=r"No worker began within 1 s: 1 workers need 0\.5 CPUs each, .* 0 free"):
         run(streets, tmp_path, lambda orders: jobs_ray.RayWorkers(orders, "auto", 1, arrival_s=1))
     ray.kill(other)
+    until(lambda: "maskjet-ray" not in {thread.name for thread in threading.enumerate()})  # there is room now
+    assert not parts_of(tmp_path)
 
 
 def test_a_dataset_has_the_rows_of_the_parts_and_leaves_room_for_other_steps(streets, whole):

@@ -261,7 +261,11 @@ class _Rows:
         return came, False
 
     def close(self) -> None:
-        """Read no more. Once the desk lets nothing begin, rows come fast; the actors end with the thread."""
+        """Read no more.
+
+        Once the desk lets nothing begin, rows come fast, and the actors end with the thread. Where no actor runs, as no
+        node has room, the thread goes on until one does, or until the connection to the cluster ends.
+        """
         self._is_closed = True
         self._thread.join(_GOODBYE_S)
 
