@@ -336,9 +336,9 @@ def _last(ray: Any, desk: Any) -> list[str]:
 def _no_room(ray: Any, pool: Pool, waited_s: float) -> UnsupportedError:
     kind, each = ("GPU", pool.num_gpus) if pool.num_gpus else ("CPU", pool.num_cpus)
     return UnsupportedError(
-        f"No worker began within {waited_s:g} s: {pool.size} workers need {each:g} {kind}s each, and of the cluster's "
-        f"{ray.cluster_resources().get(kind, 0):g} are {ray.available_resources().get(kind, 0):g} free. Wait for other "
-        "jobs, or ask for fewer workers."
+        f"No worker began within {waited_s:g} s. Each needs {each:g} {kind}s; the cluster has "
+        f"{ray.cluster_resources().get(kind, 0):g}, of which {ray.available_resources().get(kind, 0):g} are free. Wait "
+        "until other jobs end, or start more nodes; if there is room, Ray's logs tell why."
     )
 
 
