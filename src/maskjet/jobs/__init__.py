@@ -21,7 +21,7 @@ _HOMES = {"merge": "merging", "plan": "planning", "process": "processing", "ray_
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for on first use (PEP 562): a worker's parent needs no PyTorch."""
+    """Import what is asked for on first use (PEP 562)."""
     if name in _HOMES:
         value = globals()[name] = getattr(importlib.import_module(f"maskjet.jobs.{_HOMES[name]}"), name)
         return value

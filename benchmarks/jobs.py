@@ -1,0 +1,353 @@
+"""What `maskjet job` costs over `Model.stream`, what more devices bring, and what it takes to plan a million files.
+
+    python -m benchmarks.jobs --only images --images 20000 --out benchmarks/results/jobs_cpu.json
+    python -m benchmarks.jobs --only planning --out benchmarks/results/jobs_planning_cpu.json
+    python -m benchmarks.jobs --model rf-detr-seg-nano --devices cuda:0 --devices cuda:0,cuda:1 --decoder cuda
+
+`stream` runs first, in a process of its own, over the same files, and is timed from its first result on. A job's rate
+is that between its first and last segments, when all lanes are busy, so that loading is in neither; its whole time is
+given beside. Every file has links of other names, so that the page cache
+holds all: what is measured is work, not disks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
+
+import typer
+
+from benchmarks.command import OnlyOption, ReportOption, check_names, start
+from benchmarks.reach_videos import repeat
+from benchmarks.serve import draw_images, plant
+from benchmarks.trend import Sampler, Trend
+from maskjet import devices, traffic
+from maskjet.cli.options import ModelOption, WeightsOption, parse_size, print_result, with_config
+from maskjet.config import EngineConfig
+from maskjet.errors import InputError
+from maskjet.files import write_json
+from maskjet.jobs import driver
+from maskjet.jobs.local import LocalWorkers
+from maskjet.jobs.segments import Settings
+from maskjet.parity.machine import describe_machine
+from maskjet.traffic import FPS
+
+ONLY = ("images", "video", "planning")
+"""What can be measured."""
+_DRAWN = 16  # images, and seconds of video, of which the others are links and repetitions
+_PER_FOLDER = 1_000  # links
+_SIDE_BY_SIDE = 4  # sources of `stream`, as a GPU's process of a job has segments
+
+
+@dataclass(frozen=True)
+class Stream:
+    """`Model.stream` over the files."""
+
+    what: str
+    """The files."""
+    device: str
+    """The device."""
+    frames: int
+    """Frames."""
+    frames_s: float
+    """Frames per second after the first result."""
+
+
+@dataclass(frozen=True)
+class JobRun:
+    """A job over the files."""
+
+    what: str
+    """The files."""
+    devices: str
+    """The devices."""
+    segments: int
+    """Segments."""
+    frames: int
+    """Frames."""
+    seconds: float
+    """All of it, with loading the model in each process."""
+    first_s: float
+    """Until the first part was written."""
+    frames_s: float
+    """Frames per second while all lanes were busy."""
+    driver_mib: Trend
+    """Memory of the driver."""
+    workers_mib: Trend
+    """Memory of its workers together."""
+
+
+@dataclass(frozen=True)
+class Planning:
+    """What planning took."""
+
+    files: int
+    """Files of the tree."""
+    segments: int
+    """Segments that they were cut into."""
+    plan_s: float
+    """Seconds of `maskjet.jobs.plan`."""
+    job_s: float
+    """Seconds with the digests, the file of segments, and reading it."""
+    rss_mib: float
+    """The most memory that the process had."""
+    rss_before_mib: float
+    """The most before it began."""
+
+
+@dataclass
+class Report:
+    """What was measured."""
+
+    machine: Any
+    """The machine and its versions."""
+    model: str
+    """The model."""
+    config: Any
+    """How it runs."""
+    streams: list[Stream] = field(default_factory=list)
+    """`Model.stream` over the files."""
+    jobs: list[JobRun] = field(default_factory=list)
+    """Jobs over the same files."""
+    planning: list[Planning] = field(default_factory=list)
+    """Planning trees of several sizes."""
+    load: float = 0.0
+    """Load average of the minute before."""
+
+    def __str__(self) -> str:
+        lines = []
+        rates = {each.what: each.frames_s for each in self.streams}
+        lines += [f"{each.what}: stream on {each.device}: {each.frames_s:,.1f} frames/s" for each in self.streams]
+        for each in self.jobs:
+            share = each.frames_s / rates[each.what]
+            lines.append(
+                f"{each.what}: job on {each.devices}: {each.frames_s:,.1f} frames/s, {share:.3f} of stream's; "
+                f"{each.frames:,} frames of {each.segments:,} segments in {each.seconds:.1f} s, the first after "
+                f"{each.first_s:.1f} s; driver {each.driver_mib} MiB; workers {each.workers_mib} MiB"
+            )
+        lines += [
+            f"planning {each.files:,} files: {each.plan_s:.1f} s, {each.job_s:.1f} s as a job does, "
+            f"{each.segments:,} segments, memory {each.rss_before_mib:.0f} to {each.rss_mib:.0f} MiB"
+            for each in self.planning
+        ]
+        return "\n".join([f"{self.model}, load {self.load}", *lines])
+
+
+def measure_stream(what: str, folder: Path, model: Sequence[str], config: EngineConfig, seconds: float) -> Stream:
+    """Stream a folder's files for so long: images one after another, on a GPU several videos side by side."""
+    code = "from benchmarks import jobs; import sys; jobs.stream_main(*sys.argv[1:])"
+    done = subprocess.run(
+        [sys.executable, "-c", code, what, str(folder), json.dumps(asdict(config)), str(seconds), *model[1::2]],
+        stdout=subprocess.PIPE,
+        check=True,
+        text=True,
+    )
+    return Stream(**json.loads(done.stdout.splitlines()[-1]))
+
+
+def stream_main(what: str, folder: str, config: str, seconds: str, name: str, weights: str | None = None) -> None:
+    """What `measure_stream` runs in a process of its own."""
+    from maskjet.model import Model, read_network
+
+    with Model(read_network(name, weights), EngineConfig(**json.loads(config))) as model:
+        on_gpu = model.report().device.startswith("cuda")
+        videos = sorted(map(str, Path(folder).glob("*.mp4")))
+        together = _SIDE_BY_SIDE if on_gpu else 1
+        source: Any = [iter(videos[n::together]) for n in range(min(len(videos), together))]
+        source = source or sorted(Path(folder).rglob("*.jpg"))
+        frames, begin = 0, time.monotonic()
+        results = model.stream(source, depth=4, batch=model.config.batch if on_gpu else 1)
+        with closing(results):
+            for _ in results:
+                frames += 1
+                if frames == 1:
+                    begin = time.monotonic()
+                if time.monotonic() - begin > float(seconds):
+                    break
+        rate = (frames - 1) / (time.monotonic() - begin)
+        print(json.dumps(asdict(Stream(what, model.report().device, frames, round(rate, 1)))))
+
+
+def measure_job(
+    what: str,
+    folder: Path,
+    out: Path,
+    settings: Settings,
+    names: str,
+    *,
+    lanes: int | None = None,
+    seconds: float = 10.0,
+    images: int = 64,
+) -> JobRun:
+    """Run a job over all files of a folder.
+
+    Args:
+        what: Words for the files.
+        folder: Where they are.
+        out: Folder of the results.
+        settings: What to do with them.
+        names: Devices, as `--devices` of `maskjet job` has them.
+        lanes: Segments that a process works on at a time; None as `maskjet job`.
+        seconds: Length of a video's segment.
+        images: Most images of a segment.
+
+    Raises:
+        InputError: There are too few segments for a rate, or one fails.
+    """
+    planned = driver.Job([str(folder)], str(out), settings, recursive=True, seconds=seconds, images=images)
+    places = devices.choose(names, settings.config)
+    lanes = lanes or (_SIDE_BY_SIDE if "cuda" in names else max(1, len(os.sched_getaffinity(0)) // len(places)))
+    seen: list[tuple[float, int]] = []  # seconds and frames at each segment's end
+
+    def look(progress: driver.Progress) -> None:
+        if progress.done > len(seen):
+            seen.append((progress.seconds, progress.frames))
+
+    with _sampled() as sampler:
+        found = driver.run(planned, lambda orders: LocalWorkers(orders, places, lanes), threading.Event(), look)
+    if not found.is_whole:
+        raise InputError(f"All segments must succeed, {found.failed} of {found.planned} failed.")
+    at_once = lanes * len(places)
+    if len(seen) < 4 * at_once:
+        raise InputError(f"images, minutes or videos must give at least {4 * at_once} segments, got {len(seen)}.")
+    (begin_s, before), (end_s, after) = seen[at_once - 1], seen[-at_once]
+    return JobRun(
+        what,
+        names,
+        found.planned,
+        found.frames,
+        round(found.seconds, 2),
+        round(seen[0][0], 2),
+        round((after - before) / (end_s - begin_s), 1),
+        sampler.trend("rss_mib"),
+        sampler.trend("workers_mib"),
+    )
+
+
+@contextmanager
+def _sampled() -> Iterator[Sampler]:
+    sampler = Sampler(os.getpid(), {"workers_mib": _workers_mib})
+    sampler.start()
+    try:
+        yield sampler
+    finally:
+        sampler.stop()
+
+
+def _workers_mib() -> float:
+    """Memory of this process's children together."""
+    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+    pages = 0
+    for each in children:
+        statm = Path(f"/proc/{each}/statm")
+        pages += int(statm.read_text().split()[1]) if statm.exists() else 0
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def measure_planning(folder: Path, out: Path) -> Planning:
+    """Plan a tree in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.jobs_planning", str(folder), str(out)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+    return Planning(**json.loads(done.stdout))
+
+
+def link_images(files: Sequence[Path], folder: Path, count: int) -> None:
+    """Make a tree of images: links to a few of them, a thousand in a folder."""
+    for number in range(count):
+        below = folder / f"{number // _PER_FOLDER:04}"
+        if number % _PER_FOLDER == 0:
+            below.mkdir(parents=True)
+        os.link(files[number % len(files)], below / f"{number % _PER_FOLDER:03}.jpg")
+
+
+def plant_tree(folder: Path, count: int) -> None:
+    """Make a tree of files that are named as images: each folder has a file, and links to it."""
+    for number in range(-(-count // _PER_FOLDER)):
+        below = folder / f"{number:04}"
+        below.mkdir(parents=True)
+        (below / "000.jpg").write_bytes(b"\0")
+        for other in range(1, min(_PER_FOLDER, count - number * _PER_FOLDER)):
+            os.link(below / "000.jpg", below / f"{other:03}.jpg")
+
+
+def link_videos(folder: Path, size_hw: tuple[int, int], count: int, minutes: float) -> None:
+    """Make videos: links to one that repeats some seconds of a street."""
+    part, video = folder.with_suffix(".part.mp4"), folder / "000.mp4"
+    folder.mkdir()
+    traffic.write_video(part, size_hw=size_hw, frames=round(_DRAWN * FPS), seed=7)
+    repeat(part, video, max(1, round(60 * minutes / _DRAWN)))
+    for number in range(1, count):
+        os.link(video, folder / f"{number:03}.mp4")
+
+
+@with_config("precision", "engine", "compile", "decoder")
+def main(
+    *,
+    model: ModelOption = "demo",
+    weights: WeightsOption = None,
+    on: Annotated[
+        list[str] | None, typer.Option("--devices", help="Devices of a job, as cuda:0,cuda:1; repeatable.")
+    ] = None,
+    streams: Annotated[int | None, typer.Option(help="Segments that a process works on at a time.")] = None,
+    images: Annotated[int, typer.Option(help="Images.")] = 4_000,
+    image_size: Annotated[str, typer.Option(help="312, 720p, 1080p or WIDTHxHEIGHT.")] = "160x96",
+    videos: Annotated[int, typer.Option(help="Videos.")] = 4,
+    video_size: Annotated[str, typer.Option(help="312, 720p, 1080p or WIDTHxHEIGHT.")] = "312",
+    minutes: Annotated[float, typer.Option(help="Length of a video.")] = 2.0,
+    stream_seconds: Annotated[float, typer.Option(help="Most seconds of `stream`.")] = 120.0,
+    segment_seconds: Annotated[float, typer.Option(help="Length of a video's segments, about.")] = 10.0,
+    segment_images: Annotated[int, typer.Option(help="Most images of a segment.")] = 64,
+    files: Annotated[
+        list[int] | None, typer.Option(help="Files of a tree that is planned; repeatable.  [default: 10⁵, 3·10⁵, 10⁶]")
+    ] = None,
+    only: OnlyOption = None,
+    config: EngineConfig,
+    out: ReportOption = None,
+) -> None:
+    """Measure jobs beside `Model.stream`, and planning."""
+    check_names(only or (), ONLY)
+    on = on or [f"{config.resolve_device().type}{':0' if config.resolve_device().type == 'cuda' else ''}"]
+    wanted = only or ONLY
+    report = Report(describe_machine(), model, asdict(config), load=round(os.getloadavg()[0], 2))
+    with TemporaryDirectory() as text:
+        folder = Path(text)
+        drawn = draw_images(folder, parse_size(image_size), _DRAWN)
+        named = plant(model, weights, drawn, folder)
+        own = replace(config, device=on[0].partition(",")[0])
+        settings = Settings(model, named[3] if len(named) > 3 else None, config=config)
+        sources: dict[str, Path] = {}
+        if "images" in wanted:
+            sources[f"{images:,} images {image_size}"] = folder / "images"
+            link_images(drawn, folder / "images", images)
+        if "video" in wanted:
+            sources[f"{videos} videos {video_size}, {minutes:g} min each"] = folder / "videos"
+            link_videos(folder / "videos", parse_size(video_size), videos, minutes)
+        for what, tree in sources.items():
+            report.streams.append(measure_stream(what, tree, named, own, stream_seconds))
+            measure = partial(measure_job, lanes=streams, seconds=segment_seconds, images=segment_images)
+            report.jobs += [
+                measure(what, tree, folder / f"{tree.name}-{number}", settings, names)
+                for number, names in enumerate(on)
+            ]
+        if "planning" in wanted:
+            for count in files or (10**5, 3 * 10**5, 10**6):
+                plant_tree(folder / f"tree{count}", count)
+                report.planning.append(measure_planning(folder / f"tree{count}", folder / f"plan{count}"))
+    if out is not None:
+        write_json(out, asdict(report))
+    print_result(report, to_stdout=True)
+
+
+if __name__ == "__main__":
+    start(main)

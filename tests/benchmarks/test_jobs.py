@@ -1,0 +1,43 @@
+"""The benchmark of jobs, with few files."""
+
+import json
+
+import pytest
+
+from benchmarks import jobs
+from benchmarks.command import start
+from maskjet.errors import InputError
+from maskjet.jobs.segments import Settings
+
+
+def test_a_tree_is_planned(tmp_path):
+    jobs.plant_tree(tmp_path / "tree", 1_234)
+    found = jobs.measure_planning(tmp_path / "tree", tmp_path / "out")
+    assert found.files == 1_234
+    assert 1_234 / 64 <= found.segments == len((tmp_path / "out" / "segments.jsonl").read_text().splitlines())
+    assert 0 < found.rss_before_mib <= found.rss_mib
+
+
+@pytest.mark.slow
+def test_jobs_are_measured_beside_stream(tmp_path, capsys, monkeypatch):
+    report = tmp_path / "report.json"
+    options = ["--images", "48", "--segment-images", "8", "--streams", "1", "--devices", "cpu", "--only", "images"]
+    monkeypatch.setattr("sys.argv", ["jobs", *options, "--stream-seconds", "1", "--out", str(report)])
+    with pytest.raises(SystemExit) as ended:
+        start(jobs.main)
+    assert ended.value.code in (0, None), capsys.readouterr().err
+    found = json.loads(report.read_text())
+    (stream,), (job,) = found["streams"], found["jobs"]
+    assert stream["frames_s"] > 0
+    assert (job["frames"], job["devices"]) == (48, "cpu")
+    assert job["frames_s"] > 0
+    assert 0 < job["first_s"] < job["seconds"]
+    assert job["workers_mib"]["most"] > 100
+    assert "job on cpu" in capsys.readouterr().out
+
+
+def test_too_few_segments_give_no_rate(tmp_path):
+    drawn = jobs.draw_images(tmp_path, (64, 96), 2)
+    jobs.link_images(drawn, tmp_path / "tree", 4)
+    with pytest.raises(InputError, match="must give at least 4 segments, got 1"):
+        jobs.measure_job("4 images", tmp_path / "tree", tmp_path / "out", Settings(), "cpu", lanes=1)
