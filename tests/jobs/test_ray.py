@@ -135,8 +135,8 @@ def arguments(streets, out, *options):
     return ["job", "run", str(streets), "--out", str(out), "--segment-images", "1", *options]
 
 
-def started(held, streets, out, marker, *options):
-    """The command in a process of its own, whose workers are `Held`."""
+def started(log, ray_folder, streets, out, marker, *options):
+    """The command in a process of its own, whose workers are `Held`; a cluster that it starts has that folder."""
     program = f"""
         from tests.jobs import test_ray
         test_ray.Held.marker = {str(marker)!r}
@@ -146,7 +146,8 @@ def started(held, streets, out, marker, *options):
         main()
     """
     command = [sys.executable, "-c", textwrap.dedent(program), *arguments(streets, out, *options)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=held, text=True)
+    own = {**os.environ, "RAY_TMPDIR": ray_folder}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=own)
 
 
 def parts_of(out):
@@ -198,7 +199,7 @@ def test_a_job_that_is_stopped_and_then_killed_goes_on(streets, whole, tmp_path,
     out = tmp_path / "out"
     with (tmp_path / "log").open("w+") as log:
         # On a cluster of its own; the signal lets the segments that were begun end.
-        process = started(log, streets, out, tmp_path / "a", "--ray", "local", "--workers", "1", "--json")
+        process = started(log, cluster, streets, out, tmp_path / "a", "--ray", "local", "--workers", "1", "--json")
         until(lambda: process.poll() is not None or parts_of(out))
         process.terminate()
         told, _ = process.communicate(timeout=120)
@@ -209,7 +210,7 @@ def test_a_job_that_is_stopped_and_then_killed_goes_on(streets, whole, tmp_path,
 
         # On the other cluster, where actors end with their driver.
         address = ray.get_runtime_context().gcs_address
-        process = started(log, streets, out, tmp_path / "b", "--ray", address, "--workers", "1")
+        process = started(log, cluster, streets, out, tmp_path / "b", "--ray", address, "--workers", "1")
         until(lambda: process.poll() is not None or len(parts_of(out)) > done)
         process.kill()
         process.communicate(timeout=120)
