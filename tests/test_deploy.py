@@ -1,4 +1,4 @@
-"""The files in deploy/: their commands, paths, ports and times fit the service."""
+"""The files in deploy/: their commands, paths, ports and times fit the service, their clusters the jobs."""
 
 import configparser
 import itertools
@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 import maskjet
+from maskjet.jobs.cluster import Pool, fit
 from maskjet.serve import Settings, create_app, sources
 from maskjet.serve.guard import HEALTH
 from tests.snippets import ROOT, check_command
@@ -156,3 +157,38 @@ def test_the_service_of_the_pod_finds_it(manifests, pod):
     assert labels >= deployment["selector"]["matchLabels"].items()
     assert labels >= service["selector"].items()
     assert service["ports"][0]["targetPort"] == pod["containers"][0]["ports"][0]["name"]
+
+
+def test_the_ray_cluster_is_one_that_ray_up_takes_and_a_job_fits():
+    config = pytest.importorskip("ray.autoscaler._private.util", reason='needs Ray: pip install "maskjet[ray]"')
+    cluster = config.prepare_config(yaml.safe_load((DEPLOY / "ray-cluster.yaml").read_text()))
+    config.validate_config(cluster)  # by Ray's own schema
+    kinds = cluster["available_node_types"]
+    gpu = kinds["gpu"]
+    assert cluster["max_workers"] == gpu["min_workers"] == gpu["max_workers"]
+    head = kinds[cluster["head_node_type"]]
+    assert "InstanceMarketOptions" not in head["node_config"]
+    assert fit([head["resources"], *[gpu["resources"]] * gpu["max_workers"]], "auto", None) == Pool(
+        4, "cuda", 1, 0.5, 4
+    )
+
+
+def test_the_ray_job_runs_a_job_that_fits_its_cluster():
+    job = yaml.safe_load((DEPLOY / "rayjob.yaml").read_text())["spec"]
+    words = shlex.split(job["entrypoint"])
+    assert words[:3] == ["maskjet", "job", "run"]
+    check_command(words[1:])
+    assert words[-2:] == ["--ray", "auto"]
+    head, (gpu,) = job["rayClusterSpec"]["headGroupSpec"], job["rayClusterSpec"]["workerGroupSpecs"]
+    assert gpu["minReplicas"] == gpu["replicas"] == gpu["maxReplicas"]
+    nodes = [{"CPU": float(head["rayStartParams"]["num-cpus"])}]
+    for group in (head, gpu):
+        pod = group["template"]["spec"]
+        (container,), (volume,) = pod["containers"], pod["volumes"]
+        (mount,) = container["volumeMounts"]
+        assert mount["name"] == volume["name"]
+        assert all(path.startswith(f"{mount['mountPath']}/") for path in (words[3], words[words.index("--out") + 1]))
+    assert container["resources"]["requests"].items() >= container["resources"]["limits"].items()
+    requests = container["resources"]["requests"]
+    nodes += [{"CPU": float(requests["cpu"]), "GPU": float(requests["nvidia.com/gpu"])}] * gpu["replicas"]
+    assert fit(nodes, "auto", None) == Pool(4, "cuda", 1, 0.5, 4)

@@ -47,6 +47,10 @@ COMMANDS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "bench": (("street.mp4", "--frames", "3"), ""),
     "serve": (("--port", "0"), r'maskjet serve needs fastapi: pip install "maskjet\[serve\]"'),
     "job run": (("street.mp4", "--out", "results"), r'maskjet\.jobs needs pyarrow: pip install "maskjet\[jobs\]"'),
+    "job run (Ray)": (
+        ("street.mp4", "--out", "results", "--ray", "auto"),
+        r'--ray needs ray: pip install "maskjet\[ray\]"',
+    ),
     "job merge": (("results", "--jsonl", "a.jsonl"), r'maskjet\.jobs needs pyarrow: pip install "maskjet\[jobs\]"'),
     "parity dump": (("a.npz", *STREETS), ""),
     "parity dump (again)": (("b.npz", *STREETS, "--implementation", "reference"), ""),

@@ -86,7 +86,7 @@ def test_every_example_parses(words, line):
 
 # Names of files in examples, small and in a folder of their own.
 SMALL = {"--size": "160x96", "--frames": "4", "--images": "2", "--count": "2", "--start": "1"}
-NEEDS = ("rf-detr-seg-nano", "found.json")  # weights, and another program's results
+NEEDS = ("rf-detr-seg-nano", "found.json", "--ray")  # weights, another program's results, a cluster
 
 
 def shortened(words):

@@ -14,7 +14,7 @@ from maskjet import traffic
 from maskjet.errors import CheckpointError, DeviceError, SourceError
 from maskjet.jobs import driver
 from maskjet.jobs.folders import LocalFolder, open_folder
-from maskjet.jobs.local import _error_of
+from maskjet.jobs.local import error_of
 from maskjet.jobs.locks import LOCK, locked
 from maskjet.jobs.parts import Parts
 from maskjet.jobs.segments import Segment, Settings
@@ -314,7 +314,7 @@ def test_a_missing_source_is_told_before_any_work(tmp_path, capsys):
 
 def test_errors_and_outcomes_cross_processes_as_they_are():
     for error in (SourceError("a"), CheckpointError("b"), DeviceError("c", index=0)):
-        again = _error_of({"error": type(error).__name__, "text": str(error)})
+        again = error_of({"error": type(error).__name__, "text": str(error)})
         assert (type(again), str(again)) == (type(error), str(error))
     outcome = Outcome("a" * 32, 3, 7, (("a.png", "broken"),))
     assert Outcome.from_dict(json.loads(json.dumps(outcome.as_dict()))) == outcome

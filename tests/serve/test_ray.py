@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import textwrap
 import time
 from pathlib import Path
@@ -24,6 +23,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 import maskjet
 from maskjet.errors import DeviceError, UnsupportedError
 from maskjet.serve.arguments import parse
+from tests import ray_cluster
+from tests.ray_cluster import MARK
 from tests.serve.client import encoded, problem_of, run
 
 ray = pytest.importorskip("ray", reason='needs Ray: pip install "maskjet[ray]"', exc_type=ImportError)
@@ -37,8 +38,6 @@ pytestmark = pytest.mark.slow
 
 TOKEN = "correct-horse"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
-MARK = "MASKJET_TEST_CLUSTER"
-"""Variable in the environment of all processes of this test's cluster."""
 
 
 class Breakable(served.Replica):
@@ -69,54 +68,14 @@ def cluster():
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with contextlib.ExitStack() as stack:
-        # A Unix socket's path may have 107 bytes.
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="mj", dir="/tmp", ignore_cleanup_errors=True))
         patch = stack.enter_context(pytest.MonkeyPatch.context())
-        for name, value in environment(folder).items():
-            patch.setenv(name, value)
         patch.delenv("MASKJET_TOKEN", raising=False)
         patch.setattr(served, "Replica", Breakable)
+        stack.enter_context(ray_cluster.running(namespace="serve"))
         ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # replicas can't import tests
-        ray.init(
-            address="local",
-            num_cpus=2,
-            num_gpus=0,
-            include_dashboard=False,
-            object_store_memory=100 * 2**20,
-            log_to_driver=False,
-            namespace="serve",
-            _temp_dir=folder,
-        )
-        stack.callback(ray.shutdown)
         serve.start(http_options={"host": "0.0.0.0", "port": port})
+        stack.callback(serve.shutdown)
         yield f"http://127.0.0.1:{port}"
-        serve.shutdown()
-        ray.shutdown()
-        deadline = time.monotonic() + 60
-        while left := processes_of(folder):
-            assert time.monotonic() < deadline, left
-            time.sleep(0.2)
-
-
-def environment(folder):
-    """Variables of the cluster's processes."""
-    return {
-        MARK: folder,
-        "OMP_NUM_THREADS": str(torch.get_num_threads()),  # which decide on rounding
-        "PYTHONPATH": os.pathsep.join([str(Path(maskjet.__file__).parents[1]), *sys.path]),
-        "RAY_AUTH_MODE": "disabled",  # it would write a token to the home folder
-        "RAY_USAGE_STATS_ENABLED": "0",
-    }
-
-
-def processes_of(folder):
-    """Command lines of the cluster's processes, by id."""
-    found = {}
-    for path in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if f"{MARK}={folder}".encode() in (path / "environ").read_bytes().split(b"\0"):
-                found[int(path.name)] = (path / "cmdline").read_bytes()
-    return found
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -28,10 +28,13 @@ from maskjet.config import EngineConfig
 from maskjet.errors import InputError, OutputError
 
 if TYPE_CHECKING:
-    from maskjet.jobs.driver import Progress
+    from maskjet.jobs.driver import Progress, Workers
+
+    MakeWorkers = Callable[[dict[str, Any]], Workers]
 
 _EXIT_FAILED, _EXIT_NO_ROOM = 1, 2
 _PLAN_PANEL = "Options of the plan"
+_RAY_PANEL = "Options for Ray"
 _LANES = 4  # segments that a GPU works on at a time: while one is opened or written, others keep it busy
 _EXAMPLES = """
 # All images and videos below a folder, then all results as JSON lines.
@@ -43,6 +46,8 @@ _RUN_EXAMPLES = """
 maskjet job run videos --recursive --out results
 # Parts that were damaged since are found, and made anew.
 maskjet job run videos --recursive --out results --verify
+# On a Ray cluster, from one of its machines.
+maskjet job run videos --out /shared/results --ray auto
 
 Exit codes: 0 all parts are there; 1 some files or frames failed, which failures.jsonl lists; 2 wrong usage, or the
 results can't be written; 3 a source or checkpoint can't be read; 5 the device failed; 128 + n ended by signal n, with
@@ -132,6 +137,22 @@ def job(
             rich_help_panel=ENGINE_PANEL,
         ),
     ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="auto|local|ADDRESS",
+            help="Work on a Ray cluster: auto is this machine's, local starts one here, or HOST:PORT.",
+            rich_help_panel=_RAY_PANEL,
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Workers on the cluster.  [default: one per GPU, or one per node without any]",
+            rich_help_panel=_RAY_PANEL,
+        ),
+    ] = None,
     as_json: JsonOption = False,
     config: EngineConfig,
 ) -> None:
@@ -139,9 +160,7 @@ def job(
 
     The work is cut into segments, and each becomes a part of the results. A part that is there is not made again.
     """
-    from maskjet.devices import choose
     from maskjet.jobs import driver
-    from maskjet.jobs.local import LocalWorkers
     from maskjet.jobs.segments import Settings
 
     everywhere, by_class = parse_thresholds(threshold)
@@ -165,15 +184,11 @@ def job(
         verify=verify,
     )
     driver.check(planned)
-    places = choose(devices or _every_device(config), config)
-    if streams is not None and streams < 1:
-        raise InputError(f"streams must be at least 1, got {streams}.")
-    is_on_gpu = any(place.device != "cpu" for place in places)
-    lanes = streams or (_LANES if is_on_gpu else max(1, len(os.sched_getaffinity(0)) // len(places)))
+    make_workers = _make_workers(ray, workers, devices, streams, config)
     stop = signals.Stop()
     try:
         with signals.stopping(stop), _showing() as show:
-            found = driver.run(planned, lambda orders: LocalWorkers(orders, places, lanes), stop.event, show)
+            found = driver.run(planned, make_workers, stop.event, show)
     except OutputError as error:
         print_error(error)
         raise typer.Exit(_EXIT_NO_ROOM) from error
@@ -184,6 +199,41 @@ def job(
         raise typer.Exit(signals.exit_code(stop.number))
     if not found.is_whole:
         raise typer.Exit(_EXIT_FAILED)
+
+
+def _make_workers(
+    ray: str | None, workers: int | None, devices: str | None, streams: int | None, config: EngineConfig
+) -> MakeWorkers:
+    """Workers on a Ray cluster or on this machine."""
+    if ray is None:
+        if workers is not None:
+            raise InputError(f"workers must come with --ray, got {workers} alone. On this machine choose --devices.")
+        return _local_workers(devices, streams, config)
+    for name, value in (("devices", devices), ("streams", streams)):
+        if value is not None:
+            raise InputError(
+                f"{name} must be left out with --ray, which gives each worker its device and cores, got {value!r}. "
+                "Choose --workers."
+            )
+    # Otherwise a thread that Ray Data leaves behind, as where no worker ever began, starts a cluster after the end.
+    os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
+    from maskjet.jobs.cluster import import_ray
+    from maskjet.jobs.ray import RayWorkers
+
+    import_ray("--ray")
+    return lambda orders: RayWorkers(orders, ray, workers)
+
+
+def _local_workers(devices: str | None, streams: int | None, config: EngineConfig) -> MakeWorkers:
+    from maskjet.devices import choose
+    from maskjet.jobs.local import LocalWorkers
+
+    places = choose(devices or _every_device(config), config)
+    if streams is not None and streams < 1:
+        raise InputError(f"streams must be at least 1, got {streams}.")
+    is_on_gpu = any(place.device != "cpu" for place in places)
+    lanes = streams or (_LANES if is_on_gpu else max(1, len(os.sched_getaffinity(0)) // len(places)))
+    return lambda orders: LocalWorkers(orders, places, lanes)
 
 
 def _every_device(config: EngineConfig) -> str:

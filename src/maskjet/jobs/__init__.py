@@ -1,6 +1,7 @@
 """Many files, many GPUs, many machines: jobs cut into segments, each of which becomes one Parquet part.
 
-`plan` cuts sources into segments, `process` makes a table of one, and `merge` joins the parts of a job.
+`plan` cuts sources into segments, `process` makes a table of one, and `merge` joins the parts of a job. `ray_dataset`
+gives the rows of all segments as a Ray dataset.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from maskjet.jobs.dataset import ray_dataset
     from maskjet.jobs.merging import merge
     from maskjet.jobs.planning import plan
     from maskjet.jobs.processing import process
 
-__all__ = ["merge", "plan", "process"]
+__all__ = ["merge", "plan", "process", "ray_dataset"]
 
-_HOMES = {"merge": "merging", "plan": "planning", "process": "processing"}
+_HOMES = {"merge": "merging", "plan": "planning", "process": "processing", "ray_dataset": "dataset"}
 
 
 def __getattr__(name: str) -> Any:

@@ -128,7 +128,7 @@ class LocalWorkers:
                 yield from self._bury(each)
                 continue
             if "error" in message:
-                raise _error_of(message)
+                raise error_of(message)
             each.is_ready = True
             if "part" in message:
                 self._deaths.pop(each.place.number, None)
@@ -192,7 +192,7 @@ def _shown(code: int) -> str:
     return f"signal {-code}" if code < 0 else f"exit code {code}"
 
 
-def _error_of(message: Mapping[str, Any]) -> MaskjetError:
+def error_of(message: Mapping[str, Any]) -> MaskjetError:
     """The error that a worker told of."""
     kind: Any = getattr(errors, str(message["error"]), MaskjetError)
     more = {"index": 0} if kind in (DeviceError, errors.FrameError) else {}

@@ -1,0 +1,204 @@
+"""A Ray cluster: the connection to it, and the workers that it has room for."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from maskjet.errors import InputError, UnsupportedError, first_line
+from maskjet.extras import require
+from maskjet.jobs.local import ONE_THREAD
+
+_CPUS = 0.5
+"""Of Ray's CPUs that a worker reserves; with one worker per CPU at most, half of them stay free for Ray Data."""
+_LANES = 4  # segments that a GPU works on at a time
+_ANSWER_S = 10.0  # for a cluster to take a connection
+_PASSED = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+_PASSED_PREFIX = "MASKJET_LIMIT_"
+
+
+def import_ray(purpose: str) -> Any:
+    """Ray with Ray Data.
+
+    Raises:
+        MissingDependencyError: It is not installed.
+    """
+    require("ray.data", extra="ray", purpose=purpose)
+    return require("ray", extra="ray", purpose=purpose)
+
+
+@contextmanager
+def connected(address: str) -> Iterator[Any]:
+    """Be connected to a cluster, and yield Ray; a connection that is there already is used, and left as it is.
+
+    Args:
+        address: "auto" for the cluster of this machine, "local" to start one on it, or HOST:PORT of another one, of
+            which this machine is a node.
+
+    Raises:
+        UnsupportedError: There is none, or the connection is of Ray's client.
+        MissingDependencyError: Ray is not installed.
+    """
+    _check_address(address)
+    ray = import_ray("--ray")
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # errors are raised, too
+    if ray.is_initialized():
+        yield check_connection(ray)
+        return
+    options = {"include_dashboard": False} if address == "local" else {}
+    try:
+        with _own_sigterm():
+            ray.init(address, logging_level=logging.WARNING, log_to_driver=False, **options)
+    except Exception as error:
+        raise _no_answer(address, error) from error
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def check_connection(ray: Any) -> Any:
+    """Ray, unless its connection is of its client.
+
+    Raises:
+        UnsupportedError: It is: the client's machine is no node, so that it can neither hold the plan nor be where the
+            sources and results are.
+    """
+    if ray.util.client.ray.is_connected():
+        raise UnsupportedError(
+            "ray must be connected as a node of the cluster, not by ray://. Run this on a node, for example with "
+            "ray job submit."
+        )
+    return ray
+
+
+def _check_address(address: str) -> None:
+    """Check what can be checked at once: Ray itself waits for two minutes for an address that does not answer."""
+    if address in ("auto", "local"):
+        return
+    if "://" in address:
+        raise UnsupportedError(
+            f"ray must be auto, local or HOST:PORT, got {address!r}. Run the command on a node of the cluster, for "
+            "example with ray job submit."
+        )
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _ANSWER_S).close()
+    except (OSError, ValueError, OverflowError) as error:
+        raise _no_answer(address, error) from error
+
+
+def _no_answer(address: str, error: Exception) -> UnsupportedError:
+    return UnsupportedError(
+        f"ray must be the address of a cluster that answers, got {address!r}: {first_line(error)}. Start one with "
+        "ray start --head, or use --ray local."
+    )
+
+
+@contextmanager
+def _own_sigterm() -> Iterator[None]:
+    """Keep the handler of SIGTERM: Ray's ends the process, where ours finishes what was begun."""
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The workers of a job or dataset."""
+
+    size: int
+    """Workers."""
+    device: str
+    """Device of each, in its own names: it sees one GPU at most."""
+    num_gpus: int
+    """GPUs of each."""
+    num_cpus: float
+    """Ray's CPUs that each reserves."""
+    lanes: int
+    """Segments that each works on at a time: 4 on a GPU, else one per core that it has to itself."""
+
+    def options(self, ray: Any) -> dict[str, Any]:
+        """Options of `map_batches` for a pool of this size that doesn't grow."""
+        passed = {name: text for name, text in os.environ.items() if name in _PASSED or name.startswith(_PASSED_PREFIX)}
+        return {
+            "compute": ray.data.ActorPoolStrategy(
+                size=self.size,
+                max_concurrent_calls_per_actor=self.lanes,
+                enable_true_multi_threading=self.lanes > 1,
+            ),
+            "num_cpus": self.num_cpus,
+            "num_gpus": self.num_gpus,
+            "runtime_env": {"env_vars": passed if self.num_gpus else {**passed, **ONE_THREAD}},
+        }
+
+
+def nodes_of(ray: Any) -> list[Mapping[str, float]]:
+    """The resources of each node that is up."""
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
+def fit(nodes: Sequence[Mapping[str, float]], device: str, workers: int | None) -> Pool:
+    """Choose workers that the nodes have room for.
+
+    A GPU each if the device or else the cluster has any; else at most one worker per CPU. Either way at least half of
+    the CPUs stay free: Ray Data's own tasks need some, and a pool that took them all would wait for ever.
+
+    Args:
+        nodes: The resources of each node, by Ray's names.
+        device: auto, cpu or cuda.
+        workers: How many; None is one per GPU, or else one per node.
+
+    Raises:
+        InputError: workers or the device is out of range.
+        UnsupportedError: There are not enough GPUs or CPUs.
+    """
+    if workers is not None and workers < 1:
+        raise InputError(f"workers must be at least 1, got {workers}.")
+    if device not in ("auto", "cpu", "cuda"):
+        raise InputError(
+            f"device must be auto, cpu or cuda on a Ray cluster, which gives each worker its own; got {device!r}."
+        )
+    if not any(int(node.get("CPU", 0)) for node in nodes):
+        raise UnsupportedError(f"Ray Data needs CPUs, the cluster has {_shown(nodes)}: start nodes that have some.")
+    has_gpus = device == "cuda" or (device == "auto" and any(node.get("GPU", 0) >= 1 for node in nodes))
+    kind = "GPU" if has_gpus else "CPU"
+    rooms = [int(node.get(kind, 0)) for node in nodes]
+    room, size = sum(rooms), workers
+    if not room:
+        raise UnsupportedError(
+            f"device='cuda' needs GPUs, the cluster has {_shown(nodes)}: start nodes that have some, or choose the "
+            "device cpu."
+        )
+    if size is None:
+        size = room if has_gpus else sum(each > 0 for each in rooms)
+    if size > room:
+        raise UnsupportedError(
+            f"workers must be at most {room}, one per {kind}, got {workers}: the cluster has {_shown(nodes)}. Start "
+            "more nodes, or ask for fewer workers."
+        )
+    used = [(int(node.get("CPU", 0)), each) for node, each in zip(nodes, rooms, strict=True) if each]
+    per_node = -(-size // len(used))  # Ray Data spreads them
+    return Pool(
+        size,
+        device="cuda" if has_gpus else "cpu",
+        num_gpus=int(has_gpus),
+        num_cpus=_CPUS * min(1.0, *(cpus / each for cpus, each in used)),
+        lanes=_LANES if has_gpus else max(1, min(cpus for cpus, _ in used) // per_node),
+    )
+
+
+def _shown(nodes: Sequence[Mapping[str, float]]) -> str:
+    """The resources of nodes, in words."""
+    cpus, gpus = (sum(node.get(kind, 0) for node in nodes) for kind in ("CPU", "GPU"))
+    return f"{len(nodes)} node{'s' * (len(nodes) != 1)} with {cpus:g} CPUs and {gpus:g} GPUs"

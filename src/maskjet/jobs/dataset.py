@@ -1,0 +1,107 @@
+"""The results of many files as a Ray dataset, for pipelines of one's own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from maskjet import limits
+from maskjet.jobs import cluster
+from maskjet.jobs.driver import Job, check
+from maskjet.jobs.planning import plan
+from maskjet.jobs.processing import process
+from maskjet.jobs.segments import Segment, Settings
+from maskjet.jobs.work import open_model
+from maskjet.process import spin_less
+
+if TYPE_CHECKING:
+    import pyarrow
+    import ray.data
+
+
+def ray_dataset(
+    sources: Any,
+    *,
+    model: str = "demo",
+    workers: int | None = None,
+    recursive: bool = False,
+    seconds: float = 10.0,
+    images: int = 64,
+    **settings: Any,
+) -> ray.data.Dataset:
+    """A Ray dataset of the results, for a pipeline of one's own; nothing is written to a folder.
+
+    Runs on the cluster that the process is connected to, or else on the one that `ray.init()` connects to. Each segment
+    is a row of the input, and its results are rows of the output, in the columns of the parts (see docs/jobs.md). As
+    always with Ray Data, work begins when the rows are asked for, and blocks of different segments come in any order
+    unless `DataContext.execution_options.preserve_order` is set. The plan is held in memory, 1 kB for each segment. A
+    file that can't be read ends the pipeline, unless `DataContext.max_errored_blocks` allows for some.
+
+    Args:
+        sources: Files, folders, globs, lists and URLs, as `plan` takes them; each node must reach them.
+        model: A model of `maskjet.load`; a file, as that of `weights`, must be at the same path on each node.
+        workers: Actors with the model; None is one per GPU of the cluster, or else one per node.
+        recursive: Whether sub-folders are searched.
+        seconds: Length of a video's segment, about.
+        images: Most images of a segment.
+        **settings: Other fields of `Settings`, as weights, threshold, classes, rows, every and config.
+
+    Raises:
+        InputError: An argument is out of range.
+        SourceError: A source does not exist.
+        UnsupportedError: The cluster has no room for the workers, or the connection is of Ray's client.
+        MissingDependencyError: Ray is not installed.
+
+    Examples:
+        >>> import maskjet.jobs
+        >>> from ray.data.expressions import col  # doctest: +SKIP
+        >>> found = maskjet.jobs.ray_dataset("videos", rows="detection", workers=8)  # doctest: +SKIP
+        >>> found.filter(expr=col("class_name") == "car").write_parquet("cars")  # doctest: +SKIP
+    """
+    ray = cluster.import_ray("ray_dataset")
+    chosen = Settings(model=model, **settings)
+    check(Job([], "", chosen))
+    segments = [
+        {"segment": json.dumps(each.as_dict())}
+        for each in plan(sources, recursive=recursive, seconds=seconds, images=images)
+    ]
+    if not ray.is_initialized():
+        ray.init()
+    cluster.check_connection(ray)
+    pool = cluster.fit(cluster.nodes_of(ray), chosen.config.device, workers)
+    chosen = replace(
+        chosen,
+        model=_absolute(chosen.model),
+        weights=chosen.weights and _absolute(chosen.weights),
+        config=replace(chosen.config, device=pool.device),
+    )
+    rows = ray.data.from_items(segments, override_num_blocks=len(segments))
+    return rows.map_batches(  # type: ignore[no-any-return]
+        _Detector,
+        batch_size=1,
+        batch_format="pyarrow",
+        fn_constructor_kwargs={"settings": chosen.as_dict()},
+        **pool.options(ray),
+    )
+
+
+def _absolute(path: str) -> str:
+    """The path of a file from the root, as actors have another folder; a model's name stays as it is."""
+    return str(Path(path).absolute()) if Path(path).is_file() else path
+
+
+class _Detector:
+    """An actor of `ray_dataset`."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        spin_less()
+        limits.read_environment()
+        self._settings = Settings.from_dict(settings)
+        self._model = open_model(self._settings, self._settings.config)
+
+    def __call__(self, batch: pyarrow.Table) -> pyarrow.Table:
+        segment = Segment.from_dict(json.loads(batch["segment"][0].as_py()))
+        return process(segment, self._model, rows=self._settings.rows, every=self._settings.every)

@@ -1,0 +1,214 @@
+"""Workers that fit a Ray cluster, and addresses of clusters; no Ray is started."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from maskjet.cli import job
+from maskjet.config import EngineConfig
+from maskjet.errors import InputError, MissingDependencyError, UnsupportedError
+from maskjet.jobs import cluster, dataset, ray_dataset
+from maskjet.jobs.cluster import Pool, fit
+from tests.cli.command_line import call
+
+
+def node(cpus, gpus=0):
+    """A node as Ray describes it: nothing is said of what it has none of."""
+    has = {"CPU": float(cpus), "GPU": float(gpus), "memory": 2.0**34}
+    return {name: number for name, number in has.items() if number}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "device", "workers", "pool"),
+    [
+        pytest.param([node(2)], "auto", None, Pool(1, "cpu", 0, 0.5, 2), id="one machine without a GPU"),
+        pytest.param([node(2)], "auto", 2, Pool(2, "cpu", 0, 0.5, 1), id="as many workers as CPUs"),
+        pytest.param([node(1)], "cpu", 1, Pool(1, "cpu", 0, 0.5, 1), id="a single CPU"),
+        pytest.param([node(7)], "auto", 2, Pool(2, "cpu", 0, 0.5, 3), id="a core remains"),
+        pytest.param([node(4)] * 3, "auto", None, Pool(3, "cpu", 0, 0.5, 4), id="a worker on each node"),
+        pytest.param([node(4)] * 3, "auto", 4, Pool(4, "cpu", 0, 0.5, 2), id="one node has two"),
+        pytest.param([node(2), node(64)], "auto", None, Pool(2, "cpu", 0, 0.5, 2), id="the smallest node's lanes"),
+        pytest.param([node(0), node(8)], "auto", None, Pool(1, "cpu", 0, 0.5, 8), id="a head without CPUs"),
+        pytest.param([node(0.5), node(2)], "auto", None, Pool(1, "cpu", 0, 0.5, 2), id="half a CPU is none"),
+        pytest.param([node(8, 1)], "auto", None, Pool(1, "cuda", 1, 0.5, 4), id="one GPU"),
+        pytest.param([node(32, 8)] * 2, "auto", None, Pool(16, "cuda", 1, 0.5, 4), id="all GPUs"),
+        pytest.param([node(32, 8)] * 2, "cuda", 3, Pool(3, "cuda", 1, 0.5, 4), id="some GPUs"),
+        pytest.param([node(4, 8)], "auto", None, Pool(8, "cuda", 1, 0.25, 4), id="more GPUs than CPUs"),
+        pytest.param([node(8), node(8, 1)], "auto", None, Pool(1, "cuda", 1, 0.5, 4), id="the GPU's node alone"),
+        pytest.param([node(2), node(0, 4)], "auto", None, Pool(4, "cuda", 1, 0.0, 4), id="GPUs of a node without CPUs"),
+        pytest.param([node(8, 1)], "cpu", None, Pool(1, "cpu", 0, 0.5, 8), id="the GPU is not wanted"),
+        pytest.param([node(8, 0.5)], "auto", None, Pool(1, "cpu", 0, 0.5, 8), id="half a GPU is none"),
+    ],
+)
+def test_a_pool_fits_its_cluster(nodes, device, workers, pool):
+    assert fit(nodes, device, workers) == pool
+
+
+@pytest.mark.parametrize("device", ["cpu", "auto"])
+@pytest.mark.parametrize("cpus", [[1], [2], [3], [1, 64], [2, 0, 2], [16] * 4])
+@pytest.mark.parametrize("gpus", [0, 1, 3, 8])
+def test_the_largest_pool_leaves_half_of_the_cpus_free(cpus, gpus, device):
+    """Two actors with a whole CPU each, on two CPUs, let no task of Ray Data's begin: the pipeline waits for ever."""
+    nodes = [node(each, gpus) for each in cpus]
+    size = sum(cpus) if device == "cpu" or not gpus else gpus * len(cpus)
+    pool = fit(nodes, device, size)
+    assert pool.size == size
+    assert pool.size * pool.num_cpus <= sum(cpus) / 2
+    if pool.device == "cpu":
+        assert pool.num_cpus > 0
+    with pytest.raises(UnsupportedError, match=f"workers must be at most {size}, one per .PU, got {size + 1}: "):
+        fit(nodes, device, size + 1)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "device", "workers", "error", "message"),
+    [
+        ([node(2)], "auto", 0, InputError, "workers must be at least 1, got 0"),
+        ([node(8, 2)], "cuda:1", None, InputError, "device must be auto, cpu or cuda .* got 'cuda:1'"),
+        (
+            [node(2)] * 2,
+            "cuda",
+            None,
+            UnsupportedError,
+            r"needs GPUs, the cluster has 2 nodes with 4 CPUs and 0 GPUs: ",
+        ),
+        ([node(2)], "auto", 3, UnsupportedError, "at most 2, one per CPU, got 3: the cluster has 1 node with 2 CPUs"),
+        ([node(8, 1)], "auto", 2, UnsupportedError, "at most 1, one per GPU, got 2: .* with 8 CPUs and 1 GPUs"),
+        ([node(0, 4)], "auto", None, UnsupportedError, "Ray Data needs CPUs, the cluster has 1 node with 0 CPUs"),
+        ([], "auto", None, UnsupportedError, "Ray Data needs CPUs, the cluster has 0 nodes"),
+    ],
+)
+def test_a_pool_without_room_is_refused(nodes, device, workers, error, message):
+    with pytest.raises(error, match=message):
+        fit(nodes, device, workers)
+
+
+@pytest.mark.parametrize("pool", [Pool(2, "cuda", 1, 0.5, 4), Pool(2, "cpu", 0, 0.5, 1)])
+def test_workers_get_the_limits_and_caches_of_the_driver(pool, monkeypatch):
+    for name in ("TORCHINDUCTOR_CACHE_DIR", "MASKJET_LIMIT_PIXELS", "MASKJET_TOKEN"):
+        monkeypatch.setenv(name, name.lower())
+    ray = SimpleNamespace(data=SimpleNamespace(ActorPoolStrategy=lambda **options: options))
+    options = pool.options(ray)
+    variables = options.pop("runtime_env")["env_vars"]
+    assert variables.pop("OMP_NUM_THREADS", None) == ("1" if pool.device == "cpu" else None)
+    assert {name: text for name, text in variables.items() if name != "TRITON_CACHE_DIR"} == {
+        name: name.lower() for name in ("TORCHINDUCTOR_CACHE_DIR", "MASKJET_LIMIT_PIXELS")
+    }
+    assert options["compute"]["size"] == 2
+    assert (options["num_cpus"], options["num_gpus"]) == (0.5, pool.num_gpus)
+
+
+def test_rays_client_is_refused():
+    with pytest.raises(UnsupportedError, match=r"must be auto, local or HOST:PORT, got 'ray://head:10001'\. Run"):
+        connect("ray://head:10001")
+    client = SimpleNamespace(ray=SimpleNamespace(is_connected=lambda: True))
+    with pytest.raises(UnsupportedError, match="not by ray://"):
+        cluster.check_connection(SimpleNamespace(util=SimpleNamespace(client=client)))
+
+
+@pytest.mark.parametrize("address", ["head", "head:", ":", "127.0.0.1:0", "127.0.0.1:99999999", "[::1]:x"])
+def test_an_address_that_is_none_is_an_error(address):
+    with pytest.raises(
+        UnsupportedError, match=r"must be the address of a cluster that answers, got .*ray start --head"
+    ):
+        connect(address)
+
+
+def test_an_address_that_does_not_answer_is_an_error_at_once():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with pytest.raises(UnsupportedError, match=f"'127.0.0.1:{port}': .*refused"):
+        connect(f"127.0.0.1:{port}")
+
+
+def test_a_missing_ray_is_one_sentence(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray.data", None)
+    with pytest.raises(MissingDependencyError, match=r'^--ray needs ray.*: pip install "maskjet\[ray\]"\.$'):
+        connect("auto")
+    with pytest.raises(MissingDependencyError, match=r'^ray_dataset needs ray.*: pip install "maskjet\[ray\]"\.$'):
+        ray_dataset("videos")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rows": "boxes"}, "rows must be .* 'boxes'"),
+        ({"every": 0}, "every must be at least 1"),
+        ({"images": 0}, "images"),
+    ],
+)
+def test_a_dataset_checks_its_arguments_before_ray_begins(options, message, monkeypatch, tmp_path):
+    monkeypatch.setattr(cluster, "import_ray", lambda _: None)
+    with pytest.raises(InputError, match=message):
+        ray_dataset(tmp_path, **options)
+
+
+def test_a_dataset_has_paths_that_hold_on_all_nodes(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    Path("tuned.pt").touch()
+    assert dataset._absolute("tuned.pt") == str(tmp_path / "tuned.pt")
+    assert dataset._absolute("rf-detr-seg-nano") == "rf-detr-seg-nano"
+
+
+def test_rays_handler_of_sigterm_does_not_replace_the_drivers():
+    def finish(*_):
+        pass
+
+    def end(*_):
+        raise SystemExit
+
+    before = signal.signal(signal.SIGTERM, finish)
+    try:
+        with cluster._own_sigterm():
+            signal.signal(signal.SIGTERM, end)
+        assert signal.getsignal(signal.SIGTERM) is finish
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_ray_is_loaded_on_use_alone_and_the_desk_loads_no_pytorch():
+    program = """
+        import sys
+        import maskjet.jobs.desk
+        assert "torch" not in sys.modules
+        from maskjet.jobs import cluster, ray, ray_dataset
+        assert "ray" not in sys.modules
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--ray", "auto", "--devices", "cpu"), "--devices must be left out with --ray, which gives each worker its "),
+        (("--ray", "auto", "--streams", "2"), "--streams must be left out with --ray, which gives each worker its "),
+        (("--workers", "2"), "--workers must come with --ray, got 2 alone. On this machine "),
+    ],
+)
+def test_options_of_this_machine_and_of_a_cluster_do_not_mix(options, message, tmp_path, capsys):
+    code, out, err = call(capsys, "maskjet", "job", "run", "a.mp4", "--out", tmp_path / "out", *options)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"maskjet: {message}")
+    assert err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_command_on_ray_lets_ray_start_no_cluster_by_itself(monkeypatch):
+    monkeypatch.setenv("RAY_ENABLE_AUTO_CONNECT", "")
+    monkeypatch.delenv("RAY_ENABLE_AUTO_CONNECT")  # after the test it is as it was
+    seen = []
+    monkeypatch.setattr(cluster, "import_ray", lambda _: seen.append(os.environ["RAY_ENABLE_AUTO_CONNECT"]))
+    job._make_workers("auto", None, None, None, EngineConfig())
+    assert seen == ["0"]  # before Ray is imported, which reads it
+
+
+def connect(address):
+    with cluster.connected(address):
+        pass
