@@ -119,7 +119,7 @@ def make_actor(monkeypatch, tmp_path):
 
     def make(worker=None, **facts):
         monkeypatch.setattr(jobs_ray, "Worker", lambda *_: worker)
-        orders = {"settings": Settings().as_dict(), "device": "cpu", "out": str(tmp_path)}
+        orders = {"settings": Settings().as_dict(), "device": "cpu", "lanes": 1, "out": str(tmp_path)}
         desk = Desk(3)
         return jobs_ray._Actor({**orders, "facts": {"version": __version__, **facts}}, Remote(desk)), desk
 

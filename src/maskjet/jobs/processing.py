@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pyarrow
 
     from maskjet.detections import Detections
+    from maskjet.media.decoding import Decoding
     from maskjet.media.images import Image
     from maskjet.model import Model
 
@@ -36,7 +37,13 @@ _R = TypeVar("_R")
 
 
 def process(
-    segment: Segment, model: Model, *, rows: str = "frame", every: int = 1, batch: int | None = None
+    segment: Segment,
+    model: Model,
+    *,
+    rows: str = "frame",
+    every: int = 1,
+    batch: int | None = None,
+    streams: int = 1,
 ) -> pyarrow.Table:
     """Detect on a segment's frames: the same segment gives the same table, bit for bit, on the same kind of device.
 
@@ -49,6 +56,8 @@ def process(
         every: Take one frame of a video in this many: those whose index is a multiple of it.
         batch: Largest number of frames that the network sees at once, all of one size. None is 1 on a CPU, where more
             gain nothing, and else the model's `EngineConfig.batch`.
+        streams: Segments that are worked on side by side, which decides where `decoder="auto"` decodes; see
+            `Model.decoding`.
 
     Returns:
         The rows, in the order of the video or of the segment's files; docs/jobs.md has the columns. Frames and images
@@ -71,7 +80,7 @@ def process(
     names = {str(class_id): name for class_id, name in model.spec.class_names.items()}
     builder = partial(TableBuilder, kind, class_names=names, segment=segment.as_dict())
     if segment.is_video:
-        table = _process_video(segment, model, builder, every=every, batch=batch)
+        table = _process_video(segment, model, builder, model.decoding(streams), every=every, batch=batch)
     else:
         table = _process_images(segment, model, builder, batch=batch)
     for file in segment.files:
@@ -80,11 +89,17 @@ def process(
 
 
 def _process_video(
-    segment: Segment, model: Model, make_builder: Callable[[], TableBuilder], *, every: int, batch: int
+    segment: Segment,
+    model: Model,
+    make_builder: Callable[[], TableBuilder],
+    decoding: Decoding,
+    *,
+    every: int,
+    batch: int,
 ) -> pyarrow.Table:
     (file,) = segment.files
     with storage.local_copy(file) as path:
-        part = partial(_read_video, os.fspath(path), file, segment, model, make_builder, every=every, batch=batch)
+        part = partial(_read_video, path, file, segment, model, make_builder, decoding, every=every, batch=batch)
         if segment.entry is not None:
             try:
                 return part(segment.entry)
@@ -99,6 +114,7 @@ def _read_video(
     segment: Segment,
     model: Model,
     make_builder: Callable[[], TableBuilder],
+    decoding: Decoding,
     entry: Entry | None,
     *,
     every: int,
@@ -106,7 +122,7 @@ def _read_video(
 ) -> pyarrow.Table:
     builder = make_builder()
     part = VideoPart(segment.first, segment.count, entry)
-    source = open_part(path, part, every=every, decoding=model.decoding())
+    source = open_part(path, part, every=every, decoding=decoding)
     if source is None:
         return builder.table()
     for frame, found in _detect(model, source, batch):

@@ -17,7 +17,6 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from maskjet import __version__, limits, process
@@ -26,8 +25,7 @@ from maskjet.jobs import cluster, storage
 from maskjet.jobs.cluster import Pool
 from maskjet.jobs.desk import Desk
 from maskjet.jobs.local import error_of
-from maskjet.jobs.parts import Parts
-from maskjet.jobs.segments import Segment, Settings
+from maskjet.jobs.segments import Segment
 from maskjet.jobs.work import TRIES, Outcome, Worker
 
 if TYPE_CHECKING:
@@ -94,7 +92,7 @@ class RayWorkers:
 
     def _work(self, ray: Any, pool: Pool, window: Sequence[Task], stop: threading.Event) -> Iterator[Outcome]:
         desk = _desk(ray)
-        rows = _Rows(_pipeline(ray, pool, window, {**self._orders, "device": pool.device}, desk))
+        rows = _Rows(_pipeline(ray, pool, window, {**self._orders, "device": pool.device, "lanes": pool.lanes}, desk))
         began, seen, is_over = time.monotonic(), set[str](), False
         try:
             while not is_over:
@@ -138,9 +136,7 @@ class _Actor:
                     f"{orders['facts']['version']}."
                 )
             limits.read_environment()
-            settings = Settings.from_dict(orders["settings"])
-            config = replace(settings.config, device=orders["device"])
-            self._worker = Worker(settings, config, Parts(orders["out"]), orders["facts"])
+            self._worker = Worker(orders)
 
     def __call__(self, batch: pyarrow.Table) -> pyarrow.Table:
         import pyarrow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from maskjet.config import EngineConfig
@@ -74,18 +74,19 @@ class Worker:
     """Turns segments into parts. May be called from several threads.
 
     Args:
-        settings: What is done with each segment.
-        config: How the model runs here.
-        parts: Where the parts go.
-        facts: What is written into each part's metadata besides its segment.
+        orders: In JSON types: settings, what is done with each segment; device, the worker's own; lanes, segments that
+            it works on at a time; out, where the parts go; facts, what is written into each part's metadata besides its
+            segment.
 
     Raises:
         InputError, CheckpointError, UnsupportedError: As `maskjet.load`.
     """
 
-    def __init__(self, settings: Settings, config: EngineConfig, parts: Parts, facts: Mapping[str, Any]) -> None:
-        self._settings, self._parts, self._facts = settings, parts, facts
-        self.model = open_model(settings, config)
+    def __init__(self, orders: Mapping[str, Any]) -> None:
+        self._settings = Settings.from_dict(orders["settings"])
+        self._lanes, self._facts = int(orders["lanes"]), orders["facts"]
+        self._parts = Parts(orders["out"])
+        self.model = open_model(self._settings, replace(self._settings.config, device=orders["device"]))
 
     def do(self, part: str, segment: Segment) -> Outcome:
         """Detect on a segment and write its part.
@@ -105,7 +106,9 @@ class Worker:
 
     def _try(self, part: str, segment: Segment) -> Outcome:
         try:
-            table = process(segment, self.model, rows=self._settings.rows, every=self._settings.every)
+            table = process(
+                segment, self.model, rows=self._settings.rows, every=self._settings.every, streams=self._lanes
+            )
         except (OutputError, DeviceError):
             raise
         except MaskjetError as error:

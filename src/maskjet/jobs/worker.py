@@ -7,15 +7,13 @@ import os
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
 
 from maskjet import limits, process
 from maskjet.cli.options import print_error, print_warnings
 from maskjet.errors import DeviceError, MaskjetError
-from maskjet.jobs.parts import Parts
-from maskjet.jobs.segments import Segment, Settings
+from maskjet.jobs.segments import Segment
 from maskjet.jobs.work import Worker
 
 _FAILED = 5
@@ -61,9 +59,7 @@ def main(descriptor: int) -> None:
     orders = driver.receive()
     try:
         limits.read_environment()
-        settings = Settings.from_dict(orders["settings"])
-        config = replace(settings.config, device=orders["device"])
-        worker = Worker(settings, config, Parts(orders["out"]), orders["facts"])
+        worker = Worker(orders)
     except MaskjetError as error:
         driver.fail(error)
         raise
