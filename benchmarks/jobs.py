@@ -48,6 +48,7 @@ ONLY = ("images", "video", "planning")
 """What can be measured."""
 _DRAWN = 16  # images, and seconds of video, of which the others are links and repetitions
 _PER_FOLDER = 1_000  # links
+_LONG_MINUTES = 60  # of a video that is planned
 _SIDE_BY_SIDE = 4  # sources of `stream`, as a GPU's process of a job has segments
 
 
@@ -85,6 +86,8 @@ class JobRun:
     """Until the first part was written."""
     frames_s: float
     """Frames per second while all lanes were busy."""
+    frame_bytes: float
+    """Bytes of the parts per frame."""
     driver_mib: Trend
     """Memory of the driver."""
     workers_mib: Trend
@@ -95,6 +98,8 @@ class JobRun:
 class Planning:
     """What planning took."""
 
+    what: str
+    """The files."""
     files: int
     """Files of the tree."""
     segments: int
@@ -137,10 +142,11 @@ class Report:
                 f"{each.what}: job on {each.devices}: {each.frames_s:,.1f} frames/s, "
                 f"{' and '.join(f'{share:.3f}' for share in shares)} of stream's; {each.lanes} segments at a time; "
                 f"{each.frames:,} frames of {each.segments:,} segments in {each.seconds:.1f} s, the first after "
-                f"{each.first_s:.1f} s; driver {each.driver_mib} MiB; workers {each.workers_mib} MiB"
+                f"{each.first_s:.1f} s; {each.frame_bytes:.0f} bytes a frame; "
+                f"driver {each.driver_mib} MiB; workers {each.workers_mib} MiB"
             )
         lines += [
-            f"planning {each.files:,} files: {each.plan_s:.1f} s, {each.job_s:.1f} s as a job does, "
+            f"planning {each.what}, {each.files:,} files: {each.plan_s:.1f} s, {each.job_s:.1f} s as a job does, "
             f"{each.segments:,} segments, memory {each.rss_before_mib:.0f} to {each.rss_mib:.0f} MiB"
             for each in self.planning
         ]
@@ -242,6 +248,7 @@ def measure_job(
         round(found.seconds, 2),
         round(seen[0][0], 2),
         round((after - before) / (end_s - begin_s), 1),
+        round(sum(path.stat().st_size for path in out.glob("parts/*/*.parquet")) / found.frames, 1),
         sampler.trend("rss_mib"),
         sampler.trend("workers_mib"),
     )
@@ -267,11 +274,11 @@ def _workers_mib() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-def measure_planning(folder: Path, out: Path) -> Planning:
+def measure_planning(what: str, folder: Path, out: Path) -> Planning:
     """Plan a tree in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.jobs_planning", str(folder), str(out)]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
-    return Planning(**json.loads(done.stdout))
+    return Planning(what, **json.loads(done.stdout))
 
 
 def link_images(files: Sequence[Path], folder: Path, count: int) -> None:
@@ -358,7 +365,11 @@ def main(
         if "planning" in wanted:
             for count in files or (10**5, 3 * 10**5, 10**6):
                 plant_tree(folder / f"tree{count}", count)
-                report.planning.append(measure_planning(folder / f"tree{count}", folder / f"plan{count}"))
+                report.planning.append(measure_planning("a tree", folder / f"tree{count}", folder / f"plan{count}"))
+            link_videos(folder / "long", traffic.SIZES_HW["312"], 1, _LONG_MINUTES)
+            report.planning.append(
+                measure_planning(f"an MP4 of {_LONG_MINUTES} min", folder / "long", folder / "plan-long")
+            )
     if out is not None:
         write_json(out, asdict(report))
     print_result(report, to_stdout=True)

@@ -12,7 +12,7 @@ from maskjet.jobs.segments import Settings
 
 def test_a_tree_is_planned(tmp_path):
     jobs.plant_tree(tmp_path / "tree", 1_234)
-    found = jobs.measure_planning(tmp_path / "tree", tmp_path / "out")
+    found = jobs.measure_planning("a tree", tmp_path / "tree", tmp_path / "out")
     assert found.files == 1_234
     assert 1_234 / 64 <= found.segments == len((tmp_path / "out" / "segments.jsonl").read_text().splitlines())
     assert 0 < found.rss_before_mib <= found.rss_mib
@@ -34,6 +34,7 @@ def test_jobs_are_measured_beside_stream(tmp_path, capsys, monkeypatch):
     assert job["frames_s"] > 0
     assert 0 < job["first_s"] < job["seconds"]
     assert job["workers_mib"]["most"] > 100
+    assert 10 < job["frame_bytes"] < 10_000
     assert "job on cpu" in capsys.readouterr().out
 
 
