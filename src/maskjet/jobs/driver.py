@@ -183,6 +183,7 @@ def _left(
         if task is None:
             yield None
     yield from _without_part(several, parts, failures, progress, verify=verify)
+    tell()
 
 
 def _without_part(
