@@ -45,6 +45,7 @@ COMMANDS: Mapping[str, tuple[tuple[str, ...], str]] = {
         r'a model of torchvision\'s needs torchvision: pip install "maskjet\[torchvision\]"',
     ),
     "bench": (("street.mp4", "--frames", "3"), ""),
+    "export": (("demo", "--out", "demo.onnx"), r'maskjet export needs onnx-ir: pip install "maskjet\[onnx\]"'),
     "serve": (("--port", "0"), r'maskjet serve needs fastapi: pip install "maskjet\[serve\]"'),
     "job run": (("street.mp4", "--out", "results"), r'maskjet\.jobs needs pyarrow: pip install "maskjet\[jobs\]"'),
     "job run (Ray)": (
@@ -59,7 +60,8 @@ COMMANDS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "parity coco": (("a.npz", "b.npz"), r'COCO mAP needs faster-coco-eval: pip install "maskjet\[coco\]"'),
 }
 """Name, with a remark where a command is tried twice, to arguments and the error that a base install answers with."""
-_ASKED_FOR = ("maskjet.onnx.", "maskjet.serve.")  # whose packages ask for their extras before they import these
+# Packages that ask for their extras before they import their modules.
+_ASKED_FOR = ("maskjet.onnx.", "maskjet.runtimes.", "maskjet.serve.")
 _NEEDS_EXTRA = re.compile(r"^.+ needs .+: pip install \"maskjet\[\w+\]\"\.$")
 
 

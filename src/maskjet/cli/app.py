@@ -1,4 +1,4 @@
-"""The command line: maskjet run | job | info | bench | serve | traffic | parity."""
+"""The command line: maskjet run | job | info | bench | serve | export | traffic | parity."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from maskjet import __version__
-from maskjet.cli import bench, info, run, serve
+from maskjet.cli import bench, export, info, run, serve
 from maskjet.cli.commands import SETTINGS, Command, Group
 from maskjet.cli.job import job_app
 from maskjet.cli.parity import parity_app
@@ -31,6 +31,7 @@ app.command(cls=Command, epilog=run.EPILOG)(run.run)
 app.command(cls=Command, epilog=info.EPILOG)(info.info)
 app.command(cls=Command, epilog=bench.EPILOG)(bench.bench)
 app.command(cls=Command, epilog=serve.EPILOG)(serve.serve)
+app.command(cls=Command, epilog=export.EPILOG)(export.export)
 app.add_typer(job_app, name="job")
 app.add_typer(traffic_app, name="traffic")
 app.add_typer(parity_app, name="parity")

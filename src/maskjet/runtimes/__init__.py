@@ -1,0 +1,131 @@
+"""RF-DETR for other runtimes: ONNX files, and what they say about their network."""
+
+from __future__ import annotations
+
+import copy
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+from maskjet import process
+from maskjet.errors import InputError, UnsupportedError, suggest
+from maskjet.extras import require
+from maskjet.runtimes.exported import ExportedFile, Postprocess
+from maskjet.runtimes.metadata import Metadata, Precision, Selecting, read_metadata
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from maskjet.networks.rfdetr import RFDETR
+
+__all__ = ["ExportedFile", "Metadata", "Postprocess", "Precision", "Selecting", "export", "read_metadata"]
+
+
+def export(
+    model: str | os.PathLike[str] | nn.Module,
+    out: str | os.PathLike[str],
+    *,
+    weights: str | os.PathLike[str] | None = None,
+    precision: Precision = "fp32",
+    postprocess: Postprocess | None = None,
+) -> ExportedFile:
+    """Write a network to an ONNX file of opset 17, and compare the file with the network.
+
+    The batch is free, all other sizes are fixed, and nothing in the file depends on values: no Loop, If or NonZero.
+    Nodes and initialisers are named after the network's modules. The file's metadata say what the network takes and
+    finds; see `read_metadata`.
+
+    Input: `images`, [batch, 3, S, S] in the file's precision, (RGB / 255 - mean) / std, stretched to S × S bilinearly
+    with half-pixel centres and no antialias; `maskjet.ops.preprocess` makes it.
+
+    Outputs: `logits` float32 [batch, Q, C], `boxes_cxcywh` float32 [batch, Q, 4], 0..1 of the image, and with a mask
+    head `mask_logits` [batch, Q, h, w] in the file's precision, positive inside.
+
+    With `postprocess` the file takes a second input, `image_sizes`, int32 [batch, 2], (height, width) in pixels, and
+    the outputs are the fields of `maskjet.ops.Selection` with K rows, the lesser of `max_detections` and the number of
+    query-class pairs that may become detections: `count` int32 [batch], `query` and `class_id` int32 [batch, K],
+    `confidence` float32 [batch, K], `xyxy` float32 [batch, K, 4] in pixels, and with a mask head `selected_mask_logits`
+    [batch, K, h, w]. Rows at and past `count` are undefined.
+
+    The comparison runs drawn streets through ONNX Runtime on the CPU, one and three at a time. In float32 logits and
+    mask logits may differ by 1e-4, or by their largest value × 1e-4 / 16 if that is more, and boxes by 1e-5. In float16
+    the mean difference of each output from the network in float32 may be twice that of the network in float16. Rows
+    must be those of `maskjet.ops.select`.
+
+    Args:
+        model: "demo", a named size with `weights`, or a checkpoint's path, as `maskjet.load` takes them; or an
+            `RFDETR`, which is left as it is.
+        out: The file, with the suffix .onnx. Written beside it, compared, and renamed.
+        weights: Checkpoint of a named size.
+        precision: "fp32", or "fp16", in which the layers that give scores and boxes stay float32.
+        postprocess: Which detections the file chooses; None leaves that out.
+
+    Returns:
+        What was written, and by how much it differs from the network.
+
+    Raises:
+        InputError: An argument is not as above.
+        CheckpointError: The weights can't be read.
+        OutputError: `out` can't be written; an existing file is kept.
+        UnsupportedError: The model is a torchvision detector, can't be exported, or differs from the file; no file
+            is written.
+        MissingDependencyError: onnx-ir or onnxruntime is not installed.
+
+    Examples:
+        >>> import tempfile
+        >>> import maskjet.runtimes
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = maskjet.runtimes.export("demo", f"{folder}/demo.onnx")
+        ...     metadata = maskjet.runtimes.read_metadata(file.path)
+        >>> metadata.spec.class_names[0], metadata.precision
+        ('car', 'fp32')
+    """
+    path = _check_out(out)
+    if precision not in get_args(Precision):
+        end = suggest(precision, get_args(Precision))
+        raise InputError(f"precision must be one of {get_args(Precision)}, got {precision!r}{end}")
+    if postprocess is not None and not isinstance(postprocess, Postprocess):
+        raise InputError(f"postprocess must be a Postprocess or None, got a {type(postprocess).__name__}.")
+    for package in ("onnx_ir", "onnxruntime"):
+        require(package, extra="onnx", purpose="maskjet export")
+    process.check_fork()
+    from maskjet.runtimes.exporting import export_network
+
+    return export_network(_read_network(model, weights), path, precision, postprocess)
+
+
+def _check_out(out: str | os.PathLike[str]) -> Path:
+    if not isinstance(out, str | os.PathLike):
+        raise InputError(f"out must be a path, got a {type(out).__name__}.")
+    path = Path(out)
+    if path.suffix != ".onnx":
+        raise InputError(f"out must end in .onnx, got {str(path)!r}.")
+    if path.exists() and not path.is_file():
+        raise InputError(f"out must be a file, got {str(path)!r}, which is none.")
+    return path
+
+
+def _read_network(model: str | os.PathLike[str] | nn.Module, weights: str | os.PathLike[str] | None) -> RFDETR:
+    """A network of its own, in eval mode, float32, on the CPU.
+
+    Raises:
+        InputError: The arguments don't go together.
+        CheckpointError: The weights can't be read.
+        UnsupportedError: The model is a torchvision detector.
+    """
+    from torch.nn import Module
+
+    from maskjet.networks import find_family
+    from maskjet.networks.rfdetr import RFDETR, family
+
+    if isinstance(model, RFDETR):
+        if weights is not None:
+            raise InputError("weights must be None for a network, which has its own.")
+        return copy.deepcopy(model).cpu().float().eval().requires_grad_(requires_grad=False)
+    if find_family(model) is not family or isinstance(model, Module):
+        got = repr(model) if isinstance(model, str) else f"a {type(model).__name__}"
+        raise UnsupportedError(
+            f"model must be an RF-DETR to be exported, got {got}: for torchvision's detectors use "
+            "torch.onnx.export(..., dynamo=False), and maskjet.rewrites.optimize_onnx makes the file faster."
+        )
+    return family.load(model, weights)
