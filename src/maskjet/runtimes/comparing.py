@@ -70,17 +70,22 @@ def compare(path: Path, network: RFDETR, cast: RFDETR, dtype: torch.dtype, selec
         images = _images(network, batch).to(dtype)
         sizes = torch.tensor(_SIZES_HW[:batch], dtype=torch.int32)
         found = file.run({IMAGES: images} if select is None else {IMAGES: images, SIZES: sizes})
-        differences = _compare_network(found, network, cast, images)
+        differences = _check(_compare_network(found, network, cast, images), batch)
         if select is not None:
-            differences |= _compare_selection(found, select, sizes)
+            differences |= _check(_compare_selection(found, select, sizes), batch)
         for name, (difference, limit) in differences.items():
-            if not difference <= limit:  # so that NaN is one
-                raise UnsupportedError(
-                    f"out must equal the network, its {name} differs by {difference:.2g} in {runtime_name()} with "
-                    f"{batch} image{'s' * (batch > 1)}, the limit is {limit:.2g}: no file is written."
-                )
             worst[name] = max(worst.get(name, (0.0, limit)), (difference, limit))
     return worst
+
+
+def _check(differences: Differences, batch: int) -> Differences:
+    for name, (difference, limit) in differences.items():
+        if not difference <= limit:  # so that NaN is refused
+            raise UnsupportedError(
+                f"out must equal the network, its {name} differ by {difference:.2g} in {runtime_name()} with "
+                f"{batch} image{'s' * (batch > 1)}, the limit is {limit:.2g}: no file is written."
+            )
+    return differences
 
 
 class _File:
@@ -184,52 +189,41 @@ def _distance(first: Tensor, second: Tensor) -> float:
 
 
 def _compare_selection(found: Mapping[str, Tensor], select: Select, image_sizes: Tensor) -> Differences:
-    """Compare the chosen rows with `ops.select` of the file's own logits and boxes.
+    """Compare the rows with what `ops.select` makes of the file's own logits and boxes.
 
-    Pairs whose confidences are within rounding may change places, so each row is compared with its own query and class.
+    All rows are, also those past the count, as few streets may have detections. Pairs whose confidences are within
+    rounding may change places, so a row's values are compared with those of its own query and class.
     """
     logits, boxes = found["logits"], found["boxes_cxcywh"]
-    count, query, class_id, confidence, xyxy = (found[name] for name in FIELDS)
     sizes = [(height, width) for height, width in image_sizes.tolist()]
-    scores = logits.sigmoid()
-    worst = {"confidence": 0.0, "xyxy": 0.0}
-    fewest, most = (_expect(select, logits, boxes, sizes, by) for by in (_SELECTED, -_SELECTED))
-    for image, size in enumerate(sizes):
-        rows = int(count[image])
-        pairs = query[image].long(), class_id[image].long()
-        is_known = pairs[1] >= 0
-        known = [each[is_known] for each in pairs]
-        distinct = {*zip(*(each[:rows].tolist() for each in pairs), strict=True)}
-        if not fewest.count[image] <= rows <= most.count[image] or len(distinct) != rows or not is_known[:rows].all():
-            raise UnsupportedError(
-                f"out must choose what select does, {int(most.count[image])} pairs, it chooses {rows}."
-            )
-        differences = {
-            "confidence": torch.cat(
-                (
-                    scores[image][known[0], known[1]] - confidence[image][is_known],
-                    most.confidence[image, :rows] - confidence[image, :rows],
-                )
-            ),
-            "xyxy": (to_pixels(boxes[image, pairs[0]], *size) - xyxy[image]) / max(size),
-        }
-        for name, difference in differences.items():
-            worst[name] = max(worst[name], float(difference.abs().nan_to_num(nan=torch.inf).max()))
-        if MASKS in found and not torch.equal(found[MASKS][image], found["mask_logits"][image, pairs[0]]):
-            raise UnsupportedError("out must give the masks of the chosen queries, it gives others.")
-    return {name: (difference, _SELECTED) for name, difference in worst.items()}
-
-
-def _expect(
-    select: Select, logits: Tensor, boxes: Tensor, sizes: list[tuple[int, int]], raised_by: float
-) -> ops.Selection:
-    return ops.select(
+    ranked = ops.select(
         logits,
         boxes,
         sizes,
-        threshold=select.thresholds + raised_by,
-        class_map=select.class_map,
-        max_detections=select.rows,
+        threshold=-1.0,
+        max_detections=select.pairs,
         num_select=select.pairs,
         implementation="reference",
     )
+    worst = {"confidence": 0.0, "xyxy": 0.0}
+    for image, size in enumerate(sizes):
+        count, query, class_id, confidence, xyxy = (found[name][image] for name in FIELDS)
+        scores = ranked.confidence[image]
+        is_detection = scores > select.thresholds[ranked.class_id[image].long()]
+        expected = min(int(is_detection.sum()), select.rows)
+        is_known = class_id >= 0  # others are of classes that are dropped
+        pairs = query[is_known].long(), class_id[is_known].long()
+        is_distinct = len({*(pairs[0] * logits.shape[2] + pairs[1]).tolist()}) == len(pairs[0])
+        if count != expected or not is_known[:expected].all() or not is_distinct:
+            raise UnsupportedError(f"out must choose the {expected} detections that select does, it chooses others.")
+        in_order = torch.cat((scores[is_detection], scores[~is_detection]))[: select.rows]
+        of_pairs = logits[image].sigmoid()[pairs]
+        of_boxes = to_pixels(boxes[image, query.long()], *size)
+        for name, difference in (
+            ("confidence", torch.cat((in_order - confidence, of_pairs - confidence[is_known]))),
+            ("xyxy", (of_boxes - xyxy) / max(size)),
+        ):
+            worst[name] = max(worst[name], float(difference.abs().max()))
+        if MASKS in found and not torch.equal(found[MASKS][image], found["mask_logits"][image, query.long()]):
+            raise UnsupportedError("out must give the masks of the chosen queries, it gives others.")
+    return {name: (difference, _SELECTED) for name, difference in worst.items()}

@@ -67,7 +67,7 @@ def build_model(network: RFDETR, dtype: torch.dtype, select: Select | None) -> i
     shape = (3, spec.input_size, spec.input_size)
     translation = Translation(spec.name, TRANSLATORS)
     images = translation.add_input(IMAGES, dtype, shape)
-    outputs = translation.translate(_trace(network, _example(dtype, *shape)), [images], root="network")
+    outputs = translation.translate(trace(network, _example(dtype, *shape)), [images], root="network")
     named = dict(zip(OUTPUTS, outputs, strict=False))  # two without masks
     if select is not None:
         for name, value in named.items():
@@ -80,7 +80,7 @@ def build_model(network: RFDETR, dtype: torch.dtype, select: Select | None) -> i
             _example(torch.int32, 2),
             *masks,
         )
-        program = _trace(select, *examples)
+        program = trace(select, *examples)
         outputs = translation.translate(program, [*outputs[:2], sizes, *outputs[2:]], root="select")
         named = dict(zip((*FIELDS, MASKS), outputs, strict=False))
     model = translation.finish(named)
@@ -93,8 +93,8 @@ def _example(dtype: torch.dtype, *shape: int) -> torch.Tensor:
     return torch.zeros(2, *shape, dtype=dtype)
 
 
-def _trace(module: nn.Module, *examples: torch.Tensor) -> torch.export.ExportedProgram:
-    """The operators that a module calls, for any batch."""
+def trace(module: nn.Module, *examples: torch.Tensor) -> torch.export.ExportedProgram:
+    """Record the operators that a module calls; the batch is free."""
     free = tuple({0: torch.export.Dim("batch")} for _ in examples)
     return torch.export.export(module, examples, dynamic_shapes=free, strict=False)
 
@@ -108,6 +108,7 @@ def _make_select(spec: ModelSpec, postprocess: Postprocess) -> Select:
 def _describe(select: Select | None) -> Selecting | None:
     if select is None:
         return None
-    reported = (select.class_map >= 0).tolist()
-    thresholds = zip(select.thresholds.tolist(), reported, strict=True)
-    return Selecting(tuple(value if is_reported else None for value, is_reported in thresholds), select.rows)
+    classes = zip(select.thresholds.numpy(), select.class_map.tolist(), strict=True)
+    # Without the digits that only the conversion to float64 adds.
+    thresholds = tuple(None if class_id < 0 else float(str(value)) for value, class_id in classes)
+    return Selecting(thresholds, select.rows)

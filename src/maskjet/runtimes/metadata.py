@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 from maskjet import limits
 from maskjet.errors import CheckpointError, InputError, border
 from maskjet.extras import require
-from maskjet.spec import BOUNDS, ModelSpec, check_whole, shown
+from maskjet.spec import ModelSpec, check_whole, shown
 
 Precision = Literal["fp32", "fp16"]
 """Type of a file's weights and activations."""
@@ -112,11 +112,17 @@ def read_metadata(path: str | os.PathLike[str]) -> Metadata:
     with border(CheckpointError, f"path must be an ONNX file, got {name!r}"):
         limits.check("checkpoint_bytes", Path(path).stat().st_size, f"{name!r} has", CheckpointError)
         model = onnx.load(path, load_external_data=False)
-    properties = {each.key: each.value for each in model.metadata_props}
     try:
-        return Metadata.from_properties(properties)
+        return Metadata.from_properties(_properties(model))
     except InputError as error:
         raise CheckpointError(f"path must be a file that maskjet export wrote, got {name!r}: {error}") from error
+
+
+def _properties(model: Any) -> dict[str, str]:
+    properties = {each.key: each.value for each in model.metadata_props}
+    if len(properties) < len(model.metadata_props):  # programs would differ in which one counts
+        raise InputError("metadata must have each key once, got one twice.")
+    return properties
 
 
 def _parse(key: str, text: str) -> Any:
@@ -141,7 +147,8 @@ def _read_selecting(stated: Any, spec: ModelSpec) -> Selecting | None:
         raise InputError(
             f"maskjet.selecting must have {spec.class_logits} thresholds, each null or 0..1, got {shown(thresholds)}."
         )
-    check_whole("rows of maskjet.selecting", stated["rows"], BOUNDS["num_select"])
+    pairs = min(spec.selected_pairs, spec.queries * spec.class_logits)
+    check_whole("rows of maskjet.selecting", stated["rows"], (1, pairs))
     return Selecting(tuple(thresholds), stated["rows"])
 
 

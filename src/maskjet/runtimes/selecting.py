@@ -48,8 +48,9 @@ class Select(nn.Module):
             of the rows, [B, K, h, w].
         """
         classes = logits.shape[2]
-        scores = logits.sigmoid().flatten(1)
-        ranked, flat = torch.where(scores.isnan(), _NAN, scores).topk(self.pairs, dim=1)
+        pairs = logits.flatten(1)
+        # NaN is looked for before the sigmoid, which on some devices makes a number of it.
+        ranked, flat = torch.where(pairs.isnan(), _NAN, pairs.sigmoid()).topk(self.pairs, dim=1)
         query = flat // classes
         label = flat - query * classes
         is_detection = (ranked > self.thresholds[label]) & (ranked <= 1)

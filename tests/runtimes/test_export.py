@@ -1,0 +1,360 @@
+"""Exported files: equal to their networks, plain graphs, and nothing left behind where they are not."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import pytest
+import torch
+
+import maskjet
+from benchmarks.planted import TINY, randomise
+from maskjet import runtimes
+from maskjet.errors import InputError, MissingDependencyError, OutputError, UnsupportedError
+from maskjet.networks.rfdetr import RFDETR
+from maskjet.runtimes import exporting, operators, translation
+from maskjet.runtimes.comparing import BATCHES
+from maskjet.spec import SPECS, ModelSpec
+from tests.networks.test_network import images, tiny_network
+
+NETWORK = ["logits", "boxes_cxcywh", "mask_logits"]
+SELECTED = ["count", "query", "class_id", "confidence", "xyxy", "selected_mask_logits"]
+# Ops that ONNX Runtime, TensorRT 10 and OpenVINO all have; none makes a shape depend on values.
+KNOWN = {
+    *("Add", "And", "Cast", "Concat", "Conv", "Cos", "Div", "Erf", "Exp", "Expand", "Gather", "GatherElements"),
+    *("GatherND", "Greater", "GridSample", "IsNaN", "LayerNormalization", "Less", "LessOrEqual", "MatMul", "Min"),
+    *("Mul", "ReduceMax", "ReduceSum", "Relu", "Reshape", "Resize", "Shape", "Sigmoid", "Sin", "Slice", "Softmax"),
+    *("Split", "Sub", "TopK", "Transpose", "Unsqueeze", "Where"),
+}
+
+
+def run(path, **inputs):
+    """A file's outputs by name, in ONNX Runtime."""
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return dict(
+        zip(names, session.run(names, {name: np.asarray(value) for name, value in inputs.items()}), strict=True)
+    )
+
+
+def assert_plain(path):
+    """The graph is valid, static but for the batch, made of known ops, and its names say where they come from."""
+    onnx.checker.check_model(path, full_check=True)
+    model = onnx.load(path)
+    (opset,) = model.opset_import
+    assert (opset.domain, opset.version) == ("", 17)
+    assert (model.producer_name, model.producer_version) == ("maskjet", maskjet.__version__)
+    assert {node.op_type for node in model.graph.node} <= KNOWN
+    assert not [node.name for node in model.graph.node if any(part.HasField("g") for part in node.attribute)]
+    for value in (*model.graph.input, *model.graph.output, *model.graph.value_info):
+        sizes = value.type.tensor_type.shape.dim
+        assert all(size.dim_value or re.fullmatch(r"(\d+\*)?batch", size.dim_param) for size in sizes), value.name
+    described = {value.name for value in (*model.graph.output, *model.graph.value_info)}
+    assert {name for node in model.graph.node for name in node.output} <= described
+    return model
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_file_equals_its_network(precision, exported):
+    file = exported(precision)
+    assert_plain(file.path)
+    assert file.differences.keys() == {"token_logits", *NETWORK}
+    assert all(0 < difference <= limit for difference, limit in file.differences.values())
+    assert (file.size, file.batches) == (Path(file.path).stat().st_size, BATCHES)
+    network = tiny_network().cast(torch.float16 if precision == "fp16" else torch.float32)
+    seen = images(2, seed=5).to(network.query_feat.weight.dtype)
+    found = run(file.path, images=seen)
+    assert list(found) == NETWORK
+    with torch.inference_mode():
+        expected = network(seen)
+    for (name, tensor), ours in zip(expected._asdict().items(), found.values(), strict=True):
+        assert (ours.dtype, ours.shape) == (tensor.numpy().dtype, tuple(tensor.shape)), name
+
+
+def test_the_demo_model_is_exported(tmp_path):
+    file = runtimes.export("demo", tmp_path / "demo.onnx", postprocess=runtimes.Postprocess())
+    assert_plain(file.path)
+    image = maskjet.traffic.sample(seed=3).image
+    with maskjet.load("demo", device="cpu") as model:
+        expected = model.predict(image)
+        spec = model.spec
+    size = (spec.input_size, spec.input_size)
+    seen = maskjet.ops.preprocess(torch.from_numpy(image), size=size, mean=spec.mean, std=spec.std)
+    found = run(file.path, images=seen, image_sizes=np.array([image.shape[:2]], np.int32))
+    assert list(found) == SELECTED
+    count = int(found["count"][0])
+    assert count == len(expected) > 5
+    np.testing.assert_array_equal(found["class_id"][0, :count], expected.class_id)
+    np.testing.assert_allclose(found["confidence"][0, :count], expected.confidence, rtol=0, atol=2.5e-5)
+    np.testing.assert_allclose(found["xyxy"][0, :count], expected.xyxy, rtol=0, atol=0.01)
+    encoded = maskjet.ops.encode_masks(
+        torch.from_numpy(found["selected_mask_logits"]), [torch.arange(count)], [image.shape[:2]]
+    )
+    for ours, theirs in zip(encoded[0], expected.rle, strict=True):
+        assert maskjet.coco_rle.iou({"size": [*image.shape[:2]], "counts": ours}, theirs) > 0.999
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SPECS)
+def test_every_named_size_is_exported(name, tmp_path):
+    network = RFDETR(SPECS[name]).eval().requires_grad_(requires_grad=False)
+    randomise(network.state_dict(), class_bias=-4.0)
+    chosen = runtimes.export(network, tmp_path / "chosen.onnx", postprocess=runtimes.Postprocess())
+    half = runtimes.export(network, tmp_path / "half.onnx", precision="fp16")
+    for file in (chosen, half):
+        assert_plain(file.path)
+        Path(file.path).unlink()
+
+
+def test_a_network_without_masks_has_two_outputs(tmp_path):
+    network = RFDETR(ModelSpec(**{**vars(TINY), "has_masks": False})).eval()
+    randomise(network.state_dict())
+    for name, postprocess in (("net", None), ("chosen", runtimes.Postprocess())):
+        file = runtimes.export(network, tmp_path / f"{name}.onnx", postprocess=postprocess)
+        model = assert_plain(file.path)
+        assert [output.name for output in model.graph.output] == (SELECTED if postprocess else NETWORK)[:-1]
+
+
+def test_sizes_that_are_no_multiple_are_resized_exactly(tmp_path):
+    spec = ModelSpec(**{**vars(TINY), "mask_stride": 3})  # 8 pixels to 21
+    network = RFDETR(spec).eval()
+    randomise(network.state_dict())
+    file = runtimes.export(network, tmp_path / "a.onnx")
+    assert_plain(file.path)
+    assert file.differences["mask_logits"][0] < 1e-5
+
+
+def test_names_say_where_nodes_and_initialisers_come_from(exported):
+    model = onnx.load(exported("fp32", chooses=True).path)
+    network = tiny_network()
+    modules = {name for name, _ in network.named_modules()} | {"network", "select"}
+    assert {node.name.rpartition("/")[0] for node in model.graph.node} <= modules
+    names = {tensor.name for tensor in model.graph.initializer}
+    stored = [*dict(network.named_parameters()), *dict(network.named_buffers()), "thresholds", "class_map"]
+    for each in stored:
+        assert any(name == each or name.startswith(f"{each}.") for name in names), each
+    others = {name for name in names if not any(name == each or name.startswith(f"{each}.") for each in stored)}
+    assert {re.split(r"[./]", name)[0] for name in others} <= {"integers", "number", "scales", "select"}
+
+
+def test_what_cast_keeps_exact_is_exact_in_float16(exported):
+    model = onnx.load(exported("fp16").path)
+    kinds = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
+    network, compared = tiny_network().cast(torch.float16), set()
+    for name, parameter in network.named_parameters():
+        exact = parameter.dtype == torch.float32
+        for key, kind in kinds.items():
+            if key == name or key.startswith(f"{name}."):
+                assert kind == (onnx.TensorProto.FLOAT if exact else onnx.TensorProto.FLOAT16), key
+                compared.add(exact)
+    assert compared == {True, False}
+    types = {value.name: value.type.tensor_type.elem_type for value in model.graph.value_info}
+    for node in model.graph.node:
+        if node.op_type in ("GridSample", "TopK", "Exp", "Sin", "Cos"):
+            assert types[node.input[0]] == onnx.TensorProto.FLOAT, node.name
+
+
+def test_the_network_stays_as_it_is(tmp_path):
+    network = tiny_network()
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    network.train()
+    runtimes.export(network, tmp_path / "a.onnx", precision="fp16")
+    assert network.training
+    for name, tensor in network.state_dict().items():
+        assert tensor.dtype == before[name].dtype
+        assert torch.equal(tensor, before[name]), name
+
+
+def perturbing(monkeypatch, network, change):
+    """Let the network's file be changed before it is written."""
+
+    def build_and_change(cast, dtype, select):
+        if (dtype, select is None) not in network.built:
+            network.built[dtype, select is None] = ir.to_proto(build(cast, dtype, select))
+        model = ir.from_proto(network.built[dtype, select is None])
+        change(model)
+        return model
+
+    build = exporting.build_model
+    monkeypatch.setattr(exporting, "build_model", build_and_change)
+
+
+@pytest.fixture(scope="module")
+def finding():
+    """A tiny network that finds something on drawn streets, with what was built of it."""
+    network = tiny_network()
+    network.class_embed.bias.add_(3)
+    network.built = {}
+    return network
+
+
+def adding(name, by):
+    def change(model):
+        value = model.graph.initializers[name]
+        value.const_value = ir.tensor(value.const_value.numpy() + np.asarray(by, value.const_value.numpy().dtype))
+
+    return change
+
+
+def setting(name, **attributes):
+    def change(model):
+        (node,) = [node for node in model.graph if node.name == name]
+        for key, value in attributes.items():
+            node.attributes[key] = ir.AttrInt64(key, value)
+
+    return change
+
+
+def repeating(name):
+    """Reads the first row in place of all."""
+
+    def change(model):
+        (node,) = [node for node in model.graph if node.name == name]
+        graph, rows = model.graph, node.inputs[1]
+        zero = ir.node("Sub", [rows, rows], name="zero")
+        graph.insert_before(node, zero)
+        node.replace_input_with(1, zero.outputs[0])
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (adding("class_embed.bias", 3e-4), "its logits differ by 0.0003 in ONNX Runtime .* with 1 image, the limit is"),
+        (adding("bbox_embed.layers.2.bias", 3e-3), "its boxes_cxcywh differ"),
+        (adding("segmentation_head.bias", 1e-3), "its mask_logits differ"),
+        (adding("transformer.enc_out_class_embed.0.bias", 1e-3), "its token_logits differ"),
+        (adding("class_embed.bias", np.nan), "its logits differ by nan"),
+        (setting("transformer/TopK", largest=0), "must decode the tokens of the highest logits"),
+        (setting("select/Gather", axis=5), "must run in ONNX Runtime .*, it does not: "),
+        (adding("thresholds", 0.3), "must choose the [1-9][0-9]* detections that select does, it chooses others"),
+        (adding("class_map", -1), "must choose the [1-9][0-9]* detections"),
+        (setting("select/TopK", largest=0), "must choose the [1-9][0-9]* detections"),
+        (setting("select/TopK_2", largest=0), "its confidence differ"),
+        (repeating("select/GatherND_2"), "must give the masks of the chosen queries"),
+        (adding("number.0.5", 0.01), "differ by"),
+    ],
+)
+def test_a_file_that_differs_is_an_error_and_not_left_behind(change, message, finding, tmp_path, monkeypatch):
+    perturbing(monkeypatch, finding, change)
+    out = tmp_path / "a.onnx"
+    out.write_bytes(b"the file before")
+    with pytest.raises(UnsupportedError, match=message):
+        runtimes.export(finding, out, postprocess=runtimes.Postprocess(threshold=0.2))
+    assert [*tmp_path.iterdir()] == [out]
+    assert out.read_bytes() == b"the file before"
+
+
+@pytest.mark.parametrize("bias", ["class_embed.bias", "segmentation_head.bias", "bbox_embed.layers.2.bias"])
+def test_a_file_in_float16_that_differs_is_an_error(bias, finding, tmp_path, monkeypatch):
+    perturbing(monkeypatch, finding, adding(bias, 0.05))
+    with pytest.raises(UnsupportedError, match="differ by"):
+        runtimes.export(finding, tmp_path / "a.onnx", precision="fp16")
+    assert not [*tmp_path.iterdir()]
+
+
+class Odd(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Softplus()
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+def test_an_operator_without_translation_is_named():
+    graph = translation.Translation("odd", operators.TRANSLATORS)
+    value = graph.add_input("x", torch.float32, (3,))
+    program = exporting.trace(Odd(), torch.zeros(2, 3))
+    with pytest.raises(UnsupportedError, match=r"must consist of operators .*, got aten\.softplus\.default in inner\."):
+        graph.translate(program, [value], root="odd")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"out": "a.engine"}, InputError, r"out must end in \.onnx, got 'a\.engine'"),
+        ({"out": 3}, InputError, "out must be a path, got a int"),
+        (
+            {"precision": "fp61"},
+            InputError,
+            r"precision must be one of \('fp32', 'fp16'\), got 'fp61'; did you mean 'fp16'",
+        ),
+        ({"precision": "bf16"}, InputError, "precision must be one of"),
+        ({"postprocess": True}, InputError, "postprocess must be a Postprocess or None, got a bool"),
+        (
+            {"model": "demmo"},
+            InputError,
+            "model must be a name or a checkpoint's path, got 'demmo'; did you mean 'demo'",
+        ),
+        ({"model": "rf-detr-seg-nano"}, InputError, "weights must be the path of a checkpoint"),
+        ({"model": 5}, InputError, "model must be a name, a path or a torchvision detector, got a int"),
+        ({"weights": "a.pt"}, InputError, "model must be a named size when weights are given, got 'demo'"),
+        ({"model": "none.pt"}, InputError, "model must be a name or a checkpoint's path, got 'none.pt'"),
+        (
+            {"model": "torchvision:maskrcnn_resnet50_fpn"},
+            UnsupportedError,
+            "must be an RF-DETR .*maskjet.rewrites.optimize_onnx",
+        ),
+        ({"model": torch.nn.Linear(1, 1)}, UnsupportedError, "must be an RF-DETR to be exported, got a Linear"),
+        ({"model": tiny_network(), "weights": "a.pt"}, InputError, "weights must be None for a network"),
+    ],
+)
+def test_wrong_arguments_are_told_before_any_work(arguments, error, message, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delattr(torch.export, "export")
+    with pytest.raises(error, match=message):
+        runtimes.export(**{"model": "demo", "out": "a.onnx", **arguments})
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"threshold": 1.5}, r"threshold must be 0\.\.1, got 1\.5"),
+        ({"class_thresholds": {"cc": 0.5}}, "threshold must name classes of tiny, got 'cc'; did you mean 'c'"),
+        ({"classes": ["b"]}, "classes must name classes of tiny, got 'b'"),
+        ({"max_detections": 0}, "max_detections must be a whole number from 1 to 1048576, got 0"),
+        ({"max_detections": 2.0}, r"max_detections must be a whole number .*, got 2\.0"),
+    ],
+)
+def test_wrong_choices_are_told_before_any_work(options, message, monkeypatch, tmp_path):
+    monkeypatch.delattr(torch.export, "export")
+    with pytest.raises(InputError, match=message):
+        runtimes.export(tiny_network(), tmp_path / "a.onnx", postprocess=runtimes.Postprocess(**options))
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_place_that_cannot_be_written_is_told_before_any_work(monkeypatch, tmp_path):
+    monkeypatch.delattr(torch.export, "export")
+    (tmp_path / "file").touch()
+    (tmp_path / "a.onnx").mkdir()
+    with pytest.raises(OutputError, match="out must be writable"):
+        runtimes.export(tiny_network(), tmp_path / "file" / "a.onnx")
+    with pytest.raises(InputError, match=r"out must be a file, got .*, which is none"):
+        runtimes.export(tiny_network(), tmp_path / "a.onnx")
+
+
+@pytest.mark.parametrize(("package", "named"), [("onnx_ir", "onnx-ir"), ("onnxruntime", "onnxruntime")])
+def test_a_missing_extra_is_one_sentence(package, named, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(
+        MissingDependencyError, match=rf'^maskjet export needs {named}: pip install "maskjet\[onnx\]"\.$'
+    ):
+        runtimes.export("demo", tmp_path / "a.onnx")
+
+
+def test_a_report_is_text_and_json(exported):
+    file = exported()
+    lines = str(file).splitlines()
+    assert re.fullmatch(r"wrote .*fp32_False\.onnx: 0\.9 MB, opset 17, \d+ nodes", lines[0])
+    assert len(lines) == 2 + len(file.differences)
+    stated = json.loads(json.dumps(file.as_dict()))
+    assert stated["ops"] == dict(file.ops)
+    assert stated["differences"]["logits"]["limit"] == 1e-4

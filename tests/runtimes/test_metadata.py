@@ -1,0 +1,163 @@
+"""What a file says about its network: all of it comes back, and nothing is believed unseen."""
+
+import json
+import sys
+from contextlib import suppress
+
+import onnx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.planted import TINY
+from maskjet import limits, runtimes
+from maskjet.errors import CheckpointError, InputError, MissingDependencyError
+from maskjet.runtimes import Metadata, Selecting
+from maskjet.spec import SPECS
+
+NET = Metadata(TINY, "fp32", None)
+CHOOSING = Metadata(TINY, "fp16", Selecting((0.5, None, 0.1, 1.0), 10))
+RESIZE = {"mode": "stretch", "filter": "bilinear", "centres": "half_pixel", "antialias": False}
+
+
+def write(path, properties):
+    """An ONNX file with these metadata, and next to nothing else."""
+    value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Relu", ["x"], ["y"])], "g", [value], [])
+    model = onnx.helper.make_model(graph)
+    for key, text in properties:
+        model.metadata_props.add(key=key, value=text)
+    onnx.save(model, path)
+    return path
+
+
+def changed(metadata=NET, **values):
+    """Properties with some other values; None leaves one out."""
+    properties = metadata.as_properties()
+    for name, value in values.items():
+        properties[f"maskjet.{name}"] = json.dumps(value)
+    return properties
+
+
+@pytest.mark.parametrize("metadata", [NET, CHOOSING, *(Metadata(spec, "fp32", None) for spec in SPECS.values())])
+def test_metadata_come_back_from_a_file(metadata, tmp_path):
+    path = write(tmp_path / "a.onnx", [("author", "someone"), *metadata.as_properties().items()])
+    assert runtimes.read_metadata(path) == metadata
+
+
+@pytest.mark.parametrize(("precision", "chooses"), [("fp32", False), ("fp16", True)])
+def test_exported_files_have_them(precision, chooses, exported):
+    found = runtimes.read_metadata(exported(precision, chooses).path)
+    assert (found.spec, found.precision) == (TINY, precision)
+    assert found.selecting == (Selecting((0.2, 0.2, 0.1, 0.2), 10) if chooses else None)
+
+
+def test_the_keys_are_those_of_the_documentation():
+    stated = {key: json.loads(text) for key, text in CHOOSING.as_properties().items()}
+    spec = stated.pop("maskjet.spec")
+    assert stated == {
+        "maskjet.version": 1,
+        "maskjet.class_names": {"0": "a", "2": "c"},
+        "maskjet.mean": [*TINY.mean],
+        "maskjet.std": [*TINY.std],
+        "maskjet.resize": RESIZE,
+        "maskjet.precision": "fp16",
+        "maskjet.selecting": {"thresholds": [0.5, None, 0.1, 1.0], "rows": 10},
+    }
+    assert spec["input_size"] == 64
+    assert not {"class_names", "mean", "std"} & spec.keys()
+
+
+@pytest.mark.parametrize(
+    ("properties", "message"),
+    [
+        ({}, r"must have keys that begin with maskjet\., got none"),
+        (changed(version=2), "maskjet.version must be 1, got 2: export the file again"),
+        (changed(version="1"), "maskjet.version must be 1, got '1'"),
+        (changed(version=True), "maskjet.version must be 1, got True"),
+        (changed(other=1), r"must have the keys of version 1, maskjet\.other is unknown"),
+        ({key: text for key, text in changed().items() if "resize" not in key}, r"maskjet\.resize is missing"),
+        (changed() | {"maskjet.mean": "[0.1,"}, r"maskjet\.mean must be JSON: "),
+        (changed() | {"maskjet.mean": "[" * 100_000}, r"maskjet\.mean must be JSON: "),
+        (changed() | {"maskjet.mean": " " * (2**24 + 1)}, r"maskjet\.mean must have at most 16,777,216 characters"),
+        (changed() | {"maskjet.std": "[NaN, 1, 1]"}, "std must be three finite numbers"),
+        (changed(mean=[0, 0]), "mean must be three finite numbers"),
+        (changed(std=[0, 1, 1]), "std must be above 0"),
+        (changed(class_names={"9": "z"}), "class_names must map ids from 0 to 3"),
+        (changed(class_names=["z"]), "class_names must be a mapping"),
+        (changed(spec=[]), r"maskjet\.spec must be an object without class_names, mean, std"),
+        (changed(spec=TINY.as_dict()), r"maskjet\.spec must be an object without"),
+        (changed(spec={"name": "a"}), "spec must state input_size"),
+        (changed(resize=RESIZE | {"mode": "letterbox"}), r"maskjet\.resize must be .*, got .*letterbox"),
+        (changed(precision="bf16"), r"maskjet\.precision must be one of \('fp32', 'fp16'\), got 'bf16'"),
+        (changed(precision=["fp32"]), r"maskjet\.precision must be one of"),
+        (changed(selecting=3), r"maskjet\.selecting must be null or have rows, thresholds, got 3"),
+        (changed(selecting={"rows": 3}), r"maskjet\.selecting must be null or have"),
+        (changed(CHOOSING, selecting={"thresholds": [0.5], "rows": 3}), "must have 4 thresholds, each null or 0..1"),
+        (changed(CHOOSING, selecting={"thresholds": [2, 0, 0, 0], "rows": 3}), "must have 4 thresholds"),
+        (changed(CHOOSING, selecting={"thresholds": [True] * 4, "rows": 3}), "must have 4 thresholds"),
+        (
+            changed(CHOOSING, selecting={"thresholds": [0.5] * 4, "rows": 0}),
+            r"rows of maskjet\.selecting must be a whole",
+        ),
+        (
+            changed(CHOOSING, selecting={"thresholds": [0.5] * 4, "rows": 10**6}),
+            r"rows of maskjet\.selecting must be a",
+        ),
+    ],
+    ids=lambda value: value[:40] if isinstance(value, str) else "",
+)
+def test_what_is_invalid_is_named(properties, message, tmp_path):
+    with pytest.raises(InputError, match=message):
+        Metadata.from_properties(properties)
+    path = write(tmp_path / "a.onnx", properties.items())
+    with pytest.raises(CheckpointError, match=f"path must be a file that maskjet export wrote, got .*: .*{message}"):
+        runtimes.read_metadata(path)
+
+
+def test_a_key_that_comes_twice_is_refused(tmp_path):
+    path = write(tmp_path / "a.onnx", [*NET.as_properties().items(), ("maskjet.version", "1")])
+    with pytest.raises(CheckpointError, match="metadata must have each key once"):
+        runtimes.read_metadata(path)
+
+
+def test_names_are_sanitised():
+    properties = changed(class_names={"0": "a\x1b[31m"})
+    assert Metadata.from_properties(properties).spec.class_names[0].isprintable()
+
+
+def test_files_that_are_none_are_refused(tmp_path, monkeypatch):
+    with pytest.raises(CheckpointError, match=r"path must be an ONNX file, got .*none\.onnx"):
+        runtimes.read_metadata(tmp_path / "none.onnx")
+    (tmp_path / "a.onnx").write_bytes(b"no protobuf at all")
+    with pytest.raises(CheckpointError, match="path must be an ONNX file"):
+        runtimes.read_metadata(tmp_path / "a.onnx")
+    (tmp_path / "empty.onnx").touch()
+    with pytest.raises(CheckpointError, match="must have keys that begin with maskjet"):
+        runtimes.read_metadata(tmp_path / "empty.onnx")
+    monkeypatch.setattr(limits, "checkpoint_bytes", 10)
+    with pytest.raises(CheckpointError, match="has 18 bytes, the limit is 10"):
+        runtimes.read_metadata(tmp_path / "a.onnx")
+
+
+def test_a_missing_extra_is_one_sentence(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(
+        MissingDependencyError, match=r'^read_metadata\(\) needs onnx: pip install "maskjet\[onnx\]"\.$'
+    ):
+        runtimes.read_metadata(tmp_path / "a.onnx")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=8,
+)
+KEYS = [key.removeprefix("maskjet.") for key in NET.as_properties()]
+
+
+@given(st.dictionaries(st.sampled_from(KEYS), JSON, min_size=1))
+def test_any_json_is_read_or_refused(values):
+    with suppress(InputError):
+        read = Metadata.from_properties(changed(CHOOSING, **values))
+        assert Metadata.from_properties(read.as_properties()) == read

@@ -1,0 +1,69 @@
+"""select in a file, on every case of the op's record."""
+
+import onnx_ir as ir
+import onnxruntime
+import pytest
+import torch
+
+from maskjet import ops
+from maskjet.engine.steps import Postprocessing
+from maskjet.runtimes.exporting import trace
+from maskjet.runtimes.operators import TRANSLATORS
+from maskjet.runtimes.selecting import FIELDS, Select
+from maskjet.runtimes.translation import Translation
+
+RECORD = ops.RECORDS["select"]
+CPU = torch.device("cpu")
+
+
+def select_in_a_file(logits, boxes, image_sizes, *, threshold=0.5, class_map=None, max_detections=100, num_select=None):
+    """`ops.select`, by a file that does nothing else; and how many rows the file has."""
+    _, queries, classes = logits.shape
+    thresholds = torch.full((classes,), threshold) if isinstance(threshold, float) else torch.tensor(threshold)
+    mapping = torch.tensor(range(classes) if class_map is None else class_map, dtype=torch.int32)
+    pairs = min(num_select or queries * classes, queries * classes)
+    select = Select(Postprocessing(thresholds, mapping, max_detections), pairs)
+    graph = Translation("select", TRANSLATORS)
+    examples = (torch.zeros(2, queries, classes), torch.zeros(2, queries, 4), torch.zeros(2, 2, dtype=torch.int32))
+    inputs = [
+        graph.add_input(name, example.dtype, example.shape[1:])
+        for name, example in zip(("logits", "boxes", "sizes"), examples, strict=True)
+    ]
+    outputs = graph.translate(trace(select, *examples), inputs, root="select")
+    model = graph.finish(dict(zip(FIELDS, outputs, strict=True)))
+    session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString(), providers=["CPUExecutionProvider"])
+    given = {"logits": logits.float(), "boxes": boxes, "sizes": torch.tensor(image_sizes, dtype=torch.int32)}
+    found = session.run(list(FIELDS), {name: tensor.numpy() for name, tensor in given.items()})
+    selection = ops.Selection.empty(len(logits), max_detections, CPU)
+    selection.count.copy_(torch.from_numpy(found[0]))
+    for name, values in zip(FIELDS[1:], found[1:], strict=True):
+        getattr(selection, name)[:, : values.shape[1]] = torch.from_numpy(values)
+    return selection, found[1].shape[1]
+
+
+def reference(inputs):
+    """The definition's rows, as many as the file's."""
+    return RECORD.public(**inputs, implementation="reference")
+
+
+@pytest.mark.parametrize("case", [name for name in RECORD.cases if name != "rounded"])  # pixels are not rounded
+def test_a_file_selects_as_the_reference_does(case):
+    inputs = RECORD.cases[case](CPU)
+    expected = reference(inputs)
+    assert RECORD.tolerance_used(inputs, expected, select_in_a_file(**inputs)[0]) <= 1
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf, -0.5, 1e30])
+def test_odd_boxes_are_those_of_the_reference(value):
+    inputs = RECORD.cases["all pass"](CPU)
+    for coordinate in range(4):
+        inputs["boxes"][:, coordinate::4, coordinate] = value
+    expected = reference(inputs)
+    assert int(expected.count[0]) > 4
+    assert RECORD.tolerance_used(inputs, expected, select_in_a_file(**inputs)[0]) <= 1
+
+
+def test_rows_are_no_more_than_the_pairs():
+    inputs = RECORD.cases["limited"](CPU)
+    assert select_in_a_file(**inputs)[1] == 10
+    assert select_in_a_file(**(inputs | {"max_detections": 3}))[1] == 3
