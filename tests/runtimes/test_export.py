@@ -159,11 +159,12 @@ def test_what_cast_keeps_exact_is_exact_in_float16(exported):
             assert types[node.input[0]] == onnx.TensorProto.FLOAT, node.name
 
 
-def test_the_network_stays_as_it_is(tmp_path):
+def test_the_network_stays_as_it_is_and_gives_the_same_file_again(tmp_path, exported):
     network = tiny_network()
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     network.train()
-    runtimes.export(network, tmp_path / "a.onnx", precision="fp16")
+    file = runtimes.export(network, tmp_path / "a.onnx", precision="fp16")
+    assert Path(file.path).read_bytes() == Path(exported("fp16").path).read_bytes()
     assert network.training
     for name, tensor in network.state_dict().items():
         assert tensor.dtype == before[name].dtype

@@ -223,7 +223,7 @@ def _compare_selection(found: Mapping[str, Tensor], select: Select, image_sizes:
             ("confidence", torch.cat((in_order - confidence, of_pairs - confidence[is_known]))),
             ("xyxy", (of_boxes - xyxy) / max(size)),
         ):
-            worst[name] = max(worst[name], float(difference.abs().max()))
+            worst[name] = max(worst[name], float(difference.abs().nan_to_num(nan=torch.inf).max()))
         if MASKS in found and not torch.equal(found[MASKS][image], found["mask_logits"][image, query.long()]):
             raise UnsupportedError("out must give the masks of the chosen queries, it gives others.")
     return {name: (difference, _SELECTED) for name, difference in worst.items()}

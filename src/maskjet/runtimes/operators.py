@@ -10,7 +10,7 @@ import onnx_ir as ir
 import torch
 
 from maskjet.errors import UnsupportedError
-from maskjet.runtimes.translation import Constant, Expanded, Operand, Translation, Translator
+from maskjet.runtimes.translation import Constant, Expanded, Operand, Translation, Translator, dtype_of, size_of
 
 
 def _unary(op_type: str) -> Translator:
@@ -23,7 +23,7 @@ def _binary(op_type: str) -> Translator:
 
 
 def _comparison(op_type: str) -> Translator:
-    return lambda t, left, right: t.add(op_type, left, t.value(_unexpanded(right), t.dtype_of(left)))
+    return lambda t, left, right: t.add(op_type, left, t.value(_unexpanded(right), dtype_of(left)))
 
 
 def _unexpanded(operand: Operand) -> Operand:
@@ -65,18 +65,18 @@ def _slice(
 ) -> Operand:
     if type(t.shape[axis]) is not int:  # the batch, of which all is taken
         return x
-    size = t.size_of(x, axis)
+    size = size_of(x, axis)
     start, end = start or 0, size if end is None else min(end, size)
     return x if (start, end, step) == (0, size, 1) else t.add("Slice", x, *map(t.integers, (start, end, axis, step)))
 
 
 def _unbind(t: Translation, x: ir.Value, axis: int = 0) -> list[ir.Value]:
-    return [t.add("Gather", x, index, axis=axis) for index in range(t.size_of(x, axis))]
+    return [t.add("Gather", x, index, axis=axis) for index in range(size_of(x, axis))]
 
 
 def _chunk(t: Translation, x: ir.Value, _: int, axis: int = 0) -> Sequence[ir.Value]:
     axis %= len(t.shape)
-    size, whole = int(t.shape[axis]), t.size_of(x, axis)
+    size, whole = int(t.shape[axis]), size_of(x, axis)
     sizes = [min(size, whole - start) for start in range(0, whole, size)]
     forms = [((*t.shape[:axis], each, *t.shape[axis + 1 :]), t.dtype) for each in sizes]
     return t.add_several("Split", x, t.integers(*sizes), forms=forms, axis=axis)
@@ -190,7 +190,7 @@ def _resize(t: Translation, x: ir.Value, size: Sequence[int], is_aligned: bool, 
     """Resize by whole factors if it can be, as sizes have to name the batch; others would be rounded."""
     if is_aligned:
         raise UnsupportedError("model must resize with half-pixel centres, got aligned corners.")
-    factors = [divmod(after, t.size_of(x, axis)) for axis, after in zip((2, 3), size, strict=True)]
+    factors = [divmod(after, size_of(x, axis)) for axis, after in zip((2, 3), size, strict=True)]
     scales = to = None
     if any(rest for _, rest in factors):
         to = t.sizes(t.shape)

@@ -1,7 +1,7 @@
 """PyTorch programs to ONNX graphs: each ATen operator becomes a few nodes, named after the module that called it.
 
-`torch.onnx.export(dynamo=True)` would serve, too. Its graph has half as many nodes again, which compute shapes as the
-file runs, and numbers for names; it takes five times as long, and a package that has to fit the version of PyTorch.
+`torch.onnx.export(dynamo=True)` would serve, too. It takes three times as long, and a package that has to fit PyTorch's
+version; for the demo model it makes 725 nodes in place of 613, with numbers for names.
 """
 
 from __future__ import annotations
@@ -213,25 +213,14 @@ class Translation:
         """
         if isinstance(operand, Expanded):
             source = self.value(operand.source, dtype)
-            return self.add("Expand", source, self.sizes(operand.shape), shape=operand.shape, dtype=_dtype(source))
+            return self.add("Expand", source, self.sizes(operand.shape), shape=operand.shape, dtype=dtype_of(source))
         if isinstance(operand, ir.Value):
-            if dtype is None or _dtype(operand) == dtype:
+            if dtype is None or dtype_of(operand) == dtype:
                 return operand
             return self.add("Cast", operand, shape=_shape(operand), dtype=dtype, to=_TYPES[dtype])
         if not isinstance(operand, Constant):
             operand = Constant(f"number.{operand}", torch.tensor(operand, dtype=dtype or torch.int64))
         return self._initialiser(operand.name, operand.tensor.to(dtype or operand.tensor.dtype))
-
-    def dtype_of(self, value: ir.Value) -> torch.dtype:
-        """The dtype of a value."""
-        return _dtype(value)
-
-    def size_of(self, value: ir.Value, axis: int) -> int:
-        """The size of a value's dimension, which is not the batch."""
-        assert value.shape is not None
-        size = value.shape[axis]
-        assert isinstance(size, int)
-        return size
 
     def reshape(self, operand: Operand, shape: Sequence[Size]) -> ir.Value:
         """Reshape a value, unless it has the shape already."""
@@ -239,7 +228,7 @@ class Translation:
         if value.shape == ir.Shape(map(_describe, shape)):
             return value
         sizes = [size if type(size) is int else -1 for size in shape]
-        return self.add("Reshape", value, self.integers(*sizes), shape=shape, dtype=_dtype(value))
+        return self.add("Reshape", value, self.integers(*sizes), shape=shape, dtype=dtype_of(value))
 
     def integers(self, *numbers: int) -> ir.Value:
         """A constant int64 vector."""
@@ -249,8 +238,7 @@ class Translation:
         """A shape with the batch in it as an int64 vector, computed as the file runs."""
         if self._batch is None:
             first = self._graph.inputs[0]
-            assert first.shape is not None
-            whole = self.add("Shape", first, shape=(len(first.shape),), dtype=torch.int64)
+            whole = self.add("Shape", first, shape=(len(_shape(first)),), dtype=torch.int64)
             self._batch = self.add("Gather", whole, self.integers(0), shape=(1,), dtype=torch.int64, axis=0)
         parts = []
         for size in shape:
@@ -301,7 +289,7 @@ def _leaves(values: Any) -> list[Any]:
 
 
 def _shape(value: ir.Value) -> Sequence[int | ir.SymbolicDim]:
-    """The shape of a value of this graph, all of which have one."""
+    """The shape of a value of a graph, all of which have one."""
     assert value.shape is not None
     return value.shape.dims
 
@@ -324,7 +312,14 @@ def _describe(size: Size | ir.SymbolicDim) -> str | int | ir.SymbolicDim:
     return BATCH if factor == 1 else f"{factor}*{BATCH}"
 
 
-def _dtype(value: ir.Value) -> torch.dtype:
-    """The dtype of a value of this graph, all of which have one."""
+def dtype_of(value: ir.Value) -> torch.dtype:
+    """The dtype of a value of a graph, all of which have one."""
     assert value.dtype is not None
     return _DTYPES[value.dtype]
+
+
+def size_of(value: ir.Value, axis: int) -> int:
+    """The size of a dimension that does not depend on the batch."""
+    size = _shape(value)[axis]
+    assert isinstance(size, int)
+    return size
