@@ -51,6 +51,11 @@ def assert_plain(path):
     assert (model.producer_name, model.producer_version) == ("maskjet", maskjet.__version__)
     assert {node.op_type for node in model.graph.node} <= KNOWN
     assert not [node.name for node in model.graph.node if any(part.HasField("g") for part in node.attribute)]
+    work = [(node.op_type, *node.input, *map(str, node.attribute)) for node in model.graph.node]
+    assert len({*work}) == len(work), "Something is computed twice."
+    read = {name for node in model.graph.node for name in node.input} | {value.name for value in model.graph.output}
+    assert {tensor.name for tensor in model.graph.initializer} <= read
+    assert {node.output[0] for node in model.graph.node} <= read | {"transformer/TopK.0", "select/TopK_2.0"}
     for value in (*model.graph.input, *model.graph.output, *model.graph.value_info):
         sizes = value.type.tensor_type.shape.dim
         assert all(size.dim_value or re.fullmatch(r"(\d+\*)?batch", size.dim_param) for size in sizes), value.name
