@@ -266,20 +266,33 @@ def test_a_file_in_float16_that_differs_is_an_error(bias, finding, tmp_path, mon
 
 
 class Odd(torch.nn.Module):
-    def __init__(self):
+    def __init__(self, inner):
         super().__init__()
-        self.inner = torch.nn.Softplus()
+        self.inner = inner
 
     def forward(self, x):
         return self.inner(x)
 
 
-def test_an_operator_without_translation_is_named():
+@pytest.mark.parametrize(
+    ("inner", "message"),
+    [
+        (
+            torch.nn.Softplus(),
+            r"must consist of operators that can be exported, got aten\.softplus\.default in inner\.",
+        ),
+        (
+            torch.nn.GELU("tanh"),
+            r"must call aten\.gelu\.default as it can be exported in inner, it does not: .*approximate",
+        ),
+        (torch.nn.Hardtanh(0, 1), "aten.hardtanh.default in inner"),
+    ],
+)
+def test_operators_that_cannot_be_exported_are_named(inner, message):
     graph = translation.Translation("odd", operators.TRANSLATORS)
     value = graph.add_input("x", torch.float32, (3,))
-    program = exporting.trace(Odd(), torch.zeros(2, 3))
-    with pytest.raises(UnsupportedError, match=r"must consist of operators .*, got aten\.softplus\.default in inner\."):
-        graph.translate(program, [value], root="odd")
+    with pytest.raises(UnsupportedError, match=message):
+        graph.translate(exporting.trace(Odd(inner), torch.zeros(2, 3)), [value], root="odd")
 
 
 @pytest.mark.parametrize(

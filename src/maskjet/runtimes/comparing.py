@@ -196,15 +196,7 @@ def _compare_selection(found: Mapping[str, Tensor], select: Select, image_sizes:
     """
     logits, boxes = found["logits"], found["boxes_cxcywh"]
     sizes = [(height, width) for height, width in image_sizes.tolist()]
-    ranked = ops.select(
-        logits,
-        boxes,
-        sizes,
-        threshold=-1.0,
-        max_detections=select.pairs,
-        num_select=select.pairs,
-        implementation="reference",
-    )
+    ranked = _rank(select.pairs, logits, boxes, sizes)
     worst = {"confidence": 0.0, "xyxy": 0.0}
     for image, size in enumerate(sizes):
         count, query, class_id, confidence, xyxy = (found[name][image] for name in FIELDS)
@@ -227,3 +219,16 @@ def _compare_selection(found: Mapping[str, Tensor], select: Select, image_sizes:
         if MASKS in found and not torch.equal(found[MASKS][image], found["mask_logits"][image, query.long()]):
             raise UnsupportedError("out must give the masks of the chosen queries, it gives others.")
     return {name: (difference, _SELECTED) for name, difference in worst.items()}
+
+
+def _rank(pairs: int, logits: Tensor, boxes: Tensor, sizes: list[tuple[int, int]]) -> ops.Selection:
+    """The best pairs, whatever their confidence."""
+    return ops.select(
+        logits,
+        boxes,
+        sizes,
+        threshold=-1.0,
+        max_detections=pairs,
+        num_select=pairs,
+        implementation="reference",
+    )

@@ -15,7 +15,7 @@ import torch
 from onnx_ir.passes.common import CommonSubexpressionEliminationPass, RemoveUnusedNodesPass
 from torch import fx
 
-from maskjet.errors import UnsupportedError
+from maskjet.errors import UnsupportedError, border
 
 OPSET = 17
 """The first with LayerNormalization as one node, and so the one that most versions of runtimes read."""
@@ -151,7 +151,10 @@ class Translation:
             )
         first = result[0] if isinstance(result, tuple | list) else result
         self.shape, self.dtype = first.shape, first.dtype
-        return translator(self, *args, **options)
+        with border(
+            UnsupportedError, f"model must call {node.target} as it can be exported in {self._scope}, it does not"
+        ):
+            return translator(self, *args, **options)
 
     def _fold(self, function: Any, args: Any, options: Any) -> Constant:
         """Compute an operator's result, named after the first constant that it reads."""
