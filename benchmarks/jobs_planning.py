@@ -22,7 +22,7 @@ def main(folder: str, out: str) -> None:
     Path(out).mkdir(parents=True, exist_ok=True)
     before_mib = _most_mib()
     begin = time.monotonic()
-    files = sum(len(segment.files) for segment in plan(folder, recursive=True))
+    files = sum(len(segment.files) for segment in plan(folder, recursive=True) if segment.first == 0)
     plan_s = time.monotonic() - begin
     begin = time.monotonic()
     segments = plan(folder, recursive=True)
