@@ -38,8 +38,8 @@ from maskjet.cli.options import ModelOption, WeightsOption, parse_size, print_re
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError
 from maskjet.files import write_json
-from maskjet.jobs import driver
-from maskjet.jobs.local import ONE_THREAD, LocalWorkers
+from maskjet.jobs import GPU_LANES, driver
+from maskjet.jobs.local import ONE_THREAD, LocalWorkers, choose_lanes
 from maskjet.jobs.segments import Settings
 from maskjet.parity.machine import describe_machine
 from maskjet.traffic import FPS
@@ -49,7 +49,6 @@ ONLY = ("images", "video", "planning")
 _DRAWN = 16  # images, and seconds of video, of which the others are links and repetitions
 _PER_FOLDER = 1_000  # links
 _LONG_MINUTES = 60  # of a video that is planned
-_SIDE_BY_SIDE = 4  # sources of `stream`, as a GPU's process of a job has segments
 
 
 @dataclass(frozen=True)
@@ -180,7 +179,7 @@ def stream_main(what: str, folder: str, config: str, seconds: str, name: str, we
     with Model(read_network(name, weights), EngineConfig(**json.loads(config))) as model:
         on_gpu = model.report().device.startswith("cuda")
         videos = sorted(map(str, Path(folder).glob("*.mp4")))
-        together = _SIDE_BY_SIDE if on_gpu else 1
+        together = GPU_LANES if on_gpu else 1
         source: Any = [iter(videos[n::together]) for n in range(min(len(videos), together))]
         source = source or sorted(Path(folder).rglob("*.jpg"))
         frames, begin = 0, time.monotonic()
@@ -224,7 +223,7 @@ def measure_job(
     """
     planned = driver.Job([str(folder)], str(out), settings, recursive=True, seconds=seconds, images=images)
     places = devices.choose(names, settings.config)
-    lanes = lanes or (_SIDE_BY_SIDE if "cuda" in names else max(1, len(os.sched_getaffinity(0)) // len(places)))
+    lanes = lanes or choose_lanes(places)
     seen: list[tuple[float, int]] = []  # seconds and frames at each segment's end
 
     def look(progress: driver.Progress) -> None:

@@ -14,8 +14,9 @@ import pytest
 from maskjet.cli import job
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError, MissingDependencyError, UnsupportedError
-from maskjet.jobs import cluster, dataset, ray_dataset
+from maskjet.jobs import cluster, ray_dataset
 from maskjet.jobs.cluster import Pool, fit
+from maskjet.jobs.segments import Settings
 from tests.cli.command_line import call
 
 
@@ -150,11 +151,12 @@ def test_a_dataset_checks_its_arguments_before_ray_begins(options, message, monk
         ray_dataset(tmp_path, **options)
 
 
-def test_a_dataset_has_paths_that_hold_on_all_nodes(monkeypatch, tmp_path):
+def test_settings_have_paths_that_hold_on_all_nodes(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     Path("tuned.pt").touch()
-    assert dataset._absolute("tuned.pt") == str(tmp_path / "tuned.pt")
-    assert dataset._absolute("rf-detr-seg-nano") == "rf-detr-seg-nano"
+    assert Settings(model="tuned.pt").with_absolute_paths().model == str(tmp_path / "tuned.pt")
+    named = Settings(model="rf-detr-seg-nano", weights="tuned.pt").with_absolute_paths()
+    assert (named.model, named.weights) == ("rf-detr-seg-nano", str(tmp_path / "tuned.pt"))
 
 
 def test_rays_handler_of_sigterm_does_not_replace_the_drivers():

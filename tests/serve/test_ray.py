@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -26,6 +25,7 @@ from maskjet.serve.arguments import parse
 from tests import ray_cluster
 from tests.ray_cluster import MARK
 from tests.serve.client import encoded, problem_of, run
+from tests.waiting import until
 
 ray = pytest.importorskip("ray", reason='needs Ray: pip install "maskjet[ray]"', exc_type=ImportError)
 serve = pytest.importorskip("ray.serve", reason='needs Ray Serve: pip install "maskjet[ray]"', exc_type=ImportError)
@@ -129,14 +129,6 @@ def images_by_replica(url):
 def is_ready(url):
     with contextlib.suppress(httpx.TransportError):  # Ray's proxy may wait for a replica
         return httpx.get(f"{url}/health/ready").text == "ready"
-
-
-def until(check, within_s=60):
-    """Wait until a check is true."""
-    deadline = time.monotonic() + within_s
-    while not check():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
 
 
 def test_both_replicas_answer_as_predict_does(url, model, street):

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -26,6 +25,7 @@ from maskjet.cli.options import (
 )
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError, OutputError
+from maskjet.jobs import GPU_LANES
 
 if TYPE_CHECKING:
     from maskjet.jobs.driver import Progress, Workers
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 _EXIT_FAILED, _EXIT_NO_ROOM = 1, 2
 _PLAN_PANEL = "Options of the plan"
 _RAY_PANEL = "Options for Ray"
-_LANES = 4  # segments that a GPU works on at a time: while one is opened or written, others keep it busy
 _EXAMPLES = """
 # All images and videos below a folder, then all results as JSON lines.
 maskjet job run videos --recursive --out results
@@ -133,7 +132,7 @@ def job(
         int | None,
         typer.Option(
             metavar="N",
-            help=f"Segments that a process works on at a time.  [default: {_LANES} on a GPU, on a CPU its cores]",
+            help=f"Segments that a process works on at a time.  [default: {GPU_LANES} on a GPU, on a CPU its cores]",
             rich_help_panel=ENGINE_PANEL,
         ),
     ] = None,
@@ -165,15 +164,15 @@ def job(
 
     everywhere, by_class = parse_thresholds(threshold)
     settings = Settings(
-        model=str(Path(model).absolute()) if Path(model).is_file() else model,
-        weights=None if weights is None else str(weights.absolute()),
+        model=model,
+        weights=None if weights is None else str(weights),
         threshold=everywhere,
         class_thresholds=by_class,
         classes=tuple(split_list(classes)) or None,
         every=every,
         rows=rows,
         config=config,
-    )
+    ).with_absolute_paths()
     planned = driver.Job(
         source,
         out,
@@ -226,13 +225,12 @@ def _make_workers(
 
 def _local_workers(devices: str | None, streams: int | None, config: EngineConfig) -> MakeWorkers:
     from maskjet.devices import choose
-    from maskjet.jobs.local import LocalWorkers
+    from maskjet.jobs.local import LocalWorkers, choose_lanes
 
     places = choose(devices or _every_device(config), config)
     if streams is not None and streams < 1:
         raise InputError(f"streams must be at least 1, got {streams}.")
-    is_on_gpu = any(place.device != "cpu" for place in places)
-    lanes = streams or (_LANES if is_on_gpu else max(1, len(os.sched_getaffinity(0)) // len(places)))
+    lanes = streams or choose_lanes(places)
     return lambda orders: LocalWorkers(orders, places, lanes)
 
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["merge", "plan", "process", "ray_dataset"]
 
+GPU_LANES = 4
+"""Segments that a GPU works on at a time: while one is opened or written, others keep it busy."""
 _HOMES = {"merge": "merging", "plan": "planning", "process": "processing", "ray_dataset": "dataset"}
 
 

@@ -14,11 +14,11 @@ from typing import Any
 
 from maskjet.errors import InputError, UnsupportedError, first_line
 from maskjet.extras import require
+from maskjet.jobs import GPU_LANES
 from maskjet.jobs.local import ONE_THREAD
 
 _CPUS = 0.5
 """Of Ray's CPUs that a worker reserves; with one worker per CPU at most, half of them stay free for Ray Data."""
-_LANES = 4  # segments that a GPU works on at a time
 _ANSWER_S = 10.0  # for a cluster to take a connection
 _PASSED = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 _PASSED_PREFIX = "MASKJET_LIMIT_"
@@ -194,7 +194,7 @@ def fit(nodes: Sequence[Mapping[str, float]], device: str, workers: int | None) 
         device="cuda" if has_gpus else "cpu",
         num_gpus=int(has_gpus),
         num_cpus=_CPUS * min(1.0, *(cpus / each for cpus, each in used)),
-        lanes=_LANES if has_gpus else max(1, min(cpus for cpus, _ in used) // per_node),
+        lanes=GPU_LANES if has_gpus else max(1, min(cpus for cpus, _ in used) // per_node),
     )
 
 

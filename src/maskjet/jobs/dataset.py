@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from maskjet import limits
@@ -72,12 +71,7 @@ def ray_dataset(
         ray.init()
     cluster.check_connection(ray)
     pool = cluster.fit(cluster.nodes_of(ray), chosen.config.device, workers)
-    chosen = replace(
-        chosen,
-        model=_absolute(chosen.model),
-        weights=chosen.weights and _absolute(chosen.weights),
-        config=replace(chosen.config, device=pool.device),
-    )
+    chosen = replace(chosen.with_absolute_paths(), config=replace(chosen.config, device=pool.device))
     rows = ray.data.from_items(segments, override_num_blocks=len(segments))
     return rows.map_batches(  # type: ignore[no-any-return]
         _Detector,
@@ -86,11 +80,6 @@ def ray_dataset(
         fn_constructor_kwargs={"settings": chosen.as_dict()},
         **pool.options(ray),
     )
-
-
-def _absolute(path: str) -> str:
-    """The path of a file from the root, as actors have another folder; a model's name stays as it is."""
-    return str(Path(path).absolute()) if Path(path).is_file() else path
 
 
 class _Detector:

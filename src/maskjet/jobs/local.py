@@ -23,6 +23,7 @@ from typing import Any
 from maskjet import errors
 from maskjet.devices import Place
 from maskjet.errors import DeviceError, MaskjetError
+from maskjet.jobs import GPU_LANES
 from maskjet.jobs.segments import Segment
 from maskjet.jobs.work import TRIES, Outcome
 
@@ -176,6 +177,13 @@ class LocalWorkers:
         for each in self._processes:
             _end(each)
         self._processes = []
+
+
+def choose_lanes(places: Sequence[Place]) -> int:
+    """Segments that each of these processes works on at a time: on a CPU its share of the cores."""
+    if any(place.device != "cpu" for place in places):
+        return GPU_LANES
+    return max(1, len(os.sched_getaffinity(0)) // len(places))
 
 
 def _end(each: _Process) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from maskjet.config import EngineConfig
@@ -91,6 +92,15 @@ class Settings:
     """What a row is: "frame" or "detection"."""
     config: EngineConfig = field(default_factory=EngineConfig)
     """How the model runs; its device is the driver's to choose."""
+
+    def with_absolute_paths(self) -> Settings:
+        """With files by their paths from the root, as workers may have another folder; a model's name stays."""
+        model, weights = Path(self.model), self.weights
+        return replace(
+            self,
+            model=str(model.absolute()) if model.is_file() else self.model,
+            weights=None if weights is None else str(Path(weights).absolute()),
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """In JSON types."""
