@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -27,6 +27,7 @@ from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Annotated, Any
 
+import torch
 import typer
 
 from benchmarks.command import OnlyOption, ReportOption, check_names, start
@@ -38,8 +39,9 @@ from maskjet.cli.options import ModelOption, WeightsOption, parse_size, print_re
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError
 from maskjet.files import write_json
-from maskjet.jobs import GPU_LANES, driver
+from maskjet.jobs import GPU_LANES, cluster, driver
 from maskjet.jobs.local import ONE_THREAD, LocalWorkers, choose_lanes
+from maskjet.jobs.ray import RayWorkers
 from maskjet.jobs.segments import Settings
 from maskjet.parity.machine import describe_machine
 from maskjet.traffic import FPS
@@ -72,7 +74,7 @@ class JobRun:
     what: str
     """The files."""
     devices: str
-    """The devices."""
+    """The devices, or the workers of a local Ray."""
     lanes: int
     """Segments that each process worked on at a time."""
     segments: int
@@ -111,6 +113,40 @@ class Planning:
     """The most memory that the process had."""
     rss_before_mib: float
     """The most before it began."""
+
+
+@dataclass(frozen=True)
+class Crew:
+    """Who works on a job."""
+
+    name: str
+    """The devices, or the workers of a local Ray."""
+    size: int
+    """Processes."""
+    lanes: int
+    """Segments that each works on at a time."""
+    begin: Callable[[dict[str, Any]], driver.Workers]
+    """Start them."""
+
+
+def local_crew(names: str, config: EngineConfig, lanes: int | None = None) -> Crew:
+    """A process on each device.
+
+    Args:
+        names: Devices, as `--devices` of `maskjet job` has them.
+        config: How they run.
+        lanes: Segments that a process works on at a time; None as `maskjet job`.
+    """
+    places = devices.choose(names, config)
+    lanes = lanes or choose_lanes(places)
+    return Crew(names, len(places), lanes, lambda orders: LocalWorkers(orders, places, lanes))
+
+
+def ray_crew(workers: int, config: EngineConfig) -> Crew:
+    """Workers of a Ray that is started on this machine."""
+    gpus = torch.cuda.device_count() if config.resolve_device().type == "cuda" else 0
+    pool = cluster.fit([{"CPU": os.cpu_count() or 1, "GPU": gpus}], config.device, workers)
+    return Crew(f"Ray, {workers} workers", workers, pool.lanes, lambda orders: RayWorkers(orders, "local", workers))
 
 
 @dataclass
@@ -196,15 +232,7 @@ def stream_main(what: str, folder: str, config: str, seconds: str, name: str, we
 
 
 def measure_job(
-    what: str,
-    folder: Path,
-    out: Path,
-    settings: Settings,
-    names: str,
-    *,
-    lanes: int | None = None,
-    seconds: float = 10.0,
-    images: int = 64,
+    what: str, folder: Path, out: Path, settings: Settings, crew: Crew, *, seconds: float = 10.0, images: int = 64
 ) -> JobRun:
     """Run a job over all files of a folder.
 
@@ -213,8 +241,7 @@ def measure_job(
         folder: Where they are.
         out: Folder of the results.
         settings: What to do with them.
-        names: Devices, as `--devices` of `maskjet job` has them.
-        lanes: Segments that a process works on at a time; None as `maskjet job`.
+        crew: Who works on them.
         seconds: Length of a video's segment.
         images: Most images of a segment.
 
@@ -222,8 +249,6 @@ def measure_job(
         InputError: There are too few segments for a rate, or one fails.
     """
     planned = driver.Job([str(folder)], str(out), settings, recursive=True, seconds=seconds, images=images)
-    places = devices.choose(names, settings.config)
-    lanes = lanes or choose_lanes(places)
     seen: list[tuple[float, int]] = []  # seconds and frames at each segment's end
 
     def look(progress: driver.Progress) -> None:
@@ -231,17 +256,17 @@ def measure_job(
             seen.append((progress.seconds, progress.frames))
 
     with _sampled() as sampler:
-        found = driver.run(planned, lambda orders: LocalWorkers(orders, places, lanes), threading.Event(), look)
+        found = driver.run(planned, crew.begin, threading.Event(), look)
     if not found.is_whole:
         raise InputError(f"All segments must succeed, {found.failed} of {found.planned} failed.")
-    at_once = lanes * len(places)
+    at_once = crew.lanes * crew.size
     if len(seen) < 4 * at_once:
         raise InputError(f"images, minutes or videos must give at least {4 * at_once} segments, got {len(seen)}.")
     (begin_s, before), (end_s, after) = seen[at_once - 1], seen[-at_once]
     return JobRun(
         what,
-        names,
-        lanes,
+        crew.name,
+        crew.lanes,
         found.planned,
         found.frames,
         round(found.seconds, 2),
@@ -317,6 +342,7 @@ def main(
     on: Annotated[
         list[str] | None, typer.Option("--devices", help="Devices of a job, as cuda:0,cuda:1; repeatable.")
     ] = None,
+    ray_workers: Annotated[list[int] | None, typer.Option(help="Workers of a local Ray; repeatable.")] = None,
     streams: Annotated[int | None, typer.Option(help="Segments that a process works on at a time.")] = None,
     images: Annotated[int, typer.Option(help="Images.")] = 4_000,
     image_size: Annotated[str, typer.Option(help="312, 720p, 1080p or WIDTHxHEIGHT.")] = "160x96",
@@ -335,14 +361,17 @@ def main(
 ) -> None:
     """Measure jobs beside `Model.stream`, and planning."""
     check_names(only or (), ONLY)
-    on = on or [f"{config.resolve_device().type}{':0' if config.resolve_device().type == 'cuda' else ''}"]
+    one = f"{config.resolve_device().type}{':0' if config.resolve_device().type == 'cuda' else ''}"
+    on = on or ([] if ray_workers else [one])
     wanted = only or ONLY
     report = Report(describe_machine(), model, asdict(config), load=round(os.getloadavg()[0], 2))
     with TemporaryDirectory() as text:
         folder = Path(text)
         drawn = draw_images(folder, parse_size(image_size), _DRAWN)
         named = plant(model, weights, drawn, folder)
-        own = replace(config, device=on[0].partition(",")[0])
+        own = replace(config, device=on[0].partition(",")[0] if on else one)
+        crews = [local_crew(names, config, streams) for names in on]
+        crews += [ray_crew(workers, config) for workers in ray_workers or ()]
         settings = Settings(model, named[3] if len(named) > 3 else None, config=config)
         sources: dict[str, Path] = {}
         if "images" in wanted:
@@ -356,10 +385,10 @@ def main(
                 measure_stream(what, tree, named, own, stream_seconds, variables)
                 for variables in ({}, *([ONE_THREAD] if own.device == "cpu" else []))
             ]
-            measure = partial(measure_job, lanes=streams, seconds=segment_seconds, images=segment_images)
+            measure = partial(measure_job, seconds=segment_seconds, images=segment_images)
             report.jobs += [
-                measure(what, tree, folder / f"{tree.name}-{number}", settings, names)
-                for number, names in enumerate(on)
+                measure(what, tree, folder / f"{tree.name}-{number}", settings, crew)
+                for number, crew in enumerate(crews)
             ]
         if "planning" in wanted:
             for count in files or (10**5, 3 * 10**5, 10**6):

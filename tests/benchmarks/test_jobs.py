@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks import jobs
 from benchmarks.command import start
+from maskjet.config import EngineConfig
 from maskjet.errors import InputError
 from maskjet.jobs.segments import Settings
 
@@ -19,19 +20,23 @@ def test_a_tree_is_planned(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings(r"ignore::DeprecationWarning:ray\.")
 def test_jobs_are_measured_beside_stream(tmp_path, capsys, monkeypatch):
     report = tmp_path / "report.json"
-    options = ["--images", "48", "--segment-images", "8", "--streams", "1", "--devices", "cpu", "--only", "images"]
+    options = ["--images", "48", "--segment-images", "4", "--streams", "1", "--only", "images"]
+    options += ["--devices", "cpu", "--ray-workers", "1"]
     monkeypatch.setattr("sys.argv", ["jobs", *options, "--stream-seconds", "1", "--out", str(report)])
     with pytest.raises(SystemExit) as ended:
         start(jobs.main)
     assert ended.value.code in (0, None), capsys.readouterr().err
     found = json.loads(report.read_text())
-    (job,) = found["jobs"]
+    (job, on_ray) = found["jobs"]
     assert [each["frames_s"] > 0 for each in found["streams"]] == [True, True]
     assert "1 thread" in found["streams"][1]["device"]
     assert (job["frames"], job["devices"]) == (48, "cpu")
     assert job["frames_s"] > 0
+    assert (on_ray["frames"], on_ray["devices"]) == (48, "Ray, 1 workers")
+    assert on_ray["frames_s"] > 0
     assert 0 < job["first_s"] < job["seconds"]
     assert job["workers_mib"]["most"] > 100
     assert 10 < job["frame_bytes"] < 10_000
@@ -41,5 +46,6 @@ def test_jobs_are_measured_beside_stream(tmp_path, capsys, monkeypatch):
 def test_too_few_segments_give_no_rate(tmp_path):
     drawn = jobs.draw_images(tmp_path, (64, 96), 2)
     jobs.link_images(drawn, tmp_path / "tree", 4)
+    crew = jobs.local_crew("cpu", EngineConfig(device="cpu"), lanes=1)
     with pytest.raises(InputError, match="must give at least 4 segments, got 1"):
-        jobs.measure_job("4 images", tmp_path / "tree", tmp_path / "out", Settings(), "cpu", lanes=1)
+        jobs.measure_job("4 images", tmp_path / "tree", tmp_path / "out", Settings(), crew)
