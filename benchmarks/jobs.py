@@ -48,7 +48,7 @@ from maskjet.traffic import FPS
 
 ONLY = ("images", "video", "planning")
 """What can be measured."""
-_DRAWN = 16  # images, and seconds of video, of which the others are links and repetitions
+_DRAWN, _DRAWN_S = 16, 4  # images, and seconds of video, of which the others are links and repetitions
 _PER_FOLDER = 1_000  # links
 _LONG_MINUTES = 60  # of a video that is planned
 
@@ -328,8 +328,8 @@ def link_videos(folder: Path, size_hw: tuple[int, int], count: int, minutes: flo
     """Make videos: links to one that repeats some seconds of a street."""
     part, video = folder.with_suffix(".part.mp4"), folder / "000.mp4"
     folder.mkdir()
-    traffic.write_video(part, size_hw=size_hw, frames=round(_DRAWN * FPS), seed=7)
-    repeat(part, video, max(1, round(60 * minutes / _DRAWN)))
+    traffic.write_video(part, size_hw=size_hw, frames=round(_DRAWN_S * FPS), seed=7)
+    repeat(part, video, max(1, round(60 * minutes / _DRAWN_S)))
     for number in range(1, count):
         os.link(video, folder / f"{number:03}.mp4")
 

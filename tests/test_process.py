@@ -117,10 +117,13 @@ def test_what_others_print_meanwhile_is_passed_on():
     assert python(program) == "before\nheld back by C\nafter\n"
 
 
-def test_the_command_line_spins_less():
-    program = "from maskjet import process; import os; process.spin_less()\n"
+def test_programs_choose_how_threads_wait():
+    program = "from maskjet import process; import os, sys; process.suit_program()\n"
     program += "print(os.environ.get('GOMP_SPINCOUNT'), os.environ.get('OMP_WAIT_POLICY'))"
     assert python(program) == "10000 None\n"
+    assert python(f"{program}; print(round(sys.getswitchinterval(), 6))") == "10000 None\n0.0002\n"
+    others = f"import sys; sys.setswitchinterval(0.01); {program}; print(round(sys.getswitchinterval(), 6))"
+    assert python(others) == "10000 None\n0.01\n"
     assert python(program, OMP_WAIT_POLICY="active") == "None active\n"
     assert python(program, GOMP_SPINCOUNT="7") == "7 None\n"
 

@@ -1,4 +1,4 @@
-"""Settings of the whole process: CPU instruction set, OpenMP's waiting, forks, garbage collection, TF32.
+"""Settings of the whole process: CPU instruction set, how threads wait, forks, garbage collection, TF32.
 
 The first two are environment variables that a library reads once, before PyTorch runs; child processes inherit them. A
 variable that the user has set is never changed. Importing this module does not import PyTorch.
@@ -30,6 +30,7 @@ _LEVELS = (
     ("avx512bw", "AVX512_CORE"),
 )
 _SPINS = "10000"
+_PYTHONS_TURN_S, _TURN_S = 0.005, 0.0002  # after which a thread that runs lets another one run
 _notes: list[str] = []
 _PATIENCE_S = 5.0  # for a parallel loop that takes a millisecond
 _SHARED = 2**20  # elements; PyTorch uses one thread per 32,768
@@ -114,14 +115,19 @@ def notes() -> tuple[str, ...]:
     return tuple(_notes)
 
 
-def spin_less() -> None:
-    """Let OpenMP's threads sleep soon after their work; to be called by programs, before PyTorch is loaded.
+def suit_program() -> None:
+    """Choose how threads wait; to be called by programs, not by libraries, before PyTorch is loaded.
 
     GNU's OpenMP, part of PyTorch's wheels, spins for milliseconds at the end of each parallel loop. This is fastest on
     an idle machine; on a busy one the spinning threads take cores from working ones (`benchmarks/neighbours.md`).
+
+    A Python thread that wants the interpreter waits for 5 ms before it asks the one that runs to stop, which with a
+    thread for each of 32 videos is longer than a batch takes (`benchmarks/reach.md`).
     """
     if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & set(os.environ):
         os.environ["GOMP_SPINCOUNT"] = _SPINS
+    if sys.getswitchinterval() == _PYTHONS_TURN_S:
+        sys.setswitchinterval(_TURN_S)
 
 
 def _note_fork() -> None:

@@ -3,7 +3,7 @@
 import os
 from contextlib import contextmanager
 
-from moto.server import ThreadedMotoServer
+import pytest
 from pyarrow import fs
 
 CREDENTIALS = {
@@ -20,7 +20,8 @@ def s3_server():
     The environment must have `CREDENTIALS`.
     """
     assert os.environ.keys() >= CREDENTIALS.keys()
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    moto = pytest.importorskip("moto.server", reason="the store is moto's S3 server, which is not installed")
+    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     try:
         _, port = server.get_host_and_port()

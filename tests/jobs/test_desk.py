@@ -115,7 +115,7 @@ class Remote:
 def make_actor(monkeypatch, tmp_path):
     """Makes an actor and its desk."""
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(get=lambda value: value))
-    monkeypatch.setattr(jobs_ray.process, "spin_less", lambda: None)
+    monkeypatch.setattr(jobs_ray.process, "suit_program", lambda: None)
 
     def make(worker=None, **facts):
         monkeypatch.setattr(jobs_ray, "Worker", lambda *_: worker)

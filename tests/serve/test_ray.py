@@ -307,7 +307,7 @@ def test_a_replica_runs_on_the_gpu_that_it_was_given(args, gpus, device, model, 
         return contextlib.nullcontext(model)
 
     monkeypatch.setattr(maskjet, "load", load)
-    monkeypatch.setattr(served.process, "spin_less", lambda: None)
+    monkeypatch.setattr(served.process, "suit_program", lambda: None)
     monkeypatch.setattr(serve, "get_replica_context", lambda: SimpleNamespace(world_size=2, replica_tag="a1"))
     runtime = SimpleNamespace(get_accelerator_ids=lambda: {"GPU": gpus})
     monkeypatch.setattr(ray, "get_runtime_context", lambda: runtime)

@@ -27,7 +27,7 @@ _CODES: tuple[tuple[type[MaskjetError] | tuple[type[MaskjetError], ...], int], .
 def main(app: typer.Typer | None = None) -> None:
     """Run a command line, maskjet's if none is given; its errors are printed as one line on stderr."""
     signals.ignore_late_interrupts()
-    process.spin_less()
+    process.suit_program()
     came: list[int] = []
     try:
         with signals.raising() as came:

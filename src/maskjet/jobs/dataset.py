@@ -14,7 +14,7 @@ from maskjet.jobs.planning import plan
 from maskjet.jobs.processing import process
 from maskjet.jobs.segments import Segment, Settings
 from maskjet.jobs.work import open_model
-from maskjet.process import spin_less
+from maskjet.process import suit_program
 
 if TYPE_CHECKING:
     import pyarrow
@@ -86,7 +86,7 @@ class _Detector:
     """An actor of `ray_dataset`."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        spin_less()
+        suit_program()
         limits.read_environment()
         self._settings = Settings.from_dict(settings)
         self._model = open_model(self._settings, self._settings.config)

@@ -126,7 +126,7 @@ class _Actor:
 
         self._wait, self._desk, self._lanes = ray.get, desk, _Lanes()
         self._wait(desk.arrive.remote())
-        process.spin_less()
+        process.suit_program()
         self._resources = ExitStack()
         self._resources.enter_context(process.garbage_frozen())
         with self._telling("a worker"):

@@ -53,7 +53,7 @@ def main(descriptor: int) -> None:
     Args:
         descriptor: A socket to the driver, open already.
     """
-    process.spin_less()
+    process.suit_program()
     print_warnings()
     driver = _Driver(descriptor)
     orders = driver.receive()

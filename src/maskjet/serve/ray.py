@@ -109,7 +109,7 @@ def _make_app(chosen: Chosen) -> FastAPI:
 
     `state.resources` of the application closes the models.
     """
-    process.spin_less()
+    process.suit_program()
     from maskjet import load
     from maskjet.serve import create_app
 

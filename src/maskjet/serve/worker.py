@@ -44,7 +44,7 @@ def main() -> None:
     end = socket.socket(fileno=int(sys.argv[1]))
     threading.Thread(target=_end_with, args=(end.fileno(),), daemon=True).start()
     channel, job = Channel(end), Job.from_file(sys.stdin.buffer)
-    process.spin_less()
+    process.suit_program()
     with server.logging_on_stderr("maskjet", origin=f"process {job.number} on {job.device}: "):
         try:
             failure = _serve(job, channel)
