@@ -334,7 +334,7 @@ def link_videos(folder: Path, size_hw: tuple[int, int], count: int, minutes: flo
         os.link(video, folder / f"{number:03}.mp4")
 
 
-@with_config("precision", "engine", "compile", "decoder")
+@with_config("precision", "engine", "compile", "decoder", "max_detections")
 def main(
     *,
     model: ModelOption = "demo",

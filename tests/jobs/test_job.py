@@ -10,7 +10,7 @@ from pathlib import Path
 import cv2
 import pytest
 
-from maskjet import traffic
+from maskjet import devices, traffic
 from maskjet.errors import CheckpointError, DeviceError, SourceError
 from maskjet.jobs import driver
 from maskjet.jobs.folders import LocalFolder, open_folder
@@ -304,6 +304,13 @@ def test_bad_options_are_told_before_any_work(streets, tmp_path, capsys, options
     assert (told, files_of(tmp_path)) == (code, [])
     assert message in err
     assert "Traceback" not in err
+
+
+def test_a_gpu_has_room_for_some_streams(streets, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(devices, "_count_gpus", lambda: 1)
+    told, _, err = job(capsys, streets, tmp_path, "--devices", "all", "--streams", "9")
+    assert (told, files_of(tmp_path)) == (2, [])
+    assert "--streams must be at most 8 on a GPU, got 9" in err
 
 
 def test_a_missing_source_is_told_before_any_work(tmp_path, capsys):

@@ -1,5 +1,6 @@
 """Videos decoded by a GPU: the same frames, and the CPU where a GPU can't."""
 
+import contextlib
 import itertools
 import json
 import subprocess
@@ -345,6 +346,60 @@ def test_ten_thousand_frames_under_load(tmp_path):
     assert not errors
     assert sum(counts) >= 10_000
     assert not wrong
+
+
+@pytest.mark.gpu
+def test_decoders_come_and_go_while_graphs_are_captured(tmp_path):
+    """To make one ends a capture, and may hang: in streams that begin at other times, as a job's do."""
+    path = encode(tmp_path / "a.mp4", size_hw=(720, 1280), frames=3)
+    stop, errors, opened = threading.Event(), [], [0] * 4
+
+    def open_again(number):
+        try:
+            while not stop.is_set():
+                with open_source(path, decoder="cuda") as source:
+                    assert source.decoder == "cuda:0", source.fallback
+                    assert [frame.index for frame in source] == [0, 1, 2]
+                opened[number] += 1
+        except Exception as error:
+            errors.append(error)
+
+    with model(device="cuda", graphs=2) as captured:
+        threads = [threading.Thread(target=open_again, args=(number,)) for number in range(len(opened))]
+        for thread in threads:
+            thread.start()
+        try:
+            for width in range(160, 320, 2):
+                for _ in range(2):
+                    captured.predict(np.zeros((96, width, 3), np.uint8))
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+        assert not errors
+        assert min(opened) > 0
+        assert captured.report().fallbacks == {}
+
+
+def test_a_decoder_is_alone_while_it_is_made_and_freed(tmp_path, monkeypatch):
+    """Shown by one on the CPU, which needs it not."""
+    times = []
+
+    @contextlib.contextmanager
+    def alone(_):
+        times.append(None)
+        yield
+
+    monkeypatch.setattr(Decoding, "alone", alone)
+    with open_source(encode(tmp_path / "a.mp4")) as source:
+        decoder = source._stream.codec_context
+        until_first = len(times)
+        assert until_first > 0
+        assert sum(1 for _ in source) == FRAMES
+        assert len(times) == until_first
+        held = sys.getrefcount(decoder)
+    assert len(times) == until_first + 1
+    assert sys.getrefcount(decoder) < held
 
 
 @pytest.mark.gpu

@@ -26,14 +26,14 @@ from maskjet.engine.copying import Copier, Rows
 from maskjet.engine.steps import Postprocessing, Rules, Steps, Work
 from maskjet.errors import first_line
 from maskjet.media.picture import Picture
-from maskjet.ops.gpu import on_device
+from maskjet.ops.gpu import capturing, on_device
 from maskjet.ops.preprocess.yuv import YUVFrames
 
 _PATIENCE_S = 30.0  # to wait for a batch, which takes milliseconds
 _EAGER_PATIENCE_S = 60.0  # to wait for a batch that another thread is working on
 _POLL_S = 20e-6  # 80 µs with the kernel's own delay: a wait ends 25 µs late on average
 _SURE = 0.95  # share of the expected time that is slept through
-_capturing = threading.Lock()  # PyTorch captures one graph at a time
+_CAPTURES = 3  # tries, as something else in the process that waits for the whole GPU ends a capture
 
 
 Pixels = torch.Tensor | Picture
@@ -161,8 +161,9 @@ def pin(shape: Sequence[int]) -> torch.Tensor:
 class FrameGraph:
     """The buffers of one kind of batch, and the graph that works on them.
 
-    The first batch runs step by step, and the second is captured, so a size that is seen once costs no capture. Steps
-    that can't be captured keep running one by one, and the report says why.
+    The first batch runs step by step, and the second is captured, so a size that is seen once costs no capture. Where
+    that fails, the next two batches try again; steps that can't be captured keep running one by one, and the report
+    says why.
 
     Args:
         steps: The network and its ops.
@@ -217,14 +218,15 @@ class FrameGraph:
                 never run at the same time.
         """
         self._runs += 1
-        if self._runs == 2:
+        if self._graph is None and 2 <= self._runs < 2 + _CAPTURES:
             self._run()  # the capturing thread needs its own cuBLAS handles beforehand
             torch.cuda.current_stream().synchronize()
             try:
                 self._graph = self._capture(take_pool())
             except RuntimeError as error:
-                self._why_not_captured = first_line(error.__context__ or error)
-                self._fallbacks["engine: steps that can't be captured"] += 1
+                if self._runs == 1 + _CAPTURES:
+                    self._why_not_captured = first_line(error.__context__ or error)
+                    self._fallbacks["engine: steps that can't be captured"] += 1
         if self._graph is None:
             self._run()
         else:
@@ -232,7 +234,7 @@ class FrameGraph:
 
     def _capture(self, pool: Any) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph(keep_graph=True)
-        with _capturing, process.garbage_left():  # which may be page-locked memory: freeing it ends a capture
+        with capturing, process.garbage_left():  # which may be page-locked memory: freeing it ends a capture
             # Other threads may go on using the GPU meanwhile.
             graph.capture_begin(pool=pool, capture_error_mode="thread_local")
             try:

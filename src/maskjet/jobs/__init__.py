@@ -19,6 +19,8 @@ __all__ = ["merge", "plan", "process", "ray_dataset"]
 
 GPU_LANES = 4
 """Segments that a GPU works on at a time: while one is opened or written, others keep it busy."""
+MOST_GPU_LANES = 8
+"""Most of them: each has two batches in flight, and an engine lends 16 slots."""
 _HOMES = {"merge": "merging", "plan": "planning", "process": "processing", "ray_dataset": "dataset"}
 
 

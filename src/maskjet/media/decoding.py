@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import av
 from av.codec.hwaccel import HWAccel
@@ -58,6 +59,14 @@ class Decoding:
             except (RuntimeError, AssertionError) as error:  # the latter without CUDA
                 raise UnsupportedError(f"device={self.device!r} can't be used: {first_line(error)}") from error
             yield HWAccel("cuda", str(device.index), options=options, is_hw_owned=True)
+
+    def alone(self) -> AbstractContextManager[Any]:
+        """A context in which decoders may be made and freed: no graph is captured meanwhile."""
+        if self.device == "cpu":
+            return nullcontext()
+        from maskjet.ops.gpu import capturing
+
+        return capturing
 
 
 ON_CPU = Decoding()

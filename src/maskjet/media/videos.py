@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from fractions import Fraction
 from heapq import heappop, heappush
@@ -105,14 +106,13 @@ class VideoSource(Source):
             first = self._next()
         except CannotSkipError:
             self._may_skip = False
-            return self._reopen()
+            return self._reopen(self._decoding)
         except BaseException:
             self.close()
             raise
         if self._is_on_gpu and not self._may_wait and (first is None or self.fallback is not None):
             self.fallback = self.fallback or "the GPU decodes none of its frames"
-            self._decoding = ON_CPU  # which has threads, and converts faster
-            return self._reopen()
+            return self._reopen(ON_CPU)  # which has threads, and converts faster
         if first is None:
             self._take_no_frame()
             return None
@@ -160,9 +160,10 @@ class VideoSource(Source):
     def _is_on_gpu(self) -> bool:
         return self._decoding is not ON_CPU
 
-    def _reopen(self) -> Frame | None:
+    def _reopen(self, decoding: Decoding) -> Frame | None:
         """Open the source once more, after another decision."""
-        self._container.close()
+        self._close_container()
+        self._decoding = decoding
         self.frames_seen, self.bad_frames, self.look, self.index_is_exact = 0, [], None, True
         return self._open()
 
@@ -197,6 +198,7 @@ class VideoSource(Source):
             raise InputError(f"start must be 0 for {self.name!r}, which is live, got {self._selection.shown_start}.")
         self.length = None if self.is_live else self._announced_length(rate)
         self.states_end = not self.is_live and states_end(container, stream)
+        self._has_decoder = False  # on a GPU it is made when the first pictures are decoded
         self._to_rgb = av.video.reformatter.VideoReformatter()
         self._timeline = self._new_timeline()
         self.index_is_exact = not self._timeline.lacks_index
@@ -244,16 +246,23 @@ class VideoSource(Source):
                     return None if self._is_closed else next(self._frames, None)
             finally:
                 if self._is_closed:
-                    self._container.close()
+                    self._close_container()
 
     def close(self) -> None:
         """Close the file or device; may be called twice, and while another thread reads, whose frames then end."""
         self._is_closed = True
         if self._is_reading.acquire(blocking=False):  # else FFmpeg is in use, and the reading thread closes it
             try:
-                self._container.close()
+                self._close_container()
             finally:
                 self._is_reading.release()
+
+    def _close_container(self) -> None:
+        """Close it and free its decoder, which its stream and the pictures that are not shown yet keep."""
+        with self._decoding.alone():
+            self._container.close()
+            for keeper in ("_frames", "_stream", "_timeline", "_skipper"):
+                vars(self).pop(keeper, None)
 
     def _decoded(self) -> Iterator[Frame]:
         for packet in self._packets(self._container, self._stream):
@@ -329,13 +338,16 @@ class VideoSource(Source):
     def _decode(self, packet: av.Packet[Any]) -> list[av.VideoFrame]:
         """The pictures the decoder returns after a packet; none if it finds damage."""
         try:
-            return packet.decode()
+            with nullcontext() if self._has_decoder else self._decoding.alone():
+                pictures = packet.decode()
         except av.error.FFmpegError as error:
             self._damage = reason(error)
             self._timeline.suspect()
             if packet.size and packet.pts is None:  # not in `_due`: counted here
                 self._skip(f"{self.name}: {self._damage}")
             return []
+        self._has_decoder |= bool(pictures)
+        return pictures
 
     def _show(self, picture: av.VideoFrame) -> Iterator[Frame]:
         """Yield a decoded picture as a frame, unless it is damaged or was already counted as lost."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import threading
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, lru_cache
@@ -17,6 +18,11 @@ import torch
 
 from maskjet.errors import first_line
 from maskjet.ops.record import Variant
+
+capturing = threading.Lock()
+"""Held while a graph is captured, and while a video decoder is made or freed. Both at once fail: to make a decoder CUDA
+waits for all streams of the context, which ends captures with cudaErrorStreamCaptureInvalidated, and may wait for ever.
+PyTorch captures one graph at a time anyway."""
 
 _OLDEST = (7, 5)  # T4; Triton's own limit
 _OLDEST_WITH_BFLOAT16 = (8, 0)
