@@ -21,7 +21,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
@@ -365,6 +364,12 @@ def main(
     on = on or ([] if ray_workers else [one])
     wanted = only or ONLY
     report = Report(describe_machine(), model, asdict(config), load=round(os.getloadavg()[0], 2))
+
+    def keep() -> None:
+        """Write what is known so far: a machine may be taken away before the end."""
+        if out is not None:
+            write_json(out, asdict(report))
+
     with TemporaryDirectory() as text:
         folder = Path(text)
         drawn = draw_images(folder, parse_size(image_size), _DRAWN)
@@ -381,25 +386,24 @@ def main(
             sources[f"{videos} videos {video_size}, {minutes:g} min each"] = folder / "videos"
             link_videos(folder / "videos", parse_size(video_size), videos, minutes)
         for what, tree in sources.items():
-            report.streams += [
-                measure_stream(what, tree, named, own, stream_seconds, variables)
-                for variables in ({}, *([ONE_THREAD] if own.device == "cpu" else []))
-            ]
-            measure = partial(measure_job, seconds=segment_seconds, images=segment_images)
-            report.jobs += [
-                measure(what, tree, folder / f"{tree.name}-{number}", settings, crew)
-                for number, crew in enumerate(crews)
-            ]
+            for variables in ({}, *([ONE_THREAD] if own.device == "cpu" else [])):
+                report.streams.append(measure_stream(what, tree, named, own, stream_seconds, variables))
+                keep()
+            for number, crew in enumerate(crews):
+                results = folder / f"{tree.name}-{number}"
+                job = measure_job(what, tree, results, settings, crew, seconds=segment_seconds, images=segment_images)
+                report.jobs.append(job)
+                keep()
         if "planning" in wanted:
             for count in files or (10**5, 3 * 10**5, 10**6):
                 plant_tree(folder / f"tree{count}", count)
                 report.planning.append(measure_planning("a tree", folder / f"tree{count}", folder / f"plan{count}"))
+                keep()
             link_videos(folder / "long", traffic.SIZES_HW["312"], 1, _LONG_MINUTES)
             report.planning.append(
                 measure_planning(f"an MP4 of {_LONG_MINUTES} min", folder / "long", folder / "plan-long")
             )
-    if out is not None:
-        write_json(out, asdict(report))
+            keep()
     print_result(report, to_stdout=True)
 
 
