@@ -1,5 +1,6 @@
 """Parts of videos, cut at key frames: joined, they are the whole video, byte for byte."""
 
+import contextlib
 import functools
 import hashlib
 import os
@@ -59,11 +60,21 @@ KINDS = {
 WITH_LEADING = ["open.mp4", "open-pyramid.mp4", "open.mkv", "hevc-open.mp4", "hevc-open.mkv"]
 
 
+@contextlib.contextmanager
+def scheduled_as_before():
+    """Undo what SVT-AV1 does as root: the thread that encodes becomes a real-time one, which starves all others."""
+    policy, priority = os.sched_getscheduler(0), os.sched_getparam(0)
+    try:
+        yield
+    finally:
+        os.sched_setscheduler(0, policy, priority)
+
+
 def encode(path, codec="libx264", options=None, *, frames=60, times=None, sound=False, scale=1):
     """A video of a moving picture, shown at `times`, in frames."""
     file_options = {"movflags": "frag_keyframe+empty_moov"} if path.name.startswith("fragmented") else {}
     options = ({"g": "12", "bf": "3", "sc_threshold": "0"} if codec == "libx264" else {}) | (options or {})
-    with av.open(str(path), "w", options=file_options) as container:
+    with scheduled_as_before(), av.open(str(path), "w", options=file_options) as container:
         stream = container.add_stream(codec, rate=RATE, options=options)
         stream.height, stream.width = 96 * scale, 128 * scale
         stream.pix_fmt = {"mjpeg": "yuvj420p", "gif": "rgb8"}.get(codec, "yuv420p")
