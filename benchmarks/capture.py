@@ -110,7 +110,7 @@ def write(
         "source": opened.name,
         "device": str(resolved),
         "frames": saved,
-        "masks": [spec.queries, spec.mask_size, spec.mask_size],
+        "masks": [spec.queries, *spec.mask_hw],
         "arguments": arguments,
     }
     write_json(out / _MANIFEST, manifest, "out")
