@@ -110,7 +110,7 @@ def write(
         "source": opened.name,
         "device": str(resolved),
         "frames": saved,
-        "masks": [spec.queries, spec.mask_size, spec.mask_size],
+        "masks": [spec.queries, *spec.mask_hw],
         "arguments": arguments,
     }
     write_json(out / _MANIFEST, manifest, "out")
@@ -119,9 +119,9 @@ def write(
 
 def _arguments(network: RFDETR) -> dict[str, dict[str, Any]]:
     """Arguments that an engine passes to each op besides a frame's tensors, as JSON types."""
-    spec, side = network.spec, network.spec.input_size
+    spec = network.spec
     return {
-        "preprocess": {"size": [side, side], "mean": list(spec.mean), "std": list(spec.std)},
+        "preprocess": {"size": [*spec.input_hw], "mean": list(spec.mean), "std": list(spec.std)},
         "select": {
             "threshold": [DEFAULT_THRESHOLD] * spec.class_logits,
             "class_map": list(range(spec.class_logits)),

@@ -63,9 +63,8 @@ def plant_network(spec: ModelSpec, frames: Sequence[NDArray[np.uint8]], *, survi
         # All queries equal: otherwise detections depend on the order of tokens with almost equal scores, which in an
         # untrained network changes with the last bit.
         learned.copy_(learned[:1].clone().expand_as(learned))
-    side = spec.input_size
     inputs = [
-        ops.preprocess(torch.from_numpy(frame), size=(side, side), mean=spec.mean, std=spec.std) for frame in frames
+        ops.preprocess(torch.from_numpy(frame), size=spec.input_hw, mean=spec.mean, std=spec.std) for frame in frames
     ]
     with torch.inference_mode():
         output = network(torch.cat(inputs))

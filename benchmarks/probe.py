@@ -160,7 +160,7 @@ def _find_variants(spec: ModelSpec, device: torch.device) -> tuple[dict[str, Pre
 
 
 def _preprocess(frame: torch.Tensor, *, spec: ModelSpec, implementation: str, resample: str) -> torch.Tensor:
-    size = (spec.input_size, spec.input_size)
+    size = spec.input_hw
     out = torch.full((1, 3, *size), torch.nan, device=frame.device)
     RECORD.public(frame, out, size=size, mean=spec.mean, std=spec.std, resample=resample, implementation=implementation)
     return out[0]
@@ -170,14 +170,14 @@ def _interpolate(frame: torch.Tensor, *, spec: ModelSpec) -> torch.Tensor:
     """Preprocess with torchvision as rfdetr's `predict` does; torchvision's resize calls F.interpolate."""
     transforms = require("torchvision.transforms.functional", extra="bench", purpose="The tensor probe")
     image = transforms.to_tensor(frame.cpu().numpy()).to(frame.device)
-    resized = transforms.resize(image, [spec.input_size, spec.input_size], antialias=False)
+    resized = transforms.resize(image, [*spec.input_hw], antialias=False)
     made: torch.Tensor = transforms.normalize(resized, spec.mean, spec.std)
     return made
 
 
 def _resize(frame: torch.Tensor, *, spec: ModelSpec) -> torch.Tensor:
     """Resize bytes with OpenCV, then normalise in NumPy, on the host."""
-    resized = cv2.resize(frame.cpu().numpy(), (spec.input_size, spec.input_size), interpolation=cv2.INTER_LINEAR)
+    resized = cv2.resize(frame.cpu().numpy(), spec.input_hw[::-1], interpolation=cv2.INTER_LINEAR)
     mean, std = (np.array(values, dtype=np.float32) for values in (spec.mean, spec.std))
     normalised = (resized.astype(np.float32) / np.float32(255) - mean) / std
     return torch.from_numpy(normalised).permute(2, 0, 1)

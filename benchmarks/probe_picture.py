@@ -66,11 +66,11 @@ def draw(scene: Scene, spec: ModelSpec, machine: Machine, path: Path) -> None:
 
 def _draw_image(axes: Any, scene: Scene, spec: ModelSpec, equal: Sequence[tuple[str, str]]) -> None:
     height, width = scene.image.shape[:2]
-    side = spec.input_size
-    axes.imshow(cv2.resize(scene.image, (side, side), interpolation=cv2.INTER_LINEAR))
+    rows, columns = spec.input_hw
+    axes.imshow(cv2.resize(scene.image, (columns, rows), interpolation=cv2.INTER_LINEAR))
     which = ", which differs most" if len(equal) < len(scene.maps) else ""
     axes.set_title(f"image {scene.index}, counted from 0{which}", fontsize=10)
-    below = f"{width} × {height} pixels, resized to {side} × {side}"
+    below = f"{width} × {height} pixels, resized to {columns} × {rows}"
     axes.set_xlabel(f"{below}\n\nno difference here:\n{_list_pairs(equal)}" if equal else below, fontsize=9)
     axes.set(xticks=[], yticks=[])
 

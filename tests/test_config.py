@@ -20,6 +20,10 @@ from maskjet.errors import InputError, UnsupportedError
         ({"resample": "cubic"}, r"resample must be one of \('bilinear', 'cv2'\), got 'cubic'"),
         ({"max_detections": 0}, "max_detections must be at least 1, got 0"),
         ({"batch": -1}, "batch must be at least 1, got -1"),
+        ({"input_size": 384}, r"input_size must be \(height, width\) in pixels, or None, got 384"),
+        ({"input_size": (384,)}, r"input_size must be \(height, width\) in pixels, or None, got \(384,\)"),
+        ({"input_size": (0, 384)}, "input_size must be "),
+        ({"input_size": (384.0, 384)}, "input_size must be "),
     ],
 )
 def test_choices_are_checked(choice, message):
@@ -65,6 +69,15 @@ def test_steps_are_chosen_one_by_one(monkeypatch):
     assert [config.implementation_of(step) for step in steps] == ["reference", "auto", "cpu"]
     with pytest.raises(InputError, match=r"implementation must name steps of .*, got 'triton'"):
         EngineConfig.from_env(implementation="preprocess=cpu,triton")
+
+
+def test_an_input_size_is_width_and_height_in_text(monkeypatch):
+    monkeypatch.setenv("MASKJET_INPUT_SIZE", "640x384")
+    assert EngineConfig.from_env().input_size == (384, 640)
+    assert EngineConfig.from_env(input_size="96x64").input_size == (64, 96)
+    for wrong in ("640", "640x", "x384", "640,384", "640x384x3", "0x384", "1e3x384"):
+        with pytest.raises(InputError, match="input_size must be "):
+            EngineConfig.from_env(input_size=wrong)
 
 
 def test_bad_variables_are_named(monkeypatch):

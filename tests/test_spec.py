@@ -64,6 +64,17 @@ def test_what_does_not_go_together_is_refused(change, message):
         ModelSpec(**{**vars(TINY), **change})
 
 
+def test_inputs_may_be_rectangular():
+    spec = ModelSpec(**{**vars(TINY), "input_size": (48, 96)})
+    assert (spec.input_hw, spec.grid_hw, spec.tokens, spec.mask_hw) == ((48, 96), (6, 12), 72, (12, 24))
+    assert ModelSpec.from_dict(json.loads(json.dumps(spec.as_dict()))) == spec
+    square = ModelSpec(**{**vars(TINY), "input_size": (TINY.input_size,) * 2})
+    assert square == TINY
+    for wrong in ((48,), (48, 96, 48), (48, 0), (48, 96.0), (48, 97), (47, 96)):
+        with pytest.raises(InputError, match="input_size must be"):
+            ModelSpec(**{**vars(TINY), "input_size": wrong})
+
+
 def test_named_sizes_are_far_within_the_bounds():
     for spec in SPECS.values():
         for name, (_, most) in BOUNDS.items():

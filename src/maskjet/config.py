@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -57,6 +58,10 @@ class EngineConfig:
     resample: Annotated[
         Resample, "How to resize: bilinear on floats, as rfdetr's predict; cv2 on bytes, as cv2.resize."
     ] = "bilinear"
+    input_size: Annotated[
+        tuple[int, int] | None,
+        "Size that RF-DETR sees frames in, WIDTHxHEIGHT, for a checkpoint that was trained so. Not given: its own.",
+    ] = None
     decoder: Annotated[
         Decoder,
         "Where videos are decoded. cuda: by the model's GPU, where frames stay; auto: by the GPU where that is faster: "
@@ -75,6 +80,7 @@ class EngineConfig:
             known = typing.get_args(hints[name])
             _check_choice(name, getattr(self, name), known)
         self._check_implementation()
+        self._check_input_size()
         for name in ("max_detections", "batch", "graphs"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int):
@@ -90,6 +96,15 @@ class EngineConfig:
                 end = suggest(step, steps, lists=False)
                 raise InputError(f"implementation must name steps of {steps}, got {step!r}{end}")
             _check_choice("implementation", name, known)
+
+    def _check_input_size(self) -> None:
+        size = self.input_size
+        if size is None:
+            return
+        sides = tuple(size) if isinstance(size, list | tuple) else ()
+        if len(sides) != 2 or any(type(side) is not int or side < 1 for side in sides):
+            raise InputError(f"input_size must be (height, width) in pixels, or None, got {size!r}.")
+        object.__setattr__(self, "input_size", sides)  # JSON has lists
 
     def implementation_of(self, step: Step) -> Implementation:
         """The implementation asked for one step."""
@@ -167,10 +182,11 @@ class EngineConfig:
         for field in fields(cls):
             text = os.environ.get(_ENVIRONMENT_PREFIX + field.name.upper())
             if text is not None:
-                found[field.name] = _parse(
-                    field.name, text, bool if field.default in (None, False) else type(field.default)
-                )
+                kind = bool if field.default in (None, False) else type(field.default)
+                found[field.name] = _parse(field.name, text, str if field.name == "input_size" else kind)
         found |= {name: value for name, value in choices.items() if value is not None}
+        if isinstance(found.get("input_size"), str):
+            found["input_size"] = _parse_size(found["input_size"])
         by_step = found.get("implementation", "")
         if "=" in by_step:
             found["implementation"] = {
@@ -182,6 +198,14 @@ class EngineConfig:
 def _check_choice(name: str, given: object, known: tuple[str, ...]) -> None:
     if given not in known:
         raise InputError(f"{name} must be one of {known}, got {given!r}{suggest(given, known, lists=False)}")
+
+
+def _parse_size(text: str) -> tuple[int, int]:
+    """(height, width) of WIDTHxHEIGHT."""
+    found = re.fullmatch(r"(\d{1,5})x(\d{1,5})", text)
+    if found is None:
+        raise InputError(f"input_size must be WIDTHxHEIGHT, as in 640x384, got {text!r}.")
+    return int(found[2]), int(found[1])
 
 
 def _parse(name: str, text: str, kind: type) -> Any:

@@ -308,6 +308,7 @@ def load(
     compile: bool | None = None,  # noqa: A002 - PyTorch's word
     implementation: Implementation | Mapping[Step, Implementation] = "auto",
     resample: Resample = "bilinear",
+    input_size: tuple[int, int] | None = None,
     decoder: Decoder = "auto",
     batch: int = 8,
     graphs: int = 8,
@@ -337,6 +338,8 @@ def load(
         implementation: Implementation of the steps around the network: "auto", "reference", "triton" or "cpu"; or by
             step, as in {"preprocess": "reference"}.
         resample: "bilinear" resizes floats, as rfdetr's predict; "cv2" resizes bytes, as cv2.resize.
+        input_size: (height, width) that RF-DETR sees frames in, for a checkpoint that was trained so; multiples of the
+            patch size × windows. Positions are interpolated as rfdetr does. None is the checkpoint's own.
         decoder: Where `stream` decodes the videos that it opens: "cpu"; "cuda", the model's GPU, in whose memory the
             frames stay; or "auto", the GPU where that is faster: H.264, HEVC, VP8 and VP9 of at least 1080p, or three
             and more videos of 720p side by side, with 8 bits.
@@ -369,6 +372,7 @@ def load(
         compile=compile,
         implementation=implementation,
         resample=resample,
+        input_size=input_size,
         decoder=decoder,
         max_detections=defaults.max_detections if max_detections is None else max_detections,
         batch=batch,
@@ -376,7 +380,7 @@ def load(
         nvtx=nvtx,
     )
     return Model(
-        family.load(model, weights),
+        family.load(model, weights, config.input_size),
         config,
         threshold=defaults.threshold if threshold is None else threshold,
         classes=classes,

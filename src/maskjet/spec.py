@@ -47,8 +47,8 @@ class ModelSpec:
 
     name: str
     """The name `maskjet.load` knows it by, e.g. "rf-detr-seg-nano"."""
-    input_size: int
-    """Side of the square network input in pixels; a multiple of patch_size × windows."""
+    input_size: int | tuple[int, int]
+    """Side of the square network input in pixels, or its (height, width); multiples of patch_size × windows."""
     patch_size: int
     """Side of one backbone patch in input pixels."""
     windows: int
@@ -98,9 +98,11 @@ class ModelSpec:
     def _check_types(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise InputError(f"name must be a text of at least one character, got {shown(self.name)}.")
-        for name in BOUNDS:
-            if name != "num_select" or self.num_select is not None:
-                check_whole(name, getattr(self, name), BOUNDS[name])
+        for name, bounds in BOUNDS.items():
+            if name == "input_size":
+                self._check_sides(bounds)
+            elif name != "num_select" or self.num_select is not None:
+                check_whole(name, getattr(self, name), bounds)
         if not isinstance(self.has_masks, bool):
             raise InputError(f"has_masks must be True or False, got {shown(self.has_masks)}.")
         layers = self.feature_layers
@@ -119,6 +121,15 @@ class ModelSpec:
                     f"got {shown(class_id)}: {shown(class_name)}."
                 )
 
+    def _check_sides(self, bounds: tuple[int, int]) -> None:
+        size = self.input_size
+        if isinstance(size, tuple) and len(size) != 2:
+            raise InputError(f"input_size must be a side, or height and width, got {shown(size)}.")
+        for side in size if isinstance(size, tuple) else (size,):
+            check_whole("input_size", side, bounds)
+        if isinstance(size, tuple) and size[0] == size[1]:
+            object.__setattr__(self, "input_size", size[0])  # a square is stated in one way
+
     def _check_architecture(self) -> None:
         layers = self.feature_layers
         if max(layers) > self.backbone_depth:
@@ -136,34 +147,46 @@ class ModelSpec:
             raise InputError(f"hidden_dim must be a multiple of 4, got {self.hidden_dim}.")
 
     def _check_input(self) -> None:
-        step = self.patch_size * self.windows
-        if self.input_size < step or self.input_size % step:
+        step, most_patches = self.patch_size * self.windows, max(self.grid_hw)
+        if any(side < step or side % step for side in self.input_hw):
             raise InputError(
                 f"input_size must be a multiple of patch_size × windows = {step} for {self.name}, "
                 f"got {self.input_size}."
             )
-        if self.queries > self.grid**2:
-            raise InputError(f"queries must be at most the {self.grid**2} backbone tokens, got {self.queries}.")
-        if self.grid > MAX_GRID:
+        if self.queries > self.tokens:
+            raise InputError(f"queries must be at most the {self.tokens} backbone tokens, got {self.queries}.")
+        if most_patches > MAX_GRID:
             raise InputError(
                 f"input_size must be at most {MAX_GRID} patches of {self.patch_size}, got {self.input_size}."
             )
         most = math.isqrt(_MAX_MASK_VALUES // max(self.queries, self.hidden_dim))
-        if self.has_masks and not 1 <= self.mask_size <= most:
+        if self.has_masks and not 1 <= min(self.mask_hw) <= max(self.mask_hw) <= most:
             raise InputError(
                 f"mask_stride must leave masks of 1 to {most} pixels a side for {self.queries} queries and hidden_dim "
                 f"{self.hidden_dim}, got {self.mask_stride} at input_size {self.input_size}."
             )
 
     @property
-    def grid(self) -> int:
-        """Side of the backbone's token grid."""
-        return self.input_size // self.patch_size
+    def input_hw(self) -> tuple[int, int]:
+        """(height, width) of the network input, in pixels."""
+        return self.input_size if isinstance(self.input_size, tuple) else (self.input_size, self.input_size)
 
     @property
-    def mask_size(self) -> int:
-        """Side of the mask logits the network returns."""
-        return self.input_size // self.mask_stride
+    def grid_hw(self) -> tuple[int, int]:
+        """(rows, columns) of the backbone's token grid."""
+        height, width = self.input_hw
+        return height // self.patch_size, width // self.patch_size
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the grid."""
+        return math.prod(self.grid_hw)
+
+    @property
+    def mask_hw(self) -> tuple[int, int]:
+        """(height, width) of the mask logits the network returns."""
+        height, width = self.input_hw
+        return height // self.mask_stride, width // self.mask_stride
 
     @property
     def selected_pairs(self) -> int:
@@ -193,7 +216,7 @@ class ModelSpec:
         if missing:
             raise InputError(f"spec must state {missing[0]}.")
         given = dict(stated)
-        for name in ("feature_layers", "mean", "std"):
+        for name in ("input_size", "feature_layers", "mean", "std"):
             if isinstance(given.get(name), list):
                 given[name] = tuple(given[name])
         if isinstance(given["name"], str):

@@ -49,7 +49,7 @@ def _assert_finds_as_we_do(name, network, frame, *, pixels):
     detect = PIPELINES[name](weights, NANO, CPU, THRESHOLD)
     for tensor in weights.values():
         tensor.fill_(np.nan)  # it has copies
-    with SameTokens(NANO.grid**2, 1e-4) as choice:
+    with SameTokens(NANO.tokens, 1e-4) as choice:
         theirs = detect(frame)
         ours = Model(network, EngineConfig(device="cpu"), threshold=THRESHOLD).predict(frame)
     first = theirs.xyxy.copy()

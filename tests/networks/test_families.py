@@ -9,7 +9,9 @@ import pytest
 
 import maskjet
 from maskjet import networks
+from maskjet.config import EngineConfig
 from maskjet.errors import InputError
+from maskjet.model import Model
 from maskjet.networks import Defaults, find_family
 from maskjet.networks.rfdetr import family as rfdetr
 from tests.networks.test_network import tiny_network
@@ -45,7 +47,7 @@ def test_a_third_family_is_a_line_in_the_registry(monkeypatch):
     third = SimpleNamespace(
         serves=lambda model: isinstance(model, Other),
         defaults=lambda _: Defaults(0.02, 3),
-        load=lambda _model, _weights: tiny_network(),
+        load=lambda _model, _weights, _input_size: tiny_network(),
         make_steps=rfdetr.make_steps,
     )
     monkeypatch.setitem(sys.modules, "maskjet.networks.third.family", third)
@@ -54,3 +56,11 @@ def test_a_third_family_is_a_line_in_the_registry(monkeypatch):
     with maskjet.load(Other(), device="cpu") as model:
         image = np.random.default_rng(0).integers(0, 256, (48, 80, 3), np.uint8)
         assert len(model.predict(image)) == model.config.max_detections == 3
+
+
+def test_a_network_keeps_the_input_that_it_was_read_with():
+    network = networks.read_network("demo", input_size=(240, 420))
+    with Model(network, EngineConfig(device="cpu", input_size=(240, 420))) as model:
+        assert model.spec.input_hw == (240, 420)
+    with pytest.raises(InputError, match=r"input_size must be the network's, \(240, 420\), got \(420, 240\)"):
+        Model(network, EngineConfig(device="cpu", input_size=(420, 240)))

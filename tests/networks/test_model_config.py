@@ -108,7 +108,7 @@ def image():
 
 def assert_predicts_alike(path, theirs):
     ours = maskjet.load(path, device="cpu", threshold=0.1, max_detections=300)
-    with SameTokens(ours.spec.grid**2, TOLERANCE) as choice:
+    with SameTokens(ours.spec.tokens, TOLERANCE) as choice:
         expected, actual = theirs.predict(image(), threshold=0.1), ours.predict(image())
     assert choice.compared == 1
     assert len(actual) == len(expected) > 0

@@ -1,5 +1,7 @@
 """What a network must be able to do beside giving the right numbers."""
 
+import math
+
 import pytest
 import torch
 
@@ -27,7 +29,7 @@ def assert_close(actual, expected):
 
 
 def images(batch, seed=0):
-    return torch.randn(batch, 3, TINY.input_size, TINY.input_size, generator=torch.Generator().manual_seed(seed))
+    return torch.randn(batch, 3, *TINY.input_hw, generator=torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.slow
@@ -75,16 +77,17 @@ def test_no_parameter_is_left_out_of_the_graph():
     assert unused == {"transformer.enc_out_class_embed.0.weight", "transformer.enc_out_class_embed.0.bias"}
 
 
+@pytest.mark.parametrize("grid_hw", [(8, 8), (4, 12)])
 @pytest.mark.parametrize("windows", [1, 2, 4])
-def test_joining_windows_undoes_splitting(windows):
-    tokens = torch.randn(3, 8 * 8, 5)
-    image = join_windows(split_windows(tokens, 8, windows), 8, windows)
-    torch.testing.assert_close(image, tokens.transpose(1, 2).reshape(3, 5, 8, 8), atol=0, rtol=0)
+def test_joining_windows_undoes_splitting(windows, grid_hw):
+    tokens = torch.randn(3, math.prod(grid_hw), 5)
+    image = join_windows(split_windows(tokens, grid_hw, windows), grid_hw, windows)
+    torch.testing.assert_close(image, tokens.transpose(1, 2).reshape(3, 5, *grid_hw), atol=0, rtol=0)
 
 
 def test_first_window_is_the_top_left():
-    tokens = torch.arange(16.0).view(1, 16, 1)
-    assert split_windows(tokens, 4, 2)[0, :, 0].tolist() == [0, 1, 4, 5]
+    tokens = torch.arange(24.0).view(1, 24, 1)
+    assert split_windows(tokens, (4, 6), 2)[0, :, 0].tolist() == [0, 1, 2, 6, 7, 8]
 
 
 def test_spec_survives_json():

@@ -6,6 +6,8 @@ import torch
 
 import maskjet
 from benchmarks.planted import randomise
+from maskjet.errors import InputError
+from maskjet.networks import read_network
 from maskjet.networks.rfdetr import read_checkpoint
 from maskjet.networks.rfdetr.checkpoint import load_network, resolve_spec
 from maskjet.spec import SPECS
@@ -81,9 +83,9 @@ def test_outputs_equal_rfdetr(name, batch, tmp_path):
     spec = resolve_spec(checkpoint)
     assert spec.name == name
     ours = load_network(spec, checkpoint)
-    images = torch.randn(batch, 3, spec.input_size, spec.input_size, generator=torch.Generator().manual_seed(3))
+    images = torch.randn(batch, 3, *spec.input_hw, generator=torch.Generator().manual_seed(3))
 
-    with torch.inference_mode(), SameTokens(spec.grid**2, TOLERANCE) as choice:
+    with torch.inference_mode(), SameTokens(spec.tokens, TOLERANCE) as choice:
         expected, actual = theirs.model.model(images), ours(images)
 
     assert choice.compared == 1
@@ -99,19 +101,30 @@ def _images():
 
 
 @pytest.mark.parametrize(
-    ("name", "threshold"), [("rf-detr-seg-nano", 0.5), ("rf-detr-seg-nano", 0.1), ("rf-detr-nano", 0.5)]
+    ("name", "threshold", "size_hw"),
+    [
+        ("rf-detr-seg-nano", 0.5, None),
+        ("rf-detr-seg-nano", 0.1, None),
+        ("rf-detr-seg-nano", 0.5, (192, 336)),
+        ("rf-detr-nano", 0.5, None),
+    ],
 )
-def test_predict_equals_rfdetr(name, threshold, tmp_path):
+def test_predict_equals_rfdetr(name, threshold, size_hw, tmp_path):
     theirs = oracle(name, seed=3, class_bias=-6.5)
     ours = maskjet.load(
-        name, weights=save(theirs, tmp_path / "weights.pth"), device="cpu", threshold=threshold, max_detections=300
+        name,
+        weights=save(theirs, tmp_path / "weights.pth"),
+        device="cpu",
+        threshold=threshold,
+        max_detections=300,
+        input_size=size_hw,
     )
     queries = ours.spec.queries  # at most so many are selected
     theirs.model.postprocess.num_select = queries + 1  # to see how far the first that is left out is from the last
     found = 0
     for image in _images():
-        with SameTokens(ours.spec.grid**2, TOLERANCE):
-            expected = theirs.predict(image, threshold=threshold - MARGIN)
+        with SameTokens(ours.spec.tokens, TOLERANCE):
+            expected = theirs.predict(image, threshold=threshold - MARGIN, shape=size_hw)
             actual = ours.predict(image)
         assert (abs(expected.confidence - threshold) > MARGIN).all()
         assert (expected.confidence[queries - 1 : -1] - expected.confidence[queries:] > MARGIN).all()
@@ -134,8 +147,8 @@ def _assert_masks_equal(model, image, actual, expected):
     # Only pixels whose value lies that close to zero may differ: recompute the values in double precision.
     steps = model._engine.steps
     with torch.inference_mode():
-        side, normalisation = model.spec.input_size, {"mean": model.spec.mean, "std": model.spec.std}
-        inputs = maskjet.ops.preprocess(torch.from_numpy(image), size=(side, side), **normalisation)
+        normalisation = {"mean": model.spec.mean, "std": model.spec.std}
+        inputs = maskjet.ops.preprocess(torch.from_numpy(image), size=model.spec.input_hw, **normalisation)
         output = steps.compiler.for_batch(1)(inputs)
     selection = maskjet.ops.select(
         output.logits,
@@ -159,11 +172,36 @@ def test_positions_of_another_resolution_are_resized_as_rfdetr_does(tmp_path):
     )
     checkpoint = read_checkpoint(path)
     spec = resolve_spec(checkpoint)
-    assert (spec.input_size, spec.mask_size) == (384, 96)
+    assert (spec.input_hw, spec.mask_hw) == ((384, 384), (96, 96))
     images = torch.randn(1, 3, 384, 384, generator=torch.Generator().manual_seed(2))
-    with torch.inference_mode(), SameTokens(spec.grid**2, TOLERANCE):
+    with torch.inference_mode(), SameTokens(spec.tokens, TOLERANCE):
         expected, actual = theirs.model.model(images), load_network(spec, checkpoint)(images)
     assert_outputs_equal(actual, expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "size_hw"),
+    [("rf-detr-seg-nano", (192, 324)), ("rf-detr-seg-small", (480, 240)), ("rf-detr-nano", (256, 448))],
+)
+def test_rectangular_inputs_equal_rfdetrs(name, size_hw, tmp_path):
+    theirs = oracle(name)
+    ours = read_network(name, save(theirs, tmp_path / "weights.pth"), size_hw)
+    assert ours.spec.input_hw == size_hw
+    images = torch.randn(2, 3, *size_hw, generator=torch.Generator().manual_seed(3))
+    with torch.inference_mode(), SameTokens(ours.spec.tokens, TOLERANCE) as choice:
+        expected, actual = theirs.model.model(images), ours(images)
+    assert choice.compared == 1
+    assert_outputs_equal(actual, expected)
+
+
+@pytest.mark.parametrize("size_hw", [(192, 330), (0, 192), (190, 192)])
+def test_sizes_that_rfdetr_refuses_are_refused(size_hw, tmp_path):
+    theirs = oracle("rf-detr-seg-nano")
+    path = save(theirs, tmp_path / "weights.pth")
+    with pytest.raises(ValueError, match="shape"):
+        theirs.predict(next(_images()), shape=size_hw)
+    with pytest.raises(InputError, match="input_size must be"):
+        maskjet.load("rf-detr-seg-nano", weights=path, device="cpu", input_size=size_hw)
 
 
 def test_fine_tuned_classes_come_along(tmp_path):
@@ -174,7 +212,7 @@ def test_fine_tuned_classes_come_along(tmp_path):
     assert model.spec.class_logits == theirs.model.model.class_embed.out_features
     assert model.spec.class_names == {0: "bolt", 1: "nut"}
     image = next(_images())
-    with SameTokens(model.spec.grid**2, TOLERANCE):
+    with SameTokens(model.spec.tokens, TOLERANCE):
         expected, actual = theirs.predict(image, threshold=0.5 - MARGIN), model.predict(image)
     assert (abs(expected.confidence - 0.5) > MARGIN).all()
     expected = expected[expected.confidence > 0.5]

@@ -27,7 +27,7 @@ def training_outputs(network, images, groups):
     content = groups.content(network).expand(batch, -1, -1)
     decoder = transformer.decoder
     position = decoder.ref_point_head(decoder._sine_embedding(references).to(content.dtype))
-    size = (head.mask_size, head.mask_size)
+    size = head.mask_hw
     spatial = F.interpolate(features, size=size, mode="bilinear", align_corners=False)
     outputs = [(encoder_logits, encoder_boxes, _masks(head, spatial, chosen))]
     for layer, block in zip(decoder.layers, head.blocks, strict=True):
@@ -98,7 +98,7 @@ def _decode(layer, content, position, boxes, memory, groups):
 def _masks(head, spatial, queries):
     image = head.spatial_features_proj(spatial).flatten(2)
     queries = head.query_features_proj(head.query_features_block(queries))
-    return (queries @ image + head.bias).unflatten(-1, (head.mask_size, head.mask_size))
+    return (queries @ image + head.bias).unflatten(-1, head.mask_hw)
 
 
 def loss(outputs, batch, groups):

@@ -22,7 +22,7 @@ maskjet bench street.mp4 --precision fp32 --json
 """
 
 
-@with_config("device", "precision", "engine", "compile", "implementation")
+@with_config("device", "precision", "engine", "compile", "implementation", "input_size")
 def bench(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="Image, folder, glob, video or URL.")],
     *,
@@ -38,6 +38,7 @@ def bench(
     from maskjet.model import Model, read_network
 
     open_source(source).close()  # fails early, before the model is loaded
-    with Model(read_network(model, weights), config) as loaded, progress("measuring", len(DEPTHS)) as advance:
+    network = read_network(model, weights, config.input_size)
+    with Model(network, config) as loaded, progress("measuring", len(DEPTHS)) as advance:
         report = measure_source(source, loaded, frames=frames, on_progress=advance)
     print_result(report.as_dict() if as_json else report, to_stdout=True)

@@ -78,7 +78,7 @@ def load_model(
     from maskjet.model import Model, read_network
     from maskjet.networks import find_family
 
-    network = read_network(model, weights)
+    network = read_network(model, weights, config.input_size)
     if threshold is None:
         threshold = find_family(model).defaults(model).threshold
     return Model(network, config, threshold=threshold, classes=split_list(classes) or None)

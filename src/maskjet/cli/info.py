@@ -23,7 +23,7 @@ maskjet info --model demo
 """
 
 
-@with_config("device", "precision", "engine", "compile", "implementation")
+@with_config("device", "precision", "engine", "compile", "implementation", "input_size")
 def info(
     *,
     model: Annotated[
@@ -91,7 +91,7 @@ def _describe_spec(spec: ModelSpec | TwoStageSpec) -> dict[str, Any]:
     from maskjet.spec import ModelSpec
 
     if isinstance(spec, ModelSpec):
-        shape: dict[str, Any] = {"height": spec.input_size, "width": spec.input_size}
+        shape: dict[str, Any] = dict(zip(("height", "width"), spec.input_hw, strict=True))
     elif spec.fixed_hw is not None:
         shape = {"height": spec.fixed_hw[0], "width": spec.fixed_hw[1]}
     else:

@@ -102,6 +102,8 @@ def _option(name: str) -> inspect.Parameter:
         flag, value, metavar = f"{flag}/--no-{name}", bool, None
     elif kind in (bool, int):
         value, metavar = kind, None if kind is bool else "N"
+    elif name == "input_size":
+        metavar = "WIDTHxHEIGHT"
     elif typing.get_origin(kind) is Literal:
         choices = typing.get_args(kind)
         metavar = "|".join(choices)

@@ -88,7 +88,7 @@ _ExpectedArgument = Annotated[Path, typer.Argument(metavar="EXPECTED", help="A f
 
 
 @parity_app.command("dump", cls=Command, epilog=_DUMP_EXAMPLES)
-@with_config("device", "precision", "engine", "compile", "implementation", "resample")
+@with_config("device", "precision", "engine", "compile", "implementation", "resample", "input_size")
 def parity_dump(
     out: Annotated[
         Path,
@@ -121,8 +121,9 @@ def parity_dump(
 
     variant = DetectorVariant(name or out.stem, config, depth=depth, batch=batch, threshold=threshold)
     chosen = choose_images(images, coco_dir, count, size, seed)
+    network = read_network(model, weights, config.input_size)
     with progress("detecting", chosen.length) as advance:
-        dump = write_dump(out, variant, read_network(model, weights), chosen, on_progress=advance)
+        dump = write_dump(out, variant, network, chosen, on_progress=advance)
     for reason in dump.skipped:
         print_result(f"skipped: {printable(reason)}")
     skipped = f", {len(dump.skipped)} skipped" if dump.skipped else ""

@@ -47,7 +47,8 @@ SIGTERM), with whole outputs.
 
 @with_style
 @with_config(
-    *("device", "precision", "engine", "compile", "implementation", "resample", "decoder", "max_detections", "nvtx"),
+    *("device", "precision", "engine", "compile", "implementation", "resample", "input_size", "decoder"),
+    *("max_detections", "nvtx"),
 )
 def run(
     source: Annotated[

@@ -14,7 +14,7 @@ from maskjet.media.keyframes import Entry
 
 _DIGEST_BYTES = 16
 # Settings of the engine that change what is found; the others change how fast.
-_MATTERING = ("precision", "resample", "max_detections")
+_MATTERING = ("precision", "resample", "input_size", "max_detections")
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ def open_model(settings: Settings, config: EngineConfig) -> Model:
     from maskjet.model import Model, read_network
     from maskjet.networks import find_family
 
-    network = read_network(settings.model, settings.weights)
+    network = read_network(settings.model, settings.weights, config.input_size)
     threshold: Any = settings.threshold
     if threshold is None:
         threshold = find_family(settings.model).defaults(settings.model).threshold

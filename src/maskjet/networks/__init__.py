@@ -46,7 +46,9 @@ class Family(Protocol):
     def defaults(self, model: Any) -> Defaults:
         """The settings for an argument of `maskjet.load`, before anything is read."""
 
-    def load(self, model: Any, weights: str | os.PathLike[str] | None) -> Network:
+    def load(
+        self, model: Any, weights: str | os.PathLike[str] | None = None, input_size: tuple[int, int] | None = None
+    ) -> Network:
         """Make the network for the arguments of `maskjet.load`; the caller owns it.
 
         Raises:
@@ -75,18 +77,24 @@ def find_family(model: object) -> Family:
     raise InputError(f"model must be a name, a path or a torchvision detector, got a {type(model).__name__}.")
 
 
-def read_network(model: str | os.PathLike[str], weights: str | os.PathLike[str] | None = None) -> Any:
+def read_network(
+    model: str | os.PathLike[str],
+    weights: str | os.PathLike[str] | None = None,
+    input_size: tuple[int, int] | None = None,
+) -> Any:
     """Find and read the network that `maskjet.load` is asked for by a name or a path.
 
     Args:
         model: A name or a path; see `maskjet.load`.
         weights: Path of the named size's checkpoint.
+        input_size: (height, width) of the network's input; None for the checkpoint's own.
 
     Returns:
         The network in eval mode, float32, on the CPU, of its family's class.
 
     Raises:
-        InputError: Neither a known name nor a file; or a name without weights, or weights without a name.
+        InputError: Neither a known name nor a file; or a name without weights, or weights without a name; or the
+            network can't have that input.
         CheckpointError: The weights are missing, truncated, foreign or of another size.
     """
-    return find_family(model).load(model, weights)
+    return find_family(model).load(model, weights, input_size)

@@ -143,7 +143,7 @@ def _images(network: RFDETR, batch: int) -> Tensor:
     """Drawn streets as the network takes them, float32 [B, 3, S, S]."""
     spec = network.spec
     streets = [torch.from_numpy(traffic.sample(seed=seed).image) for seed in range(batch)]
-    size = (spec.input_size, spec.input_size)
+    size = spec.input_hw
     return ops.preprocess(torch.stack(streets), size=size, mean=spec.mean, std=spec.std)
 
 

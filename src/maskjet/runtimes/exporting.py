@@ -64,7 +64,7 @@ def build_model(network: RFDETR, dtype: torch.dtype, select: Select | None) -> i
         UnsupportedError: They have an operator that can't be exported.
     """
     spec = network.spec
-    shape = (3, spec.input_size, spec.input_size)
+    shape = (3, *spec.input_hw)
     translation = Translation(spec.name, TRANSLATORS)
     images = translation.add_input(IMAGES, dtype, shape)
     outputs = translation.translate(trace(network, _example(dtype, *shape)), [images], root="network")
@@ -73,7 +73,7 @@ def build_model(network: RFDETR, dtype: torch.dtype, select: Select | None) -> i
         for name, value in named.items():
             value.name = name
         sizes = translation.add_input(SIZES, torch.int32, (2,))
-        masks = [_example(dtype, spec.queries, spec.mask_size, spec.mask_size)] * spec.has_masks
+        masks = [_example(dtype, spec.queries, *spec.mask_hw)] * spec.has_masks
         examples = (
             _example(torch.float32, spec.queries, spec.class_logits),
             _example(torch.float32, spec.queries, 4),

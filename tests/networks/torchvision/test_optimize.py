@@ -238,6 +238,8 @@ def test_what_can_not_be_is_refused():
     fast = optimize(detector())
     with pytest.raises(InputError, match="weights must be None for a detector"):
         maskjet.load(fast, weights="x.pt", device="cpu")
+    with pytest.raises(InputError, match="input_size must be None for torchvision's detectors"):
+        maskjet.load(fast, device="cpu", input_size=(320, 320))
     with pytest.raises(InputError, match=r"threshold must be 0\.\.1, got 2"):
         maskjet.load(fast, device="cpu", threshold=2)
 

@@ -23,9 +23,9 @@ class _Embeddings(nn.Module):
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         width = spec.backbone_width
-        self.windows, self.grid = spec.windows, spec.grid
+        self.windows, self.grid_hw = spec.windows, spec.grid_hw
         self.cls_token = nn.Parameter(torch.zeros(1, 1, width))
-        self.position_embeddings = nn.Parameter(torch.zeros(1, spec.grid**2 + 1, width))
+        self.position_embeddings = nn.Parameter(torch.zeros(1, spec.tokens + 1, width))
         self.patch_embeddings = nn.ModuleDict(
             {"projection": nn.Conv2d(3, width, kernel_size=spec.patch_size, stride=spec.patch_size)}
         )
@@ -34,28 +34,29 @@ class _Embeddings(nn.Module):
         project = cast(nn.Conv2d, self.patch_embeddings["projection"])
         side = project.kernel_size[0]
         # A convolution whose stride is its size is a matrix product; as a convolution it took 39 µs (H200, fp16).
-        pixels = images.view(images.shape[0], 3, self.grid, side, self.grid, side).permute(0, 2, 4, 1, 3, 5)
-        patches = F.linear(pixels.reshape(-1, self.grid**2, 3 * side**2), project.weight.flatten(1), project.bias)
+        rows, columns = self.grid_hw
+        pixels = images.view(images.shape[0], 3, rows, side, columns, side).permute(0, 2, 4, 1, 3, 5)
+        patches = F.linear(pixels.reshape(-1, rows * columns, 3 * side**2), project.weight.flatten(1), project.bias)
         patches = patches + self.position_embeddings[:, 1:]
-        patches = split_windows(patches, self.grid, self.windows)
+        patches = split_windows(patches, self.grid_hw, self.windows)
         cls_token = self.cls_token + self.position_embeddings[:, :1]
         return torch.cat((cls_token.expand(patches.shape[0], -1, -1), patches), dim=1)
 
 
-def split_windows(tokens: Tensor, grid: int, windows: int) -> Tensor:
-    """Split tokens [B, grid², C] into windows [B × windows², (grid/windows)², C], an image's row by row."""
+def split_windows(tokens: Tensor, grid_hw: tuple[int, int], windows: int) -> Tensor:
+    """Split tokens [B, h × w, C] of a grid into windows [B × windows², h × w / windows², C], an image's row by row."""
     batch, _, width = tokens.shape
-    side = grid // windows
-    tokens = tokens.view(batch, windows, side, windows, side, width).transpose(2, 3)
-    return tokens.reshape(batch * windows**2, side**2, width)
+    rows, columns = (side // windows for side in grid_hw)
+    tokens = tokens.view(batch, windows, rows, windows, columns, width).transpose(2, 3)
+    return tokens.reshape(batch * windows**2, rows * columns, width)
 
 
-def join_windows(tokens: Tensor, grid: int, windows: int) -> Tensor:
-    """The inverse of `split_windows`, as an image: [B × windows², (grid/windows)², C] to [B, C, grid, grid]."""
+def join_windows(tokens: Tensor, grid_hw: tuple[int, int], windows: int) -> Tensor:
+    """The inverse of `split_windows`, as an image: [B × windows², h × w / windows², C] to [B, C, h, w]."""
     batch, _, width = tokens.shape
-    side = grid // windows
-    tokens = tokens.view(batch // windows**2, windows, windows, side, side, width)
-    return tokens.permute(0, 5, 1, 3, 2, 4).reshape(-1, width, grid, grid)
+    rows, columns = (side // windows for side in grid_hw)
+    tokens = tokens.view(batch // windows**2, windows, windows, rows, columns, width)
+    return tokens.permute(0, 5, 1, 3, 2, 4).reshape(-1, width, *grid_hw)
 
 
 class _Attention(nn.Module):
@@ -148,7 +149,7 @@ class _Transformer(nn.Module):
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         self.feature_layers = spec.feature_layers
-        self.grid, self.windows = spec.grid, spec.windows
+        self.grid_hw, self.windows = spec.grid_hw, spec.windows
         self.embeddings = _Embeddings(spec)
         # rfdetr counts feature layers from 1 and its global layers from 0, with the same numbers: global attention
         # comes one layer after each feature map.
@@ -164,7 +165,7 @@ class _Transformer(nn.Module):
             tokens = layer(tokens)
             if done in self.feature_layers:
                 patches = self.layernorm(tokens)[:, 1:]
-                features.append(join_windows(patches, self.grid, self.windows))
+                features.append(join_windows(patches, self.grid_hw, self.windows))
         return features
 
 
@@ -179,10 +180,10 @@ class Backbone(nn.Module):
         """Run the transformer.
 
         Args:
-            images: [B, 3, S, S], S = spec.input_size, normalised.
+            images: [B, 3, *spec.input_hw], normalised.
 
         Returns:
-            Feature maps [B, backbone_width, grid, grid], in the order of `spec.feature_layers`.
+            Feature maps [B, backbone_width, *grid_hw], in the order of `spec.feature_layers`.
         """
         features: list[Tensor] = self.encoder(images)
         return features

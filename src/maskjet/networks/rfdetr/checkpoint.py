@@ -222,10 +222,10 @@ def _seen(checkpoint: Checkpoint) -> tuple[bool, int, int, int]:
 def _recognise(checkpoint: Checkpoint) -> ModelSpec | None:
     """The named size that has a checkpoint's shapes."""
     seen = _seen(checkpoint)
-    sizes = (
-        spec for spec in SPECS.values() if seen == (spec.has_masks, spec.patch_size, spec.grid, spec.decoder_layers)
-    )
-    return next(sizes, None)
+    for spec in SPECS.values():
+        if seen == (spec.has_masks, spec.patch_size, spec.grid_hw[0], spec.decoder_layers):
+            return spec
+    return None
 
 
 def _describe(checkpoint: Checkpoint, base: ModelSpec | None) -> ModelSpec:
@@ -311,14 +311,14 @@ def _can_be_resized(name: str, positions: Tensor, expected: torch.Size) -> bool:
 def _copy(name: str, tensor: Tensor, spec: ModelSpec) -> Tensor:
     """Copy a parameter to float32, check that it is finite, and resize it if it is the position embeddings."""
     copied = copy_finite(name, tensor)
-    return _resize_positions(copied, spec.grid) if name == _POSITIONS else copied
+    return _resize_positions(copied, spec.grid_hw) if name == _POSITIONS else copied
 
 
-def _resize_positions(positions: Tensor, grid: int) -> Tensor:
-    """Resize position embeddings [1, 1 + g², C] to [1, 1 + grid², C]; the class token's stays."""
+def _resize_positions(positions: Tensor, grid_hw: tuple[int, int]) -> Tensor:
+    """Resize position embeddings [1, 1 + g², C] to [1, 1 + h × w, C]; the class token's stays."""
     old = math.isqrt(positions.shape[1] - 1)
-    if old == grid:
+    if (old, old) == grid_hw:
         return positions
     image = positions[:, 1:].view(1, old, old, -1).permute(0, 3, 1, 2)
-    image = F.interpolate(image, size=(grid, grid), mode="bicubic", align_corners=False, antialias=True)
+    image = F.interpolate(image, size=grid_hw, mode="bicubic", align_corners=False, antialias=True)
     return torch.cat((positions[:, :1], image.flatten(2).transpose(1, 2)), dim=1)

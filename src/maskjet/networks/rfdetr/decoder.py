@@ -80,7 +80,7 @@ class _DeformableAttention(nn.Module):
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         width, heads, points = spec.hidden_dim, spec.cross_attention_heads, spec.sampling_points
-        self.heads, self.points, self.grid = heads, points, spec.grid
+        self.heads, self.points, self.grid_hw = heads, points, spec.grid_hw
         self.sampling_offsets = nn.Linear(width, heads * points * 2)
         self.attention_weights = nn.Linear(width, heads * points)
         self.value_proj = nn.Linear(width, width)
@@ -88,7 +88,7 @@ class _DeformableAttention(nn.Module):
 
     def forward(self, query: Tensor, boxes: Tensor, memory: Tensor) -> Tensor:
         batch, length, width = query.shape
-        value = self.value_proj(memory).transpose(1, 2).reshape(batch * self.heads, -1, self.grid, self.grid)
+        value = self.value_proj(memory).transpose(1, 2).reshape(batch * self.heads, -1, *self.grid_hw)
         offsets = self.sampling_offsets(query).float().view(batch, length, self.heads, self.points, 2)
         reach = boxes[:, :, None, None, 2:] * (0.5 / self.points)  # an offset of `points` reaches the box's edge
         where = boxes[:, :, None, None, :2] + offsets * reach
@@ -152,10 +152,10 @@ class _Decoder(nn.Module):
         return pairs.flatten(2)
 
 
-def _anchors(grid: int) -> tuple[Tensor, Tensor]:
+def _anchors(grid_hw: tuple[int, int]) -> tuple[Tensor, Tensor]:
     """One box per token, 5 % of the image a side, and whether its centre is within 1..99 % of the image."""
-    centres = (torch.arange(grid, dtype=torch.float32, device="cpu") + 0.5) / grid
-    cy, cx = torch.meshgrid(centres, centres, indexing="ij")
+    centres = ((torch.arange(side, dtype=torch.float32, device="cpu") + 0.5) / side for side in grid_hw)
+    cy, cx = torch.meshgrid(*centres, indexing="ij")
     boxes = torch.stack((cx, cy, torch.full_like(cx, 0.05), torch.full_like(cx, 0.05)), dim=-1).view(1, -1, 4)
     is_inside = ((boxes > 0.01) & (boxes < 0.99)).all(dim=-1, keepdim=True)
     return boxes * is_inside, is_inside
@@ -174,7 +174,7 @@ class Transformer(nn.Module):
         self.enc_out_class_embed = nn.ModuleList([nn.Linear(width, spec.class_logits)])
         self.enc_out_bbox_embed = nn.ModuleList([MLP(width, width, width, 4)])
         self.decoder = _Decoder(spec)
-        anchors, is_inside = _anchors(spec.grid)
+        anchors, is_inside = _anchors(spec.grid_hw)
         self.register_buffer("anchors", anchors, persistent=False)
         self.register_buffer("is_inside", is_inside, persistent=False)
         self.anchors: Tensor
@@ -184,7 +184,7 @@ class Transformer(nn.Module):
         """Decode the queries.
 
         Args:
-            features: [B, hidden_dim, grid, grid].
+            features: [B, hidden_dim, *grid_hw].
             content: [queries, hidden_dim], learned.
             box_offsets: float32 [queries, 4], learned, applied to the boxes picked.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from importlib.resources import as_file, files
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from maskjet.networks import Defaults
 from maskjet.networks.rfdetr.checkpoint import load_network, read_checkpoint, resolve_spec
 from maskjet.networks.rfdetr.network import RFDETR
 from maskjet.networks.rfdetr.steps import OneStage
-from maskjet.spec import SPECS, TORCHVISION_NAMES
+from maskjet.spec import SPECS, TORCHVISION_NAMES, ModelSpec
 
 _DEMO = "demo"
 _NAMED = (*SPECS, *TORCHVISION_NAMES)
@@ -29,7 +30,11 @@ def defaults(model: str | os.PathLike[str]) -> Defaults:  # noqa: ARG001
     return Defaults(DEFAULT_THRESHOLD, EngineConfig.max_detections)
 
 
-def load(model: str | os.PathLike[str], weights: str | os.PathLike[str] | None = None) -> RFDETR:
+def load(
+    model: str | os.PathLike[str],
+    weights: str | os.PathLike[str] | None = None,
+    input_size: tuple[int, int] | None = None,
+) -> RFDETR:
     """Find and read a network; see `networks.read_network`."""
     for argument, value in (("model", model), ("weights", "" if weights is None else weights)):
         if not isinstance(value, str | os.PathLike):
@@ -39,16 +44,16 @@ def load(model: str | os.PathLike[str], weights: str | os.PathLike[str] | None =
         if weights is None:
             hint = f"maskjet downloads none. {_hint(name)}"
             raise InputError(f"weights must be the path of a checkpoint for {name!r}, got None; {hint}")
-        return _fill(Path(weights), name)
+        return _fill(Path(weights), SPECS[name], input_size)
     if weights is not None:
         raise InputError(f"model must be a named size when weights are given, got {name!r}{suggest(name, _NAMED)}")
     if name == _DEMO:
         with as_file(files("maskjet.networks.demo") / "weights.safetensors") as path:
-            return _fill(path)
+            return _fill(path, None, input_size)
     if not Path(name).exists():
         end = suggest(name, (_DEMO, *_NAMED))
         raise InputError(f"model must be a name or a checkpoint's path, got {name!r}{end}")
-    return _fill(Path(name))
+    return _fill(Path(name), None, input_size)
 
 
 def file_name(size: str) -> str:
@@ -67,11 +72,21 @@ def _hint(size: str) -> str:
     return f"rfdetr's is {path.name}, which rfdetr downloads to {str(path.parent)!r} when it makes that model."
 
 
-def _fill(path: Path, size: str | None = None) -> RFDETR:
+def _fill(path: Path, size: ModelSpec | None, input_size: tuple[int, int] | None) -> RFDETR:
     checkpoint = read_checkpoint(path)
-    return load_network(resolve_spec(checkpoint, None if size is None else SPECS[size]), checkpoint)
+    spec = resolve_spec(checkpoint, size)
+    return load_network(spec if input_size is None else replace(spec, input_size=input_size), checkpoint)
 
 
 def make_steps(network: RFDETR, config: EngineConfig, postprocessing: Postprocessing) -> OneStage:
-    """Make the steps of a network on its device."""
+    """Make the steps of a network on its device.
+
+    Raises:
+        InputError: `input_size` is not the network's, which must be read with it.
+    """
+    if config.input_size not in (None, network.spec.input_hw):
+        raise InputError(
+            f"input_size must be the network's, {network.spec.input_hw}, got {config.input_size}: give it to "
+            "read_network or load."
+        )
     return OneStage(network, config, postprocessing)

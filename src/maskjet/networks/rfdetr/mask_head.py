@@ -43,7 +43,7 @@ class MaskHead(nn.Module):
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         width = spec.hidden_dim
-        self.mask_size = spec.mask_size
+        self.mask_hw = spec.mask_hw
         self.blocks = nn.ModuleList(_ImageBlock(width) for _ in range(spec.decoder_layers))
         self.spatial_features_proj = nn.Conv2d(width, width, kernel_size=1)
         self.query_features_block = _QueryBlock(width)
@@ -54,20 +54,19 @@ class MaskHead(nn.Module):
         """Compute mask logits.
 
         Args:
-            features: [B, hidden_dim, grid, grid], from the projector.
+            features: [B, hidden_dim, *grid_hw], from the projector.
             queries: [B, Q, hidden_dim], from the last decoder layer.
 
         Returns:
-            [B, Q, mask_size, mask_size]; positive is inside.
+            [B, Q, *mask_hw]; positive is inside.
         """
-        size = (self.mask_size, self.mask_size)
         # Channels-last, the layout of the blocks' norms and pointwise convolutions, so that nothing is transposed.
         features = features.contiguous(memory_format=torch.channels_last)
-        image = F.interpolate(features, size=size, mode="bilinear", align_corners=False)
+        image = F.interpolate(features, size=self.mask_hw, mode="bilinear", align_corners=False)
         for block in self.blocks:
             image = block(image)
         project = self.spatial_features_proj  # pointwise, so a matrix product, which is faster than a convolution
         pixels = F.linear(image.permute(0, 2, 3, 1).flatten(1, 2), project.weight.flatten(1), project.bias)
         queries = self.query_features_proj(self.query_features_block(queries))
         masks: Tensor = queries @ pixels.transpose(1, 2) + self.bias
-        return masks.view(*queries.shape[:2], *size)
+        return masks.view(*queries.shape[:2], *self.mask_hw)

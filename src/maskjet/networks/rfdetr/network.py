@@ -29,7 +29,7 @@ class NetworkOutput(NamedTuple):
     boxes_cxcywh: Tensor
     """float32 [B, Q, 4], 0..1 of the input."""
     mask_logits: Tensor | None
-    """[B, Q, mask_size, mask_size], positive inside; None without a mask head."""
+    """[B, Q, *mask_hw], positive inside; None without a mask head."""
 
 
 class RFDETR(nn.Module):
@@ -59,7 +59,7 @@ class RFDETR(nn.Module):
         """Run the network.
 
         Args:
-            images: [B, 3, S, S] with S = spec.input_size, in the precision of `cast`: (RGB / 255 - mean) / std.
+            images: [B, 3, *spec.input_hw], in the precision of `cast`: (RGB / 255 - mean) / std.
 
         Returns:
             The last decoder layer's class logits, boxes and mask logits.

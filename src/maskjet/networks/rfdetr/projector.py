@@ -64,7 +64,7 @@ class _C2f(nn.Module):
 
 
 class Projector(nn.Module):
-    """Fuse feature maps [B, backbone_width, grid, grid] into one [B, hidden_dim, grid, grid]."""
+    """Fuse feature maps [B, backbone_width, h, w] into one [B, hidden_dim, h, w]."""
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()

@@ -36,9 +36,8 @@ class OneStage(Steps):
         )
 
     def inputs(self, batch: int) -> torch.Tensor:
-        """Allocate the network's input, [batch, 3, S, S]."""
-        side = self.spec.input_size
-        return torch.empty(batch, 3, side, side, dtype=self.dtype, device=self.device)
+        """Allocate the network's input, [batch, 3, H, W]."""
+        return torch.empty(batch, 3, *self.spec.input_hw, dtype=self.dtype, device=self.device)
 
     def prepare(self, batch: int) -> None:
         """Compile the network; see `Steps`."""
@@ -58,7 +57,7 @@ class _Work(Work):
         super().__init__(steps, batch, size_hw, rules)
         self._inputs = steps.inputs(batch)
         self._network = steps.compiler.for_batch(batch)
-        self._preprocessing = steps.preprocessing((steps.spec.input_size, steps.spec.input_size))
+        self._preprocessing = steps.preprocessing(steps.spec.input_hw)
         self._selecting = {
             "thresholds": rules.thresholds,
             "class_map": rules.class_map,

@@ -42,15 +42,24 @@ def defaults(model: nn.Module | str) -> Defaults:
     return Defaults(model.roi_heads.score_thresh, model.roi_heads.detections_per_img)  # type: ignore[arg-type, union-attr]
 
 
-def load(model: nn.Module | str, weights: str | os.PathLike[str] | None = None) -> StaticDetector:
+def load(
+    model: nn.Module | str,
+    weights: str | os.PathLike[str] | None = None,
+    input_size: tuple[int, int] | None = None,
+) -> StaticDetector:
     """Copy the detector, which stays the user's; a plain one is optimised. By a name, fill one from a state dict.
 
     Raises:
-        InputError: Weights are given for a detector, or none for a name.
+        InputError: Weights are given for a detector, or none for a name; or an input size, which such a detector
+            chooses for each image.
         CheckpointError: The weights can't be read or are of another network.
         MissingDependencyError: A name is given, and torchvision is not installed.
         UnsupportedError: The model is built in an unsupported way, which the message names.
     """
+    if input_size is not None:
+        raise InputError(
+            f"input_size must be None for torchvision's detectors, whose rule is their own, got {input_size}."
+        )
     if isinstance(model, str):
         return _fill(model, weights)
     if weights is not None:
