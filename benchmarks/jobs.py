@@ -360,7 +360,7 @@ def main(
 ) -> None:
     """Measure jobs beside `Model.stream`, and planning."""
     check_names(only or (), ONLY)
-    one = f"{config.resolve_device().type}{':0' if config.resolve_device().type == 'cuda' else ''}"
+    one = str(config.resolve_device())
     on = on or ([] if ray_workers else [one])
     wanted = only or ONLY
     report = Report(describe_machine(), model, asdict(config), load=round(os.getloadavg()[0], 2))

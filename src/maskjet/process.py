@@ -1,7 +1,7 @@
 """Settings of the whole process: CPU instruction set, how threads wait, forks, garbage collection, TF32.
 
-The first two are environment variables that a library reads once, before PyTorch runs; child processes inherit them. A
-variable that the user has set is never changed. Importing this module does not import PyTorch.
+oneDNN's instruction set and OpenMP's waiting are environment variables that a library reads once, before PyTorch runs;
+child processes inherit them. What the user has set is never changed. Importing this module does not import PyTorch.
 """
 
 from __future__ import annotations

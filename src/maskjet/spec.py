@@ -147,7 +147,7 @@ class ModelSpec:
             raise InputError(f"hidden_dim must be a multiple of 4, got {self.hidden_dim}.")
 
     def _check_input(self) -> None:
-        step, most_patches = self.patch_size * self.windows, max(self.grid_hw)
+        step = self.patch_size * self.windows
         if any(side < step or side % step for side in self.input_hw):
             raise InputError(
                 f"input_size must be a multiple of patch_size × windows = {step} for {self.name}, "
@@ -155,7 +155,7 @@ class ModelSpec:
             )
         if self.queries > self.tokens:
             raise InputError(f"queries must be at most the {self.tokens} backbone tokens, got {self.queries}.")
-        if most_patches > MAX_GRID:
+        if max(self.grid_hw) > MAX_GRID:
             raise InputError(
                 f"input_size must be at most {MAX_GRID} patches of {self.patch_size}, got {self.input_size}."
             )

@@ -27,8 +27,7 @@ def training_outputs(network, images, groups):
     content = groups.content(network).expand(batch, -1, -1)
     decoder = transformer.decoder
     position = decoder.ref_point_head(decoder._sine_embedding(references).to(content.dtype))
-    size = head.mask_hw
-    spatial = F.interpolate(features, size=size, mode="bilinear", align_corners=False)
+    spatial = F.interpolate(features, size=head.mask_hw, mode="bilinear", align_corners=False)
     outputs = [(encoder_logits, encoder_boxes, _masks(head, spatial, chosen))]
     for layer, block in zip(decoder.layers, head.blocks, strict=True):
         content = _decode(layer, content, position, references, memory, groups.count)

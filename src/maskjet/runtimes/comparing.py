@@ -140,11 +140,10 @@ class _FixedTokens(TorchFunctionMode):
 
 
 def _images(network: RFDETR, batch: int) -> Tensor:
-    """Drawn streets as the network takes them, float32 [B, 3, S, S]."""
+    """Drawn streets as the network takes them, float32 [B, 3, *spec.input_hw]."""
     spec = network.spec
     streets = [torch.from_numpy(traffic.sample(seed=seed).image) for seed in range(batch)]
-    size = spec.input_hw
-    return ops.preprocess(torch.stack(streets), size=size, mean=spec.mean, std=spec.std)
+    return ops.preprocess(torch.stack(streets), size=spec.input_hw, mean=spec.mean, std=spec.std)
 
 
 def _run(network: RFDETR, images: Tensor, tokens: Tensor) -> dict[str, Tensor]:
