@@ -38,12 +38,12 @@ def node(cpus, gpus=0):
         pytest.param([node(2), node(64)], "auto", None, Pool(2, "cpu", 0, 0.5, 2), id="the smallest node's lanes"),
         pytest.param([node(0), node(8)], "auto", None, Pool(1, "cpu", 0, 0.5, 8), id="a head without CPUs"),
         pytest.param([node(0.5), node(2)], "auto", None, Pool(1, "cpu", 0, 0.5, 2), id="half a CPU is none"),
-        pytest.param([node(8, 1)], "auto", None, Pool(1, "cuda", 1, 0.5, 4), id="one GPU"),
-        pytest.param([node(32, 8)] * 2, "auto", None, Pool(16, "cuda", 1, 0.5, 4), id="all GPUs"),
-        pytest.param([node(32, 8)] * 2, "cuda", 3, Pool(3, "cuda", 1, 0.5, 4), id="some GPUs"),
-        pytest.param([node(4, 8)], "auto", None, Pool(8, "cuda", 1, 0.25, 4), id="more GPUs than CPUs"),
-        pytest.param([node(8), node(8, 1)], "auto", None, Pool(1, "cuda", 1, 0.5, 4), id="the GPU's node alone"),
-        pytest.param([node(2), node(0, 4)], "auto", None, Pool(4, "cuda", 1, 0.0, 4), id="GPUs of a node without CPUs"),
+        pytest.param([node(8, 1)], "auto", None, Pool(1, "cuda", 1, 0.5, 8), id="one GPU"),
+        pytest.param([node(32, 8)] * 2, "auto", None, Pool(16, "cuda", 1, 0.5, 8), id="all GPUs"),
+        pytest.param([node(32, 8)] * 2, "cuda", 3, Pool(3, "cuda", 1, 0.5, 8), id="some GPUs"),
+        pytest.param([node(4, 8)], "auto", None, Pool(8, "cuda", 1, 0.25, 8), id="more GPUs than CPUs"),
+        pytest.param([node(8), node(8, 1)], "auto", None, Pool(1, "cuda", 1, 0.5, 8), id="the GPU's node alone"),
+        pytest.param([node(2), node(0, 4)], "auto", None, Pool(4, "cuda", 1, 0.0, 8), id="GPUs of a node without CPUs"),
         pytest.param([node(8, 1)], "cpu", None, Pool(1, "cpu", 0, 0.5, 8), id="the GPU is not wanted"),
         pytest.param([node(8, 0.5)], "auto", None, Pool(1, "cpu", 0, 0.5, 8), id="half a GPU is none"),
     ],
@@ -91,7 +91,7 @@ def test_a_pool_without_room_is_refused(nodes, device, workers, error, message):
         fit(nodes, device, workers)
 
 
-@pytest.mark.parametrize("pool", [Pool(2, "cuda", 1, 0.5, 4), Pool(2, "cpu", 0, 0.5, 1)])
+@pytest.mark.parametrize("pool", [Pool(2, "cuda", 1, 0.5, 8), Pool(2, "cpu", 0, 0.5, 1)])
 def test_workers_get_the_limits_and_caches_of_the_driver(pool, monkeypatch):
     for name in ("TORCHINDUCTOR_CACHE_DIR", "MASKJET_LIMIT_PIXELS", "MASKJET_TOKEN"):
         monkeypatch.setenv(name, name.lower())

@@ -25,7 +25,7 @@ from maskjet.cli.options import (
 )
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError, OutputError
-from maskjet.jobs import GPU_LANES, MOST_GPU_LANES
+from maskjet.jobs import GPU_LANES
 
 if TYPE_CHECKING:
     from maskjet.jobs.driver import Progress, Workers
@@ -230,8 +230,8 @@ def _local_workers(devices: str | None, streams: int | None, config: EngineConfi
     places = choose(devices or _every_device(config), config)
     if streams is not None and streams < 1:
         raise InputError(f"streams must be at least 1, got {streams}.")
-    if streams is not None and streams > MOST_GPU_LANES and any(place.device != "cpu" for place in places):
-        raise InputError(f"streams must be at most {MOST_GPU_LANES} on a GPU, got {streams}.")
+    if streams is not None and streams > GPU_LANES and any(place.device != "cpu" for place in places):
+        raise InputError(f"streams must be at most {GPU_LANES} on a GPU, got {streams}.")
     lanes = streams or choose_lanes(places)
     return lambda orders: LocalWorkers(orders, places, lanes)
 
