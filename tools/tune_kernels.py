@@ -20,11 +20,11 @@ from unittest.mock import patch
 import torch
 
 from benchmarks.workloads import WORKLOADS, to_device
+from maskjet.ops.canvas import stretch
 from maskjet.ops.encode_masks import triton as encode
-from maskjet.ops.gpu import Launcher, sizes_table, table
+from maskjet.ops.gpu import Launcher, table
 from maskjet.ops.paste_masks import triton as paste
 from maskjet.ops.preprocess import triton as preprocess
-from maskjet.ops.preprocess.region import stretch
 from maskjet.ops.select import triton as select
 from maskjet.ops.selection import SizeTable, mask_queries
 from maskjet.parity.machine import describe_machine
@@ -150,7 +150,7 @@ def tune_encode(size):
             buffers = [encode.Buffers.allocate(1, query.query.shape[1], width, DEVICE) for query in queries]
             calls = [
                 lambda given=given, query=query, buffer=buffer: encode.launch(
-                    given["mask_logits"], query, sizes_table(given["image_sizes"], DEVICE), buffer
+                    given["mask_logits"], query, SizeTable.of(given["image_sizes"], DEVICE), buffer
                 )
                 for given, query, buffer in zip(inputs, queries, buffers, strict=True)
             ]
@@ -195,7 +195,7 @@ def compare_launches():
     given = inputs_of("encode_masks", "312, 25 masks")[0]
     query = mask_queries(given["query"], 1, 100, DEVICE)
     buffers = encode.Buffers.allocate(1, 25, 312, DEVICE)
-    sizes = sizes_table(given["image_sizes"], DEVICE)
+    sizes = SizeTable.of(given["image_sizes"], DEVICE)
 
     class Direct:
         def __init__(self, own):

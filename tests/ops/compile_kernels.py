@@ -30,7 +30,12 @@ TYPES = {  # of what is not int32
     "boxes_ptr": "*fp32",
     "mean": ("fp32",) * 3,
     "std": ("fp32",) * 3,
-    "padding": "fp32",
+    "padding": ("fp32",) * 3,
+    "canvases_ptr": "*fp32",
+    "left_fraction": "fp32",
+    "top_fraction": "fp32",
+    "across_scale": "fp32",
+    "down_scale": "fp32",
     "threshold": "fp32",
 }
 
@@ -57,7 +62,7 @@ KERNELS = [
     ),
     (
         find_edges_kernel,
-        {"masks_ptr": ["*fp32", "*fp16", "*bf16"]},
+        {"masks_ptr": ["*fp32", "*fp16", "*bf16"], "boxes_ptr": ["*i32"]},
         constants(ROWS=[16], COLUMNS=[16], SLOTS=[128], HAS_BOXES=[False, True]),
     ),
     (

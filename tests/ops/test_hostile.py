@@ -14,7 +14,7 @@ import torch
 
 from maskjet import coco_rle, ops
 from maskjet.errors import InputError
-from maskjet.ops import RECORDS, Selection, gpu
+from maskjet.ops import RECORDS, Selection
 from maskjet.ops.encode_masks import triton as encode
 from maskjet.ops.paste_masks.cases import blobs
 from maskjet.ops.selection import SizeTable, mask_queries
@@ -189,7 +189,7 @@ def test_a_counter_of_edges_that_wrapped_around_breaks_nothing(found):
     given = mask_queries([torch.tensor([1, 0])], 1, 2, device)
     buffers = encode.Buffers.allocate(1, 2, size[1], device)
     buffers.header[2] = found
-    encode.launch(masks, given, gpu.sizes_table([size], device), buffers)
+    encode.launch(masks, given, SizeTable.of([size], device), buffers)
     strings = encode.DeviceStrings.within(buffers, (masks, given, SizeTable.of([size], device)))
     ops.FALLBACKS.clear()
     found = [cut() for cut in strings.read(strings.keep(buffers.head.numpy()), 1)]

@@ -17,7 +17,7 @@ from maskjet.ops.encode_masks import triton as encode
 from maskjet.ops.paste_masks import triton as paste
 from maskjet.ops.paste_masks.cases import blobs
 from maskjet.ops.select import triton as select
-from maskjet.ops.selection import MaskQueries, mask_queries
+from maskjet.ops.selection import MaskQueries, SizeTable, mask_queries
 from maskjet.spec import IMAGENET_MEAN, IMAGENET_STD
 
 NORMALISATION = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}
@@ -75,7 +75,7 @@ def test_encode_stays_within_its_buffers(device):
     }
     inner = {name: margins[name][32 : 32 + part.numel()].view(part.shape) for name, part in parts.items()}
     buffers = encode.Buffers(**inner)
-    encode.launch(masks, given, gpu.sizes_table([size], masks.device), buffers)
+    encode.launch(masks, given, SizeTable.of([size], masks.device), buffers)
     for name, whole in margins.items():
         assert (whole[:32] == 77).all(), name
         assert (whole[32 + inner[name].numel() :] == 77).all(), name
@@ -136,7 +136,7 @@ def test_buffers_can_be_used_again(device):
         padded = torch.zeros(1, 3, dtype=torch.int32, device=device)
         padded[0, : len(row)] = torch.tensor(row, device=device)
         given = MaskQueries(torch.tensor([len(row)], dtype=torch.int32, device=device), padded, 3)
-        encode.launch(masks, given, gpu.sizes_table([size], masks.device), buffers)
+        encode.launch(masks, given, SizeTable.of([size], masks.device), buffers)
         strings = [cut() for cut in encode.DeviceStrings.within(buffers).read(buffers.head.cpu().numpy(), 1)]
         rows = [torch.tensor(row, dtype=torch.int64, device=device)]
         assert strings == ops.encode_masks(masks, rows, [size], implementation="reference")
@@ -261,7 +261,7 @@ def test_the_whole_path_is_captured_and_waits_for_nothing():
         ops.preprocess(frames, inputs, size=(312, 312), **NORMALISATION, implementation="triton")
         selection = ops.select(logits, boxes, [size], num_select=100, implementation="triton")
         given = mask_queries(selection, 1, 100, masks.device)
-        encode.launch(masks, given, gpu.sizes_table([size], masks.device), buffers)
+        encode.launch(masks, given, SizeTable.of([size], masks.device), buffers)
         paste.launch(masks[0], given.count, given.query[0], dense, is_inside)
         return selection
 

@@ -11,7 +11,6 @@ from maskjet import ops
 from maskjet.errors import InputError
 from maskjet.ops import RECORDS
 from maskjet.ops.interpolation import SMALL
-from maskjet.ops.preprocess.region import letterbox
 from maskjet.spec import IMAGENET_MEAN, IMAGENET_STD
 from tests.ops.serving import on_cpu
 
@@ -108,14 +107,20 @@ def test_real_sizes_on_a_gpu(source, resample, dtype):
 
 
 def test_a_letterbox_keeps_the_aspect_ratio():
-    assert letterbox((1080, 1920), (312, 312)).box == (68, 0, 176, 312)
-    assert letterbox((50, 20), (20, 20)).box == (0, 6, 20, 8)
-    assert letterbox((1, 4000), (300, 400)).box == (149, 0, 1, 400)
+    place = ops.Letterbox().region
+    assert place((1080, 1920), (312, 312)).box == (68, 0, 176, 312)
+    assert place((50, 20), (20, 20)).box == (0, 6, 20, 8)
+    assert place((1, 4000), (300, 400)).box == (149, 0, 1, 400)
+    assert ops.Letterbox(place="top-left").region((50, 20), (20, 20)).box == (0, 0, 20, 8)
     frame = torch.full((10, 40, 3), 200, dtype=torch.uint8)
     unit = {"mean": (0, 0, 0), "std": (1, 1, 1)}
     made = ops.preprocess(frame, size=(20, 20), letterbox=51, **unit)[0]
     expected = torch.full((3, 20, 20), 51 / 255)
     expected[:, 7:12] = 200 / 255
+    torch.testing.assert_close(made, expected)
+    made = ops.preprocess(frame, size=(20, 20), letterbox=ops.Letterbox((51, 0, 102), "top-left"), **unit)[0]
+    expected = torch.tensor([51, 0, 102]).view(3, 1, 1).repeat(1, 20, 20) / 255
+    expected[:, :5] = 200 / 255
     torch.testing.assert_close(made, expected)
 
 
@@ -140,7 +145,8 @@ def test_writes_into_the_given_buffer_and_nowhere_else(implementation):
         ({"mean": (0, 0)}, r"mean must be 3 numbers, got \(0, 0\)"),
         ({"std": (1, 0, 1)}, r"std must be 3 numbers above 0, got \(1, 0, 1\)"),
         ({"order": "gbr"}, r"order must be one of \('rgb', 'bgr'\), got 'gbr'"),
-        ({"letterbox": 256}, r"letterbox must be a byte value, 0\.\.255, or None to stretch, got 256"),
+        ({"letterbox": 256}, r"letterbox must be a Letterbox, a byte value, 0\.\.255, or None to stretch, got 256"),
+        ({"letterbox": ops.Letterbox(place="left")}, r"letterbox must be .*place='left'"),
         ({"resample": "nearest"}, r"resample must be one of \('bilinear', 'cv2'\), got 'nearest'"),
         (
             {"frames": torch.zeros(1, 1, 3, dtype=torch.uint8).expand(1, 2**30, 3)},

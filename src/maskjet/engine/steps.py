@@ -18,9 +18,9 @@ from maskjet import ops
 from maskjet.config import EngineConfig, Step
 from maskjet.detections import Detections, assemble
 from maskjet.engine.compilation import Compiler
+from maskjet.ops.canvas import stretch
 from maskjet.ops.encode_masks.strings import Cut, Strings
 from maskjet.ops.preprocess import check_frames
-from maskjet.ops.preprocess.region import stretch
 from maskjet.ops.preprocess.yuv import YUVFrames
 from maskjet.ops.select import check_rows
 from maskjet.ops.selection import MaskQueries, Selection, SizeTable, check_image_sizes

@@ -17,6 +17,7 @@ from maskjet.ops import paste_masks as _paste_masks
 from maskjet.ops import preprocess as _preprocess
 from maskjet.ops import roi_align as _roi_align
 from maskjet.ops import select as _select
+from maskjet.ops.canvas import Canvas, Letterbox
 from maskjet.ops.preprocess.yuv import YUVFrames, yuv_conversion
 from maskjet.ops.record import FALLBACKS, Choice, Op
 from maskjet.ops.selection import Selection
@@ -35,8 +36,10 @@ paste_masks = _paste_masks.paste_masks
 __all__ = [
     "FALLBACKS",
     "RECORDS",
+    "Canvas",
     "Choice",
     "Implementation",
+    "Letterbox",
     "Op",
     "Selection",
     "YUVFrames",

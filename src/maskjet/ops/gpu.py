@@ -154,10 +154,5 @@ def table(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -
     return torch.tensor(values, dtype=dtype, device=device)
 
 
-def sizes_table(sizes: list[tuple[int, int]], device: torch.device) -> torch.Tensor:
-    """(height, width) of the images as int32 [2 B]; shared, so it must not be written to."""
-    return table(tuple(side for size in sizes for side in size), torch.int32, device)
-
-
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")

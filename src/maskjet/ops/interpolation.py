@@ -48,6 +48,18 @@ def taps_at(index: NDArray[np.int64], source: int, target: int, channels: int) -
     return _taps_at(index, source, target, _rounds_positions_once(channels, torch.get_num_threads() == 1))
 
 
+def taps_from(source: int, side: float, target: int, whole: int, fraction: float) -> Taps:
+    """The taps of `target` positions that begin at `whole` + `fraction` of the `side` positions that the values cover.
+
+    As `paste_masks.reference.show`, which is no code of ATen's, computes them.
+    """
+    centre = (np.arange(target) - whole).astype(np.float32) - np.float32(fraction) + np.float32(0.5)
+    scale = np.float32(source) / np.float32(side)
+    position = (scale * centre - np.float32(0.5)).clip(np.float32(0), np.float32(source - 1))
+    first = position.astype(np.int64)
+    return Taps(first, np.minimum(first + 1, source - 1), position - first.astype(np.float32))
+
+
 @cache
 def _rounds_positions_once(channels: int, _has_one_thread: bool) -> bool:
     """Whether PyTorch, with as many threads as it has now, computes a source position as one operation."""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, chain
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from maskjet.coco_rle import MOST_PIXELS
 from maskjet.errors import InputError, border
-from maskjet.ops.gpu import sizes_table
+from maskjet.ops.canvas import Canvas
+from maskjet.ops.gpu import table
 
 ImageSizes = Sequence[tuple[int, int]]
 """(height, width) in pixels, one per image of the batch."""
@@ -28,21 +29,32 @@ def _lengths(batch: int, max_detections: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class SizeTable:
-    """The sizes of a batch's images, for the host and for kernels."""
+    """The sizes of a batch's images and what the network saw of each, for the host and for kernels."""
 
     hw: list[tuple[int, int]]
     """(height, width) per image, in pixels."""
     on_device: torch.Tensor
     """int32 [2 B]: the sizes on the device; held because memory that a CUDA graph reads must not be freed."""
+    canvases: list[Canvas]
+    """What the network's input showed, per image."""
+    canvases_on_device: torch.Tensor
+    """float32 [6 B]: `Canvas.split` of each, on the device."""
 
     @staticmethod
-    def of(hw: list[tuple[int, int]], device: torch.device) -> SizeTable:
-        """Copy sizes to a device; cached sizes are not copied again."""
-        return SizeTable(hw, sizes_table(hw, device))
+    def of(hw: list[tuple[int, int]], device: torch.device, canvases: list[Canvas] | None = None) -> SizeTable:
+        """Copy sizes to a device; cached sizes are not copied again. Without canvases images filled the input."""
+        canvases = canvases or [Canvas.of(size) for size in hw]
+        sides, numbers = chain.from_iterable(hw), chain.from_iterable(canvas.split for canvas in canvases)
+        on_device = table(tuple(sides), torch.int32, device)
+        return SizeTable(hw, on_device, canvases, table(tuple(numbers), torch.float32, device))
 
     def to(self, device: torch.device) -> SizeTable:
         """The sizes on another device."""
-        return SizeTable.of(self.hw, device)
+        return SizeTable.of(self.hw, device, self.canvases)
+
+    def only(self, image: int) -> SizeTable:
+        """The sizes of one image."""
+        return SizeTable.of(self.hw[image : image + 1], self.on_device.device, self.canvases[image : image + 1])
 
 
 @dataclass(frozen=True)

@@ -46,9 +46,15 @@ def position(index, scale, source):
 
 
 @triton.jit
-def following(index, scale, source):
-    """The source index after `index`; `index` itself at the far border and where nothing is resized."""
-    return tl.minimum(index + tl.where(scale == 1.0, 0, 1), source - 1)
+def place(index, whole, fraction):
+    """A pixel of an image, counted from the border of a canvas around it, at `whole` + `fraction` of the image."""
+    return (index - whole).to(tl.float32) - fraction
+
+
+@triton.jit
+def following(index, source):
+    """The source index after `index`; `index` itself at the far border."""
+    return tl.minimum(index + 1, source - 1)
 
 
 @triton.jit
@@ -56,7 +62,7 @@ def taps(index, scale, source):
     """The two source indices that an output index is blended from, and the share of the second."""
     where = position(index, scale, source)
     first = tl.minimum(where.to(tl.int32), source - 1)
-    return first, following(first, scale, source), where - first.to(tl.float32)
+    return first, following(first, source), where - first.to(tl.float32)
 
 
 @triton.jit

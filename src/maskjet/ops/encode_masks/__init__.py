@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from maskjet import coco_rle
 from maskjet.config import Implementation
 from maskjet.errors import InputError, border
+from maskjet.ops.canvas import Canvas, check_canvases
 from maskjet.ops.encode_masks import cpu, reference
 from maskjet.ops.encode_masks.cases import BOX_CASES, differing_share
 from maskjet.ops.encode_masks.strings import Strings
@@ -28,6 +29,7 @@ def encode_masks(
     image_sizes: ImageSizes,
     *,
     boxes: Sequence[torch.Tensor] | torch.Tensor | None = None,
+    canvases: Sequence[Canvas] | None = None,
     implementation: Implementation = "auto",
 ) -> list[list[bytes]]:
     """Encode the masks of some queries, at the size of their image, as COCO RLE.
@@ -41,6 +43,8 @@ def encode_masks(
         boxes: int32, per image [n, 4], or [B, K, 4] for a `Selection`: left, top, width and height in pixels of the
             box that each mask fills; it may lie beyond the image. A box without pixels holds nothing. The logits at a
             mask's border must not be positive, since nothing outside its box is inside. None fills the image.
+        canvases: Per image, what its masks cover, as `Region.canvas` gives for a letterbox; not with boxes. None: the
+            image.
         implementation: "auto", "reference", "triton" or "cpu".
 
     Returns:
@@ -60,8 +64,10 @@ def encode_masks(
     """
     queries, sizes = check_masks(mask_logits, query, image_sizes)
     if boxes is not None:
+        if canvases is not None:
+            raise InputError("canvases must be None with boxes, which say where each mask lies.")
         queries = replace(queries, boxes=_check_boxes(boxes, queries))
-    table = SizeTable.of(sizes, mask_logits.device)
+    table = SizeTable.of(sizes, mask_logits.device, check_canvases(canvases, sizes))
     counts: list[list[bytes]] = RECORD.choose(implementation, mask_logits).run(mask_logits, queries, table)
     return counts
 

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from maskjet.coco_rle import BYTES_PER_COUNT, write_string
 from maskjet.jit import compiled
+from maskjet.ops.canvas import Canvas
 from maskjet.ops.encode_masks.reference import encode_dense
 from maskjet.ops.encode_masks.strings import Strings
-from maskjet.ops.interpolation import SMALL, Taps, blend, taps, taps_at
-from maskjet.ops.paste_masks.reference import LARGEST, upsample
+from maskjet.ops.interpolation import SMALL, Taps, blend, taps, taps_at, taps_from
+from maskjet.ops.paste_masks.reference import LARGEST, show
 from maskjet.ops.selection import MaskQueries, SizeTable
 
 
@@ -28,25 +29,30 @@ def encode_masks(
 ) -> list[list[bytes]]:
     """Encode masks of [B, Q, h, w]; see `ops.encode_masks`."""
     encoded = []
-    for image, (rows, (height, width)) in enumerate(zip(queries.rows(), sizes.hw, strict=True)):
+    for image, (rows, (height, width), canvas) in enumerate(zip(queries.rows(), sizes.hw, sizes.canvases, strict=True)):
         if queries.boxes is not None:
             boxes = queries.boxes[image, : len(rows)].tolist()
             encoded.append(_encode_in_boxes(mask_logits[image].detach(), rows, boxes, height, width))
             continue
         distinct, place = torch.unique(rows, return_inverse=True)
         if height + width <= SMALL:
-            strings = encode_dense(upsample(mask_logits[image, distinct].float(), height, width) > 0)
+            strings = encode_dense(show(mask_logits[image, distinct].float(), (height, width), canvas) > 0)
         else:
-            strings = _encode(mask_logits[image].detach(), distinct, height, width)
+            strings = _encode(mask_logits[image].detach(), distinct, (height, width), canvas)
         encoded.append([strings[i] for i in place.tolist()])
     if out is not None:
         out.on_host = encoded
     return encoded
 
 
-def _encode(mask_logits: torch.Tensor, rows: torch.Tensor, height: int, width: int) -> list[bytes]:
-    """Counts strings of some masks of [Q, h, w]."""
-    down, across = taps(mask_logits.shape[1], height, 1), taps(mask_logits.shape[2], width, 1)
+def _encode(mask_logits: torch.Tensor, rows: torch.Tensor, size_hw: tuple[int, int], canvas: Canvas) -> list[bytes]:
+    """Counts strings of some masks of [Q, h, w], which cover a canvas around the image."""
+    if canvas == Canvas.of(size_hw):
+        down, across = (taps(source, side, 1) for source, side in zip(mask_logits.shape[1:], size_hw, strict=True))
+    else:
+        left, beyond_left, top, beyond_top, width, height = canvas.split
+        down = taps_from(mask_logits.shape[1], height, size_hw[0], top, beyond_top)
+        across = taps_from(mask_logits.shape[2], width, size_hw[1], left, beyond_left)
     # One at a time: with all at once torch wakes its threads, which takes 5 ms on a busy machine.
     return [_encode_one(mask_logits[row], down, across) for row in rows.tolist()]
 

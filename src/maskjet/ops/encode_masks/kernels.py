@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from maskjet.ops.triton_language import blend, finite, following, position, scale_of, taps
+from maskjet.ops.triton_language import blend, finite, following, place, position, scale_of, taps
 
 # The int32 header holds three counters, the number of masks of each image, then four fields per mask.
 COUNTERS = tl.constexpr(3)
@@ -28,12 +28,13 @@ def _first_slot(query_row_ptr, slot, SLOTS: tl.constexpr, HAS_BOXES: tl.constexp
     return slot if HAS_BOXES else first  # its boxes may differ
 
 
-@triton.jit(do_not_specialize=range(17))
+@triton.jit(do_not_specialize=range(18))
 def find_edges_kernel(
     masks_ptr,
     count_ptr,
     query_ptr,
     sizes_ptr,
+    canvases_ptr,
     boxes_ptr,
     edges_ptr,
     segments_ptr,
@@ -55,7 +56,8 @@ def find_edges_kernel(
     """Find the edges in one block of columns of one mask; grid (blocks, K, B).
 
     masks: floats [B, Q, mask_height, mask_width], any strides. count, query, sizes: int32 [B], [B, K] and [B, 2]
-    (height, width). boxes: int32 [B, K, 4], left, top, width, height; read only if HAS_BOXES.
+    (height, width). canvases: float32 [B, 6], `Canvas.split`: what an image's masks cover, unless HAS_BOXES. boxes:
+    int32 [B, K, 4], left, top, width, height; read only if HAS_BOXES.
 
     edges: int32 [room], the pool. segments: int32 [B, K, blocks, 2], offset in the pool (-1: did not fit) and length,
     undefined for masks that are not encoded here. header: as in `Buffers`; FOUND grows by the number of edges.
@@ -77,19 +79,24 @@ def find_edges_kernel(
         return
     mask_ptr = masks_ptr + image.to(tl.int64) * stride_image + query.to(tl.int64) * stride_query
     mask = (mask_ptr, mask_height, mask_width, stride_y, stride_x)
-    left, top, box_width, box_height = 0, 0, width, height
     if HAS_BOXES:
         box_ptr = boxes_ptr + 4 * (image.to(tl.int64) * slots + slot)
         left, top = tl.load(box_ptr), tl.load(box_ptr + 1)
-        box_width, box_height = tl.load(box_ptr + 2), tl.load(box_ptr + 3)
-    has_pixels = (box_width > 0) & (box_height > 0)
-    across_scale = scale_of(mask_width, tl.maximum(box_width, 1))
-    down_scale = scale_of(mask_height, tl.maximum(box_height, 1))
-    target = (height, down_scale, top)
+        left_fraction, top_fraction = 0.0, 0.0
+        shown_width, shown_height = tl.load(box_ptr + 2), tl.load(box_ptr + 3)
+    else:
+        canvas_ptr = canvases_ptr + 6 * image
+        left, top = tl.load(canvas_ptr).to(tl.int32), tl.load(canvas_ptr + 2).to(tl.int32)
+        left_fraction, top_fraction = tl.load(canvas_ptr + 1), tl.load(canvas_ptr + 3)
+        shown_width, shown_height = tl.load(canvas_ptr + 4), tl.load(canvas_ptr + 5)
+    has_pixels = (shown_width > 0) & (shown_height > 0)
+    across_scale = scale_of(mask_width, tl.where(has_pixels, shown_width, 1))
+    down_scale = scale_of(mask_height, tl.where(has_pixels, shown_height, 1))
+    target = (height, down_scale, top, top_fraction)
 
     x = (block * COLUMNS + tl.arange(0, COLUMNS))[None, :]
-    columns = taps(x - left, across_scale, mask_width)
-    columns_before = taps(tl.maximum(x - 1, 0) - left, across_scale, mask_width)
+    columns = taps(place(x, left, left_fraction), across_scale, mask_width)
+    columns_before = taps(place(tl.maximum(x - 1, 0), left, left_fraction), across_scale, mask_width)
     is_bottom_inside = _is_bottom_inside(mask, target, columns_before, (x > 0) & (x < width))
     has_bottom = tl.max(is_bottom_inside.to(tl.int32)) > 0
     low, high = _find_rows(mask, columns, x < width, ROWS)
@@ -99,10 +106,9 @@ def find_edges_kernel(
         return
     # Rows whose stretches can have edges, up to the one with the pixel after the last inside.
     begin = tl.where(has_bottom, 0, tl.maximum(low - 1, 0))
-    last_row = high
-    if HAS_BOXES:  # the first pixel of a column may lie far down its mask
-        first_row = position(-top, down_scale, mask_height).to(tl.int32)
-        last_row = tl.maximum(high, tl.where(has_bottom, first_row, 0))
+    # The first pixel of a column may lie far down its mask.
+    first_row = position(place(0, top, top_fraction), down_scale, mask_height).to(tl.int32)
+    last_row = tl.maximum(high, tl.where(has_bottom, first_row, 0))
     end = tl.minimum(tl.maximum(last_row, 0) + 2 + down_scale.to(tl.int32), mask_height)
     counts = tl.zeros([1, COLUMNS], tl.int32)
     for start in range(begin, end, ROWS):
@@ -142,8 +148,8 @@ def _fits(begins, length, room):
 @triton.jit
 def _is_bottom_inside(mask, target, columns, is_read):
     """Whether the bottom pixel of each column is inside."""
-    height, scale, top = target
-    above, below, share = taps(height - 1 - top, scale, mask[1])
+    height, scale, top, fraction = target
+    above, below, share = taps(place(height - 1, top, fraction), scale, mask[1])
     return blend(_blend_along(mask, above, columns, is_read), _blend_along(mask, below, columns, is_read), share) > 0
 
 
@@ -172,17 +178,17 @@ def _compare(mask, target, row, columns, is_read, is_bottom_inside):
     The stretch of a row of logits holds the pixels between this row and the next. It is returned as its first and last
     pixel, the values of the two rows, and whether its last pixel is inside the mask.
     """
-    _, scale, top = target
+    _, scale, top, fraction = target
     mask_height = mask[1]
     first = _first_pixel(row, target, mask_height)
     last = _first_pixel(row + 1, target, mask_height) - 1
     exists = is_read & (first <= last)
     upper = _blend_along(mask, row, columns, exists)
-    lower = _blend_along(mask, following(row, scale, mask_height), columns, exists)
-    begins_inside = _is_inside(upper, lower, first - top, row, scale, mask_height)
-    ends_inside = _is_inside(upper, lower, last - top, row, scale, mask_height)
+    lower = _blend_along(mask, following(row, mask_height), columns, exists)
+    begins_inside = _is_inside(upper, lower, place(first, top, fraction), row, scale, mask_height)
+    ends_inside = _is_inside(upper, lower, place(last, top, fraction), row, scale, mask_height)
     # The previous pixel lies above, or at the bottom of the previous column.
-    above, below, share = taps(tl.maximum(first - 1, 0) - top, scale, mask_height)
+    above, below, share = taps(place(tl.maximum(first - 1, 0), top, fraction), scale, mask_height)
     before = blend(_blend_along(mask, above, columns, exists), _blend_along(mask, below, columns, exists), share)
     was_inside = tl.where(first == 0, is_bottom_inside, before > 0)
     is_edge = (exists & (begins_inside != was_inside)).to(tl.int32)
@@ -193,10 +199,10 @@ def _compare(mask, target, row, columns, is_read, is_bottom_inside):
 @triton.jit
 def _first_pixel(row, target, rows):
     """The first pixel at or below a row of logits, at least 0; `height` if there is none."""
-    height, scale, top = target
-    guess = tl.ceil((row.to(tl.float32) + 0.5) / scale - 0.5).to(tl.int32)
-    earlier = position(guess - 1, scale, rows).to(tl.int32) < row
-    later = earlier & (position(guess, scale, rows).to(tl.int32) < row)
+    height, scale, top, fraction = target
+    guess = tl.ceil((row.to(tl.float32) + 0.5) / scale - 0.5 + fraction).to(tl.int32)
+    earlier = position(place(guess - 1, 0, fraction), scale, rows).to(tl.int32) < row
+    later = earlier & (position(place(guess, 0, fraction), scale, rows).to(tl.int32) < row)
     pixel = top + guess - 1 + earlier.to(tl.int32) + later.to(tl.int32)
     pixel = tl.where(row == 0, 0, tl.where(row >= rows, height, pixel))
     return tl.minimum(tl.maximum(pixel, 0), height)
@@ -214,7 +220,7 @@ def _blend_along(mask, row, columns, is_read):
 
 @triton.jit
 def _is_inside(upper, lower, y, row, scale, rows):
-    """Whether a pixel of a stretch, counted from the top of its box, is inside."""
+    """Whether a pixel of a stretch, counted from the top of its box or canvas, is inside."""
     return blend(upper, lower, position(y, scale, rows) - row.to(tl.float32)) > 0
 
 
@@ -226,13 +232,14 @@ def _find_crossing(stretch, row, target, rows):
     evaluated.
     """
     first, last, upper, lower, ends_inside = stretch
-    _, scale, top = target
+    _, scale, top, fraction = target
     zero = upper / (upper - lower)
-    guess = top + tl.ceil((row.to(tl.float32) + zero + 0.5) / scale - 0.5).to(tl.int32)
+    guess = top + tl.ceil((row.to(tl.float32) + zero + 0.5) / scale - 0.5 + fraction).to(tl.int32)
     crossing = last
     for step in tl.static_range(3):
         y = tl.minimum(tl.maximum(guess + 1 - step, first + 1), last)
-        crossing = tl.where(_is_inside(upper, lower, y - top, row, scale, rows) == ends_inside, y, crossing)
+        is_inside = _is_inside(upper, lower, place(y, top, fraction), row, scale, rows)
+        crossing = tl.where(is_inside == ends_inside, y, crossing)
     return crossing
 
 

@@ -17,7 +17,7 @@ def encode_masks(
 ) -> list[list[bytes]]:
     """Encode masks of [B, Q, h, w]; see `ops.encode_masks`."""
     if queries.boxes is None:
-        encoded = [encode_dense(masks) for masks, _ in paste_masks(mask_logits, queries, sizes.hw)]
+        encoded = [encode_dense(masks) for masks, _ in paste_masks(mask_logits, queries, sizes)]
     else:
         encoded = _encode_in_boxes(mask_logits, queries, queries.boxes, sizes)
     if out is not None:

@@ -13,8 +13,8 @@ rows of logits, say 78, not with the image's.
    COCO's string, and appends it to the strings written so far. The place of a segment or string depends on the order
    in which programs run; its content does not.
 
-A mask may fill a box instead of the image. Positions are then counted from the box. Beyond the box they stay at the
-mask's border, where nothing is inside, so that the whole image is treated alike.
+A mask may cover a canvas around the image, or fill a box. Positions are counted from there. Beyond a box they stay at
+the mask's border, where nothing is inside, so that the whole image is treated alike.
 
 A mask that appears several times at the image's size is encoded once. The pools are bounded: masks that do not fit are
 counted, left out, and encoded again with as much room as they need when the strings are read.
@@ -37,7 +37,7 @@ from maskjet.coco_rle import BYTES_PER_COUNT
 from maskjet.ops.encode_masks import cpu
 from maskjet.ops.encode_masks.kernels import COUNTERS, FIELDS, NO_MASK, find_edges_kernel, write_strings_kernel
 from maskjet.ops.encode_masks.strings import Cut, Strings
-from maskjet.ops.gpu import Launcher, on_device_of, sizes_table
+from maskjet.ops.gpu import Launcher, on_device_of
 from maskjet.ops.record import FALLBACKS
 from maskjet.ops.selection import MaskQueries, SizeTable
 
@@ -132,11 +132,11 @@ def encode_masks(
     if out is not None:
         assert isinstance(out, DeviceStrings)
         out.given, out.on_host = (mask_logits, queries, sizes), None
-        launch(mask_logits, queries, sizes.on_device, out.buffers)
+        launch(mask_logits, queries, sizes, out.buffers)
         return None
     blocks = triton.cdiv(max(width for _, width in sizes.hw), _COLUMNS)
     buffers, host = _own_buffers(threading.get_ident(), batch, masks, blocks * _COLUMNS, mask_logits.device)
-    launch(mask_logits, queries, sizes.on_device, buffers)
+    launch(mask_logits, queries, sizes, buffers)
     host.copy_(buffers.head, non_blocking=True)
     _wait_for(mask_logits.device)
     strings = DeviceStrings.within(buffers, (mask_logits, queries, sizes))
@@ -169,13 +169,13 @@ def _own_buffers(
         return buffers, torch.empty_like(buffers.head, device="cpu", pin_memory=buffers.head.is_cuda)
 
 
-def launch(mask_logits: torch.Tensor, queries: MaskQueries, sizes: torch.Tensor, buffers: Buffers) -> None:
+def launch(mask_logits: torch.Tensor, queries: MaskQueries, sizes: SizeTable, buffers: Buffers) -> None:
     """Encode into given buffers: two launches, no allocation; never waits, and can be captured in a CUDA graph.
 
     Args:
         mask_logits: float32, float16 or bfloat16 [B, Q, h, w].
         queries: Which masks; the counts and indices are read on the device.
-        sizes: int32 [2 B], on the device: (height, width) per image, at most 2**28 pixels each.
+        sizes: Of the images, at most 2**28 pixels each, and what their masks cover.
         buffers: Buffers for this batch, K masks and at least this width; overwritten.
     """
     batch, masks, blocks, _ = buffers.segments.shape
@@ -187,8 +187,9 @@ def launch(mask_logits: torch.Tensor, queries: MaskQueries, sizes: torch.Tensor,
             mask_logits,
             queries.count,
             queries.query,
-            sizes,
-            sizes if queries.boxes is None else queries.boxes,
+            sizes.on_device,
+            sizes.canvases_on_device,
+            sizes.on_device if queries.boxes is None else queries.boxes,
             buffers.edges,
             buffers.segments,
             buffers.header,
@@ -206,7 +207,7 @@ def launch(mask_logits: torch.Tensor, queries: MaskQueries, sizes: torch.Tensor,
             mask_logits.device,
             queries.count,
             queries.query,
-            sizes,
+            sizes.on_device,
             buffers.edges,
             buffers.segments,
             buffers.ordered,
@@ -326,7 +327,7 @@ class DeviceStrings(Strings):
             room = 4 * _header_length(1, 1) + BYTES_PER_COUNT * (edges + 1)
             packed = torch.empty(room, dtype=torch.uint8, device=device)
             buffers = Buffers.allocate(1, 1, size[1], device, edges=edges, packed=packed)
-            launch(mask_logits[image : image + 1], queries.only(image, slot), sizes_table([size], device), buffers)
+            launch(mask_logits[image : image + 1], queries.only(image, slot), sizes.only(image), buffers)
             (cut,) = DeviceStrings.within(buffers).read(packed.cpu().numpy(), 1)
             (remade[image, slot],) = cut()
         return remade

@@ -8,11 +8,12 @@ import torch
 
 from maskjet.config import Implementation
 from maskjet.errors import InputError
+from maskjet.ops.canvas import Canvas, check_canvases
 from maskjet.ops.gpu import triton_variant
 from maskjet.ops.paste_masks import reference
 from maskjet.ops.paste_masks.cases import CASES, bytes_moved, tolerance_used
 from maskjet.ops.record import FLOATS, Op, Variant, serves_any
-from maskjet.ops.selection import ImageSizes, MaskQueries, Selection, check_image_sizes, mask_queries
+from maskjet.ops.selection import ImageSizes, MaskQueries, Selection, SizeTable, check_image_sizes, mask_queries
 
 
 def paste_masks(
@@ -20,6 +21,7 @@ def paste_masks(
     query: Selection | Sequence[torch.Tensor],
     image_sizes: ImageSizes,
     *,
+    canvases: Sequence[Canvas] | None = None,
     implementation: Implementation = "auto",
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Upsample the masks of some queries to their image and threshold them.
@@ -28,6 +30,7 @@ def paste_masks(
         mask_logits: float32, float16 or bfloat16 [B, Q, h, w]; positive is inside.
         query: Which masks, in which order: a `Selection`, or per image an integer tensor [n].
         image_sizes: (height, width) in pixels, one per image.
+        canvases: Per image, what its masks cover, as `Region.canvas` gives for a letterbox; None: the image.
         implementation: "auto", "reference" or "triton".
 
     Returns:
@@ -37,13 +40,14 @@ def paste_masks(
         InputError: An argument is not as above.
         UnsupportedError: The implementation asked for can't serve these logits.
 
-    The reference is `F.interpolate(mask, (H, W), mode="bilinear", align_corners=False) > 0` in float32. Equal to it
-    except at pixels whose value lies within 1e-5 of zero. Before blending, infinite logits count as ±1e30 and NaN as
-    -1e30; pixels beside them may differ where their value lies within 1e24 of zero.
+    The reference is `F.interpolate(mask, (H, W), mode="bilinear", align_corners=False) > 0` in float32, of which a
+    canvas larger than the image shows a part. Equal to it except at pixels whose value lies within 1e-5 of zero. Before
+    blending, infinite logits count as ±1e30 and NaN as -1e30; pixels beside them may differ where their value lies
+    within 1e24 of zero.
     """
     queries, sizes = check_masks(mask_logits, query, image_sizes)
     pasted: list[tuple[torch.Tensor, torch.Tensor]] = RECORD.choose(implementation, mask_logits).run(
-        mask_logits, queries, sizes
+        mask_logits, queries, SizeTable.of(sizes, mask_logits.device, check_canvases(canvases, sizes))
     )
     return pasted
 

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from maskjet.ops.paste_masks.reference import LARGEST, finite, upsample
+from maskjet.ops.canvas import Canvas, Letterbox
+from maskjet.ops.paste_masks.reference import LARGEST, finite, show
 
 _TOLERANCE = 1e-5
 """A pixel may differ where its value is this close to zero: float32 rounding of logits of magnitude 10."""
@@ -52,6 +53,19 @@ def _batch(device: torch.device) -> dict[str, Any]:
     masks = blobs(3, 5, (18, 17), torch.Generator().manual_seed(3)).to(device)
     rows = [torch.tensor(row, dtype=torch.int64, device=device) for row in ([4, 1], [], [0, 2, 2])]
     return {"mask_logits": masks, "query": rows, "image_sizes": [(60, 131), (5, 5), (90, 49)]}
+
+
+def _letterboxed(*sizes: tuple[int, int], **options: Any) -> Callable[[torch.device], dict[str, Any]]:
+    """Masks of images in letterboxes: 3 logits for 4 pixels of an input of 24 × 32."""
+    letterbox = Letterbox(**options)
+
+    def build(device: torch.device) -> dict[str, Any]:
+        masks = blobs(len(sizes), 4, (18, 24), torch.Generator().manual_seed(sum(sizes[0]))).to(device)
+        rows = [torch.tensor([3, 0, 2, 3], dtype=torch.int32, device=device) for _ in sizes]
+        canvases = [letterbox.region(size, (24, 32)).canvas(size, (24, 32)) for size in sizes]
+        return {"mask_logits": masks, "query": rows, "image_sizes": [*sizes], "canvases": canvases}
+
+    return build
 
 
 def _strided(device: torch.device) -> dict[str, Any]:
@@ -99,6 +113,13 @@ CASES: Mapping[str, Callable[[torch.device], dict[str, Any]]] = {
     "bfloat16": _case(dtype=torch.bfloat16),
     "batch of sizes": _batch,
     "strided": _strided,
+    "letterbox, wide": _letterboxed((40, 131)),
+    "letterbox, tall": _letterboxed((163, 31)),
+    "letterbox, top left": _letterboxed((163, 31), place="top-left"),
+    "letterbox, small": _letterboxed((20, 31)),
+    "letterbox, one logit a pixel": _letterboxed((24, 7)),
+    "letterbox, one row": _letterboxed((1, 150)),
+    "letterboxes of a batch": _letterboxed((40, 131), (150, 200), (133, 9)),
 }
 
 
@@ -117,7 +138,8 @@ def differing_share(inputs: dict[str, Any], image: int, is_different: torch.Tens
     """The largest magnitude of value among an image's differing pixels [n, H, W], in tolerances."""
     rows, size = inputs["query"][image].long(), inputs["image_sizes"][image]
     masks = inputs["mask_logits"][image, rows].double()
-    return share_of(upsample(masks, *size), upsample(largest_around(masks), *size), is_different)
+    canvas = inputs["canvases"][image] if "canvases" in inputs else Canvas.of(size)
+    return share_of(show(masks, size, canvas), show(largest_around(masks), size, canvas), is_different)
 
 
 def largest_around(masks: torch.Tensor) -> torch.Tensor:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from maskjet.ops.triton_language import blend, finite, scale_of, taps
+from maskjet.ops.triton_language import blend, finite, place, taps
 
 
-@triton.jit(do_not_specialize=[*range(3), *range(4, 13)])
+@triton.jit(do_not_specialize=[*range(3), *range(4, 19)])
 def paste_kernel(
     masks_ptr,
     count_ptr,
@@ -23,6 +23,12 @@ def paste_kernel(
     stride_query,
     stride_y,
     stride_x,
+    left_whole,
+    left_fraction,
+    top_whole,
+    top_fraction,
+    across_scale,
+    down_scale,
     TILE_HEIGHT: tl.constexpr,
     TILE_WIDTH: tl.constexpr,
     LOGITS_HEIGHT: tl.constexpr,
@@ -31,6 +37,8 @@ def paste_kernel(
     """Upsample and threshold one tile of one mask of an image; grid (tiles, n).
 
     masks: floats [queries, mask_height, mask_width], any strides. count: int32 [1]. query: int32 [n].
+    left, top: where the canvas that the masks cover begins, as in `Canvas.split`. across_scale, down_scale: logits per
+    pixel of it.
 
     out: uint8 [n, height, width], contiguous. is_inside: uint8 [n]; set to 1 if a pixel is inside, else left alone.
     """
@@ -46,13 +54,13 @@ def paste_kernel(
     line = slot.to(tl.int64) * height + y
     query = tl.load(query_ptr + slot)
     mask_ptr = masks_ptr + query.to(tl.int64) * stride_query
-    down_scale = scale_of(mask_height, height)
-    across_scale = scale_of(mask_width, width)
 
-    first_row, _, _ = taps(top, down_scale, mask_height)
-    first_column, _, _ = taps(left, across_scale, mask_width)
-    _, last_row, _ = taps(tl.minimum(top + TILE_HEIGHT, height) - 1, down_scale, mask_height)
-    _, last_column, _ = taps(tl.minimum(left + TILE_WIDTH, width) - 1, across_scale, mask_width)
+    first_row, _, _ = taps(place(top, top_whole, top_fraction), down_scale, mask_height)
+    first_column, _, _ = taps(place(left, left_whole, left_fraction), across_scale, mask_width)
+    last_y = place(tl.minimum(top + TILE_HEIGHT, height) - 1, top_whole, top_fraction)
+    last_x = place(tl.minimum(left + TILE_WIDTH, width) - 1, left_whole, left_fraction)
+    _, last_row, _ = taps(last_y, down_scale, mask_height)
+    _, last_column, _ = taps(last_x, across_scale, mask_width)
     row = (first_row + tl.arange(0, LOGITS_HEIGHT))[:, None]
     column = (first_column + tl.arange(0, LOGITS_WIDTH))[None, :]
     is_valid = (query >= 0) & (query < queries)
@@ -67,8 +75,8 @@ def paste_kernel(
         if has_inside & is_valid:
             tl.store(is_inside_ptr + slot, 1)
         return
-    upper, lower, down = taps(y, down_scale, mask_height)
-    before, after, across = taps(x, across_scale, mask_width)
+    upper, lower, down = taps(place(y, top_whole, top_fraction), down_scale, mask_height)
+    before, after, across = taps(place(x, left_whole, left_fraction), across_scale, mask_width)
     upper_before = tl.load(mask_ptr + (upper * stride_y + before * stride_x), mask=is_pixel, other=0).to(tl.float32)
     upper_after = tl.load(mask_ptr + (upper * stride_y + after * stride_x), mask=is_pixel, other=0).to(tl.float32)
     lower_before = tl.load(mask_ptr + (lower * stride_y + before * stride_x), mask=is_pixel, other=0).to(tl.float32)

@@ -9,12 +9,14 @@ needn't know the count.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 import triton
 
+from maskjet.ops.canvas import Canvas
 from maskjet.ops.gpu import Launcher, on_device_of
 from maskjet.ops.paste_masks.kernels import paste_kernel
-from maskjet.ops.selection import MaskQueries
+from maskjet.ops.selection import MaskQueries, SizeTable
 
 _TILE_HW = (8, 128)
 _LOGITS_HW = (8, 16)  # most logits under a tile that is tested for one sign
@@ -23,20 +25,25 @@ _launch = Launcher(paste_kernel, num_warps=2, enable_fp_fusion=True)
 
 
 def paste_masks(
-    mask_logits: torch.Tensor, queries: MaskQueries, image_sizes: list[tuple[int, int]]
+    mask_logits: torch.Tensor, queries: MaskQueries, sizes: SizeTable
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Upsample and threshold masks of [B, Q, h, w]; see `ops.paste_masks`."""
     pasted = []
-    for image, (rows, size) in enumerate(zip(queries.rows(), image_sizes, strict=True)):
+    for image, (rows, size, canvas) in enumerate(zip(queries.rows(), sizes.hw, sizes.canvases, strict=True)):
         masks = torch.empty((len(rows), *size), dtype=torch.uint8, device=mask_logits.device)
         is_inside = torch.empty(len(rows), dtype=torch.bool, device=mask_logits.device)
-        launch(mask_logits[image], queries.count[image:], queries.query[image], masks, is_inside)
+        launch(mask_logits[image], queries.count[image:], queries.query[image], masks, is_inside, canvas)
         pasted.append((masks, is_inside))
     return pasted
 
 
 def launch(
-    mask_logits: torch.Tensor, count: torch.Tensor, query: torch.Tensor, masks: torch.Tensor, is_inside: torch.Tensor
+    mask_logits: torch.Tensor,
+    count: torch.Tensor,
+    query: torch.Tensor,
+    masks: torch.Tensor,
+    is_inside: torch.Tensor,
+    canvas: Canvas | None = None,
 ) -> None:
     """Write one image's masks into given buffers; never waits, and can be captured in a CUDA graph.
 
@@ -46,11 +53,13 @@ def launch(
         query: int32 [n or more], contiguous: which masks; an index out of range is an empty mask.
         masks: uint8 [n, H, W], contiguous; the first `count` are overwritten.
         is_inside: bool [n]; overwritten, False past `count`.
+        canvas: What the logits cover; None for the image.
     """
     is_inside.zero_()
     limit, height, width = masks.shape
     if not limit:
         return
+    *begins, canvas_width, canvas_height = (canvas or Canvas.of((height, width))).split
     tiles = triton.cdiv(height, _TILE_HW[0]) * triton.cdiv(width, _TILE_HW[1])
     with on_device_of(masks):
         _launch(
@@ -65,6 +74,9 @@ def launch(
             height,
             width,
             *mask_logits.stride(),
+            *begins,
+            float(np.float32(mask_logits.shape[2]) / np.float32(canvas_width)),
+            float(np.float32(mask_logits.shape[1]) / np.float32(canvas_height)),
             TILE_HEIGHT=_TILE_HW[0],
             TILE_WIDTH=_TILE_HW[1],
             LOGITS_HEIGHT=_LOGITS_HW[0],

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 
 from maskjet.config import Implementation
 from maskjet.errors import InputError
+from maskjet.ops.canvas import Letterbox, Place, stretch
 from maskjet.ops.gpu import triton_variant
 from maskjet.ops.preprocess import cpu, reference
 from maskjet.ops.preprocess.cases import CASES, bytes_moved, tolerance_used
-from maskjet.ops.preprocess.region import letterbox as place_letterbox
-from maskjet.ops.preprocess.region import stretch
 from maskjet.ops.preprocess.yuv import YUVFrames
 from maskjet.ops.record import FLOATS, Op, Variant, needs_cpu, serves_any
 
@@ -33,7 +32,7 @@ def preprocess(
     order: Order = "rgb",
     dtype: torch.dtype = torch.float32,
     resample: Resample = "bilinear",
-    letterbox: int | None = None,
+    letterbox: Letterbox | int | None = None,
     implementation: Implementation = "auto",
 ) -> torch.Tensor:
     """Resize frames to the network's input size and normalise them.
@@ -53,8 +52,8 @@ def preprocess(
         order: Channel order of the frames, "rgb" for `YUVFrames`; the output is RGB.
         dtype: Type of the output if `out` is None.
         resample: "bilinear" on floats, or "cv2" on bytes.
-        letterbox: None stretches the frame to the input. A byte value, 0..255, keeps the frame's aspect ratio, centres
-            it and fills the rest with that value; `preprocess.region.letterbox` gives the frame's place.
+        letterbox: None stretches the frame to the input. `ops.Letterbox` keeps the frame's aspect ratio and pads;
+            a byte value, 0..255, is a centred one of that grey. `Letterbox.region` gives the frame's place.
         implementation: "auto", "reference", "triton" or "cpu".
 
     Returns:
@@ -92,12 +91,7 @@ def preprocess(
     for name, value, known in (("order", order, ("rgb", "bgr")), ("resample", resample, ("bilinear", "cv2"))):
         if value not in known:
             raise InputError(f"{name} must be one of {known}, got {value!r}.")
-    if letterbox is None:
-        region = stretch(size)
-    elif 0 <= letterbox <= 255:
-        region = place_letterbox((height, width), size, letterbox)
-    else:
-        raise InputError(f"letterbox must be a byte value, 0..255, or None to stretch, got {letterbox}.")
+    region = stretch(size) if letterbox is None else _check_letterbox(letterbox).region((height, width), size)
     run = RECORD.choose(implementation, sample).run
     run(frames, out, region=region, mean=tuple(mean), std=tuple(std), order=order, resample=resample)
     return out
@@ -121,6 +115,13 @@ def check_frames(frames: torch.Tensor) -> torch.Tensor:
     if frames.shape[-2] > _WIDEST:
         raise InputError(f"frames must be at most {_WIDEST:,} pixels wide, got {frames.shape[-2]:,}.")
     return frames if frames.ndim == 4 else frames[None]
+
+
+def _check_letterbox(letterbox: Letterbox | int) -> Letterbox:
+    given = letterbox if isinstance(letterbox, Letterbox) else Letterbox(color=(letterbox,) * 3)
+    if given.place not in get_args(Place) or not all(byte in range(256) for byte in given.color):
+        raise InputError(f"letterbox must be a Letterbox, a byte value, 0..255, or None to stretch, got {letterbox}.")
+    return given
 
 
 def _check_size(size: tuple[int, int]) -> tuple[int, int]:

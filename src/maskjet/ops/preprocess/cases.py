@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from maskjet.ops.canvas import Letterbox
 from maskjet.ops.preprocess.yuv import Layout, Matrix, YUVFrames, yuv_conversion
 from maskjet.spec import IMAGENET_MEAN, IMAGENET_STD
 
@@ -88,6 +89,8 @@ CASES: Mapping[str, Callable[[torch.device], dict[str, Any]]] = {
     "letterbox, wide": _case((54, 96, 3), (72, 110), letterbox=114),
     "letterbox, tall": _case((90, 31, 3), (120, 91), letterbox=0, dtype=torch.float16),
     "letterbox, batch, bgr": _case((2, 61, 20, 3), (100, 150), letterbox=255, order="bgr"),
+    "letterbox, top left, coloured": _case((54, 96, 3), (72, 110), letterbox=Letterbox((200, 7, 90), "top-left")),
+    "letterbox, coloured": _case((90, 31, 3), (120, 91), letterbox=Letterbox((0, 255, 31))),
     "cv2": _case((53, 37, 3), (24, 24), resample="cv2"),
     "cv2, grow": _case((7, 13, 3), (30, 41), resample="cv2"),
     "cv2, one row": _case((1, 5, 3), (20, 33), resample="cv2"),
@@ -101,6 +104,9 @@ CASES: Mapping[str, Callable[[torch.device], dict[str, Any]]] = {
     "nv12, odd": _odd(37, 53, (66, 72)),
     "nv12, one pixel": _odd(1, 1, (4, 4)),
     "nv12, letterbox": _yuv((1, 54, 96), (72, 110), ("bt601", False), letterbox=114),
+    "nv12, letterbox, coloured": _yuv(
+        (2, 54, 96), (72, 110), ("bt709", False), ("bt601", True), letterbox=Letterbox((200, 7, 90), "top-left")
+    ),
     "nv12, cv2": _yuv((1, 40, 30), (24, 24), ("bt709", False), resample="cv2"),
     "nv12, cv2, odd, grow": _odd(7, 13, (30, 41), resample="cv2"),
     "i420": _yuv((2, 26, 34), (64, 68), ("bt709", False), ("bt601", True), layout="i420"),

@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 
 from maskjet.jit import compiled
+from maskjet.ops.canvas import Region
 from maskjet.ops.interpolation import SMALL, blend, taps
 from maskjet.ops.preprocess import reference
-from maskjet.ops.preprocess.region import Region
 from maskjet.ops.preprocess.yuv import YUVFrames
 
 _BYTE_AS_FLOAT = np.arange(256, dtype=np.float32) / np.float32(255)
@@ -52,7 +52,7 @@ def preprocess(
         for frame, image in zip(frames.numpy(), floats.numpy(), strict=True):
             _resize(frame, *rows, *columns, channels, offsets, divisors, _BYTE_AS_FLOAT, image)
     if inner.shape != out.shape:
-        border = (np.float32(region.padding) - offsets) / divisors
+        border = (np.array(region.padding, dtype=np.float32) - offsets) / divisors
         out.copy_(torch.from_numpy(border).view(1, 3, 1, 1).expand(out.shape))
     if not is_direct:
         inner.copy_(floats)

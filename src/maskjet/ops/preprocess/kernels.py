@@ -36,8 +36,8 @@ def preprocess_kernel(
 ):
     """Compute one tile of a network input, all three channels; grid (tiles across, tiles down, N).
 
-    frames: uint8 [N, source_height, source_width, 3], pixels contiguous. mean, std: three floats each. The frame fills
-    the rectangle (top, left, inner_height, inner_width), `padding` (0..1) the rest.
+    frames: uint8 [N, source_height, source_width, 3], pixels contiguous. mean, std, padding: three floats each. The
+    frame fills the rectangle (top, left, inner_height, inner_width), `padding` (0..1) the rest.
 
     out: floats [N, 3, height, width], any strides.
     """
@@ -59,7 +59,7 @@ def preprocess_kernel(
         lower_first = tl.load(lower_ptr + first * 3 + source_channel, mask=is_inside, other=0)
         lower_second = tl.load(lower_ptr + second * 3 + source_channel, mask=is_inside, other=0)
         value = _resize(upper_first, upper_second, lower_first, lower_second, above, below, before, after, IS_CV2)
-        value = tl.where(is_inside, value, padding)
+        value = tl.where(is_inside, value, padding[channel])
         value = tl.div_rn(value - mean[channel], tl.full(value.shape, 1.0, tl.float32) * std[channel])
         tl.store(pixel_ptr + channel * out_stride_c, value, mask=(y < height) & (x < width))
 
@@ -140,7 +140,7 @@ def preprocess_yuv_kernel(
             after,
             IS_CV2,
         )
-        value = tl.where(is_inside, value, padding)
+        value = tl.where(is_inside, value, padding[channel])
         value = tl.div_rn(value - mean[channel], tl.full(value.shape, 1.0, tl.float32) * std[channel])
         tl.store(pixel_ptr + channel * out_stride_c, value, mask=(y < height) & (x < width))
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from maskjet.ops.preprocess.region import Region
+from maskjet.ops.canvas import Region
 from maskjet.ops.preprocess.yuv import YUVFrames
 
 
@@ -33,9 +33,9 @@ def preprocess(
     images = images / images.new_tensor(255)  # for a Python number CUDA multiplies by its reciprocal
     if resample == "bilinear":
         images = F.interpolate(images, size=(height, width), mode="bilinear", align_corners=False, antialias=False)
-    inputs = images.new_full((len(frames), 3, *out.shape[2:]), region.padding)
-    inputs[:, :, top : top + height, left : left + width] = images
     per_channel = (1, 3, 1, 1)
+    inputs = images.new_tensor(region.padding).view(per_channel).repeat(len(frames), 1, *out.shape[2:])
+    inputs[:, :, top : top + height, left : left + width] = images
     out.copy_((inputs - images.new_tensor(mean).view(per_channel)) / images.new_tensor(std).view(per_channel))
 
 

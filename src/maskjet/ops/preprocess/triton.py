@@ -11,9 +11,9 @@ from __future__ import annotations
 import torch
 import triton
 
+from maskjet.ops.canvas import Region
 from maskjet.ops.gpu import Launcher, on_device_of
 from maskjet.ops.preprocess.kernels import preprocess_kernel, preprocess_yuv_kernel
-from maskjet.ops.preprocess.region import Region
 from maskjet.ops.preprocess.yuv import YUVFrames
 
 _TILE_HW = (4, 32)

@@ -10,6 +10,7 @@ import torch
 
 from maskjet.config import Implementation
 from maskjet.errors import InputError, border
+from maskjet.ops.canvas import Canvas, check_canvases
 from maskjet.ops.gpu import table, triton_variant
 from maskjet.ops.record import FLOATS, Op, Variant, describe, is_whole, needs_cpu, serves_any
 from maskjet.ops.select import cpu, reference
@@ -30,6 +31,7 @@ def select(
     class_map: PerClass | None = None,
     max_detections: int = 100,
     num_select: int | None = None,
+    canvases: Sequence[Canvas] | None = None,
     round_boxes: bool = False,
     implementation: Implementation = "auto",
 ) -> Selection:
@@ -41,13 +43,14 @@ def select(
 
     Args:
         logits: float32, float16 or bfloat16 [B, Q, C].
-        boxes: Floating [B, Q, 4] cxcywh, 0..1 of the image. Both may have any strides.
+        boxes: Floating [B, Q, 4] cxcywh, 0..1 of the network's input. Both may have any strides.
         image_sizes: (height, width) in pixels, one per image.
         threshold: Scores must exceed it, 0..1: one number, or one per class. No score exceeds NaN.
         class_map: int, one per class: the class id to report, -1 to drop the class. None reports the index.
             Checking a tensor of another type than int32 waits for its device.
         max_detections: Rows of the result, at least 1.
         num_select: How many of the best pairs are considered, at least 1; None for all.
+        canvases: Per image, what the network's input showed, as `Region.canvas` gives for a letterbox; None: the image.
         round_boxes: Round coordinates to whole pixels, halves to even.
         implementation: "auto", "reference", "triton" or "cpu".
 
@@ -73,7 +76,7 @@ def select(
     selection: Selection = RECORD.choose(implementation, logits).run(
         logits.detach(),
         boxes.detach(),
-        SizeTable.of(sizes, logits.device),
+        SizeTable.of(sizes, logits.device, check_canvases(canvases, sizes)),
         thresholds=thresholds,
         class_map=_per_class("class_map", mapping, classes, torch.int32, logits.device),
         max_detections=int(max_detections),

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from maskjet.ops.canvas import Letterbox
 from maskjet.ops.selection import Selection
 
 # Scores and boxes are a handful of float32 operations each: two ULP, of 1 and of the largest coordinate.
@@ -21,6 +22,7 @@ def _case(
     *,
     edit: Callable[[torch.Tensor], object] = torch.Tensor.size,
     dtype: torch.dtype = torch.float32,
+    is_letterboxed: bool = False,
     **options: Any,
 ) -> Callable[[torch.device], dict[str, Any]]:
     def build(device: torch.device) -> dict[str, Any]:
@@ -29,7 +31,10 @@ def _case(
         edit(logits)
         boxes = torch.rand(batch, queries, 4, generator=generator) * 1.2 - 0.1  # some reach beyond the image
         sizes = [(240 + 50 * image, 320 - 7 * image) for image in range(batch)]
-        return {"logits": logits.to(device, dtype), "boxes": boxes.to(device), "image_sizes": sizes, **options}
+        given = {"logits": logits.to(device, dtype), "boxes": boxes.to(device), "image_sizes": sizes, **options}
+        if is_letterboxed:
+            given["canvases"] = [Letterbox().region(size, (96, 64)).canvas(size, (96, 64)) for size in sizes]
+        return given
 
     return build
 
@@ -62,6 +67,7 @@ CASES: Mapping[str, Callable[[torch.device], dict[str, Any]]] = {
     "class map": _case(class_map=[5, -1, 0, 3, -1, 2, 2], max_detections=8),
     "rounded": _case(round_boxes=True),
     "batch": _case(batch=3, queries=33, classes=5),
+    "letterboxes": _case(batch=3, queries=33, classes=5, threshold=0.3, is_letterboxed=True),
     "float16": _case(dtype=torch.float16),
     "bfloat16": _case(dtype=torch.bfloat16),
 }
@@ -70,7 +76,7 @@ CASES: Mapping[str, Callable[[torch.device], dict[str, Any]]] = {
 def tolerance_used(inputs: dict[str, Any], expected: Selection, actual: Selection) -> float:
     """Infinite if a count, query or class differs, else the largest share of a score's or box's tolerance."""
     used = 0.0
-    for image, (height, width) in enumerate(inputs["image_sizes"]):
+    for image, size in enumerate(inputs["image_sizes"]):
         count = int(expected.count[image])
         if int(actual.count[image]) != count:
             return float("inf")
@@ -79,7 +85,8 @@ def tolerance_used(inputs: dict[str, Any], expected: Selection, actual: Selectio
                 return float("inf")
         if count:
             scores = (expected.confidence - actual.confidence)[image, :count].abs() / _TOLERANCE_CONFIDENCE
-            boxes = (expected.xyxy - actual.xyxy)[image, :count].abs() / (_TOLERANCE_BOX * max(height, width))
+            largest = max(size) if "canvases" not in inputs else max(*size, *inputs["canvases"][image])
+            boxes = (expected.xyxy - actual.xyxy)[image, :count].abs() / (_TOLERANCE_BOX * largest)
             used = max(used, *(float(part.nan_to_num(nan=torch.inf).max()) for part in (scores, boxes)))
     return used
 

@@ -31,7 +31,7 @@ def select(
     lowest = np.fmin.reduce(per_class, initial=np.inf)  # ignoring NaN, which no score exceeds
     mapping = class_map.numpy()
     selection = out or Selection.empty(batch, max_detections, logits.device)
-    for image, (height, width) in enumerate(sizes.hw):
+    for image, (size, canvas) in enumerate(zip(sizes.hw, sizes.canvases, strict=True)):
         # Scores above the lowest threshold lead the ranking, except for NaNs, which rank before everything.
         flat = np.flatnonzero(scores[image] > lowest)
         flat = flat[np.argsort(-scores[image, flat], kind="stable")]
@@ -44,6 +44,6 @@ def select(
         selection.query[image, :count] = query
         selection.class_id[image, :count] = torch.from_numpy(mapping[label])
         selection.confidence[image, :count] = torch.from_numpy(scores[image, flat])
-        xyxy = to_pixels(boxes[image, query], height, width)
+        xyxy = to_pixels(boxes[image, query], size, canvas)
         selection.xyxy[image, :count] = xyxy.round() if round_boxes else xyxy
     return selection

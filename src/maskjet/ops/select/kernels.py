@@ -8,11 +8,12 @@ import triton.language as tl
 from maskjet.ops.triton_language import sigmoid
 
 
-@triton.jit(do_not_specialize=range(15))
+@triton.jit(do_not_specialize=range(16))
 def select_kernel(
     logits_ptr,
     boxes_ptr,
     sizes_ptr,
+    canvases_ptr,
     thresholds_ptr,
     class_map_ptr,
     keys_ptr,
@@ -32,8 +33,8 @@ def select_kernel(
     """Choose the detections of one image; grid (B).
 
     logits: floats [B, queries, classes]. boxes: floats [B, queries, 4] cxcywh, 0..1. sizes: int32 [B, 2] (height,
-    width). thresholds, class_map: float32 and int32 [classes]. keys: int64 [B, queries × classes], scratch. All
-    contiguous.
+    width). canvases: float32 [B, 6], `Canvas.split`. thresholds, class_map: float32 and int32 [classes]. keys: int64
+    [B, queries × classes], scratch. All contiguous.
 
     count, query, class_id, confidence, xyxy: the fields of `Selection`, K = max_detections.
     """
@@ -51,6 +52,7 @@ def select_kernel(
 
     height = tl.load(sizes_ptr + 2 * image).to(tl.float32)
     width = tl.load(sizes_ptr + 2 * image + 1).to(tl.float32)
+    canvas_ptr = canvases_ptr + 6 * image
     for start in range(0, found, RANKED):
         row = start + tl.arange(0, RANKED)
         is_row = row < found
@@ -68,11 +70,15 @@ def select_kernel(
         box_ptr = boxes_ptr + (image.to(tl.int64) * queries + query) * 4
         for axis in tl.static_range(2):
             extent = width if axis == 0 else height
+            begin = tl.load(canvas_ptr + 2 * axis) + tl.load(canvas_ptr + 2 * axis + 1)
+            scale = tl.load(canvas_ptr + 4 + axis)
             centre = tl.load(box_ptr + axis, mask=is_row, other=0).to(tl.float32)
             side = tl.load(box_ptr + axis + 2, mask=is_row, other=0).to(tl.float32)
             half = 0.5 * tl.maximum(side, 0.0, propagate_nan=tl.PropagateNan.ALL)
-            tl.store(xyxy_ptr + 4 * slot + axis, _to_pixels(centre - half, extent, IS_ROUNDED), mask=is_row)
-            tl.store(xyxy_ptr + 4 * slot + axis + 2, _to_pixels(centre + half, extent, IS_ROUNDED), mask=is_row)
+            first = _to_pixels(centre - half, begin, scale, extent, IS_ROUNDED)
+            last = _to_pixels(centre + half, begin, scale, extent, IS_ROUNDED)
+            tl.store(xyxy_ptr + 4 * slot + axis, first, mask=is_row)
+            tl.store(xyxy_ptr + 4 * slot + axis + 2, last, mask=is_row)
 
 
 @triton.jit
@@ -163,9 +169,9 @@ def _append(keys_ptr, kept, key, is_kept):
 
 
 @triton.jit
-def _to_pixels(coordinate, extent, IS_ROUNDED: tl.constexpr):
-    """A coordinate on the 0..1 scale in pixels, clamped to the image; 0 for a NaN."""
-    pixels = coordinate * extent
+def _to_pixels(coordinate, begin, scale, extent, IS_ROUNDED: tl.constexpr):
+    """A coordinate on the canvas's 0..1 scale in pixels, clamped to the image; 0 for a NaN."""
+    pixels = coordinate * scale + begin
     pixels = tl.minimum(tl.where(pixels > 0.0, pixels, 0.0), extent)
     if IS_ROUNDED:  # to whole pixels, halves to even; from 2**23 on all are whole
         pixels = tl.where(pixels < 8388608.0, (pixels + 8388608.0) - 8388608.0, pixels)

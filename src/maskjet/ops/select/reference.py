@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from maskjet.ops.canvas import Canvas
 from maskjet.ops.selection import Selection, SizeTable
 
 
@@ -24,7 +25,7 @@ def select(
     scores = logits.float().sigmoid().reshape(batch, queries * classes)
     ranked = scores.argsort(dim=1, descending=True, stable=True)[:, :num_select]
     selection = out or Selection.empty(batch, max_detections, logits.device)
-    for image, (height, width) in enumerate(sizes.hw):
+    for image, (size, canvas) in enumerate(zip(sizes.hw, sizes.canvases, strict=True)):
         flat = ranked[image]
         score, label = scores[image, flat], flat % classes
         flat = flat[(score > thresholds[label]) & (class_map[label] >= 0)][:max_detections]
@@ -34,18 +35,19 @@ def select(
         selection.query[image, :count] = query.int()
         selection.class_id[image, :count] = class_map[label]
         selection.confidence[image, :count] = scores[image, flat]
-        xyxy = to_pixels(boxes[image, query], height, width)
+        xyxy = to_pixels(boxes[image, query], size, canvas)
         selection.xyxy[image, :count] = xyxy.round() if round_boxes else xyxy
     return selection
 
 
-def to_pixels(boxes_cxcywh: torch.Tensor, height: int, width: int) -> torch.Tensor:
-    """Convert cxcywh boxes [n, 4], 0..1 of the image, to float32 xyxy in pixels, clamped to the image.
+def to_pixels(boxes_cxcywh: torch.Tensor, size_hw: tuple[int, int], canvas: Canvas) -> torch.Tensor:
+    """Convert cxcywh boxes [n, 4], 0..1 of the canvas, to float32 xyxy in pixels of the image, clamped to it.
 
     Negative sizes count as 0; NaN coordinates become 0.
     """
     centre, size = boxes_cxcywh.float().chunk(2, dim=-1)
     half = 0.5 * size.clamp(min=0)
-    scale = centre.new_tensor([width, height, width, height])
-    xyxy = torch.cat((centre - half, centre + half), dim=-1) * scale
-    return xyxy.where(xyxy > 0, 0).minimum(scale)
+    corners = torch.cat((centre - half, centre + half), dim=-1)
+    scale = corners.new_tensor((canvas.width, canvas.height) * 2)
+    xyxy = corners * scale + corners.new_tensor((canvas.left, canvas.top) * 2)
+    return xyxy.where(xyxy > 0, 0).minimum(corners.new_tensor((size_hw[1], size_hw[0]) * 2))

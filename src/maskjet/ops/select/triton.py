@@ -46,6 +46,7 @@ def select(
             logits.contiguous(),
             boxes.contiguous(),
             sizes.on_device,
+            sizes.canvases_on_device,
             thresholds,
             class_map,
             keys,
