@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from maskjet.errors import InputError, UnsupportedError, suggest
+from maskjet.spec import parse_color
 
 if TYPE_CHECKING:
     import torch
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 Precision = Literal["auto", "fp32", "fp16", "bf16"]
 Driver = Literal["auto", "graph", "eager"]
 Resample = Literal["bilinear", "cv2"]
+Resizing = Literal["auto", "stretch", "letterbox"]
+Placing = Literal["auto", "center", "top-left"]
 Decoder = Literal["auto", "cpu", "cuda"]
 Implementation = Literal["auto", "reference", "triton", "cpu"]
 Step = Literal["preprocess", "select", "encode_masks"]
@@ -62,6 +65,17 @@ class EngineConfig:
         tuple[int, int] | None,
         "Size that RF-DETR sees frames in, WIDTHxHEIGHT, for a checkpoint that was trained so. Not given: its own.",
     ] = None
+    resize: Annotated[
+        Resizing,
+        "How frames become RF-DETR's input. stretch: they fill it; letterbox: they keep their aspect ratio, with a "
+        "margin. auto: as the checkpoint says, else stretch.",
+    ] = "auto"
+    letterbox_color: Annotated[
+        str, "Colour of a letterbox's margin, #rrggbb. auto: the checkpoint's own, else #727272, grey."
+    ] = "auto"
+    letterbox_place: Annotated[
+        Placing, "Where in a letterbox frames lie. auto: as the checkpoint says, else in the center."
+    ] = "auto"
     decoder: Annotated[
         Decoder,
         "Where videos are decoded. cuda: by the model's GPU, where frames stay; auto: by the GPU where that is faster: "
@@ -76,11 +90,13 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         hints = typing.get_type_hints(type(self))
-        for name in ("precision", "engine", "resample", "decoder"):
+        for name in ("precision", "engine", "resample", "resize", "letterbox_place", "decoder"):
             known = typing.get_args(hints[name])
             _check_choice(name, getattr(self, name), known)
         self._check_implementation()
         self._check_input_size()
+        if self.letterbox_color != "auto":
+            parse_color("letterbox_color", self.letterbox_color)
         for name in ("max_detections", "batch", "graphs"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int):

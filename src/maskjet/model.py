@@ -13,7 +13,18 @@ import torch
 
 from maskjet import process
 from maskjet.calls import Choices, Threshold
-from maskjet.config import DEFAULT_THRESHOLD, Decoder, Driver, EngineConfig, Implementation, Precision, Resample, Step
+from maskjet.config import (
+    DEFAULT_THRESHOLD,
+    Decoder,
+    Driver,
+    EngineConfig,
+    Implementation,
+    Placing,
+    Precision,
+    Resample,
+    Resizing,
+    Step,
+)
 from maskjet.detections import Detections
 from maskjet.engine import pipeline
 from maskjet.engine.engine import Engine
@@ -309,6 +320,9 @@ def load(
     implementation: Implementation | Mapping[Step, Implementation] = "auto",
     resample: Resample = "bilinear",
     input_size: tuple[int, int] | None = None,
+    resize: Resizing = "auto",
+    letterbox_color: str = "auto",
+    letterbox_place: Placing = "auto",
     decoder: Decoder = "auto",
     batch: int = 8,
     graphs: int = 8,
@@ -340,6 +354,10 @@ def load(
         resample: "bilinear" resizes floats, as rfdetr's predict; "cv2" resizes bytes, as cv2.resize.
         input_size: (height, width) that RF-DETR sees frames in, for a checkpoint that was trained so; multiples of the
             patch size × windows. Positions are interpolated as rfdetr does. None is the checkpoint's own.
+        resize: "stretch" fills the input with the frame; "letterbox" keeps the frame's aspect ratio, with a margin.
+            "auto" is as the checkpoint says, else stretched; torchvision's detectors have a rule of their own.
+        letterbox_color: Colour of the margin, "#rrggbb"; "auto" is the checkpoint's, else "#727272", grey.
+        letterbox_place: Where the frame lies, "center" or "top-left"; "auto" is the checkpoint's, else the center.
         decoder: Where `stream` decodes the videos that it opens: "cpu"; "cuda", the model's GPU, in whose memory the
             frames stay; or "auto", the GPU where that is faster: H.264, HEVC, VP8 and VP9 of at least 1080p, or three
             and more videos of 720p side by side, with 8 bits.
@@ -373,6 +391,9 @@ def load(
         implementation=implementation,
         resample=resample,
         input_size=input_size,
+        resize=resize,
+        letterbox_color=letterbox_color,
+        letterbox_place=letterbox_place,
         decoder=decoder,
         max_detections=defaults.max_detections if max_detections is None else max_detections,
         batch=batch,

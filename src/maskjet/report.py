@@ -34,6 +34,8 @@ class Report:
     """Whether the steps run as graphs or one by one, and why."""
     network: str
     """Whether the network is compiled, for which batches and how long that took, or why not."""
+    resize: str
+    """How frames become the network's input."""
     steps: Mapping[str, str]
     """Step to the implementation that serves it and why it was chosen."""
     graphs: Mapping[str, str]
@@ -58,6 +60,7 @@ class Report:
             "precision": self.precision,
             "engine": self.engine,
             "network": self.network,
+            "resize": self.resize,
             **self.steps,
             **{f"graph {kind}": what for kind, what in self.graphs.items()},
             "so far": f"{self.images} images, {self.detections} detections, {self.dropped} frames dropped",
@@ -76,6 +79,7 @@ def make_report(name: str, engine: Engine) -> Report:
         precision=steps.precision,
         engine="one CUDA graph per batch" if why_no_graph is None else f"step by step (no graph: {why_no_graph})",
         network=str(steps.compiler),
+        resize=steps.resizing,
         steps={name: f"{choice.name} ({choice.why})" for name, choice in steps.choices.items()},
         graphs=engine.graphs(),
         images=engine.done["images"],

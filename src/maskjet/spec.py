@@ -7,10 +7,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal, get_args
 
 from maskjet.errors import InputError
 from maskjet.printing import sanitise
+
+Resize = Literal["stretch", "letterbox"]
+LetterboxPlace = Literal["center", "top-left"]
 
 # The least and most of each field. Specs come with weights files, whose authors may state any number. These bounds are
 # some five times the largest RF-DETR, and keep the memory that a spec alone can claim below a gigabyte.
@@ -89,6 +92,12 @@ class ModelSpec:
     """Class id (index into the class head) to name; an id without a name is drawn by its number."""
     num_select: int | None = None
     """Number of best query-class pairs that may become detections, if above the threshold; None is `queries`."""
+    resize: Resize = "stretch"
+    """How frames became inputs when the network was trained; "letterbox" keeps the aspect ratio and pads."""
+    letterbox_color: str = "#727272"
+    """Colour around a letterboxed frame, #rrggbb."""
+    letterbox_place: LetterboxPlace = "center"
+    """Where a letterboxed frame lies in the input."""
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -103,6 +112,10 @@ class ModelSpec:
                 self._check_sides(bounds)
             elif name != "num_select" or self.num_select is not None:
                 check_whole(name, getattr(self, name), bounds)
+        for name, known in (("resize", get_args(Resize)), ("letterbox_place", get_args(LetterboxPlace))):
+            if getattr(self, name) not in known:
+                raise InputError(f"{name} must be one of {known}, got {shown(getattr(self, name))}.")
+        parse_color("letterbox_color", self.letterbox_color)
         if not isinstance(self.has_masks, bool):
             raise InputError(f"has_masks must be True or False, got {shown(self.has_masks)}.")
         layers = self.feature_layers
@@ -223,6 +236,18 @@ class ModelSpec:
             given["name"] = sanitise(given["name"])
         given["class_names"] = _read_class_names(given.get("class_names", {}))
         return cls(**given)
+
+
+def parse_color(name: str, text: object) -> tuple[int, int, int]:
+    """The bytes of a colour that is written as #rrggbb.
+
+    Raises:
+        InputError: It is written otherwise.
+    """
+    if not isinstance(text, str) or not re.fullmatch("#[0-9a-fA-F]{6}", text):
+        raise InputError(f"{name} must be #rrggbb, as in #727272, got {shown(text)}.")
+    red, green, blue = bytes.fromhex(text[1:])
+    return red, green, blue
 
 
 def check_whole(name: str, value: object, bounds: tuple[int, int]) -> None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _LONGEST_NAME = 48  # characters of a source's name on a terminal
 ENGINE_PANEL = "Options of the engine"
 """Heading of the options that say how a model runs."""
+_METAVARS = {"input_size": "WIDTHxHEIGHT", "letterbox_color": "#RRGGBB"}  # of values that are no names
 
 
 def complete_model(incomplete: str) -> list[str]:
@@ -102,8 +103,8 @@ def _option(name: str) -> inspect.Parameter:
         flag, value, metavar = f"{flag}/--no-{name}", bool, None
     elif kind in (bool, int):
         value, metavar = kind, None if kind is bool else "N"
-    elif name == "input_size":
-        metavar = "WIDTHxHEIGHT"
+    elif name in _METAVARS:
+        metavar = _METAVARS[name]
     elif typing.get_origin(kind) is Literal:
         choices = typing.get_args(kind)
         metavar = "|".join(choices)

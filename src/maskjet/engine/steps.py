@@ -18,7 +18,7 @@ from maskjet import ops
 from maskjet.config import EngineConfig, Step
 from maskjet.detections import Detections, assemble
 from maskjet.engine.compilation import Compiler
-from maskjet.ops.canvas import stretch
+from maskjet.ops.canvas import Canvas, Region
 from maskjet.ops.encode_masks.strings import Cut, Strings
 from maskjet.ops.preprocess import check_frames
 from maskjet.ops.preprocess.yuv import YUVFrames
@@ -78,6 +78,8 @@ class Steps(ABC):
         named: Steps whose implementation the config may choose, each with the type of its first tensor.
     """
 
+    resizing = "stretch"
+    """How frames become inputs, for people."""
     compiler: Compiler
     """Gives the network for a batch size, compiled or not."""
 
@@ -117,10 +119,10 @@ class Steps(ABC):
         """Copy a postprocessing, or else the model's own, to the device that chooses detections."""
         return Rules(postprocessing or self.postprocessing, self.devices.get("select", self.device))
 
-    def preprocessing(self, size_hw: tuple[int, int]) -> Mapping[str, Any]:
-        """Options of preprocess that stretch frames to a size and normalise them for this network."""
+    def preprocessing(self, region: Region) -> Mapping[str, Any]:
+        """Options of preprocess that resize frames to a part of the input and normalise them for this network."""
         return {
-            "region": stretch(size_hw),
+            "region": region,
             "mean": self.spec.mean,
             "std": self.spec.std,
             "order": "rgb",
@@ -153,17 +155,28 @@ class Work(ABC):
         size_hw: (height, width) of each frame, in pixels.
         rules: Which detections are reported; its values may change between batches.
         marks: Number of 32-bit words after the detections, for the family's own use.
+        canvas: What the network's input shows; None for the frame.
 
     Raises:
         InputError: The frames, or batch times `max_detections`, are too large.
     """
 
-    def __init__(self, steps: Steps, batch: int, size_hw: tuple[int, int], rules: Rules, *, marks: int = 0) -> None:
+    def __init__(
+        self,
+        steps: Steps,
+        batch: int,
+        size_hw: tuple[int, int],
+        rules: Rules,
+        *,
+        marks: int = 0,
+        canvas: Canvas | None = None,
+    ) -> None:
         check_frames(torch.empty(batch, *size_hw, 3, dtype=torch.uint8, device="meta"))
         self._rows = rows = steps.config.max_detections
         check_rows(batch, rows)
         self.steps, self.batch, self.size_hw, self.rules = steps, batch, size_hw, rules
-        self.sizes = SizeTable.of(check_image_sizes([size_hw] * batch, batch), steps.device)
+        canvases = [canvas or Canvas.of(size_hw)] * batch
+        self.sizes = SizeTable.of(check_image_sizes([size_hw] * batch, batch), steps.device, canvases)
         self._length, self._fields = Selection.length(batch, rows), Selection.slices(batch, rows)
         lead = 4 * (self._length + marks)
         self.strings: Strings | None = None

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from maskjet.errors import InputError, border
+from maskjet.spec import LetterboxPlace
 
-Place = Literal["center", "top-left"]
 GREY = (114, 114, 114)
 """The usual colour around a letterboxed frame."""
 
@@ -74,8 +73,13 @@ class Region:
             source_hw: (height, width) of the frame, in pixels.
             size_hw: (h, w) of the input, in pixels.
         """
-        across, down = source_hw[1] / self.width, source_hw[0] / self.height
-        return Canvas(-self.left * across, -self.top * down, size_hw[1] * across, size_hw[0] * down)
+        height, width = source_hw  # multiplied first, so that what is a whole number of pixels is one here
+        return Canvas(
+            -self.left * width / self.width,
+            -self.top * height / self.height,
+            size_hw[1] * width / self.width,
+            size_hw[0] * height / self.height,
+        )
 
 
 def stretch(size_hw: tuple[int, int]) -> Region:
@@ -89,8 +93,11 @@ class Letterbox:
 
     color: tuple[int, int, int] = GREY
     """RGB around the frame, 0..255 each."""
-    place: Place = "center"
+    place: LetterboxPlace = "center"
     """Where the frame lies in the input."""
+
+    def __str__(self) -> str:
+        return f"letterbox, {self.place}, #{bytes(self.color).hex()}"
 
     def region(self, source_hw: tuple[int, int], size_hw: tuple[int, int]) -> Region:
         """The part of the input that a frame fills.
@@ -108,18 +115,6 @@ class Letterbox:
         top, left = (size_hw[0] - height) // 2 * is_centred, (size_hw[1] - width) // 2 * is_centred
         red, green, blue = (float(np.float32(byte) / np.float32(255)) for byte in self.color)
         return Region(top, left, height, width, (red, green, blue))
-
-
-def parse_color(name: str, text: object) -> tuple[int, int, int]:
-    """The bytes of a colour written as #rrggbb.
-
-    Raises:
-        InputError: It is written otherwise.
-    """
-    if not isinstance(text, str) or not re.fullmatch("#[0-9a-fA-F]{6}", text):
-        raise InputError(f"{name} must be #rrggbb, as in #727272, got {text!r}.")
-    red, green, blue = bytes.fromhex(text[1:])
-    return red, green, blue
 
 
 def check_canvases(canvases: Sequence[Canvas] | None, sizes: Sequence[tuple[int, int]]) -> list[Canvas]:

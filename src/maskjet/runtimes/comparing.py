@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from maskjet import ops, traffic
 from maskjet.errors import UnsupportedError, border
 from maskjet.networks.rfdetr import RFDETR
+from maskjet.ops.canvas import Canvas
 from maskjet.ops.select.reference import to_pixels
 from maskjet.runtimes.selecting import FIELDS, MASKS, SIZES, Select
 
@@ -209,7 +210,7 @@ def _compare_selection(found: Mapping[str, Tensor], select: Select, image_sizes:
             raise UnsupportedError(f"out must choose the {expected} detections that select does, it chooses others.")
         in_order = torch.cat((scores[is_detection], scores[~is_detection]))[: select.rows]
         of_pairs = logits[image].sigmoid()[pairs]
-        of_boxes = to_pixels(boxes[image, query.long()], *size)
+        of_boxes = to_pixels(boxes[image, query.long()], size, Canvas.of(size))
         for name, difference in (
             ("confidence", torch.cat((in_order - confidence, of_pairs - confidence[is_known]))),
             ("xyxy", (of_boxes - xyxy) / max(size)),

@@ -12,6 +12,7 @@ from torch import nn
 
 from maskjet import __version__
 from maskjet.calls import Choices
+from maskjet.errors import UnsupportedError
 from maskjet.files import replacing
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.runtimes.comparing import BATCHES, IMAGES, OUTPUTS, compare, runtime_name
@@ -100,6 +101,10 @@ def trace(module: nn.Module, *examples: torch.Tensor) -> torch.export.ExportedPr
 
 
 def _make_select(spec: ModelSpec, postprocess: Postprocess) -> Select:
+    if spec.resize != "stretch":
+        raise UnsupportedError(
+            "postprocess must be None for a network with letterboxes, whose frames boxes are not of."
+        )
     choices = Choices(spec, postprocess.threshold, postprocess.classes, postprocess.max_detections)
     chosen = choices.choose(postprocess.class_thresholds or None, None, None)
     return Select(chosen, min(spec.selected_pairs, spec.queries * spec.class_logits))

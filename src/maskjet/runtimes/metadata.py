@@ -20,7 +20,8 @@ VERSION = 1
 """Version of the metadata; each key that is added, or whose meaning changes, raises it."""
 _PREFIX = "maskjet."
 _OF_INPUT = ("class_names", "mean", "std")  # fields of the spec with a key of their own, as any program needs them
-_RESIZE = {"mode": "stretch", "filter": "bilinear", "centres": "half_pixel", "antialias": False}
+_OF_RESIZE = {"mode": "resize", "color": "letterbox_color", "place": "letterbox_place"}  # those in maskjet.resize
+_FILTER = {"filter": "bilinear", "centres": "half_pixel", "antialias": False}
 _LONGEST = 2**24  # characters of one value
 
 
@@ -48,11 +49,12 @@ class Metadata:
     def as_properties(self) -> dict[str, str]:
         """The metadata as ONNX keeps it: JSON by key."""
         spec = self.spec.as_dict()
+        resize = {key: spec.pop(name) for key, name in _OF_RESIZE.items()}
         values = {
             "version": VERSION,
             **{name: spec.pop(name) for name in _OF_INPUT},
             "spec": spec,
-            "resize": _RESIZE,
+            "resize": {**resize, **_FILTER},
             "precision": self.precision,
             "selecting": None if self.selecting is None else vars(self.selecting),
         }
@@ -79,17 +81,22 @@ class Metadata:
             raise InputError(
                 f"metadata must have the keys of version {VERSION}, maskjet.{shown(differing[0])[1:-1]} is {problem}."
             )
-        if not isinstance(stated["spec"], dict) or stated["spec"].keys() & set(_OF_INPUT):
-            raise InputError(f"maskjet.spec must be an object without {', '.join(_OF_INPUT)}.")
-        if stated["resize"] != _RESIZE:
+        elsewhere = (*_OF_INPUT, *_OF_RESIZE.values())
+        if not isinstance(stated["spec"], dict) or stated["spec"].keys() & set(elsewhere):
+            raise InputError(f"maskjet.spec must be an object without {', '.join(elsewhere)}.")
+        resize = stated["resize"] if isinstance(stated["resize"], dict) else {}
+        rest = {key: value for key, value in resize.items() if key not in _OF_RESIZE}
+        if rest != _FILTER or not _OF_RESIZE.keys() <= resize.keys():
             raise InputError(
-                f"maskjet.resize must be {json.dumps(_RESIZE)}, got {shown(properties[_PREFIX + 'resize'])}."
+                f"maskjet.resize must be {', '.join(_OF_RESIZE)} with {json.dumps(_FILTER)}, "
+                f"got {shown(properties[_PREFIX + 'resize'])}."
             )
         if stated["precision"] not in get_args(Precision):
             raise InputError(
                 f"maskjet.precision must be one of {get_args(Precision)}, got {shown(stated['precision'])}."
             )
-        spec = ModelSpec.from_dict({**stated["spec"], **{name: stated[name] for name in _OF_INPUT}})
+        resizing = {name: resize[key] for key, name in _OF_RESIZE.items()}
+        spec = ModelSpec.from_dict({**stated["spec"], **resizing, **{name: stated[name] for name in _OF_INPUT}})
         return cls(spec, stated["precision"], _read_selecting(stated["selecting"], spec))
 
 

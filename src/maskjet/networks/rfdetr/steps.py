@@ -7,9 +7,27 @@ import torch
 from maskjet.config import EngineConfig, Step
 from maskjet.engine.compilation import Compiler
 from maskjet.engine.steps import Postprocessing, Rules, Steps, Work
+from maskjet.errors import InputError
 from maskjet.networks.rfdetr.network import RFDETR
+from maskjet.ops.canvas import Letterbox, stretch
 from maskjet.ops.preprocess.yuv import YUVFrames
-from maskjet.spec import ModelSpec
+from maskjet.spec import ModelSpec, parse_color
+
+
+def choose_letterbox(spec: ModelSpec, config: EngineConfig) -> Letterbox | None:
+    """How frames keep their aspect ratio: as the config asks, else as the network was trained; None stretches them.
+
+    Raises:
+        InputError: The config has a choice for letterboxes, but frames are stretched.
+    """
+    if (spec.resize if config.resize == "auto" else config.resize) == "stretch":
+        for name in ("letterbox_color", "letterbox_place"):
+            if getattr(config, name) != "auto":
+                raise InputError(f"{name} must be left out unless resize='letterbox', got {getattr(config, name)!r}.")
+        return None
+    color = spec.letterbox_color if config.letterbox_color == "auto" else config.letterbox_color
+    place = spec.letterbox_place if config.letterbox_place == "auto" else config.letterbox_place
+    return Letterbox(parse_color("letterbox_color", color), place)
 
 
 class OneStage(Steps):
@@ -28,6 +46,9 @@ class OneStage(Steps):
         if network.spec.has_masks:
             named["encode_masks"] = torch.float32
         super().__init__(network.spec, config, postprocessing, named)
+        self.letterbox = choose_letterbox(network.spec, config)
+        if self.letterbox is not None:
+            self.resizing = str(self.letterbox)
         self.compiler = Compiler(
             network.to(self.device).cast(self.dtype),
             lambda batch: (self.inputs(batch),),
@@ -54,10 +75,15 @@ class _Work(Work):
     steps: OneStage
 
     def __init__(self, steps: OneStage, batch: int, size_hw: tuple[int, int], rules: Rules) -> None:
-        super().__init__(steps, batch, size_hw, rules)
+        input_hw = steps.spec.input_hw
+        region, canvas = stretch(input_hw), None
+        if steps.letterbox is not None:
+            region = steps.letterbox.region(size_hw, input_hw)
+            canvas = region.canvas(size_hw, input_hw)
+        super().__init__(steps, batch, size_hw, rules, canvas=canvas)
         self._inputs = steps.inputs(batch)
         self._network = steps.compiler.for_batch(batch)
-        self._preprocessing = steps.preprocessing(steps.spec.input_hw)
+        self._preprocessing = steps.preprocessing(region)
         self._selecting = {
             "thresholds": rules.thresholds,
             "class_map": rules.class_map,

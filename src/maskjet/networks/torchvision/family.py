@@ -83,5 +83,15 @@ def _fill(model: str, weights: str | os.PathLike[str] | None) -> StaticDetector:
 
 
 def make_steps(network: StaticDetector, config: EngineConfig, postprocessing: Postprocessing) -> TwoStage:
-    """Make the steps of a detector on its device."""
+    """Make the steps of a detector on its device.
+
+    Raises:
+        InputError: The config asks for another way of resizing than torchvision's own.
+    """
+    for name in ("resize", "letterbox_color", "letterbox_place"):
+        if getattr(config, name) != "auto":
+            raise InputError(
+                f"{name} must be 'auto' for torchvision's detectors, whose rule is their own, "
+                f"got {getattr(config, name)!r}."
+            )
     return TwoStage(network, config, postprocessing)

@@ -17,6 +17,7 @@ from maskjet.detections import Detections
 from maskjet.engine.compilation import Compiler
 from maskjet.engine.steps import Postprocessing, Rules, Steps, Work
 from maskjet.networks.torchvision.detector import StaticDetector, StaticOutput
+from maskjet.ops.canvas import stretch
 from maskjet.ops.gpu import on_device
 from maskjet.ops.preprocess.yuv import YUVFrames
 from maskjet.ops.selection import Selection
@@ -47,6 +48,7 @@ class TwoStage(Steps):
     """
 
     spec: TwoStageSpec
+    resizing = "torchvision's own rule"
 
     def __init__(self, network: StaticDetector, config: EngineConfig, postprocessing: Postprocessing) -> None:
         named: dict[Step, torch.dtype] = {"preprocess": torch.uint8}
@@ -103,7 +105,7 @@ class _Work(Work):
         self._inner = self._inputs[:, :, :height, :width]
         # Kept: memory that a graph reads must not be freed.
         self._resized, self._originals = steps.sizes(batch, (height, width)), steps.sizes(batch, size_hw)
-        self._preprocessing = steps.preprocessing((height, width))
+        self._preprocessing = steps.preprocessing(stretch((height, width)))
 
     def run(self, frames: torch.Tensor | YUVFrames) -> None:
         with self.steps.mark("preprocess"):

@@ -10,12 +10,13 @@ import torch
 
 from maskjet.config import Implementation
 from maskjet.errors import InputError
-from maskjet.ops.canvas import Letterbox, Place, stretch
+from maskjet.ops.canvas import Letterbox, stretch
 from maskjet.ops.gpu import triton_variant
 from maskjet.ops.preprocess import cpu, reference
 from maskjet.ops.preprocess.cases import CASES, bytes_moved, tolerance_used
 from maskjet.ops.preprocess.yuv import YUVFrames
 from maskjet.ops.record import FLOATS, Op, Variant, needs_cpu, serves_any
+from maskjet.spec import LetterboxPlace
 
 Order = Literal["rgb", "bgr"]
 Resample = Literal["bilinear", "cv2"]
@@ -119,7 +120,7 @@ def check_frames(frames: torch.Tensor) -> torch.Tensor:
 
 def _check_letterbox(letterbox: Letterbox | int) -> Letterbox:
     given = letterbox if isinstance(letterbox, Letterbox) else Letterbox(color=(letterbox,) * 3)
-    if given.place not in get_args(Place) or not all(byte in range(256) for byte in given.color):
+    if given.place not in get_args(LetterboxPlace) or not all(byte in range(256) for byte in given.color):
         raise InputError(f"letterbox must be a Letterbox, a byte value, 0..255, or None to stretch, got {letterbox}.")
     return given
 

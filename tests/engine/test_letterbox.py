@@ -1,0 +1,163 @@
+"""Frames that keep their aspect ratio: as padding them, detecting, and cropping what was found."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import maskjet
+from maskjet import ops
+from maskjet.config import EngineConfig
+from maskjet.errors import InputError
+from maskjet.model import Model
+from maskjet.ops.paste_masks.cases import blobs
+from maskjet.ops.paste_masks.reference import show
+from tests.engine.test_pictures import HD, detect, picture
+from tests.engine.test_slot import assert_same
+from tests.networks.checkpoints import save_safetensors
+from tests.networks.test_network import TINY, tiny_network
+from tests.networks.torchvision.detectors import detector
+
+SIDE = TINY.input_size
+GREY = (114, 114, 114)
+
+
+def frame_of(height, width, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+def pad(frame, side, color=GREY, place="center"):
+    """The frame in a square, and its place there as (top, left)."""
+    height, width = frame.shape[:2]
+    top, left = ((side - height) // 2, (side - width) // 2) if place == "center" else (0, 0)
+    padded = np.empty((side, side, 3), np.uint8)
+    padded[:] = color
+    padded[top : top + height, left : left + width] = frame
+    return padded, (top, left)
+
+
+def assert_cropped(found, whole, place, size_hw):
+    """What was found in a letterbox is what was found in the padded frame, but for what lies in the margin."""
+    (top, left), (height, width) = place, size_hw
+    offset, most = np.array([left, top, left, top]), np.array([width, height, width, height])
+    assert len(found) == len(whole) > 0
+    np.testing.assert_array_equal(found.class_id, whole.class_id)
+    np.testing.assert_allclose(found.confidence, whole.confidence, atol=1e-5)
+    np.testing.assert_allclose(found.xyxy, (whole.xyxy - offset).clip(0, most), atol=0.01)
+    crops = whole.masks()[:, top : top + height, left : left + width]
+    assert (found.masks() != crops).mean() < 1e-4  # where a value lies within rounding of zero
+
+
+@pytest.mark.parametrize("color", [GREY, (0, 200, 30)])
+@pytest.mark.parametrize("place", ["center", "top-left"])
+@pytest.mark.parametrize("size_hw", [(2 * SIDE, SIDE), (SIDE, 4 * SIDE), (6 * SIDE, 3 * SIDE), (2 * SIDE, 2 * SIDE)])
+def test_padded_detected_and_cropped(size_hw, place, color):
+    # The margin begins where four input pixels do: padded first or last, the input is the same.
+    frame = frame_of(*size_hw)
+    padded, origin = pad(frame, max(size_hw), color, place)
+    config = EngineConfig(device="cpu", resize="letterbox", letterbox_color=f"#{bytes(color).hex()}")
+    with Model(tiny_network(), replace(config, letterbox_place=place), threshold=0.02) as letterboxed:
+        found = letterboxed.predict(frame)
+        assert letterboxed.report().resize == f"letterbox, {place}, #{bytes(color).hex()}"
+    with Model(tiny_network(), EngineConfig(device="cpu"), threshold=0.02) as stretched:
+        assert_cropped(found, stretched.predict(padded), origin, size_hw)
+
+
+def test_the_demo_model_finds_vehicles_in_a_portrait():
+    street = maskjet.traffic.sample(seed=3, size_hw=(624, 624)).image
+    portrait = street[:, 156:468]
+    with maskjet.load("demo", device="cpu", resize="letterbox") as model, maskjet.load("demo", device="cpu") as whole:
+        padded, origin = pad(portrait, 624)
+        assert_cropped(model.predict(portrait), whole.predict(padded), origin, (624, 312))
+
+
+def test_any_size_within_its_frame():
+    config = EngineConfig(device="cpu", resize="letterbox")
+    with Model(tiny_network(), config, threshold=0.02) as model:
+        for size_hw in ((1, 1), (1, 300), (300, 1), (37, 91), (500, 201)):
+            found = model.predict(frame_of(*size_hw))
+            assert found.image_size == size_hw
+            assert found.masks().shape == (len(found), *size_hw)
+            assert (found.xyxy >= 0).all()
+            assert (found.xyxy <= np.array([size_hw[1], size_hw[0]] * 2)).all()
+        sizes = [(40, 91), (91, 40), (40, 91), (64, 64)]
+        frames = [frame_of(*size, seed) for seed, size in enumerate(sizes)]
+        for together, frame in zip(model.predict(frames), frames, strict=True):
+            alone = model.predict(frame)
+            np.testing.assert_array_equal(together.class_id, alone.class_id)
+            np.testing.assert_allclose(together.xyxy, alone.xyxy, atol=0.01)
+
+
+@pytest.mark.parametrize("size_hw", [(176, 312), (90, 40)])
+def test_nv12_gives_what_its_rgb_gives(size_hw):
+    with Model(tiny_network(), EngineConfig(device="cpu", resize="letterbox"), threshold=0.02) as model:
+        pictures = [picture(*size_hw, seed, HD) for seed in range(2)]
+        for actual, expected in zip(
+            detect(model, pictures), model.predict([one.to_rgb() for one in pictures]), strict=True
+        ):
+            assert_same(actual, expected)
+
+
+def test_a_checkpoint_says_how_it_was_trained(tmp_path):
+    network, frame = tiny_network(), frame_of(60, 41)
+    rule = {"resize": "letterbox", "letterbox_color": "#0000ff", "letterbox_place": "top-left"}
+    path = save_safetensors(network.state_dict(), tmp_path / "trained.safetensors", **rule)
+    given = {"threshold": 0.02, "device": "cpu"}
+    with maskjet.load(path, **given) as model:
+        assert model.report().resize == "letterbox, top-left, #0000ff"
+        found = model.predict(frame)
+    with Model(network, EngineConfig(device="cpu", **rule), threshold=0.02) as model:
+        assert_same(model.predict(frame), found)
+    with maskjet.load(path, letterbox_place="center", **given) as model:
+        assert model.report().resize == "letterbox, center, #0000ff"
+    with maskjet.load(path, resize="stretch", **given) as model:
+        assert model.report().resize == "stretch"
+
+
+@pytest.mark.parametrize("choice", [{"letterbox_color": "#000000"}, {"letterbox_place": "center"}])
+def test_choices_for_a_letterbox_need_one(choice):
+    (name,) = choice
+    with pytest.raises(InputError, match=f"{name} must be left out unless resize='letterbox', got"):
+        Model(tiny_network(), EngineConfig(device="cpu", **choice))
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [{"resize": "letterbox"}, {"resize": "stretch"}, {"letterbox_color": "#000000"}, {"letterbox_place": "center"}],
+)
+def test_two_stage_detectors_keep_their_own_rule(choice):
+    two_stage = detector()
+    with pytest.raises(InputError, match="must be 'auto' for torchvision's detectors, whose rule is their own"):
+        maskjet.load(two_stage, device="cpu", **choice)
+    with maskjet.load(two_stage, device="cpu") as model:
+        assert model.report().resize == "torchvision's own rule"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_graph_equals_the_eager_engine_bit_for_bit(precision):
+    choices = {"device": "cuda", "compile": False, "precision": precision, "resize": "letterbox"}
+    with (
+        Model(tiny_network(), EngineConfig(engine="graph", **choices), threshold=0.02) as graph,
+        Model(tiny_network(), EngineConfig(engine="eager", **choices), threshold=0.02) as eager,
+    ):
+        for turn in range(3):
+            for size_hw in ((720, 1280), (500, 201), (64, 64)):
+                frames = [frame_of(*size_hw, seed) for seed in (turn, turn + 9)]
+                for actual, expected in zip(graph.predict(frames), eager.predict(frames), strict=True):
+                    assert_same(actual, expected)
+                pictures = [picture(*(side // 2 * 2 for side in size_hw), turn, HD, "cuda")]
+                assert_same(detect(graph, pictures)[0], detect(eager, pictures)[0])
+
+
+@pytest.mark.parametrize("implementation", ["cpu", "reference"])
+@pytest.mark.parametrize("size_hw", [(1080, 1920), (1280, 719), (300, 2000), (77, 1003)])
+def test_masks_are_those_of_exact_positions(size_hw, implementation):
+    # The definition in float64, of which a float32 position differs by up to 1e-5 of a logit's width.
+    masks = blobs(1, 4, (78, 78), torch.Generator().manual_seed(size_hw[0]))
+    canvas = ops.Letterbox().region(size_hw, (312, 312)).canvas(size_hw, (312, 312))
+    exact = show(masks[0].double(), size_hw, canvas).numpy()
+    (found,) = ops.encode_masks(masks, [torch.arange(4)], [size_hw], canvases=[canvas], implementation=implementation)
+    decoded = [maskjet.coco_rle.decode({"size": size_hw, "counts": counts}) for counts in found]
+    assert np.abs(exact[(np.stack(decoded) > 0) != (exact > 0)]).max(initial=0) < 1e-5
