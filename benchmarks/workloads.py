@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from maskjet.ops import Selection, YUVFrames, yuv_conversion
+from maskjet.ops import Letterbox, Selection, YUVFrames, yuv_conversion
 from maskjet.ops.paste_masks.cases import blobs
 from maskjet.spec import IMAGENET_MEAN, IMAGENET_STD
 from maskjet.traffic import SIZES_HW
@@ -77,6 +77,18 @@ def _masks(size: str, masks: int = 25, *, is_noise: bool = False) -> Workload:
     return build
 
 
+def _letterboxed(workload: Workload) -> Workload:
+    """The same inputs, of images that were letterboxed into 312 × 312."""
+    side = (312, 312)
+
+    def build(generator: torch.Generator) -> Inputs:
+        inputs = workload(generator)
+        sizes = inputs["image_sizes"]
+        return {**inputs, "canvases": [Letterbox().region(size, side).canvas(size, side) for size in sizes]}
+
+    return build
+
+
 def _boxes(batch: int, count: int, classes: int, **options: Any) -> Workload:
     """Boxes around 40 objects, as a detector proposes them: many slightly different ones per object."""
 
@@ -141,12 +153,22 @@ GPU_WORKLOADS: Mapping[str, Mapping[str, Workload]] = {
         "8 × 720p, float16 out": _frames("720p", batch=8, dtype=torch.float16),
         "1080p, NV12": _yuv_frames("1080p"),
         "8 × 720p, NV12, float16 out": _yuv_frames("720p", batch=8, dtype=torch.float16),
+        "1080p, letterbox": _frames("1080p", letterbox=Letterbox()),
+        "1080p, NV12, letterbox": _yuv_frames("1080p", letterbox=Letterbox()),
     },
     "select": {
-        "300 queries, 91 classes, all pass": _predictions(300, threshold=0.0, max_detections=300, num_select=300)
+        "300 queries, 91 classes, all pass": _predictions(300, threshold=0.0, max_detections=300, num_select=300),
+        "100 queries, 91 classes, 25 found, letterbox": _letterboxed(_predictions(QUERIES)),
     },
-    "encode_masks": {f"1080p, {masks} masks": _masks("1080p", masks) for masks in (5, 100)},
-    "paste_masks": {f"{size}, 25 masks": _masks(size) for size in ("312", "720p")},
+    "encode_masks": {
+        **{f"1080p, {masks} masks": _masks("1080p", masks) for masks in (5, 100)},
+        "1080p, 25 masks, letterbox": _letterboxed(_masks("1080p")),
+        "1080p, 25 masks of noise, letterbox": _letterboxed(_masks("1080p", is_noise=True)),
+    },
+    "paste_masks": {
+        **{f"{size}, 25 masks": _masks(size) for size in ("312", "720p")},
+        "1080p, 25 masks, letterbox": _letterboxed(_masks("1080p")),
+    },
     "nms": {"5,000 candidates of 90 classes, 100 stay": _boxes(1, 5000, 90, iou_threshold=0.5, max_output=100)},
     "roi_align": {"1,000 boxes, 7 × 7": pyramid(1000, 7)},
 }
