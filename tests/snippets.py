@@ -208,6 +208,7 @@ def compare(shown, printed, *, is_measured=False):
         if token["rest"]:
             pattern += ".*?"
         elif token["timed"] or is_measured:
+            pattern = re.sub(r"\\\+$|\\-$", "[+-]", pattern)  # what is about zero may lie on either side
             pattern += r"\d[\d,]*(?:\.\d+)?"
         else:
             pattern += r"(\d+(?:\.\d+)?)"

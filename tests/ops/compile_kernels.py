@@ -10,7 +10,9 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from maskjet.ops.attention.kernels import attention_kernel
 from maskjet.ops.encode_masks.kernels import find_edges_kernel, write_strings_kernel
+from maskjet.ops.linear.kernels import linear_kernel
 from maskjet.ops.nms.kernels import choose_kernel, find_overlaps_kernel
 from maskjet.ops.paste_masks.kernels import paste_kernel
 from maskjet.ops.preprocess.kernels import preprocess_kernel, preprocess_yuv_kernel
@@ -24,6 +26,10 @@ TYPES = {  # of what is not int32
     "strings_ptr": "*u8",
     "is_inside_ptr": "*u8",
     "keys_ptr": "*i64",
+    "bias_ptr": "*fp32",
+    "sums_ptr": "*fp32",
+    "out_sums_ptr": "*fp32",
+    "eps": "fp32",
     "thresholds_ptr": "*fp32",
     "confidence_ptr": "*fp32",
     "xyxy_ptr": "*fp32",
@@ -81,13 +87,31 @@ KERNELS = [
         {f"{name}_ptr": ["*fp32", "*fp16", "*bf16"] for name in ("level0", "level1", "level2", "level3", "out")},
         constants(SIZE=[7], BINS=[8], CHANNELS=[256], BLOCK=[128]),
     ),
+    (
+        linear_kernel,
+        {f"{name}_ptr": ["*fp16", "*bf16"] for name in ("x", "weight", "residual", "out")},
+        constants(
+            **{name: [64] for name in ("INPUTS", "X_STRIDE", "COLUMNS", "STEP", "ROWS")},
+            **{name: [128] for name in ("OUTPUTS", "OUT_STRIDE", "RESIDUAL_STRIDE")},
+            **{name: [True] for name in ("HAS_RESIDUAL", "HAS_OUT_SUMS")},
+            PARTS=[6],
+            ACTIVATION=["gelu", "relu", "silu", "none"],
+            WAITS=[False],
+        ),
+    ),
+    (
+        attention_kernel,
+        {f"{name}_ptr": ["*fp16", "*bf16"] for name in ("projections", "out")},
+        constants(LENGTH=[677], HEADS=[6], SIDE=[64], WAITS=[False], QUERIES=[64], KEYS=[64]),
+    ),
     (choose_kernel, {"overlaps_ptr": ["*i32"]}, constants(BITS=[32], WORDS=[32])),
 ]
 
 
 def _choose_types(kernel, types):
-    """All combinations; roi_align's features and output are of one type."""
-    return zip(*types.values(), strict=True) if kernel is roi_align_kernel else itertools.product(*types.values())
+    """All combinations; the tensors of some kernels are of one type."""
+    alike = (roi_align_kernel, linear_kernel, attention_kernel)
+    return zip(*types.values(), strict=True) if kernel in alike else itertools.product(*types.values())
 
 
 def compile_all(capability):

@@ -3,6 +3,7 @@
 import json
 import sys
 from contextlib import suppress
+from dataclasses import replace
 
 import onnx
 import pytest
@@ -17,7 +18,9 @@ from maskjet.spec import SPECS
 
 NET = Metadata(TINY, "fp32", None)
 CHOOSING = Metadata(TINY, "fp16", Selecting((0.5, None, 0.1, 1.0), 10))
-RESIZE = {"mode": "stretch", "filter": "bilinear", "centres": "half_pixel", "antialias": False}
+LETTERBOXED = replace(TINY, resize="letterbox", letterbox_color="#0000ff", letterbox_place="top-left")
+FILTER = {"filter": "bilinear", "centres": "half_pixel", "antialias": False}
+RESIZE = {"mode": "stretch", "color": "#727272", "place": "center", **FILTER}
 
 
 def write(path, properties):
@@ -39,7 +42,9 @@ def changed(metadata=NET, **values):
     return properties
 
 
-@pytest.mark.parametrize("metadata", [NET, CHOOSING, *(Metadata(spec, "fp32", None) for spec in SPECS.values())])
+@pytest.mark.parametrize(
+    "metadata", [NET, CHOOSING, *(Metadata(spec, "fp32", None) for spec in (LETTERBOXED, *SPECS.values()))]
+)
 def test_metadata_come_back_from_a_file(metadata, tmp_path):
     path = write(tmp_path / "a.onnx", [("author", "someone"), *metadata.as_properties().items()])
     assert runtimes.read_metadata(path) == metadata
@@ -65,7 +70,7 @@ def test_the_keys_are_those_of_the_documentation():
         "maskjet.selecting": {"thresholds": [0.5, None, 0.1, 1.0], "rows": 10},
     }
     assert spec["input_size"] == 64
-    assert not {"class_names", "mean", "std"} & spec.keys()
+    assert not {"class_names", "mean", "std", "resize", "letterbox_color", "letterbox_place"} & spec.keys()
 
 
 @pytest.mark.parametrize(
@@ -88,7 +93,15 @@ def test_the_keys_are_those_of_the_documentation():
         (changed(spec=[]), r"maskjet\.spec must be an object without class_names, mean, std"),
         (changed(spec=TINY.as_dict()), r"maskjet\.spec must be an object without"),
         (changed(spec={"name": "a"}), "spec must state input_size"),
-        (changed(resize=RESIZE | {"mode": "letterbox"}), r"maskjet\.resize must be .*, got .*letterbox"),
+        (changed(resize=RESIZE | {"mode": "crop"}), r"resize must be one of \('stretch', 'letterbox'\), got 'crop'"),
+        (changed(resize=RESIZE | {"place": []}), r"letterbox_place must be one of .*, got \[\]"),
+        (changed(resize=RESIZE | {"color": "grey"}), "letterbox_color must be #rrggbb, as in #727272, got 'grey'"),
+        (
+            changed(resize=RESIZE | {"antialias": True}),
+            r"maskjet\.resize must be mode, color, place with ",
+        ),
+        (changed(resize={"mode": "stretch"}), r"maskjet\.resize must be "),
+        (changed(resize=3), r"maskjet\.resize must be "),
         (changed(precision="bf16"), r"maskjet\.precision must be one of \('fp32', 'fp16'\), got 'bf16'"),
         (changed(precision=["fp32"]), r"maskjet\.precision must be one of"),
         (changed(selecting=3), r"maskjet\.selecting must be null or have rows, thresholds, got 3"),

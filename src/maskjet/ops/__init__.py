@@ -11,7 +11,9 @@ Examples:
 from collections.abc import Mapping
 
 from maskjet.config import Implementation
+from maskjet.ops import attention as _attention
 from maskjet.ops import encode_masks as _encode_masks
+from maskjet.ops import linear as _linear
 from maskjet.ops import nms as _nms
 from maskjet.ops import paste_masks as _paste_masks
 from maskjet.ops import preprocess as _preprocess
@@ -24,12 +26,14 @@ from maskjet.ops.selection import Selection
 
 RECORDS: Mapping[str, Op] = {
     module.RECORD.name: module.RECORD
-    for module in (_preprocess, _select, _encode_masks, _paste_masks, _nms, _roi_align)
+    for module in (_preprocess, _select, _encode_masks, _paste_masks, _nms, _roi_align, _linear, _attention)
 }
 preprocess = _preprocess.preprocess
 roi_align = _roi_align.roi_align
 select = _select.select
 encode_masks = _encode_masks.encode_masks
+attention = _attention.attention
+linear = _linear.linear
 nms = _nms.nms
 paste_masks = _paste_masks.paste_masks
 
@@ -43,7 +47,9 @@ __all__ = [
     "Op",
     "Selection",
     "YUVFrames",
+    "attention",
     "encode_masks",
+    "linear",
     "nms",
     "paste_masks",
     "preprocess",

@@ -87,6 +87,12 @@ def _try_to_compile(device: torch.device) -> str | None:
     return None if works else "a kernel compiled by Triton gave a wrong result here"
 
 
+@lru_cache
+def has_dependent_launches(device: torch.device) -> bool:
+    """Whether a kernel may begin before the one in front has ended: NVIDIA GPUs since Hopper."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
 def on_device(device: torch.device) -> AbstractContextManager[Any]:
     """A context that makes a device current, so that kernels launch there, and no other GPU is touched.
 

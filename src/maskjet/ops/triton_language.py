@@ -31,6 +31,20 @@ def sigmoid(x):
 
 
 @triton.jit
+def dot(first, second, total):
+    """Total + first @ second in float32; the interpreter has no products of bfloat16."""
+    if _IS_INTERPRETED:
+        first, second = first.to(tl.float32), second.to(tl.float32)
+    return tl.dot(first, second, total)
+
+
+@triton.jit
+def gelu(x):
+    """The Gaussian error linear unit of float32, by the error function."""
+    return 0.5 * x * (1.0 + tl.math.erf(x * 0.7071067811865476))
+
+
+@triton.jit
 def scale_of(source, target):
     """Source positions per target position, in float32 as ATen divides them."""
     return tl.div_rn(source.to(tl.float32), target.to(tl.float32))

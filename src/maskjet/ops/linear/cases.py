@@ -1,0 +1,105 @@
+"""Inputs on which every implementation of linear must agree, and how closely."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+_ROUNDING = {torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}
+"""Tolerance of the output, as a share of the largest value of a row: the output is rounded to half of that, and sums of
+float32 products in another order may lie on the other side of a limit."""
+_SUMS = 1e-4
+"""Tolerance of sums, as a share of the sum of magnitudes: float32 additions in another order."""
+
+
+def _case(
+    rows: int = 40,
+    inputs: int = 64,
+    outputs: int = 96,
+    *,
+    dtype: torch.dtype = torch.float16,
+    has_norm: bool = False,
+    has_residual: bool = False,
+    is_strided: bool = False,
+    **options: Any,
+) -> Callable[[torch.device], dict[str, Any]]:
+    def build(device: torch.device) -> dict[str, Any]:
+        generator = torch.Generator().manual_seed(rows + inputs + outputs)
+
+        def draw(*shape: int) -> torch.Tensor:
+            return torch.randn(*shape, generator=generator)
+
+        # Strided rows are every other part of rows twice as long.
+        x, residual = (draw(rows, side * (1 + is_strided)).to(device, dtype)[:, :side] for side in (inputs, outputs))
+        weight = draw(outputs, inputs) * inputs**-0.5
+        given: dict[str, Any] = {
+            "x": x,
+            "weight": weight.to(device, dtype),
+            "bias": draw(outputs).to(device),
+            **options,
+        }
+        if has_norm:
+            parts = x.float().reshape(rows, 2, -1)
+            given["sums"] = torch.stack((parts.sum(dim=2), parts.square().sum(dim=2)), dim=1)
+        if has_residual:
+            given["residual"] = residual
+        return given
+
+    return build
+
+
+def _same_rows(device: torch.device) -> dict[str, Any]:
+    """Rows without a deviation, which only eps keeps finite."""
+    given = _case(has_norm=True)(device)
+    x = torch.ones_like(given["x"])
+    count = torch.full((len(x), 1), float(x.shape[1]), device=device)
+    return {**given, "x": x, "sums": torch.stack((count, count), dim=1)}
+
+
+CASES: Mapping[str, Callable[[torch.device], dict[str, Any]]] = {
+    "plain": _case(),
+    "one row": _case(rows=1),
+    "no rows": _case(rows=0),
+    "one tensor core": _case(rows=16, inputs=16, outputs=16),
+    "many rows": _case(rows=150, outputs=48),
+    "gelu": _case(activation="gelu"),
+    "relu": _case(activation="relu"),
+    "silu": _case(activation="silu"),
+    "residual": _case(has_residual=True),
+    "norm": _case(has_norm=True),
+    "norm, gelu": _case(rows=70, has_norm=True, activation="gelu", outputs=64),
+    "same rows": _same_rows,
+    "residual, sums": _case(has_residual=True, gives_sums=True),
+    "all at once": _case(rows=33, has_norm=True, has_residual=True, gives_sums=True, activation="silu", outputs=128),
+    "strided rows": _case(is_strided=True, has_residual=True),
+    "bfloat16": _case(dtype=torch.bfloat16, has_norm=True, has_residual=True, gives_sums=True),
+}
+
+
+def tolerance_used(
+    _inputs: dict[str, Any],
+    expected: tuple[torch.Tensor, torch.Tensor | None],
+    actual: tuple[torch.Tensor, torch.Tensor | None],
+) -> float:
+    """The largest difference over the tolerance of the output or of its sums; NaN counts as infinite."""
+    (values, sums), (others, other_sums) = expected, actual
+    if values.shape != others.shape or (sums is None) != (other_sums is None):
+        return float("inf")
+    if not values.numel():
+        return 0.0
+    values, others = values.float(), others.float()
+    limit = _ROUNDING[expected[0].dtype] * values.abs().amax(dim=1, keepdim=True).clamp(min=1e-3)
+    used = [(values - others).abs() / limit]
+    if sums is not None and other_sums is not None:
+        most = torch.stack((values.abs().sum(dim=1), values.square().sum(dim=1)), dim=1).clamp(min=1e-3)
+        used.append((sums.sum(dim=2) - other_sums.sum(dim=2)).abs() / (_SUMS * most))
+    return max(float(each.nan_to_num(nan=torch.inf).max()) for each in used)
+
+
+def bytes_moved(inputs: dict[str, Any]) -> int:
+    """Bytes of all inputs and of the output."""
+    rows, outputs = len(inputs["x"]), len(inputs["weight"])
+    given = sum(value.numel() * value.itemsize for value in inputs.values() if isinstance(value, torch.Tensor))
+    return int(given + rows * outputs * inputs["x"].itemsize)

@@ -1,0 +1,118 @@
+"""linear and attention: what their records don't say."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from maskjet import ops
+from maskjet.errors import InputError
+from maskjet.ops.linear import fold_norm
+from maskjet.ops.linear.triton import choose_tile
+from tests.ops.serving import on_cpu
+
+
+def rows_of(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def given(**changes):
+    return {"x": rows_of(3, 32).half(), "weight": rows_of(48, 32).half(), "bias": torch.zeros(48), **changes}
+
+
+@pytest.mark.parametrize("implementation", on_cpu("linear"))
+def test_a_folded_norm_is_a_norm_before_the_layer(implementation):
+    x, weight, bias = rows_of(20, 64).half() + 3, rows_of(32, 64, seed=1) / 8, rows_of(32, seed=2)
+    scale, shift = rows_of(64, seed=3), rows_of(64, seed=4)
+    expected = F.linear(F.layer_norm(x.float(), (64,), scale, shift, 1e-6), weight, bias)
+    folded, moved = fold_norm(weight, bias, scale, shift)
+    sums = torch.stack((x.float().sum(dim=1), x.float().square().sum(dim=1)), dim=1)[..., None]
+    found, _ = ops.linear(x, folded.half(), moved, sums=sums.contiguous(), implementation=implementation)
+    torch.testing.assert_close(found.float(), expected, atol=0.03, rtol=0)
+
+
+@pytest.mark.parametrize("implementation", on_cpu("linear"))
+def test_sums_of_one_layer_are_the_norm_of_the_next(implementation):
+    x, first, second = rows_of(20, 32).half(), rows_of(64, 32, seed=1).half(), rows_of(48, 64, seed=2) / 8
+    hidden, sums = ops.linear(x, first, torch.zeros(64), gives_sums=True, implementation=implementation)
+    folded, moved = fold_norm(second, torch.zeros(48), torch.ones(64), torch.zeros(64))
+    found, none = ops.linear(hidden, folded.half(), moved, sums=sums, implementation=implementation)
+    assert none is None
+    expected = F.linear(F.layer_norm(hidden.float(), (64,), eps=1e-6), second)
+    torch.testing.assert_close(found.float(), expected, atol=0.03, rtol=0)
+
+
+@pytest.mark.parametrize("rows", [1, 100, 677, 10_832, 10**6])
+@pytest.mark.parametrize(("inputs", "outputs"), [(16, 16), (384, 1152), (1536, 384), (48, 80), (432, 96)])
+def test_tiles_divide_the_product(rows, inputs, outputs):
+    tile = choose_tile(rows, inputs, outputs)
+    assert inputs % tile.step == outputs % tile.columns == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"x": rows_of(3, 32)}, r"x must be float16 or bfloat16 \[M, K\], .*, got float32 \[3, 32\]"),
+        ({"x": rows_of(3, 31).half()}, "x must be .* K a multiple of 16, got"),
+        ({"x": None}, "x must be .*, got NoneType"),
+        ({"weight": rows_of(48, 16).half()}, r"weight must be float16 \[N, 32\] on cpu, .*, got float16 \[48, 16\]"),
+        ({"weight": rows_of(40, 32).half()}, "weight must be .* N a multiple of 16, got"),
+        ({"weight": rows_of(48, 32)}, "weight must be float16 .*, got float32"),
+        ({"bias": torch.zeros(47)}, r"bias must be float32 \[48\] on cpu, got float32 \[47\]"),
+        ({"bias": torch.zeros(48).half()}, r"bias must be float32 \[48\] on cpu, got float16"),
+        ({"residual": torch.zeros(3, 47).half()}, r"residual must be float16 \[3, 48\] on cpu, got float16 \[3, 47\]"),
+        ({"sums": torch.zeros(3, 2)}, r"sums must be float32 \[3, 2, 1\] on cpu, got float32 \[3, 2\]"),
+        ({"sums": 3}, "sums must be .*, got int"),
+        ({"activation": "tanh"}, "activation must be one of .*, got 'tanh'"),
+    ],
+)
+def test_bad_input_is_named(changes, message):
+    with pytest.raises(InputError, match=message):
+        ops.linear(**given(**changes))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        rows_of(1, 4, 3, 2, 16),
+        rows_of(1, 4, 2, 2, 16).half(),
+        rows_of(1, 4, 3, 2, 24).half(),
+        rows_of(4, 3, 2, 16).half(),
+        rows_of(1, 8, 3, 2, 16).half()[:, ::2],
+        None,
+    ],
+)
+def test_attention_names_what_it_takes(wrong):
+    with pytest.raises(
+        InputError, match=r"projections must be float16 or bfloat16 \[B, L, 3, H, D\], contiguous, D one"
+    ):
+        ops.attention(wrong)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_replays_of_a_graph_are_the_launches_bit_for_bit(dtype):
+    from maskjet.ops.attention import triton as attending
+    from maskjet.ops.linear import triton as linear
+
+    batch, length, heads, side = 2, 677, 6, 64
+    width = heads * side
+    x = rows_of(batch * length, width).to("cuda", dtype)
+    weight, bias = (rows_of(3 * width, width, seed=1) / 20).to("cuda", dtype), torch.zeros(3 * width, device="cuda")
+    margins = torch.full((3, batch * length, width), torch.nan, dtype=dtype, device="cuda")
+    projected = torch.empty(batch * length, 3 * width, dtype=dtype, device="cuda")
+
+    def run():
+        linear.linear(x, weight, bias, None, None, projected, None, activation="none", eps=1e-6)
+        attending.attention(projected.view(batch, length, 3, heads, side), margins[1].view(batch, length, width))
+
+    run()
+    expected = margins[1].clone()
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    with torch.cuda.stream(stream), torch.cuda.graph(graph, stream=stream):
+        run()
+    for _ in range(20):
+        margins[1].fill_(torch.nan)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(margins[1], expected)
+    assert margins[[0, 2]].isnan().all()
