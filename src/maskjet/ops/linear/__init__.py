@@ -107,10 +107,8 @@ def _check(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> None:
 
 
 def _check_like(name: str, value: object, dtype: torch.dtype, shape: tuple[int, ...], device: torch.device) -> None:
-    is_tensor = isinstance(value, torch.Tensor)
-    if value is not None and not (
-        is_tensor and (value.dtype, tuple(value.shape), value.device) == (dtype, shape, device)
-    ):
+    fits = isinstance(value, torch.Tensor) and (value.dtype, value.shape, value.device) == (dtype, shape, device)
+    if value is not None and not fits:
         kind = str(dtype).removeprefix("torch.")
         raise InputError(f"{name} must be {kind} {list(shape)} on {device}, got {describe(value)}.")
 
