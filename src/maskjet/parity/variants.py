@@ -21,6 +21,7 @@ from maskjet.model import Model
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.parity import OURS, THRESHOLD
 from maskjet.parity.machine import describe_machine
+from maskjet.runtimes.network_file import NetworkFile
 from maskjet.spec import ModelSpec
 
 Detect = Callable[[NDArray[np.uint8]], Detections]
@@ -57,22 +58,22 @@ class DetectorVariant:
         if not 0 <= self.threshold < 1:
             raise InputError(f"threshold must be 0 or more and below 1, got {self.threshold}.")
 
-    def identify(self, network: RFDETR) -> dict[str, Any]:
+    def identify(self, network: RFDETR | NetworkFile) -> dict[str, Any]:
         """Everything that determines the detections on one kind of machine, as JSON types."""
-        device = self.config.resolve_device()
+        device, is_file = self.config.resolve_device(), isinstance(network, NetworkFile)
+        precision = network.precision if is_file else self.config.resolve_precision(device)
         return {
             "name": self.name,
             "program": self.program,
             "model": network.spec.name,
-            "weights": _digest(network),
-            "config": asdict(self.config)
-            | {"device": str(device), "precision": self.config.resolve_precision(device)[0]},
+            "weights": network.digest() if is_file else _digest(network),
+            "config": asdict(self.config) | {"device": str(device), "precision": precision},
             "depth": self.depth,
             "batch": self.batch,
             "threshold": self.threshold,
         }
 
-    def run(self, network: RFDETR, source: Source) -> Iterator[tuple[Frame, Detections]]:
+    def run(self, network: RFDETR | NetworkFile, source: Source) -> Iterator[tuple[Frame, Detections]]:
         """Detect on the frames of a source.
 
         Args:
