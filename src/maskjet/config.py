@@ -48,7 +48,8 @@ class EngineConfig:
     ] = "auto"
     runtime: Annotated[
         RuntimeName,
-        "What runs the network. auto: for .onnx onnxruntime, for .engine and .plan tensorrt, for weights torch.",
+        "What runs the network. auto: torch for weights, tensorrt for .engine and .plan; for .onnx openvino on a "
+        "CPU where it is installed, else onnxruntime.",
     ] = "auto"
     engine: Annotated[
         Driver, "graph: a frame is one CUDA graph; eager: one step at a time; auto: graph if all steps allow it."
@@ -204,7 +205,7 @@ class EngineConfig:
                 found[field.name] = _parse(field.name, text, str if field.name == "input_size" else kind)
         found |= {name: value for name, value in choices.items() if value is not None}
         if isinstance(found.get("input_size"), str):
-            found["input_size"] = _parse_size(found["input_size"])
+            found["input_size"] = parse_input_size(found["input_size"])
         by_step = found.get("implementation", "")
         if "=" in by_step:
             found["implementation"] = {
@@ -226,8 +227,12 @@ def _check_choice(name: str, given: object, known: tuple[str, ...]) -> None:
         raise InputError(f"{name} must be one of {known}, got {given!r}{suggest(given, known, lists=False)}")
 
 
-def _parse_size(text: str) -> tuple[int, int]:
-    """(height, width) of WIDTHxHEIGHT."""
+def parse_input_size(text: str) -> tuple[int, int]:
+    """(height, width) of WIDTHxHEIGHT.
+
+    Raises:
+        InputError: The text is not of that form.
+    """
     found = re.fullmatch(r"(\d{1,5})x(\d{1,5})", text)
     if found is None:
         raise InputError(f"input_size must be WIDTHxHEIGHT, as in 640x384, got {text!r}.")

@@ -60,13 +60,16 @@ class DetectorVariant:
 
     def identify(self, network: RFDETR | NetworkFile) -> dict[str, Any]:
         """Everything that determines the detections on one kind of machine, as JSON types."""
-        device, is_file = self.config.resolve_device(), isinstance(network, NetworkFile)
-        precision = network.precision if is_file else self.config.resolve_precision(device)
+        device = self.config.resolve_device()
+        if isinstance(network, NetworkFile):
+            weights, precision = network.digest(), str(network.precision)
+        else:
+            weights, precision = _digest(network), self.config.resolve_precision(device)
         return {
             "name": self.name,
             "program": self.program,
             "model": network.spec.name,
-            "weights": network.digest() if is_file else _digest(network),
+            "weights": weights,
             "config": asdict(self.config) | {"device": str(device), "precision": precision},
             "depth": self.depth,
             "batch": self.batch,
@@ -84,6 +87,8 @@ class DetectorVariant:
             UnsupportedError: The variant can't run on this machine.
         """
         if self.build is not None:
+            if isinstance(network, NetworkFile):
+                raise InputError(f"network must be an RFDETR for {self.program}, got the file {str(network.path)!r}.")
             detect = self.build(network.state_dict(), network.spec, self.config.resolve_device(), self.threshold)
             with source:
                 for frame in source:

@@ -39,9 +39,10 @@ class OnnxRuntimeSession:
 
     def __init__(self, file: NetworkFile, device: torch.device) -> None:
         package = require("onnxruntime", extra="onnx", purpose="runtime='onnxruntime'")
-        self._file, self._device = file, device
+        self._file, self._device, self.largest = file, device, file.batch
         self._stream: torch.cuda.Stream | None = None
-        options, providers = package.SessionOptions(), [(_CPU, {})]
+        providers: list[tuple[str, dict[str, str]]] = [(_CPU, {})]
+        options = package.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
         options.log_severity_level = 3  # errors, which are raised, too
         place = f"the CPU, {torch.get_num_threads()} threads"
@@ -51,7 +52,7 @@ class OnnxRuntimeSession:
                     f"runtime='onnxruntime' on {device} needs onnxruntime-gpu, here is a package without CUDA: install "
                     "that instead, or use device='cpu'."
                 )
-            self._stream = torch.cuda.Stream(device)
+            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             chosen = {"device_id": str(device.index), "user_compute_stream": str(self._stream.cuda_stream)}
             providers.insert(0, (_CUDA, chosen))
             place = f"{device}, not run by maskjet's authors"
@@ -63,7 +64,7 @@ class OnnxRuntimeSession:
             raise UnsupportedError(f"runtime='onnxruntime' can't use {device}: its CUDA libraries can't be loaded.")
         self.name = f"ONNX Runtime {package.__version__} on {place}"
 
-    def make_call(self, batch: int) -> Call:  # noqa: ARG002
+    def make_call(self) -> Call:
         """A call with bindings of its own; see `Session`."""
         binding = self._session.io_binding()
 

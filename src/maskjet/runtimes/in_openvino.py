@@ -42,7 +42,7 @@ class OpenVinoSession:
 
     def __init__(self, file: NetworkFile) -> None:
         package = require("openvino", extra="openvino", purpose="runtime='openvino'")
-        self._package, self._file = package, file
+        self._package, self._file, self.largest = package, file, file.batch
         threads = torch.get_num_threads()
         settings = {
             "INFERENCE_PRECISION_HINT": "f32",
@@ -54,7 +54,7 @@ class OpenVinoSession:
         version = package.__version__.partition("-")[0]
         self.name = f"OpenVINO {version} on the CPU in float32, {threads} threads"
 
-    def make_call(self, batch: int) -> Call:  # noqa: ARG002
+    def make_call(self) -> Call:
         """A call with a request of its own; see `Session`."""
         request = self._compiled.create_infer_request()
 

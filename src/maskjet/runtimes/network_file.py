@@ -68,7 +68,10 @@ class NetworkFile:
         """SHA-256 of its files, shortened to 16 hexadecimal digits."""
         found = hashlib.sha256()
         for path in self.files:
-            with border(CheckpointError, f"model must be a file that can be read, {str(path)!r} can't"), path.open("rb") as file:
+            with (
+                border(CheckpointError, f"model must be a file that can be read, {str(path)!r} can't"),
+                path.open("rb") as file,
+            ):
                 found.update(hashlib.file_digest(file, "sha256").digest())
         return found.hexdigest()[:16]
 
@@ -93,7 +96,8 @@ def read_network_file(path: Path) -> NetworkFile:
         for each in (path, source):
             if not each.is_file():
                 raise CheckpointError(
-                    f"model must be an engine with its ONNX file beside it, got {str(path)!r}, {str(each)!r} is no file."
+                    f"model must be an engine with its ONNX file beside it, got {str(path)!r}, {str(each)!r} is no "
+                    "file."
                 )
     onnx = require("onnx", extra="onnx", purpose=f"loading {str(path)!r}")
     name = str(source)
@@ -130,7 +134,7 @@ def _weights_files(proto: ModelProto, path: Path) -> list[Path]:
             continue
         location = stated.get("location", "")
         other = Path(os.path.realpath(folder / location))
-        if not location or os.path.isabs(location) or not other.is_relative_to(folder) or not other.is_file():
+        if not location or Path(location).is_absolute() or not other.is_relative_to(folder) or not other.is_file():
             raise InputError(f"weights must lie in files in its folder, {shown(tensor.name)} is in {shown(location)}.")
         others.add(other)
     total = sum(each.stat().st_size for each in others)
@@ -189,7 +193,7 @@ def _read_port(value: ValueInfoProto) -> tuple[Port, int | None]:
     import onnx
 
     tensor = value.type.tensor_type
-    dtypes = {onnx.TensorProto.FLOAT: torch.float32, onnx.TensorProto.FLOAT16: torch.float16}
+    dtypes: Mapping[int, torch.dtype] = {onnx.TensorProto.FLOAT: torch.float32, onnx.TensorProto.FLOAT16: torch.float16}
     sizes: list[Any] = [each.dim_value or None for each in tensor.shape.dim]
     if tensor.elem_type not in dtypes or not sizes or None in sizes[1:]:
         raise InputError(

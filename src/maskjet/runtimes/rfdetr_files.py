@@ -31,7 +31,8 @@ def rfdetr_spec(input_hw: tuple[int, ...], outputs: Sequence[tuple[int, ...]]) -
     fitting = [
         spec
         for spec in SPECS.values()
-        if spec.has_masks == (len(outputs) > 2) and not any(side % (spec.patch_size * spec.windows) for side in input_hw)
+        if spec.has_masks == (len(outputs) > 2)
+        and not any(side % (spec.patch_size * spec.windows) for side in input_hw)
     ]
     if not fitting:
         raise InputError(f"its input must have sides that patches of RF-DETR fill, got {shown(list(input_hw))}.")

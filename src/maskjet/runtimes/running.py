@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, Protocol
 
 import torch
@@ -17,7 +18,8 @@ from maskjet.runtimes.network_file import ENGINES, NetworkFile
 Call = Callable[[Tensor, Sequence[Tensor]], None]
 """Runs a file once: takes images and the tensors that its outputs are written to, contiguous and on the device.
 
-It runs on the current stream and does not wait for it; one thread calls it at a time.
+Always for the same number of images. It runs on the current stream and does not wait for it, and one thread calls it
+at a time.
 """
 
 
@@ -29,8 +31,11 @@ class Session(Protocol):
     why_no_graph: str | None
     """Why calls can't be captured in a CUDA graph; None if they can."""
 
-    def make_call(self, batch: int) -> Call:
-        """Make what runs batches of this size; its state is its own."""
+    largest: int | None
+    """Most images that it takes at a time; None for any number."""
+
+    def make_call(self) -> Call:
+        """Make a call, whose state is its own."""
 
 
 class FileRuntime:
@@ -57,17 +62,17 @@ class FileRuntime:
         """Allocate outputs for batches of this size; see `Runtime`."""
         if self._session is None:
             raise UnsupportedError("The model is closed; load it again.")
-        file, step = self._file, self._file.batch or batch
+        file, step = self._file, self._session.largest or batch
+        parts = [slice(start, start + step) for start in range(0, batch, step)]
         problem = f"{str(file.path)!r} must run in {self._name}, it does not"
         with border(UnsupportedError, problem):
-            call = self._session.make_call(step)
+            calls = [(part, self._session.make_call()) for part in parts]
         outputs = [torch.empty(batch, *each.shape, dtype=each.dtype, device=self._device) for each in file.outputs]
         masks = outputs[2] if len(outputs) > 2 else None
 
         def run(images: Tensor) -> NetworkOutput:
             with border(UnsupportedError, problem):
-                for start in range(0, batch, step):
-                    part = slice(start, start + step)
+                for part, call in calls:
                     call(images[part], [each[part] for each in outputs])
             return NetworkOutput(outputs[0], outputs[1], masks)
 
@@ -86,7 +91,8 @@ def open_file(file: NetworkFile, runtime: RuntimeName, device: torch.device) -> 
 
     Args:
         file: The file.
-        runtime: The runtime; "auto" is ONNX Runtime for ONNX files and TensorRT for its engines.
+        runtime: The runtime. "auto" is TensorRT for its engines; for ONNX files of float32 on a CPU it is OpenVINO if
+            that is installed, else ONNX Runtime.
         device: Where to run.
 
     Raises:
@@ -96,10 +102,11 @@ def open_file(file: NetworkFile, runtime: RuntimeName, device: torch.device) -> 
     """
     fitting = ("tensorrt",) if file.path.suffix in ENGINES else ("onnxruntime", "openvino")
     name = fitting[0] if runtime == "auto" else runtime
+    suits_openvino = "openvino" in fitting and device.type == "cpu" and file.precision == "fp32"
+    if runtime == "auto" and suits_openvino and find_spec("openvino") is not None:
+        name = "openvino"  # 1.2 to 1.8 times as fast as ONNX Runtime, see benchmarks/runtimes.md
     if name not in fitting:
-        raise InputError(
-            f"runtime must be one of {('auto', *fitting)} for {str(file.path)!r}, got {runtime!r}."
-        )
+        raise InputError(f"runtime must be one of {('auto', *fitting)} for {str(file.path)!r}, got {runtime!r}.")
     module: Any = import_module(f"maskjet.runtimes.in_{name}")
     with border(UnsupportedError, f"runtime={name!r} must be able to open {str(file.path)!r}, it is not"):
         session: Session = module.open_session(file, device)
