@@ -30,7 +30,7 @@ def test_fine_tuned_ones_have_their_own_size_and_no_names():
     ("input_hw", "outputs", "message"),
     [
         ((313, 312), [(100, 91), (100, 4), (100, *MASKS)], r"sides that patches of RF-DETR fill, got \[313, 312\]"),
-        ((384, 384), [(91,), (300, 4)], r"labels must be \[batch, queries, classes\], got \[batch, 91\]"),
+        ((384, 384), [(91,), (300, 4)], r"labels must be \[batch, queries, classes\], got \[91\] after the batch"),
         ((384, 384), [(10_000, 91), (10_000, 4)], "queries must be a whole number from 1 to 4096"),
     ],
 )

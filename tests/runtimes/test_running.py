@@ -222,9 +222,9 @@ def inside_a_constant(proto):
     ("change", "message"),
     [
         (renamed_output, "outputs must be logits, boxes_cxcywh, mask_logits, logits is missing"),
-        (resized_masks, r"mask_logits must be \[batch, \d+, 16, 16\], got \[batch, \d+, 5, 16\]"),
-        (free_side, "'images' must be float32 or float16 with fixed sizes after the batch, got type 1"),
-        (four_channels, r"its input must be images \[batch, 3, H, W\], got \[batch, 4, 64, 64\]"),
+        (resized_masks, r"mask_logits must be \[any, \d+, 16, 16\], got \[any, \d+, 5, 16\]"),
+        (free_side, r"its input must be images \[batch, 3, H, W\] of one size, got \[any, 3, any, 64\]"),
+        (four_channels, r"its input must be images \[batch, 3, H, W\] of one size, got \[any, 4, 64, 64\]"),
         (integer_input, "'images' must be float32 or float16 .*, got type 2"),
         (two_inputs, "inputs must be one, the images"),
         (lambda proto: fixed_batch(proto, 4), "its batch must be free or 1, got 4"),

@@ -171,56 +171,81 @@ def _describe(path: Path, proto: ModelProto, files: Sequence[Path]) -> NetworkFi
         raise InputError("it must be exported without postprocess, as maskjet chooses detections itself.")
     if len(inputs) != 1:
         raise InputError(f"inputs must be one, the images, got {shown([each.name for each in inputs])}.")
-    images, batch = _read_port(inputs[0])
-    if len(images.shape) != 3 or images.shape[0] != 3:
-        raise InputError(f"its input must be images [batch, 3, H, W], got [batch, {shown(list(images.shape))[1:]}.")
+    images = _read_value(inputs[0])
+    batch, *sides = images.sizes
+    if len(sides) != 3 or sides[0] != 3 or None in sides:
+        raise InputError(f"its input must be images [batch, 3, H, W] of one size, got {_listed(images.sizes)}.")
     if batch not in (None, 1):
         raise InputError(f"its batch must be free or 1, got {batch}: export it again.")
+    outputs = _read_outputs(proto, _FIELDS[writer])
+    spec = (
+        rfdetr_spec((sides[1] or 0, sides[2] or 0), [each.sizes[1:] for each in outputs])
+        if metadata is None
+        else metadata.spec
+    )
+    ports = _match(spec, [images, *outputs])
+    read = dict.fromkeys([path, *files])  # an engine, too
+    return NetworkFile(path, tuple(read), spec, _PRECISIONS[images.dtype], ports[0], tuple(ports[1:]), batch)
+
+
+class _Value(NamedTuple):
+    """An input or output as a file states it."""
+
+    name: str
+    dtype: torch.dtype
+    sizes: tuple[int | None, ...]
+    """With the batch; None for a size that is free."""
+
+
+def _read_outputs(proto: ModelProto, names: Mapping[str, str]) -> list[_Value]:
+    """The outputs, in the order of `names`, without masks if there are none."""
+    import onnx
+
     given = {each.name: each for each in proto.graph.output}
-    names = _FIELDS[writer]
     wanted = [name for name in names.values() if name in given or name != names["mask_logits"]]
     if missing := [name for name in wanted if name not in given]:
         raise InputError(f"outputs must be {', '.join(names.values())}, {missing[0]} is missing.")
-    outputs = tuple(_read_port(given[name])[0] for name in wanted)
-    spec = rfdetr_spec(images.shape[1:], [each.shape for each in outputs]) if metadata is None else metadata.spec
-    _check_ports(spec, images, outputs)
-    read = dict.fromkeys([path, *files])  # an engine, too
-    return NetworkFile(path, tuple(read), spec, _PRECISIONS[images.dtype], images, outputs, batch)
+    outputs = [_read_value(given[name]) for name in wanted]
+    if any(None in each.sizes[1:] for each in outputs):  # as in rfdetr's files with a free batch
+        with border(InputError, "shapes of its outputs must follow from those of its input"):
+            inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+        given = {each.name: each for each in inferred.graph.output}
+        outputs = [_read_value(given[name]) for name in wanted]
+    return outputs
 
 
-def _read_port(value: ValueInfoProto) -> tuple[Port, int | None]:
-    """An input or output, and its batch; None if that is free."""
+def _read_value(value: ValueInfoProto) -> _Value:
     import onnx
 
     tensor = value.type.tensor_type
     dtypes: Mapping[int, torch.dtype] = {onnx.TensorProto.FLOAT: torch.float32, onnx.TensorProto.FLOAT16: torch.float16}
-    sizes: list[Any] = [each.dim_value or None for each in tensor.shape.dim]
-    if tensor.elem_type not in dtypes or not sizes or None in sizes[1:]:
-        raise InputError(
-            f"{shown(value.name)} must be float32 or float16 with fixed sizes after the batch, got type "
-            f"{tensor.elem_type} and sizes {shown(sizes)}."
-        )
-    return Port(value.name, dtypes[tensor.elem_type], tuple(sizes[1:])), sizes[0]
+    if tensor.elem_type not in dtypes or not tensor.shape.dim:
+        raise InputError(f"{shown(value.name)} must be float32 or float16 tensors, got type {tensor.elem_type}.")
+    sizes = tuple(each.dim_value or None for each in tensor.shape.dim)
+    return _Value(value.name, dtypes[tensor.elem_type], sizes)
 
 
-def _check_ports(spec: ModelSpec, images: Port, outputs: Sequence[Port]) -> None:
-    """Check shapes and types against the spec.
+def _match(spec: ModelSpec, values: Sequence[_Value]) -> list[Port]:
+    """Give the input and the outputs the shapes that a network has; free sizes are checked when the file runs first.
 
     Raises:
-        InputError: They differ.
+        InputError: They have other shapes, or scores or boxes are of float16.
     """
     shapes: list[tuple[int, ...]] = [(3, *spec.input_hw), (spec.queries, spec.class_logits), (spec.queries, 4)]
     if spec.has_masks:
         shapes.append((spec.queries, *spec.mask_hw))
-    if len(outputs) != len(shapes) - 1:
-        raise InputError(f"outputs must be {len(shapes) - 1} for {spec.name}, got {len(outputs)}.")
-    for port, shape in zip((images, *outputs), shapes, strict=True):
-        if port.shape != shape:
-            raise InputError(f"{port.name} must be [batch, {_listed(shape)}], got [batch, {_listed(port.shape)}].")
-    for port in outputs[:2]:
-        if port.dtype != torch.float32:
-            raise InputError(f"{port.name} must be float32, got float16: scores and boxes would be rounded.")
+    if len(values) != len(shapes):
+        raise InputError(f"outputs must be {len(shapes) - 1} for {spec.name}, got {len(values) - 1}.")
+    for value, shape in zip(values, shapes, strict=True):
+        stated = value.sizes[1:]
+        if len(stated) != len(shape) or any(a not in (None, b) for a, b in zip(stated, shape, strict=True)):
+            raise InputError(f"{value.name} must be {_listed((None, *shape))}, got {_listed(value.sizes)}.")
+    for value in values[1:3]:
+        if value.dtype != torch.float32:
+            raise InputError(f"{value.name} must be float32, got float16: scores and boxes would be rounded.")
+    return [Port(value.name, value.dtype, shape) for value, shape in zip(values, shapes, strict=True)]
 
 
-def _listed(sizes: Sequence[int]) -> str:
-    return ", ".join(map(str, sizes))
+def _listed(sizes: Sequence[int | None]) -> str:
+    """Sizes with the batch, as text."""
+    return f"[{', '.join('any' if size is None else str(size) for size in sizes)}]"

@@ -11,7 +11,7 @@ from maskjet.spec import COCO_CLASS_NAMES, SPECS, ModelSpec, shown
 _COCO_LOGITS = 91
 
 
-def rfdetr_spec(input_hw: tuple[int, ...], outputs: Sequence[tuple[int, ...]]) -> ModelSpec:
+def rfdetr_spec(input_hw: tuple[int, int], outputs: Sequence[tuple[int | None, ...]]) -> ModelSpec:
     """The spec of a network that rfdetr 1.11 exported.
 
     It is that of the named size with these queries and this input; or else that of one whose patches fill the input.
@@ -20,14 +20,14 @@ def rfdetr_spec(input_hw: tuple[int, ...], outputs: Sequence[tuple[int, ...]]) -
 
     Args:
         input_hw: (height, width) of its input.
-        outputs: Shapes after the batch of logits, boxes and, if it has them, mask logits.
+        outputs: Shapes after the batch of logits, boxes and, if it has them, mask logits; None for a size that is free.
 
     Raises:
         InputError: No RF-DETR has such shapes.
     """
-    if len(outputs[0]) != 2:
-        raise InputError(f"labels must be [batch, queries, classes], got [batch, {shown(list(outputs[0]))[1:]}.")
-    queries, classes = outputs[0]
+    queries, classes = outputs[0] if len(outputs[0]) == 2 else (None, None)
+    if queries is None or classes is None:
+        raise InputError(f"labels must be [batch, queries, classes], got {shown(list(outputs[0]))} after the batch.")
     fitting = [
         spec
         for spec in SPECS.values()
@@ -36,11 +36,10 @@ def rfdetr_spec(input_hw: tuple[int, ...], outputs: Sequence[tuple[int, ...]]) -
     ]
     if not fitting:
         raise InputError(f"its input must have sides that patches of RF-DETR fill, got {shown(list(input_hw))}.")
-    height, width = input_hw
-    closest = min(fitting, key=lambda spec: (spec.queries != queries, spec.input_hw != (height, width)))
+    closest = min(fitting, key=lambda spec: (spec.queries != queries, spec.input_hw != input_hw))
     return replace(
         closest,
-        input_size=(height, width),
+        input_size=input_hw,
         queries=queries,
         class_logits=classes,
         class_names=COCO_CLASS_NAMES if classes == _COCO_LOGITS else {},
