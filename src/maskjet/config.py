@@ -48,8 +48,7 @@ class EngineConfig:
     ] = "auto"
     runtime: Annotated[
         RuntimeName,
-        "What runs the network. auto: torch for weights, tensorrt for .engine and .plan; for .onnx openvino on a "
-        "CPU where it is installed, else onnxruntime.",
+        "What runs the network. auto: torch for weights, onnxruntime for .onnx, tensorrt for .engine and .plan.",
     ] = "auto"
     engine: Annotated[
         Driver, "graph: a frame is one CUDA graph; eager: one step at a time; auto: graph if all steps allow it."

@@ -349,8 +349,7 @@ def load(
         precision: "fp32", "fp16" (GPU only) or "bf16"; "auto" is fp16 on a GPU and fp32 on a CPU, or an exported file's
             own.
         runtime: Runs the network: "torch", for weights; "onnxruntime" or "openvino" (CPU only) for ONNX files; or
-            "tensorrt" for its engines. "auto" takes OpenVINO for ONNX files of float32 on a CPU where it is installed,
-            else ONNX Runtime.
+            "tensorrt" for its engines. "auto" is "onnxruntime" for ONNX files.
         engine: "graph" makes a frame one CUDA graph, "eager" runs one step at a time; "auto" is a graph if all steps
             allow it.
         compile: Whether to make the network faster with `torch.compile`. The first time on a machine it takes 20 s for

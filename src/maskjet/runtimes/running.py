@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any, Protocol
 
 import torch
@@ -91,8 +90,8 @@ def open_file(file: NetworkFile, runtime: RuntimeName, device: torch.device) -> 
 
     Args:
         file: The file.
-        runtime: The runtime. "auto" is TensorRT for its engines; for ONNX files of float32 on a CPU it is OpenVINO if
-            that is installed, else ONNX Runtime.
+        runtime: The runtime. "auto" is TensorRT for its engines, and for ONNX files ONNX Runtime, which `export`
+            compares them in.
         device: Where to run.
 
     Raises:
@@ -102,9 +101,6 @@ def open_file(file: NetworkFile, runtime: RuntimeName, device: torch.device) -> 
     """
     fitting = ("tensorrt",) if file.path.suffix in ENGINES else ("onnxruntime", "openvino")
     name = fitting[0] if runtime == "auto" else runtime
-    suits_openvino = "openvino" in fitting and device.type == "cpu" and file.precision == "fp32"
-    if runtime == "auto" and suits_openvino and find_spec("openvino") is not None:
-        name = "openvino"  # 1.2 to 1.8 times as fast as ONNX Runtime, see benchmarks/runtimes.md
     if name not in fitting:
         raise InputError(f"runtime must be one of {('auto', *fitting)} for {str(file.path)!r}, got {runtime!r}.")
     module: Any = import_module(f"maskjet.runtimes.in_{name}")
