@@ -32,8 +32,7 @@ from maskjet.errors import InputError, SourceError
 from maskjet.files import write_json
 from maskjet.media.frames import open_source
 from maskjet.model import read_network
-from maskjet.networks.rfdetr import RFDETR
-from maskjet.networks.rfdetr.steps import OneStage
+from maskjet.networks.rfdetr import RFDETR, family
 
 FORMAT = 1
 """Version of the folder's format."""
@@ -145,7 +144,7 @@ class _Recorder:
             torch.tensor(per_class["class_map"], dtype=torch.int32),
             per_class["max_detections"],
         )
-        self._steps = OneStage(network, config, postprocessing)
+        self._steps = family.make_steps(network, config, postprocessing)
         self._calls: dict[str, tuple[tuple[Any, ...], Any]] = {}
         for name, choice in self._steps.choices.items():
             self._steps.choices[name] = replace(choice, run=self._recorded(name, choice.run))

@@ -103,6 +103,6 @@ def test_ranges_need_a_gpu():
 
 
 def test_precision_follows_the_device():
-    assert EngineConfig().resolve_precision(torch.device("cpu")) == ("fp32", torch.float32)
-    assert EngineConfig().resolve_precision(torch.device("cuda", 0)) == ("fp16", torch.float16)
-    assert EngineConfig(precision="bf16").resolve_precision(torch.device("cuda", 0)) == ("bf16", torch.bfloat16)
+    assert EngineConfig().resolve_precision(torch.device("cpu")) == "fp32"
+    assert EngineConfig().resolve_precision(torch.device("cuda", 0)) == "fp16"
+    assert EngineConfig(precision="bf16").resolve_precision(torch.device("cuda", 0)) == "bf16"

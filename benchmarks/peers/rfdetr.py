@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import logging
+import warnings
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import cv2
@@ -49,6 +53,14 @@ def build_fp16(state: Mapping[str, torch.Tensor], spec: ModelSpec, device: torch
     with building("rfdetr's inference(dtype=torch.float16)"):
         model.inference(dtype=torch.float16)
     return _pipeline(model, spec, threshold)
+
+
+def export_onnx(state: Mapping[str, torch.Tensor], spec: ModelSpec, folder: Path) -> str:
+    """Have rfdetr export a network to an ONNX file; returns its path."""
+    model = _load(state, spec, torch.device("cpu"))
+    with building("rfdetr"), warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")  # the tracer warns about rfdetr's code
+        return str(model.export(output_dir=str(folder), verbose=False))
 
 
 def _load(state: Mapping[str, torch.Tensor], spec: ModelSpec, device: torch.device) -> Any:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 Precision = Literal["auto", "fp32", "fp16", "bf16"]
 Driver = Literal["auto", "graph", "eager"]
+RuntimeName = Literal["auto", "torch", "onnxruntime", "openvino", "tensorrt"]
 Resample = Literal["bilinear", "cv2"]
 Resizing = Literal["auto", "stretch", "letterbox"]
 Placing = Literal["auto", "center", "top-left"]
@@ -44,6 +45,10 @@ class EngineConfig:
     device: Annotated[str, "auto (the first GPU, else the CPU), cpu, cuda or cuda:N."] = "auto"
     precision: Annotated[
         Precision, "Type of weights and activations; boxes and scores stay float32. auto: fp16 on a GPU, fp32 on a CPU."
+    ] = "auto"
+    runtime: Annotated[
+        RuntimeName,
+        "What runs the network. auto: torch for weights, onnxruntime for .onnx, tensorrt for .engine and .plan.",
     ] = "auto"
     engine: Annotated[
         Driver, "graph: a frame is one CUDA graph; eager: one step at a time; auto: graph if all steps allow it."
@@ -90,7 +95,7 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         hints = typing.get_type_hints(type(self))
-        for name in ("precision", "engine", "resample", "resize", "letterbox_place", "decoder"):
+        for name in ("precision", "runtime", "engine", "resample", "resize", "letterbox_place", "decoder"):
             known = typing.get_args(hints[name])
             _check_choice(name, getattr(self, name), known)
         self._check_implementation()
@@ -127,14 +132,11 @@ class EngineConfig:
         chosen = self.implementation
         return chosen.get(step, "auto") if isinstance(chosen, Mapping) else chosen
 
-    def resolve_precision(self, device: torch.device) -> tuple[str, torch.dtype]:
-        """The precision to run a network in on a device: its name and PyTorch's type."""
-        import torch
-
-        name = self.precision
-        if name == "auto":
-            name = "fp16" if device.type == "cuda" else "fp32"
-        return name, getattr(torch, _DTYPES[name])
+    def resolve_precision(self, device: torch.device) -> str:
+        """The name of the precision to run a network in on a device."""
+        if self.precision == "auto":
+            return "fp16" if device.type == "cuda" else "fp32"
+        return self.precision
 
     def check_cpu(self) -> None:
         """Check that a CPU can run it.
@@ -202,7 +204,7 @@ class EngineConfig:
                 found[field.name] = _parse(field.name, text, str if field.name == "input_size" else kind)
         found |= {name: value for name, value in choices.items() if value is not None}
         if isinstance(found.get("input_size"), str):
-            found["input_size"] = _parse_size(found["input_size"])
+            found["input_size"] = parse_input_size(found["input_size"])
         by_step = found.get("implementation", "")
         if "=" in by_step:
             found["implementation"] = {
@@ -211,13 +213,25 @@ class EngineConfig:
         return cls(**found)
 
 
+def torch_dtype(precision: str) -> torch.dtype:
+    """PyTorch's type of a precision, "fp32", "fp16" or "bf16"."""
+    import torch
+
+    dtype: torch.dtype = getattr(torch, _DTYPES[precision])
+    return dtype
+
+
 def _check_choice(name: str, given: object, known: tuple[str, ...]) -> None:
     if given not in known:
         raise InputError(f"{name} must be one of {known}, got {given!r}{suggest(given, known, lists=False)}")
 
 
-def _parse_size(text: str) -> tuple[int, int]:
-    """(height, width) of WIDTHxHEIGHT."""
+def parse_input_size(text: str) -> tuple[int, int]:
+    """(height, width) of WIDTHxHEIGHT.
+
+    Raises:
+        InputError: The text is not of that form.
+    """
     found = re.fullmatch(r"(\d{1,5})x(\d{1,5})", text)
     if found is None:
         raise InputError(f"input_size must be WIDTHxHEIGHT, as in 640x384, got {text!r}.")

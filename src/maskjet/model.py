@@ -23,6 +23,7 @@ from maskjet.config import (
     Precision,
     Resample,
     Resizing,
+    RuntimeName,
     Step,
 )
 from maskjet.detections import Detections
@@ -315,6 +316,7 @@ def load(
     max_detections: int | None = None,
     device: str = "auto",
     precision: Precision = "auto",
+    runtime: RuntimeName = "auto",
     engine: Driver = "auto",
     compile: bool | None = None,  # noqa: A002 - PyTorch's word
     implementation: Implementation | Mapping[Step, Implementation] = "auto",
@@ -332,9 +334,10 @@ def load(
 
     Args:
         model: "demo" for the embedded one; a named size such as "rf-detr-seg-nano", with `weights`; the path of a
-            checkpoint, whose size is then recognised; or torchvision's Faster or Mask R-CNN, which is copied, or its
-            builder's name with `weights`, as "torchvision:maskrcnn_resnet50_fpn". A plain one is first rewritten by
-            `maskjet.rewrites.optimize`, which takes class names, too.
+            checkpoint, whose size is then recognised; an exported file (.onnx, .engine or .plan), of `maskjet.runtimes`
+            or of rfdetr; or torchvision's Faster or Mask R-CNN, which is copied, or its builder's name with `weights`,
+            as "torchvision:maskrcnn_resnet50_fpn". A plain one is first rewritten by `maskjet.rewrites.optimize`, which
+            takes class names, too.
         weights: Path of a named model's checkpoint: rfdetr's .pt or .pth, torchvision's state dict, or safetensors;
             fine-tuned ones bring their classes along.
         threshold: A confidence must exceed it, 0..1; or one by class name. None is 0.5, or a torchvision
@@ -343,7 +346,10 @@ def load(
         max_detections: Most detections per image, the most confident ones. None is 100, or a torchvision detector's
             own.
         device: "auto", "cpu", "cuda" or "cuda:N".
-        precision: "fp32", "fp16" (GPU only) or "bf16"; "auto" is fp16 on a GPU and fp32 on a CPU.
+        precision: "fp32", "fp16" (GPU only) or "bf16"; "auto" is fp16 on a GPU and fp32 on a CPU, or an exported file's
+            own.
+        runtime: Runs the network: "torch", for weights; "onnxruntime" or "openvino" (CPU only) for ONNX files; or
+            "tensorrt" for its engines. "auto" is "onnxruntime" for ONNX files.
         engine: "graph" makes a frame one CUDA graph, "eager" runs one step at a time; "auto" is a graph if all steps
             allow it.
         compile: Whether to make the network faster with `torch.compile`. The first time on a machine it takes 20 s for
@@ -386,6 +392,7 @@ def load(
     config = EngineConfig(
         device=device,
         precision=precision,
+        runtime=runtime,
         engine=engine,
         compile=compile,
         implementation=implementation,

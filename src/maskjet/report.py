@@ -33,7 +33,8 @@ class Report:
     engine: str
     """Whether the steps run as graphs or one by one, and why."""
     network: str
-    """Whether the network is compiled, for which batches and how long that took, or why not."""
+    """What runs the network: whether it is compiled, for which batches and how long that took, or why not; or the
+    runtime of an exported file."""
     resize: str
     """How frames become the network's input."""
     steps: Mapping[str, str]
@@ -78,7 +79,7 @@ def make_report(name: str, engine: Engine) -> Report:
         device=_device_name(steps.device),
         precision=steps.precision,
         engine="one CUDA graph per batch" if why_no_graph is None else f"step by step (no graph: {why_no_graph})",
-        network=str(steps.compiler),
+        network=str(steps.runtime),
         resize=steps.resizing,
         steps={name: f"{choice.name} ({choice.why})" for name, choice in steps.choices.items()},
         graphs=engine.graphs(),

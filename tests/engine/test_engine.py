@@ -379,7 +379,7 @@ def test_close_waits_for_another_thread(model, monkeypatch):
 
 def test_the_network_leaves_when_the_last_slot_is_back(fake, monkeypatch):
     released = []
-    monkeypatch.setattr(fake._engine.steps.compiler, "release", lambda: released.append(1))
+    monkeypatch.setattr(fake._engine.steps.runtime, "release", lambda: released.append(1))
     stream = fake.stream(frames(50), depth=3)
     next(stream)
     fake.close()
@@ -529,7 +529,7 @@ def test_a_network_that_cannot_be_compiled(network, monkeypatch, caplog):
     with pytest.raises(UnsupportedError, match="compile=True can't be had here, RuntimeError: no C compiler"):
         demanding.predict(next(frames(1)))
     content = Model(network, EngineConfig(device="cpu"))
-    monkeypatch.setattr(content._engine.steps.compiler, "_why_not", None)  # as on a GPU
+    monkeypatch.setattr(content._engine.steps.runtime, "_why_not", None)  # as on a GPU
     assert content.predict(next(frames(1))).image_size == (2, 2)
     assert content.report().network == "not compiled: torch.compile failed here, RuntimeError: no C compiler"
     assert "the network runs uncompiled" in caplog.text

@@ -54,9 +54,9 @@ FOREIGN = {
     "png": (b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR", "is a PNG image"),
     "onnx": (
         b"\x08\x08\x12\x07pytorch\x1a\x062.15.0",
-        "is an ONNX model; pass the checkpoint that it was exported from",
+        "is an ONNX model; give it as the model, by a name that ends in .onnx",
     ),
-    "engine": (b"ftrt\x00\x00\x00\x00", "is a TensorRT engine; pass the checkpoint that it was exported from"),
+    "engine": (b"ftrt\x00\x00\x00\x00", "is a TensorRT engine; give it as the model, by a name that ends in .engine"),
     "tflite": (b"\x1c\x00\x00\x00TFL3\x14\x00", "is a TFLite model"),
     "hdf5": (b"\x89HDF\r\n\x1a\n\x00", "is an HDF5 file, perhaps of Keras"),
     "numpy": (b"\x93NUMPY\x01\x00", "is a NumPy array"),

@@ -149,7 +149,7 @@ def _assert_masks_equal(model, image, actual, expected):
     with torch.inference_mode():
         normalisation = {"mean": model.spec.mean, "std": model.spec.std}
         inputs = maskjet.ops.preprocess(torch.from_numpy(image), size=model.spec.input_hw, **normalisation)
-        output = steps.compiler.for_batch(1)(inputs)
+        output = steps.runtime.for_batch(1)(inputs)
     selection = maskjet.ops.select(
         output.logits,
         output.boxes_cxcywh,

@@ -22,7 +22,7 @@ maskjet bench street.mp4 --precision fp32 --json
 """
 
 
-@with_config("device", "precision", "engine", "compile", "implementation", "input_size")
+@with_config("device", "precision", "runtime", "engine", "compile", "implementation", "input_size")
 def bench(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="Image, folder, glob, video or URL.")],
     *,

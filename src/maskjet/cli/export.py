@@ -9,7 +9,7 @@ import typer
 
 from maskjet.cli.choosing import ClassesOption, ThresholdOption, parse_thresholds, split_list
 from maskjet.cli.options import JsonOption, WeightsOption, complete_model, completing, print_result
-from maskjet.config import DEFAULT_THRESHOLD, EngineConfig
+from maskjet.config import DEFAULT_THRESHOLD, EngineConfig, parse_input_size
 from maskjet.errors import InputError
 from maskjet.runtimes.metadata import Precision
 
@@ -55,6 +55,10 @@ def export(
     max_detections: Annotated[
         int | None, typer.Option(metavar="N", help="Most detections per image.  [default: 100]")
     ] = None,
+    input_size: Annotated[
+        str | None,
+        typer.Option(metavar="WIDTHxHEIGHT", help="Size of the file's input, as for run; if not given, the model's."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write a model to an ONNX file, and compare it with the model."""
@@ -75,6 +79,7 @@ def export(
         model,
         out,
         weights=weights,
+        input_size=None if input_size is None else parse_input_size(input_size),
         precision=cast(Precision, precision),
         postprocess=selecting if postprocess else None,
     )

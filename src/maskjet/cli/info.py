@@ -23,7 +23,7 @@ maskjet info --model demo
 """
 
 
-@with_config("device", "precision", "engine", "compile", "implementation", "input_size")
+@with_config("device", "precision", "runtime", "engine", "compile", "implementation", "input_size")
 def info(
     *,
     model: Annotated[

@@ -69,7 +69,9 @@ job_app = typer.Typer(
 
 
 @job_app.command("run", cls=Command, epilog=_RUN_EXAMPLES)
-@with_config("precision", "engine", "compile", "implementation", "resample", "input_size", "decoder", "max_detections")
+@with_config(
+    "precision", "runtime", "engine", "compile", "implementation", "resample", "input_size", "decoder", "max_detections"
+)
 def job(
     source: Annotated[
         list[str],

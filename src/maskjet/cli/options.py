@@ -40,8 +40,8 @@ ModelOption = Annotated[
     str,
     typer.Option(
         metavar="NAME|PATH",
-        help="demo; a checkpoint's path; a size of RF-DETR, rf-detr-nano to rf-detr-large or rf-detr-seg-nano to "
-        "rf-detr-seg-2xlarge; or torchvision:NAME, as torchvision:maskrcnn_resnet50_fpn.",
+        help="demo; the path of a checkpoint, .onnx or .engine; a size of RF-DETR, rf-detr-nano to rf-detr-large or "
+        "rf-detr-seg-nano to rf-detr-seg-2xlarge; or torchvision:NAME, as torchvision:maskrcnn_resnet50_fpn.",
         autocompletion=complete_model,
     ),
 ]

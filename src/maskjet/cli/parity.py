@@ -88,7 +88,7 @@ _ExpectedArgument = Annotated[Path, typer.Argument(metavar="EXPECTED", help="A f
 
 
 @parity_app.command("dump", cls=Command, epilog=_DUMP_EXAMPLES)
-@with_config("device", "precision", "engine", "compile", "implementation", "resample", "input_size")
+@with_config("device", "precision", "runtime", "engine", "compile", "implementation", "resample", "input_size")
 def parity_dump(
     out: Annotated[
         Path,

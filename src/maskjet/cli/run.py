@@ -47,7 +47,7 @@ SIGTERM), with whole outputs.
 
 @with_style
 @with_config(
-    *("device", "precision", "engine", "compile", "implementation", "resample", "input_size", "decoder"),
+    *("device", "precision", "runtime", "engine", "compile", "implementation", "resample", "input_size", "decoder"),
     *("max_detections", "nvtx"),
 )
 def run(

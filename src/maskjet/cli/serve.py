@@ -68,7 +68,7 @@ def _option(name: str) -> inspect.Parameter:
 
 
 @with_settings
-@with_config("device", "precision", "engine", "compile", "input_size", "decoder", "max_detections")
+@with_config("device", "precision", "runtime", "engine", "compile", "input_size", "decoder", "max_detections")
 def serve(
     ctx: typer.Context,
     *,

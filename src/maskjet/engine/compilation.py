@@ -1,4 +1,4 @@
-"""The network as an engine calls it: compiled for each batch size where that pays."""
+"""PyTorch as the runtime of a network, which is compiled for each batch size where that pays."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from maskjet.errors import UnsupportedError, first_line
+from maskjet.config import EngineConfig
+from maskjet.errors import InputError, UnsupportedError, first_line
 
 Network = Callable[..., Any]
 _log = logging.getLogger("maskjet")
@@ -22,7 +23,7 @@ _MOST_VERSIONS = 64  # compiled versions per code object, which a process's mode
 
 
 class Compiler:
-    """Gives the network for a batch size, and compiles it the first time.
+    """Gives the network for a batch size, and compiles it the first time; see `Runtime`.
 
     PyTorch caches the compiled code on disk (`TORCHINDUCTOR_CACHE_DIR`, by default a folder per user in the temporary
     directory), so that the next process only traces the network.
@@ -30,24 +31,34 @@ class Compiler:
     Args:
         network: The network in eval mode, on its device, in its precision.
         inputs: Makes inputs for a batch and, where the network takes several sizes, a height and a width.
-        wanted: Whether to compile; None if `why_not_by_itself` is empty.
+        config: Whether to compile; None if `why_not_by_itself` is empty.
         why_not_by_itself: Reason why compiling does not pay; empty if it does.
+
+    Raises:
+        InputError: Another runtime is asked for.
     """
+
+    why_no_graph = None
 
     def __init__(
         self,
         network: nn.Module,
         inputs: Callable[..., tuple[torch.Tensor, ...]],
-        wanted: bool | None,
+        config: EngineConfig,
         *,
         why_not_by_itself: str,
     ) -> None:
+        if config.runtime not in ("auto", "torch"):
+            raise InputError(
+                f"runtime must be 'auto' or 'torch' for a network that is not exported, got {config.runtime!r}: "
+                "write a file with maskjet export, and load that."
+            )
         self._network, self._inputs = network, inputs
-        self._is_demanded = wanted is True
+        self._is_demanded = config.compile is True
         self._lock = threading.Lock()
         self._ready: dict[tuple[int, ...], Network] = {}
         self._seconds: dict[tuple[int, ...], float] = {}
-        self._why_not = {None: why_not_by_itself, False: "not asked for", True: ""}[wanted]
+        self._why_not = {None: why_not_by_itself, False: "not asked for", True: ""}[config.compile]
 
     @torch.inference_mode()
     def for_batch(self, batch: int, *size_hw: int) -> Network:

@@ -115,7 +115,7 @@ class Engine:
     def _free_if_done(self) -> None:
         """Take the network off the GPU if closed and no slot is out: graphs hold only the addresses of weights."""
         if self.refusal is not None and not self._out:
-            self.steps.compiler.release()
+            self.steps.runtime.release()
             self._copier.close()
 
     def _new_slot(self) -> Slot:
@@ -171,4 +171,4 @@ def _why_no_graph(steps: Steps) -> str | None:
     for name, choice in steps.choices.items():
         if choice.name != "triton":
             return f"{name} runs as {choice.name!r}, which can't be captured ({choice.why})"
-    return None
+    return steps.runtime.why_no_graph

@@ -15,9 +15,9 @@ import torch
 from numpy.typing import NDArray
 
 from maskjet import ops
-from maskjet.config import EngineConfig, Step
+from maskjet.config import EngineConfig, Step, torch_dtype
 from maskjet.detections import Detections, assemble
-from maskjet.engine.compilation import Compiler
+from maskjet.engine.runtime import Runtime
 from maskjet.ops.canvas import Canvas, Region
 from maskjet.ops.encode_masks.strings import Cut, Strings
 from maskjet.ops.preprocess import check_frames
@@ -76,12 +76,13 @@ class Steps(ABC):
         config: How to run; its device must exist here.
         postprocessing: What is reported unless a call asks for something else.
         named: Steps whose implementation the config may choose, each with the type of its first tensor.
+        precision: Name of the precision of a network that has its own; None for the config's.
     """
 
     resizing = "stretch"
     """How frames become inputs, for people."""
-    compiler: Compiler
-    """Gives the network for a batch size, compiled or not."""
+    runtime: Runtime
+    """Runs the network."""
 
     def __init__(
         self,
@@ -89,10 +90,12 @@ class Steps(ABC):
         config: EngineConfig,
         postprocessing: Postprocessing,
         named: Mapping[Step, torch.dtype],
+        precision: str | None = None,
     ) -> None:
         self.spec, self.config, self.postprocessing = spec, config, postprocessing
         self.device = config.resolve_device()
-        self.precision, self.dtype = config.resolve_precision(self.device)
+        self.precision = precision or config.resolve_precision(self.device)
+        self.dtype = torch_dtype(self.precision)
         self.choices: dict[str, ops.Choice] = {}
         """The implementation that serves each step, ready to run on tensors of the device."""
         self.devices: dict[str, torch.device] = {}
@@ -109,7 +112,7 @@ class Steps(ABC):
 
     @abstractmethod
     def prepare(self, batch: int) -> None:
-        """Compile for this batch size before the first frame."""
+        """Make the network ready for this batch size before the first frame."""
 
     @abstractmethod
     def work(self, batch: int, size_hw: tuple[int, int], rules: Rules) -> Work:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from maskjet.engine.steps import Postprocessing, Steps
     from maskjet.spec import ModelSpec, TwoStageSpec
 
-_FAMILIES = ("rfdetr", "torchvision")  # in the order in which they are asked
+_FAMILIES = ("exported", "rfdetr", "torchvision")  # in the order in which they are asked
 
 
 class Network(Protocol):

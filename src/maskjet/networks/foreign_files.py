@@ -8,6 +8,7 @@ LEGACY = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20"
 """First bytes of what PyTorch before 1.6 wrote."""
 _CHECKPOINT = "pass the checkpoint that training saved"
 _EXPORTED = "pass the checkpoint that it was exported from"
+_AS_MODEL = "give it as the model, by a name that ends in"
 _AGAIN = "fetch it again"
 
 # (offset of the bytes, the bytes, kind of file, advice).
@@ -22,8 +23,8 @@ _SIGNATURES: Sequence[tuple[int, bytes, str, str]] = (
     (0, b"\x89HDF\r\n\x1a\n", "an HDF5 file, perhaps of Keras", _CHECKPOINT),
     (4, b"TFL3", "a TFLite model", _EXPORTED),
     (4, b"ET12", "an ExecuTorch program", _EXPORTED),
-    (0, b"ftrt", "a TensorRT engine", _EXPORTED),
-    (0, b"ptrt", "a TensorRT engine", _EXPORTED),
+    (0, b"ftrt", "a TensorRT engine", f"{_AS_MODEL} .engine"),
+    (0, b"ptrt", "a TensorRT engine", f"{_AS_MODEL} .engine"),
     (0, b"GGUF", "a GGUF file", _CHECKPOINT),
     (0, b"\xff\xd8\xff", "a JPEG image", _CHECKPOINT),
     (0, b"\x89PNG", "a PNG image", _CHECKPOINT),
@@ -71,7 +72,7 @@ def describe(head: bytes) -> tuple[str, str]:
         if head.startswith(signature, start):
             return kind, cure
     if head[0] == 0x08 and len(head) > 2 and head[1] < 32 and head[2] in _ONNX_FIELDS:
-        return "an ONNX model", _EXPORTED
+        return "an ONNX model", f"{_AS_MODEL} .onnx"
     for signature, kind, cure in _TEXTS:
         if head.lstrip().lower().startswith(signature):
             return kind, cure

@@ -21,6 +21,7 @@ from maskjet.model import Model
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.parity import OURS, THRESHOLD
 from maskjet.parity.machine import describe_machine
+from maskjet.runtimes.network_file import NetworkFile
 from maskjet.spec import ModelSpec
 
 Detect = Callable[[NDArray[np.uint8]], Detections]
@@ -57,22 +58,25 @@ class DetectorVariant:
         if not 0 <= self.threshold < 1:
             raise InputError(f"threshold must be 0 or more and below 1, got {self.threshold}.")
 
-    def identify(self, network: RFDETR) -> dict[str, Any]:
+    def identify(self, network: RFDETR | NetworkFile) -> dict[str, Any]:
         """Everything that determines the detections on one kind of machine, as JSON types."""
         device = self.config.resolve_device()
+        if isinstance(network, NetworkFile):
+            weights, precision = network.digest(), str(network.precision)
+        else:
+            weights, precision = _digest(network), self.config.resolve_precision(device)
         return {
             "name": self.name,
             "program": self.program,
             "model": network.spec.name,
-            "weights": _digest(network),
-            "config": asdict(self.config)
-            | {"device": str(device), "precision": self.config.resolve_precision(device)[0]},
+            "weights": weights,
+            "config": asdict(self.config) | {"device": str(device), "precision": precision},
             "depth": self.depth,
             "batch": self.batch,
             "threshold": self.threshold,
         }
 
-    def run(self, network: RFDETR, source: Source) -> Iterator[tuple[Frame, Detections]]:
+    def run(self, network: RFDETR | NetworkFile, source: Source) -> Iterator[tuple[Frame, Detections]]:
         """Detect on the frames of a source.
 
         Args:
@@ -83,6 +87,8 @@ class DetectorVariant:
             UnsupportedError: The variant can't run on this machine.
         """
         if self.build is not None:
+            if isinstance(network, NetworkFile):
+                raise InputError(f"network must be an RFDETR for {self.program}, got the file {str(network.path)!r}.")
             detect = self.build(network.state_dict(), network.spec, self.config.resolve_device(), self.threshold)
             with source:
                 for frame in source:

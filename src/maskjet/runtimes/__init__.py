@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from maskjet import process
+from maskjet.config import EngineConfig
 from maskjet.errors import InputError, UnsupportedError, suggest
 from maskjet.extras import require
 from maskjet.runtimes.exported import ExportedFile, Postprocess
@@ -26,6 +27,7 @@ def export(
     out: str | os.PathLike[str],
     *,
     weights: str | os.PathLike[str] | None = None,
+    input_size: tuple[int, int] | None = None,
     precision: Precision = "fp32",
     postprocess: Postprocess | None = None,
 ) -> ExportedFile:
@@ -57,6 +59,7 @@ def export(
             `RFDETR`, which is left as it is.
         out: The file, with the suffix .onnx. Written beside it, compared, and renamed.
         weights: Checkpoint of a named size.
+        input_size: (height, width) of the network's input, as for `maskjet.load`; None for the checkpoint's own.
         precision: "fp32", or "fp16", in which the layers that give scores and boxes stay float32.
         postprocess: Which detections the file chooses; None leaves that out.
 
@@ -80,7 +83,7 @@ def export(
         >>> metadata.spec.class_names[0], metadata.precision
         ('car', 'fp32')
     """
-    path = _check_out(out)
+    path, input_hw = _check_out(out), EngineConfig(input_size=input_size).input_size
     if precision not in get_args(Precision):
         end = suggest(precision, get_args(Precision))
         raise InputError(f"precision must be one of {get_args(Precision)}, got {precision!r}{end}")
@@ -91,7 +94,7 @@ def export(
     process.check_fork()
     from maskjet.runtimes.exporting import export_network
 
-    return export_network(_read_network(model, weights), path, precision, postprocess)
+    return export_network(_read_network(model, weights, input_hw), path, precision, postprocess)
 
 
 def _check_out(out: str | os.PathLike[str]) -> Path:
@@ -105,7 +108,11 @@ def _check_out(out: str | os.PathLike[str]) -> Path:
     return path
 
 
-def _read_network(model: str | os.PathLike[str] | nn.Module, weights: str | os.PathLike[str] | None) -> RFDETR:
+def _read_network(
+    model: str | os.PathLike[str] | nn.Module,
+    weights: str | os.PathLike[str] | None,
+    input_size: tuple[int, int] | None,
+) -> RFDETR:
     """A network of its own, in eval mode, float32, on the CPU.
 
     Raises:
@@ -116,16 +123,22 @@ def _read_network(model: str | os.PathLike[str] | nn.Module, weights: str | os.P
     from torch.nn import Module
 
     from maskjet.networks import find_family
+    from maskjet.networks.exported import family as exported_family
     from maskjet.networks.rfdetr import RFDETR, family
 
     if isinstance(model, RFDETR):
         if weights is not None:
             raise InputError("weights must be None for a network, which has its own.")
+        if input_size not in (None, model.spec.input_hw):
+            raise InputError(f"input_size must be None for a network of {model.spec.input_hw}, got {input_size}.")
         return copy.deepcopy(model).cpu().float().eval().requires_grad_(requires_grad=False)
-    if find_family(model) is not family or isinstance(model, Module):
+    found = find_family(model)
+    if found is exported_family:
+        raise UnsupportedError(f"model must be weights to be exported, got {str(model)!r}, which is exported.")
+    if found is not family or isinstance(model, Module):
         got = repr(model) if isinstance(model, str) else f"a {type(model).__name__}"
         raise UnsupportedError(
             f"model must be an RF-DETR to be exported, got {got}: for torchvision's detectors use "
             "torch.onnx.export(..., dynamo=False), and maskjet.rewrites.optimize_onnx makes the file faster."
         )
-    return family.load(model, weights)
+    return family.load(model, weights, input_size)

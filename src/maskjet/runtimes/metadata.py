@@ -120,12 +120,17 @@ def read_metadata(path: str | os.PathLike[str]) -> Metadata:
         limits.check("checkpoint_bytes", Path(path).stat().st_size, f"{name!r} has", CheckpointError)
         model = onnx.load(path, load_external_data=False)
     try:
-        return Metadata.from_properties(_properties(model))
+        return Metadata.from_properties(properties_of(model))
     except InputError as error:
         raise CheckpointError(f"path must be a file that maskjet export wrote, got {name!r}: {error}") from error
 
 
-def _properties(model: Any) -> dict[str, str]:
+def properties_of(model: Any) -> dict[str, str]:
+    """The metadata of an `onnx.ModelProto`, by key.
+
+    Raises:
+        InputError: A key is there twice.
+    """
     properties = {each.key: each.value for each in model.metadata_props}
     if len(properties) < len(model.metadata_props):  # programs would differ in which one counts
         raise InputError("metadata must have each key once, got one twice.")

@@ -7,7 +7,10 @@ from dataclasses import replace
 from importlib.resources import as_file, files
 from pathlib import Path
 
-from maskjet.config import DEFAULT_THRESHOLD, EngineConfig
+import torch
+
+from maskjet.config import DEFAULT_THRESHOLD, EngineConfig, torch_dtype
+from maskjet.engine.compilation import Compiler
 from maskjet.engine.steps import Postprocessing
 from maskjet.errors import InputError, suggest
 from maskjet.networks import Defaults
@@ -82,11 +85,19 @@ def make_steps(network: RFDETR, config: EngineConfig, postprocessing: Postproces
     """Make the steps of a network on its device.
 
     Raises:
-        InputError: `input_size` is not the network's, which must be read with it.
+        InputError: `input_size` is not the network's, which must be read with it; or another runtime is asked for.
     """
     if config.input_size not in (None, network.spec.input_hw):
         raise InputError(
             f"input_size must be the network's, {network.spec.input_hw}, got {config.input_size}: give it to "
             "read_network or load."
         )
-    return OneStage(network, config, postprocessing)
+    device, input_hw = config.resolve_device(), network.spec.input_hw
+    dtype = torch_dtype(config.resolve_precision(device))
+    compiler = Compiler(
+        network.to(device).cast(dtype),
+        lambda batch: (torch.empty(batch, 3, *input_hw, dtype=dtype, device=device),),
+        config,
+        why_not_by_itself="" if device.type == "cuda" else "on a CPU it gains nothing",  # 160 against 164 ms
+    )
+    return OneStage(network.spec, compiler, config, postprocessing)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import torch
 
 from maskjet.config import EngineConfig, Step
-from maskjet.engine.compilation import Compiler
+from maskjet.engine.runtime import Runtime
 from maskjet.engine.steps import Postprocessing, Rules, Steps, Work
 from maskjet.errors import InputError
-from maskjet.networks.rfdetr.network import RFDETR
 from maskjet.ops.canvas import Letterbox, stretch
 from maskjet.ops.preprocess.yuv import YUVFrames
 from maskjet.spec import ModelSpec, parse_color
@@ -34,35 +33,39 @@ class OneStage(Steps):
     """RF-DETR on its device.
 
     Args:
-        network: The network in eval mode, float32; moved and converted as the config says.
+        spec: Describes the network.
+        runtime: Runs it, on the config's device; gives a `NetworkOutput` for a batch.
         config: How to run; its device must exist here.
         postprocessing: What is reported unless a call asks for something else.
+        precision: Name of the precision of a network that has its own; None for the config's.
     """
 
     spec: ModelSpec
 
-    def __init__(self, network: RFDETR, config: EngineConfig, postprocessing: Postprocessing) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        runtime: Runtime,
+        config: EngineConfig,
+        postprocessing: Postprocessing,
+        precision: str | None = None,
+    ) -> None:
         named: dict[Step, torch.dtype] = {"preprocess": torch.uint8, "select": torch.float32}
-        if network.spec.has_masks:
+        if spec.has_masks:
             named["encode_masks"] = torch.float32
-        super().__init__(network.spec, config, postprocessing, named)
-        self.letterbox = choose_letterbox(network.spec, config)
+        super().__init__(spec, config, postprocessing, named, precision)
+        self.letterbox = choose_letterbox(spec, config)
         if self.letterbox is not None:
             self.resizing = str(self.letterbox)
-        self.compiler = Compiler(
-            network.to(self.device).cast(self.dtype),
-            lambda batch: (self.inputs(batch),),
-            config.compile,
-            why_not_by_itself="" if self.device.type == "cuda" else "on a CPU it gains nothing",  # 160 against 164 ms
-        )
+        self.runtime = runtime
 
     def inputs(self, batch: int) -> torch.Tensor:
         """Allocate the network's input, [batch, 3, H, W]."""
         return torch.empty(batch, 3, *self.spec.input_hw, dtype=self.dtype, device=self.device)
 
     def prepare(self, batch: int) -> None:
-        """Compile the network; see `Steps`."""
-        self.compiler.for_batch(batch)
+        """Make the network ready; see `Steps`."""
+        self.runtime.for_batch(batch)
 
     def work(self, batch: int, size_hw: tuple[int, int], rules: Rules) -> Work:
         """Allocate buffers; see `Steps`."""
@@ -82,7 +85,7 @@ class _Work(Work):
             canvas = region.canvas(size_hw, input_hw)
         super().__init__(steps, batch, size_hw, rules, canvas=canvas)
         self._inputs = steps.inputs(batch)
-        self._network = steps.compiler.for_batch(batch)
+        self._network = steps.runtime.for_batch(batch)
         self._preprocessing = steps.preprocessing(region)
         self._selecting = {
             "thresholds": rules.thresholds,

@@ -61,10 +61,10 @@ class TwoStage(Steps):
         network.heads.detections_per_img = config.max_detections
         self._layout = torch.channels_last if self.device.type == "cuda" else torch.contiguous_format
         self.network = network.to(self.device).to(memory_format=self._layout).cast(self.dtype)
-        self.compiler = Compiler(
+        self.runtime = Compiler(
             self.network,
             lambda batch, *size_hw: (self.inputs(batch, *size_hw), self.sizes(batch, size_hw), self.rules().thresholds),
-            config.compile,
+            config,
             why_not_by_itself="it takes ten seconds and more for each frame size; compile=True does it",
         )
 
@@ -82,7 +82,7 @@ class TwoStage(Steps):
 
     def work(self, batch: int, size_hw: tuple[int, int], rules: Rules) -> Work:
         """Allocate buffers; see `Steps`."""
-        return _Work(self, batch, size_hw, rules, self.compiler.for_batch(batch, *self.spec.padded_hw(size_hw)))
+        return _Work(self, batch, size_hw, rules, self.runtime.for_batch(batch, *self.spec.padded_hw(size_hw)))
 
 
 class _Work(Work):

@@ -1,0 +1,214 @@
+"""Compare runtimes on the same network: detections against PyTorch's in float32, and time of an image, in one process.
+
+The networks are the demo model, and RF-DETR-Seg Nano with random weights that finds about 25 instances.
+
+    python -m benchmarks.runtimes --out benchmarks/results/runtimes_cpu.json
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated
+
+import numpy as np
+import torch
+import typer
+from numpy.typing import NDArray
+
+from benchmarks.command import OnlyOption, ReportOption, SizeOption, check_names, start
+from benchmarks.contest import Contest, Entry
+from benchmarks.peers.rfdetr import export_onnx
+from benchmarks.planted import plant_network
+from maskjet import runtimes
+from maskjet.cli.options import parse_size, print_result, progress
+from maskjet.config import EngineConfig, RuntimeName
+from maskjet.detections import Detections
+from maskjet.model import Model
+from maskjet.networks import read_network
+from maskjet.networks.rfdetr import RFDETR
+from maskjet.parity import report
+from maskjet.parity.machine import describe_machine
+from maskjet.parity.pair import Pairing, pair
+from maskjet.spec import SPECS
+from maskjet.traffic import sample
+
+NETWORKS = ("demo", "rf-detr-seg-nano")
+"""Names of the networks."""
+_IMAGES = 6
+_SURVIVORS = 25
+_EXACT = 1e-3
+"""Of float32: difference in confidence that is no rounding. Scores have a slope of 1/4 at most, logits of files lie
+within 1e-4 of the network's, and tokens within rounding may change places, which moves single scores further."""
+_ROUNDED = 0.1
+"""Of the other precisions."""
+_UNPAIRED = 0.1
+"""Share of detections that may have no counterpart: those near the threshold, or of tokens that changed places."""
+
+Image = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class RuntimeCost:
+    """One runtime with one network."""
+
+    network: str
+    """One of `NETWORKS`."""
+    runtime: str
+    """The runtime, and whose file it runs if that is not ours."""
+    precision: str
+    """Precision of weights and activations."""
+    detections: int
+    """Detections on all images."""
+    unpaired: int
+    """Detections of either side without a counterpart on the other, which is PyTorch in float32."""
+    confidence_difference: float
+    """Largest difference in confidence of a pair."""
+    p50_ms: float
+    """Median time of an image, from the frame to the RLE; NaN if it was not timed as it finds other instances."""
+    p95_ms: float
+    """95th percentile of that."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuntimesReport(report.MeasuredReport):
+    """All runtimes."""
+
+    measurements: Sequence[RuntimeCost]
+    """By network, PyTorch in float32 first."""
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """The table: its header, then one row per runtime and network."""
+        header = ("network", "runtime", "precision", "detections", "unpaired", "confidence", "p50 ms", "p95 ms")
+        rows: list[tuple[str, ...]] = [header]
+        for m in self.measurements:
+            counts = (str(m.detections), str(m.unpaired), f"{m.confidence_difference:.1e}")
+            rows.append((m.network, m.runtime, m.precision, *counts, f"{m.p50_ms:.1f}", f"{m.p95_ms:.1f}"))
+        return rows
+
+
+@dataclass
+class _Contender:
+    """A model that takes part, and how it compared."""
+
+    model: Model
+    runtime: str
+    precision: str
+    found: int = 0
+    pairs: Pairing = field(default_factory=Pairing)
+
+    def share(self, _image: object, expected: Detections, actual: Detections) -> float:
+        """How much of the tolerance is used, of confidences and of detections without a counterpart."""
+        pairs = pair(expected, actual)
+        self.found += len(actual)
+        self.pairs.add(pairs)
+        unpaired = (pairs.missing + pairs.extra) / max(len(expected) + len(actual), 1)
+        moved = max(pairs.confidence_differences, default=math.inf)
+        return max(unpaired / _UNPAIRED, moved / (_EXACT if self.precision == "fp32" else _ROUNDED))
+
+
+def run(
+    path: Path | None = None,
+    *,
+    names: Sequence[str] = NETWORKS,
+    size_hw: tuple[int, int] = (720, 1280),
+    runs: int = 15,
+    on_progress: Callable[[], object] = lambda: None,
+) -> RuntimesReport:
+    """Compare all runtimes on the CPU, then time those that agree, in turns.
+
+    Args:
+        path: A JSON file to write the report to.
+        names: Networks, of `NETWORKS`.
+        size_hw: (height, width) of the images, which are drawn streets.
+        runs: Timed calls of each, at least 1.
+        on_progress: Called once a network is done.
+
+    Raises:
+        InputError: runs is less than 1, or a name is not known.
+        MissingDependencyError: A runtime, or rfdetr, is not installed.
+    """
+    report.check_runs(runs)
+    check_names(names, NETWORKS)
+    images = [np.array(sample(seed, size_hw=size_hw).image) for seed in range(_IMAGES)]
+    costs: list[RuntimeCost] = []
+    notes: list[str] = []
+    for name in names:
+        network = read_network("demo") if name == "demo" else plant_network(SPECS[name], images, survivors=_SURVIVORS)
+        with TemporaryDirectory() as folder, ExitStack() as stack:
+            contenders = list(_contenders(network, Path(folder), has_peer=name != "demo"))
+            for each in contenders:
+                stack.enter_context(each.model)
+            measured, refused = _measure(name, contenders, images, runs)
+        costs += measured
+        notes += refused
+        on_progress()
+    result = RuntimesReport(machine=describe_machine(), measurements=costs, notes=notes)
+    result.write(path)
+    return result
+
+
+def _contenders(network: RFDETR, folder: Path, *, has_peer: bool) -> Iterator[_Contender]:
+    """PyTorch in float32 first, then the others; rfdetr's file only of networks that rfdetr has."""
+    for precision in ("fp32", "bf16"):
+        config = EngineConfig(device="cpu", precision=precision)  # type: ignore[arg-type]
+        yield _Contender(Model(copy.deepcopy(network), config), "PyTorch", precision)
+    exact, half = (
+        runtimes.export(network, folder / "exact.onnx").path,
+        runtimes.export(network, folder / "half.onnx", precision="fp16").path,
+    )
+    yield _Contender(_open(exact, "onnxruntime"), "ONNX Runtime", "fp32")
+    yield _Contender(_open(exact, "openvino"), "OpenVINO", "fp32")
+    yield _Contender(_open(half, "onnxruntime"), "ONNX Runtime", "fp16")
+    if has_peer:
+        theirs = export_onnx(network.state_dict(), network.spec, folder)
+        yield _Contender(_open(theirs, "onnxruntime"), "ONNX Runtime, rfdetr's file", "fp32")
+
+
+def _open(path: str, runtime: RuntimeName) -> Model:
+    return Model(read_network(path), EngineConfig(device="cpu", runtime=runtime))
+
+
+def _measure(
+    network: str, contenders: Sequence[_Contender], images: Sequence[Image], runs: int
+) -> tuple[list[RuntimeCost], list[str]]:
+    """Compare, then time; returns the costs, and a remark for each one that differs too much."""
+    contest = Contest(images, contenders[0].model.predict, torch.device("cpu"))
+    named = {f"{each.runtime} {each.precision}": each for each in contenders}
+    refused = contest.enter({name: Entry(each.model.predict, each.share) for name, each in named.items()})
+    times = contest.time(runs=runs)
+    costs = [
+        RuntimeCost(
+            network,
+            each.runtime,
+            each.precision,
+            each.found,
+            each.pairs.missing + each.pairs.extra,
+            max(each.pairs.confidence_differences, default=math.nan),
+            *((math.nan, math.nan) if name in refused else (times[name].p50_ms, times[name].p95_ms)),
+        )
+        for name, each in named.items()
+    ]
+    return costs, [f"{network} in {name} is not timed: it finds other instances" for name in refused]
+
+
+def main(
+    out: ReportOption = None,
+    size: SizeOption = "720p",
+    only: OnlyOption = None,
+    runs: Annotated[int, typer.Option(help="Timed images per runtime.")] = 15,
+) -> None:
+    """Compare PyTorch, ONNX Runtime and OpenVINO on the CPU, and time those that find the same."""
+    names = only or NETWORKS
+    with progress("comparing", len(names)) as advance:
+        found = run(out, names=names, size_hw=parse_size(size), runs=runs, on_progress=advance)
+    print_result(found, to_stdout=True)
+
+
+if __name__ == "__main__":
+    start(main)

@@ -1,0 +1,1 @@
+"""RF-DETR in exported files."""

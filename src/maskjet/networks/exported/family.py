@@ -1,0 +1,64 @@
+"""RF-DETR in exported files for `maskjet.load`: ONNX files and TensorRT engines; see `networks.Family`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from maskjet.config import DEFAULT_THRESHOLD, EngineConfig
+from maskjet.engine.steps import Postprocessing
+from maskjet.errors import CheckpointError, InputError
+from maskjet.networks import Defaults
+from maskjet.networks.rfdetr.steps import OneStage
+from maskjet.runtimes.network_file import ENGINES, ONNX, NetworkFile, read_network_file
+from maskjet.runtimes.running import open_file
+
+
+def serves(model: object) -> bool:
+    """Whether this is a network of this family, or a path with the suffix of one."""
+    if isinstance(model, str | os.PathLike):
+        return Path(model).suffix in (ONNX, *ENGINES)
+    return isinstance(model, NetworkFile)
+
+
+def defaults(model: str | os.PathLike[str]) -> Defaults:  # noqa: ARG001
+    """The settings if none are given."""
+    return Defaults(DEFAULT_THRESHOLD, EngineConfig.max_detections)
+
+
+def load(
+    model: str | os.PathLike[str],
+    weights: str | os.PathLike[str] | None = None,
+    input_size: tuple[int, int] | None = None,
+) -> NetworkFile:
+    """Read what a file takes and gives; see `networks.read_network`."""
+    path = Path(model)
+    if weights is not None:
+        raise InputError(f"weights must be None for an exported file, which has its own, got {str(weights)!r}.")
+    if not path.is_file():
+        raise CheckpointError(f"model must be a file, got {str(path)!r}, which is none.")
+    file = read_network_file(path)
+    if input_size not in (None, file.spec.input_hw):
+        raise InputError(
+            f"input_size must be that of the file, {file.spec.input_hw}, got {input_size}: export it with another one."
+        )
+    return file
+
+
+def make_steps(network: NetworkFile, config: EngineConfig, postprocessing: Postprocessing) -> OneStage:
+    """Open a file in its runtime.
+
+    Raises:
+        InputError: The config asks for a precision, a runtime or compiling that the file can't have.
+        UnsupportedError: The runtime can't run the file on the device.
+        MissingDependencyError: The runtime is not installed.
+    """
+    if config.precision not in ("auto", network.precision):
+        raise InputError(
+            f"precision must be 'auto' or {network.precision!r}, as {str(network.path)!r} was exported, "
+            f"got {config.precision!r}."
+        )
+    if config.compile:
+        raise InputError(f"compile must be None or False for an exported file, got {config.compile}.")
+    runtime = open_file(network, config.runtime, config.resolve_device())
+    return OneStage(network.spec, runtime, config, postprocessing, network.precision)

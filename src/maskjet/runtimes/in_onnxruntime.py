@@ -1,0 +1,87 @@
+"""ONNX Runtime: reads and writes our tensors where they are, by I/O binding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from maskjet.errors import UnsupportedError
+from maskjet.extras import require
+from maskjet.runtimes.network_file import NetworkFile
+from maskjet.runtimes.running import Call
+
+_CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+_NUMPY = {torch.float32: np.float32, torch.float16: np.float16}
+
+
+def open_session(file: NetworkFile, device: torch.device) -> OnnxRuntimeSession:
+    """Open an ONNX file; see `Session`.
+
+    Raises:
+        UnsupportedError: The installed package can't use the GPU.
+        MissingDependencyError: ONNX Runtime is not installed.
+    """
+    return OnnxRuntimeSession(file, device)
+
+
+class OnnxRuntimeSession:
+    """A file in ONNX Runtime, with as many threads as PyTorch has; see `Session`.
+
+    On a GPU it works on a stream of its own, as a session's stream can't be changed, which waits for the caller's and
+    which the caller's waits for.
+    """
+
+    why_no_graph = "ONNX Runtime's calls can't be captured"
+
+    def __init__(self, file: NetworkFile, device: torch.device) -> None:
+        package = require("onnxruntime", extra="onnx", purpose="runtime='onnxruntime'")
+        self._file, self._device, self.largest = file, device, file.batch
+        self._stream: torch.cuda.Stream | None = None
+        providers: list[tuple[str, dict[str, str]]] = [(_CPU, {})]
+        options = package.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        options.log_severity_level = 3  # errors, which are raised, too
+        place = f"the CPU, {torch.get_num_threads()} threads"
+        if device.type == "cuda":
+            if _CUDA not in package.get_available_providers():
+                raise UnsupportedError(
+                    f"runtime='onnxruntime' on {device} needs onnxruntime-gpu, here is a package without CUDA: install "
+                    "that instead, or use device='cpu'."
+                )
+            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            chosen = {"device_id": str(device.index), "user_compute_stream": str(self._stream.cuda_stream)}
+            providers.insert(0, (_CUDA, chosen))
+            place = f"{device}, not run by maskjet's authors"
+        self._run_options = package.RunOptions()
+        # The caller's stream waits in place of the host.
+        self._run_options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+        self._session: Any = package.InferenceSession(str(file.path), options, providers=providers)
+        if device.type == "cuda" and _CUDA not in self._session.get_providers():
+            raise UnsupportedError(f"runtime='onnxruntime' can't use {device}: its CUDA libraries can't be loaded.")
+        self.name = f"ONNX Runtime {package.__version__} on {place}"
+
+    def make_call(self) -> Call:
+        """A call with bindings of its own; see `Session`."""
+        binding = self._session.io_binding()
+
+        def call(images: Tensor, outputs: Sequence[Tensor]) -> None:
+            for bind, port, tensor in (
+                (binding.bind_input, self._file.images, images),
+                *((binding.bind_output, *each) for each in zip(self._file.outputs, outputs, strict=True)),
+            ):
+                shape = tuple(tensor.shape)
+                index = self._device.index or 0
+                bind(port.name, self._device.type, index, _NUMPY[port.dtype], shape, tensor.data_ptr())
+            if self._stream is None:
+                self._session.run_with_iobinding(binding, self._run_options)
+                return
+            current = torch.cuda.current_stream(self._device)
+            self._stream.wait_stream(current)
+            self._session.run_with_iobinding(binding, self._run_options)
+            current.wait_stream(self._stream)
+
+        return call

@@ -1,0 +1,251 @@
+"""A network in an ONNX file: what it takes and gives, checked before any runtime sees the file."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from maskjet import limits
+from maskjet.errors import CheckpointError, InputError, border
+from maskjet.extras import require
+from maskjet.runtimes.metadata import Metadata, Precision, properties_of
+from maskjet.runtimes.rfdetr_files import rfdetr_spec
+from maskjet.spec import ModelSpec, shown
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
+
+ONNX, ENGINES = ".onnx", (".engine", ".plan")
+"""Suffixes of ONNX files, and of TensorRT's engines."""
+_PRECISIONS: Mapping[torch.dtype, Precision] = {torch.float32: "fp32", torch.float16: "fp16"}
+_FIELDS = {
+    "maskjet": {"logits": "logits", "boxes_cxcywh": "boxes_cxcywh", "mask_logits": "mask_logits"},
+    "rfdetr": {"logits": "labels", "boxes_cxcywh": "dets", "mask_logits": "masks"},
+}
+"""Who wrote a file to the names of its outputs, by the fields of `NetworkOutput`."""
+_OPSETS = range(13, 27)
+"""Opsets of ONNX 1.8 to 1.21; with older ones, other operators have the same names."""
+
+
+class Port(NamedTuple):
+    """An input or output of a file."""
+
+    name: str
+    """Its name."""
+    dtype: torch.dtype
+    """float32 or float16."""
+    shape: tuple[int, ...]
+    """Its sizes after the batch."""
+
+
+@dataclass(frozen=True)
+class NetworkFile:
+    """A network in an exported file; `Network` of its family."""
+
+    path: Path
+    """The file."""
+    files: tuple[Path, ...]
+    """All files that it consists of: with those that hold its weights, and an engine's ONNX file."""
+    spec: ModelSpec
+    """Input, architecture and classes."""
+    precision: Precision
+    """Type of its input."""
+    images: Port
+    """Its input."""
+    outputs: tuple[Port, ...]
+    """Its outputs, in the order of `NetworkOutput`'s fields; two without masks."""
+    batch: int | None
+    """Images that it takes at a time, 1, or None for any number."""
+
+    def digest(self) -> str:
+        """SHA-256 of its files, shortened to 16 hexadecimal digits."""
+        found = hashlib.sha256()
+        for path in self.files:
+            with (
+                border(CheckpointError, f"model must be a file that can be read, {str(path)!r} can't"),
+                path.open("rb") as file,
+            ):
+                found.update(hashlib.file_digest(file, "sha256").digest())
+        return found.hexdigest()[:16]
+
+
+def read_network_file(path: Path) -> NetworkFile:
+    """Read what a file takes and gives.
+
+    A TensorRT engine says nothing of its classes: the ONNX file that it was built from lies beside it, as nano.onnx
+    beside nano.engine.
+
+    Args:
+        path: An ONNX file that `export` or rfdetr 1.11 wrote, or an engine.
+
+    Raises:
+        CheckpointError: It is missing, too large, no ONNX file, or has another opset or other inputs, outputs or shapes
+            than such a network; or weights of it lie outside of its folder.
+        MissingDependencyError: onnx is not installed.
+    """
+    source = path
+    if path.suffix in ENGINES:
+        source = path.with_suffix(ONNX)
+        for each in (path, source):
+            if not each.is_file():
+                raise CheckpointError(
+                    f"model must be an engine with its ONNX file beside it, got {str(path)!r}, {str(each)!r} is no "
+                    "file."
+                )
+    onnx = require("onnx", extra="onnx", purpose=f"loading {str(path)!r}")
+    name = str(source)
+    with border(CheckpointError, f"model must be an ONNX file, got {name!r}"):
+        limits.check("checkpoint_bytes", source.stat().st_size, f"{name!r} has", CheckpointError)
+        proto: ModelProto = onnx.load(source, load_external_data=False)
+    if not proto.graph.output:  # protobuf reads nearly anything
+        raise CheckpointError(f"model must be an ONNX file, got {name!r}, which has no outputs.")
+    try:
+        _check_opset(proto)
+        return _describe(path, proto, [source, *_weights_files(proto, source)])
+    except InputError as error:
+        raise CheckpointError(f"{name!r} can't be loaded: {error}") from error
+
+
+def _check_opset(proto: ModelProto) -> None:
+    for opset in proto.opset_import:
+        if opset.domain in ("", "ai.onnx") and opset.version not in _OPSETS:
+            raise InputError(f"opset must be {_OPSETS[0]} to {_OPSETS[-1]}, got {opset.version}: export it again.")
+
+
+def _weights_files(proto: ModelProto, path: Path) -> list[Path]:
+    """Other files that weights are in, which lie in the folder of this one.
+
+    Raises:
+        InputError: They don't, or a file is missing or not a plain one; or they are too large together.
+    """
+    folder = path.parent.resolve()
+    others = set()
+    constants = (_constants(function.node) for function in proto.functions)
+    for tensor in chain(_tensors(proto.graph), *constants):
+        stated = {each.key: each.value for each in tensor.external_data}
+        if not stated and tensor.data_location == 0:
+            continue
+        location = stated.get("location", "")
+        other = Path(os.path.realpath(folder / location))
+        if not location or Path(location).is_absolute() or not other.is_relative_to(folder) or not other.is_file():
+            raise InputError(f"weights must lie in files in its folder, {shown(tensor.name)} is in {shown(location)}.")
+        others.add(other)
+    total = sum(each.stat().st_size for each in others)
+    limits.check("checkpoint_bytes", total, "the files of its weights have", InputError)
+    return sorted(others)
+
+
+def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
+    """The weights and constants of a graph and of those within it."""
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield from (sparse.values, sparse.indices)
+    yield from _constants(graph.node)
+
+
+def _constants(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
+    for node in nodes:
+        for attribute in node.attribute:
+            yield from (attribute.t, *attribute.tensors)
+            for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
+                yield from (sparse.values, sparse.indices)
+            for inner in (attribute.g, *attribute.graphs):
+                if inner.ByteSize():
+                    yield from _tensors(inner)
+
+
+def _describe(path: Path, proto: ModelProto, files: Sequence[Path]) -> NetworkFile:
+    weights = {each.name for each in proto.graph.initializer}
+    inputs = [each for each in proto.graph.input if each.name not in weights]  # old files list weights as inputs
+    properties = properties_of(proto)
+    writer = "maskjet" if any(key.startswith("maskjet.") for key in properties) else "rfdetr"
+    metadata = Metadata.from_properties(properties) if writer == "maskjet" else None
+    if metadata is not None and metadata.selecting is not None:
+        raise InputError("it must be exported without postprocess, as maskjet chooses detections itself.")
+    if len(inputs) != 1:
+        raise InputError(f"inputs must be one, the images, got {shown([each.name for each in inputs])}.")
+    images = _read_value(inputs[0])
+    batch, *sides = images.sizes
+    if len(sides) != 3 or sides[0] != 3 or None in sides:
+        raise InputError(f"its input must be images [batch, 3, H, W] of one size, got {_listed(images.sizes)}.")
+    if batch not in (None, 1):
+        raise InputError(f"its batch must be free or 1, got {batch}: export it again.")
+    outputs = _read_outputs(proto, _FIELDS[writer])
+    spec = (
+        rfdetr_spec((sides[1] or 0, sides[2] or 0), [each.sizes[1:] for each in outputs])
+        if metadata is None
+        else metadata.spec
+    )
+    ports = _match(spec, [images, *outputs])
+    read = dict.fromkeys([path, *files])  # an engine, too
+    return NetworkFile(path, tuple(read), spec, _PRECISIONS[images.dtype], ports[0], tuple(ports[1:]), batch)
+
+
+class _Value(NamedTuple):
+    """An input or output as a file states it."""
+
+    name: str
+    dtype: torch.dtype
+    sizes: tuple[int | None, ...]
+    """With the batch; None for a size that is free."""
+
+
+def _read_outputs(proto: ModelProto, names: Mapping[str, str]) -> list[_Value]:
+    """The outputs, in the order of `names`, without masks if there are none."""
+    import onnx
+
+    given = {each.name: each for each in proto.graph.output}
+    wanted = [name for name in names.values() if name in given or name != names["mask_logits"]]
+    if missing := [name for name in wanted if name not in given]:
+        raise InputError(f"outputs must be {', '.join(names.values())}, {missing[0]} is missing.")
+    outputs = [_read_value(given[name]) for name in wanted]
+    if any(None in each.sizes[1:] for each in outputs):  # as in rfdetr's files with a free batch
+        with border(InputError, "shapes of its outputs must follow from those of its input"):
+            inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+        given = {each.name: each for each in inferred.graph.output}
+        outputs = [_read_value(given[name]) for name in wanted]
+    return outputs
+
+
+def _read_value(value: ValueInfoProto) -> _Value:
+    import onnx
+
+    tensor = value.type.tensor_type
+    dtypes: Mapping[int, torch.dtype] = {onnx.TensorProto.FLOAT: torch.float32, onnx.TensorProto.FLOAT16: torch.float16}
+    if tensor.elem_type not in dtypes or not tensor.shape.dim:
+        raise InputError(f"{shown(value.name)} must be float32 or float16 tensors, got type {tensor.elem_type}.")
+    sizes = tuple(each.dim_value or None for each in tensor.shape.dim)
+    return _Value(value.name, dtypes[tensor.elem_type], sizes)
+
+
+def _match(spec: ModelSpec, values: Sequence[_Value]) -> list[Port]:
+    """Give the input and the outputs the shapes that a network has; free sizes are checked when the file runs first.
+
+    Raises:
+        InputError: They have other shapes, or scores or boxes are of float16.
+    """
+    shapes: list[tuple[int, ...]] = [(3, *spec.input_hw), (spec.queries, spec.class_logits), (spec.queries, 4)]
+    if spec.has_masks:
+        shapes.append((spec.queries, *spec.mask_hw))
+    if len(values) != len(shapes):
+        raise InputError(f"outputs must be {len(shapes) - 1} for {spec.name}, got {len(values) - 1}.")
+    for value, shape in zip(values, shapes, strict=True):
+        stated = value.sizes[1:]
+        if len(stated) != len(shape) or any(a not in (None, b) for a, b in zip(stated, shape, strict=True)):
+            raise InputError(f"{value.name} must be {_listed((None, *shape))}, got {_listed(value.sizes)}.")
+    for value in values[1:3]:
+        if value.dtype != torch.float32:
+            raise InputError(f"{value.name} must be float32, got float16: scores and boxes would be rounded.")
+    return [Port(value.name, value.dtype, shape) for value, shape in zip(values, shapes, strict=True)]
+
+
+def _listed(sizes: Sequence[int | None]) -> str:
+    """Sizes with the batch, as text."""
+    return f"[{', '.join('any' if size is None else str(size) for size in sizes)}]"

@@ -1,0 +1,355 @@
+"""Files in ONNX Runtime and OpenVINO: the same detections as the network that they were made of."""
+
+import copy
+import shutil
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+import maskjet
+from benchmarks.planted import TINY
+from maskjet import limits, runtimes
+from maskjet.config import EngineConfig
+from maskjet.errors import CheckpointError, InputError, MissingDependencyError, UnsupportedError
+from maskjet.model import Model
+from maskjet.networks import find_family, read_network
+from maskjet.networks.exported import family as exported_family
+from maskjet.parity.variants import DetectorVariant
+from maskjet.runtimes import in_onnxruntime
+from maskjet.runtimes.network_file import read_network_file
+from tests.networks.test_network import tiny_network
+
+THRESHOLD = 0.1
+RUNTIMES = ("onnxruntime", "openvino")
+
+
+def image(seed, height=48, width=80):
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
+
+
+def in_torch(images):
+    with Model(tiny_network(), EngineConfig(device="cpu"), threshold=THRESHOLD) as model:
+        return model.predict(images)
+
+
+def assert_close(found, expected):
+    assert len(found) == len(expected) > 0
+    np.testing.assert_array_equal(found.class_id, expected.class_id)
+    np.testing.assert_allclose(found.confidence, expected.confidence, atol=1e-4)
+    np.testing.assert_allclose(found.xyxy, expected.xyxy, atol=1e-2)
+    assert (found.masks() != expected.masks()).mean() < 1e-3
+
+
+@pytest.fixture
+def changed(exported, tmp_path):
+    """Writes the tiny network's file with changes."""
+
+    def change(*changes):
+        proto = onnx.load(exported().path)
+        for each in changes:
+            each(proto)
+        path = tmp_path / "changed.onnx"
+        onnx.save(proto, path)
+        return path
+
+    return change
+
+
+def fixed_batch(proto, batch=1):
+    for each in (*proto.graph.input, *proto.graph.output):
+        each.type.tensor_type.shape.dim[0].dim_value = batch
+
+
+def as_rfdetr(proto):
+    """Names that rfdetr gives, and no metadata."""
+    del proto.metadata_props[:]
+    names = {"logits": "labels", "boxes_cxcywh": "dets", "mask_logits": "masks"}
+    for node in proto.graph.node:
+        for names_of in (node.output, node.input):
+            names_of[:] = [names.get(each, each) for each in names_of]
+    for each in proto.graph.output:
+        each.name = names[each.name]
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("batch", [None, 1])
+def test_detections_are_the_networks(runtime, batch, exported, changed):
+    path = exported().path if batch is None else changed(fixed_batch)
+    images = [image(seed) for seed in range(3)]
+    with maskjet.load(path, runtime=runtime, device="cpu", threshold=THRESHOLD) as model:
+        assert find_family(path) is exported_family
+        for found, expected in zip(model.predict(images), in_torch(images), strict=True):
+            assert_close(found, expected)
+        for (_, found), expected in zip(model.stream(images), in_torch(images), strict=True):
+            assert_close(found, expected)
+        report = model.report()
+    name = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO"}[runtime]
+    assert report.network.startswith(f"{name} {import_module(runtime).__version__.partition('-')[0]} on the CPU")
+    assert f"{torch.get_num_threads()} threads" in report.network
+    assert report.precision == "fp32"
+    with pytest.raises(UnsupportedError, match="The model is closed"):
+        model.predict(images[0])
+
+
+def test_float16_files_run_in_onnx_runtime_alone(exported):
+    path = exported("fp16").path
+    with maskjet.load(path, device="cpu", threshold=THRESHOLD) as model:
+        assert model.report().precision == "fp16"
+        assert model.report().network.startswith("ONNX Runtime")
+        found, (expected,) = model.predict(image(0)), in_torch([image(0)])
+    assert len(found) > 0
+    assert abs(len(found) - len(expected)) <= 1  # one near the threshold
+    with pytest.raises(InputError, match=r"runtime must be 'auto' or 'onnxruntime' for .*float16, got 'openvino'"):
+        maskjet.load(path, runtime="openvino", device="cpu")
+
+
+def test_auto_is_what_files_are_compared_in(exported):
+    assert maskjet.load(exported().path, device="cpu").report().network.startswith("ONNX Runtime")
+
+
+def test_calls_of_several_threads_do_not_share_buffers(exported):
+    images = [image(seed) for seed in range(8)]
+    with (
+        maskjet.load(exported().path, runtime="onnxruntime", device="cpu", threshold=THRESHOLD) as model,
+        ThreadPoolExecutor(4) as threads,
+    ):
+        for found, expected in zip(threads.map(model.predict, images), in_torch(images), strict=True):
+            assert_close(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"precision": "bf16"}, "precision must be 'auto' or 'fp32', as .* was exported, got 'bf16'"),
+        ({"compile": True}, "compile must be None or False for an exported file, got True"),
+        ({"runtime": "torch"}, r"runtime must be one of \('auto', 'onnxruntime', 'openvino'\) for .*, got 'torch'"),
+        ({"runtime": "tensorrt"}, r"runtime must be one of .*, got 'tensorrt'"),
+        ({"runtime": "onnx"}, "runtime must be one of .*, got 'onnx'"),
+        ({"weights": "a.pt"}, "weights must be None for an exported file, which has its own, got 'a.pt'"),
+        ({"input_size": (32, 32)}, r"input_size must be that of the file, \(64, 64\), got \(32, 32\)"),
+    ],
+)
+def test_choices_that_a_file_can_not_have(options, message, exported):
+    with pytest.raises(InputError, match=message):
+        maskjet.load(exported().path, device="cpu", **options)
+
+
+def test_graphs_and_weights_are_not_for_other_runtimes(exported):
+    with pytest.raises(UnsupportedError, match="engine='graph' can't be had here"):
+        maskjet.load(exported().path, device="cpu", engine="graph")
+    with pytest.raises(
+        InputError, match=r"runtime must be 'auto' or 'torch' for a network that is not exported, got 'o"
+    ):
+        maskjet.load("demo", device="cpu", runtime="onnxruntime")
+
+
+def test_a_missing_runtime_is_one_sentence(exported, monkeypatch):
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    with pytest.raises(
+        MissingDependencyError, match=r"runtime='openvino' needs openvino: pip install \"maskjet\[openv"
+    ):
+        maskjet.load(exported().path, device="cpu", runtime="openvino")
+
+
+def test_a_file_cannot_be_exported_again(exported, tmp_path):
+    with pytest.raises(UnsupportedError, match=r"model must be weights to be exported, got .*, which is exported"):
+        runtimes.export(exported().path, tmp_path / "again.onnx")
+
+
+def test_a_dump_names_the_file(exported, changed):
+    variant = DetectorVariant("file", EngineConfig(device="cpu"))
+    first, same = (variant.identify(read_network(exported("fp16").path)) for _ in range(2))
+    other = variant.identify(read_network(changed()))
+    assert first == same
+    assert first["weights"] != other["weights"]
+    assert (first["config"]["precision"], other["config"]["precision"]) == ("fp16", "fp32")
+
+
+def test_rfdetrs_names_are_known(changed):
+    path = changed(as_rfdetr, fixed_batch)
+    with pytest.raises(CheckpointError, match=r"masks must be|queries must be|its input must have sides"):
+        maskjet.load(path, device="cpu")  # no size of RF-DETR is as tiny
+
+
+def renamed_output(proto):
+    proto.graph.output[0].name = "scores"
+
+
+def resized_masks(proto):
+    proto.graph.output[2].type.tensor_type.shape.dim[2].dim_value = 5
+
+
+def free_side(proto):
+    proto.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "height"
+
+
+def four_channels(proto):
+    proto.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 4
+
+
+def integer_input(proto):
+    proto.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.UINT8
+
+
+def two_inputs(proto):
+    proto.graph.input.append(onnx.helper.make_tensor_value_info("more", onnx.TensorProto.FLOAT, [1]))
+
+
+def outside(proto, location="../weights"):
+    tensor = proto.graph.initializer[0]
+    onnx.external_data_helper.set_external_data(tensor, location)
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.ClearField("raw_data")
+
+
+def inside_a_constant(proto):
+    tensor = onnx.helper.make_tensor("hidden", onnx.TensorProto.FLOAT, [1], [1.0])
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    proto.graph.node.append(onnx.helper.make_node("Constant", [], ["unused"], value=tensor))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (renamed_output, "outputs must be logits, boxes_cxcywh, mask_logits, logits is missing"),
+        (resized_masks, r"mask_logits must be \[any, \d+, 16, 16\], got \[any, \d+, 5, 16\]"),
+        (free_side, r"its input must be images \[batch, 3, H, W\] of one size, got \[any, 3, any, 64\]"),
+        (four_channels, r"its input must be images \[batch, 3, H, W\] of one size, got \[any, 4, 64, 64\]"),
+        (integer_input, "'images' must be float32 or float16 .*, got type 2"),
+        (two_inputs, "inputs must be one, the images"),
+        (lambda proto: fixed_batch(proto, 4), "its batch must be free or 1, got 4"),
+        (lambda proto: setattr(proto.opset_import[0], "version", 9), "opset must be 13 to 26, got 9"),
+        (outside, "weights must lie in files in its folder, .* is in '../weights'"),
+        (lambda proto: outside(proto, "/etc/passwd"), "weights must lie in files in its folder"),
+        (lambda proto: outside(proto, "missing.data"), "weights must lie in files in its folder"),
+        (inside_a_constant, "weights must lie in files in its folder"),
+        (lambda proto: proto.graph.ClearField("output"), "which has no outputs"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_one_sentence(change, message, changed):
+    with pytest.raises(CheckpointError, match=message) as caught:
+        read_network_file(changed(change))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_link_out_of_the_folder_is_refused(changed, tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "weights").write_bytes(bytes(2**20))
+    (tmp_path / "folder" / "linked").symlink_to(tmp_path / "weights")
+    path = shutil.move(changed(lambda proto: outside(proto, "linked")), tmp_path / "folder" / "changed.onnx")
+    with pytest.raises(CheckpointError, match="weights must lie in files in its folder"):
+        read_network_file(path)
+
+
+def test_weights_beside_the_file_are_read(exported, tmp_path, monkeypatch):
+    path = tmp_path / "split.onnx"
+    onnx.save(onnx.load(exported().path), path, save_as_external_data=True, location="split.data", size_threshold=1024)
+    file = read_network_file(path)
+    assert [each.name for each in file.files] == ["split.onnx", "split.data"]
+    for runtime in RUNTIMES:
+        with maskjet.load(path, runtime=runtime, device="cpu", threshold=THRESHOLD) as model:
+            assert_close(model.predict(image(0)), in_torch([image(0)])[0])
+    monkeypatch.setattr(limits, "checkpoint_bytes", path.stat().st_size)
+    with pytest.raises(CheckpointError, match=r"the files of its weights have .* bytes, the limit is"):
+        read_network_file(path)
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_shapes_that_lie_are_found_before_the_first_frame(runtime, changed):
+    def lie(proto):
+        """Logits are the boxes' node, whose last size is another."""
+        for each in (*proto.graph.node,):
+            each.output[:] = ["hidden" if name == "logits" else name for name in each.output]
+        proto.graph.node.append(onnx.helper.make_node("Concat", ["hidden"] * 2, ["logits"], axis=2))
+
+    with pytest.raises((UnsupportedError, CheckpointError), match=r"changed.onnx"):
+        maskjet.load(changed(lie), runtime=runtime, device="cpu")
+
+
+def test_other_files_are_refused(tmp_path):
+    for content in (b"", b"text", b"\x08\x08" + bytes(64)):
+        (tmp_path / "a.onnx").write_bytes(content)
+        with pytest.raises(CheckpointError, match="model must be an ONNX file, got"):
+            maskjet.load(tmp_path / "a.onnx", device="cpu")
+    with pytest.raises(CheckpointError, match=r"model must be a file, got .*b.onnx', which is none"):
+        maskjet.load(tmp_path / "b.onnx", device="cpu")
+
+
+def test_a_file_chooses_no_detections_itself(exported):
+    with pytest.raises(CheckpointError, match="it must be exported without postprocess"):
+        maskjet.load(exported(chooses=True).path, device="cpu")
+
+
+class FakeStream:
+    def __init__(self, log, name, cuda_stream):
+        self._log, self.name, self.cuda_stream = log, name, cuda_stream
+
+    def wait_stream(self, other):
+        self._log.append(f"{self.name} waits for {other.name}")
+
+
+def test_cuda_runs_on_a_stream_that_both_sides_wait_for(exported, monkeypatch):
+    """The border to ONNX Runtime with CUDA, which is not here: what it is told, and in which order."""
+    log, file = [], read_network_file(Path(exported().path))
+
+    class Binding:
+        def bind_input(self, *given):
+            log.append(("input", *given))
+
+        def bind_output(self, *given):
+            log.append(("output", *given))
+
+    class Session:
+        def __init__(self, path, _options, providers):
+            log.append((path, providers))
+
+        def get_providers(self):
+            return ["CUDAExecutionProvider", "CPUExecutionProvider"]
+
+        def io_binding(self):
+            return Binding()
+
+        def run_with_iobinding(self, _binding, options):
+            synchronises = options.get_run_config_entry("disable_synchronize_execution_providers") != "1"
+            log.append("waits" if synchronises else "runs")
+
+    device = torch.device("cuda", 1)
+    monkeypatch.setattr("onnxruntime.get_available_providers", lambda: ["CUDAExecutionProvider"])
+    monkeypatch.setattr("onnxruntime.InferenceSession", Session)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda _device: FakeStream(log, "own", 77))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: FakeStream(log, "current", 5))
+    session = in_onnxruntime.open_session(file, device)
+    chosen = {"device_id": "1", "user_compute_stream": "77"}
+    assert log.pop() == (str(file.path), [("CUDAExecutionProvider", chosen), ("CPUExecutionProvider", {})])
+    assert "cuda:1, not run by maskjet's authors" in session.name
+    images = torch.empty(2, *file.images.shape)
+    outputs = [torch.empty(2, *each.shape) for each in file.outputs]
+    session.make_call()(images, outputs)
+    side = TINY.input_size
+    assert log[0] == ("input", "images", "cuda", 1, np.float32, (2, 3, side, side), images.data_ptr())
+    for port, tensor, bound in zip(file.outputs, outputs, log[1:4], strict=True):
+        assert bound == ("output", port.name, "cuda", 1, np.float32, tuple(tensor.shape), tensor.data_ptr())
+    assert log[4:] == ["own waits for current", "runs", "current waits for own"]
+
+
+def test_cuda_needs_the_other_package(exported):
+    file = read_network_file(Path(exported().path))
+    with pytest.raises(UnsupportedError, match="runtime='onnxruntime' on cuda:0 needs onnxruntime-gpu"):
+        in_onnxruntime.open_session(file, torch.device("cuda", 0))
+
+
+def test_a_letterbox_is_the_files(tmp_path):
+    network = copy.deepcopy(tiny_network())
+    network.spec = replace(TINY, resize="letterbox")
+    path = runtimes.export(network, tmp_path / "letterbox.onnx").path
+    with maskjet.load(path, device="cpu", threshold=THRESHOLD) as model:
+        assert "letterbox" in model.report().resize
+        with Model(network, EngineConfig(device="cpu"), threshold=THRESHOLD) as torchs:
+            assert_close(model.predict(image(0)), torchs.predict(image(0)))
