@@ -239,6 +239,22 @@ def test_info(capsys):
     assert "demo" in run("info", capsys=capsys)[1]
 
 
+def test_letterboxes(clip, tmp_path, capsys):
+    choice = ("--resize", "letterbox", "--letterbox-place", "top-left", "--letterbox-color", "#0a0b0c")
+    code, out, _ = run("info", "--json", "--model", "demo", *choice, capsys=capsys)
+    assert (code, json.loads(out)["report"]["resize"]) == (0, "letterbox, top-left, #0a0b0c")
+    found = []
+    for number, options in enumerate(((), choice)):
+        path = tmp_path / f"{number}.jsonl"
+        assert run("run", clip, "--out", path, *options, capsys=capsys)[0] == 0
+        found.append(path.read_text())
+    assert found[0] != found[1]
+    code, _, err = run("info", "--model", "demo", "--letterbox-color", "#0a0b0c", capsys=capsys)
+    assert (code, "--letterbox-color must be left out unless --resize letterbox, got" in err) == (2, True), err
+    code, _, err = run("info", "--model", "demo", "--resize", "letterbox", "--letterbox-color", "red", capsys=capsys)
+    assert (code, "--letterbox-color must be #rrggbb, as in #727272, got 'red'" in err) == (2, True), err
+
+
 @pytest.mark.parametrize("command", [("info",), ("run", "CLIP", "--out", "a.jsonl")])
 @pytest.mark.parametrize(
     ("flags", "expected"),

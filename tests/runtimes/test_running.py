@@ -353,3 +353,16 @@ def test_a_letterbox_is_the_files(tmp_path):
         assert "letterbox" in model.report().resize
         with Model(network, EngineConfig(device="cpu"), threshold=THRESHOLD) as torchs:
             assert_close(model.predict(image(0)), torchs.predict(image(0)))
+
+
+def test_a_file_keeps_the_letterbox_of_its_network(tmp_path):
+    network = tiny_network()
+    network.spec = replace(network.spec, resize="letterbox", letterbox_color="#0000ff", letterbox_place="top-left")
+    file = runtimes.export(network, tmp_path / "letterboxed.onnx").path
+    with Model(network, EngineConfig(device="cpu"), threshold=THRESHOLD) as model:
+        expected = model.predict(image(3))
+    with maskjet.load(file, device="cpu", threshold=THRESHOLD) as model:
+        assert model.report().resize == "letterbox, top-left, #0000ff"
+        assert_close(model.predict(image(3)), expected)
+    with pytest.raises(UnsupportedError, match="postprocess must be None for a network with letterboxes"):
+        runtimes.export(network, tmp_path / "rows.onnx", postprocess=runtimes.Postprocess())

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from maskjet.cli.options import (
+    INPUT,
     JsonOption,
     ModelOption,
     WeightsOption,
@@ -22,7 +23,7 @@ maskjet bench street.mp4 --precision fp32 --json
 """
 
 
-@with_config("device", "precision", "runtime", "engine", "compile", "implementation", "input_size")
+@with_config("device", "precision", "runtime", "engine", "compile", "implementation", *INPUT)
 def bench(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="Image, folder, glob, video or URL.")],
     *,

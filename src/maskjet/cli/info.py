@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from maskjet.cli.choosing import load_model
-from maskjet.cli.options import JsonOption, WeightsOption, complete_model, print_result, with_config
+from maskjet.cli.options import INPUT, JsonOption, WeightsOption, complete_model, print_result, with_config
 from maskjet.config import EngineConfig
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ maskjet info --model demo
 """
 
 
-@with_config("device", "precision", "runtime", "engine", "compile", "implementation", "input_size")
+@with_config("device", "precision", "runtime", "engine", "compile", "implementation", *INPUT)
 def info(
     *,
     model: Annotated[

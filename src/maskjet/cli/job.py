@@ -15,6 +15,7 @@ from maskjet.cli.choosing import ClassesOption, ThresholdOption, parse_threshold
 from maskjet.cli.commands import Command, DefaultGroup
 from maskjet.cli.options import (
     ENGINE_PANEL,
+    INPUT,
     JsonOption,
     ModelOption,
     WeightsOption,
@@ -70,7 +71,7 @@ job_app = typer.Typer(
 
 @job_app.command("run", cls=Command, epilog=_RUN_EXAMPLES)
 @with_config(
-    "precision", "runtime", "engine", "compile", "implementation", "resample", "input_size", "decoder", "max_detections"
+    "precision", "runtime", "engine", "compile", "implementation", "resample", *INPUT, "decoder", "max_detections"
 )
 def job(
     source: Annotated[

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _LONGEST_NAME = 48  # characters of a source's name on a terminal
 ENGINE_PANEL = "Options of the engine"
 """Heading of the options that say how a model runs."""
+INPUT = ("input_size", "resize", "letterbox_color", "letterbox_place")
+"""Fields of `EngineConfig` that say how frames become the network's input."""
 _METAVARS = {"input_size": "WIDTHxHEIGHT", "letterbox_color": "#RRGGBB"}  # of values that are no names
 
 

@@ -12,6 +12,7 @@ import typer
 from maskjet.cli.commands import Command, Group
 from maskjet.cli.options import (
     ENGINE_PANEL,
+    INPUT,
     DepthOption,
     ModelOption,
     ReportOption,
@@ -88,7 +89,7 @@ _ExpectedArgument = Annotated[Path, typer.Argument(metavar="EXPECTED", help="A f
 
 
 @parity_app.command("dump", cls=Command, epilog=_DUMP_EXAMPLES)
-@with_config("device", "precision", "runtime", "engine", "compile", "implementation", "resample", "input_size")
+@with_config("device", "precision", "runtime", "engine", "compile", "implementation", "resample", *INPUT)
 def parity_dump(
     out: Annotated[
         Path,

@@ -13,7 +13,7 @@ import typer
 from maskjet.cli import signals
 from maskjet.cli.choosing import ClassesOption, ThresholdOption, load_model, parse_thresholds
 from maskjet.cli.drawing import check_drawn, with_style
-from maskjet.cli.options import ENGINE_PANEL, DepthOption, ModelOption, WeightsOption, with_config
+from maskjet.cli.options import ENGINE_PANEL, INPUT, DepthOption, ModelOption, WeightsOption, with_config
 from maskjet.cli.runs import Run, run_in_turn, run_together
 from maskjet.cli.summary import SourceSummary
 from maskjet.config import EngineConfig
@@ -47,7 +47,7 @@ SIGTERM), with whole outputs.
 
 @with_style
 @with_config(
-    *("device", "precision", "runtime", "engine", "compile", "implementation", "resample", "input_size", "decoder"),
+    *("device", "precision", "runtime", "engine", "compile", "implementation", "resample", *INPUT, "decoder"),
     *("max_detections", "nvtx"),
 )
 def run(

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from maskjet.cli.choosing import load_model
-from maskjet.cli.options import ENGINE_PANEL, WeightsOption, print_result, with_config, with_options
+from maskjet.cli.options import ENGINE_PANEL, INPUT, WeightsOption, print_result, with_config, with_options
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError
 from maskjet.serve import check_extra
@@ -68,7 +68,7 @@ def _option(name: str) -> inspect.Parameter:
 
 
 @with_settings
-@with_config("device", "precision", "runtime", "engine", "compile", "input_size", "decoder", "max_detections")
+@with_config("device", "precision", "runtime", "engine", "compile", *INPUT, "decoder", "max_detections")
 def serve(
     ctx: typer.Context,
     *,
