@@ -26,7 +26,7 @@ def test_a_file_is_written_and_reported(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (("demo", "-o", "a.pt"), 2, "--out must end in .onnx, got 'a.pt'."),
+        (("demo", "-o", "a.pt"), 2, "--out must end in .onnx, .engine or .plan, got 'a.pt'."),
         (("demo", "-o", "a.onnx", "--precision", "int8"), 2, "--precision must be one of fp32, fp16, got 'int8'"),
         (("demo", "-o", "a.onnx", "--threshold", "0.3"), 2, "--threshold must be left out, or --postprocess be given"),
         (("demo", "-o", "a.onnx", "--classes", "car"), 2, "--classes must be left out, or --postprocess be given"),

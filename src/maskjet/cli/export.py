@@ -36,7 +36,14 @@ def export(
     ],
     *,
     out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="PATH", help="The ONNX file. It takes this name once it is compared.")
+        Path,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="PATH",
+            help="The ONNX file, which takes this name once it is compared; or, ending in .engine, a TensorRT engine, "
+            "with its ONNX file beside it.",
+        ),
     ],
     weights: WeightsOption = None,
     precision: Annotated[

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -12,7 +13,7 @@ from maskjet.config import EngineConfig
 from maskjet.errors import InputError, UnsupportedError, suggest
 from maskjet.extras import require
 from maskjet.runtimes.exported import ExportedFile, Postprocess
-from maskjet.runtimes.metadata import Metadata, Precision, Selecting, read_metadata
+from maskjet.runtimes.metadata import ENGINES, ONNX, Metadata, Precision, Selecting, read_metadata
 
 if TYPE_CHECKING:
     from torch import nn
@@ -57,7 +58,8 @@ def export(
     Args:
         model: "demo", a named size with `weights`, or a checkpoint's path, as `maskjet.load` takes them; or an
             `RFDETR`, which is left as it is.
-        out: The file, with the suffix .onnx. Written beside it, compared, and renamed.
+        out: The file, with the suffix .onnx. Written beside it, compared, and renamed. With .engine or .plan a TensorRT
+            engine for this machine's GPU is built of it, too, for batches of 1 to 8; not run by maskjet's authors.
         weights: Checkpoint of a named size.
         input_size: (height, width) of the network's input, as for `maskjet.load`; None for the checkpoint's own.
         precision: "fp32", or "fp16", in which the layers that give scores and boxes stay float32.
@@ -72,7 +74,7 @@ def export(
         OutputError: `out` can't be written; an existing file is kept.
         UnsupportedError: The model is a torchvision detector, can't be exported, or differs from the file; no file
             is written.
-        MissingDependencyError: onnx-ir or onnxruntime is not installed.
+        MissingDependencyError: onnx-ir, onnxruntime or, for an engine, tensorrt is not installed.
 
     Examples:
         >>> import tempfile
@@ -94,15 +96,24 @@ def export(
     process.check_fork()
     from maskjet.runtimes.exporting import export_network
 
-    return export_network(_read_network(model, weights, input_hw), path, precision, postprocess)
+    if path.suffix == ONNX:
+        return export_network(_read_network(model, weights, input_hw), path, precision, postprocess)
+    if postprocess is not None:
+        raise InputError("postprocess must be None for an engine: maskjet chooses its detections itself.")
+    from maskjet.runtimes.engine_building import build_engine, check_building
+
+    check_building()
+    file = export_network(_read_network(model, weights, input_hw), path.with_suffix(ONNX), precision, None)
+    build_engine(Path(file.path), path)
+    return replace(file, engine=str(path))
 
 
 def _check_out(out: str | os.PathLike[str]) -> Path:
     if not isinstance(out, str | os.PathLike):
         raise InputError(f"out must be a path, got a {type(out).__name__}.")
     path = Path(out)
-    if path.suffix != ".onnx":
-        raise InputError(f"out must end in .onnx, got {str(path)!r}.")
+    if path.suffix not in (ONNX, *ENGINES):
+        raise InputError(f"out must end in .onnx, .engine or .plan, got {str(path)!r}.")
     if path.exists() and not path.is_file():
         raise InputError(f"out must be a file, got {str(path)!r}, which is none.")
     return path

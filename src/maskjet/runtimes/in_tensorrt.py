@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -32,12 +32,9 @@ class TensorRtSession:
     why_no_graph = None
 
     def __init__(self, file: NetworkFile, device: torch.device) -> None:
-        try:
-            self._package: Any = require("tensorrt", extra="", purpose="runtime='tensorrt'")
-        except MissingDependencyError as error:
-            raise MissingDependencyError("runtime='tensorrt' needs tensorrt: pip install tensorrt.") from error
+        self._package = require_tensorrt("runtime='tensorrt'")
         self._file, self._device = file, device
-        log = _make_log(self._package)
+        log = make_log(self._package)
         self._runtime = self._package.Runtime(log)  # engines don't keep it
         self._engine = self._runtime.deserialize_cuda_engine(file.path.read_bytes())
         if self._engine is None:
@@ -99,10 +96,29 @@ def _demand(is_done: bool, failure: str) -> None:
         raise UnsupportedError(f"TensorRT's execution context {failure}.")
 
 
-def _make_log(package: Any) -> Any:
+def require_tensorrt(purpose: str) -> Any:
+    """Import TensorRT, which is no extra of ours, as its wheels are on NVIDIA's own index.
+
+    Raises:
+        MissingDependencyError: It is not installed.
+    """
+    try:
+        return require("tensorrt", extra="", purpose=purpose)
+    except MissingDependencyError as error:
+        raise MissingDependencyError(f"{purpose} needs tensorrt: pip install tensorrt.") from error
+
+
+class Log(Protocol):
     """A logger that keeps the last error, as TensorRT's functions only say that they failed."""
 
-    class Log(package.ILogger):  # type: ignore[misc] # the package is known when it runs
+    last: str
+    """The error, without a full stop; empty if there was none."""
+
+
+def make_log(package: Any) -> Log:
+    """Make a logger for TensorRT."""
+
+    class KeptLog(package.ILogger):  # type: ignore[misc] # the package is known when it runs
         def __init__(self) -> None:
             package.ILogger.__init__(self)  # pybind11 demands it
             self.last = ""
@@ -111,4 +127,5 @@ def _make_log(package: Any) -> Any:
             if severity in (package.ILogger.INTERNAL_ERROR, package.ILogger.ERROR):
                 self.last = message.strip().rstrip(".")
 
-    return Log()
+    made: Log = KeptLog()
+    return made

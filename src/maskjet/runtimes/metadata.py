@@ -16,6 +16,8 @@ from maskjet.spec import ModelSpec, check_whole, shown
 
 Precision = Literal["fp32", "fp16"]
 """Type of a file's weights and activations."""
+ONNX, ENGINES = ".onnx", (".engine", ".plan")
+"""Suffixes of ONNX files, and of TensorRT's engines."""
 VERSION = 1
 """Version of the metadata; each key that is added, or whose meaning changes, raises it."""
 _PREFIX = "maskjet."

@@ -15,15 +15,13 @@ import torch
 from maskjet import limits
 from maskjet.errors import CheckpointError, InputError, border
 from maskjet.extras import require
-from maskjet.runtimes.metadata import Metadata, Precision, properties_of
+from maskjet.runtimes.metadata import ENGINES, ONNX, Metadata, Precision, properties_of
 from maskjet.runtimes.rfdetr_files import rfdetr_spec
 from maskjet.spec import ModelSpec, shown
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
-ONNX, ENGINES = ".onnx", (".engine", ".plan")
-"""Suffixes of ONNX files, and of TensorRT's engines."""
 _PRECISIONS: Mapping[torch.dtype, Precision] = {torch.float32: "fp32", torch.float16: "fp16"}
 _FIELDS = {
     "maskjet": {"logits": "logits", "boxes_cxcywh": "boxes_cxcywh", "mask_logits": "mask_logits"},

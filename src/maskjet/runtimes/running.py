@@ -12,7 +12,8 @@ from torch import Tensor
 from maskjet.config import RuntimeName
 from maskjet.errors import InputError, UnsupportedError, border
 from maskjet.networks.rfdetr.network import NetworkOutput
-from maskjet.runtimes.network_file import ENGINES, NetworkFile
+from maskjet.runtimes.metadata import ENGINES
+from maskjet.runtimes.network_file import NetworkFile
 
 Call = Callable[[Tensor, Sequence[Tensor]], None]
 """Runs a file once: takes images and the tensors that its outputs are written to, contiguous and on the device.

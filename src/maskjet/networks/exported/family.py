@@ -10,7 +10,8 @@ from maskjet.engine.steps import Postprocessing
 from maskjet.errors import CheckpointError, InputError
 from maskjet.networks import Defaults
 from maskjet.networks.rfdetr.steps import OneStage
-from maskjet.runtimes.network_file import ENGINES, ONNX, NetworkFile, read_network_file
+from maskjet.runtimes.metadata import ENGINES, ONNX
+from maskjet.runtimes.network_file import NetworkFile, read_network_file
 from maskjet.runtimes.running import open_file
 
 

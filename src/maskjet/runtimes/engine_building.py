@@ -1,0 +1,69 @@
+"""TensorRT engines built from ONNX files. Not run by maskjet's authors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from maskjet.errors import UnsupportedError, border
+from maskjet.files import replacing
+from maskjet.runtimes.in_tensorrt import Log, make_log, require_tensorrt
+from maskjet.runtimes.network_file import NetworkFile, read_network_file
+
+BATCHES = (1, 4, 8)
+"""Least, most usual and most images of a batch that an engine is built for; larger ones run in parts."""
+
+
+def check_building() -> None:
+    """Check that engines can be built here, before any work.
+
+    Raises:
+        UnsupportedError: There is no NVIDIA GPU, which engines are built on.
+        MissingDependencyError: TensorRT is not installed.
+    """
+    require_tensorrt("maskjet export to an engine")
+    if not torch.cuda.is_available():
+        raise UnsupportedError("out must end in .onnx on a machine without an NVIDIA GPU: engines are built on theirs.")
+
+
+def build_engine(source: Path, out: Path) -> None:
+    """Build an engine for the current GPU: strongly typed, so that what is float32 in the file stays so.
+
+    Args:
+        source: The ONNX file, of `export`.
+        out: The engine; takes its name when it is whole.
+
+    Raises:
+        CheckpointError: The ONNX file can't be read.
+        OutputError: The engine can't be written.
+        UnsupportedError: TensorRT can't build it; the message says why.
+    """
+    file = read_network_file(source)
+    with border(UnsupportedError, f"TensorRT must be able to build an engine of {str(source)!r}, it is not"):
+        data = _build(require_tensorrt("maskjet export to an engine"), file)
+    with replacing(out) as part:
+        part.write(data)
+
+
+def _build(package: Any, file: NetworkFile) -> bytes:
+    log = make_log(package)
+    builder = package.Builder(log)
+    # From TensorRT 11 on networks are strongly typed without a flag.
+    flag = getattr(package.NetworkDefinitionCreationFlag, "STRONGLY_TYPED", None)
+    network = builder.create_network(0 if flag is None else 1 << int(flag))
+    parser = package.OnnxParser(network, log)
+    _demand(parser.parse_from_file(str(file.path)), log, "can't read the file")
+    profile = builder.create_optimization_profile()
+    profile.set_shape(file.images.name, *((batch, *file.images.shape) for batch in BATCHES))
+    config = builder.create_builder_config()
+    _demand(config.add_optimization_profile(profile) >= 0, log, f"takes no batches of {BATCHES[0]} to {BATCHES[-1]}")
+    built = builder.build_serialized_network(network, config)
+    _demand(built is not None, log, "can't build it")
+    return bytes(built)
+
+
+def _demand(is_done: bool, log: Log, failure: str) -> None:
+    if not is_done:
+        raise UnsupportedError(f"TensorRT {failure}: {log.last or 'it does not say why'}.")
