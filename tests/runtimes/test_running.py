@@ -353,3 +353,28 @@ def test_a_letterbox_is_the_files(tmp_path):
         assert "letterbox" in model.report().resize
         with Model(network, EngineConfig(device="cpu"), threshold=THRESHOLD) as torchs:
             assert_close(model.predict(image(0)), torchs.predict(image(0)))
+
+
+def test_a_file_keeps_the_input_size_that_it_was_exported_with(tmp_path):
+    path = runtimes.export("demo", tmp_path / "wide.onnx", input_size=(120, 240)).path
+    picture = maskjet.traffic.sample(seed=3).image
+    with (
+        maskjet.load(path, device="cpu", input_size=(120, 240)) as exported_model,
+        maskjet.load("demo", device="cpu", input_size=(120, 240)) as torchs,
+    ):
+        assert exported_model.spec.input_hw == (120, 240)
+        assert_close(exported_model.predict(picture), torchs.predict(picture))
+    with pytest.raises(InputError, match=r"input_size must be None for a network of \(64, 64\), got \(32, 64\)"):
+        runtimes.export(tiny_network(), tmp_path / "tiny.onnx", input_size=(32, 64))
+
+
+@pytest.mark.gpu
+def test_onnx_runtime_on_a_gpu_finds_the_same(exported):
+    """For machines with onnxruntime-gpu: several batches in a row on the slots' streams."""
+    if "CUDAExecutionProvider" not in pytest.importorskip("onnxruntime").get_available_providers():
+        pytest.skip("needs onnxruntime-gpu")
+    images = [image(seed) for seed in range(6)]
+    with maskjet.load(exported().path, device="cuda", threshold=THRESHOLD) as model:
+        for (_, found), expected in zip(model.stream(images, depth=4, batch=2), in_torch(images), strict=True):
+            assert len(found) == len(expected)
+            np.testing.assert_allclose(found.confidence, expected.confidence, atol=2e-3)  # TF32 products
