@@ -156,7 +156,7 @@ def run(
 def _contenders(network: RFDETR, folder: Path, *, has_peer: bool) -> Iterator[_Contender]:
     """PyTorch in float32 first, then the others; rfdetr's file only of networks that rfdetr has."""
     for precision in ("fp32", "bf16"):
-        config = EngineConfig(device="cpu", precision=precision)  # type: ignore[arg-type]
+        config = EngineConfig(device="cpu", precision=precision)
         yield _Contender(Model(copy.deepcopy(network), config), "PyTorch", precision)
     exact, half = (
         runtimes.export(network, folder / "exact.onnx").path,

@@ -102,9 +102,7 @@ def trace(module: nn.Module, *examples: torch.Tensor) -> torch.export.ExportedPr
 
 def _make_select(spec: ModelSpec, postprocess: Postprocess) -> Select:
     if spec.resize != "stretch":
-        raise UnsupportedError(
-            "postprocess must be None for a network with letterboxes, whose frames boxes are not of."
-        )
+        raise UnsupportedError("postprocess must be None for a network with letterboxes, which it does not undo.")
     choices = Choices(spec, postprocess.threshold, postprocess.classes, postprocess.max_detections)
     chosen = choices.choose(postprocess.class_thresholds or None, None, None)
     return Select(chosen, min(spec.selected_pairs, spec.queries * spec.class_logits))
