@@ -67,11 +67,11 @@ class RuntimeCost:
     """Detections on all images."""
     unpaired: int
     """Detections of either side without a counterpart on the other, which is PyTorch in float32."""
-    confidence_difference: float
-    """Largest difference in confidence of a pair."""
-    p50_ms: float
-    """Median time of an image, from the frame to the RLE; NaN if it was not timed as it finds other instances."""
-    p95_ms: float
+    confidence_difference: float | None
+    """Largest difference in confidence of a pair; None if there is no pair."""
+    p50_ms: float | None
+    """Median time of an image, from the frame to the RLE; None if it was not timed as it finds other instances."""
+    p95_ms: float | None
     """95th percentile of that."""
 
 
@@ -87,9 +87,14 @@ class RuntimesReport(report.MeasuredReport):
         header = ("network", "runtime", "precision", "detections", "unpaired", "confidence", "p50 ms", "p95 ms")
         rows: list[tuple[str, ...]] = [header]
         for m in self.measurements:
-            counts = (str(m.detections), str(m.unpaired), f"{m.confidence_difference:.1e}")
-            rows.append((m.network, m.runtime, m.precision, *counts, f"{m.p50_ms:.1f}", f"{m.p95_ms:.1f}"))
+            counts = (str(m.detections), str(m.unpaired), _shown(m.confidence_difference, ".1e"))
+            times = (_shown(m.p50_ms, ".1f"), _shown(m.p95_ms, ".1f"))
+            rows.append((m.network, m.runtime, m.precision, *counts, *times))
         return rows
+
+
+def _shown(value: float | None, digits: str) -> str:
+    return "-" if value is None else f"{value:{digits}}"
 
 
 @dataclass
@@ -189,8 +194,8 @@ def _measure(
             each.precision,
             each.found,
             each.pairs.missing + each.pairs.extra,
-            max(each.pairs.confidence_differences, default=math.nan),
-            *((math.nan, math.nan) if name in refused else (times[name].p50_ms, times[name].p95_ms)),
+            max(each.pairs.confidence_differences, default=None),
+            *((None, None) if name in refused else (times[name].p50_ms, times[name].p95_ms)),
         )
         for name, each in named.items()
     ]
