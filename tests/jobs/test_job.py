@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import cv2
+import onnx
 import pytest
 
 from maskjet import devices, traffic
@@ -20,6 +21,7 @@ from maskjet.jobs.parts import Parts
 from maskjet.jobs.segments import Segment, Settings
 from maskjet.jobs.work import Outcome
 from tests.cli.command_line import call
+from tests.networks.test_network import tiny_network
 from tests.waiting import until
 
 SLOW = """
@@ -147,6 +149,24 @@ def test_results_in_a_store(streets, whole, tmp_path, remote_out, capsys):
     lines = tmp_path / "found.jsonl"
     assert call(capsys, "maskjet", "job", "merge", remote_out, "--jsonl", str(lines))[0] == 0
     assert len(lines.read_text().splitlines()) == 11 + 12
+
+
+def test_other_weights_beside_an_exported_file_give_other_parts(tmp_path):
+    from maskjet import runtimes
+
+    path = tmp_path / "tiny.onnx"
+    model = onnx.load(runtimes.export(tiny_network(), path).path)
+    onnx.save_model(model, path, save_as_external_data=True, location="tiny.data", size_threshold=0)
+    settings = Settings(model=str(path))
+    before = driver._digest_of_weights(settings)
+    assert driver._digest_of_weights(settings) == before
+    data = bytearray((tmp_path / "tiny.data").read_bytes())
+    data[-1] ^= 1
+    (tmp_path / "tiny.data").write_bytes(data)
+    assert driver._digest_of_weights(settings) != before
+    (tmp_path / "tiny.data").unlink()
+    with pytest.raises(CheckpointError, match="weights must lie in files in its folder"):
+        driver._digest_of_weights(settings)
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from maskjet.jobs.planning import plan
 from maskjet.jobs.rows import check_kind
 from maskjet.jobs.segments import Segment, Settings
 from maskjet.jobs.work import Outcome
+from maskjet.runtimes.metadata import ENGINES, ONNX
 
 _TOGETHER = 256  # parts that are looked for at once
 
@@ -203,17 +204,29 @@ def _without_part(
 
 
 def _digest_of_weights(settings: Settings) -> str | None:
-    """A digest of the model's file; None if maskjet has the weights itself."""
+    """A digest of the model's file, or files; None if maskjet has the weights itself."""
     weights = settings.weights
     if weights is None:
         if not Path(settings.model).is_file():
             return None
         weights = settings.model
-    try:
-        with Path(weights).open("rb") as file:
-            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
-    except OSError as error:
-        raise CheckpointError(f"weights must be a file, {weights!r} can't be read: {explain(error)}.") from error
+    digests = []
+    for path in _files_of(Path(weights)):
+        try:
+            with path.open("rb") as file:
+                digests.append(hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest())
+        except OSError as error:
+            raise CheckpointError(f"weights must be a file, {str(path)!r} can't be read: {explain(error)}.") from error
+    return digests[0] if len(digests) == 1 else hashlib.blake2b("".join(digests).encode(), digest_size=16).hexdigest()
+
+
+def _files_of(weights: Path) -> Sequence[Path]:
+    """The files that a model consists of: an exported one may have its weights in others."""
+    if weights.suffix not in (ONNX, *ENGINES):
+        return [weights]
+    from maskjet.runtimes.network_file import read_network_file
+
+    return read_network_file(weights).files
 
 
 def check(job: Job) -> None:

@@ -15,7 +15,7 @@ from maskjet.media.keyframes import Entry
 _DIGEST_BYTES = 16
 # Settings of the engine that change what is found; the others change how fast.
 _MATTERING = (
-    *("precision", "resample", "input_size", "resize", "letterbox_color", "letterbox_place"),
+    *("precision", "runtime", "resample", "input_size", "resize", "letterbox_color", "letterbox_place"),
     "max_detections",
 )
 
