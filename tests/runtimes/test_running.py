@@ -127,7 +127,10 @@ def test_calls_of_several_threads_do_not_share_buffers(exported):
     [
         ({"precision": "bf16"}, "precision must be 'auto' or 'fp32', as .* was exported, got 'bf16'"),
         ({"compile": True}, "compile must be None or False for an exported file, got True"),
-        ({"runtime": "torch"}, r"runtime must be one of \('auto', 'onnxruntime', 'openvino'\) for .*, got 'torch'"),
+        (
+            {"runtime": "torch"},
+            r"runtime must be one of \('auto', 'onnxruntime', 'openvino', 'tensorrt'\) for .*, got 'torch'",
+        ),
         ({"runtime": "tensorrt"}, r"runtime must be one of .*, got 'tensorrt'"),
         ({"runtime": "onnx"}, "runtime must be one of .*, got 'onnx'"),
         ({"weights": "a.pt"}, "weights must be None for an exported file, which has its own, got 'a.pt'"),
@@ -293,7 +296,8 @@ class FakeStream:
         self._log.append(f"{self.name} waits for {other.name}")
 
 
-def test_cuda_runs_on_a_stream_that_both_sides_wait_for(exported, monkeypatch):
+@pytest.mark.parametrize("by", ["CUDA", "TensorRT"])
+def test_cuda_runs_on_a_stream_that_both_sides_wait_for(by, exported, monkeypatch):
     """The border to ONNX Runtime with CUDA, which is not here: what it is told, and in which order."""
     log, file = [], read_network_file(Path(exported().path))
 
@@ -309,7 +313,7 @@ def test_cuda_runs_on_a_stream_that_both_sides_wait_for(exported, monkeypatch):
             log.append((path, providers))
 
         def get_providers(self):
-            return ["CUDAExecutionProvider", "CPUExecutionProvider"]
+            return available
 
         def io_binding(self):
             return Binding()
@@ -319,14 +323,23 @@ def test_cuda_runs_on_a_stream_that_both_sides_wait_for(exported, monkeypatch):
             log.append("waits" if synchronises else "runs")
 
     device = torch.device("cuda", 1)
-    monkeypatch.setattr("onnxruntime.get_available_providers", lambda: ["CUDAExecutionProvider"])
+    available = ["TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider"][by == "CUDA" :]
+    monkeypatch.setattr("onnxruntime.get_available_providers", lambda: available)
     monkeypatch.setattr("onnxruntime.InferenceSession", Session)
     monkeypatch.setattr(torch.cuda, "Stream", lambda _device: FakeStream(log, "own", 77))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: FakeStream(log, "current", 5))
-    session = in_onnxruntime.open_session(file, device)
+    open_session = in_onnxruntime.open_session if by == "CUDA" else in_onnxruntime.open_session_in_tensorrt
+    session = open_session(file, device)
     chosen = {"device_id": "1", "user_compute_stream": "77"}
-    assert log.pop() == (str(file.path), [("CUDAExecutionProvider", chosen), ("CPUExecutionProvider", {})])
-    assert "cuda:1, not run by maskjet's authors" in session.name
+    providers = [("CUDAExecutionProvider", chosen), ("CPUExecutionProvider", {})]
+    if by == "TensorRT":
+        shapes = zip(("min", "opt", "max"), (1, 4, 8), strict=True)
+        profiles = {f"trt_profile_{name}_shapes": f"images:{batch}x3x64x64" for name, batch in shapes}
+        providers.insert(0, ("TensorrtExecutionProvider", chosen | profiles))
+    assert log.pop() == (str(file.path), providers)
+    assert session.largest == (None if by == "CUDA" else 8)
+    assert ("by TensorRT" in session.name) == (by == "TensorRT")
+    assert "not run by maskjet's authors" in session.name
     images = torch.empty(2, *file.images.shape)
     outputs = [torch.empty(2, *each.shape) for each in file.outputs]
     session.make_call()(images, outputs)
@@ -339,8 +352,12 @@ def test_cuda_runs_on_a_stream_that_both_sides_wait_for(exported, monkeypatch):
 
 def test_cuda_needs_the_other_package(exported):
     file = read_network_file(Path(exported().path))
-    with pytest.raises(UnsupportedError, match="runtime='onnxruntime' on cuda:0 needs onnxruntime-gpu"):
+    with pytest.raises(UnsupportedError, match=r"'onnxruntime' on cuda:0 needs onnxruntime-gpu, .*without CUDA"):
         in_onnxruntime.open_session(file, torch.device("cuda", 0))
+    with pytest.raises(UnsupportedError, match=r"'tensorrt' on cuda:0 needs onnxruntime-gpu, .*without TensorRT"):
+        in_onnxruntime.open_session_in_tensorrt(file, torch.device("cuda", 0))
+    with pytest.raises(UnsupportedError, match="runtime='tensorrt' needs an NVIDIA GPU, got device cpu"):
+        maskjet.load(file.path, device="cpu", runtime="tensorrt")
 
 
 def test_a_letterbox_is_the_files(tmp_path):

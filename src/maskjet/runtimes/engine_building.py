@@ -9,11 +9,8 @@ import torch
 
 from maskjet.errors import UnsupportedError, border
 from maskjet.files import replacing
-from maskjet.runtimes.in_tensorrt import Log, make_log, require_tensorrt
+from maskjet.runtimes.in_tensorrt import BATCHES, Log, make_log, require_tensorrt
 from maskjet.runtimes.network_file import NetworkFile, read_network_file
-
-BATCHES = (1, 4, 8)
-"""Least, most usual and most images of a batch that an engine is built for; larger ones run in parts."""
 
 
 def check_building() -> None:

@@ -11,10 +11,11 @@ from torch import Tensor
 
 from maskjet.errors import UnsupportedError
 from maskjet.extras import require
+from maskjet.runtimes.in_tensorrt import BATCHES
 from maskjet.runtimes.network_file import NetworkFile
 from maskjet.runtimes.running import Call
 
-_CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+_CPU, _CUDA, _TENSORRT = "CPUExecutionProvider", "CUDAExecutionProvider", "TensorrtExecutionProvider"
 _NUMPY = {torch.float32: np.float32, torch.float16: np.float16}
 
 
@@ -25,7 +26,19 @@ def open_session(file: NetworkFile, device: torch.device) -> OnnxRuntimeSession:
         UnsupportedError: The installed package can't use the GPU.
         MissingDependencyError: ONNX Runtime is not installed.
     """
-    return OnnxRuntimeSession(file, device)
+    return OnnxRuntimeSession(file, device, in_tensorrt=False)
+
+
+def open_session_in_tensorrt(file: NetworkFile, device: torch.device) -> OnnxRuntimeSession:
+    """Open an ONNX file, which ONNX Runtime hands to TensorRT; that takes minutes to build an engine of it.
+
+    Raises:
+        UnsupportedError: The device is a CPU, or the installed package can't use TensorRT.
+        MissingDependencyError: ONNX Runtime is not installed.
+    """
+    if device.type != "cuda":
+        raise UnsupportedError(f"runtime='tensorrt' needs an NVIDIA GPU, got device {device}.")
+    return OnnxRuntimeSession(file, device, in_tensorrt=True)
 
 
 class OnnxRuntimeSession:
@@ -37,9 +50,11 @@ class OnnxRuntimeSession:
 
     why_no_graph = "ONNX Runtime's calls can't be captured"
 
-    def __init__(self, file: NetworkFile, device: torch.device) -> None:
-        package = require("onnxruntime", extra="onnx", purpose="runtime='onnxruntime'")
-        self._file, self._device, self.largest = file, device, file.batch
+    def __init__(self, file: NetworkFile, device: torch.device, *, in_tensorrt: bool) -> None:
+        runtime = "tensorrt" if in_tensorrt else "onnxruntime"
+        package = require("onnxruntime", extra="onnx", purpose=f"runtime={runtime!r}")
+        self._file, self._device = file, device
+        self.largest = file.batch or (BATCHES[-1] if in_tensorrt else None)
         self._stream: torch.cuda.Stream | None = None
         providers: list[tuple[str, dict[str, str]]] = [(_CPU, {})]
         options = package.SessionOptions()
@@ -47,21 +62,23 @@ class OnnxRuntimeSession:
         options.log_severity_level = 3  # errors, which are raised, too
         place = f"the CPU, {torch.get_num_threads()} threads"
         if device.type == "cuda":
-            if _CUDA not in package.get_available_providers():
+            if not {_CUDA, *([_TENSORRT] * in_tensorrt)} <= {*package.get_available_providers()}:
                 raise UnsupportedError(
-                    f"runtime='onnxruntime' on {device} needs onnxruntime-gpu, here is a package without CUDA: install "
-                    "that instead, or use device='cpu'."
+                    f"runtime={runtime!r} on {device} needs onnxruntime-gpu, here is a package without "
+                    f"{'TensorRT' if in_tensorrt else 'CUDA'}: install that instead, or use device='cpu'."
                 )
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             chosen = {"device_id": str(device.index), "user_compute_stream": str(self._stream.cuda_stream)}
             providers.insert(0, (_CUDA, chosen))
-            place = f"{device}, not run by maskjet's authors"
+            if in_tensorrt:
+                providers.insert(0, (_TENSORRT, {**chosen, **_profiles(file)}))
+            place = f"{device}{' by TensorRT' * in_tensorrt}, not run by maskjet's authors"
         self._run_options = package.RunOptions()
         # The caller's stream waits in place of the host.
         self._run_options.add_run_config_entry("disable_synchronize_execution_providers", "1")
         self._session: Any = package.InferenceSession(str(file.path), options, providers=providers)
-        if device.type == "cuda" and _CUDA not in self._session.get_providers():
-            raise UnsupportedError(f"runtime='onnxruntime' can't use {device}: its CUDA libraries can't be loaded.")
+        if device.type == "cuda" and providers[0][0] not in self._session.get_providers():
+            raise UnsupportedError(f"runtime={runtime!r} can't use {device}: its libraries can't be loaded.")
         self.name = f"ONNX Runtime {package.__version__} on {place}"
 
     def make_call(self) -> Call:
@@ -85,3 +102,11 @@ class OnnxRuntimeSession:
             current.wait_stream(self._stream)
 
         return call
+
+
+def _profiles(file: NetworkFile) -> dict[str, str]:
+    """The batches that TensorRT builds an engine for, as ONNX Runtime's options."""
+    batches = BATCHES if file.batch is None else (file.batch,) * 3
+    sides = "x".join(map(str, file.images.shape))
+    names = ("trt_profile_min_shapes", "trt_profile_opt_shapes", "trt_profile_max_shapes")
+    return {name: f"{file.images.name}:{batch}x{sides}" for name, batch in zip(names, batches, strict=True)}

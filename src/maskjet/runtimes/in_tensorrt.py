@@ -13,6 +13,9 @@ from maskjet.extras import require
 from maskjet.runtimes.network_file import NetworkFile, Port
 from maskjet.runtimes.running import Call
 
+BATCHES = (1, 4, 8)
+"""Least, most usual and most images of a batch that an engine is built for; larger ones run in parts."""
+
 
 def open_session(file: NetworkFile, device: torch.device) -> TensorRtSession:
     """Open an engine; see `Session`.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -92,7 +92,7 @@ def open_file(file: NetworkFile, runtime: RuntimeName, device: torch.device) -> 
     Args:
         file: The file.
         runtime: The runtime. "auto" is TensorRT for its engines, and for ONNX files ONNX Runtime, which `export`
-            compares them in.
+            compares them in. "tensorrt" of an ONNX file is TensorRT as ONNX Runtime's provider.
         device: Where to run.
 
     Raises:
@@ -100,11 +100,15 @@ def open_file(file: NetworkFile, runtime: RuntimeName, device: torch.device) -> 
         UnsupportedError: It can't run the file on the device.
         MissingDependencyError: It is not installed.
     """
-    fitting = ("tensorrt",) if file.path.suffix in ENGINES else ("onnxruntime", "openvino")
+    is_engine = file.path.suffix in ENGINES
+    fitting = ("tensorrt",) if is_engine else ("onnxruntime", "openvino", "tensorrt")
     name = fitting[0] if runtime == "auto" else runtime
     if name not in fitting:
         raise InputError(f"runtime must be one of {('auto', *fitting)} for {str(file.path)!r}, got {runtime!r}.")
-    module: Any = import_module(f"maskjet.runtimes.in_{name}")
+    module, function = f"maskjet.runtimes.in_{name}", "open_session"
+    if name == "tensorrt" and not is_engine:
+        module, function = "maskjet.runtimes.in_onnxruntime", "open_session_in_tensorrt"
+    open_session: Callable[[NetworkFile, torch.device], Session] = getattr(import_module(module), function)
     with border(UnsupportedError, f"runtime={name!r} must be able to open {str(file.path)!r}, it is not"):
-        session: Session = module.open_session(file, device)
+        session = open_session(file, device)
     return FileRuntime(file, session, device)
