@@ -131,7 +131,6 @@ def test_calls_of_several_threads_do_not_share_buffers(exported):
             {"runtime": "torch"},
             r"runtime must be one of \('auto', 'onnxruntime', 'openvino', 'tensorrt'\) for .*, got 'torch'",
         ),
-        ({"runtime": "tensorrt"}, r"runtime must be one of .*, got 'tensorrt'"),
         ({"runtime": "onnx"}, "runtime must be one of .*, got 'onnx'"),
         ({"weights": "a.pt"}, "weights must be None for an exported file, which has its own, got 'a.pt'"),
         ({"input_size": (32, 32)}, r"input_size must be that of the file, \(64, 64\), got \(32, 32\)"),
