@@ -161,3 +161,34 @@ def test_masks_are_those_of_exact_positions(size_hw, implementation):
     (found,) = ops.encode_masks(masks, [torch.arange(4)], [size_hw], canvases=[canvas], implementation=implementation)
     decoded = [maskjet.coco_rle.decode({"size": size_hw, "counts": counts}) for counts in found]
     assert np.abs(exact[(np.stack(decoded) > 0) != (exact > 0)]).max(initial=0) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("canvases", "message"),
+    [
+        (3, "canvases must have one .left, top, width, height. per image"),
+        ([(0, 0, 9)], "canvases must have one .left, top, width, height. per image"),
+        ([], "canvases must have one entry per image, 1, got 0"),
+        ([(0, 0, 8, 5)], r"canvases\[0\] must be .* around its image of 9 × 5, got"),
+        ([(1, 0, 9, 5)], r"canvases\[0\] must be .* around its image"),
+        ([(-1, -1, 10, 5.5)], r"canvases\[0\] must be .* around its image"),
+        ([(0, 0, float("nan"), 5)], r"canvases\[0\] must be .* around its image"),
+        ([(0, 0, float("inf"), 5)], r"canvases\[0\] must be .* around its image"),
+    ],
+)
+def test_a_canvas_must_hold_its_image(canvases, message):
+    masks, query, sizes = torch.zeros(1, 2, 4, 4), [torch.tensor([0])], [(5, 9)]
+    logits, boxes = torch.zeros(1, 2, 3), torch.zeros(1, 2, 4)
+    for call in (
+        lambda: ops.encode_masks(masks, query, sizes, canvases=canvases),
+        lambda: ops.paste_masks(masks, query, sizes, canvases=canvases),
+        lambda: ops.select(logits, boxes, sizes, canvases=canvases),
+    ):
+        with pytest.raises(InputError, match=message):
+            call()
+
+
+def test_boxes_say_where_masks_lie_or_a_canvas_does():
+    given = {"boxes": [torch.zeros(1, 4, dtype=torch.int32)], "canvases": [(0, 0, 9, 5)]}
+    with pytest.raises(InputError, match="canvases must be None with boxes"):
+        ops.encode_masks(torch.zeros(1, 2, 4, 4), [torch.tensor([0])], [(5, 9)], **given)
