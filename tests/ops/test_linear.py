@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from maskjet import ops
 from maskjet.errors import InputError
-from maskjet.ops.linear import fold_norm
+from maskjet.ops import Norm, fold_norm
 from maskjet.ops.linear.triton import choose_tile
 from tests.ops.serving import on_cpu
 
@@ -62,12 +62,22 @@ def test_tiles_divide_the_product(rows, inputs, outputs):
         ({"residual": torch.zeros(3, 47).half()}, r"residual must be float16 \[3, 48\] on cpu, got float16 \[3, 47\]"),
         ({"sums": torch.zeros(3, 2)}, r"sums must be float32 \[3, 2, 1\] on cpu, got float32 \[3, 2\]"),
         ({"sums": 3}, "sums must be .*, got int"),
+        ({"norm": Norm(torch.ones(48), torch.ones(48), 1e-5)}, "norm needs N, a power of two up to 512, got 48"),
         ({"activation": "tanh"}, "activation must be one of .*, got 'tanh'"),
     ],
 )
 def test_bad_input_is_named(changes, message):
     with pytest.raises(InputError, match=message):
         ops.linear(**given(**changes))
+
+
+def test_a_norm_behind_is_checked():
+    x, weight, good = rows_of(3, 32).half(), rows_of(64, 32).half(), torch.ones(64)
+    for norm in (Norm(good[:32], good, 1e-5), Norm(good, good.half(), 1e-5)):
+        with pytest.raises(InputError, match=r"norm\.(weight|bias) must be float32 \[64\] on cpu, got"):
+            ops.linear(x, weight, good, norm=norm)
+    with pytest.raises(InputError, match="gives_sums must be False with norm"):
+        ops.linear(x, weight, good, norm=Norm(good, good, 1e-5), gives_sums=True)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +112,7 @@ def test_replays_of_a_graph_are_the_launches_bit_for_bit(dtype):
     projected = torch.empty(batch * length, 3 * width, dtype=dtype, device="cuda")
 
     def run():
-        linear.linear(x, weight, bias, None, None, projected, None, activation="none", eps=1e-6)
+        linear.linear(x, weight, bias, None, None, projected, None, norm=None, activation="none", eps=1e-6)
         attending.attention(projected.view(batch, length, 3, heads, side), margins[1].view(batch, length, width))
 
     run()

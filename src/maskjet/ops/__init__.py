@@ -20,6 +20,7 @@ from maskjet.ops import preprocess as _preprocess
 from maskjet.ops import roi_align as _roi_align
 from maskjet.ops import select as _select
 from maskjet.ops.canvas import Canvas, Letterbox
+from maskjet.ops.linear.reference import Norm
 from maskjet.ops.preprocess.yuv import YUVFrames, yuv_conversion
 from maskjet.ops.record import FALLBACKS, Choice, Op
 from maskjet.ops.selection import Selection
@@ -34,6 +35,7 @@ select = _select.select
 encode_masks = _encode_masks.encode_masks
 attention = _attention.attention
 linear = _linear.linear
+fold_norm = _linear.fold_norm
 nms = _nms.nms
 paste_masks = _paste_masks.paste_masks
 
@@ -44,11 +46,13 @@ __all__ = [
     "Choice",
     "Implementation",
     "Letterbox",
+    "Norm",
     "Op",
     "Selection",
     "YUVFrames",
     "attention",
     "encode_masks",
+    "fold_norm",
     "linear",
     "nms",
     "paste_masks",

@@ -1,4 +1,4 @@
-"""A linear layer with what surrounds it: a norm before it, an activation and a residual after it."""
+"""A linear layer with what surrounds it: a norm before or behind it, an activation and a residual."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from maskjet.errors import InputError
 from maskjet.ops.gpu import triton_variant
 from maskjet.ops.linear import reference
 from maskjet.ops.linear.cases import CASES, bytes_moved, tolerance_used
+from maskjet.ops.linear.reference import Norm
 from maskjet.ops.record import Op, Variant, describe, serves_any
 
 Activation = Literal["none", "gelu", "relu", "silu"]
 _HALVES = (torch.float16, torch.bfloat16)
 _MULTIPLE = 16  # a tensor core's product takes so many at once
+_MOST_NORMED = 512  # a program holds whole rows
 
 
 def linear(
@@ -25,6 +27,7 @@ def linear(
     *,
     residual: torch.Tensor | None = None,
     sums: torch.Tensor | None = None,
+    norm: Norm | None = None,
     eps: float = 1e-6,
     activation: Activation = "none",
     gives_sums: bool = False,
@@ -32,8 +35,9 @@ def linear(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Compute activation(d × (x @ weightᵀ) + bias) + residual, in float32 until it is rounded to the output.
 
-    d is 1, or with `sums` the inverse deviation of each row of x. That is a layer norm before the layer if
-    `fold_norm` made its weights. On a GPU it is one launch on the current stream, which never waits.
+    With a norm behind it, activation(norm(d × (x @ weightᵀ) + bias + residual)). d is 1, or with `sums` the inverse
+    deviation of each row of x: a layer norm before the layer, if `fold_norm` made its weights. On a GPU it is one
+    launch on the current stream, which never waits.
 
     Args:
         x: float16 or bfloat16 [M, K], rows may be strided; K is a multiple of 16.
@@ -41,9 +45,10 @@ def linear(
         bias: float32 [N].
         residual: Of x's type, [M, N], rows may be strided.
         sums: float32 [M, 2, P], contiguous: sums and sums of squares of the rows of x, in P parts.
-        eps: Added to the variance.
+        norm: A layer norm behind the layer, of N; N is then a power of two, at most 512.
+        eps: Added to the variance of the rows of x.
         activation: "none", "gelu" (by the error function), "relu" or "silu".
-        gives_sums: Whether to return sums of the output's rows, too.
+        gives_sums: Whether to return sums of the output's rows, too; not with `norm`.
         implementation: "auto", "reference" or "triton".
 
     Returns:
@@ -65,6 +70,8 @@ def linear(
     _check_like("residual", residual, x.dtype, (len(x), len(weight)), x.device)
     parts = sums.shape[2] if isinstance(sums, torch.Tensor) and sums.ndim == 3 else 1
     _check_like("sums", sums, torch.float32, (len(x), 2, parts), x.device)
+    if norm is not None:
+        _check_norm(norm, len(weight), x.device, gives_sums=gives_sums)
     if activation not in get_args(Activation):
         raise InputError(f"activation must be one of {get_args(Activation)}, got {activation!r}.")
     out = torch.empty(len(x), len(weight), dtype=x.dtype, device=x.device)
@@ -72,7 +79,7 @@ def linear(
     if gives_sums:
         out_sums = torch.empty(len(x), 2, parts_of(len(weight)), dtype=torch.float32, device=x.device)
     run = RECORD.choose(implementation, x).run
-    run(x, weight, bias, residual, sums, out, out_sums, activation=activation, eps=eps)
+    run(x, weight, bias, residual, sums, out, out_sums, norm=norm, activation=activation, eps=eps)
     return out, out_sums
 
 
@@ -104,6 +111,15 @@ def _check(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> None:
     is_alike = isinstance(bias, torch.Tensor) and (bias.dtype, bias.device) == (torch.float32, x.device)
     if not is_alike or bias.shape != (len(weight),):
         raise InputError(f"bias must be float32 [{len(weight)}] on {x.device}, got {describe(bias)}.")
+
+
+def _check_norm(norm: Norm, outputs: int, device: torch.device, *, gives_sums: bool) -> None:
+    if outputs & (outputs - 1) or outputs > _MOST_NORMED:
+        raise InputError(f"norm needs N, a power of two up to {_MOST_NORMED}, got {outputs}.")
+    if gives_sums:
+        raise InputError("gives_sums must be False with norm.")
+    for name in ("weight", "bias"):
+        _check_like(f"norm.{name}", getattr(norm, name), torch.float32, (outputs,), device)
 
 
 def _check_like(name: str, value: object, dtype: torch.dtype, shape: tuple[int, ...], device: torch.device) -> None:

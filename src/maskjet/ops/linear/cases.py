@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from maskjet.ops.linear.reference import Norm
+
 _ROUNDING = {torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}
 """Tolerance of the output, as a share of the largest value of a row: the output is rounded to half of that, and sums of
 float32 products in another order may lie on the other side of a limit."""
@@ -22,6 +24,7 @@ def _case(
     dtype: torch.dtype = torch.float16,
     has_norm: bool = False,
     has_residual: bool = False,
+    has_norm_behind: bool = False,
     is_strided: bool = False,
     **options: Any,
 ) -> Callable[[torch.device], dict[str, Any]]:
@@ -45,6 +48,8 @@ def _case(
             given["sums"] = torch.stack((parts.sum(dim=2), parts.square().sum(dim=2)), dim=1)
         if has_residual:
             given["residual"] = residual
+        if has_norm_behind:
+            given["norm"] = Norm(draw(outputs).to(device), draw(outputs).to(device), 1e-5)
         return given
 
     return build
@@ -73,6 +78,9 @@ CASES: Mapping[str, Callable[[torch.device], dict[str, Any]]] = {
     "same rows": _same_rows,
     "residual, sums": _case(has_residual=True, gives_sums=True),
     "all at once": _case(rows=33, has_norm=True, has_residual=True, gives_sums=True, activation="silu", outputs=128),
+    "norm behind": _case(outputs=64, has_norm_behind=True),
+    "residual, norm behind, silu": _case(outputs=256, has_residual=True, has_norm_behind=True, activation="silu"),
+    "norms on both sides": _case(rows=33, outputs=128, has_norm=True, has_norm_behind=True, dtype=torch.bfloat16),
     "strided rows": _case(is_strided=True, has_residual=True),
     "bfloat16": _case(dtype=torch.bfloat16, has_norm=True, has_residual=True, gives_sums=True),
 }

@@ -9,17 +9,20 @@ from triton.language.extra.cuda import gdc_wait
 from maskjet.ops.triton_language import dot, gelu, sigmoid
 
 
-@triton.jit(do_not_specialize=["rows", "eps"])
+@triton.jit(do_not_specialize=["rows", "eps", "norm_eps"])
 def linear_kernel(
     x_ptr,
     weight_ptr,
     bias_ptr,
     residual_ptr,
     sums_ptr,
+    norm_weight_ptr,
+    norm_bias_ptr,
     out_ptr,
     out_sums_ptr,
     rows,
     eps,
+    norm_eps,
     INPUTS: tl.constexpr,
     OUTPUTS: tl.constexpr,
     X_STRIDE: tl.constexpr,
@@ -28,6 +31,7 @@ def linear_kernel(
     PARTS: tl.constexpr,
     ACTIVATION: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr,
+    HAS_NORM: tl.constexpr,
     HAS_OUT_SUMS: tl.constexpr,
     WAITS: tl.constexpr,
     ROWS: tl.constexpr,
@@ -37,7 +41,8 @@ def linear_kernel(
     """Compute one tile of a linear layer; grid (tiles down × tiles across).
 
     x: floats [rows, INPUTS]. weight: floats [OUTPUTS, INPUTS]. bias: float32 [OUTPUTS]. residual: floats
-    [rows, OUTPUTS], read if HAS_RESIDUAL. sums: float32 [rows, 2, PARTS], of x, read if PARTS.
+    [rows, OUTPUTS], read if HAS_RESIDUAL. sums: float32 [rows, 2, PARTS], of x, read if PARTS. norm_weight, norm_bias:
+    float32 [OUTPUTS], read if HAS_NORM, where COLUMNS is OUTPUTS.
 
     out: floats [rows, OUTPUTS]. out_sums: float32 [rows, 2, OUTPUTS / COLUMNS], of the values in out before rounding.
 
@@ -60,9 +65,16 @@ def linear_kernel(
         product = dot(tl.load(x_ptr + start), tl.load(weight_ptr + start), product)
     if PARTS:
         product *= _inverse_deviation(sums_ptr, source, eps, PARTS, INPUTS)[:, None]
-    value = _activate(product + bias[None, :], ACTIVATION)
+    value = product + bias[None, :]
+    if not HAS_NORM:
+        value = _activate(value, ACTIVATION)
     if HAS_RESIDUAL:
         value += tl.load(residual_ptr + source[:, None] * RESIDUAL_STRIDE + column[None, :]).to(tl.float32)
+    if HAS_NORM:
+        value = value - (tl.sum(value, axis=1) / OUTPUTS)[:, None]
+        inverse = tl.math.rsqrt(tl.sum(value * value, axis=1) / OUTPUTS + norm_eps)
+        value = value * inverse[:, None] * tl.load(norm_weight_ptr + column)[None, :]
+        value = _activate(value + tl.load(norm_bias_ptr + column)[None, :], ACTIVATION)
     out_ptr += source[:, None] * OUT_STRIDE + column[None, :]
     tl.store(out_ptr, value.to(out_ptr.dtype.element_ty), mask=is_row[:, None])
     if HAS_OUT_SUMS:

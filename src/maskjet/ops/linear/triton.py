@@ -13,6 +13,7 @@ import triton
 
 from maskjet.ops.gpu import Launcher, has_dependent_launches, on_device_of
 from maskjet.ops.linear.kernels import linear_kernel
+from maskjet.ops.linear.reference import Norm
 
 _LAUNCHERS: dict[tuple[int, int, bool], Launcher] = {}
 
@@ -32,10 +33,15 @@ class Tile(NamedTuple):
     """Steps whose inputs are under way at once."""
 
 
-def choose_tile(rows: int, inputs: int, outputs: int) -> Tile:
-    """The shape for a product: small tiles where there are few, so that all multiprocessors have some."""
+def choose_tile(rows: int, inputs: int, outputs: int, *, has_norm: bool = False) -> Tile:
+    """The shape for a product: small tiles where there are few, so that all multiprocessors have some.
+
+    A norm behind it needs whole rows.
+    """
     columns = next((side for side in (128, 64, 32, 16) if outputs % side == 0), 16)
     step = next((side for side in (64, 32, 16) if inputs % side == 0), 16)
+    if has_norm:
+        return Tile(64 if rows >= 64 * _MULTIPROCESSORS else 16, outputs, step, 4, 3)
     if triton.cdiv(rows, 128) * (outputs // columns) >= 2 * _MULTIPROCESSORS:
         return Tile(128, columns, step, 8, 3)
     columns = min(columns, 64)
@@ -54,17 +60,18 @@ def linear(
     out: torch.Tensor,
     out_sums: torch.Tensor | None,
     *,
+    norm: Norm | None,
     activation: str,
     eps: float,
 ) -> None:
-    """Write activation(rstd × (x @ weightᵀ) + bias) + residual into out [M, N]; see `ops.linear`.
+    """Write the layer's result into out [M, N]; see `ops.linear`.
 
     Never waits, and can be captured in a CUDA graph.
     """
     (rows, inputs), outputs = x.shape, len(weight)
     if not rows:
         return
-    tile = choose_tile(rows, inputs, outputs)
+    tile = choose_tile(rows, inputs, outputs, has_norm=norm is not None)
     if out_sums is not None:
         tile = tile._replace(columns=outputs // out_sums.shape[2])
     waits = has_dependent_launches(x.device)
@@ -81,10 +88,13 @@ def linear(
             bias,
             out if residual is None else residual,
             bias if sums is None else sums,
+            bias if norm is None else norm.weight,
+            bias if norm is None else norm.bias,
             out,
             bias if out_sums is None else out_sums,
             rows,
             eps,
+            0.0 if norm is None else norm.eps,
             INPUTS=inputs,
             OUTPUTS=outputs,
             X_STRIDE=x.stride(0),
@@ -93,6 +103,7 @@ def linear(
             PARTS=0 if sums is None else sums.shape[2],
             ACTIVATION=activation,
             HAS_RESIDUAL=residual is not None,
+            HAS_NORM=norm is not None,
             HAS_OUT_SUMS=out_sums is not None,
             WAITS=waits,
             ROWS=tile.rows,
