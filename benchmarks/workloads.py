@@ -129,6 +129,36 @@ def pyramid(boxes: int, size: int) -> Workload:
     return build
 
 
+def _layer(rows: int, inputs: int, outputs: int, *, has_norm: bool = False, has_residual: bool = False) -> Workload:
+    """A linear layer of a vision transformer in float16, with a norm and a GELU or with a residual and sums."""
+
+    def build(generator: torch.Generator) -> Inputs:
+        def draw(*shape: int) -> torch.Tensor:
+            return torch.randn(*shape, generator=generator)
+
+        x = draw(rows, inputs).half()
+        given: Inputs = {"x": x, "weight": (draw(outputs, inputs) * inputs**-0.5).half(), "bias": draw(outputs)}
+        if has_norm:
+            sums = torch.stack((x.float().sum(dim=1), x.float().square().sum(dim=1)), dim=1)
+            given |= {"sums": sums[..., None].contiguous(), "activation": "gelu"}
+        if has_residual:
+            given |= {"residual": draw(rows, outputs).half(), "gives_sums": True}
+        return given
+
+    return build
+
+
+def _projections(batch: int, length: int) -> Workload:
+    """Projections of six heads of 64, in float16."""
+
+    def build(generator: torch.Generator) -> Inputs:
+        projections = torch.randn(batch, length, 3, 6, 64, generator=generator)
+        projections[:, :, 0] *= 0.2
+        return {"projections": projections.half()}
+
+    return build
+
+
 WORKLOADS: Mapping[str, Mapping[str, Workload]] = {
     "preprocess": {"1080p to 312 × 312": _frames("1080p")},
     "select": {"100 queries, 91 classes, 25 found": _predictions(QUERIES)},
@@ -142,6 +172,8 @@ WORKLOADS: Mapping[str, Mapping[str, Workload]] = {
         "500 candidates of 90 classes, 100 stay": _boxes(1, 500, 90, iou_threshold=0.5, max_output=100),
     },
     "roi_align": {"100 boxes, 14 × 14": pyramid(100, 14)},
+    "linear": {"677 tokens, 384 to 1,536, norm and GELU": _layer(677, 384, 1536, has_norm=True)},
+    "attention": {"677 tokens": _projections(1, 677)},
 }
 """Workloads by op and name."""
 
@@ -171,6 +203,12 @@ GPU_WORKLOADS: Mapping[str, Mapping[str, Workload]] = {
     },
     "nms": {"5,000 candidates of 90 classes, 100 stay": _boxes(1, 5000, 90, iou_threshold=0.5, max_output=100)},
     "roi_align": {"1,000 boxes, 7 × 7": pyramid(1000, 7)},
+    "linear": {
+        "677 tokens, 1,536 to 384, residual and sums": _layer(677, 1536, 384, has_residual=True),
+        "16 × 677 tokens, 384 to 1,536, norm and GELU": _layer(16 * 677, 384, 1536, has_norm=True),
+        "16 × 677 tokens, 1,536 to 384, residual and sums": _layer(16 * 677, 1536, 384, has_residual=True),
+    },
+    "attention": {"16 × 677 tokens": _projections(16, 677)},
 }
 """Further workloads for GPUs, by op and name."""
 

@@ -84,5 +84,5 @@ def test_a_file_runs_by_its_name_and_a_dump_says_in_what(tmp_path, capsys, monke
     code, _, errors = call(capsys, "maskjet", "info", "--model", "wide.onnx", "--runtime", "torch", "--device", "cpu")
     assert (code, errors.count("\n")) == (2, 1)
     assert errors.startswith(
-        "maskjet: --runtime must be one of auto, onnxruntime, openvino for 'wide.onnx', got 'torch'"
+        "maskjet: --runtime must be one of auto, onnxruntime, openvino, tensorrt for 'wide.onnx', got 'torch'"
     )
