@@ -8,12 +8,12 @@ from types import ModuleType
 from maskjet.errors import MissingDependencyError, first_line
 
 
-def require(module: str, *, extra: str, purpose: str) -> ModuleType:
+def require(module: str, *, extra: str | None, purpose: str) -> ModuleType:
     """Import an optional package.
 
     Args:
         module: Name to import; with a dot for a submodule.
-        extra: Extra of maskjet that installs the package.
+        extra: Extra of maskjet that installs the package; None for a package that none does.
         purpose: Feature that needs the package, as the subject of the message.
 
     Raises:
@@ -26,4 +26,5 @@ def require(module: str, *, extra: str, purpose: str) -> ModuleType:
         is_missing = isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == root
         why = "" if is_missing else f", which is here but can't be imported ({first_line(error)})"
         package = root.replace("_", "-")
-        raise MissingDependencyError(f'{purpose} needs {package}{why}: pip install "maskjet[{extra}]".') from error
+        wanted = f'"maskjet[{extra}]"' if extra else package
+        raise MissingDependencyError(f"{purpose} needs {package}{why}: pip install {wanted}.") from error

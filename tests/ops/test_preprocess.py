@@ -146,7 +146,7 @@ def test_writes_into_the_given_buffer_and_nowhere_else(implementation):
         ({"std": (1, 0, 1)}, r"std must be 3 numbers above 0, got \(1, 0, 1\)"),
         ({"order": "gbr"}, r"order must be one of \('rgb', 'bgr'\), got 'gbr'"),
         ({"letterbox": 256}, r"letterbox must be a Letterbox, a byte value, 0\.\.255, or None to stretch, got 256"),
-        ({"letterbox": ops.Letterbox(place="left")}, r"letterbox must be .*place='left'"),
+        ({"letterbox": ops.Letterbox(place="left")}, "letterbox must be .*got letterbox, left, #727272"),
         ({"resample": "nearest"}, r"resample must be one of \('bilinear', 'cv2'\), got 'nearest'"),
         (
             {"frames": torch.zeros(1, 1, 3, dtype=torch.uint8).expand(1, 2**30, 3)},

@@ -298,7 +298,7 @@ def test_operators_that_cannot_be_exported_are_named(inner, message):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"out": "a.engine"}, InputError, r"out must end in \.onnx, got 'a\.engine'"),
+        ({"out": "a.pt"}, InputError, r"out must end in \.onnx, \.engine or \.plan, got 'a\.pt'"),
         ({"out": 3}, InputError, "out must be a path, got a int"),
         (
             {"precision": "fp61"},

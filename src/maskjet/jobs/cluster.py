@@ -126,7 +126,7 @@ class Pool:
     num_cpus: float
     """Ray's CPUs that each reserves."""
     lanes: int
-    """Segments that each works on at a time: 4 on a GPU, else one per core that it has to itself."""
+    """Segments that each works on at a time: `GPU_LANES` on a GPU, else one per core that it has to itself."""
 
     def options(self, ray: Any) -> dict[str, Any]:
         """Options of `map_batches` for a pool of this size that doesn't grow."""

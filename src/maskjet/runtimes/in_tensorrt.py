@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from maskjet.errors import MissingDependencyError, UnsupportedError
+from maskjet.errors import UnsupportedError
 from maskjet.extras import require
 from maskjet.runtimes.network_file import NetworkFile, Port
 from maskjet.runtimes.running import Call
@@ -105,10 +105,7 @@ def require_tensorrt(purpose: str) -> Any:
     Raises:
         MissingDependencyError: It is not installed.
     """
-    try:
-        return require("tensorrt", extra="", purpose=purpose)
-    except MissingDependencyError as error:
-        raise MissingDependencyError(f"{purpose} needs tensorrt: pip install tensorrt.") from error
+    return require("tensorrt", extra=None, purpose=purpose)
 
 
 class Log(Protocol):
