@@ -11,11 +11,17 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from maskjet.ops.attention.kernels import attention_kernel
+from maskjet.ops.deformable_attention.kernels import deformable_attention_kernel
+from maskjet.ops.depthwise_norm.kernels import depthwise_norm_kernel
+from maskjet.ops.embed_patches.kernels import embed_patches_kernel
 from maskjet.ops.encode_masks.kernels import find_edges_kernel, write_strings_kernel
 from maskjet.ops.linear.kernels import linear_kernel
+from maskjet.ops.mask_logits.kernels import mask_logits_kernel
 from maskjet.ops.nms.kernels import choose_kernel, find_overlaps_kernel
 from maskjet.ops.paste_masks.kernels import paste_kernel
 from maskjet.ops.preprocess.kernels import preprocess_kernel, preprocess_yuv_kernel
+from maskjet.ops.rank_tokens.kernels import rank_tokens_kernel
+from maskjet.ops.refine_boxes.kernels import refine_boxes_kernel
 from maskjet.ops.roi_align.kernels import roi_align_kernel
 from maskjet.ops.select.kernels import select_kernel
 
@@ -31,8 +37,9 @@ TYPES = {  # of what is not int32
     "out_sums_ptr": "*fp32",
     "eps": "fp32",
     "norm_eps": "fp32",
-    "norm_weight_ptr": "*fp32",
-    "norm_bias_ptr": "*fp32",
+    "last_eps": "fp32",
+    **{f"{name}_{part}_ptr": "*fp32" for name in ("norm", "last") for part in ("weight", "bias")},
+    **{f"{name}_ptr": "*fp32" for name in ("positions", "references", "offsets", "frequencies", "scores")},
     "thresholds_ptr": "*fp32",
     "confidence_ptr": "*fp32",
     "xyxy_ptr": "*fp32",
@@ -94,13 +101,97 @@ KERNELS = [
         linear_kernel,
         {f"{name}_ptr": ["*fp16", "*bf16"] for name in ("x", "weight", "residual", "out")},
         constants(
-            **{name: [64] for name in ("INPUTS", "OUTPUTS", "X_STRIDE", "COLUMNS", "STEP", "ROWS")},
+            **{name: [64] for name in ("INPUTS", "OUTPUTS", "KEPT", "X_STRIDE", "COLUMNS", "STEP", "ROWS")},
             **{name: [128] for name in ("OUT_STRIDE", "RESIDUAL_STRIDE")},
             **{name: [True] for name in ("HAS_RESIDUAL", "HAS_OUT_SUMS")},
             HAS_NORM=[False, True],
+            HAS_LAST_NORM=[False],
+            HAS_ROWS=[False],
+            GIVES_MAXIMA=[False],
+            SEGMENTS=[1],
             PARTS=[6],
             ACTIVATION=["gelu", "relu", "silu", "none"],
             WAITS=[False],
+        ),
+    ),
+    (
+        linear_kernel,
+        {f"{name}_ptr": ["*fp16", "*bf16"] for name in ("x", "weight", "residual", "out")},
+        constants(
+            **{name: [64] for name in ("INPUTS", "OUTPUTS", "X_STRIDE", "OUT_STRIDE", "COLUMNS", "STEP")},
+            **{name: [True] for name in ("HAS_NORM", "HAS_LAST_NORM", "HAS_ROWS")},
+            **{name: [False] for name in ("HAS_RESIDUAL", "HAS_OUT_SUMS", "WAITS")},
+            **{name: [0] for name in ("PARTS", "RESIDUAL_STRIDE")},
+            ACTIVATION=["silu"],
+            GIVES_MAXIMA=[False, True],
+            KEPT=[60],
+            SEGMENTS=[9],
+            ROWS=[16],
+        ),
+    ),
+    (
+        embed_patches_kernel,
+        {f"{name}_ptr": ["*fp16", "*bf16"] for name in ("images", "weight", "out")},
+        constants(
+            **{name: [312] for name in ("HEIGHT", "WIDTH")},
+            **{name: [64] for name in ("ROWS", "COLUMNS", "STEP")},
+            SIDE=[12],
+            WINDOWS=[1],
+            OUTPUTS=[384],
+            WAITS=[False],
+        ),
+    ),
+    (
+        deformable_attention_kernel,
+        {f"{name}_ptr": ["*fp16", "*bf16"] for name in ("projections", "values", "out")},
+        constants(
+            **{name: [16] for name in ("HEADS", "SIDE")},
+            **{name: [26] for name in ("HEIGHT", "WIDTH")},
+            QUERIES=[100],
+            POINTS=[2],
+            VALUES_STRIDE=[1024],
+            WAITS=[False],
+            ROWS=[2],
+        ),
+    ),
+    (
+        depthwise_norm_kernel,
+        {"image_ptr": ["*fp16", "*bf16"], "weight_ptr": ["*fp32"] * 2, "out_ptr": ["*fp16", "*bf16"]},
+        constants(HEIGHT=[78], WIDTH=[78], CHANNELS=[256], WAITS=[False], ROWS=[4], COLUMNS=[8]),
+    ),
+    (
+        mask_logits_kernel,
+        {f"{name}_ptr": ["*fp16", "*bf16"] for name in ("queries", "pixels", "out")},
+        constants(
+            **{name: [128] for name in ("ROWS", "COLUMNS")},
+            QUERIES=[100],
+            PIXELS=[6084],
+            CHANNELS=[256],
+            STRIDE=[320],
+            WAITS=[False],
+            STEP=[64],
+        ),
+    ),
+    (
+        rank_tokens_kernel,
+        {"scores_ptr": ["*fp32"], "out_ptr": ["*i32"]},
+        constants(TOKENS=[676], PARTS=[3], COUNT=[100], WAITS=[False], RANKED=[8], RIVALS=[512]),
+    ),
+    (
+        refine_boxes_kernel,
+        {
+            "hidden_ptr": ["*fp16", "*bf16"],
+            "embedding_ptr": ["*fp16", "*bf16"],
+            **dict.fromkeys(("weight_ptr", "out_ptr"), ["*fp32"] * 2),
+        },
+        constants(
+            INPUTS=[256],
+            REFERENCES=[676],
+            OFFSETS=[100],
+            FREQUENCIES=[128],
+            HAS_ROWS=[True],
+            WAITS=[False],
+            ROWS=[2],
         ),
     ),
     (
@@ -113,9 +204,9 @@ KERNELS = [
 
 
 def _choose_types(kernel, types):
-    """All combinations; the tensors of some kernels are of one type."""
-    alike = (roi_align_kernel, linear_kernel, attention_kernel)
-    return zip(*types.values(), strict=True) if kernel in alike else itertools.product(*types.values())
+    """All combinations; the tensors of some kernels go together."""
+    is_product = kernel in (find_edges_kernel, write_strings_kernel, paste_kernel)
+    return itertools.product(*types.values()) if is_product else zip(*types.values(), strict=True)
 
 
 def compile_all(capability):

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from maskjet import ops
 from maskjet.errors import InputError
 from maskjet.ops import Norm, fold_norm
-from maskjet.ops.linear.triton import choose_tile
+from maskjet.ops.linear.tiles import choose_tile
 from tests.ops.serving import on_cpu
 
 
@@ -33,7 +33,7 @@ def test_a_folded_norm_is_a_norm_before_the_layer(implementation):
 @pytest.mark.parametrize("implementation", on_cpu("linear"))
 def test_sums_of_one_layer_are_the_norm_of_the_next(implementation):
     x, first, second = rows_of(20, 32).half(), rows_of(64, 32, seed=1).half(), rows_of(48, 64, seed=2) / 8
-    hidden, sums = ops.linear(x, first, torch.zeros(64), gives_sums=True, implementation=implementation)
+    hidden, sums = ops.linear(x, first, torch.zeros(64), gives="sums", implementation=implementation)
     folded, moved = fold_norm(second, torch.zeros(48), torch.ones(64), torch.zeros(64))
     found, none = ops.linear(hidden, folded.half(), moved, sums=sums, implementation=implementation)
     assert none is None
@@ -51,10 +51,13 @@ def test_tiles_divide_the_product(rows, inputs, outputs):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"x": rows_of(3, 32)}, r"x must be float16 or bfloat16 \[M, K\], .*, got float32 \[3, 32\]"),
+        ({"x": rows_of(3, 32)}, r"x must be float16 or bfloat16 \[any, K\], .*, got float32 \[3, 32\]"),
         ({"x": rows_of(3, 31).half()}, "x must be .* K a multiple of 16, got"),
         ({"x": None}, "x must be .*, got NoneType"),
-        ({"weight": rows_of(48, 16).half()}, r"weight must be float16 \[N, 32\] on cpu, .*, got float16 \[48, 16\]"),
+        (
+            {"weight": rows_of(48, 16).half()},
+            r"weight must be float16 \[N, S × 32\] on cpu, .*, got float16 \[48, 16\]",
+        ),
         ({"weight": rows_of(40, 32).half()}, "weight must be .* N a multiple of 16, got"),
         ({"weight": rows_of(48, 32)}, "weight must be float16 .*, got float32"),
         ({"bias": torch.zeros(47)}, r"bias must be float32 \[48\] on cpu, got float32 \[47\]"),
@@ -63,7 +66,24 @@ def test_tiles_divide_the_product(rows, inputs, outputs):
         ({"sums": torch.zeros(3, 2)}, r"sums must be float32 \[3, 2, 1\] on cpu, got float32 \[3, 2\]"),
         ({"sums": 3}, "sums must be .*, got int"),
         ({"norm": Norm(torch.ones(48), torch.ones(48), 1e-5)}, "norm needs N, a power of two up to 512, got 48"),
+        ({"last_norm": Norm(torch.ones(48), torch.ones(48), 1e-5)}, "last_norm needs N, a power of two up to 512, got"),
         ({"activation": "tanh"}, "activation must be one of .*, got 'tanh'"),
+        ({"gives": "minima"}, "gives must be one of .*, got 'minima'"),
+        ({"rows": torch.zeros(2, 3).int()}, r"rows must be int32 \[1, M\] on cpu, contiguous, got int32 \[2, 3\]"),
+        ({"rows": torch.zeros(1, 3)}, r"rows must be int32 \[1, M\] on cpu, contiguous, got float32 \[1, 3\]"),
+        (
+            {"weight": rows_of(48, 64).half(), "sums": torch.zeros(3, 2, 1)},
+            r"sums need a weight as wide as x, 32, got float16 \[48, 64\]",
+        ),
+        (
+            {
+                "weight": rows_of(64, 32).half(),
+                "bias": torch.zeros(64),
+                "residual": rows_of(3, 64).half(),
+                "last_norm": Norm(torch.ones(64), torch.ones(64), 1e-5),
+            },
+            "last_norm must be None with a residual but no norm",
+        ),
     ],
 )
 def test_bad_input_is_named(changes, message):
@@ -76,8 +96,6 @@ def test_a_norm_behind_is_checked():
     for norm in (Norm(good[:32], good, 1e-5), Norm(good, good.half(), 1e-5)):
         with pytest.raises(InputError, match=r"norm\.(weight|bias) must be float32 \[64\] on cpu, got"):
             ops.linear(x, weight, good, norm=norm)
-    with pytest.raises(InputError, match="gives_sums must be False with norm"):
-        ops.linear(x, weight, good, norm=Norm(good, good, 1e-5), gives_sums=True)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +130,7 @@ def test_replays_of_a_graph_are_the_launches_bit_for_bit(dtype):
     projected = torch.empty(batch * length, 3 * width, dtype=dtype, device="cuda")
 
     def run():
-        linear.linear(x, weight, bias, None, None, projected, None, norm=None, activation="none", eps=1e-6)
+        linear.linear(x, weight, bias, out=projected)
         attending.attention(projected.view(batch, length, 3, heads, side), margins[1].view(batch, length, width))
 
     run()

@@ -148,6 +148,26 @@ class Launcher:
         compiled[grid](*args, *constants.values())
 
 
+class Launchers:
+    """The launchers of a kernel, one per shape of its programs.
+
+    Args:
+        kernel: See `Launcher`; its `WAITS` says whether it waits for the kernel in front by itself.
+    """
+
+    def __init__(self, kernel: Any) -> None:
+        self._kernel = kernel
+        self._launchers: dict[tuple[int, int, bool], Launcher] = {}
+
+    def of(self, warps: int, stages: int, *, waits: bool) -> Launcher:
+        """The launcher of programs of so many warps and pipeline stages; with `waits` it is launched early."""
+        key = (warps, stages, waits)
+        if key not in self._launchers:
+            early = {"launch_pdl": True} if waits else {}
+            self._launchers[key] = Launcher(self._kernel, num_warps=warps, num_stages=stages, **early)
+        return self._launchers[key]
+
+
 @lru_cache(maxsize=256)
 def table(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Copy numbers to a device, once while cached. The tensor is shared and must not be written to.

@@ -17,6 +17,8 @@ from maskjet.errors import InputError, UnsupportedError
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 """Floating types of network inputs and outputs, which the ops accept."""
+HALVES = (torch.float16, torch.bfloat16)
+"""Types that tensor cores multiply, which the network's own ops accept."""
 
 FALLBACKS: Counter[str] = Counter()
 """Slower paths taken by direct calls of ops in this process, by op and reason, such as masks that did not fit into
@@ -111,6 +113,21 @@ def describe(value: object) -> str:
     if not isinstance(value, torch.Tensor):
         return type(value).__name__
     return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)} on {value.device}"
+
+
+def check_like(name: str, value: object, dtype: torch.dtype, shape: tuple[int, ...], device: torch.device) -> None:
+    """Raise unless an argument is a contiguous tensor like this.
+
+    Raises:
+        InputError: It is not.
+    """
+    if (
+        not isinstance(value, torch.Tensor)
+        or (value.dtype, value.shape, value.device) != (dtype, shape, device)
+        or not value.is_contiguous()
+    ):
+        kind = str(dtype).removeprefix("torch.")
+        raise InputError(f"{name} must be {kind} {list(shape)} on {device}, contiguous, got {describe(value)}.")
 
 
 def is_whole(value: object) -> bool:

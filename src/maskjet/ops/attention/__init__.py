@@ -9,9 +9,8 @@ from maskjet.errors import InputError
 from maskjet.ops.attention import reference
 from maskjet.ops.attention.cases import CASES, bytes_moved, tolerance_used
 from maskjet.ops.gpu import triton_variant
-from maskjet.ops.record import Op, Variant, describe, serves_any
+from maskjet.ops.record import HALVES, Op, Variant, describe, serves_any
 
-_HALVES = (torch.float16, torch.bfloat16)
 _SIDES = (16, 32, 64, 128)
 
 
@@ -41,7 +40,7 @@ def attention(projections: torch.Tensor, *, implementation: Implementation = "au
     """
     if (
         not isinstance(projections, torch.Tensor)
-        or projections.dtype not in _HALVES
+        or projections.dtype not in HALVES
         or projections.ndim != 5
         or projections.shape[2] != 3
         or projections.shape[4] not in _SIDES
@@ -61,7 +60,7 @@ RECORD = Op(
     name="attention",
     public=attention,
     variants={
-        "triton": triton_variant("maskjet.ops.attention.triton", "attention", _HALVES),
+        "triton": triton_variant("maskjet.ops.attention.triton", "attention", HALVES),
         "reference": Variant(reference.attention, serves_any),
     },
     cases=CASES,

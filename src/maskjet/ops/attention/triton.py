@@ -6,13 +6,10 @@ import torch
 import triton
 
 from maskjet.ops.attention.kernels import attention_kernel
-from maskjet.ops.gpu import Launcher, has_dependent_launches, on_device_of
+from maskjet.ops.gpu import Launchers, has_dependent_launches, on_device_of
 
 _QUERIES, _KEYS = 64, 64
-_LAUNCHERS = {
-    waits: Launcher(attention_kernel, num_warps=4, num_stages=3, **({"launch_pdl": True} if waits else {}))
-    for waits in (False, True)
-}
+_LAUNCHERS = Launchers(attention_kernel)
 
 
 def attention(projections: torch.Tensor, out: torch.Tensor) -> None:
@@ -25,7 +22,7 @@ def attention(projections: torch.Tensor, out: torch.Tensor) -> None:
         return
     waits = has_dependent_launches(projections.device)
     with on_device_of(projections):
-        _LAUNCHERS[waits](
+        _LAUNCHERS.of(4, 3, waits=waits)(
             (triton.cdiv(length, _QUERIES), heads, batch),
             (projections.device, projections.dtype),
             projections,

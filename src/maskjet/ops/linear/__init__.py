@@ -12,10 +12,11 @@ from maskjet.ops.gpu import triton_variant
 from maskjet.ops.linear import reference
 from maskjet.ops.linear.cases import CASES, bytes_moved, tolerance_used
 from maskjet.ops.linear.reference import Norm
-from maskjet.ops.record import Op, Variant, describe, serves_any
+from maskjet.ops.linear.tiles import choose_tile
+from maskjet.ops.record import HALVES, Op, Variant, describe, serves_any
 
 Activation = Literal["none", "gelu", "relu", "silu"]
-_HALVES = (torch.float16, torch.bfloat16)
+Gives = Literal["values", "sums", "float32", "maxima"]
 _MULTIPLE = 16  # a tensor core's product takes so many at once
 _MOST_NORMED = 512  # a program holds whole rows
 
@@ -25,34 +26,43 @@ def linear(
     weight: torch.Tensor,
     bias: torch.Tensor,
     *,
+    rows: torch.Tensor | None = None,
     residual: torch.Tensor | None = None,
     sums: torch.Tensor | None = None,
     norm: Norm | None = None,
+    last_norm: Norm | None = None,
     eps: float = 1e-6,
     activation: Activation = "none",
-    gives_sums: bool = False,
+    gives: Gives = "values",
     implementation: Implementation = "auto",
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Compute activation(d × (x @ weightᵀ) + bias) + residual, in float32 until it is rounded to the output.
 
-    With a norm behind it, activation(norm(d × (x @ weightᵀ) + bias + residual)). d is 1, or with `sums` the inverse
-    deviation of each row of x: a layer norm before the layer, if `fold_norm` made its weights. On a GPU it is one
-    launch on the current stream, which never waits.
+    With a norm behind it, last_norm(activation(norm(d × (x @ weightᵀ) + bias + residual))). d is 1, or with `sums` the
+    inverse deviation of each row of x: a layer norm before the layer, if `fold_norm` made its weights.
+
+    With `rows` the layer's input is gathered: S rows of x side by side, or zeros. So a token is picked, and a 3 × 3
+    convolution is a layer of 9 neighbours. A weight wider than x without `rows` takes each row of x repeatedly: weights
+    of `split_terms` are as good as float32. On a GPU it is one launch on the current stream, which never waits.
 
     Args:
-        x: float16 or bfloat16 [M, K], rows may be strided; K is a multiple of 16.
-        weight: Of x's type, [N, K], contiguous; N is a multiple of 16.
+        x: float16 or bfloat16 [any, K], rows may be strided; K is a multiple of 16.
+        weight: Of x's type, [N, S × K], contiguous; N is a multiple of 16.
         bias: float32 [N].
+        rows: int32 [S, M], contiguous: the rows of x that make a row of the input, each below len(x), or -1 for zeros.
         residual: Of x's type, [M, N], rows may be strided.
-        sums: float32 [M, 2, P], contiguous: sums and sums of squares of the rows of x, in P parts.
+        sums: float32 [any, 2, P], contiguous: sums and sums of squares of the rows of x, in P parts; S is then 1.
         norm: A layer norm behind the layer, of N; N is then a power of two, at most 512.
+        last_norm: A layer norm behind the activation, likewise; not with `residual`, unless there is a `norm`.
         eps: Added to the variance of the rows of x.
         activation: "none", "gelu" (by the error function), "relu" or "silu".
-        gives_sums: Whether to return sums of the output's rows, too; not with `norm`.
+        gives: What is returned; see below.
         implementation: "auto", "reference" or "triton".
 
     Returns:
-        The output, of x's type [M, N], and its `sums`, of the values before they were rounded, or None.
+        With "values" the output, of x's type [M, N], and None. With "sums" also its `sums`, of the values before they
+        were rounded. With "float32" the output is float32. With "maxima" it is float32 [M, P], the largest of each of P
+        parts of a row.
 
     Raises:
         InputError: An argument is not as above.
@@ -62,30 +72,52 @@ def linear(
 
     Examples:
         >>> x, weight = torch.ones(2, 16, dtype=torch.float16), torch.ones(16, 16, dtype=torch.float16)
-        >>> out, sums = linear(x, weight, torch.zeros(16), activation="relu", gives_sums=True)
+        >>> out, sums = linear(x, weight, torch.zeros(16), activation="relu", gives="sums")
         >>> out[0, 0].item(), sums[0, 0].sum().item()
         (16.0, 256.0)
     """
-    _check(x, weight, bias)
-    _check_like("residual", residual, x.dtype, (len(x), len(weight)), x.device)
+    _check(x, weight, bias, rows)
+    count, outputs = len(x) if rows is None else rows.shape[1], len(weight)
+    _check_like("residual", residual, x.dtype, (count, outputs), x.device)
     parts = sums.shape[2] if isinstance(sums, torch.Tensor) and sums.ndim == 3 else 1
     _check_like("sums", sums, torch.float32, (len(x), 2, parts), x.device)
-    if norm is not None:
-        _check_norm(norm, len(weight), x.device, gives_sums=gives_sums)
-    if activation not in get_args(Activation):
-        raise InputError(f"activation must be one of {get_args(Activation)}, got {activation!r}.")
-    out = torch.empty(len(x), len(weight), dtype=x.dtype, device=x.device)
+    if sums is not None and weight.shape[1] != x.shape[1]:
+        raise InputError(f"sums need a weight as wide as x, {x.shape[1]}, got {describe(weight)}.")
+    for name, each in (("norm", norm), ("last_norm", last_norm)):
+        if each is not None:
+            _check_norm(name, each, outputs, x.device)
+    if last_norm is not None and residual is not None and norm is None:
+        raise InputError("last_norm must be None with a residual but no norm.")
+    for name, value, known in (("activation", activation, Activation), ("gives", gives, Gives)):
+        if value not in get_args(known):
+            raise InputError(f"{name} must be one of {get_args(known)}, got {value!r}.")
+    parts = parts_of(count, x.shape[1], outputs, is_whole=norm is not None or last_norm is not None)
+    dtype = torch.float32 if gives in ("float32", "maxima") else x.dtype
+    out = torch.empty(count, parts if gives == "maxima" else outputs, dtype=dtype, device=x.device)
     out_sums = None
-    if gives_sums:
-        out_sums = torch.empty(len(x), 2, parts_of(len(weight)), dtype=torch.float32, device=x.device)
-    run = RECORD.choose(implementation, x).run
-    run(x, weight, bias, residual, sums, out, out_sums, norm=norm, activation=activation, eps=eps)
+    if gives == "sums":
+        out_sums = torch.empty(count, 2, parts, dtype=torch.float32, device=x.device)
+    RECORD.choose(implementation, x).run(
+        x,
+        weight,
+        bias,
+        out=out,
+        rows=rows,
+        residual=residual,
+        sums=sums,
+        out_sums=out_sums,
+        norm=norm,
+        last_norm=last_norm,
+        activation=activation,
+        eps=eps,
+        gives_maxima=gives == "maxima",
+    )
     return out, out_sums
 
 
-def parts_of(outputs: int) -> int:
-    """In how many parts a layer gives the sums of its rows: one per 64 columns, or as many as divide them."""
-    return outputs // next(side for side in (64, 32, 16) if outputs % side == 0)
+def parts_of(rows: int, inputs: int, outputs: int, *, is_whole: bool = False) -> int:
+    """In how many parts a layer gives the sums or maxima of its rows; see `choose_tile`."""
+    return outputs // choose_tile(rows, inputs, outputs, is_whole=is_whole).columns
 
 
 def fold_norm(
@@ -101,25 +133,43 @@ def fold_norm(
     return weight - weight.mean(dim=1, keepdim=True), bias
 
 
-def _check(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> None:
-    if not isinstance(x, torch.Tensor) or x.dtype not in _HALVES or x.ndim != 2 or x.shape[1] % _MULTIPLE:
-        raise InputError(f"x must be float16 or bfloat16 [M, K], K a multiple of {_MULTIPLE}, got {describe(x)}.")
+def split_terms(weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A float32 weight [N, K] as two terms of a lower precision side by side, [N, 2 × K], for `linear`."""
+    first = weight.to(dtype)
+    return torch.cat((first, (weight.float() - first.float()).to(dtype)), dim=1)
+
+
+def _check(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, rows: torch.Tensor | None) -> None:
+    if not isinstance(x, torch.Tensor) or x.dtype not in HALVES or x.ndim != 2 or x.shape[1] % _MULTIPLE:
+        raise InputError(f"x must be float16 or bfloat16 [any, K], K a multiple of {_MULTIPLE}, got {describe(x)}.")
+    inputs = x.shape[1]
     is_alike = isinstance(weight, torch.Tensor) and (weight.dtype, weight.device) == (x.dtype, x.device)
-    if not is_alike or weight.ndim != 2 or weight.shape[1] != x.shape[1] or len(weight) % _MULTIPLE:
-        wanted = f"{str(x.dtype).removeprefix('torch.')} [N, {x.shape[1]}] on {x.device}, N a multiple of {_MULTIPLE}"
+    if (
+        not is_alike
+        or weight.ndim != 2
+        or not weight.shape[1]
+        or weight.shape[1] % inputs
+        or len(weight) % _MULTIPLE
+        or not weight.is_contiguous()
+    ):
+        kind = str(x.dtype).removeprefix("torch.")
+        wanted = f"{kind} [N, S × {inputs}] on {x.device}, contiguous, N a multiple of {_MULTIPLE}"
         raise InputError(f"weight must be {wanted}, got {describe(weight)}.")
     is_alike = isinstance(bias, torch.Tensor) and (bias.dtype, bias.device) == (torch.float32, x.device)
     if not is_alike or bias.shape != (len(weight),):
         raise InputError(f"bias must be float32 [{len(weight)}] on {x.device}, got {describe(bias)}.")
+    if rows is not None:
+        segments = weight.shape[1] // inputs
+        is_alike = isinstance(rows, torch.Tensor) and (rows.dtype, rows.device) == (torch.int32, x.device)
+        if not is_alike or rows.ndim != 2 or len(rows) != segments or not rows.is_contiguous():
+            raise InputError(f"rows must be int32 [{segments}, M] on {x.device}, contiguous, got {describe(rows)}.")
 
 
-def _check_norm(norm: Norm, outputs: int, device: torch.device, *, gives_sums: bool) -> None:
+def _check_norm(name: str, norm: Norm, outputs: int, device: torch.device) -> None:
     if outputs & (outputs - 1) or outputs > _MOST_NORMED:
-        raise InputError(f"norm needs N, a power of two up to {_MOST_NORMED}, got {outputs}.")
-    if gives_sums:
-        raise InputError("gives_sums must be False with norm.")
-    for name in ("weight", "bias"):
-        _check_like(f"norm.{name}", getattr(norm, name), torch.float32, (outputs,), device)
+        raise InputError(f"{name} needs N, a power of two up to {_MOST_NORMED}, got {outputs}.")
+    for part in ("weight", "bias"):
+        _check_like(f"{name}.{part}", getattr(norm, part), torch.float32, (outputs,), device)
 
 
 def _check_like(name: str, value: object, dtype: torch.dtype, shape: tuple[int, ...], device: torch.device) -> None:
@@ -133,7 +183,7 @@ RECORD = Op(
     name="linear",
     public=linear,
     variants={
-        "triton": triton_variant("maskjet.ops.linear.triton", "linear", _HALVES),
+        "triton": triton_variant("maskjet.ops.linear.triton", "linear", HALVES),
         "reference": Variant(reference.linear, serves_any),
     },
     cases=CASES,

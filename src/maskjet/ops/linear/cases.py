@@ -9,7 +9,7 @@ import torch
 
 from maskjet.ops.linear.reference import Norm
 
-_ROUNDING = {torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}
+_ROUNDING = {torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7, torch.float32: 2.0**-16}
 """Tolerance of the output, as a share of the largest value of a row: the output is rounded to half of that, and sums of
 float32 products in another order may lie on the other side of a limit."""
 _SUMS = 1e-4
@@ -25,6 +25,9 @@ def _case(
     has_norm: bool = False,
     has_residual: bool = False,
     has_norm_behind: bool = False,
+    has_last_norm: bool = False,
+    segments: int = 1,
+    gathered: int = 0,
     is_strided: bool = False,
     **options: Any,
 ) -> Callable[[torch.device], dict[str, Any]]:
@@ -36,7 +39,7 @@ def _case(
 
         # Strided rows are every other part of rows twice as long.
         x, residual = (draw(rows, side * (1 + is_strided)).to(device, dtype)[:, :side] for side in (inputs, outputs))
-        weight = draw(outputs, inputs) * inputs**-0.5
+        weight = draw(outputs, segments * inputs) * (segments * inputs) ** -0.5
         given: dict[str, Any] = {
             "x": x,
             "weight": weight.to(device, dtype),
@@ -46,10 +49,15 @@ def _case(
         if has_norm:
             parts = x.float().reshape(rows, 2, -1)
             given["sums"] = torch.stack((parts.sum(dim=2), parts.square().sum(dim=2)), dim=1)
+        if gathered:
+            given["rows"] = torch.randint(-1, rows, (segments, gathered), generator=generator).int().to(device)
+            residual = draw(gathered, outputs).to(device, dtype)
         if has_residual:
             given["residual"] = residual
         if has_norm_behind:
             given["norm"] = Norm(draw(outputs).to(device), draw(outputs).to(device), 1e-5)
+        if has_last_norm:
+            given["last_norm"] = Norm(draw(outputs).to(device), draw(outputs).to(device), 1e-5)
         return given
 
     return build
@@ -76,13 +84,25 @@ CASES: Mapping[str, Callable[[torch.device], dict[str, Any]]] = {
     "norm": _case(has_norm=True),
     "norm, gelu": _case(rows=70, has_norm=True, activation="gelu", outputs=64),
     "same rows": _same_rows,
-    "residual, sums": _case(has_residual=True, gives_sums=True),
-    "all at once": _case(rows=33, has_norm=True, has_residual=True, gives_sums=True, activation="silu", outputs=128),
+    "residual, sums": _case(has_residual=True, gives="sums"),
+    "all at once": _case(rows=33, has_norm=True, has_residual=True, gives="sums", activation="silu", outputs=128),
     "norm behind": _case(outputs=64, has_norm_behind=True),
     "residual, norm behind, silu": _case(outputs=256, has_residual=True, has_norm_behind=True, activation="silu"),
     "norms on both sides": _case(rows=33, outputs=128, has_norm=True, has_norm_behind=True, dtype=torch.bfloat16),
+    "norm behind, sums": _case(outputs=64, has_norm_behind=True, gives="sums"),
+    "three norms": _case(
+        outputs=64, has_norm=True, has_norm_behind=True, has_last_norm=True, has_residual=True, activation="silu"
+    ),
+    "last norm": _case(outputs=32, has_last_norm=True, activation="relu"),
+    "gathered": _case(gathered=70, has_norm=True, has_residual=True),
+    "gathered, one": _case(gathered=1, activation="relu"),
+    "neighbours": _case(rows=30, segments=9, gathered=50, outputs=32, has_norm_behind=True, activation="silu"),
+    "neighbours, strided, bfloat16": _case(segments=3, gathered=20, is_strided=True, dtype=torch.bfloat16),
+    "two terms": _case(segments=2, gives="float32"),
+    "maxima": _case(segments=2, gives="maxima"),
+    "maxima of the last": _case(rows=3, outputs=48, gives="maxima", dtype=torch.bfloat16),
     "strided rows": _case(is_strided=True, has_residual=True),
-    "bfloat16": _case(dtype=torch.bfloat16, has_norm=True, has_residual=True, gives_sums=True),
+    "bfloat16": _case(dtype=torch.bfloat16, has_norm=True, has_residual=True, gives="sums"),
 }
 
 
@@ -93,7 +113,7 @@ def tolerance_used(
 ) -> float:
     """The largest difference over the tolerance of the output or of its sums; NaN counts as infinite."""
     (values, sums), (others, other_sums) = expected, actual
-    if values.shape != others.shape or (sums is None) != (other_sums is None):
+    if (values.shape, values.dtype) != (others.shape, others.dtype) or (sums is None) != (other_sums is None):
         return float("inf")
     if not values.numel():
         return 0.0
@@ -108,6 +128,10 @@ def tolerance_used(
 
 def bytes_moved(inputs: dict[str, Any]) -> int:
     """Bytes of all inputs and of the output."""
-    rows, outputs = len(inputs["x"]), len(inputs["weight"])
-    given = sum(value.numel() * value.itemsize for value in inputs.values() if isinstance(value, torch.Tensor))
-    return int(given + rows * outputs * inputs["x"].itemsize)
+    rows, outputs = inputs["rows"].shape[1] if "rows" in inputs else len(inputs["x"]), len(inputs["weight"])
+    return bytes_of(inputs) + rows * outputs * int(inputs["x"].itemsize)
+
+
+def bytes_of(inputs: dict[str, Any]) -> int:
+    """Bytes of all tensors among the inputs."""
+    return sum(value.numel() * value.itemsize for value in inputs.values() if isinstance(value, torch.Tensor))

@@ -9,30 +9,39 @@ from triton.language.extra.cuda import gdc_wait
 from maskjet.ops.triton_language import dot, gelu, sigmoid
 
 
-@triton.jit(do_not_specialize=["rows", "eps", "norm_eps"])
+@triton.jit(do_not_specialize=["rows", "eps", "norm_eps", "last_eps"])
 def linear_kernel(
     x_ptr,
+    rows_ptr,
     weight_ptr,
     bias_ptr,
     residual_ptr,
     sums_ptr,
     norm_weight_ptr,
     norm_bias_ptr,
+    last_weight_ptr,
+    last_bias_ptr,
     out_ptr,
     out_sums_ptr,
     rows,
     eps,
     norm_eps,
+    last_eps,
     INPUTS: tl.constexpr,
+    SEGMENTS: tl.constexpr,
     OUTPUTS: tl.constexpr,
+    KEPT: tl.constexpr,
     X_STRIDE: tl.constexpr,
     OUT_STRIDE: tl.constexpr,
     RESIDUAL_STRIDE: tl.constexpr,
     PARTS: tl.constexpr,
     ACTIVATION: tl.constexpr,
+    HAS_ROWS: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr,
     HAS_NORM: tl.constexpr,
+    HAS_LAST_NORM: tl.constexpr,
     HAS_OUT_SUMS: tl.constexpr,
+    GIVES_MAXIMA: tl.constexpr,
     WAITS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -40,13 +49,14 @@ def linear_kernel(
 ):
     """Compute one tile of a linear layer; grid (tiles down × tiles across).
 
-    x: floats [rows, INPUTS]. weight: floats [OUTPUTS, INPUTS]. bias: float32 [OUTPUTS]. residual: floats
-    [rows, OUTPUTS], read if HAS_RESIDUAL. sums: float32 [rows, 2, PARTS], of x, read if PARTS. norm_weight, norm_bias:
-    float32 [OUTPUTS], read if HAS_NORM, where COLUMNS is OUTPUTS.
+    x: floats [any, INPUTS]. rows: int32 [SEGMENTS, rows], read if HAS_ROWS: the rows of x that lie side by side in a
+    row of the layer's input, -1 for zeros; without it, the row itself SEGMENTS times. weight: floats [OUTPUTS, SEGMENTS
+    × INPUTS]. bias: float32 [OUTPUTS]. residual: floats [rows, OUTPUTS], read if HAS_RESIDUAL. sums: float32
+    [any, 2, PARTS], of the rows of x, read if PARTS, where SEGMENTS is 1. norm, last: float32 [OUTPUTS], read if
+    HAS_NORM and HAS_LAST_NORM, where COLUMNS is OUTPUTS.
 
-    out: floats [rows, OUTPUTS]. out_sums: float32 [rows, 2, OUTPUTS / COLUMNS], of the values in out before rounding.
-
-    With WAITS the weights are fetched before the kernel in front has ended, the rest after it.
+    out: floats [rows, KEPT]; with GIVES_MAXIMA float32 [rows, OUTPUTS / COLUMNS], the largest of each tile's columns.
+    out_sums: float32 [rows, 2, OUTPUTS / COLUMNS], of the values in out before rounding.
     """
     across: tl.constexpr = OUTPUTS // COLUMNS
     tile = tl.program_id(0) % across
@@ -54,31 +64,44 @@ def linear_kernel(
     column = tile * COLUMNS + tl.arange(0, COLUMNS)
     step = tl.arange(0, STEP)
     is_row = row < rows
-    source = tl.where(is_row, row, 0).to(tl.int64)
-    x_ptr += source[:, None] * X_STRIDE + step[None, :]
-    weight_ptr += column[None, :] * INPUTS + step[:, None]
+    row = tl.where(is_row, row, 0)
+    weight_ptr += column[None, :] * (SEGMENTS * INPUTS) + step[:, None]
     bias = tl.load(bias_ptr + column)
     if WAITS:
         gdc_wait()
     product = tl.zeros((ROWS, COLUMNS), tl.float32)
-    for start in range(0, INPUTS, STEP):
-        product = dot(tl.load(x_ptr + start), tl.load(weight_ptr + start), product)
+    source = tl.load(rows_ptr + row) if HAS_ROWS else row
+    for start in range(0, SEGMENTS * INPUTS, STEP):
+        if HAS_ROWS:
+            if SEGMENTS > 1:
+                source = tl.load(rows_ptr + (start // INPUTS) * rows + row)
+            x_row = x_ptr + tl.maximum(source, 0).to(tl.int64)[:, None] * X_STRIDE
+            x = tl.load(x_row + start % INPUTS + step[None, :], mask=(source >= 0)[:, None], other=0.0)
+        else:
+            x = tl.load(x_ptr + row.to(tl.int64)[:, None] * X_STRIDE + start % INPUTS + step[None, :])
+        product = dot(x, tl.load(weight_ptr + start), product)
     if PARTS:
-        product *= _inverse_deviation(sums_ptr, source, eps, PARTS, INPUTS)[:, None]
+        product *= _inverse_deviation(sums_ptr, tl.maximum(source, 0).to(tl.int64), eps, PARTS, INPUTS)[:, None]
     value = product + bias[None, :]
     if not HAS_NORM:
         value = _activate(value, ACTIVATION)
+    target = row.to(tl.int64)
     if HAS_RESIDUAL:
-        value += tl.load(residual_ptr + source[:, None] * RESIDUAL_STRIDE + column[None, :]).to(tl.float32)
+        value += tl.load(residual_ptr + target[:, None] * RESIDUAL_STRIDE + column[None, :]).to(tl.float32)
     if HAS_NORM:
-        value = value - (tl.sum(value, axis=1) / OUTPUTS)[:, None]
-        inverse = tl.math.rsqrt(tl.sum(value * value, axis=1) / OUTPUTS + norm_eps)
-        value = value * inverse[:, None] * tl.load(norm_weight_ptr + column)[None, :]
-        value = _activate(value + tl.load(norm_bias_ptr + column)[None, :], ACTIVATION)
-    out_ptr += source[:, None] * OUT_STRIDE + column[None, :]
-    tl.store(out_ptr, value.to(out_ptr.dtype.element_ty), mask=is_row[:, None])
+        value = _activate(_normalise(value, norm_weight_ptr, norm_bias_ptr, norm_eps, column, OUTPUTS), ACTIVATION)
+    if HAS_LAST_NORM:
+        value = _normalise(value, last_weight_ptr, last_bias_ptr, last_eps, column, OUTPUTS)
+    if GIVES_MAXIMA:
+        tl.store(out_ptr + target * across + tile, tl.max(value, axis=1), mask=is_row)
+    else:
+        is_stored = is_row[:, None]
+        if KEPT < OUTPUTS:
+            is_stored = is_stored & (column < KEPT)[None, :]
+        out_ptr += target[:, None] * OUT_STRIDE + column[None, :]
+        tl.store(out_ptr, value.to(out_ptr.dtype.element_ty), mask=is_stored)
     if HAS_OUT_SUMS:
-        out_sums_ptr += source * (2 * across) + tile
+        out_sums_ptr += target * (2 * across) + tile
         tl.store(out_sums_ptr, tl.sum(value, axis=1), mask=is_row)
         tl.store(out_sums_ptr + across, tl.sum(value * value, axis=1), mask=is_row)
 
@@ -91,6 +114,14 @@ def _inverse_deviation(sums_ptr, row, eps, PARTS: tl.constexpr, INPUTS: tl.const
     mean = tl.sum(tl.load(sums_ptr, mask=part < PARTS, other=0.0), axis=1) / INPUTS
     square = tl.sum(tl.load(sums_ptr + PARTS, mask=part < PARTS, other=0.0), axis=1) / INPUTS
     return tl.math.rsqrt(square - mean * mean + eps)
+
+
+@triton.jit
+def _normalise(value, weight_ptr, bias_ptr, eps, column, OUTPUTS: tl.constexpr):
+    """A layer norm of whole rows."""
+    value = value - (tl.sum(value, axis=1) / OUTPUTS)[:, None]
+    inverse = tl.math.rsqrt(tl.sum(value * value, axis=1) / OUTPUTS + eps)
+    return value * inverse[:, None] * tl.load(weight_ptr + column)[None, :] + tl.load(bias_ptr + column)[None, :]
 
 
 @triton.jit

@@ -6,105 +6,84 @@ mean of an input drops out, and the deviation comes from sums that the layer in 
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 import triton
 
-from maskjet.ops.gpu import Launcher, has_dependent_launches, on_device_of
+from maskjet.ops.gpu import Launchers, has_dependent_launches, on_device_of
 from maskjet.ops.linear.kernels import linear_kernel
 from maskjet.ops.linear.reference import Norm
+from maskjet.ops.linear.tiles import choose_tile
 
-_LAUNCHERS: dict[tuple[int, int, bool], Launcher] = {}
-
-
-class Tile(NamedTuple):
-    """The shape of a launch."""
-
-    rows: int
-    """Rows of the output per program."""
-    columns: int
-    """Columns of the output per program."""
-    step: int
-    """Inputs per step."""
-    warps: int
-    """Warps per program."""
-    stages: int
-    """Steps whose inputs are under way at once."""
-
-
-def choose_tile(rows: int, inputs: int, outputs: int, *, has_norm: bool = False) -> Tile:
-    """The shape for a product: small tiles where there are few, so that all multiprocessors have some.
-
-    A norm behind it needs whole rows.
-    """
-    columns = next((side for side in (128, 64, 32, 16) if outputs % side == 0), 16)
-    step = next((side for side in (64, 32, 16) if inputs % side == 0), 16)
-    if has_norm:
-        return Tile(64 if rows >= 64 * _MULTIPROCESSORS else 16, outputs, step, 4, 3)
-    if triton.cdiv(rows, 128) * (outputs // columns) >= 2 * _MULTIPROCESSORS:
-        return Tile(128, columns, step, 8, 3)
-    columns = min(columns, 64)
-    return Tile(64 if rows > 64 else 16, columns, step, 4, 4)
-
-
-_MULTIPROCESSORS = 132  # of an H100 or H200
+_LAUNCHERS = Launchers(linear_kernel)
 
 
 def linear(
     x: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor,
-    residual: torch.Tensor | None,
-    sums: torch.Tensor | None,
-    out: torch.Tensor,
-    out_sums: torch.Tensor | None,
     *,
-    norm: Norm | None,
-    activation: str,
-    eps: float,
+    out: torch.Tensor,
+    rows: torch.Tensor | None = None,
+    residual: torch.Tensor | None = None,
+    sums: torch.Tensor | None = None,
+    out_sums: torch.Tensor | None = None,
+    norm: Norm | None = None,
+    last_norm: Norm | None = None,
+    activation: str = "none",
+    eps: float = 1e-6,
+    gives_maxima: bool = False,
 ) -> None:
-    """Write the layer's result into out [M, N]; see `ops.linear`.
+    """Write the layer's result into out; see `ops.linear`.
 
     Never waits, and can be captured in a CUDA graph.
     """
-    (rows, inputs), outputs = x.shape, len(weight)
-    if not rows:
+    (outputs, width), inputs, count = weight.shape, x.shape[1], len(out)
+    if not count:
         return
-    tile = choose_tile(rows, inputs, outputs, has_norm=norm is not None)
-    if out_sums is not None:
-        tile = tile._replace(columns=outputs // out_sums.shape[2])
+    is_whole = norm is not None or last_norm is not None
+    tile = choose_tile(count, inputs, outputs, is_whole=is_whole)
+    # Parts that the caller chose, so that its buffers fit, are columns of a program's tile.
+    given_parts = out.shape[1] if gives_maxima else None if out_sums is None else out_sums.shape[2]
+    if given_parts is not None:
+        tile = tile._replace(columns=outputs // given_parts)
     waits = has_dependent_launches(x.device)
-    key = (tile.warps, tile.stages, waits)
-    if key not in _LAUNCHERS:
-        options = {"launch_pdl": True} if waits else {}
-        _LAUNCHERS[key] = Launcher(linear_kernel, num_warps=tile.warps, num_stages=tile.stages, **options)
+    norm_weight, norm_bias, norm_eps = norm or (bias, bias, 0.0)
+    last_weight, last_bias, last_eps = last_norm or (bias, bias, 0.0)
     with on_device_of(x):
-        _LAUNCHERS[key](
-            (triton.cdiv(rows, tile.rows) * (outputs // tile.columns), 1, 1),
+        _LAUNCHERS.of(tile.warps, tile.stages, waits=waits)(
+            (triton.cdiv(count, tile.rows) * (outputs // tile.columns), 1, 1),
             (x.device, x.dtype, out.dtype),
             x,
+            x if rows is None else rows,
             weight,
             bias,
             out if residual is None else residual,
             bias if sums is None else sums,
-            bias if norm is None else norm.weight,
-            bias if norm is None else norm.bias,
+            norm_weight,
+            norm_bias,
+            last_weight,
+            last_bias,
             out,
             bias if out_sums is None else out_sums,
-            rows,
+            count,
             eps,
-            0.0 if norm is None else norm.eps,
+            norm_eps,
+            last_eps,
             INPUTS=inputs,
+            SEGMENTS=width // inputs,
             OUTPUTS=outputs,
+            KEPT=out.shape[1],
             X_STRIDE=x.stride(0),
             OUT_STRIDE=out.stride(0),
             RESIDUAL_STRIDE=0 if residual is None else residual.stride(0),
             PARTS=0 if sums is None else sums.shape[2],
             ACTIVATION=activation,
+            HAS_ROWS=rows is not None,
             HAS_RESIDUAL=residual is not None,
             HAS_NORM=norm is not None,
+            HAS_LAST_NORM=last_norm is not None,
             HAS_OUT_SUMS=out_sums is not None,
+            GIVES_MAXIMA=gives_maxima,
             WAITS=waits,
             ROWS=tile.rows,
             COLUMNS=tile.columns,

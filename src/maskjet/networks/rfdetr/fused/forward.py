@@ -1,0 +1,265 @@
+"""A forward pass of RF-DETR in kernels of our own: what is computed, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from maskjet import ops
+from maskjet.networks.rfdetr.fused.rows import find_inside, find_neighbours, find_patches
+from maskjet.networks.rfdetr.fused.weights import BoxHead, Layer, Weights
+from maskjet.networks.rfdetr.network import NetworkOutput
+from maskjet.ops.linear import parts_of
+
+
+class Forward:
+    """The network for one batch size, with buffers of its own, which the first call allocates.
+
+    Tokens, pixels and queries of all images are rows of matrices. It never waits, and can be captured in a CUDA graph,
+    in which what the decoder does not need runs beside it. For one thread at a time.
+
+    Args:
+        weights: Folded, on the device to run on.
+        batch: Images per call.
+    """
+
+    def __init__(self, weights: Weights, batch: int) -> None:
+        self._weights, self._spec, self._batch = weights, weights.spec, batch
+        self._device, self._dtype = weights.patches.device, weights.patches.dtype
+        self._patches = find_patches(weights.spec, batch).to(self._device)
+        self._neighbours = find_neighbours(weights.spec.grid_hw, batch).to(self._device)
+        self._inside = find_inside(weights.is_inside, batch)
+        self._queries = weights.queries.repeat(batch, 1)
+        self._buffers: dict[str, Tensor] = {}
+        self._side = torch.cuda.Stream(self._device) if self._device.type == "cuda" else None
+
+    def __call__(self, images: Tensor) -> NetworkOutput:
+        """Run the network; see `RFDETR.forward`. The output is valid until the next call."""
+        memory = self._project(self._encode(images))
+        with self._beside():
+            values = self._linear("values", memory, self._weights.values)
+            has_values = self._mark()
+            pixels = self._see(memory)
+        boxes, positions = self._choose(memory)
+        self._wait_for(has_values)
+        hidden, sums = self._decode(boxes, positions, values)
+        logits = self._classify("logits", hidden, self._weights.classes)
+        refined, _ = self._refine("boxes", hidden, self._weights.boxes, boxes)
+        queries = self._ask(hidden, sums)
+        self._join_side()
+        masks = None if queries is None or pixels is None else self._draw(queries, pixels)
+        return NetworkOutput(self._per_query(logits), self._per_query(refined), masks)
+
+    def _encode(self, images: Tensor) -> Tensor:
+        """The vision transformer, and of all its feature maps the projector's first layer."""
+        spec = self._spec
+        tokens, sums = self._embed(images)
+        joined: Tensor | None = None
+        for number, block in enumerate(self._weights.blocks, start=1):
+            sequences = self._batch * (1 if number - 1 in spec.feature_layers else spec.windows**2)
+            projections = self._linear("projections", tokens, block.projections, sums=sums)
+            context = self._attend("context", projections, sequences, spec.backbone_heads)
+            tokens, sums = self._linear_and_sums("tokens", context, block.output, residual=tokens)
+            hidden = self._linear("expanded", tokens, block.expand, sums=sums)
+            name = f"feature {number}" if number in spec.feature_layers else "tokens"
+            tokens, sums = self._linear_and_sums(name, hidden, block.contract, residual=tokens)
+            if number in spec.feature_layers:
+                joined = self._join(spec.feature_layers.index(number), tokens, sums, joined)
+        assert joined is not None, "the last block gives a feature map"
+        return joined
+
+    def _join(self, index: int, tokens: Tensor, sums: Tensor, joined: Tensor | None) -> Tensor:
+        """Add a feature map's part of the projector's first layer; all but the last beside the transformer."""
+        layers, half = self._weights.join, self._spec.hidden_dim // 2
+        given: dict[str, Any] = {"rows": self._patches, "sums": sums, "residual": joined}
+        if index < len(layers) - 1:
+            with self._beside():
+                return self._linear(f"joined {index}", tokens, layers[index], **given)
+        self._join_side()
+        parts = 2 + len(self._weights.bottlenecks) // 2
+        fused = self._buffer("fused", self._patches.shape[1], parts * half)
+        self._linear("joined", tokens, layers[index], out=fused[:, : 2 * half], **given)
+        return fused
+
+    def _project(self, fused: Tensor) -> Tensor:
+        """The projector's bottlenecks, each of what the one before gave, and the layer that fuses all."""
+        parts = fused.split(self._spec.hidden_dim // 2, dim=1)
+        first, second = self._weights.bottlenecks[::2], self._weights.bottlenecks[1::2]
+        for part, following, into, out_of in zip(parts[1:], parts[2:], first, second, strict=False):
+            between = self._linear("between", part, into, rows=self._neighbours)
+            self._linear("part", between, out_of, rows=self._neighbours, out=following)
+        return self._linear("memory", fused, self._weights.fuse)
+
+    def _choose(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """The boxes of the best tokens, and what their positions add to each decoder layer."""
+        weights, spec = self._weights, self._spec
+        tokens = self._linear("proposals", memory, weights.tokens, rows=self._inside)
+        scores = self._classify("scores", tokens, weights.token_classes, gives_maxima=True)
+        best = self._buffer("best", self._batch, spec.queries, dtype=torch.int32)
+        self._run("rank_tokens", scores.view(self._batch, spec.tokens, -1), out=best)
+        boxes, sines = self._refine("references", tokens, weights.token_boxes, weights.anchors, best.view(-1))
+        assert sines is not None
+        hidden = self._linear("sines expanded", sines, weights.sines)
+        return boxes, self._linear("positions", hidden, weights.positions_of_layers)
+
+    def _decode(self, boxes: Tensor, positions: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """The decoder: the queries' hidden vectors and the sums of their rows."""
+        content, sums = self._queries, boxes
+        widths = [len(part.bias) for layer in self._weights.decoder for part in (layer.projections, layer.sampling)]
+        added = positions.split(widths, dim=1)
+        seen = values.split(self._spec.hidden_dim, dim=1)
+        for index, layer in enumerate(self._weights.decoder):
+            projections = self._linear("query projections", content, layer.projections, residual=added[2 * index])
+            context = self._attend("query context", projections, self._batch, self._spec.self_attention_heads)
+            content = self._linear("content", context, layer.output, residual=content)
+            sampled = self._sample(content, layer.sampling, added[2 * index + 1], boxes, seen[index])
+            content = self._linear("content seen", sampled, layer.sampled, residual=content)
+            hidden = self._linear("content expanded", content, layer.expand)
+            content, sums = self._linear_and_sums("hidden", hidden, layer.contract, residual=content)
+        return content, sums
+
+    def _see(self, memory: Tensor) -> Tensor | None:
+        """The image side of the mask head: [B, *mask_hw, hidden_dim]."""
+        if not self._weights.mask_blocks:
+            return None
+        image = memory.view(self._batch, *self._spec.grid_hw, -1).permute(0, 3, 1, 2)
+        image = F.interpolate(image, size=self._spec.mask_hw, mode="bilinear", align_corners=False)
+        pixels = image.permute(0, 2, 3, 1).contiguous()
+        normed, flat = self._buffer("normed pixels", *pixels.shape), pixels.flatten(0, 2)
+        for block in self._weights.mask_blocks:
+            self._run("depthwise_norm", pixels, block.depthwise_weight, block.depthwise_bias, eps=block.eps, out=normed)
+            self._linear("pixels", normed.flatten(0, 2), block.pointwise, residual=flat, out=flat)
+        return pixels
+
+    def _ask(self, hidden: Tensor, sums: Tensor) -> Tensor | None:
+        """The query side of the mask head: rows of hidden_dim channels, a constant and more."""
+        layers = self._weights.mask_queries
+        if layers is None:
+            return None
+        expanded = self._linear("mask queries expanded", hidden, layers.expand, sums=sums)
+        queries = self._linear("mask queries", expanded, layers.contract, residual=hidden)
+        return self._linear("mask projections", queries, layers.project)
+
+    # Below: each op with its output in a buffer.
+
+    def _embed(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        weights, (tokens, width) = self._weights, self._weights.positions.shape
+        out = self._buffer("tokens", self._batch * tokens, width)
+        sums = self._buffer("sums of tokens", len(out), 2, parts_of(len(out), width, width), dtype=torch.float32)
+        self._run(
+            "embed_patches",
+            images,
+            weights.patches,
+            weights.positions,
+            windows=self._spec.windows,
+            out=out,
+            out_sums=sums,
+        )
+        return out, sums
+
+    def _linear(self, name: str, x: Tensor, layer: Layer, *, out: Tensor | None = None, **given: Any) -> Tensor:
+        if out is None:
+            rows = given.get("rows")
+            out = self._buffer(name, len(x) if rows is None else rows.shape[1], len(layer.bias))
+        self._run("linear", x, layer.weight, layer.bias, out=out, **layer.options, **given)
+        return out
+
+    def _linear_and_sums(self, name: str, x: Tensor, layer: Layer, **given: Any) -> tuple[Tensor, Tensor]:
+        parts = parts_of(len(x), x.shape[1], len(layer.bias), is_whole=layer.norm is not None)
+        sums = self._buffer(f"sums of {name}", len(x), 2, parts, dtype=torch.float32)
+        return self._linear(name, x, layer, out_sums=sums, **given), sums
+
+    def _classify(self, name: str, x: Tensor, layer: Layer, *, gives_maxima: bool = False) -> Tensor:
+        columns = parts_of(len(x), x.shape[1], len(layer.bias)) if gives_maxima else self._spec.class_logits
+        out = self._buffer(name, len(x), columns, dtype=torch.float32)
+        return self._linear(name, x, layer, out=out, gives_maxima=gives_maxima)
+
+    def _attend(self, name: str, projections: Tensor, sequences: int, heads: int) -> Tensor:
+        out = self._buffer(name, len(projections), projections.shape[1] // 3)
+        self._run(
+            "attention",
+            projections.view(sequences, len(projections) // sequences, 3, heads, -1),
+            out.view(sequences, len(out) // sequences, -1),
+        )
+        return out
+
+    def _sample(self, content: Tensor, layer: Layer, position: Tensor, boxes: Tensor, values: Tensor) -> Tensor:
+        spec = self._spec
+        points = (spec.sampling_points, 3, spec.cross_attention_heads)
+        projections = self._buffer("points", len(content), spec.sampling_points * 3 * spec.cross_attention_heads)
+        self._linear("points", content, layer, residual=position, out=projections)
+        out = self._buffer("sampled", *content.shape)
+        self._run(
+            "deformable_attention",
+            self._per_query(projections).unflatten(2, points),
+            self._per_query(boxes),
+            values.unflatten(0, (self._batch, *spec.grid_hw)),
+            out=self._per_query(out),
+        )
+        return out
+
+    def _refine(
+        self, name: str, x: Tensor, head: BoxHead, references: Tensor, rows: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """The boxes of a head; with rows of the best tokens, those of their anchors, and their sines."""
+        hidden = self._linear("boxes hidden", x, head.hidden[0], rows=None if rows is None else rows[None])
+        hidden = self._linear("boxes hidden again", hidden, head.hidden[1])
+        out = self._buffer(name, len(hidden), 4, dtype=torch.float32)
+        sines = None if rows is None else self._buffer("sines", len(hidden), 4 * len(self._weights.frequencies))
+        self._run(
+            "refine_boxes",
+            hidden,
+            head.last.weight,
+            head.last.bias,
+            references,
+            rows=rows,
+            offsets=None if rows is None else self._weights.box_offsets,
+            frequencies=None if rows is None else self._weights.frequencies,
+            out=out,
+            out_embedding=sines,
+        )
+        return out, sines
+
+    def _draw(self, queries: Tensor, pixels: Tensor) -> Tensor:
+        out = self._buffer("masks", self._batch, self._spec.queries, *self._spec.mask_hw)
+        self._run("mask_logits", self._per_query(queries), pixels, out=out)
+        return out
+
+    def _run(self, op: str, first: Tensor, *args: Any, **given: Any) -> None:
+        ops.RECORDS[op].choose("auto", first).run(first, *args, **given)
+
+    def _buffer(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+        if name not in self._buffers:
+            self._buffers[name] = torch.empty(shape, dtype=dtype or self._dtype, device=self._device)
+        return self._buffers[name]
+
+    def _per_query(self, rows: Tensor) -> Tensor:
+        return rows.view(self._batch, self._spec.queries, -1)
+
+    # Below: the second stream; without one, on a CPU, all happens in turn.
+
+    @contextmanager
+    def _beside(self) -> Iterator[None]:
+        """What is launched here runs beside what is launched after it."""
+        if self._side is None:
+            yield
+            return
+        self._side.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(self._side):
+            yield
+
+    def _mark(self) -> torch.cuda.Event | None:
+        return None if self._side is None else self._side.record_event()
+
+    def _wait_for(self, event: torch.cuda.Event | None) -> None:
+        if event is not None:
+            torch.cuda.current_stream(self._device).wait_event(event)
+
+    def _join_side(self) -> None:
+        if self._side is not None:
+            torch.cuda.current_stream(self._device).wait_stream(self._side)

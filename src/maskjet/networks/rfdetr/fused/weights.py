@@ -1,0 +1,336 @@
+"""RF-DETR's weights as the fused network takes them: folded once, from the module, which stays the definition.
+
+What is folded: a norm's affine into the linear layer behind it; layer scales into the layer in front; the scale of
+attention, with log₂ e, into the queries; the positions' last layer into all projections that positions are added to;
+the value projections of all decoder layers into one; the mask head's last convolution into its queries.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from maskjet.networks.rfdetr.backbone import split_windows
+from maskjet.networks.rfdetr.network import RFDETR
+from maskjet.ops.linear import Activation, Norm, fold_norm, split_terms
+from maskjet.spec import ModelSpec
+
+_MULTIPLE = 16  # of a layer's outputs
+_WIDE = 64  # of the outputs of a layer whose width is ours to choose: whole tiles
+
+
+class Layer(NamedTuple):
+    """A linear layer, as `ops.linear` takes it."""
+
+    weight: Tensor
+    bias: Tensor
+    activation: Activation = "none"
+    norm: Norm | None = None
+    last_norm: Norm | None = None
+    eps: float = 1e-6
+    """Of a norm before the layer, which is in its weights."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What surrounds the product, as `ops.linear` takes it."""
+        return {name: getattr(self, name) for name in ("activation", "norm", "last_norm", "eps")}
+
+
+class Exact(NamedTuple):
+    """The last layer of a box head, in float32."""
+
+    weight: Tensor
+    bias: Tensor
+
+
+class Block(NamedTuple):
+    """A block of the vision transformer."""
+
+    projections: Layer
+    output: Layer
+    expand: Layer
+    contract: Layer
+
+
+class DecoderLayer(NamedTuple):
+    """A layer of the decoder."""
+
+    projections: Layer
+    output: Layer
+    sampling: Layer
+    """Offsets and logits of the points to sample, [points, 3, heads]."""
+    sampled: Layer
+    expand: Layer
+    contract: Layer
+
+
+class BoxHead(NamedTuple):
+    """Two hidden layers and the one that gives boxes."""
+
+    hidden: tuple[Layer, Layer]
+    last: Exact
+
+
+class MaskBlock(NamedTuple):
+    """A block of the mask head's image side."""
+
+    depthwise_weight: Tensor
+    """float32 [9, C]."""
+    depthwise_bias: Tensor
+    eps: float
+    pointwise: Layer
+
+
+class MaskQueries(NamedTuple):
+    """The mask head's query side."""
+
+    expand: Layer
+    contract: Layer
+    project: Layer
+    """To the channels of the image and the query's constant, and as many more as fill a tile."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """All weights, in the order of a forward pass."""
+
+    spec: ModelSpec
+    dtype: torch.dtype
+    patches: Tensor
+    positions: Tensor
+    """float32 [tokens of an image, width], with the patches' bias and the class tokens."""
+    blocks: tuple[Block, ...]
+    join: tuple[Layer, ...]
+    """The projector's first convolution, a part per feature map."""
+    bottlenecks: tuple[Layer, ...]
+    """Two convolutions each."""
+    fuse: Layer
+    tokens: Layer
+    token_classes: Layer
+    token_boxes: BoxHead
+    anchors: Tensor
+    """float32 [tokens, 4]."""
+    is_inside: Tensor
+    """Whether a token may see its features, bool [tokens]."""
+    box_offsets: Tensor
+    """float32 [queries, 4]."""
+    frequencies: Tensor
+    """float32 [hidden_dim / 2]."""
+    sines: Layer
+    """From sines of boxes to a hidden layer."""
+    positions_of_layers: Layer
+    """From there to what positions add to each decoder layer's projections and sampling."""
+    queries: Tensor
+    """[queries, hidden_dim]."""
+    values: Layer
+    decoder: tuple[DecoderLayer, ...]
+    classes: Layer
+    boxes: BoxHead
+    mask_blocks: tuple[MaskBlock, ...]
+    mask_queries: MaskQueries | None
+
+
+@torch.no_grad()
+def fold(network: RFDETR, dtype: torch.dtype) -> Weights:
+    """Fold a network's weights, on its device.
+
+    Args:
+        network: The network, best in float32: what is rounded before it is folded is rounded twice.
+        dtype: float16 or bfloat16.
+    """
+    return _Folding(network, dtype).weights()
+
+
+class _Folding:
+    def __init__(self, network: RFDETR, dtype: torch.dtype) -> None:
+        self._network: Any = network
+        self._spec, self._dtype = network.spec, dtype
+
+    def weights(self) -> Weights:
+        network, spec, transformer = self._network, self._spec, self._network.transformer
+        decoder, embeddings = transformer.decoder, network.backbone[0]["encoder"].encoder.embeddings
+        layers = tuple(
+            self._decoder_layer(layer, decoder.norm if layer is decoder.layers[-1] else None)
+            for layer in decoder.layers
+        )
+        head = network.segmentation_head
+        return Weights(
+            spec=spec,
+            dtype=self._dtype,
+            patches=self._half(embeddings.patch_embeddings["projection"].weight.flatten(1)),
+            positions=self._positions(embeddings),
+            blocks=tuple(map(self._block, network.backbone[0]["encoder"].encoder.encoder["layer"])),
+            **self._projector(network.backbone[0]["projector"].stages[0]),
+            tokens=self._layer(transformer.enc_output[0], norm=transformer.enc_output_norm[0]),
+            token_classes=self._classes(transformer.enc_out_class_embed[0]),
+            token_boxes=self._box_head(transformer.enc_out_bbox_embed[0]),
+            anchors=_float(transformer.anchors[0]),
+            is_inside=transformer.is_inside.flatten(),
+            box_offsets=_float(network.refpoint_embed.weight),
+            frequencies=2 * math.pi / decoder.wavelengths,
+            sines=self._layer(decoder.ref_point_head.layers[0], activation="relu"),
+            positions_of_layers=self._positions_of_layers(decoder),
+            queries=self._half(network.query_feat.weight),
+            values=self._stack([layer.cross_attn.value_proj for layer in decoder.layers]),
+            decoder=layers,
+            classes=self._classes(network.class_embed),
+            boxes=self._box_head(network.bbox_embed),
+            mask_blocks=() if head is None else tuple(map(self._mask_block, head.blocks)),
+            mask_queries=None if head is None else self._mask_queries(head),
+        )
+
+    def _half(self, weight: Tensor) -> Tensor:
+        return weight.to(self._dtype).contiguous()
+
+    def _make(self, weight: Tensor, bias: Tensor, **options: Any) -> Layer:
+        return Layer(self._half(weight), _float(bias), **options)
+
+    def _layer(
+        self, linear: Any, *, scale: Tensor | None = None, activation: Activation = "none", norm: Any = None
+    ) -> Layer:
+        """A linear layer and what is behind it; `scale` multiplies its outputs."""
+        weight, bias = linear.weight.float(), linear.bias.float()
+        if scale is not None:
+            weight, bias = weight * scale.float()[:, None], bias * scale.float()
+        return self._make(weight, bias, activation=activation, norm=None if norm is None else _norm(norm))
+
+    def _after(self, norm: Any, linear: Any, *, scale: Tensor | None = None, activation: Activation = "none") -> Layer:
+        """A linear layer behind a norm."""
+        weight, bias = fold_norm(linear.weight.float(), linear.bias.float(), norm.weight, norm.bias)
+        if scale is not None:
+            weight, bias = weight * scale[:, None], bias * scale
+        return self._make(weight, bias, activation=activation, eps=norm.eps)
+
+    def _stack(self, linears: list[Any]) -> Layer:
+        return self._make(torch.cat([each.weight for each in linears]), torch.cat([each.bias for each in linears]))
+
+    def _positions(self, embeddings: Any) -> Tensor:
+        spec = self._spec
+        positions = embeddings.position_embeddings.float()
+        patches = positions[:, 1:] + embeddings.patch_embeddings["projection"].bias.float()
+        patches = split_windows(patches, spec.grid_hw, spec.windows)
+        first = (embeddings.cls_token.float() + positions[:, :1]).expand(len(patches), -1, -1)
+        return torch.cat((first, patches), dim=1).flatten(0, 1).contiguous()
+
+    def _block(self, block: Any) -> Block:
+        projections = block.attention.projections
+        scale = _query_scale(projections, block.attention.heads)
+        return Block(
+            self._after(block.norm1, projections, scale=scale),
+            self._layer(block.attention.output["dense"], scale=block.layer_scale1.lambda1),
+            self._after(block.norm2, block.mlp.fc1, activation="gelu"),
+            self._layer(block.mlp.fc2, scale=block.layer_scale2.lambda1),
+        )
+
+    def _projector(self, stage: Any) -> dict[str, Any]:
+        """A C2f block: 1 × 1 convolution, bottlenecks, 1 × 1 convolution, norm."""
+        c2f, last_norm = stage
+        norm = self._network.backbone[0]["encoder"].encoder.layernorm
+        first, none = c2f.cv1.conv.weight.float().flatten(1), torch.zeros(len(c2f.cv1.conv.weight)).to(norm.weight)
+        parts = [fold_norm(part, none, norm.weight, norm.bias) for part in first.split(len(norm.weight), dim=1)]
+        join = [self._make(weight, bias, eps=norm.eps) for weight, bias in parts]
+        join[-1] = join[-1]._replace(activation="silu", norm=_norm(c2f.cv1.bn))
+        return {
+            "join": tuple(join),
+            "bottlenecks": tuple(self._convolution(conv) for block in c2f.m for conv in (block.cv1, block.cv2)),
+            "fuse": self._convolution(c2f.cv2)._replace(last_norm=_norm(last_norm)),
+        }
+
+    def _convolution(self, module: Any) -> Layer:
+        """A convolution, norm and SiLU; its weight as one row of neighbours after the other."""
+        weight = module.conv.weight.float().permute(0, 2, 3, 1).flatten(1)
+        return self._make(weight, weight.new_zeros(len(weight)), activation="silu", norm=_norm(module.bn))
+
+    def _classes(self, linear: Any) -> Layer:
+        """A class head as good as float32; classes that fill it up are never the largest."""
+        more = -len(linear.weight) % _MULTIPLE
+        weight = nn.functional.pad(linear.weight.float(), (0, 0, 0, more))
+        bias = nn.functional.pad(linear.bias.float(), (0, more), value=-math.inf)
+        return self._make(split_terms(weight, self._dtype), bias)
+
+    def _box_head(self, head: Any) -> BoxHead:
+        first, second, last = head.layers
+        hidden = self._layer(first, activation="relu"), self._layer(second, activation="relu")
+        return BoxHead(hidden, Exact(_float(last.weight), _float(last.bias)))
+
+    def _positions_of_layers(self, decoder: Any) -> Layer:
+        """All that positions are added to, behind the last layer that makes positions."""
+        parts = []
+        for layer in decoder.layers:
+            attention, width = layer.self_attn, self._spec.hidden_dim
+            weight = attention.in_proj_weight.float() * self._decoder_scale(attention)[:, None]
+            weight[2 * width :] = 0  # values have no position
+            sampling, _ = self._sampling(layer.cross_attn)
+            parts += [weight, sampling]
+        last, weight = decoder.ref_point_head.layers[-1], torch.cat(parts)
+        return self._make(weight @ last.weight.float(), weight @ last.bias.float())
+
+    def _decoder_scale(self, attention: Any) -> Tensor:
+        return _query_scale(attention.out_proj, attention.heads)
+
+    def _sampling(self, attention: Any) -> tuple[Tensor, Tensor]:
+        """Offsets and logits as [points, 3, heads], filled up with zeros."""
+        heads, points = attention.heads, attention.points
+        parts = []
+        for name in ("weight", "bias"):
+            offsets = getattr(attention.sampling_offsets, name).float().unflatten(0, (heads, points, 2))
+            logits = getattr(attention.attention_weights, name).float().unflatten(0, (heads, points, 1))
+            part = torch.cat((offsets, logits), dim=2).movedim(0, 2).flatten(0, 2)
+            parts.append(torch.cat((part, part.new_zeros(-len(part) % _MULTIPLE, *part.shape[1:]))))
+        return parts[0], parts[1]
+
+    def _decoder_layer(self, layer: Any, last_norm: Any) -> DecoderLayer:
+        attention = layer.self_attn
+        scale = self._decoder_scale(attention)
+        contract = self._layer(layer.linear2, norm=layer.norm3)
+        if last_norm is not None:
+            contract = contract._replace(last_norm=_norm(last_norm))
+        return DecoderLayer(
+            self._make(attention.in_proj_weight.float() * scale[:, None], attention.in_proj_bias.float() * scale),
+            self._layer(attention.out_proj, norm=layer.norm1),
+            self._make(*self._sampling(layer.cross_attn)),
+            self._layer(layer.cross_attn.output_proj, norm=layer.norm2),
+            self._layer(layer.linear1, activation="relu"),
+            contract,
+        )
+
+    def _mask_block(self, block: Any) -> MaskBlock:
+        linear, norm = block.pwconv1, block.norm
+        weight = linear.weight.float()
+        pointwise = self._make(
+            weight * norm.weight.float(), linear.bias.float() + weight @ norm.bias.float(), activation="gelu"
+        )
+        depthwise = block.dwconv.weight.float().flatten(1).T.contiguous()
+        return MaskBlock(depthwise, _float(block.dwconv.bias), norm.eps, pointwise)
+
+    def _mask_queries(self, head: Any) -> MaskQueries:
+        block, image, query = head.query_features_block, head.spatial_features_proj, head.query_features_proj
+        pixels, constant = image.weight.float().flatten(1), image.bias.float()
+        weight = torch.cat((pixels.T @ query.weight.float(), (constant @ query.weight.float())[None]))
+        bias = torch.cat((pixels.T @ query.bias.float(), constant @ query.bias.float()[:, None] + head.bias.float()))
+        more = -len(weight) % _WIDE
+        return MaskQueries(
+            self._after(block.norm_in, block.layers[0], activation="gelu"),
+            self._layer(block.layers[2]),
+            self._make(nn.functional.pad(weight, (0, 0, 0, more)), nn.functional.pad(bias, (0, more))),
+        )
+
+
+def _float(value: Tensor) -> Tensor:
+    return value.detach().float().contiguous()
+
+
+def _norm(norm: Any) -> Norm:
+    return Norm(_float(norm.weight), _float(norm.bias), norm.eps)
+
+
+def _query_scale(linear: Any, heads: int) -> Tensor:
+    """Factors of the outputs of packed projections: log₂ e / √D for queries."""
+    width = linear.weight.shape[1]
+    scale = torch.ones(3 * width, device=linear.weight.device)
+    scale[:width] = math.log2(math.e) * (width // heads) ** -0.5
+    return scale

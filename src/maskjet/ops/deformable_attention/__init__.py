@@ -1,0 +1,102 @@
+"""Deformable attention: each head samples a few points around its query's box."""
+
+from __future__ import annotations
+
+import torch
+
+from maskjet.config import Implementation
+from maskjet.errors import InputError
+from maskjet.ops.deformable_attention import reference
+from maskjet.ops.deformable_attention.cases import CASES, bytes_moved, tolerance_used
+from maskjet.ops.gpu import triton_variant
+from maskjet.ops.record import HALVES, Op, Variant, check_like, describe, serves_any
+
+_AXES = 3
+
+
+def deformable_attention(
+    projections: torch.Tensor, boxes: torch.Tensor, values: torch.Tensor, *, implementation: Implementation = "auto"
+) -> torch.Tensor:
+    """Sample values at points around boxes, and mix them by the softmax of the points' logits, for each head.
+
+    A point is centre + offset × size × 0.5 / points, as in Deformable DETR with one level; sampling is bilinear, and
+    what lies outside is zero. On a GPU it is one launch on the current stream, which never waits.
+
+    Args:
+        projections: float16 or bfloat16 [B, Q, P, 3, H], contiguous: of P points and H heads the offset along x and
+            y and the logit. H is a power of two.
+        boxes: float32 [B, Q, 4] cxcywh, 0..1 of the image, contiguous.
+        values: Of the projections' type, [B, h, w, C]; pixels may be strided, channels not. C / H is a power of two.
+        implementation: "auto", "reference" or "triton".
+
+    Returns:
+        Of the same type, [B, Q, C].
+
+    Raises:
+        InputError: An argument is not as above.
+        UnsupportedError: The implementation asked for can't serve these tensors.
+
+    Equal to the reference within two ULP of the largest value.
+
+    Examples:
+        >>> projections = torch.zeros(1, 1, 2, 3, 1, dtype=torch.float16)
+        >>> values = torch.arange(4, dtype=torch.float16).view(1, 2, 2, 1)
+        >>> deformable_attention(projections, torch.tensor([[[0.5, 0.5, 1.0, 1.0]]]), values).item()
+        1.5
+    """
+    _check_projections(projections)
+    batch, queries, _, _, heads = projections.shape
+    check_like("boxes", boxes, torch.float32, (batch, queries, 4), projections.device)
+    is_alike = isinstance(values, torch.Tensor) and (values.dtype, values.device) == (
+        projections.dtype,
+        projections.device,
+    )
+    if not is_alike or values.ndim != 4 or len(values) != batch or not _fits(values, heads):
+        kind = str(projections.dtype).removeprefix("torch.")
+        raise InputError(
+            f"values must be {kind} [{batch}, h, w, C] on {projections.device}, pixels evenly strided, C / {heads} a "
+            f"power of two, got {describe(values)}."
+        )
+    out = torch.empty(batch, queries, values.shape[3], dtype=values.dtype, device=values.device)
+    RECORD.choose(implementation, projections).run(projections, boxes, values, out=out)
+    return out
+
+
+def _check_projections(projections: torch.Tensor) -> None:
+    if (
+        not isinstance(projections, torch.Tensor)
+        or projections.dtype not in HALVES
+        or projections.ndim != 5
+        or projections.shape[3] != _AXES
+        or not projections.shape[2]
+        or not _is_power(projections.shape[4])
+        or not projections.is_contiguous()
+    ):
+        raise InputError(
+            "projections must be float16 or bfloat16 [B, Q, P, 3, H], contiguous, H a power of two, "
+            f"got {describe(projections)}."
+        )
+
+
+def _fits(values: torch.Tensor, heads: int) -> bool:
+    _, height, width, channels = values.shape
+    image, line, pixel, channel = values.stride()
+    is_even = line == width * pixel and (image == height * line or len(values) <= 1)
+    return bool(height and width and is_even and channel == 1) and _is_power(channels / heads)
+
+
+def _is_power(number: float) -> bool:
+    return number >= 1 and number == int(number) and not int(number) & (int(number) - 1)
+
+
+RECORD = Op(
+    name="deformable_attention",
+    public=deformable_attention,
+    variants={
+        "triton": triton_variant("maskjet.ops.deformable_attention.triton", "deformable_attention", HALVES),
+        "reference": Variant(reference.deformable_attention, serves_any),
+    },
+    cases=CASES,
+    tolerance_used=tolerance_used,
+    bytes_moved=bytes_moved,
+)

@@ -1,0 +1,76 @@
+"""A depthwise 3 × 3 convolution with the norm behind it."""
+
+from __future__ import annotations
+
+import torch
+
+from maskjet.config import Implementation
+from maskjet.errors import InputError
+from maskjet.ops.depthwise_norm import reference
+from maskjet.ops.depthwise_norm.cases import CASES, bytes_moved, tolerance_used
+from maskjet.ops.gpu import triton_variant
+from maskjet.ops.record import HALVES, Op, Variant, check_like, describe, serves_any
+
+_MOST_CHANNELS = 512  # a program holds whole pixels
+
+
+def depthwise_norm(
+    image: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    *,
+    eps: float = 1e-6,
+    implementation: Implementation = "auto",
+) -> torch.Tensor:
+    """Convolve each channel by itself, 3 × 3 with zeros around, and normalise each pixel over its channels.
+
+    The norm has no affine, which belongs into the layer behind it. On a GPU it is one launch on the current stream,
+    which never waits.
+
+    Args:
+        image: float16 or bfloat16 [B, H, W, C], contiguous; C is a power of two, at most 512.
+        weight: float32 [9, C], contiguous: the kernel row by row.
+        bias: float32 [C].
+        eps: Added to the variance of a pixel.
+        implementation: "auto", "reference" or "triton".
+
+    Returns:
+        Of the image's type and shape.
+
+    Raises:
+        InputError: An argument is not as above.
+        UnsupportedError: The implementation asked for can't serve these tensors.
+
+    Equal to the reference within an ULP of the largest value of a pixel.
+
+    Examples:
+        >>> image = torch.ones(1, 3, 3, 2, dtype=torch.float16)
+        >>> weight = torch.tensor([[1.0, 3.0]] * 9)
+        >>> depthwise_norm(image, weight, torch.zeros(2))[0, 0, 0].tolist()
+        [-1.0, 1.0]
+    """
+    channels = image.shape[3] if isinstance(image, torch.Tensor) and image.ndim == 4 else 0
+    is_power = channels and not channels & (channels - 1) and channels <= _MOST_CHANNELS
+    if not is_power or image.dtype not in HALVES or not image.is_contiguous():
+        raise InputError(
+            f"image must be float16 or bfloat16 [B, H, W, C], contiguous, C a power of two up to {_MOST_CHANNELS}, "
+            f"got {describe(image)}."
+        )
+    check_like("weight", weight, torch.float32, (9, channels), image.device)
+    check_like("bias", bias, torch.float32, (channels,), image.device)
+    out = torch.empty_like(image)
+    RECORD.choose(implementation, image).run(image, weight, bias, eps=eps, out=out)
+    return out
+
+
+RECORD = Op(
+    name="depthwise_norm",
+    public=depthwise_norm,
+    variants={
+        "triton": triton_variant("maskjet.ops.depthwise_norm.triton", "depthwise_norm", HALVES),
+        "reference": Variant(reference.depthwise_norm, serves_any),
+    },
+    cases=CASES,
+    tolerance_used=tolerance_used,
+    bytes_moved=bytes_moved,
+)

@@ -1,0 +1,30 @@
+"""The definition of embed_patches, in plain PyTorch."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+
+def embed_patches(
+    images: torch.Tensor,
+    weight: torch.Tensor,
+    positions: torch.Tensor,
+    *,
+    windows: int,
+    out: torch.Tensor,
+    out_sums: torch.Tensor,
+) -> None:
+    """Write the tokens and their sums; see `ops.embed_patches`."""
+    batch, channels, height, width = images.shape
+    side = math.isqrt(weight.shape[1] // channels)
+    rows, columns = height // side // windows, width // side // windows
+    patches = images.float().view(batch, channels, windows, rows, side, windows, columns, side)
+    patches = patches.permute(0, 2, 5, 3, 6, 1, 4, 7).reshape(batch, windows**2, rows * columns, weight.shape[1])
+    tokens = patches @ weight.float().T
+    tokens = torch.nn.functional.pad(tokens, (0, 0, 1, 0)).flatten(1, 2) + positions
+    tokens = tokens.flatten(0, 1)
+    out.copy_(tokens)
+    parts = tokens.unflatten(1, (out_sums.shape[2], -1))
+    out_sums[:, 0], out_sums[:, 1] = parts.sum(dim=2), parts.square().sum(dim=2)

@@ -1,0 +1,55 @@
+"""embed_patches on an NVIDIA GPU: one launch, a tile of the tokens per program."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import triton
+
+from maskjet.ops.embed_patches.kernels import embed_patches_kernel
+from maskjet.ops.gpu import Launchers, has_dependent_launches, on_device_of
+from maskjet.ops.linear.tiles import choose_tile
+
+_LAUNCHERS = Launchers(embed_patches_kernel)
+_STEP = 64
+
+
+def embed_patches(
+    images: torch.Tensor,
+    weight: torch.Tensor,
+    positions: torch.Tensor,
+    *,
+    windows: int,
+    out: torch.Tensor,
+    out_sums: torch.Tensor,
+) -> None:
+    """Write the tokens and their sums; see `ops.embed_patches`.
+
+    Never waits, and can be captured in a CUDA graph.
+    """
+    if not images.numel():
+        return
+    (rows, outputs), (_, channels, height, width) = out.shape, images.shape
+    tile = choose_tile(rows, _STEP, outputs)._replace(columns=outputs // out_sums.shape[2])
+    waits = has_dependent_launches(images.device)
+    with on_device_of(images):
+        _LAUNCHERS.of(tile.warps, tile.stages, waits=waits)(
+            (triton.cdiv(rows, tile.rows) * (outputs // tile.columns), 1, 1),
+            (images.device, images.dtype),
+            images,
+            weight,
+            positions,
+            out,
+            out_sums,
+            rows,
+            HEIGHT=height,
+            WIDTH=width,
+            SIDE=math.isqrt(weight.shape[1] // channels),
+            WINDOWS=windows,
+            OUTPUTS=outputs,
+            WAITS=waits,
+            ROWS=tile.rows,
+            COLUMNS=tile.columns,
+            STEP=_STEP,
+        )

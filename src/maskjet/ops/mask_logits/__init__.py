@@ -1,0 +1,73 @@
+"""The end of a mask head: the products of queries and pixels."""
+
+from __future__ import annotations
+
+import torch
+
+from maskjet.config import Implementation
+from maskjet.errors import InputError
+from maskjet.ops.gpu import triton_variant
+from maskjet.ops.mask_logits import reference
+from maskjet.ops.mask_logits.cases import CASES, bytes_moved, tolerance_used
+from maskjet.ops.record import HALVES, Op, Variant, describe, serves_any
+
+
+def mask_logits(
+    queries: torch.Tensor, pixels: torch.Tensor, *, implementation: Implementation = "auto"
+) -> torch.Tensor:
+    """Compute each query's product with each pixel of its image, plus the query's constant.
+
+    On a GPU it is one launch on the current stream, which never waits.
+
+    Args:
+        queries: float16 or bfloat16 [B, Q, more than C], contiguous: C channels, the constant, and what is not read.
+        pixels: Of the same type, [B, H, W, C], contiguous; C is a multiple of 16.
+        implementation: "auto", "reference" or "triton".
+
+    Returns:
+        Of the same type, [B, Q, H, W].
+
+    Raises:
+        InputError: An argument is not as above.
+        UnsupportedError: The implementation asked for can't serve these tensors.
+
+    Equal to the reference within an ULP of the largest logit of a query.
+
+    Examples:
+        >>> queries, pixels = torch.ones(1, 3, 17, dtype=torch.float16), torch.ones(1, 2, 2, 16, dtype=torch.float16)
+        >>> mask_logits(queries, pixels)[0, 0].tolist()
+        [[17.0, 17.0], [17.0, 17.0]]
+    """
+    is_image = isinstance(pixels, torch.Tensor) and pixels.dtype in HALVES and pixels.ndim == 4
+    if not is_image or not pixels.shape[3] or pixels.shape[3] % 16 or not pixels.is_contiguous():
+        raise InputError(
+            f"pixels must be float16 or bfloat16 [B, H, W, C], contiguous, C a multiple of 16, got {describe(pixels)}."
+        )
+    batch, height, width, channels = pixels.shape
+    is_alike = isinstance(queries, torch.Tensor) and (queries.dtype, queries.device) == (pixels.dtype, pixels.device)
+    if (
+        not is_alike
+        or queries.ndim != 3
+        or len(queries) != batch
+        or queries.shape[2] <= channels
+        or not queries.is_contiguous()
+    ):
+        kind = str(pixels.dtype).removeprefix("torch.")
+        wanted = f"{kind} [{batch}, Q, more than {channels}] on {pixels.device}, contiguous"
+        raise InputError(f"queries must be {wanted}, got {describe(queries)}.")
+    out = torch.empty(batch, queries.shape[1], height, width, dtype=pixels.dtype, device=pixels.device)
+    RECORD.choose(implementation, queries).run(queries, pixels, out=out)
+    return out
+
+
+RECORD = Op(
+    name="mask_logits",
+    public=mask_logits,
+    variants={
+        "triton": triton_variant("maskjet.ops.mask_logits.triton", "mask_logits", HALVES),
+        "reference": Variant(reference.mask_logits, serves_any),
+    },
+    cases=CASES,
+    tolerance_used=tolerance_used,
+    bytes_moved=bytes_moved,
+)

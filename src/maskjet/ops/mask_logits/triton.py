@@ -1,0 +1,40 @@
+"""mask_logits on an NVIDIA GPU: one launch, a tile of the masks per program."""
+
+from __future__ import annotations
+
+import torch
+import triton
+
+from maskjet.ops.gpu import Launchers, has_dependent_launches, on_device_of
+from maskjet.ops.mask_logits.kernels import mask_logits_kernel
+
+_LAUNCHERS = Launchers(mask_logits_kernel)
+_ROWS, _COLUMNS = 128, 128
+_STEPS = (64, 32, 16)
+
+
+def mask_logits(queries: torch.Tensor, pixels: torch.Tensor, *, out: torch.Tensor) -> None:
+    """Write the mask logits; see `ops.mask_logits`.
+
+    Never waits, and can be captured in a CUDA graph.
+    """
+    if not out.numel():
+        return
+    (batch, count, stride), (_, height, width, channels) = queries.shape, pixels.shape
+    waits = has_dependent_launches(queries.device)
+    with on_device_of(queries):
+        _LAUNCHERS.of(8, 3, waits=waits)(
+            (triton.cdiv(height * width, _COLUMNS), triton.cdiv(count, _ROWS), batch),
+            (queries.device, queries.dtype),
+            queries,
+            pixels,
+            out,
+            QUERIES=count,
+            PIXELS=height * width,
+            CHANNELS=channels,
+            STRIDE=stride,
+            WAITS=waits,
+            ROWS=_ROWS,
+            COLUMNS=_COLUMNS,
+            STEP=next(side for side in _STEPS if channels % side == 0),
+        )

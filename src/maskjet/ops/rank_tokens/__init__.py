@@ -1,0 +1,66 @@
+"""The choice of a two-stage transformer: the tokens with the highest scores."""
+
+from __future__ import annotations
+
+import torch
+
+from maskjet.config import Implementation
+from maskjet.errors import InputError
+from maskjet.ops.gpu import triton_variant
+from maskjet.ops.rank_tokens import reference
+from maskjet.ops.rank_tokens.cases import CASES, bytes_moved, tolerance_used
+from maskjet.ops.record import Op, Variant, describe, is_whole, serves_any
+
+
+def rank_tokens(scores: torch.Tensor, *, count: int, implementation: Implementation = "auto") -> torch.Tensor:
+    """Find the tokens of each image with the highest scores, best first; of equal ones the first; NaN is infinite.
+
+    On a GPU it is one launch on the current stream, which never waits.
+
+    Args:
+        scores: float32 [B, T, P], contiguous, P at least 1: the score of a token is the largest of P parts. B × T is
+            below 2³¹.
+        count: How many to find, 0..T.
+        implementation: "auto", "reference" or "triton".
+
+    Returns:
+        int32 [B, count]: rows of the tokens among those of all images, for `linear`.
+
+    Raises:
+        InputError: An argument is not as above.
+        UnsupportedError: The implementation asked for can't serve these tensors.
+
+    Equal to the reference.
+
+    Examples:
+        >>> rank_tokens(torch.tensor([[[0.1], [0.3], [0.2]], [[0.3], [0.1], [0.2]]]), count=2)
+        tensor([[1, 2],
+                [3, 5]], dtype=torch.int32)
+    """
+    if (
+        not isinstance(scores, torch.Tensor)
+        or scores.dtype != torch.float32
+        or scores.ndim != 3
+        or not scores.shape[2]
+        or not scores.is_contiguous()
+        or scores.shape[0] * scores.shape[1] >= 2**31
+    ):
+        raise InputError(f"scores must be float32 [B, T, P], contiguous, got {describe(scores)}.")
+    if not is_whole(count) or not 0 <= count <= scores.shape[1]:
+        raise InputError(f"count must be a whole number from 0 to {scores.shape[1]}, got {count!r}.")
+    out = torch.empty(len(scores), int(count), dtype=torch.int32, device=scores.device)
+    RECORD.choose(implementation, scores).run(scores, out=out)
+    return out
+
+
+RECORD = Op(
+    name="rank_tokens",
+    public=rank_tokens,
+    variants={
+        "triton": triton_variant("maskjet.ops.rank_tokens.triton", "rank_tokens", (torch.float32,)),
+        "reference": Variant(reference.rank_tokens, serves_any),
+    },
+    cases=CASES,
+    tolerance_used=tolerance_used,
+    bytes_moved=bytes_moved,
+)

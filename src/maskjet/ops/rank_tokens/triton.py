@@ -1,0 +1,36 @@
+"""rank_tokens on an NVIDIA GPU: one launch without a sort; each token's place is the number of tokens before it."""
+
+from __future__ import annotations
+
+import torch
+import triton
+
+from maskjet.ops.gpu import Launchers, has_dependent_launches, on_device_of
+from maskjet.ops.rank_tokens.kernels import rank_tokens_kernel
+
+_LAUNCHERS = Launchers(rank_tokens_kernel)
+_RANKED, _RIVALS = 8, 512
+
+
+def rank_tokens(scores: torch.Tensor, *, out: torch.Tensor) -> None:
+    """Write the rows of the best tokens; see `ops.rank_tokens`.
+
+    Never waits, and can be captured in a CUDA graph.
+    """
+    batch, tokens, parts = scores.shape
+    if not out.numel():
+        return
+    waits = has_dependent_launches(scores.device)
+    with on_device_of(scores):
+        _LAUNCHERS.of(4, 2, waits=waits)(
+            (triton.cdiv(tokens, _RANKED), batch, 1),
+            (scores.device,),
+            scores,
+            out,
+            TOKENS=tokens,
+            PARTS=parts,
+            COUNT=out.shape[1],
+            WAITS=waits,
+            RANKED=_RANKED,
+            RIVALS=_RIVALS,
+        )

@@ -1,0 +1,87 @@
+"""Inputs on which every implementation of refine_boxes must agree, and how closely."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from maskjet.ops.linear.cases import bytes_of
+
+_BOXES = 1e-5
+"""Tolerance of boxes, as a share of the largest coordinate: sums of float32 products in another order, and the
+exponential of another library."""
+_ROUNDING = {torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}
+"""Tolerance of sines: they are rounded to half of that; added to the boxes' own, times the largest frequency."""
+
+
+def _case(
+    count: int = 6,
+    inputs: int = 32,
+    *,
+    dtype: torch.dtype = torch.float16,
+    table: int = 0,
+    offsets: int = 0,
+    frequencies: int = 0,
+    scale: float = 0.1,
+) -> Callable[[torch.device], dict[str, Any]]:
+    def build(device: torch.device) -> dict[str, Any]:
+        generator = torch.Generator().manual_seed(count + inputs + table + offsets)
+        given: dict[str, Any] = {
+            "hidden": torch.randn(count, inputs, generator=generator).to(device, dtype),
+            "weight": (torch.randn(4, inputs, generator=generator) * scale).to(device),
+            "bias": (torch.randn(4, generator=generator) * scale).to(device),
+            "references": torch.rand(table or count, 4, generator=generator).to(device),
+        }
+        if table:
+            given["rows"] = torch.randint(0, 5 * table, (count,), generator=generator).int().to(device)
+        if offsets:
+            given["offsets"] = (torch.randn(offsets, 4, generator=generator) * scale).to(device)
+        if frequencies:
+            given["frequencies"] = (6.0 / 10.0 ** torch.arange(frequencies)).to(device)
+        return given
+
+    return build
+
+
+CASES: Mapping[str, Callable[[torch.device], dict[str, Any]]] = {
+    "some": _case(),
+    "one box": _case(count=1),
+    "no boxes": _case(count=0, table=3),
+    "an odd number": _case(count=7),
+    "inputs that are no power of two": _case(inputs=48),
+    "many inputs": _case(inputs=256, scale=0.02),
+    "from a table": _case(table=10),
+    "offsets": _case(offsets=3),
+    "sines": _case(frequencies=4),
+    "frequencies that are no power of two": _case(frequencies=6),
+    "all at once": _case(count=10, table=7, offsets=5, frequencies=8),
+    "bfloat16": _case(dtype=torch.bfloat16, frequencies=4),
+}
+
+_Output = tuple[torch.Tensor, torch.Tensor | None]
+
+
+def tolerance_used(inputs: dict[str, Any], expected: _Output, actual: _Output) -> float:
+    """The largest difference over the tolerance; NaN counts as infinite."""
+    (boxes, waves), (others, other_waves) = expected, actual
+    if boxes.shape != others.shape or (waves is None) != (other_waves is None):
+        return float("inf")
+    if not boxes.numel():
+        return 0.0
+    largest = float(boxes.abs().max())
+    used = [(boxes - others).abs() / (_BOXES * largest)]
+    if waves is not None and other_waves is not None:
+        if waves.shape != other_waves.shape:
+            return float("inf")
+        limit = _ROUNDING[waves.dtype] + _BOXES * largest * float(inputs["frequencies"].max())
+        used.append((waves.float() - other_waves.float()).abs() / limit)
+    return max(float(each.nan_to_num(nan=torch.inf).max()) for each in used)
+
+
+def bytes_moved(inputs: dict[str, Any]) -> int:
+    """Bytes of all inputs, of the boxes and of the sines."""
+    count, hidden = len(inputs["hidden"]), inputs["hidden"]
+    waves = 4 * len(inputs["frequencies"]) if "frequencies" in inputs else 0
+    return bytes_of(inputs) + count * (16 + waves * int(hidden.itemsize))

@@ -1,0 +1,56 @@
+"""refine_boxes on an NVIDIA GPU: one launch; four products in float32, then the boxes and their sines."""
+
+from __future__ import annotations
+
+import torch
+import triton
+
+from maskjet.ops.gpu import Launchers, has_dependent_launches, on_device_of
+from maskjet.ops.refine_boxes.kernels import refine_boxes_kernel
+
+_LAUNCHERS = Launchers(refine_boxes_kernel)
+_ROWS = 2
+
+
+def refine_boxes(
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    references: torch.Tensor,
+    *,
+    rows: torch.Tensor | None,
+    offsets: torch.Tensor | None,
+    frequencies: torch.Tensor | None,
+    out: torch.Tensor,
+    out_embedding: torch.Tensor | None,
+) -> None:
+    """Write the boxes and their embedding; see `ops.refine_boxes`.
+
+    Never waits, and can be captured in a CUDA graph.
+    """
+    count, inputs = hidden.shape
+    if not count:
+        return
+    waits = has_dependent_launches(hidden.device)
+    with on_device_of(hidden):
+        _LAUNCHERS.of(4, 1, waits=waits)(
+            (triton.cdiv(count, _ROWS), 1, 1),
+            (hidden.device, hidden.dtype),
+            hidden,
+            weight,
+            bias,
+            references,
+            bias if rows is None else rows,
+            bias if offsets is None else offsets,
+            bias if frequencies is None else frequencies,
+            out,
+            out if out_embedding is None else out_embedding,
+            count,
+            INPUTS=inputs,
+            REFERENCES=len(references),
+            OFFSETS=0 if offsets is None else len(offsets),
+            FREQUENCIES=0 if frequencies is None else len(frequencies),
+            HAS_ROWS=rows is not None,
+            WAITS=waits,
+            ROWS=_ROWS,
+        )
