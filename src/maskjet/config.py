@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Precision = Literal["auto", "fp32", "fp16", "bf16"]
 Driver = Literal["auto", "graph", "eager"]
-RuntimeName = Literal["auto", "torch", "onnxruntime", "openvino", "tensorrt"]
+RuntimeName = Literal["auto", "torch", "fused", "onnxruntime", "openvino", "tensorrt"]
 Resample = Literal["bilinear", "cv2"]
 Resizing = Literal["auto", "stretch", "letterbox"]
 Placing = Literal["auto", "center", "top-left"]
@@ -48,7 +48,8 @@ class EngineConfig:
     ] = "auto"
     runtime: Annotated[
         RuntimeName,
-        "What runs the network. auto: torch for weights, onnxruntime for .onnx, tensorrt for .engine and .plan.",
+        "What runs the network. auto: torch for weights, onnxruntime for .onnx, tensorrt for .engine and .plan. fused: "
+        "RF-DETR in kernels of our own, on a GPU.",
     ] = "auto"
     engine: Annotated[
         Driver, "graph: a frame is one CUDA graph; eager: one step at a time; auto: graph if all steps allow it."

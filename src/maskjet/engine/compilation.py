@@ -50,8 +50,8 @@ class Compiler:
     ) -> None:
         if config.runtime not in ("auto", "torch"):
             raise InputError(
-                f"runtime must be 'auto' or 'torch' for a network that is not exported, got {config.runtime!r}: "
-                "write a file with maskjet export, and load that."
+                "runtime must be 'auto', 'torch' or, for an RF-DETR on a GPU, 'fused' for a network that is not "
+                f"exported, got {config.runtime!r}: write a file with maskjet export, and load that."
             )
         self._network, self._inputs = network, inputs
         self._is_demanded = config.compile is True

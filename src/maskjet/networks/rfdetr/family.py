@@ -15,6 +15,7 @@ from maskjet.engine.steps import Postprocessing
 from maskjet.errors import InputError, suggest
 from maskjet.networks import Defaults
 from maskjet.networks.rfdetr.checkpoint import load_network, read_checkpoint, resolve_spec
+from maskjet.networks.rfdetr.fused import Fused
 from maskjet.networks.rfdetr.network import RFDETR
 from maskjet.networks.rfdetr.steps import OneStage
 from maskjet.spec import SPECS, TORCHVISION_NAMES, ModelSpec
@@ -86,6 +87,7 @@ def make_steps(network: RFDETR, config: EngineConfig, postprocessing: Postproces
 
     Raises:
         InputError: `input_size` is not the network's, which must be read with it; or another runtime is asked for.
+        UnsupportedError: runtime="fused" is asked for, which can't run the network here.
     """
     if config.input_size not in (None, network.spec.input_hw):
         raise InputError(
@@ -94,6 +96,8 @@ def make_steps(network: RFDETR, config: EngineConfig, postprocessing: Postproces
         )
     device, input_hw = config.resolve_device(), network.spec.input_hw
     dtype = torch_dtype(config.resolve_precision(device))
+    if config.runtime == "fused":
+        return OneStage(network.spec, _fuse(network.to(device), dtype, config), config, postprocessing)
     compiler = Compiler(
         network.to(device).cast(dtype),
         lambda batch: (torch.empty(batch, 3, *input_hw, dtype=dtype, device=device),),
@@ -101,3 +105,9 @@ def make_steps(network: RFDETR, config: EngineConfig, postprocessing: Postproces
         why_not_by_itself="" if device.type == "cuda" else "on a CPU it gains nothing",  # 160 against 164 ms
     )
     return OneStage(network.spec, compiler, config, postprocessing)
+
+
+def _fuse(network: RFDETR, dtype: torch.dtype, config: EngineConfig) -> Fused:
+    if config.compile:
+        raise InputError(f"compile must be None or False with runtime='fused', got {config.compile}.")
+    return Fused(network, dtype)

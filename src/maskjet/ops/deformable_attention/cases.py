@@ -81,5 +81,5 @@ def tolerance_used(inputs: dict[str, Any], expected: torch.Tensor, actual: torch
 
 def bytes_moved(inputs: dict[str, Any]) -> int:
     """Bytes of the projections, the boxes and the result, and of the values, each at most once."""
-    result = inputs["boxes"].shape[:2].numel() * inputs["values"].shape[3] * int(inputs["values"].itemsize)
-    return bytes_of(inputs) + result
+    result = inputs["boxes"].shape[:2].numel() * inputs["values"].shape[3] * inputs["values"].itemsize
+    return bytes_of(inputs) + int(result)

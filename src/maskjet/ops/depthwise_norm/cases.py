@@ -69,4 +69,4 @@ def tolerance_used(_inputs: dict[str, Any], expected: torch.Tensor, actual: torc
 
 def bytes_moved(inputs: dict[str, Any]) -> int:
     """Bytes of all inputs and of the result."""
-    return bytes_of(inputs) + inputs["image"].numel() * int(inputs["image"].itemsize)
+    return bytes_of(inputs) + int(inputs["image"].numel() * inputs["image"].itemsize)

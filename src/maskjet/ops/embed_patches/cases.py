@@ -54,4 +54,4 @@ CASES: Mapping[str, Callable[[torch.device], dict[str, Any]]] = {
 def bytes_moved(inputs: dict[str, Any]) -> int:
     """Bytes of all inputs and of the tokens."""
     tokens = len(inputs["images"]) * inputs["positions"].numel()
-    return bytes_of(inputs) + tokens * inputs["images"].itemsize
+    return bytes_of(inputs) + int(tokens * inputs["images"].itemsize)

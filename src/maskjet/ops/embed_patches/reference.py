@@ -26,5 +26,5 @@ def embed_patches(
     tokens = torch.nn.functional.pad(tokens, (0, 0, 1, 0)).flatten(1, 2) + positions
     tokens = tokens.flatten(0, 1)
     out.copy_(tokens)
-    parts = tokens.unflatten(1, (out_sums.shape[2], -1))
+    parts = tokens.view(*out_sums[:, 0].shape, tokens.shape[1] // out_sums.shape[2])
     out_sums[:, 0], out_sums[:, 1] = parts.sum(dim=2), parts.square().sum(dim=2)

@@ -56,7 +56,7 @@ def linear(
         parts = values.view(len(values), out_sums.shape[2], -1)
         out_sums[:, 0], out_sums[:, 1] = parts.sum(dim=2), parts.square().sum(dim=2)
     if gives_maxima:
-        values = torch.stack([part.amax(dim=1) for part in values.split(weight.shape[0] // out.shape[1], dim=1)], dim=1)
+        values = values.view(*out.shape, -1).amax(dim=2)
     out.copy_(values[:, : out.shape[1]])
 
 

@@ -61,4 +61,4 @@ def tolerance_used(_inputs: dict[str, Any], expected: torch.Tensor, actual: torc
 def bytes_moved(inputs: dict[str, Any]) -> int:
     """Bytes of the inputs and of the masks."""
     queries, (_, height, width, _) = inputs["queries"], inputs["pixels"].shape
-    return bytes_of(inputs) + queries.shape[0] * queries.shape[1] * height * width * int(queries.itemsize)
+    return bytes_of(inputs) + int(queries.shape[0] * queries.shape[1] * height * width * queries.itemsize)

@@ -14,6 +14,7 @@ from maskjet import ops
 from maskjet.networks.rfdetr.fused.rows import find_inside, find_neighbours, find_patches
 from maskjet.networks.rfdetr.fused.weights import BoxHead, Layer, Weights
 from maskjet.networks.rfdetr.network import NetworkOutput
+from maskjet.ops.gpu import on_device
 from maskjet.ops.linear import parts_of
 
 
@@ -36,7 +37,7 @@ class Forward:
         self._inside = find_inside(weights.is_inside, batch)
         self._queries = weights.queries.repeat(batch, 1)
         self._buffers: dict[str, Tensor] = {}
-        self._side = torch.cuda.Stream(self._device) if self._device.type == "cuda" else None
+        self._side = self._make_stream()
 
     def __call__(self, images: Tensor) -> NetworkOutput:
         """Run the network; see `RFDETR.forward`. The output is valid until the next call."""
@@ -88,8 +89,8 @@ class Forward:
 
     def _project(self, fused: Tensor) -> Tensor:
         """The projector's bottlenecks, each of what the one before gave, and the layer that fuses all."""
-        parts = fused.split(self._spec.hidden_dim // 2, dim=1)
         first, second = self._weights.bottlenecks[::2], self._weights.bottlenecks[1::2]
+        parts = fused.chunk(2 + len(first), dim=1)
         for part, following, into, out_of in zip(parts[1:], parts[2:], first, second, strict=False):
             between = self._linear("between", part, into, rows=self._neighbours)
             self._linear("part", between, out_of, rows=self._neighbours, out=following)
@@ -110,14 +111,15 @@ class Forward:
     def _decode(self, boxes: Tensor, positions: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """The decoder: the queries' hidden vectors and the sums of their rows."""
         content, sums = self._queries, boxes
-        widths = [len(part.bias) for layer in self._weights.decoder for part in (layer.projections, layer.sampling)]
-        added = positions.split(widths, dim=1)
-        seen = values.split(self._spec.hidden_dim, dim=1)
-        for index, layer in enumerate(self._weights.decoder):
-            projections = self._linear("query projections", content, layer.projections, residual=added[2 * index])
+        layers = self._weights.decoder
+        for layer, added, seen in zip(
+            layers, positions.chunk(len(layers), dim=1), values.chunk(len(layers), dim=1), strict=True
+        ):
+            width = len(layer.projections.bias)
+            projections = self._linear("query projections", content, layer.projections, residual=added[:, :width])
             context = self._attend("query context", projections, self._batch, self._spec.self_attention_heads)
             content = self._linear("content", context, layer.output, residual=content)
-            sampled = self._sample(content, layer.sampling, added[2 * index + 1], boxes, seen[index])
+            sampled = self._sample(content, layer.sampling, added[:, width:], boxes, seen)
             content = self._linear("content seen", sampled, layer.sampled, residual=content)
             hidden = self._linear("content expanded", content, layer.expand)
             content, sums = self._linear_and_sums("hidden", hidden, layer.contract, residual=content)
@@ -196,9 +198,9 @@ class Forward:
         out = self._buffer("sampled", *content.shape)
         self._run(
             "deformable_attention",
-            self._per_query(projections).unflatten(2, points),
+            projections.view(self._batch, spec.queries, *points),
             self._per_query(boxes),
-            values.unflatten(0, (self._batch, *spec.grid_hw)),
+            self._per_pixel(values),
             out=self._per_query(out),
         )
         return out
@@ -241,6 +243,12 @@ class Forward:
     def _per_query(self, rows: Tensor) -> Tensor:
         return rows.view(self._batch, self._spec.queries, -1)
 
+    def _per_pixel(self, rows: Tensor) -> Tensor:
+        height, width = self._spec.grid_hw
+        pixel = rows.stride(0)
+        shape = (self._batch, height, width, rows.shape[1])
+        return rows.as_strided(shape, (height * width * pixel, width * pixel, pixel, 1))
+
     # Below: the second stream; without one, on a CPU, all happens in turn.
 
     @contextmanager
@@ -252,6 +260,12 @@ class Forward:
         self._side.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._side):
             yield
+
+    def _make_stream(self) -> torch.cuda.Stream | None:
+        if self._device.type != "cuda":
+            return None
+        with on_device(self._device):
+            return torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
 
     def _mark(self) -> torch.cuda.Event | None:
         return None if self._side is None else self._side.record_event()

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from maskjet.networks.rfdetr.backbone import split_windows
 from maskjet.networks.rfdetr.network import RFDETR
-from maskjet.ops.linear import Activation, Norm, fold_norm, split_terms
+from maskjet.ops import Norm, fold_norm, split_terms
+from maskjet.ops.linear import Activation
 from maskjet.spec import ModelSpec
 
 _MULTIPLE = 16  # of a layer's outputs

@@ -1,0 +1,247 @@
+"""The fused RF-DETR against the module that it is folded from."""
+
+import copy
+import types
+from dataclasses import replace
+
+import pytest
+import torch
+
+import maskjet
+from benchmarks.planted import TINY, randomise
+from maskjet.errors import InputError, UnsupportedError
+from maskjet.networks.rfdetr import RFDETR
+from maskjet.networks.rfdetr.decoder import exact_linear, refine_boxes
+from maskjet.networks.rfdetr.family import load as read
+from maskjet.networks.rfdetr.fused import Fused, refuse
+from maskjet.networks.rfdetr.fused.forward import Forward
+from maskjet.networks.rfdetr.fused.weights import fold
+from maskjet.ops import gpu
+from maskjet.spec import SPECS
+
+SMALL = replace(TINY, self_attention_heads=2, cross_attention_heads=2)
+SHAPES = {
+    "two windows a side": {},
+    "one window": {"windows": 1, "input_size": 40, "patch_size": 5},
+    "four windows a side": {"windows": 4},
+    "a rectangle": {"input_size": (32, 64)},
+    "no masks": {"has_masks": False},
+    "other masks": {"mask_stride": 7},
+    "one point": {"sampling_points": 1, "cross_attention_heads": 1},
+    "three points": {"sampling_points": 3},
+    "one feature map": {"feature_layers": (3,), "decoder_layers": 1},
+    "many classes": {"class_logits": 91},
+    "tokens that may not be chosen": {"input_size": 104, "patch_size": 2, "has_masks": False, "queries": 30},
+}
+
+
+def build(**changes):
+    network = RFDETR(replace(SMALL, **changes)).eval().requires_grad_(requires_grad=False)
+    randomise(network.state_dict())
+    return network
+
+
+def draw(network, batch, dtype=torch.float32, seed=0):
+    images = torch.randn(batch, 3, *network.spec.input_hw, generator=torch.Generator().manual_seed(seed))
+    return images.to(network.query_feat.weight.device, dtype)
+
+
+def pick_as(network, best):
+    """A copy that picks these tokens: which are best changes with the last bit."""
+
+    def pick_boxes(self, memory):
+        tokens = self.enc_output_norm[0](self.enc_output[0](memory * self.is_inside))
+        picked = (best.long() % self.anchors.shape[1])[..., None]
+        chosen = tokens.gather(1, picked.expand(-1, -1, tokens.shape[-1]))
+        anchors = self.anchors.expand(len(memory), -1, -1).gather(1, picked.expand(-1, -1, 4))
+        return refine_boxes(anchors, self.enc_out_bbox_embed[0](chosen))
+
+    network = copy.deepcopy(network)
+    network.transformer._pick_boxes = types.MethodType(pick_boxes, network.transformer)
+    return network
+
+
+def scores_of(network, images):
+    """Each token's best class logit, in float32."""
+    transformer, backbone = network.transformer, network.backbone[0]
+    memory = backbone["projector"](backbone["encoder"](images)).flatten(2).transpose(1, 2)
+    tokens = transformer.enc_output_norm[0](transformer.enc_output[0](memory * transformer.is_inside))
+    return exact_linear(transformer.enc_out_class_embed[0], tokens).amax(dim=-1)
+
+
+@torch.inference_mode()
+def assert_as_good_as_eager(network, dtype, batch):
+    """The error against float32 is at most that of the module in the same precision, or nearly."""
+    images = draw(network, batch, dtype)
+    forward = Forward(fold(network, dtype), batch)
+    found = [None if part is None else part.clone() for part in forward(images)]
+    best = forward._buffers["best"]
+    picked = pick_as(network, best)
+    expected = picked(images.float())
+    eager = picked.cast(dtype)(images)
+    for name, exact, ours, theirs in zip(expected._fields, expected, found, eager, strict=True):
+        if exact is None:
+            assert ours is theirs is None
+            continue
+        assert ours.shape == exact.shape, name
+        error, allowed = (exact - ours.float()).abs(), (exact - theirs.float()).abs()
+        assert error.mean() <= 1.5 * allowed.mean() + 1e-6, name
+        assert error.max() <= 3 * allowed.max() + 1e-5, name
+    scores = scores_of(network, images.float())
+    chosen = scores.flatten()[best.long()]
+    assert (chosen.min(dim=1).values >= scores.topk(best.shape[1]).values[:, -1] - 0.1).all()
+    assert all(len(row.unique()) == len(row) for row in best)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("changes", SHAPES.values(), ids=SHAPES)
+def test_is_as_exact_as_the_module_in_that_precision(changes, dtype):
+    assert_as_good_as_eager(build(**changes), dtype, 2)
+
+
+@pytest.fixture
+def interpreted(monkeypatch):
+    """Kernels run on the CPU, unless there is a GPU that they are compiled for."""
+    if torch.cuda.is_available():
+        pytest.skip("kernels are compiled for the GPU of this machine")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    gpu.why_not.cache_clear()
+    yield
+    gpu.why_not.cache_clear()
+
+
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_kernels_are_as_exact_as_the_module(dtype):
+    network = build(input_size=32, queries=5, mask_stride=4)
+    assert_as_good_as_eager(network, dtype, 2)
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_garbage_in_buffers_changes_nothing():
+    network = build(input_size=16, queries=3)
+    forward = Forward(fold(network, torch.float16), 1)
+    images = draw(network, 1, torch.float16)
+    expected = [part.clone() for part in forward(images)]
+    for buffer in forward._buffers.values():
+        buffer.fill_(torch.nan if buffer.is_floating_point() else 2**30)
+    for found, before in zip(forward(images), expected, strict=True):
+        assert torch.equal(found, before)
+
+
+def test_passes_do_not_share_buffers():
+    network = build()
+    weights = fold(network, torch.float16)
+    first, second = Forward(weights, 1), Forward(weights, 1)
+    kept = first(draw(network, 1, torch.float16))
+    copies = [part.clone() for part in kept]
+    second(draw(network, 1, torch.float16, seed=1))
+    assert all(torch.equal(part, before) for part, before in zip(kept, copies, strict=True))
+
+
+def test_weights_of_half_precision_are_folded_too():
+    network = build()
+    images = draw(network, 1, torch.bfloat16)
+    expected = Forward(fold(network, torch.bfloat16), 1)(images)
+    found = Forward(fold(network.cast(torch.bfloat16), torch.bfloat16), 1)(images)
+    assert (found.logits - expected.logits).abs().max() < 0.1 * expected.logits.abs().max()
+
+
+@pytest.mark.parametrize("name", ["demo", *SPECS])
+def test_all_sizes_can_be_fused(name):
+    spec = read("demo").spec if name == "demo" else SPECS[name]
+    reason = refuse(spec, torch.float16, torch.device("cpu"))
+    assert reason is None or "needs tensors on an NVIDIA GPU" in reason or "Triton is not installed" in reason
+
+
+@pytest.mark.parametrize(
+    ("changes", "dtype", "reason"),
+    [
+        ({}, torch.float32, "it needs precision='fp16' or 'bf16', got float32"),
+        ({"hidden_dim": 48}, torch.float16, "hidden_dim must be a power of two from 32 to 512, got 48"),
+        ({"hidden_dim": 16, "self_attention_heads": 1}, torch.float16, "hidden_dim must be a power of two from 32"),
+        ({"self_attention_heads": 4}, torch.float16, r"hidden_dim / self_attention_heads must be one of .*, got 8"),
+        ({"backbone_heads": 2}, torch.float16, r"backbone_width / backbone_heads must be one of .*, got 24"),
+        ({"feed_forward_dim": 40}, torch.float16, "feed_forward_dim must be a multiple of 16, got 40"),
+        (
+            {"hidden_dim": 256, "cross_attention_heads": 64, "self_attention_heads": 8, "feed_forward_dim": 8},
+            torch.float16,
+            "feed_forward_dim must be",
+        ),
+    ],
+)
+def test_what_it_does_not_serve_is_named(changes, dtype, reason):
+    with pytest.raises(UnsupportedError, match=f"runtime='fused' can't run tiny here: {reason}"):
+        Fused(build(**changes), dtype)
+
+
+def test_it_needs_a_gpu():
+    with pytest.raises(UnsupportedError, match="runtime='fused' can't run demo here: it needs precision='fp16' or"):
+        maskjet.load("demo", device="cpu", runtime="fused")
+    with pytest.raises(InputError, match="compile must be None or False with runtime='fused', got True"):
+        maskjet.load("demo", device="cpu", runtime="fused", compile=True)
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_a_released_network_is_gone():
+    fused = Fused(build(), torch.float16)
+    assert str(fused) == "fused: kernels of maskjet's own"
+    assert fused.why_no_graph is None
+    fused.release()
+    fused.release()
+    with pytest.raises(UnsupportedError, match="the network has been released"):
+        fused.for_batch(1)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("batch", "dtype"), [(1, torch.float16), (2, torch.bfloat16)])
+@pytest.mark.parametrize("name", SPECS)
+def test_all_sizes_are_as_exact_as_the_module(name, batch, dtype):
+    network = RFDETR(SPECS[name]).eval().requires_grad_(requires_grad=False)
+    randomise(network.state_dict())
+    assert_as_good_as_eager(network.cuda(), dtype, batch)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("batch", [1, 3])
+def test_replays_are_the_launches_bit_for_bit(batch):
+    network = RFDETR(SPECS["rf-detr-seg-nano"]).eval().requires_grad_(requires_grad=False)
+    randomise(network.state_dict())
+    with torch.inference_mode():
+        forward = Forward(fold(network.cuda(), torch.float16), batch)
+        images = draw(network, batch, torch.float16)
+        expected = [part.clone() for part in forward(images)]
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream), torch.cuda.graph(graph, stream=stream):
+            output = forward(images)
+        for _ in range(20):
+            for buffer in forward._buffers.values():
+                buffer.fill_(torch.nan if buffer.is_floating_point() else 2**30)
+            graph.replay()
+            torch.cuda.synchronize()
+            assert all(torch.equal(part, before) for part, before in zip(output, expected, strict=True))
+
+
+@pytest.mark.gpu
+def test_detections_are_those_of_the_module():
+    frames = [maskjet.traffic.sample(seed=seed).image for seed in range(4)]
+    module = maskjet.load("demo", device="cuda", precision="fp32", compile=False)
+    fused = maskjet.load("demo", device="cuda", runtime="fused")
+    assert fused.report().network == "fused: kernels of maskjet's own"
+    for frame in frames:
+        expected, found = module.predict(frame, threshold=0.5), fused.predict(frame, threshold=0.5)
+        assert found.class_id.tolist() == expected.class_id.tolist()
+        assert abs(found.xyxy - expected.xyxy).max() < 1
+        assert abs(found.confidence - expected.confidence).max() < 0.02
+
+
+@pytest.mark.gpu
+def test_frames_in_flight_are_as_one_by_one():
+    model = maskjet.load("demo", device="cuda", runtime="fused")
+    frames = [maskjet.traffic.sample(seed=seed).image for seed in range(8)]
+    alone = [model.predict(frame) for frame in frames]
+    for index, found in enumerate(model.stream((frames[each % 8] for each in range(10_000)), depth=4)):
+        expected = alone[index % 8]
+        assert found.xyxy.tobytes() == expected.xyxy.tobytes()
+        assert found.confidence.tobytes() == expected.confidence.tobytes()
