@@ -1,17 +1,16 @@
 """The fused RF-DETR against the module that it is folded from."""
 
-import copy
-import types
 from dataclasses import replace
 
 import pytest
 import torch
 
 import maskjet
+from benchmarks.network import pick_as
 from benchmarks.planted import TINY, randomise
 from maskjet.errors import InputError, UnsupportedError
 from maskjet.networks.rfdetr import RFDETR
-from maskjet.networks.rfdetr.decoder import exact_linear, refine_boxes
+from maskjet.networks.rfdetr.decoder import exact_linear
 from maskjet.networks.rfdetr.family import load as read
 from maskjet.networks.rfdetr.fused import Fused, refuse
 from maskjet.networks.rfdetr.fused.forward import Forward
@@ -44,21 +43,6 @@ def build(**changes):
 def draw(network, batch, dtype=torch.float32, seed=0):
     images = torch.randn(batch, 3, *network.spec.input_hw, generator=torch.Generator().manual_seed(seed))
     return images.to(network.query_feat.weight.device, dtype)
-
-
-def pick_as(network, best):
-    """A copy that picks these tokens: which are best changes with the last bit."""
-
-    def pick_boxes(self, memory):
-        tokens = self.enc_output_norm[0](self.enc_output[0](memory * self.is_inside))
-        picked = (best.long() % self.anchors.shape[1])[..., None]
-        chosen = tokens.gather(1, picked.expand(-1, -1, tokens.shape[-1]))
-        anchors = self.anchors.expand(len(memory), -1, -1).gather(1, picked.expand(-1, -1, 4))
-        return refine_boxes(anchors, self.enc_out_bbox_embed[0](chosen))
-
-    network = copy.deepcopy(network)
-    network.transformer._pick_boxes = types.MethodType(pick_boxes, network.transformer)
-    return network
 
 
 def scores_of(network, images):

@@ -255,10 +255,11 @@ class FrameGraph:
             return f"step by step: it can't be captured, {self._why_not_captured}"
         if self._graph is None:
             return "step by step so far; captured with the second batch"
-        return f"1 launch per batch: {_count_nodes(self._graph)}"
+        return f"1 launch per batch: {count_nodes(self._graph)}"
 
 
-def _count_nodes(graph: torch.cuda.CUDAGraph) -> str:
+def count_nodes(graph: torch.cuda.CUDAGraph) -> str:
+    """What a graph launches; it must have been made with `keep_graph`."""
     try:
         from cuda.bindings import runtime
     except ImportError:

@@ -71,14 +71,17 @@ def linear_kernel(
         gdc_wait()
     product = tl.zeros((ROWS, COLUMNS), tl.float32)
     source = tl.load(rows_ptr + row) if HAS_ROWS else row
+    x_ptr += step[None, :]
+    first = x_ptr + tl.maximum(source, 0).to(tl.int64)[:, None] * X_STRIDE
     for start in range(0, SEGMENTS * INPUTS, STEP):
-        if HAS_ROWS:
-            if SEGMENTS > 1:
-                source = tl.load(rows_ptr + (start // INPUTS) * rows + row)
-            x_row = x_ptr + tl.maximum(source, 0).to(tl.int64)[:, None] * X_STRIDE
-            x = tl.load(x_row + start % INPUTS + step[None, :], mask=(source >= 0)[:, None], other=0.0)
+        if SEGMENTS == 1:
+            x = tl.load(first + start, mask=(source >= 0)[:, None], other=0.0) if HAS_ROWS else tl.load(first + start)
+        elif HAS_ROWS:
+            neighbour = tl.load(rows_ptr + (start // INPUTS) * rows + row)
+            x_row = x_ptr + tl.maximum(neighbour, 0).to(tl.int64)[:, None] * X_STRIDE
+            x = tl.load(x_row + start % INPUTS, mask=(neighbour >= 0)[:, None], other=0.0)
         else:
-            x = tl.load(x_ptr + row.to(tl.int64)[:, None] * X_STRIDE + start % INPUTS + step[None, :])
+            x = tl.load(first + start % INPUTS)
         product = dot(x, tl.load(weight_ptr + start), product)
     if PARTS:
         product *= _inverse_deviation(sums_ptr, tl.maximum(source, 0).to(tl.int64), eps, PARTS, INPUTS)[:, None]
