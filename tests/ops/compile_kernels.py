@@ -197,7 +197,7 @@ KERNELS = [
     (
         attention_kernel,
         {f"{name}_ptr": ["*fp16", "*bf16"] for name in ("projections", "out")},
-        constants(LENGTH=[677], HEADS=[6], SIDE=[64], WAITS=[False], QUERIES=[64], KEYS=[64]),
+        constants(LENGTH=[677], HEADS=[6], SIDE=[64], WAITS=[False], QUERIES=[64], KEYS=[64], REST=[16, 64]),
     ),
     (choose_kernel, {"overlaps_ptr": ["*i32"]}, constants(BITS=[32], WORDS=[32])),
 ]

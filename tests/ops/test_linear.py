@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from maskjet import ops
 from maskjet.errors import InputError
 from maskjet.ops import Norm, fold_norm
-from maskjet.ops.linear.tiles import choose_tile
+from maskjet.ops.linear.tiles import Workspace, choose_tile
 from tests.ops.serving import on_cpu
 
 
@@ -39,6 +39,35 @@ def test_sums_of_one_layer_are_the_norm_of_the_next(implementation):
     assert none is None
     expected = F.linear(F.layer_norm(hidden.float(), (64,), eps=1e-6), second)
     torch.testing.assert_close(found.float(), expected, atol=0.03, rtol=0)
+
+
+def test_programs_share_the_sums_of_few_tiles():
+    assert choose_tile(40, 1024, 64).splits > 1
+    assert choose_tile(20, 2048, 128, is_whole=True).splits > 1
+    assert choose_tile(50, 9 * 128, 64, step_of=128, is_whole=True).splits > 1
+    assert choose_tile(10_832, 384, 1152).splits == 1
+
+
+def test_a_workspace_is_left_as_it_was():
+    from maskjet.ops.linear.triton import linear
+
+    if torch.cuda.is_available():
+        pytest.skip("kernels are compiled for the GPU of this machine")
+    x, weight, bias = rows_of(20, 1024).half(), (rows_of(64, 1024, seed=1) / 32).half(), rows_of(64, seed=2)
+    tile, workspace = choose_tile(20, 1024, 64), Workspace()
+    parts, arrived = workspace.take(tile, 20, 64, x.device)
+    found = []
+    for garbage in (torch.nan, 0.0, 1e30):
+        parts.fill_(garbage)
+        found.append(torch.empty(20, 64).half())
+        linear(x, weight, bias, out=found[-1], workspace=workspace)
+        assert not arrived.any()
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+    taken = workspace.take(tile, 10, 64, x.device)
+    assert taken[0] is parts
+    assert taken[1] is arrived
+    assert len(workspace.take(tile, 400, 128, x.device)[0]) > len(parts)
 
 
 @pytest.mark.parametrize("rows", [1, 100, 677, 10_832, 10**6])

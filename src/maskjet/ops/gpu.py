@@ -93,6 +93,17 @@ def has_dependent_launches(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
+def fitting_stages(most: int, stage_bytes: int, device: torch.device) -> int:
+    """How many pipeline stages of a program fit into the shared memory that it may have, at least 1 and at most `most`.
+
+    That memory is 64 KiB on a T4, 99 KiB on an L4 and 227 KiB on an H100.
+    """
+    if device.type != "cuda":
+        return most
+    shared = torch.cuda.get_device_properties(device).shared_memory_per_block_optin
+    return max(min(most, shared // stage_bytes), 1)
+
+
 def on_device(device: torch.device) -> AbstractContextManager[Any]:
     """A context that makes a device current, so that kernels launch there, and no other GPU is touched.
 

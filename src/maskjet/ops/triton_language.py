@@ -40,8 +40,21 @@ def dot(first, second, total):
 
 @triton.jit
 def gelu(x):
-    """The Gaussian error linear unit of float32, by the error function."""
-    return 0.5 * x * (1.0 + tl.math.erf(x * 0.7071067811865476))
+    """The Gaussian error linear unit of float32, within 3e-5 and what the hardware's tanh differs by: 2⁻¹¹ of it.
+
+    erf(x / √2) = tanh(x (a + b x² + c x⁴)), fitted to the smallest largest difference of the unit in -8..8; beyond ±4,
+    where it is x or 0, the polynomial stays as it is. A large layer takes 36 µs with it, and
+    50 with the error function (H200, shared experiments).
+    """
+    square = tl.minimum(x * x, 16.0)
+    return 0.5 * x * (1.0 + _tanh(x * (0.79750659 + square * (0.03700682 - square * 0.000351707488))))
+
+
+@triton.jit
+def _tanh(x):
+    if _IS_INTERPRETED:
+        return 1.0 - 2.0 / (tl.exp(2.0 * x) + 1.0)
+    return tl.inline_asm_elementwise("tanh.approx.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
 
 
 @triton.jit

@@ -21,12 +21,15 @@ def attention_kernel(
     WAITS: tl.constexpr,
     QUERIES: tl.constexpr,
     KEYS: tl.constexpr,
+    REST: tl.constexpr,
 ):
     """Compute some queries of one head; grid (blocks of queries, HEADS, B).
 
     projections: floats [B, LENGTH, 3, HEADS, SIDE], contiguous.
 
     out: floats [B, LENGTH, HEADS × SIDE], contiguous.
+
+    REST is what the keys that fill no block of KEYS are rounded up to.
     """
     head = tl.program_id(1)
     sequence = tl.program_id(2).to(tl.int64) * LENGTH
@@ -46,7 +49,7 @@ def attention_kernel(
     for start in range(0, whole, KEYS):
         state = _add_keys(projections_ptr, queries, state, start, LENGTH, HEADS, SIDE, KEYS, False)
     if whole < LENGTH:
-        state = _add_keys(projections_ptr, queries, state, whole, LENGTH, HEADS, SIDE, KEYS, True)
+        state = _add_keys(projections_ptr, queries, state, whole, LENGTH, HEADS, SIDE, REST, True)
     _, total, context = state
     out_ptr += (sequence + query)[:, None] * (HEADS * SIDE) + head * SIDE + channel[None, :]
     tl.store(out_ptr, (context / total[:, None]).to(out_ptr.dtype.element_ty), mask=(query < LENGTH)[:, None])

@@ -8,7 +8,7 @@ import torch
 import triton
 
 from maskjet.ops.embed_patches.kernels import embed_patches_kernel
-from maskjet.ops.gpu import Launchers, has_dependent_launches, on_device_of
+from maskjet.ops.gpu import Launchers, fitting_stages, has_dependent_launches, on_device_of
 from maskjet.ops.linear.tiles import choose_tile
 
 _LAUNCHERS = Launchers(embed_patches_kernel)
@@ -33,8 +33,9 @@ def embed_patches(
     (rows, outputs), (_, channels, height, width) = out.shape, images.shape
     tile = choose_tile(rows, _STEP, outputs)._replace(columns=outputs // out_sums.shape[2])
     waits = has_dependent_launches(images.device)
+    stages = fitting_stages(tile.stages, 2 * (tile.rows + tile.columns) * _STEP, images.device)
     with on_device_of(images):
-        _LAUNCHERS.of(tile.warps, tile.stages, waits=waits)(
+        _LAUNCHERS.of(tile.warps, stages, waits=waits)(
             (triton.cdiv(rows, tile.rows) * (outputs // tile.columns), 1, 1),
             (images.device, images.dtype),
             images,

@@ -12,7 +12,7 @@ from maskjet.ops.gpu import triton_variant
 from maskjet.ops.linear import reference
 from maskjet.ops.linear.cases import CASES, bytes_moved, tolerance_used
 from maskjet.ops.linear.reference import Norm
-from maskjet.ops.linear.tiles import choose_tile
+from maskjet.ops.linear.tiles import Workspace, choose_tile
 from maskjet.ops.record import HALVES, Op, Variant, describe, serves_any
 
 Activation = Literal["none", "gelu", "relu", "silu"]
@@ -91,7 +91,7 @@ def linear(
     for name, value, known in (("activation", activation, Activation), ("gives", gives, Gives)):
         if value not in get_args(known):
             raise InputError(f"{name} must be one of {get_args(known)}, got {value!r}.")
-    parts = parts_of(count, x.shape[1], outputs, is_whole=norm is not None or last_norm is not None)
+    parts = parts_of(count, weight.shape[1], outputs, x.shape[1], is_whole=norm is not None or last_norm is not None)
     dtype = torch.float32 if gives in ("float32", "maxima") else x.dtype
     out = torch.empty(count, parts if gives == "maxima" else outputs, dtype=dtype, device=x.device)
     out_sums = None
@@ -111,13 +111,22 @@ def linear(
         activation=activation,
         eps=eps,
         gives_maxima=gives == "maxima",
+        workspace=Workspace(),
     )
     return out, out_sums
 
 
-def parts_of(rows: int, inputs: int, outputs: int, *, is_whole: bool = False) -> int:
-    """In how many parts a layer gives the sums or maxima of its rows; see `choose_tile`."""
-    return outputs // choose_tile(rows, inputs, outputs, is_whole=is_whole).columns
+def parts_of(rows: int, width: int, outputs: int, inputs: int | None = None, *, is_whole: bool = False) -> int:
+    """In how many parts a layer gives the sums or maxima of its rows.
+
+    Args:
+        rows: Rows of the output.
+        width: Columns of the weight.
+        outputs: Rows of the weight.
+        inputs: Columns of x; None for the weight's.
+        is_whole: Whether there is a norm behind the product.
+    """
+    return outputs // choose_tile(rows, width, outputs, step_of=inputs, is_whole=is_whole).columns
 
 
 def fold_norm(

@@ -101,6 +101,9 @@ CASES: Mapping[str, Callable[[torch.device], dict[str, Any]]] = {
     "two terms": _case(segments=2, gives="float32"),
     "maxima": _case(segments=2, gives="maxima"),
     "maxima of the last": _case(rows=3, outputs=48, gives="maxima", dtype=torch.bfloat16),
+    "shared sums": _case(inputs=1024, outputs=64, activation="gelu", has_residual=True, gives="sums"),
+    "shared sums, norm": _case(rows=20, inputs=2048, outputs=128, has_norm_behind=True, has_residual=True),
+    "shared sums of neighbours": _case(segments=9, gathered=50, inputs=128, outputs=64, has_norm_behind=True),
     "strided rows": _case(is_strided=True, has_residual=True),
     "bfloat16": _case(dtype=torch.bfloat16, has_norm=True, has_residual=True, gives="sums"),
 }

@@ -23,6 +23,8 @@ def linear_kernel(
     last_bias_ptr,
     out_ptr,
     out_sums_ptr,
+    parts_ptr,
+    arrived_ptr,
     rows,
     eps,
     norm_eps,
@@ -46,8 +48,9 @@ def linear_kernel(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     STEP: tl.constexpr,
+    SPLITS: tl.constexpr,
 ):
-    """Compute one tile of a linear layer; grid (tiles down × tiles across).
+    """Compute one tile of a linear layer, or a part of its sum; grid (tiles down × tiles across, SPLITS).
 
     x: floats [any, INPUTS]. rows: int32 [SEGMENTS, rows], read if HAS_ROWS: the rows of x that lie side by side in a
     row of the layer's input, -1 for zeros; without it, the row itself SEGMENTS times. weight: floats [OUTPUTS, SEGMENTS
@@ -57,23 +60,27 @@ def linear_kernel(
 
     out: floats [rows, KEPT]; with GIVES_MAXIMA float32 [rows, OUTPUTS / COLUMNS], the largest of each tile's columns.
     out_sums: float32 [rows, 2, OUTPUTS / COLUMNS], of the values in out before rounding.
+
+    parts: float32 [tiles, SPLITS, ROWS × COLUMNS], and arrived: int32 [tiles], zeros that are zeros afterwards; used if
+    SPLITS is above 1. Whichever program of a tile is last adds all parts and does what follows.
     """
     across: tl.constexpr = OUTPUTS // COLUMNS
-    tile = tl.program_id(0) % across
-    row = (tl.program_id(0) // across) * ROWS + tl.arange(0, ROWS)
-    column = tile * COLUMNS + tl.arange(0, COLUMNS)
+    tile = tl.program_id(0)
+    row = (tile // across) * ROWS + tl.arange(0, ROWS)
+    column = (tile % across) * COLUMNS + tl.arange(0, COLUMNS)
     step = tl.arange(0, STEP)
     is_row = row < rows
     row = tl.where(is_row, row, 0)
     weight_ptr += column[None, :] * (SEGMENTS * INPUTS) + step[:, None]
-    bias = tl.load(bias_ptr + column)
+    share: tl.constexpr = SEGMENTS * INPUTS // SPLITS
+    begin = tl.program_id(1) * share
     if WAITS:
         gdc_wait()
     product = tl.zeros((ROWS, COLUMNS), tl.float32)
     source = tl.load(rows_ptr + row) if HAS_ROWS else row
     x_ptr += step[None, :]
     first = x_ptr + tl.maximum(source, 0).to(tl.int64)[:, None] * X_STRIDE
-    for start in range(0, SEGMENTS * INPUTS, STEP):
+    for start in range(begin, begin + share, STEP):
         if SEGMENTS == 1:
             x = tl.load(first + start, mask=(source >= 0)[:, None], other=0.0) if HAS_ROWS else tl.load(first + start)
         elif HAS_ROWS:
@@ -83,9 +90,21 @@ def linear_kernel(
         else:
             x = tl.load(first + start % INPUTS)
         product = dot(x, tl.load(weight_ptr + start), product)
+    if SPLITS > 1:
+        part = tl.arange(0, ROWS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+        parts_ptr += tile * (SPLITS * ROWS * COLUMNS)
+        tl.store(parts_ptr + tl.program_id(1) * (ROWS * COLUMNS) + part, product)
+        tl.debug_barrier()  # all of the part is written before it counts
+        if tl.atomic_add(arrived_ptr + tile, 1, sem="acq_rel", scope="gpu") < SPLITS - 1:
+            return
+        product = tl.zeros((ROWS, COLUMNS), tl.float32)
+        for split in tl.static_range(SPLITS):  # in one order, whoever comes last
+            # Past the first-level caches, which don't see what other multiprocessors write.
+            product += tl.load(parts_ptr + split * (ROWS * COLUMNS) + part, cache_modifier=".cg")
+        tl.store(arrived_ptr + tile, 0)
     if PARTS:
         product *= _inverse_deviation(sums_ptr, tl.maximum(source, 0).to(tl.int64), eps, PARTS, INPUTS)[:, None]
-    value = product + bias[None, :]
+    value = product + tl.load(bias_ptr + column)[None, :]
     if not HAS_NORM:
         value = _activate(value, ACTIVATION)
     target = row.to(tl.int64)
@@ -96,7 +115,7 @@ def linear_kernel(
     if HAS_LAST_NORM:
         value = _normalise(value, last_weight_ptr, last_bias_ptr, last_eps, column, OUTPUTS)
     if GIVES_MAXIMA:
-        tl.store(out_ptr + target * across + tile, tl.max(value, axis=1), mask=is_row)
+        tl.store(out_ptr + target * across + tile % across, tl.max(value, axis=1), mask=is_row)
     else:
         is_stored = is_row[:, None]
         if KEPT < OUTPUTS:
@@ -104,7 +123,7 @@ def linear_kernel(
         out_ptr += target[:, None] * OUT_STRIDE + column[None, :]
         tl.store(out_ptr, value.to(out_ptr.dtype.element_ty), mask=is_stored)
     if HAS_OUT_SUMS:
-        out_sums_ptr += target * (2 * across) + tile
+        out_sums_ptr += target * (2 * across) + tile % across
         tl.store(out_sums_ptr, tl.sum(value, axis=1), mask=is_row)
         tl.store(out_sums_ptr + across, tl.sum(value * value, axis=1), mask=is_row)
 

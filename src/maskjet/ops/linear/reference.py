@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
+from maskjet.ops.linear.tiles import Workspace
+
 
 class Norm(NamedTuple):
     """A layer norm."""
@@ -37,6 +39,7 @@ def linear(
     activation: str = "none",
     eps: float = 1e-6,
     gives_maxima: bool = False,
+    workspace: Workspace | None = None,  # noqa: ARG001
 ) -> None:
     """Write the layer's result into out; see `ops.linear`."""
     given = gather(x, rows, weight.shape[1] // x.shape[1])

@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
+
+import torch
 
 _MULTIPROCESSORS = 132  # of an H100 or H200
 _STEPS = (64, 32, 16)
+_SIDES = (128, 64, 32, 16)
+_NARROW = 32  # columns: narrower tiles fetch more than they multiply
+_MOST_VALUES = 128 * 128  # of a tile: its sums are in registers
+_SHARED = 200 * 1024  # bytes of a multiprocessor's shared memory, in which steps are under way
+_SPLITS = (1, 2, 4, 8, 16)
+# Of an H200, roughly, by some launches that were timed. Microseconds that a launch takes besides its steps, that adding
+# a tile's parts takes, and that a step takes besides its bytes.
+_LAUNCH_US, _PARTS_US, _STEP_US = 2.0, 1.5, 0.12
+# Bytes that a multiprocessor fetches and products that it adds in a microsecond; tiles of less than 64 rows are too low
+# for Hopper's instruction.
+_BYTES_PER_US = 150e3
+_PRODUCTS_PER_US = {16: 0.7e6, 32: 0.7e6, 64: 1.4e6, 128: 1.6e6}
 
 
 class Tile(NamedTuple):
@@ -21,21 +38,75 @@ class Tile(NamedTuple):
     """Warps per program."""
     stages: int
     """Steps whose inputs are under way at once."""
+    splits: int = 1
+    """Programs that share the sum of a tile."""
 
 
-def choose_tile(rows: int, inputs: int, outputs: int, *, is_whole: bool = False) -> Tile:
-    """The shape for a product: small tiles where there are few, so that all multiprocessors have some.
+class Workspace:
+    """Memory in which programs share the sums of tiles; for launches that never run at the same time."""
+
+    def __init__(self) -> None:
+        self._parts: torch.Tensor | None = None
+        self._arrived: torch.Tensor | None = None
+
+    def take(self, tile: Tile, rows: int, outputs: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """Memory for a launch: float32 values of all parts, and an int32 zero per tile, which the launch leaves so."""
+        tiles = -(-rows // tile.rows) * (outputs // tile.columns)
+        values = tiles * tile.splits * tile.rows * tile.columns
+        if self._parts is None or len(self._parts) < values:
+            self._parts = torch.empty(values, dtype=torch.float32, device=device)
+        if self._arrived is None or len(self._arrived) < tiles:
+            self._arrived = torch.zeros(tiles, dtype=torch.int32, device=device)
+        return self._parts, self._arrived
+
+
+@lru_cache(maxsize=4096)
+def choose_tile(rows: int, inputs: int, outputs: int, *, step_of: int | None = None, is_whole: bool = False) -> Tile:
+    """The shape for a product: the one that takes the least time by a rough count.
 
     Args:
         rows: Rows of the output.
-        inputs: Inputs of each.
+        inputs: Products per value.
         outputs: Columns of the output.
+        step_of: A number that steps must divide, besides `inputs`; None if there is none.
         is_whole: Whether a program must have whole rows, as a norm behind the product needs them.
     """
-    step = next(side for side in _STEPS if inputs % side == 0)
-    if is_whole:
-        return Tile(64 if rows >= 64 * _MULTIPROCESSORS else 16, outputs, step, 4, 3)
-    columns = next(side for side in (128, *_STEPS) if outputs % side == 0)
-    if -(-rows // 128) * (outputs // columns) >= 2 * _MULTIPROCESSORS:
-        return Tile(128, columns, step, 8, 3)
-    return Tile(64 if rows > 64 else 16, min(columns, 64), step, 4, 4)
+    step = next(side for side in _STEPS if math.gcd(inputs, step_of or inputs) % side == 0)
+    return min(
+        _candidates(rows, inputs, outputs, step, is_whole=is_whole),
+        key=lambda tile: _estimate(tile, rows, inputs, outputs),
+    )
+
+
+def _candidates(rows: int, inputs: int, outputs: int, step: int, *, is_whole: bool) -> Iterator[Tile]:
+    steps = inputs // step
+    for columns in _widths(outputs, is_whole=is_whole):
+        for height in _SIDES:
+            if height * columns > _MOST_VALUES or height >= 2 * max(rows, _SIDES[-1]):
+                continue
+            warps = 8 if height * columns > _MOST_VALUES // 2 else 4
+            for splits in _SPLITS:
+                if steps % splits == 0 and (splits == 1 or steps // splits >= 2):
+                    programs = -(-rows // height) * (outputs // columns) * splits
+                    shared = _SHARED // (2 if programs > _MULTIPROCESSORS else 1)
+                    stages = min(4, max(2, shared // (2 * (height + columns) * step)))
+                    yield Tile(height, columns, step, warps, stages, splits)
+
+
+def _widths(outputs: int, *, is_whole: bool) -> list[int]:
+    fitting = [outputs] if is_whole else [side for side in _SIDES if outputs % side == 0]
+    return [side for side in fitting if side >= _NARROW] or fitting
+
+
+def _estimate(tile: Tile, rows: int, inputs: int, outputs: int) -> float:
+    """Microseconds, roughly: a program's steps wait for their bytes, and programs share multiprocessors."""
+    programs = -(-rows // tile.rows) * (outputs // tile.columns) * tile.splits
+    steps = inputs // tile.step // tile.splits
+    fetched = 2 * (tile.rows + tile.columns) * tile.step / _BYTES_PER_US
+    multiplied = tile.rows * tile.columns * tile.step / _PRODUCTS_PER_US[tile.rows]
+    busy = max(programs / _MULTIPROCESSORS, 1.0) * steps * max(fetched, multiplied)
+    added = 0.0
+    if tile.splits > 1:
+        values = -(-rows // tile.rows) * outputs * tile.rows * tile.splits * 8
+        added = _PARTS_US + values / _BYTES_PER_US / min(programs, _MULTIPROCESSORS)
+    return _LAUNCH_US + max(busy, steps * (_STEP_US + fetched)) + added

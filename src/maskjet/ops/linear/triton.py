@@ -9,10 +9,10 @@ from __future__ import annotations
 import torch
 import triton
 
-from maskjet.ops.gpu import Launchers, has_dependent_launches, on_device_of
+from maskjet.ops.gpu import Launchers, fitting_stages, has_dependent_launches, on_device_of
 from maskjet.ops.linear.kernels import linear_kernel
 from maskjet.ops.linear.reference import Norm
-from maskjet.ops.linear.tiles import choose_tile
+from maskjet.ops.linear.tiles import Workspace, choose_tile
 
 _LAUNCHERS = Launchers(linear_kernel)
 
@@ -32,6 +32,7 @@ def linear(
     activation: str = "none",
     eps: float = 1e-6,
     gives_maxima: bool = False,
+    workspace: Workspace | None = None,
 ) -> None:
     """Write the layer's result into out; see `ops.linear`.
 
@@ -41,17 +42,25 @@ def linear(
     if not count:
         return
     is_whole = norm is not None or last_norm is not None
-    tile = choose_tile(count, inputs, outputs, is_whole=is_whole)
+    tile = choose_tile(count, width, outputs, step_of=inputs, is_whole=is_whole)
     # Parts that the caller chose, so that its buffers fit, are columns of a program's tile.
     given_parts = out.shape[1] if gives_maxima else None if out_sums is None else out_sums.shape[2]
     if given_parts is not None:
         tile = tile._replace(columns=outputs // given_parts)
+    parts = arrived = bias
+    if workspace is None:
+        tile = tile._replace(splits=1)
+    elif tile.splits > 1:
+        parts, arrived = workspace.take(tile, count, outputs, x.device)
     waits = has_dependent_launches(x.device)
     norm_weight, norm_bias, norm_eps = norm or (bias, bias, 0.0)
     last_weight, last_bias, last_eps = last_norm or (bias, bias, 0.0)
+    # Rows of x that are looked up in the loop: Triton shares the stages between the look-up and what it finds.
+    is_indirect = rows is not None and len(rows) > 1
+    stages = fitting_stages(tile.stages, 2 * (tile.rows + tile.columns) * tile.step, x.device)
     with on_device_of(x):
-        _LAUNCHERS.of(tile.warps, tile.stages, waits=waits)(
-            (triton.cdiv(count, tile.rows) * (outputs // tile.columns), 1, 1),
+        _LAUNCHERS.of(tile.warps, 2 * stages - 1 if is_indirect else stages, waits=waits)(
+            (triton.cdiv(count, tile.rows) * (outputs // tile.columns), tile.splits, 1),
             (x.device, x.dtype, out.dtype),
             x,
             x if rows is None else rows,
@@ -65,6 +74,8 @@ def linear(
             last_bias,
             out,
             bias if out_sums is None else out_sums,
+            parts,
+            arrived,
             count,
             eps,
             norm_eps,
@@ -88,4 +99,5 @@ def linear(
             ROWS=tile.rows,
             COLUMNS=tile.columns,
             STEP=tile.step,
+            SPLITS=tile.splits,
         )

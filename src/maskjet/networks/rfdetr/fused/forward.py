@@ -16,6 +16,7 @@ from maskjet.networks.rfdetr.fused.weights import BoxHead, Layer, Weights
 from maskjet.networks.rfdetr.network import NetworkOutput
 from maskjet.ops.gpu import on_device
 from maskjet.ops.linear import parts_of
+from maskjet.ops.linear.tiles import Workspace
 
 
 class Forward:
@@ -37,7 +38,8 @@ class Forward:
         self._inside = find_inside(weights.is_inside, batch)
         self._queries = weights.queries.repeat(batch, 1)
         self._buffers: dict[str, Tensor] = {}
-        self._side = self._make_stream()
+        self._side, self._is_beside = self._make_stream(), False
+        self._workspaces = {False: Workspace(), True: Workspace()}  # of either stream
 
     def __call__(self, images: Tensor) -> NetworkOutput:
         """Run the network; see `RFDETR.forward`. The output is valid until the next call."""
@@ -168,7 +170,8 @@ class Forward:
         if out is None:
             rows = given.get("rows")
             out = self._buffer(name, len(x) if rows is None else rows.shape[1], len(layer.bias))
-        self._run("linear", x, layer.weight, layer.bias, out=out, **layer.options, **given)
+        workspace = self._workspaces[self._is_beside]
+        self._run("linear", x, layer.weight, layer.bias, out=out, workspace=workspace, **layer.options, **given)
         return out
 
     def _linear_and_sums(self, name: str, x: Tensor, layer: Layer, **given: Any) -> tuple[Tensor, Tensor]:
@@ -177,7 +180,9 @@ class Forward:
         return self._linear(name, x, layer, out_sums=sums, **given), sums
 
     def _classify(self, name: str, x: Tensor, layer: Layer, *, gives_maxima: bool = False) -> Tensor:
-        columns = parts_of(len(x), x.shape[1], len(layer.bias)) if gives_maxima else self._spec.class_logits
+        columns = self._spec.class_logits
+        if gives_maxima:
+            columns = parts_of(len(x), layer.weight.shape[1], len(layer.bias), x.shape[1])
         out = self._buffer(name, len(x), columns, dtype=torch.float32)
         return self._linear(name, x, layer, out=out, gives_maxima=gives_maxima)
 
@@ -258,8 +263,12 @@ class Forward:
             yield
             return
         self._side.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(self._side):
-            yield
+        self._is_beside = True
+        try:
+            with torch.cuda.stream(self._side):
+                yield
+        finally:
+            self._is_beside = False
 
     def _make_stream(self) -> torch.cuda.Stream | None:
         if self._device.type != "cuda":
