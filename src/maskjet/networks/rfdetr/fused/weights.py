@@ -185,7 +185,7 @@ class _Folding:
         )
 
     def _half(self, weight: Tensor) -> Tensor:
-        return weight.to(self._dtype).contiguous()
+        return weight.detach().to(self._dtype).contiguous()
 
     def _make(self, weight: Tensor, bias: Tensor, **options: Any) -> Layer:
         return Layer(self._half(weight), _float(bias), **options)

@@ -1,0 +1,78 @@
+"""Launchers: what is compiled when."""
+
+import threading
+
+import pytest
+import torch
+
+from maskjet.ops.gpu import Launcher, compiling_ahead, fitting_stages
+
+CPU = torch.device("cpu")
+
+
+class Kernel:
+    """Counts what it compiles and launches."""
+
+    def __init__(self):
+        self.compiled, self.launched, self.threads = [], [], set()
+
+    def warmup(self, *args, **constants):
+        self.threads.add(threading.get_ident())
+        if "bad" in args:
+            raise ValueError("bad")
+        self.compiled.append(constants)
+        return self
+
+    def __getitem__(self, grid):
+        return lambda *args: self.launched.append((grid, args))
+
+
+@pytest.fixture
+def kernel():
+    return Kernel()
+
+
+@pytest.fixture
+def launcher(kernel):
+    launcher = Launcher(kernel)
+    launcher._is_interpreted = False
+    return launcher
+
+
+def test_launches_ahead_are_compiled_once_and_not_launched(kernel, launcher):
+    with compiling_ahead(CPU):
+        for side in (1, 2, 1):
+            launcher((1, 1, 1), "half", 7, SIDE=side)
+        assert not kernel.compiled
+    assert sorted(each["SIDE"] for each in kernel.compiled) == [1, 2]
+    assert threading.get_ident() not in kernel.threads
+    assert not kernel.launched
+    launcher((4, 1, 1), "half", 7, SIDE=2)
+    assert kernel.launched == [((4, 1, 1), (7, 2))]
+    assert len(kernel.compiled) == 2
+    with compiling_ahead(CPU):
+        launcher((1, 1, 1), "half", 7, SIDE=1)
+    assert len(kernel.compiled) == 2
+
+
+def test_what_cannot_be_compiled_is_raised_and_then_launches_are_launches_again(kernel, launcher):
+    with pytest.raises(ValueError, match="bad"), compiling_ahead(CPU):
+        launcher((1, 1, 1), "half", "bad", SIDE=1)
+    launcher((1, 1, 1), "half", 7, SIDE=1)
+    assert len(kernel.launched) == 1
+
+
+def test_other_threads_launch_meanwhile(kernel, launcher):
+    with compiling_ahead(CPU):
+        other = threading.Thread(target=launcher, args=((1, 1, 1), "half", 7), kwargs={"SIDE": 3})
+        other.start()
+        other.join()
+    assert kernel.launched == [((1, 1, 1), (7, 3))]
+
+
+def test_stages_fit_into_shared_memory(monkeypatch):
+    properties = type("Properties", (), {"shared_memory_per_block_optin": 99 * 1024})
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: properties)
+    gpu = torch.device("cuda")
+    assert [fitting_stages(4, size * 1024, gpu) for size in (16, 32, 64, 128)] == [4, 3, 1, 1]
+    assert fitting_stages(4, 2**30, CPU) == 4
