@@ -184,13 +184,14 @@ def _measure(network: RFDETR, batch: int, only: Sequence[str], runs: int, costs:
             if other is not None
         ]
         given = images[0].clone()
-        graph = _capture(lambda call=calls[name], given=given: call(given))  # type: ignore[misc]
-        ms = _time(graph, runs, lambda turn, given=given: given.copy_(images[turn % _INPUTS]))  # type: ignore[misc]
+        graph = capture(lambda call=calls[name], given=given: call(given))  # type: ignore[misc]
+        ms = time_graph(graph, runs, lambda turn, given=given: given.copy_(images[turn % _INPUTS]))  # type: ignore[misc]
         mask_error = errors[1] if len(errors) > 1 else None
         costs.append(NetworkCost(network.spec.name, batch, name, ms, count_nodes(graph), errors[0] or 0.0, mask_error))
 
 
-def _capture(call: Callable[[], object], repeats: int = 1) -> torch.cuda.CUDAGraph:
+def capture(call: Callable[[], object], repeats: int = 1) -> torch.cuda.CUDAGraph:
+    """A graph of some calls in a row, on a stream of its own."""
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     graph = torch.cuda.CUDAGraph(keep_graph=True)
@@ -206,7 +207,7 @@ def _capture(call: Callable[[], object], repeats: int = 1) -> torch.cuda.CUDAGra
     return graph
 
 
-def _time(graph: torch.cuda.CUDAGraph, runs: int, prepare: Callable[[int], object] = lambda _: None) -> float:
+def time_graph(graph: torch.cuda.CUDAGraph, runs: int, prepare: Callable[[int], object] = lambda _: None) -> float:
     """Median milliseconds of a replay."""
     events = [[_make_event() for _ in range(2)] for _ in range(runs)]
     for turn in range(-5, runs):
@@ -238,7 +239,7 @@ def _time_steps(network: RFDETR, batch: int, runs: int) -> Iterator[StepCost]:
         key = (op, *((name, tuple(tensor.shape)) for name, tensor in tensors.items()))
         found.setdefault(key, [op, names.get(out.data_ptr(), op), call, tensors, out, 0])[-1] += 1
     for op, name, call, tensors, out, count in found.values():
-        us = _time(_capture(call, _REPEATS), runs) / _REPEATS * 1000
+        us = time_graph(capture(call, _REPEATS), runs) / _REPEATS * 1000
         moved = sum(tensor.numel() * tensor.itemsize for tensor in tensors.values())
         products = _count_products(op, tensors, out)
         yield StepCost(

@@ -142,8 +142,74 @@ def _layer(rows: int, inputs: int, outputs: int, *, has_norm: bool = False, has_
             sums = torch.stack((x.float().sum(dim=1), x.float().square().sum(dim=1)), dim=1)
             given |= {"sums": sums[..., None].contiguous(), "activation": "gelu"}
         if has_residual:
-            given |= {"residual": draw(rows, outputs).half(), "gives_sums": True}
+            given |= {"residual": draw(rows, outputs).half(), "gives": "sums"}
         return given
+
+    return build
+
+
+# Of RF-DETR-Seg Nano: 26 × 26 tokens, 256 channels, 100 queries.
+
+
+def _patches(batch: int) -> Workload:
+    def build(generator: torch.Generator) -> Inputs:
+        return {
+            "images": torch.randn(batch, 3, 312, 312, generator=generator).half(),
+            "weight": (torch.randn(384, 432, generator=generator) / 20).half(),
+            "positions": torch.randn(677, 384, generator=generator),
+            "windows": 1,
+        }
+
+    return build
+
+
+def _scores(batch: int) -> Workload:
+    return lambda generator: {"scores": torch.randn(batch, 676, 3, generator=generator), "count": QUERIES}
+
+
+def _moves(batch: int) -> Workload:
+    def build(generator: torch.Generator) -> Inputs:
+        return {
+            "hidden": torch.randn(batch * QUERIES, 256, generator=generator).half(),
+            "weight": torch.randn(4, 256, generator=generator) / 50,
+            "bias": torch.zeros(4),
+            "references": torch.rand(676, 4, generator=generator),
+            "rows": torch.randint(0, batch * 676, (batch * QUERIES,), generator=generator).int(),
+            "offsets": torch.randn(QUERIES, 4, generator=generator) / 50,
+            "frequencies": 6.28 / 10000 ** (torch.arange(128) // 2 / 64),
+        }
+
+    return build
+
+
+def _points(batch: int) -> Workload:
+    def build(generator: torch.Generator) -> Inputs:
+        return {
+            "projections": torch.randn(batch, QUERIES, 2, 3, 16, generator=generator).half(),
+            "boxes": torch.rand(batch, QUERIES, 4, generator=generator),
+            "values": torch.randn(batch, 26, 26, 256, generator=generator).half(),
+        }
+
+    return build
+
+
+def _image(batch: int) -> Workload:
+    def build(generator: torch.Generator) -> Inputs:
+        return {
+            "image": torch.randn(batch, 78, 78, 256, generator=generator).half(),
+            "weight": torch.randn(9, 256, generator=generator),
+            "bias": torch.randn(256, generator=generator),
+        }
+
+    return build
+
+
+def _queries(batch: int) -> Workload:
+    def build(generator: torch.Generator) -> Inputs:
+        return {
+            "queries": torch.randn(batch, QUERIES, 320, generator=generator).half(),
+            "pixels": torch.randn(batch, 78, 78, 256, generator=generator).half(),
+        }
 
     return build
 
@@ -174,6 +240,12 @@ WORKLOADS: Mapping[str, Mapping[str, Workload]] = {
     "roi_align": {"100 boxes, 14 × 14": pyramid(100, 14)},
     "linear": {"677 tokens, 384 to 1,536, norm and GELU": _layer(677, 384, 1536, has_norm=True)},
     "attention": {"677 tokens": _projections(1, 677)},
+    "embed_patches": {"312 × 312, patches of 12": _patches(1)},
+    "rank_tokens": {"100 of 676 tokens": _scores(1)},
+    "refine_boxes": {"100 boxes with sines": _moves(1)},
+    "deformable_attention": {"100 queries, 2 points of 16 heads": _points(1)},
+    "depthwise_norm": {"78 × 78, 256 channels": _image(1)},
+    "mask_logits": {"100 queries, 78 × 78": _queries(1)},
 }
 """Workloads by op and name."""
 
@@ -209,6 +281,12 @@ GPU_WORKLOADS: Mapping[str, Mapping[str, Workload]] = {
         "16 × 677 tokens, 1,536 to 384, residual and sums": _layer(16 * 677, 1536, 384, has_residual=True),
     },
     "attention": {"16 × 677 tokens": _projections(16, 677)},
+    "embed_patches": {"16 × 312 × 312, patches of 12": _patches(16)},
+    "rank_tokens": {"16 × 100 of 676 tokens": _scores(16)},
+    "refine_boxes": {"1,600 boxes with sines": _moves(16)},
+    "deformable_attention": {"16 × 100 queries, 2 points of 16 heads": _points(16)},
+    "depthwise_norm": {"16 × 78 × 78, 256 channels": _image(16)},
+    "mask_logits": {"16 × 100 queries, 78 × 78": _queries(16)},
 }
 """Further workloads for GPUs, by op and name."""
 

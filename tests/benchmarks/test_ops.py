@@ -107,7 +107,7 @@ def test_on_a_gpu_launches_and_the_gpus_time_are_told():
     ("arguments", "message"),
     [
         ({"runs": 0}, "runs must be at least 1, got 0"),
-        ({"only": ["select", "blur"]}, "only must be of 'preprocess', .*, 'attention', got 'blur'"),
+        ({"only": ["select", "blur"]}, "only must be of 'preprocess', .*, 'mask_logits', got 'blur'"),
     ],
 )
 def test_bad_arguments_are_named(arguments, message):

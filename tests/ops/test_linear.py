@@ -1,5 +1,7 @@
 """linear and attention: what their records don't say."""
 
+import json
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -7,7 +9,7 @@ import torch.nn.functional as F
 from maskjet import ops
 from maskjet.errors import InputError
 from maskjet.ops import Norm, fold_norm
-from maskjet.ops.linear.tiles import Workspace, choose_tile
+from maskjet.ops.linear.tiles import TABLE, Workspace, choose_tile
 from tests.ops.serving import on_cpu
 
 
@@ -44,7 +46,7 @@ def test_sums_of_one_layer_are_the_norm_of_the_next(implementation):
 def test_programs_share_the_sums_of_few_tiles():
     assert choose_tile(40, 1024, 64).splits > 1
     assert choose_tile(20, 2048, 128, is_whole=True).splits > 1
-    assert choose_tile(50, 9 * 128, 64, step_of=128, is_whole=True).splits > 1
+    assert choose_tile(50, 9 * 128, 64, inputs=128, is_whole=True).splits > 1
     assert choose_tile(10_832, 384, 1152).splits == 1
 
 
@@ -173,3 +175,14 @@ def test_replays_of_a_graph_are_the_launches_bit_for_bit(dtype):
         torch.cuda.synchronize()
         assert torch.equal(margins[1], expected)
     assert margins[[0, 2]].isnan().all()
+
+
+def test_tiles_that_were_timed_fit_their_products():
+    timed = json.loads(TABLE.read_text())
+    assert len({tuple(key) for key, _ in timed}) == len(timed) >= 8
+    for (rows, width, outputs, inputs, is_whole), chosen in timed:
+        tile = choose_tile(rows, width, outputs, inputs=inputs, is_whole=is_whole)
+        assert list(tile) == chosen
+        assert inputs % tile.step == outputs % tile.columns == (width // tile.step) % tile.splits == 0
+        assert tile.columns == outputs or not is_whole
+        assert tile.warps in (4, 8)

@@ -126,7 +126,7 @@ def parts_of(rows: int, width: int, outputs: int, inputs: int | None = None, *, 
         inputs: Columns of x; None for the weight's.
         is_whole: Whether there is a norm behind the product.
     """
-    return outputs // choose_tile(rows, width, outputs, step_of=inputs, is_whole=is_whole).columns
+    return outputs // choose_tile(rows, width, outputs, inputs=inputs, is_whole=is_whole).columns
 
 
 def fold_norm(

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
+TABLE = Path(__file__).with_name("tiles.json")
+"""What `tools/choose_tiles.py` found on an H200: [rows, width, outputs, inputs, is whole], and the tile."""
 _MULTIPROCESSORS = 132  # of an H100 or H200
 _STEPS = (64, 32, 16)
 _SIDES = (128, 64, 32, 16)
 _NARROW = 32  # columns: narrower tiles fetch more than they multiply
 _MOST_VALUES = 128 * 128  # of a tile: its sums are in registers
-_SHARED = 200 * 1024  # bytes of a multiprocessor's shared memory, in which steps are under way
+SHARED = 200 * 1024  # bytes of a multiprocessor's shared memory, in which steps are under way
 _SPLITS = (1, 2, 4, 8, 16)
 # Of an H200, roughly, by some launches that were timed. Microseconds that a launch takes besides its steps, that adding
 # a tile's parts takes, and that a step takes besides its bytes.
@@ -61,25 +65,37 @@ class Workspace:
 
 
 @lru_cache(maxsize=4096)
-def choose_tile(rows: int, inputs: int, outputs: int, *, step_of: int | None = None, is_whole: bool = False) -> Tile:
-    """The shape for a product: the one that takes the least time by a rough count.
+def choose_tile(rows: int, width: int, outputs: int, *, inputs: int | None = None, is_whole: bool = False) -> Tile:
+    """The shape for a product: the one that was the fastest on an H200, else the one that should be by a rough count.
 
     Args:
         rows: Rows of the output.
-        inputs: Products per value.
+        width: Columns of the weight.
         outputs: Columns of the output.
-        step_of: A number that steps must divide, besides `inputs`; None if there is none.
+        inputs: Columns of x, if the weight is wider.
         is_whole: Whether a program must have whole rows, as a norm behind the product needs them.
     """
-    step = next(side for side in _STEPS if math.gcd(inputs, step_of or inputs) % side == 0)
-    return min(
-        _candidates(rows, inputs, outputs, step, is_whole=is_whole),
-        key=lambda tile: _estimate(tile, rows, inputs, outputs),
-    )
+    inputs = inputs or width
+    timed = _timed().get((rows, width, outputs, inputs, is_whole))
+    if timed is not None:
+        return timed
+    found = candidates(rows, width, outputs, step_of(width, inputs), is_whole=is_whole)
+    return min(found, key=lambda tile: estimate(tile, rows, width, outputs))
 
 
-def _candidates(rows: int, inputs: int, outputs: int, step: int, *, is_whole: bool) -> Iterator[Tile]:
-    steps = inputs // step
+@cache
+def _timed() -> dict[tuple[int, int, int, int, bool], Tile]:
+    return {tuple(key): Tile(*tile) for key, tile in json.loads(TABLE.read_text())}
+
+
+def step_of(width: int, inputs: int) -> int:
+    """Inputs per step: a power of two that divides both."""
+    return next(side for side in _STEPS if math.gcd(width, inputs) % side == 0)
+
+
+def candidates(rows: int, width: int, outputs: int, step: int, *, is_whole: bool) -> Iterator[Tile]:
+    """The tiles that may serve a product; see `choose_tile`."""
+    steps = width // step
     for columns in _widths(outputs, is_whole=is_whole):
         for height in _SIDES:
             if height * columns > _MOST_VALUES or height >= 2 * max(rows, _SIDES[-1]):
@@ -88,7 +104,7 @@ def _candidates(rows: int, inputs: int, outputs: int, step: int, *, is_whole: bo
             for splits in _SPLITS:
                 if steps % splits == 0 and (splits == 1 or steps // splits >= 2):
                     programs = -(-rows // height) * (outputs // columns) * splits
-                    shared = _SHARED // (2 if programs > _MULTIPROCESSORS else 1)
+                    shared = SHARED // (2 if programs > _MULTIPROCESSORS else 1)
                     stages = min(4, max(2, shared // (2 * (height + columns) * step)))
                     yield Tile(height, columns, step, warps, stages, splits)
 
@@ -98,10 +114,10 @@ def _widths(outputs: int, *, is_whole: bool) -> list[int]:
     return [side for side in fitting if side >= _NARROW] or fitting
 
 
-def _estimate(tile: Tile, rows: int, inputs: int, outputs: int) -> float:
+def estimate(tile: Tile, rows: int, width: int, outputs: int) -> float:
     """Microseconds, roughly: a program's steps wait for their bytes, and programs share multiprocessors."""
     programs = -(-rows // tile.rows) * (outputs // tile.columns) * tile.splits
-    steps = inputs // tile.step // tile.splits
+    steps = width // tile.step // tile.splits
     fetched = 2 * (tile.rows + tile.columns) * tile.step / _BYTES_PER_US
     multiplied = tile.rows * tile.columns * tile.step / _PRODUCTS_PER_US[tile.rows]
     busy = max(programs / _MULTIPROCESSORS, 1.0) * steps * max(fetched, multiplied)

@@ -42,7 +42,7 @@ def linear(
     if not count:
         return
     is_whole = norm is not None or last_norm is not None
-    tile = choose_tile(count, width, outputs, step_of=inputs, is_whole=is_whole)
+    tile = choose_tile(count, width, outputs, inputs=inputs, is_whole=is_whole)
     # Parts that the caller chose, so that its buffers fit, are columns of a program's tile.
     given_parts = out.shape[1] if gives_maxima else None if out_sums is None else out_sums.shape[2]
     if given_parts is not None:

@@ -1,0 +1,156 @@
+"""Choose the shapes of linear's launches for RF-DETR's sizes on this GPU, by timing those that look best.
+
+    python -m tools.choose_tiles --batch 1 --batch 4 --batch 8 --batch 16
+
+writes src/maskjet/ops/linear/tiles.json; entries of products that are not timed now stay. Each candidate is launched 20
+times in a CUDA graph, with rotated inputs; the median of its replays counts. One whose results differ from those of the
+first is an error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import itertools
+import json
+from collections.abc import Iterator
+from unittest.mock import patch
+
+import torch
+
+from benchmarks.network import capture, time_graph
+from maskjet.networks.rfdetr import RFDETR
+from maskjet.networks.rfdetr.fused.forward import Forward
+from maskjet.networks.rfdetr.fused.weights import fold
+from maskjet.ops.gpu import compiling_ahead
+from maskjet.ops.linear import tiles
+from maskjet.ops.linear import triton as launching
+from maskjet.ops.linear.reference import Norm
+from maskjet.spec import SPECS
+
+DEVICE = torch.device("cuda")
+SHAPES, LAUNCHES, REPLAYS, INPUTS = 6, 20, 15, 4
+
+
+class Recording(Forward):
+    """A pass that launches nothing, and remembers its linear layers."""
+
+    def _run(self, op, first, *args, **given):
+        if op == "linear":
+            weight, _ = args
+            self.products[_key(first, weight, given)] = (first.shape, weight.shape, given)
+
+
+def _key(x, weight, given):
+    is_whole = given.get("norm") is not None or given.get("last_norm") is not None
+    return (len(given["out"]), weight.shape[1], len(weight), x.shape[1], is_whole)
+
+
+def find_products(sizes, batches):
+    """Linear layers of networks by what `choose_tile` is asked: one example of each."""
+    products = {}
+    with patch.object(Recording, "products", products, create=True):
+        for size in sizes:
+            weights = fold(RFDETR(SPECS[size]).eval(), torch.float16)
+            for batch in batches:
+                Recording(weights, batch)
+    return products
+
+
+def candidates(key):
+    """The tiles that look best, the rule's first; each also with longer steps, the best ones with other warps."""
+    rows, width, outputs, inputs, is_whole = key
+    found = tiles.candidates(rows, width, outputs, tiles.step_of(width, inputs), is_whole=is_whole)
+    best = heapq.nsmallest(SHAPES, found, key=lambda tile: tiles.estimate(tile, rows, width, outputs))
+    longer = [tile._replace(step=2 * tile.step, stages=max(tile.stages - 1, 2)) for tile in best]
+    warps = [tile._replace(warps=12 - tile.warps) for tile in best[:2]]
+    for tile in (*best, *longer, *warps):
+        fits = 2 * (tile.rows + tile.columns) * tile.step * tile.stages <= tiles.SHARED
+        if inputs % tile.step == 0 and (width // tile.step) % tile.splits == 0 and fits:
+            yield tile
+
+
+class Product:
+    """A linear layer with inputs of its own."""
+
+    def __init__(self, key, example):
+        (count, width, outputs, inputs, _), (x_shape, _, given) = key, example
+        self.x = [torch.randn(x_shape, device=DEVICE).half() for _ in range(INPUTS)]
+        self.weight = (torch.randn(outputs, width, device=DEVICE) * width**-0.5).half()
+        self.bias = torch.zeros(outputs, device=DEVICE)
+        self.given = {name: given.get(name) for name in ("activation", "eps", "gives_maxima") if name in given}
+        for name in ("norm", "last_norm"):
+            if given.get(name) is not None:
+                self.given[name] = Norm(torch.ones(outputs, device=DEVICE), torch.zeros(outputs, device=DEVICE), 1e-6)
+        if given.get("rows") is not None:
+            self.given["rows"] = torch.randint(0, len(self.x[0]), (width // inputs, count), device=DEVICE).int()
+        if given.get("residual") is not None:
+            self.given["residual"] = torch.randn(count, outputs, device=DEVICE).half()
+        if given.get("sums") is not None:
+            self.given["sums"] = torch.ones(x_shape[0], 2, 6, device=DEVICE)
+        self.gives_sums, self.out = given.get("out_sums") is not None, given["out"]
+        self.workspace = tiles.Workspace()
+
+    def bind(self, tile):
+        """The launch with a tile, as a function of the turn; and its output."""
+        parts = len(self.weight) // tile.columns
+        columns = parts if self.given.get("gives_maxima") else self.out.shape[1]
+        out = torch.empty(len(self.out), columns, dtype=self.out.dtype, device=DEVICE)
+        sums = torch.empty(len(out), 2, parts, device=DEVICE) if self.gives_sums else None
+
+        def launch(turn):
+            with patch.object(launching, "choose_tile", lambda *_, **__: tile):
+                launching.linear(
+                    self.x[turn % INPUTS],
+                    self.weight,
+                    self.bias,
+                    out=out,
+                    out_sums=sums,
+                    workspace=self.workspace,
+                    **self.given,
+                )
+
+        return launch, out
+
+
+def choose(products) -> Iterator[tuple]:
+    """The best tile of each product, with its time and that of the rule's tile."""
+    launches = {}
+    with compiling_ahead(DEVICE):
+        for key, example in products.items():
+            product = Product(key, example)
+            launches[key] = [(tile, *product.bind(tile)) for tile in candidates(key)]
+            for _, launch, _ in launches[key]:
+                launch(0)
+    for key, tried in launches.items():
+        times, first = {}, None
+        for tile, launch, out in tried:
+            turns = itertools.count()
+            graph = capture(lambda launch=launch, turns=turns: launch(next(turns)), LAUNCHES)
+            times[tile] = 1000 * time_graph(graph, REPLAYS) / LAUNCHES
+            launch(0)
+            first = out.clone() if first is None else first
+            if not key[-1] and out.shape == first.shape:
+                difference = float((out.float() - first.float()).abs().max())
+                assert difference <= 2**-8 * float(first.abs().max()), (key, tile, difference)
+        best = min(times, key=times.get)
+        yield key, best, times[best], times[tried[0][0]]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--size", action="append", choices=SPECS)
+    parser.add_argument("--batch", action="append", type=int)
+    options = parser.parse_args()
+    products = find_products(options.size or SPECS, options.batch or [1])
+    chosen = {tuple(key): tile for key, tile in json.loads(tiles.TABLE.read_text())}
+    with torch.inference_mode():
+        for key, tile, us, before in choose(products):
+            chosen[key] = list(tile)
+            print(*key, "->", *tile, f"{us:.2f} us, the rule's {before:.2f}")
+    lines = ",\n".join(json.dumps([list(key), tile]) for key, tile in sorted(chosen.items()))
+    tiles.TABLE.write_text(f"[\n{lines}\n]\n")
+
+
+if __name__ == "__main__":
+    main()
