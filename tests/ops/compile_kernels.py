@@ -112,7 +112,7 @@ KERNELS = [
             SEGMENTS=[1],
             SPLITS=[1],
             PARTS=[6],
-            ACTIVATION=["gelu", "relu", "silu", "none"],
+            ACTIVATION=["gelu", "silu"],
             WAITS=[False],
         ),
     ),
