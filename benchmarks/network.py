@@ -8,11 +8,16 @@ The weights are random. With --steps each kernel's time stands beside the least 
 from __future__ import annotations
 
 import copy
+import os
 import statistics
+import subprocess
+import sys
+import time
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import torch
@@ -22,8 +27,10 @@ from torch import Tensor
 from benchmarks.command import OnlyOption, ReportOption, check_names, start
 from benchmarks.planted import randomise
 from maskjet.cli.options import print_result, progress
+from maskjet.config import EngineConfig, RuntimeName
 from maskjet.engine.slot import count_nodes
 from maskjet.errors import UnsupportedError
+from maskjet.model import Model
 from maskjet.networks.rfdetr import RFDETR, NetworkOutput
 from maskjet.networks.rfdetr.decoder import refine_boxes
 from maskjet.networks.rfdetr.fused.forward import Forward
@@ -31,6 +38,7 @@ from maskjet.networks.rfdetr.fused.weights import fold
 from maskjet.parity import report
 from maskjet.parity.machine import describe_machine
 from maskjet.spec import SPECS
+from maskjet.traffic import sample
 
 RUNTIMES = ("fused", "compiled", "eager")
 """What runs the network."""
@@ -39,6 +47,8 @@ _BANDWIDTH = {"H200": 4.8e12, "H100": 3.35e12}
 """Bytes per second of GPUs' memory, by NVIDIA's data sheets."""
 _PRODUCTS = 989e12
 """Operations per second of an H100's and an H200's tensor cores in float16 (the same data sheets)."""
+_NAMES: Mapping[str, RuntimeName] = {"fused": "fused", "compiled": "torch"}
+"""Runtimes whose kernels are compiled, by the engine's names."""
 _REPEATS = 20  # calls of one kernel per graph
 
 Call = Callable[[Tensor], NetworkOutput]
@@ -80,12 +90,25 @@ class StepCost:
     """The least time for its products."""
 
 
+@dataclass(frozen=True)
+class FirstFrame:
+    """What a user waits for before the first frame, in a process of its own."""
+
+    network: str
+    runtime: str
+    cache: str
+    """Of compiled kernels: "cold" or "warm"."""
+    seconds: float
+    """From `Model` of a network in memory to the detections of the first frame."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class NetworkReport(report.MeasuredReport):
     """All runtimes, and the steps of fused ones."""
 
     measurements: Sequence[NetworkCost]
     steps: Sequence[StepCost]
+    first_frames: Sequence[FirstFrame]
 
     def rows(self) -> list[tuple[str, ...]]:
         """The table: its header, then one row per runtime, network and batch."""
@@ -94,6 +117,10 @@ class NetworkReport(report.MeasuredReport):
             errors = (f"{m.logit_error:.1e}", "-" if m.mask_error is None else f"{m.mask_error:.1e}")
             rate = f"{m.batch / m.ms * 1000:.0f}"
             rows.append((m.network, str(m.batch), m.runtime, f"{m.ms:.3f}", rate, m.kernels, *errors))
+        rows += [
+            (f.network, "1", f.runtime, f"{f.seconds:.2f} s", "", f"first frame, {f.cache}", "", "")
+            for f in self.first_frames
+        ]
         for s in self.steps:
             times = (f"{s.us:.1f} us", f"{s.bytes_us:.1f}", f"{s.products_us:.1f}")
             rows.append((s.network, str(s.batch), s.step, *times, s.op, f"x {s.launches}"))
@@ -108,6 +135,7 @@ def run(
     only: Sequence[str] = RUNTIMES,
     runs: int = 40,
     has_steps: bool = False,
+    has_first_frames: bool = False,
     on_progress: Callable[[], object] = lambda: None,
 ) -> NetworkReport:
     """Measure networks with random weights on the first GPU, in float16.
@@ -118,6 +146,7 @@ def run(
         only: Runtimes, of `RUNTIMES`.
         runs: Timed replays of each.
         has_steps: Whether to time the launches of fused passes one by one.
+        has_first_frames: Whether to time the first frame after loading, with and without compiled kernels on disk.
         on_progress: Called once a network is done with a batch.
 
     Raises:
@@ -131,6 +160,7 @@ def run(
         raise UnsupportedError("the network is timed on a GPU only.")
     costs: list[NetworkCost] = []
     steps: list[StepCost] = []
+    first_frames: list[FirstFrame] = []
     for name in sizes:
         network = RFDETR(SPECS[name]).eval().requires_grad_(requires_grad=False)
         randomise(network.state_dict())
@@ -140,7 +170,9 @@ def run(
             if has_steps:
                 steps += _time_steps(network, batch, runs)
             on_progress()
-    return NetworkReport(machine=describe_machine(), measurements=costs, steps=steps, notes=[])
+        if has_first_frames:
+            first_frames += _time_first_frames(name, [each for each in only if each in _NAMES])
+    return NetworkReport(machine=describe_machine(), measurements=costs, steps=steps, first_frames=first_frames)
 
 
 def pick_as(network: RFDETR, best: Tensor) -> RFDETR:
@@ -267,6 +299,30 @@ def _recorded(forward: Forward) -> Iterator[list[Any]]:
         del forward._run
 
 
+def _time_first_frames(name: str, runtimes: Sequence[str]) -> Iterator[FirstFrame]:
+    for runtime in runtimes:
+        with TemporaryDirectory() as folder:
+            environment = os.environ | {"TRITON_CACHE_DIR": folder, "TORCHINDUCTOR_CACHE_DIR": folder}
+            for cache in ("cold", "warm"):
+                code = f"from benchmarks.network import print_first_frame; print_first_frame({name!r}, {runtime!r})"
+                done = subprocess.run(
+                    [sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True
+                )
+                yield FirstFrame(name, runtime, cache, float(done.stdout.split()[-1]))
+
+
+def print_first_frame(name: str, runtime: str) -> None:
+    """Print how many seconds pass until a network with random weights has seen its first frame."""
+    network = RFDETR(SPECS[name]).eval().requires_grad_(requires_grad=False)
+    randomise(network.state_dict())
+    frame = sample(0).image
+    torch.zeros(1, device="cuda")  # the context, which is not the network's
+    begin = time.perf_counter()
+    with Model(network, EngineConfig(device="cuda", runtime=_NAMES[runtime])) as model:
+        model.predict(frame)
+        print(time.perf_counter() - begin)
+
+
 def _count_products(op: str, tensors: dict[str, Tensor], out: Tensor) -> int:
     """Multiplications and additions of a launch's matrix products."""
     if op in ("linear", "embed_patches"):
@@ -285,13 +341,20 @@ def main(
     batch: Annotated[list[int] | None, typer.Option(help="Images per pass; may be repeated.  [default: 1]")] = None,
     only: OnlyOption = None,
     runs: Annotated[int, typer.Option(help="Timed replays of each.")] = 40,
+    first: Annotated[bool, typer.Option("--first", help="Time the first frame, too.")] = False,
     steps: Annotated[bool, typer.Option("--steps", help="Time the launches of fused passes one by one.")] = False,
 ) -> None:
     """Time the network alone as a CUDA graph: fused, compiled by PyTorch and uncompiled."""
     sizes, batches = size or [*SPECS], batch or [1]
     with progress("measuring", len(sizes) * len(batches)) as advance:
         found = run(
-            sizes=sizes, batches=batches, only=only or RUNTIMES, runs=runs, has_steps=steps, on_progress=advance
+            sizes=sizes,
+            batches=batches,
+            only=only or RUNTIMES,
+            runs=runs,
+            has_steps=steps,
+            has_first_frames=first,
+            on_progress=advance,
         )
     found.write(out)
     print_result(found, to_stdout=True)

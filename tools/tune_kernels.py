@@ -9,9 +9,12 @@ shape of each list is the one in use; all results are compared with those of tha
 
 from __future__ import annotations
 
+import importlib
+import itertools
 import json
 import statistics
 import sys
+from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -19,7 +22,8 @@ from unittest.mock import patch
 
 import torch
 
-from benchmarks.workloads import WORKLOADS, to_device
+from benchmarks.workloads import GPU_WORKLOADS, WORKLOADS, to_device
+from maskjet.ops import RECORDS
 from maskjet.ops.canvas import stretch
 from maskjet.ops.encode_masks import triton as encode
 from maskjet.ops.gpu import Launcher, table
@@ -30,6 +34,7 @@ from maskjet.ops.selection import SizeTable, mask_queries
 from maskjet.parity.machine import describe_machine
 from maskjet.spec import IMAGENET_MEAN, IMAGENET_STD
 
+GPU_AND_CPU = {op: {**WORKLOADS[op], **GPU_WORKLOADS.get(op, {})} for op in WORKLOADS}
 DEVICE = torch.device("cuda")
 INPUTS = 16
 REPLAYS = 20
@@ -63,7 +68,7 @@ def time_us(calls):
 
 def inputs_of(op, workload):
     """As many different inputs as a graph has launches."""
-    build = WORKLOADS[op][workload]
+    build = GPU_AND_CPU[op][workload]
     return [to_device(build(torch.Generator().manual_seed(seed)), DEVICE) for seed in range(INPUTS)]
 
 
@@ -188,6 +193,42 @@ def tune_paste(size):
             yield f"tile {tile}, {warps} warps", time_us(calls), outs[0].clone()
 
 
+def tune_network(op, workload, choices):
+    """A kernel of the network, whose module has the attributes of each choice."""
+    module = importlib.import_module(f"maskjet.ops.{op}.triton")
+    inputs = inputs_of(op, workload)
+    for changes in choices:
+        with ExitStack() as stack:
+            for name, value in changes.items():
+                stack.enter_context(patch.object(module, name, value))
+            calls = [partial(RECORDS[op].public, **given, implementation="triton") for given in inputs]
+            # Sums in another order differ in the last bit; the ops' tests compare them.
+            yield ", ".join(f"{name} {value}" for name, value in changes.items()), time_us(calls), 0
+
+
+def tune_attention(workload):
+    module = importlib.import_module("maskjet.ops.attention.triton")
+    blocks = [module.Blocks(*each) for each in itertools.product((64, 128), (64, 128), (4, 8), (2, 3, 4))]
+    inputs = inputs_of("attention", workload)
+    for each in blocks:
+        with patch.object(module, "choose_blocks", lambda *_, each=each: each):
+            calls = [partial(RECORDS["attention"].public, **given, implementation="triton") for given in inputs]
+            yield " ".join(map(str, each)), time_us(calls), 0
+
+
+def choices(**values):
+    return [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())]
+
+
+NETWORK = {
+    "deformable_attention": choices(_ROWS=(2, 1, 4, 8)),
+    "depthwise_norm": choices(_COLUMNS=(8, 4, 16), _ROWS_OF_FEW=(4, 2, 8), _ROWS_OF_MANY=(24, 12, 40)),
+    "mask_logits": choices(_ROWS=(128, 64), _COLUMNS=(128, 64, 256)),
+    "rank_tokens": choices(_RANKED=(8, 4, 16), _RIVALS=(512, 256, 1024)),
+    "refine_boxes": choices(_ROWS=(2, 1, 4, 8)),
+}
+
+
 def compare_launches():
     """Host time of a launch with twenty arguments, through Triton and through a `Launcher`."""
     import time
@@ -224,6 +265,12 @@ def main(path):
         "select 100 × 91": tune_select(),
         **{f"encode_masks {size}, 25 masks": tune_encode(size) for size in ("312", "1080p")},
         **{f"paste_masks {size}, 25 masks": tune_paste(size) for size in ("312", "1080p")},
+        **{
+            f"{op}, {workload}": tune_network(op, workload, shapes)
+            for op, shapes in NETWORK.items()
+            for workload in GPU_AND_CPU[op]
+        },
+        **{f"attention, {workload}": tune_attention(workload) for workload in GPU_AND_CPU["attention"]},
         "launch": compare_launches(),
     }
     results = {}

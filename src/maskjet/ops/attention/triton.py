@@ -2,16 +2,40 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import triton
 
 from maskjet.ops.attention.kernels import attention_kernel
 from maskjet.ops.gpu import Launchers, fitting_stages, has_dependent_launches, on_device_of
 
-_QUERIES = 64
 _MULTIPROCESSORS = 132  # of an H100 or H200
 _FEWEST = 16  # keys of a tensor core's product
 _LAUNCHERS = Launchers(attention_kernel)
+
+
+class Blocks(NamedTuple):
+    """The shape of a launch."""
+
+    queries: int
+    """Queries per program."""
+    keys: int
+    """Keys per step."""
+    warps: int
+    """Warps per program."""
+    stages: int
+    """Steps whose keys and values are under way at once."""
+
+
+def choose_blocks(batch: int, length: int, heads: int, side: int) -> Blocks:
+    """The shape for sequences [batch, length, heads × side], by what was timed on an H200.
+
+    Few programs have a multiprocessor each, and wait for every block of keys: large blocks.
+    """
+    blocks = Blocks(64, 64, 4, 3)
+    is_few = triton.cdiv(length, blocks.queries) * heads * batch <= _MULTIPROCESSORS
+    return blocks._replace(keys=128, stages=4) if is_few and side <= 64 else blocks
 
 
 def attention(projections: torch.Tensor, out: torch.Tensor) -> None:
@@ -22,15 +46,13 @@ def attention(projections: torch.Tensor, out: torch.Tensor) -> None:
     batch, length, _, heads, side = projections.shape
     if not projections.numel():
         return
-    programs = triton.cdiv(length, _QUERIES) * heads * batch
-    # Few programs have a multiprocessor each, and wait for every block: large blocks. Measured on an H200.
-    keys, stages = (128, 4) if programs <= _MULTIPROCESSORS and side <= 64 else (64, 3)
-    stages = fitting_stages(stages, 4 * keys * side, projections.device)
-    rest = max(triton.next_power_of_2(length % keys), _FEWEST)
+    blocks = choose_blocks(batch, length, heads, side)
+    stages = fitting_stages(blocks.stages, 4 * blocks.keys * side, projections.device)
+    rest = max(triton.next_power_of_2(length % blocks.keys), _FEWEST)
     waits = has_dependent_launches(projections.device)
     with on_device_of(projections):
-        _LAUNCHERS.of(4, stages, waits=waits)(
-            (triton.cdiv(length, _QUERIES), heads, batch),
+        _LAUNCHERS.of(blocks.warps, stages, waits=waits)(
+            (triton.cdiv(length, blocks.queries), heads, batch),
             (projections.device, projections.dtype),
             projections,
             out,
@@ -38,7 +60,7 @@ def attention(projections: torch.Tensor, out: torch.Tensor) -> None:
             HEADS=heads,
             SIDE=side,
             WAITS=waits,
-            QUERIES=_QUERIES,
-            KEYS=keys,
+            QUERIES=blocks.queries,
+            KEYS=blocks.keys,
             REST=rest,
         )

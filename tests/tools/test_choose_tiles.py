@@ -1,0 +1,23 @@
+"""Which products the tiles are chosen for; timing them needs a GPU."""
+
+import json
+
+from maskjet.ops.linear.tiles import TABLE, choose_tile
+from tools.choose_tiles import candidates, find_products
+
+
+def test_all_products_of_a_network_are_found_and_have_tiles_to_try():
+    products = find_products(["rf-detr-seg-nano"], [1, 16])
+    for rows in (677, 16 * 677):
+        for inputs, outputs in ((384, 1152), (384, 384), (384, 1536), (1536, 384)):
+            assert (rows, inputs, outputs, inputs, False) in products
+    assert (676, 9 * 128, 128, 128, True) in products
+    assert len(products) > 40
+    for rows, width, outputs, inputs, is_whole in products:
+        tried = [*candidates((rows, width, outputs, inputs, is_whole))]
+        assert len({*tried}) == len(tried) >= 3
+        for tile in tried:
+            assert inputs % tile.step == outputs % tile.columns == (width // tile.step) % tile.splits == 0
+        timed = [tuple(key) for key, _ in json.loads(TABLE.read_text())]
+        if (rows, width, outputs, inputs, is_whole) not in timed:
+            assert choose_tile(rows, width, outputs, inputs=inputs, is_whole=is_whole) == tried[0]
