@@ -55,13 +55,18 @@ class StudyPart:
 
 def _steps(name: str, **choices: Any) -> DetectorVariant:
     """A variant that runs step by step in float32, except for the choices given."""
-    config = {"precision": "fp32", "engine": "eager", "compile": False, **choices}
+    config = {"precision": "fp32", "engine": "eager", "runtime": "torch", "compile": False, **choices}
     return DetectorVariant(name, EngineConfig(**config), batch=_BATCH)
 
 
 def _graph(name: str, precision: str, *, compile: bool = False, depth: int = 4, batch: int = _BATCH) -> DetectorVariant:  # noqa: A002
-    config = EngineConfig(precision=precision, engine="graph", compile=compile)  # type: ignore[arg-type]
+    config = EngineConfig(precision=precision, engine="graph", runtime="torch", compile=compile)  # type: ignore[arg-type]
     return DetectorVariant(name, config, depth=depth, batch=batch)
+
+
+def _fused(name: str, precision: str, *, batch: int = _BATCH) -> DetectorVariant:
+    config = EngineConfig(precision=precision, engine="graph", runtime="fused")  # type: ignore[arg-type]
+    return DetectorVariant(name, config, depth=4, batch=batch)
 
 
 def _peer(name: str, peer: str) -> DetectorVariant:
@@ -89,8 +94,11 @@ DEMO = StudyPart(
         _graph("fp16, graph, depth 4", "fp16"),
         _graph("fp16, compiled, depth 4", "fp16", compile=True),
         _graph("fp16, compiled, depth 4, one by one", "fp16", compile=True, batch=1),
+        _fused("fp16, fused, depth 4", "fp16"),
+        _fused("fp16, fused, depth 4, one by one", "fp16", batch=1),
         _steps("bf16", precision="bf16"),
         _graph("bf16, compiled, depth 4", "bf16", compile=True),
+        _fused("bf16, fused, depth 4", "bf16"),
     ),
     questions=(
         Question(
@@ -115,12 +123,13 @@ DEMO = StudyPart(
             ),
         ),
         Question(
-            "precision and compilation, against float32 step by step",
+            "precision, compilation and fused kernels, against float32 step by step",
             tuple(
                 ("fp32", name)
                 for name in (
                     *("fp32, compiled, depth 4", "fp16", "fp16, compiled, depth 4"),
-                    *("fp16, compiled, depth 4, one by one", "bf16", "bf16, compiled, depth 4"),
+                    *("fp16, compiled, depth 4, one by one", "fp16, fused, depth 4"),
+                    *("fp16, fused, depth 4, one by one", "bf16", "bf16, compiled, depth 4", "bf16, fused, depth 4"),
                 )
             ),
         ),
@@ -143,6 +152,7 @@ NANO = StudyPart(
             _steps("postprocess: cpu", implementation=_POST_CPU),
             replace(_steps("fp32, one by one"), batch=1),
             _graph("fp16, compiled, depth 4", "fp16", compile=True, batch=1),
+            _fused("fp16, fused, depth 4", "fp16", batch=1),
             _peer("rfdetr predict()", "rfdetr"),
             _peer("rfdetr predict(), no TF32", "rfdetr_ieee"),
             _peer("rfdetr, fp16", "rfdetr_fp16"),
@@ -159,7 +169,7 @@ NANO = StudyPart(
             tuple(
                 ("rfdetr predict(), no TF32", name)
                 for name in (
-                    *("fp32, one by one", "fp32", "fp16, compiled, depth 4"),
+                    *("fp32, one by one", "fp32", "fp16, compiled, depth 4", "fp16, fused, depth 4"),
                     *("rfdetr predict()", "rfdetr, fp16", "inference-models"),
                 )
             ),

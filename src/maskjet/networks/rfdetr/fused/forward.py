@@ -42,6 +42,8 @@ class Forward:
         self._workspaces = {False: Workspace(), True: Workspace()}  # of either stream
         with compiling_ahead(self._device), torch.no_grad():
             self(torch.empty(batch, 3, *self._spec.input_hw, dtype=self._dtype, device=self._device))
+        if self._side is not None:  # which has been joined: whatever stream runs the pass finds all that it needs
+            torch.cuda.current_stream(self._device).synchronize()
 
     def __call__(self, images: Tensor) -> NetworkOutput:
         """Run the network; see `RFDETR.forward`. The output is valid until the next call."""
