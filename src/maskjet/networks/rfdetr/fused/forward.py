@@ -23,7 +23,7 @@ class Forward:
     """The network for one batch size: its kernels are compiled, and its own buffers allocated, when it is made.
 
     Tokens, pixels and queries of all images are rows of matrices. It never waits, and can be captured in a CUDA graph,
-    in which what the decoder does not need runs beside it. For one thread at a time.
+    in which what does not wait for each other runs side by side on two streams. For one thread at a time.
 
     Args:
         weights: Folded, on the device to run on.
@@ -55,8 +55,9 @@ class Forward:
         boxes, positions = self._choose(memory)
         self._wait_for(has_values)
         hidden, sums = self._decode(boxes, positions, values)
-        logits = self._classify("logits", hidden, self._weights.classes)
-        refined, _ = self._refine("boxes", hidden, self._weights.boxes, boxes)
+        with self._beside():
+            logits = self._classify("logits", hidden, self._weights.classes)
+            refined, _ = self._refine("boxes", hidden, self._weights.boxes, boxes)
         queries = self._ask(hidden, sums)
         self._join_side()
         masks = None if queries is None or pixels is None else self._draw(queries, pixels)
