@@ -17,6 +17,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
@@ -129,6 +130,7 @@ class NetworkReport(report.MeasuredReport):
 
 @torch.inference_mode()
 def run(
+    path: Path | None = None,
     *,
     sizes: Sequence[str],
     batches: Sequence[int],
@@ -141,6 +143,7 @@ def run(
     """Measure networks with random weights on the first GPU, in float16.
 
     Args:
+        path: A JSON file to write the report to, after each measurement.
         sizes: Names of networks, of `SPECS`.
         batches: Images per pass.
         only: Runtimes, of `RUNTIMES`.
@@ -161,6 +164,7 @@ def run(
     costs: list[NetworkCost] = []
     steps: list[StepCost] = []
     first_frames: list[FirstFrame] = []
+    result = NetworkReport(machine=describe_machine(), measurements=costs, steps=steps, first_frames=first_frames)
     for name in sizes:
         network = RFDETR(SPECS[name]).eval().requires_grad_(requires_grad=False)
         randomise(network.state_dict())
@@ -169,10 +173,12 @@ def run(
             _measure(network, batch, only, runs, costs)
             if has_steps:
                 steps += _time_steps(network, batch, runs)
+            result.write(path)
             on_progress()
         if has_first_frames:
             first_frames += _time_first_frames(name, [each for each in only if each in _NAMES])
-    return NetworkReport(machine=describe_machine(), measurements=costs, steps=steps, first_frames=first_frames)
+            result.write(path)
+    return result
 
 
 def pick_as(network: RFDETR, best: Tensor) -> RFDETR:
@@ -348,6 +354,7 @@ def main(
     sizes, batches = size or [*SPECS], batch or [1]
     with progress("measuring", len(sizes) * len(batches)) as advance:
         found = run(
+            out,
             sizes=sizes,
             batches=batches,
             only=only or RUNTIMES,
@@ -356,7 +363,6 @@ def main(
             has_first_frames=first,
             on_progress=advance,
         )
-    found.write(out)
     print_result(found, to_stdout=True)
 
 

@@ -1,7 +1,8 @@
 """The parity study: do detections change with the implementation, the precision, the engine, or the program?
 
 Two parts: the demo model on generated streets, whose ground truth is known, and RF-DETR-Seg Nano with random weights,
-which other projects can run as well. Each variant's detections are dumped once; then the dumps are compared.
+which other projects can run as well; and, where they are named, all sizes with random weights. Each variant's
+detections are dumped once; then the dumps are compared.
 
     python -m benchmarks.study out/
 """
@@ -18,7 +19,7 @@ import typer
 from numpy.typing import NDArray
 
 from benchmarks.command import SizeOption, start
-from benchmarks.study_parts import CONFIDENCES, DEMO, PARTS, SIZE_HW, StudyPart
+from benchmarks.study_parts import CONFIDENCES, DEMO, PARTS, SIZE_HW, SIZES, StudyPart
 from maskjet.cli.options import parse_size, print_result, progress
 from maskjet.cli.parity import ResamplesOption
 from maskjet.errors import InputError, SourceError, UnsupportedError
@@ -101,7 +102,7 @@ def dump(
 
     Args:
         folder: Where to write the dumps, in one folder per part.
-        only: Names of parts; empty for all.
+        only: Names of parts; empty for the demo model and Nano.
         variants: Names of variants; empty for all that can run here.
         images: Images per part; None for 5,000 of the demo model and 1,000 of Nano.
         size_hw: (height, width) of the streets.
@@ -169,7 +170,7 @@ def steps(*, only: Sequence[str] = (), variants: Sequence[str] = (), images: int
 
 
 def _parts(only: Sequence[str]) -> Iterator[StudyPart]:
-    return (part for part in PARTS.values() if not only or part.name in only)
+    return (part for part in PARTS.values() if (part.name in only if only else part not in SIZES))
 
 
 def _count(part: StudyPart, images: int | None) -> int:

@@ -1,4 +1,4 @@
-"""The two parts of the parity study: their variants, and the questions about them."""
+"""The parts of the parity study: their variants, and the questions about them."""
 
 from __future__ import annotations
 
@@ -177,5 +177,34 @@ NANO = StudyPart(
     ),
     has_truth=False,
 )
-PARTS: Mapping[str, StudyPart] = {part.name: part for part in (DEMO, NANO)}
+
+
+def _part_of_size(spec: str) -> StudyPart:
+    return StudyPart(
+        name=spec,
+        what=f"{spec} with calibrated random weights on generated streets",
+        make_network=lambda images: plant_network(
+            SPECS[spec], [images.at(number)[1] for number in range(8)], survivors=_PLANTED
+        ),
+        variants=tuple(
+            replace(variant, threshold=_CERTAIN)
+            for variant in (
+                _steps("fp32"),
+                _graph("fp16, compiled, depth 4", "fp16", compile=True),
+                _fused("fp16, fused, depth 4", "fp16"),
+            )
+        ),
+        questions=(
+            Question(
+                "compilation and fused kernels, against float32 step by step",
+                (("fp32", "fp16, compiled, depth 4"), ("fp32", "fp16, fused, depth 4")),
+            ),
+        ),
+        has_truth=False,
+    )
+
+
+SIZES = tuple(map(_part_of_size, SPECS))
+"""A part for each size of RF-DETR, which are run when they are named."""
+PARTS: Mapping[str, StudyPart] = {part.name: part for part in (DEMO, NANO, *SIZES)}
 """Parts by name."""

@@ -224,7 +224,7 @@ NETWORK = {
     "deformable_attention": choices(_ROWS=(2, 1, 4, 8)),
     "depthwise_norm": choices(_COLUMNS=(8, 4, 16), _ROWS_OF_FEW=(4, 2, 8), _ROWS_OF_MANY=(24, 12, 40)),
     "mask_logits": choices(_ROWS=(128, 64), _COLUMNS=(128, 64, 256)),
-    "rank_tokens": choices(_RANKED=(8, 4, 16), _RIVALS=(512, 256, 1024)),
+    "rank_tokens": choices(_RANKED=((8,), (4,), (16,), (32,)), _RIVALS=(512, 256, 1024)),
     "refine_boxes": choices(_ROWS=(2, 1, 4, 8)),
 }
 

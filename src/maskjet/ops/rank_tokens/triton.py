@@ -9,7 +9,9 @@ from maskjet.ops.gpu import Launchers, has_dependent_launches, on_device_of
 from maskjet.ops.rank_tokens.kernels import rank_tokens_kernel
 
 _LAUNCHERS = Launchers(rank_tokens_kernel)
-_RANKED, _RIVALS = 8, 512
+_RANKED = (32, 16, 8)  # tokens per program: the more, the less is read, as each program reads all scores of its image
+_RIVALS = 512
+_MULTIPROCESSORS = 132  # of an H100 or H200
 
 
 def rank_tokens(scores: torch.Tensor, *, out: torch.Tensor) -> None:
@@ -20,10 +22,12 @@ def rank_tokens(scores: torch.Tensor, *, out: torch.Tensor) -> None:
     batch, tokens, parts = scores.shape
     if not out.numel():
         return
+    fitting = (each for each in _RANKED if triton.cdiv(tokens, each) * batch >= _MULTIPROCESSORS)
+    ranked = next(fitting, _RANKED[-1])
     waits = has_dependent_launches(scores.device)
     with on_device_of(scores):
         _LAUNCHERS.of(4, 2, waits=waits)(
-            (triton.cdiv(tokens, _RANKED), batch, 1),
+            (triton.cdiv(tokens, ranked), batch, 1),
             (scores.device,),
             scores,
             out,
@@ -31,6 +35,6 @@ def rank_tokens(scores: torch.Tensor, *, out: torch.Tensor) -> None:
             PARTS=parts,
             COUNT=out.shape[1],
             WAITS=waits,
-            RANKED=_RANKED,
+            RANKED=ranked,
             RIVALS=_RIVALS,
         )
