@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-_ROUNDING = {torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}
-"""Tolerance, as a share of the largest value: weights and the result are each rounded to half of that."""
+from maskjet.ops.tolerances import ROUNDING, largest_of, largest_share
 
 
 def _case(
@@ -55,14 +54,9 @@ CASES: Mapping[str, Callable[[torch.device], dict[str, Any]]] = {
 
 
 def tolerance_used(inputs: dict[str, Any], expected: torch.Tensor, actual: torch.Tensor) -> float:
-    """The largest difference over the tolerance; NaN counts as infinite."""
-    if expected.shape != actual.shape:
-        return float("inf")
-    if not expected.numel():
-        return 0.0
-    limit = 2 * _ROUNDING[expected.dtype] * float(inputs["projections"][:, :, 2].abs().max())
-    difference = (expected.float() - actual.float()).abs().nan_to_num(nan=torch.inf)
-    return float(difference.max()) / limit
+    """The largest difference over the tolerance, two ULP of the largest value: weights and results are rounded."""
+    largest = largest_of(inputs["projections"][:, :, 2])
+    return largest_share(expected, actual, 2 * ROUNDING[expected.dtype] * largest)
 
 
 def bytes_moved(inputs: dict[str, Any]) -> int:

@@ -36,7 +36,7 @@ def deformable_attention(
         InputError: An argument is not as above.
         UnsupportedError: The implementation asked for can't serve these tensors.
 
-    Equal to the reference within two ULP of the largest value.
+    Equal to the reference within an ULP of the largest value.
 
     Examples:
         >>> projections = torch.zeros(1, 1, 2, 3, 1, dtype=torch.float16)

@@ -7,11 +7,7 @@ from typing import Any
 
 import torch
 
-from maskjet.ops.linear.cases import bytes_of
-
-_ROUNDING = {torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}
-"""Tolerance, as a share of the largest value: the result is rounded to half of that. Positions in pixels, of float32,
-differ by some 2⁻¹⁸, in which a value can't change by as much."""
+from maskjet.ops.tolerances import ROUNDING, bytes_of, largest_of, largest_share
 
 
 def _case(
@@ -70,13 +66,11 @@ CASES: Mapping[str, Callable[[torch.device], dict[str, Any]]] = {
 
 
 def tolerance_used(inputs: dict[str, Any], expected: torch.Tensor, actual: torch.Tensor) -> float:
-    """The largest difference over the tolerance; NaN counts as infinite."""
-    if expected.shape != actual.shape:
-        return float("inf")
-    if not expected.numel():
-        return 0.0
-    limit = _ROUNDING[expected.dtype] * float(inputs["values"].abs().max())
-    return float((expected.float() - actual.float()).abs().nan_to_num(nan=torch.inf).max()) / limit
+    """The largest difference over the tolerance, an ULP of the largest value.
+
+    Positions in pixels, of float32, differ by some 2⁻¹⁸, in which a value can't change by as much.
+    """
+    return largest_share(expected, actual, ROUNDING[expected.dtype] * largest_of(inputs["values"]))
 
 
 def bytes_moved(inputs: dict[str, Any]) -> int:

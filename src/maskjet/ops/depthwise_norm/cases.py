@@ -7,10 +7,7 @@ from typing import Any
 
 import torch
 
-from maskjet.ops.linear.cases import bytes_of
-
-_ROUNDING = {torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}
-"""Tolerance, as a share of the largest value of a pixel: the result is rounded to half of that."""
+from maskjet.ops.tolerances import bytes_of, largest_share, rounding_of
 
 
 def _case(
@@ -58,13 +55,8 @@ CASES: Mapping[str, Callable[[torch.device], dict[str, Any]]] = {
 
 
 def tolerance_used(_inputs: dict[str, Any], expected: torch.Tensor, actual: torch.Tensor) -> float:
-    """The largest difference over the tolerance; NaN counts as infinite."""
-    if expected.shape != actual.shape:
-        return float("inf")
-    if not expected.numel():
-        return 0.0
-    limit = _ROUNDING[expected.dtype] * expected.float().abs().amax(dim=-1, keepdim=True).clamp(min=1e-3)
-    return float(((expected.float() - actual.float()).abs() / limit).nan_to_num(nan=torch.inf).max())
+    """The largest difference over the tolerance, an ULP of a pixel's largest value."""
+    return largest_share(expected, actual, rounding_of(expected, -1))
 
 
 def bytes_moved(inputs: dict[str, Any]) -> int:

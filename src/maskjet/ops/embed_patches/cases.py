@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from maskjet.ops.linear.cases import bytes_of, tolerance_used
+from maskjet.ops.linear.cases import tolerance_used
+from maskjet.ops.tolerances import bytes_of
 
 __all__ = ["CASES", "bytes_moved", "tolerance_used"]
 

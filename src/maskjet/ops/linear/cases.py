@@ -8,10 +8,8 @@ from typing import Any
 import torch
 
 from maskjet.ops.linear.reference import Norm
+from maskjet.ops.tolerances import bytes_of, largest_share, rounding_of
 
-_ROUNDING = {torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7, torch.float32: 2.0**-16}
-"""Tolerance of the output, as a share of the largest value of a row: the output is rounded to half of that, and sums of
-float32 products in another order may lie on the other side of a limit."""
 _SUMS = 1e-4
 """Tolerance of sums, as a share of the sum of magnitudes: float32 additions in another order."""
 
@@ -114,27 +112,17 @@ def tolerance_used(
     expected: tuple[torch.Tensor, torch.Tensor | None],
     actual: tuple[torch.Tensor, torch.Tensor | None],
 ) -> float:
-    """The largest difference over the tolerance of the output or of its sums; NaN counts as infinite."""
+    """The largest difference over the tolerance of the output, an ULP of a row's largest value, or of its sums."""
     (values, sums), (others, other_sums) = expected, actual
-    if (values.shape, values.dtype) != (others.shape, others.dtype) or (sums is None) != (other_sums is None):
-        return float("inf")
-    if not values.numel():
-        return 0.0
-    values, others = values.float(), others.float()
-    limit = _ROUNDING[expected[0].dtype] * values.abs().amax(dim=1, keepdim=True).clamp(min=1e-3)
-    used = [(values - others).abs() / limit]
-    if sums is not None and other_sums is not None:
-        most = torch.stack((values.abs().sum(dim=1), values.square().sum(dim=1)), dim=1).clamp(min=1e-3)
-        used.append((sums.sum(dim=2) - other_sums.sum(dim=2)).abs() / (_SUMS * most))
-    return max(float(each.nan_to_num(nan=torch.inf).max()) for each in used)
+    used = largest_share(values, others, rounding_of(values, 1))
+    if sums is None or other_sums is None:
+        return used if sums is other_sums else float("inf")
+    values = values.float()
+    most = torch.stack((values.abs().sum(dim=1), values.square().sum(dim=1)), dim=1).clamp(min=1e-3)
+    return max(used, largest_share(sums.sum(dim=2), other_sums.sum(dim=2), _SUMS * most))
 
 
 def bytes_moved(inputs: dict[str, Any]) -> int:
     """Bytes of all inputs and of the output."""
     rows, outputs = inputs["rows"].shape[1] if "rows" in inputs else len(inputs["x"]), len(inputs["weight"])
     return bytes_of(inputs) + rows * outputs * int(inputs["x"].itemsize)
-
-
-def bytes_of(inputs: dict[str, Any]) -> int:
-    """Bytes of all tensors among the inputs."""
-    return sum(value.numel() * value.itemsize for value in inputs.values() if isinstance(value, torch.Tensor))

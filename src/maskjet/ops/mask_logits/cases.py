@@ -7,10 +7,7 @@ from typing import Any
 
 import torch
 
-from maskjet.ops.linear.cases import bytes_of
-
-_ROUNDING = {torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}
-"""Tolerance, as a share of the largest logit of a query: the result is rounded to half of that."""
+from maskjet.ops.tolerances import bytes_of, largest_share, rounding_of
 
 
 def _case(
@@ -49,13 +46,8 @@ CASES: Mapping[str, Callable[[torch.device], dict[str, Any]]] = {
 
 
 def tolerance_used(_inputs: dict[str, Any], expected: torch.Tensor, actual: torch.Tensor) -> float:
-    """The largest difference over the tolerance; NaN counts as infinite."""
-    if expected.shape != actual.shape:
-        return float("inf")
-    if not expected.numel():
-        return 0.0
-    limit = _ROUNDING[expected.dtype] * expected.float().abs().amax(dim=(2, 3), keepdim=True).clamp(min=1e-3)
-    return float(((expected.float() - actual.float()).abs() / limit).nan_to_num(nan=torch.inf).max())
+    """The largest difference over the tolerance, an ULP of a query's largest logit."""
+    return largest_share(expected, actual, rounding_of(expected, 2, 3))
 
 
 def bytes_moved(inputs: dict[str, Any]) -> int:

@@ -7,13 +7,11 @@ from typing import Any
 
 import torch
 
-from maskjet.ops.linear.cases import bytes_of
+from maskjet.ops.tolerances import ROUNDING, bytes_of, largest_of, largest_share
 
 _BOXES = 1e-5
 """Tolerance of boxes, as a share of the largest coordinate: sums of float32 products in another order, and the
 exponential of another library."""
-_ROUNDING = {torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}
-"""Tolerance of sines: they are rounded to half of that; added to the boxes' own, times the largest frequency."""
 
 
 def _case(
@@ -64,20 +62,15 @@ _Output = tuple[torch.Tensor, torch.Tensor | None]
 
 
 def tolerance_used(inputs: dict[str, Any], expected: _Output, actual: _Output) -> float:
-    """The largest difference over the tolerance; NaN counts as infinite."""
+    """The largest difference over the tolerance; of sines an ULP, and that of boxes times the largest frequency."""
     (boxes, waves), (others, other_waves) = expected, actual
-    if boxes.shape != others.shape or (waves is None) != (other_waves is None):
-        return float("inf")
-    if not boxes.numel():
-        return 0.0
-    largest = float(boxes.abs().max())
-    used = [(boxes - others).abs() / (_BOXES * largest)]
-    if waves is not None and other_waves is not None:
-        if waves.shape != other_waves.shape:
-            return float("inf")
-        limit = _ROUNDING[waves.dtype] + _BOXES * largest * float(inputs["frequencies"].max())
-        used.append((waves.float() - other_waves.float()).abs() / limit)
-    return max(float(each.nan_to_num(nan=torch.inf).max()) for each in used)
+    limit = _BOXES * largest_of(boxes)
+    used = largest_share(boxes, others, limit)
+    if waves is None or other_waves is None:
+        return used if waves is other_waves else float("inf")
+    return max(
+        used, largest_share(waves, other_waves, ROUNDING[waves.dtype] + limit * float(inputs["frequencies"].max()))
+    )
 
 
 def bytes_moved(inputs: dict[str, Any]) -> int:
