@@ -159,7 +159,8 @@ class Forward:
     def _embed(self, images: Tensor) -> tuple[Tensor, Tensor]:
         weights, (tokens, width) = self._weights, self._weights.positions.shape
         out = self._buffer("tokens", self._batch * tokens, width)
-        sums = self._buffer("sums of tokens", len(out), 2, parts_of(len(out), width, width), dtype=torch.float32)
+        parts = parts_of(len(out), width, width)
+        sums = self._buffer(f"sums of tokens in {parts}", len(out), 2, parts, dtype=torch.float32)
         self._run(
             "embed_patches",
             images,
@@ -181,7 +182,7 @@ class Forward:
 
     def _linear_and_sums(self, name: str, x: Tensor, layer: Layer, **given: Any) -> tuple[Tensor, Tensor]:
         parts = parts_of(len(x), x.shape[1], len(layer.bias), is_whole=layer.norm is not None)
-        sums = self._buffer(f"sums of {name}", len(x), 2, parts, dtype=torch.float32)
+        sums = self._buffer(f"sums of {name} in {parts}", len(x), 2, parts, dtype=torch.float32)
         return self._linear(name, x, layer, out_sums=sums, **given), sums
 
     def _classify(self, name: str, x: Tensor, layer: Layer, *, gives_maxima: bool = False) -> Tensor:
