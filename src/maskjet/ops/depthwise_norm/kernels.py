@@ -34,8 +34,11 @@ def depthwise_norm_kernel(
     above = tl.program_id(1) * ROWS - 1 + tl.zeros((COLUMNS,), tl.int32)
     channel = tl.arange(0, CHANNELS)
     offset = tl.program_id(2).to(tl.int64) * (HEIGHT * WIDTH * CHANNELS)
-    weight_ptr += channel
     bias = tl.load(bias_ptr + channel)[None, :]
+    # All nine before the loop, in which each would be moved between threads again.
+    upper = _load_weights(weight_ptr + channel, CHANNELS)
+    middle = _load_weights(weight_ptr + 3 * CHANNELS + channel, CHANNELS)
+    lower = _load_weights(weight_ptr + 6 * CHANNELS + channel, CHANNELS)
     if WAITS:
         gdc_wait()
     ending = tl.zeros((COLUMNS, CHANNELS), tl.float32)
@@ -47,15 +50,15 @@ def depthwise_norm_kernel(
         left = _load(pixels_ptr - CHANNELS, is_row & (x > 0) & (x <= WIDTH))
         centre = _load(pixels_ptr, is_row & (x < WIDTH))
         right = _load(pixels_ptr + CHANNELS, is_row & (x < WIDTH - 1))
-        ending = _add_row(ending, left, centre, right, weight_ptr + 6 * CHANNELS, CHANNELS)
+        ending = _add_row(ending, left, centre, right, lower)
         if step >= 2:
             ending = ending - (tl.sum(ending, axis=1) / CHANNELS)[:, None]
             inverse = tl.math.rsqrt(tl.sum(ending * ending, axis=1) / CHANNELS + eps)
             pixels_ptr = out_ptr + offset + ((y - 1) * WIDTH + x)[:, None] * CHANNELS + channel[None, :]
             value = (ending * inverse[:, None]).to(out_ptr.dtype.element_ty)
             tl.store(pixels_ptr, value, mask=((x < WIDTH) & (y <= HEIGHT))[:, None])
-        ending = _add_row(going, left, centre, right, weight_ptr + 3 * CHANNELS, CHANNELS)
-        going = _add_row(bias, left, centre, right, weight_ptr, CHANNELS)
+        ending = _add_row(going, left, centre, right, middle)
+        going = _add_row(bias, left, centre, right, upper)
 
 
 @triton.jit
@@ -64,8 +67,14 @@ def _load(pixels_ptr, is_pixel):
 
 
 @triton.jit
-def _add_row(total, left, centre, right, weight_ptr, CHANNELS: tl.constexpr):
+def _load_weights(weight_ptr, CHANNELS: tl.constexpr):
+    """A row of the kernel."""
+    left, centre = tl.load(weight_ptr), tl.load(weight_ptr + CHANNELS)
+    return left[None, :], centre[None, :], tl.load(weight_ptr + 2 * CHANNELS)[None, :]
+
+
+@triton.jit
+def _add_row(total, left, centre, right, weights):
     """Add a row of pixels under a row of the kernel."""
-    total += left * tl.load(weight_ptr)[None, :]
-    total += centre * tl.load(weight_ptr + CHANNELS)[None, :]
-    return total + right * tl.load(weight_ptr + 2 * CHANNELS)[None, :]
+    of_left, of_centre, of_right = weights
+    return total + left * of_left + centre * of_centre + right * of_right

@@ -39,6 +39,8 @@ def embed_patches_kernel(
     across: tl.constexpr = WIDTH // SIDE // WINDOWS
     tokens: tl.constexpr = 1 + down * across
     tiles: tl.constexpr = OUTPUTS // COLUMNS
+    # Pixels of a patch's row that are fetched together: the compiler can't see that they lie side by side.
+    run: tl.constexpr = 8 if SIDE % 8 == 0 else 4 if SIDE % 4 == 0 else 2 if SIDE % 2 == 0 else 1
     tile = tl.program_id(0) % tiles
     row = (tl.program_id(0) // tiles) * ROWS + tl.arange(0, ROWS)
     column = tile * COLUMNS + tl.arange(0, COLUMNS)
@@ -58,6 +60,7 @@ def embed_patches_kernel(
         pixel = start + tl.arange(0, STEP)
         is_pixel = pixel < 3 * pixels
         offset = pixel // pixels * (HEIGHT * WIDTH) + pixel % pixels // SIDE * WIDTH + pixel % SIDE
+        offset = tl.max_contiguous(tl.multiple_of(offset, run), run)
         is_seen = (patch >= 0)[:, None] & is_pixel[None, :]
         x = tl.load(images_ptr + corner[:, None] + offset[None, :], mask=is_seen, other=0.0)
         weight = tl.load(
