@@ -132,6 +132,19 @@ def test_a_job_makes_a_part_of_each_segment_and_lists_what_failed(streets, tmp_p
     assert {path: path.stat().st_mtime_ns for path in files_of(tmp_path / "out")} == before
 
 
+def test_what_others_print_meanwhile_stays_off_stdout(capsys, streets, tmp_path, monkeypatch):
+    run = driver.run
+
+    def noisy(*arguments):
+        print("(raylet) A worker died.")
+        return run(*arguments)
+
+    monkeypatch.setattr(driver, "run", noisy)
+    code, out, err = job(capsys, streets, tmp_path / "out", "--json")
+    assert (code, json.loads(out)["failures"]) == (1, 1)
+    assert "(raylet) A worker died." in err
+
+
 def test_results_in_a_store(streets, whole, tmp_path, remote_out, capsys):
     code, told, err = job(capsys, streets, remote_out, "--json")
     assert (code, json.loads(told)["done"]) == (1, len(whole)), err

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -189,7 +190,8 @@ def job(
     make_workers = _make_workers(ray, workers, devices, streams, config)
     stop = signals.Stop()
     try:
-        with signals.stopping(stop), _showing() as show:
+        # stdout is for the result, and where workers end or nodes are lost Ray prints so there.
+        with signals.stopping(stop), _showing() as show, redirect_stdout(sys.stderr):
             found = driver.run(planned, make_workers, stop.event, show)
     except OutputError as error:
         print_error(error)
