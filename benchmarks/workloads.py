@@ -193,6 +193,14 @@ def _points(batch: int) -> Workload:
     return build
 
 
+def _tokens(batch: int) -> Workload:
+    def build(generator: torch.Generator) -> Inputs:
+        image = torch.randn(batch, 26, 26, 256, generator=generator).half()
+        return {"image": image, "size": (MASK_SIDE, MASK_SIDE)}
+
+    return build
+
+
 def _image(batch: int) -> Workload:
     def build(generator: torch.Generator) -> Inputs:
         return {
@@ -244,6 +252,7 @@ WORKLOADS: Mapping[str, Mapping[str, Workload]] = {
     "rank_tokens": {"100 of 676 tokens": _scores(1)},
     "refine_boxes": {"100 boxes with sines": _moves(1)},
     "deformable_attention": {"100 queries, 2 points of 16 heads": _points(1)},
+    "resize_pixels": {"26 × 26 to 78 × 78, 256 channels": _tokens(1)},
     "depthwise_norm": {"78 × 78, 256 channels": _image(1)},
     "mask_logits": {"100 queries, 78 × 78": _queries(1)},
 }
@@ -285,6 +294,7 @@ GPU_WORKLOADS: Mapping[str, Mapping[str, Workload]] = {
     "rank_tokens": {"16 × 100 of 676 tokens": _scores(16)},
     "refine_boxes": {"1,600 boxes with sines": _moves(16)},
     "deformable_attention": {"16 × 100 queries, 2 points of 16 heads": _points(16)},
+    "resize_pixels": {"16 × 26 × 26 to 78 × 78, 256 channels": _tokens(16)},
     "depthwise_norm": {"16 × 78 × 78, 256 channels": _image(16)},
     "mask_logits": {"16 × 100 queries, 78 × 78": _queries(16)},
 }

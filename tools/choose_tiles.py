@@ -30,7 +30,10 @@ from maskjet.ops.linear.reference import Norm
 from maskjet.spec import SPECS
 
 DEVICE = torch.device("cuda")
-SHAPES, LAUNCHES, INPUTS = 6, 10, 4
+WHOLE, SPLIT = 6, 2  # shapes that are tried, without and with shared sums
+LAUNCHES, INPUTS = 10, 4
+SAME = ("activation", "eps", "gives_maxima", "image_hw")  # arguments that are no tensors
+MOST_VALUES = 32 * 128  # per warp: more don't fit into its registers
 FEW, MANY = 4, 20  # replays of all candidates, and of the best of them
 FINALISTS = 3
 
@@ -67,15 +70,22 @@ def fold_shapes(size):
 
 
 def candidates(key):
-    """The tiles that look best, the rule's first; each also with longer steps, the best ones with other warps."""
+    """The tiles that look best, the rule's first; each also with longer steps, other stages and other warps."""
     rows, width, outputs, inputs, is_whole = key
     found = tiles.candidates(rows, width, outputs, tiles.step_of(width, inputs), is_whole=is_whole)
-    best = heapq.nsmallest(SHAPES, found, key=lambda tile: tiles.estimate(tile, rows, width, outputs))
-    longer = [tile._replace(step=2 * tile.step, stages=max(tile.stages - 1, 2)) for tile in best]
-    warps = [tile._replace(warps=12 - tile.warps) for tile in best[:2]]
-    for tile in (*best, *longer, *warps):
-        fits = 2 * (tile.rows + tile.columns) * tile.step * tile.stages <= tiles.SHARED
-        if inputs % tile.step == 0 and (width // tile.step) % tile.splits == 0 and fits:
+    found = sorted(found, key=lambda tile: tiles.estimate(tile, rows, width, outputs))
+    best = [tile for tile in found if tile.splits == 1][:WHOLE] + [tile for tile in found if tile.splits > 1][:SPLIT]
+    wanted = found[:1]
+    for tile in best:
+        for step in (tile.step, 2 * tile.step):
+            bytes_of_a_stage = 2 * (tile.rows + tile.columns) * step
+            for programs in (1, 2):  # of a multiprocessor
+                stages = min(4, width // step, tiles.SHARED // programs // bytes_of_a_stage)
+                wanted.append(tile._replace(step=step, stages=stages))
+        wanted.append(wanted[-4]._replace(warps=12 - tile.warps))
+    for tile in dict.fromkeys(wanted):
+        divides = inputs % tile.step == 0 and (width // tile.step) % tile.splits == 0
+        if divides and tile.stages >= 2 and tile.rows * tile.columns // tile.warps <= MOST_VALUES:
             yield tile
 
 
@@ -83,20 +93,21 @@ class Product:
     """A linear layer with inputs of its own."""
 
     def __init__(self, key, example):
-        (count, width, outputs, inputs, _), (x_shape, _, given) = key, example
+        (count, width, outputs, _, _), (x_shape, _, given) = key, example
         self.x = [torch.randn(x_shape, device=DEVICE).half() for _ in range(INPUTS)]
         self.weight = (torch.randn(outputs, width, device=DEVICE) * width**-0.5).half()
         self.bias = torch.zeros(outputs, device=DEVICE)
-        self.given = {name: given.get(name) for name in ("activation", "eps", "gives_maxima") if name in given}
-        for name in ("norm", "last_norm"):
+        self.given = {name: given[name] for name in SAME if name in given}
+        for name in ("residual_norm", "norm", "last_norm"):
             if given.get(name) is not None:
                 self.given[name] = Norm(torch.ones(outputs, device=DEVICE), torch.zeros(outputs, device=DEVICE), 1e-6)
         if given.get("rows") is not None:
-            self.given["rows"] = torch.randint(0, len(self.x[0]), (width // inputs, count), device=DEVICE).int()
+            self.given["rows"] = torch.randint(0, len(self.x[0]), (count,), device=DEVICE).int()
         if given.get("residual") is not None:
             self.given["residual"] = torch.randn(count, outputs, device=DEVICE).half()
-        if given.get("sums") is not None:
-            self.given["sums"] = torch.ones(x_shape[0], 2, 6, device=DEVICE)
+        for name in ("sums", "residual_sums"):
+            if given.get(name) is not None:
+                self.given[name] = torch.ones_like(given[name], device=DEVICE)
         self.gives_sums, self.out = given.get("out_sums") is not None, given["out"]
         self.workspace = tiles.Workspace()
 

@@ -22,7 +22,6 @@ from maskjet.networks.rfdetr.fused.forward import Forward
 from maskjet.ops import RECORDS, gpu
 from maskjet.spec import SPECS
 
-SHARED = 227 * 1024  # bytes that a program may have
 KEPT = {".json", ".cubin"}
 
 
@@ -50,7 +49,6 @@ def as_hopper():
     """Let the kernels' launchers, which must not be imported yet, believe that they run on Hopper."""
     triton.runtime.driver.set_active(Driver())
     gpu.has_dependent_launches = lambda _: True
-    gpu.fitting_stages = lambda most, stage, _: max(min(most, SHARED // stage), 1)
 
 
 def compile_share(sizes, batches, share, shares):

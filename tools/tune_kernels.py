@@ -1,6 +1,6 @@
 """How the kernels' tile shapes were chosen: each kernel with several, GPU time per launch.
 
-    python -m tools.tune_kernels out.json
+    python -m tools.tune_kernels out.json [name of a kernel ...]
 
 Launches are captured in one CUDA graph, each with inputs of its own, and replayed: the time between its ends over the
 number of launches, median of 20 replays. Gaps between the kernels of a graph, about 1 µs each, are in it. The first
@@ -14,7 +14,7 @@ import itertools
 import json
 import statistics
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -24,9 +24,10 @@ import torch
 
 from benchmarks.workloads import GPU_WORKLOADS, WORKLOADS, to_device
 from maskjet.ops import RECORDS
+from maskjet.ops.attention.triton import Blocks
 from maskjet.ops.canvas import stretch
 from maskjet.ops.encode_masks import triton as encode
-from maskjet.ops.gpu import Launcher, table
+from maskjet.ops.gpu import Launcher, compiling_ahead, table
 from maskjet.ops.paste_masks import triton as paste
 from maskjet.ops.preprocess import triton as preprocess
 from maskjet.ops.select import triton as select
@@ -197,23 +198,36 @@ def tune_network(op, workload, choices):
     """A kernel of the network, whose module has the attributes of each choice."""
     module = importlib.import_module(f"maskjet.ops.{op}.triton")
     inputs = inputs_of(op, workload)
+    run = partial(RECORDS[op].public, implementation="triton")
+    with compiling_ahead(DEVICE):
+        for changes in choices:
+            with changed(module, changes):
+                run(**inputs[0])
     for changes in choices:
-        with ExitStack() as stack:
-            for name, value in changes.items():
-                stack.enter_context(patch.object(module, name, value))
-            calls = [partial(RECORDS[op].public, **given, implementation="triton") for given in inputs]
+        with changed(module, changes):
             # Sums in another order differ in the last bit; the ops' tests compare them.
-            yield ", ".join(f"{name} {value}" for name, value in changes.items()), time_us(calls), 0
+            yield ", ".join(map(str, changes.values())), time_us([partial(run, **given) for given in inputs]), 0
 
 
-def tune_attention(workload):
-    module = importlib.import_module("maskjet.ops.attention.triton")
-    blocks = [module.Blocks(*each) for each in itertools.product((64, 128), (64, 128), (4, 8), (2, 3, 4))]
-    inputs = inputs_of("attention", workload)
-    for each in blocks:
-        with patch.object(module, "choose_blocks", lambda *_, each=each: each):
-            calls = [partial(RECORDS["attention"].public, **given, implementation="triton") for given in inputs]
-            yield " ".join(map(str, each)), time_us(calls), 0
+@contextmanager
+def changed(module, changes):
+    with ExitStack() as stack:
+        for name, value in changes.items():
+            stack.enter_context(patch.object(module, name, value))
+        yield
+
+
+class Always:
+    """A choice of blocks that is always the same."""
+
+    def __init__(self, *blocks):
+        self.blocks = Blocks(*blocks)
+
+    def __call__(self, *_):
+        return self.blocks
+
+    def __str__(self):
+        return " ".join(map(str, self.blocks))
 
 
 def choices(**values):
@@ -221,8 +235,19 @@ def choices(**values):
 
 
 NETWORK = {
+    "attention": [
+        {"choose_blocks": Always(*blocks)}
+        for blocks in (
+            *itertools.product((64, 128), (64, 128), (4, 8), (2, 3, 4)),
+            *itertools.product((32,), (64, 128), (2, 4), (3, 4)),
+        )
+    ],
     "deformable_attention": choices(_ROWS=(2, 1, 4, 8)),
-    "depthwise_norm": choices(_COLUMNS=(8, 4, 16), _ROWS_OF_FEW=(4, 2, 8), _ROWS_OF_MANY=(24, 12, 40)),
+    "resize_pixels": [
+        dict(zip(("_ROWS", "_COLUMNS", "_WARPS"), chosen, strict=True))
+        for chosen in ((4, 4, 4), (2, 8, 4), (4, 2, 2), (2, 4, 4), (4, 8, 8), (2, 2, 2))
+    ],
+    "depthwise_norm": choices(_PAIRS=(4, 2), _ROWS_OF_FEW=(3, 2, 4, 6), _ROWS_OF_MANY=(20, 13, 39, 26, 16, 10)),
     "mask_logits": choices(_ROWS=(128, 64), _COLUMNS=(128, 64, 256)),
     "rank_tokens": choices(_RANKED=((8,), (4,), (16,), (32,)), _RIVALS=(512, 256, 1024)),
     "refine_boxes": choices(_ROWS=(2, 1, 4, 8)),
@@ -259,7 +284,7 @@ def compare_launches():
             yield f"host, per launch, through {name}", statistics.median(times), 0
 
 
-def main(path):
+def main(path, *only):
     tuned = {
         "preprocess 1080p": tune_preprocess(),
         "select 100 × 91": tune_select(),
@@ -270,11 +295,12 @@ def main(path):
             for op, shapes in NETWORK.items()
             for workload in GPU_AND_CPU[op]
         },
-        **{f"attention, {workload}": tune_attention(workload) for workload in GPU_AND_CPU["attention"]},
         "launch": compare_launches(),
     }
     results = {}
     for name, shapes in tuned.items():
+        if only and not name.startswith(only):
+            continue
         results[name] = {}
         first = None
         for shape, spent_us, result in shapes:
@@ -288,4 +314,4 @@ def main(path):
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

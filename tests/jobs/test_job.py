@@ -136,7 +136,7 @@ def test_what_others_print_meanwhile_stays_off_stdout(capsys, streets, tmp_path,
     run = driver.run
 
     def noisy(*arguments):
-        print("(raylet) A worker died.")
+        sys.stdout.write("(raylet) A worker died.\n")
         return run(*arguments)
 
     monkeypatch.setattr(driver, "run", noisy)

@@ -225,7 +225,7 @@ def test_frames_in_flight_are_as_one_by_one():
     model = maskjet.load("demo", device="cuda", runtime="fused")
     frames = [maskjet.traffic.sample(seed=seed).image for seed in range(8)]
     alone = [model.predict(frame) for frame in frames]
-    for index, found in enumerate(model.stream((frames[each % 8] for each in range(10_000)), depth=4)):
+    for index, (_, found) in enumerate(model.stream((frames[each % 8] for each in range(10_000)), depth=4)):
         expected = alone[index % 8]
         assert found.xyxy.tobytes() == expected.xyxy.tobytes()
         assert found.confidence.tobytes() == expected.confidence.tobytes()

@@ -22,6 +22,7 @@ from maskjet.ops.paste_masks.kernels import paste_kernel
 from maskjet.ops.preprocess.kernels import preprocess_kernel, preprocess_yuv_kernel
 from maskjet.ops.rank_tokens.kernels import rank_tokens_kernel
 from maskjet.ops.refine_boxes.kernels import refine_boxes_kernel
+from maskjet.ops.resize_pixels.kernels import resize_pixels_kernel
 from maskjet.ops.roi_align.kernels import roi_align_kernel
 from maskjet.ops.select.kernels import select_kernel
 
@@ -34,12 +35,14 @@ TYPES = {  # of what is not int32
     "keys_ptr": "*i64",
     "bias_ptr": "*fp32",
     "sums_ptr": "*fp32",
+    "residual_sums_ptr": "*fp32",
     "out_sums_ptr": "*fp32",
     "parts_ptr": "*fp32",
     "eps": "fp32",
+    "residual_eps": "fp32",
     "norm_eps": "fp32",
     "last_eps": "fp32",
-    **{f"{name}_{part}_ptr": "*fp32" for name in ("norm", "last") for part in ("weight", "bias")},
+    **{f"{name}_{part}_ptr": "*fp32" for name in ("residual", "norm", "last") for part in ("weight", "bias")},
     **{f"{name}_ptr": "*fp32" for name in ("positions", "references", "offsets", "frequencies", "scores")},
     "thresholds_ptr": "*fp32",
     "confidence_ptr": "*fp32",
@@ -110,8 +113,12 @@ KERNELS = [
             HAS_ROWS=[False],
             GIVES_MAXIMA=[False],
             SEGMENTS=[1],
+            READS_EARLY=[False, True],
+            HEIGHT=[0],
+            WIDTH=[0],
             SPLITS=[1],
             PARTS=[6],
+            RESIDUAL_PARTS=[0, 6],
             ACTIVATION=["gelu", "silu"],
             WAITS=[False],
         ),
@@ -122,12 +129,14 @@ KERNELS = [
         constants(
             **{name: [64] for name in ("INPUTS", "OUTPUTS", "X_STRIDE", "OUT_STRIDE", "COLUMNS", "STEP")},
             **{name: [True] for name in ("HAS_NORM", "HAS_LAST_NORM", "HAS_ROWS")},
-            **{name: [False] for name in ("HAS_RESIDUAL", "HAS_OUT_SUMS", "WAITS")},
-            **{name: [0] for name in ("PARTS", "RESIDUAL_STRIDE")},
+            **{name: [False] for name in ("HAS_RESIDUAL", "HAS_OUT_SUMS", "READS_EARLY", "WAITS")},
+            **{name: [0] for name in ("PARTS", "RESIDUAL_PARTS", "RESIDUAL_STRIDE")},
             ACTIVATION=["silu"],
             GIVES_MAXIMA=[False, True],
             KEPT=[60],
             SEGMENTS=[9],
+            HEIGHT=[0, 26],
+            WIDTH=[26],
             SPLITS=[4],
             ROWS=[16],
         ),
@@ -158,9 +167,14 @@ KERNELS = [
         ),
     ),
     (
+        resize_pixels_kernel,
+        {f"{name}_ptr": ["*fp16", "*bf16"] for name in ("image", "out")},
+        constants(CHANNELS=[256], WAITS=[False], ROWS=[4], COLUMNS=[4]),
+    ),
+    (
         depthwise_norm_kernel,
         {"image_ptr": ["*fp16", "*bf16"], "weight_ptr": ["*fp32"] * 2, "out_ptr": ["*fp16", "*bf16"]},
-        constants(HEIGHT=[78], WIDTH=[78], CHANNELS=[256], WAITS=[False], ROWS=[4], COLUMNS=[8]),
+        constants(HEIGHT=[78], WIDTH=[78], CHANNELS=[256], WAITS=[False], ROWS=[4], PAIRS=[4]),
     ),
     (
         mask_logits_kernel,

@@ -5,7 +5,8 @@ import threading
 import pytest
 import torch
 
-from maskjet.ops.gpu import Launcher, compiling_ahead, fitting_stages
+from maskjet.ops.gpu import Launcher, compiling_ahead, fitting_stages, shared_memory
+from maskjet.ops.linear.tiles import Tile, fit
 
 CPU = torch.device("cpu")
 
@@ -70,9 +71,23 @@ def test_other_threads_launch_meanwhile(kernel, launcher):
     assert kernel.launched == [((1, 1, 1), (7, 3))]
 
 
-def test_stages_fit_into_shared_memory(monkeypatch):
+@pytest.fixture
+def small_gpu(monkeypatch):
+    """An L4, as far as its shared memory goes."""
     properties = type("Properties", (), {"shared_memory_per_block_optin": 99 * 1024})
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: properties)
-    gpu = torch.device("cuda")
-    assert [fitting_stages(4, size * 1024, gpu) for size in (16, 32, 64, 128)] == [4, 3, 1, 1]
-    assert fitting_stages(4, 2**30, CPU) == 4
+    shared_memory.cache_clear()
+    yield torch.device("cuda")
+    shared_memory.cache_clear()
+
+
+def test_stages_fit_into_shared_memory(small_gpu):
+    assert [fitting_stages(4, size * 1024, small_gpu) for size in (16, 32, 64, 128)] == [4, 3, 1, 1]
+    assert fitting_stages(4, 64 * 1024, CPU) == 3
+
+
+def test_tiles_fit_into_shared_memory(small_gpu):
+    assert fit(Tile(256, 128, 64, 8, 4), small_gpu) == Tile(128, 128, 64, 8, 3)
+    assert fit(Tile(64, 64, 64, 4, 4), small_gpu) == Tile(64, 64, 64, 4, 4)
+    assert fit(Tile(16, 512, 64, 8, 2), small_gpu) == Tile(16, 512, 64, 8, 1)
+    assert fit(Tile(256, 128, 64, 8, 4), CPU) == Tile(256, 128, 64, 8, 4)

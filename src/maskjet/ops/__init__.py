@@ -23,6 +23,7 @@ from maskjet.ops import paste_masks as _paste_masks
 from maskjet.ops import preprocess as _preprocess
 from maskjet.ops import rank_tokens as _rank_tokens
 from maskjet.ops import refine_boxes as _refine_boxes
+from maskjet.ops import resize_pixels as _resize_pixels
 from maskjet.ops import roi_align as _roi_align
 from maskjet.ops import select as _select
 from maskjet.ops.canvas import Canvas, Letterbox
@@ -36,7 +37,7 @@ RECORDS: Mapping[str, Op] = {
     for module in (
         *(_preprocess, _select, _encode_masks, _paste_masks, _nms, _roi_align),
         *(_linear, _attention, _embed_patches, _rank_tokens, _refine_boxes, _deformable_attention),
-        *(_depthwise_norm, _mask_logits),
+        *(_resize_pixels, _depthwise_norm, _mask_logits),
     )
 }
 preprocess = _preprocess.preprocess
@@ -53,6 +54,7 @@ embed_patches = _embed_patches.embed_patches
 mask_logits = _mask_logits.mask_logits
 rank_tokens = _rank_tokens.rank_tokens
 refine_boxes = _refine_boxes.refine_boxes
+resize_pixels = _resize_pixels.resize_pixels
 nms = _nms.nms
 paste_masks = _paste_masks.paste_masks
 
@@ -80,6 +82,7 @@ __all__ = [
     "preprocess",
     "rank_tokens",
     "refine_boxes",
+    "resize_pixels",
     "roi_align",
     "select",
     "split_terms",

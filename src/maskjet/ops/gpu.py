@@ -28,6 +28,7 @@ PyTorch captures one graph at a time anyway."""
 _ahead = threading.local()
 """Its `jobs` are what `compiling_ahead` has found to be compiled in this thread."""
 
+_HOPPERS_SHARED = 227 * 1024
 _OLDEST = (7, 5)  # T4; Triton's own limit
 _OLDEST_WITH_BFLOAT16 = (8, 0)
 
@@ -97,15 +98,17 @@ def has_dependent_launches(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
-def fitting_stages(most: int, stage_bytes: int, device: torch.device) -> int:
-    """How many pipeline stages of a program fit into the shared memory that it may have, at least 1 and at most `most`.
-
-    That memory is 64 KiB on a T4, 99 KiB on an L4 and 227 KiB on an H100.
-    """
+@lru_cache
+def shared_memory(device: torch.device) -> int:
+    """Bytes of shared memory that a program may have: 64 KiB on a T4, 99 KiB on an L4, 227 KiB on an H100."""
     if device.type != "cuda":
-        return most
-    shared = torch.cuda.get_device_properties(device).shared_memory_per_block_optin
-    return max(min(most, shared // stage_bytes), 1)
+        return _HOPPERS_SHARED
+    return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)
+
+
+def fitting_stages(most: int, stage_bytes: int, device: torch.device) -> int:
+    """How many pipeline stages of a program fit into its shared memory, at least 1 and at most `most`."""
+    return max(min(most, shared_memory(device) // stage_bytes), 1)
 
 
 def on_device(device: torch.device) -> AbstractContextManager[Any]:
@@ -204,18 +207,19 @@ class Launchers:
 
     Args:
         kernel: See `Launcher`; its `WAITS` says whether it waits for the kernel in front by itself.
+        options: Triton's launch options that all have, such as `maxnreg`.
     """
 
-    def __init__(self, kernel: Any) -> None:
-        self._kernel = kernel
+    def __init__(self, kernel: Any, **options: Any) -> None:
+        self._kernel, self._options = kernel, options
         self._launchers: dict[tuple[int, int, bool], Launcher] = {}
 
     def of(self, warps: int, stages: int, *, waits: bool) -> Launcher:
         """The launcher of programs of so many warps and pipeline stages; with `waits` it is launched early."""
         key = (warps, stages, waits)
         if key not in self._launchers:
-            early = {"launch_pdl": True} if waits else {}
-            self._launchers[key] = Launcher(self._kernel, num_warps=warps, num_stages=stages, **early)
+            options = {**self._options, "launch_pdl": True} if waits else self._options
+            self._launchers[key] = Launcher(self._kernel, num_warps=warps, num_stages=stages, **options)
         return self._launchers[key]
 
 

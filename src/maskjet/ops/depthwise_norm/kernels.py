@@ -19,62 +19,84 @@ def depthwise_norm_kernel(
     CHANNELS: tl.constexpr,
     WAITS: tl.constexpr,
     ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    PAIRS: tl.constexpr,
 ):
-    """Compute ROWS × COLUMNS pixels; grid (tiles across, tiles down, B).
+    """Compute ROWS rows of PAIRS pairs of neighbours; grid (tiles across, tiles down, B).
 
     image: floats [B, HEIGHT, WIDTH, CHANNELS]. weight: float32 [9, CHANNELS], row by row. bias: float32 [CHANNELS].
 
     out: floats, like the image.
 
-    Goes down the rows, reading each once: it ends the sum of the pixels above it, goes on with those beside it, and
-    begins those below it.
+    Goes down the rows, reading each once: it ends the sums of the pixels above it, goes on with those beside it, and
+    begins those below it. The two of a pair share the pixels around them.
     """
-    x = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    above = tl.program_id(1) * ROWS - 1 + tl.zeros((COLUMNS,), tl.int32)
-    channel = tl.arange(0, CHANNELS)
+    x = ((tl.program_id(0) * PAIRS + tl.arange(0, PAIRS)) * 2)[:, None]
+    top = tl.program_id(1) * ROWS + tl.zeros((PAIRS, 1), tl.int32)
+    end = tl.minimum(top + ROWS + 1, HEIGHT)
+    channel = tl.arange(0, CHANNELS)[None, :]
     offset = tl.program_id(2).to(tl.int64) * (HEIGHT * WIDTH * CHANNELS)
-    bias = tl.load(bias_ptr + channel)[None, :]
-    # All nine before the loop, in which each would be moved between threads again.
-    upper = _load_weights(weight_ptr + channel, CHANNELS)
-    middle = _load_weights(weight_ptr + 3 * CHANNELS + channel, CHANNELS)
-    lower = _load_weights(weight_ptr + 6 * CHANNELS + channel, CHANNELS)
+    # Each thread loads its own weights, once per pair: spread over the threads they would be moved between them.
+    weight_ptr += channel + 0 * x
+    upper = _load_weights(weight_ptr, CHANNELS)
+    middle = _load_weights(weight_ptr + 3 * CHANNELS, CHANNELS)
+    lower = _load_weights(weight_ptr + 6 * CHANNELS, CHANNELS)
+    bias = tl.load(bias_ptr + channel + 0 * x)
+    image_ptr += offset + x * CHANNELS + channel
+    out_ptr += offset + x * CHANNELS + channel
     if WAITS:
         gdc_wait()
-    ending = tl.zeros((COLUMNS, CHANNELS), tl.float32)
-    going = tl.zeros((COLUMNS, CHANNELS), tl.float32)
-    for step in range(ROWS + 2):
-        y = above + step
-        is_row = (y >= 0) & (y < HEIGHT)
-        pixels_ptr = image_ptr + offset + (y * WIDTH + x)[:, None] * CHANNELS + channel[None, :]
-        left = _load(pixels_ptr - CHANNELS, is_row & (x > 0) & (x <= WIDTH))
-        centre = _load(pixels_ptr, is_row & (x < WIDTH))
-        right = _load(pixels_ptr + CHANNELS, is_row & (x < WIDTH - 1))
-        ending = _add_row(ending, left, centre, right, lower)
-        if step >= 2:
-            ending = ending - (tl.sum(ending, axis=1) / CHANNELS)[:, None]
-            inverse = tl.math.rsqrt(tl.sum(ending * ending, axis=1) / CHANNELS + eps)
-            pixels_ptr = out_ptr + offset + ((y - 1) * WIDTH + x)[:, None] * CHANNELS + channel[None, :]
-            value = (ending * inverse[:, None]).to(out_ptr.dtype.element_ty)
-            tl.store(pixels_ptr, value, mask=((x < WIDTH) & (y <= HEIGHT))[:, None])
-        ending = _add_row(going, left, centre, right, middle)
-        going = _add_row(bias, left, centre, right, upper)
+    above = _load_row(image_ptr, top - 1, end, x, WIDTH, CHANNELS)
+    beside = _load_row(image_ptr, top, end, x, WIDTH, CHANNELS)
+    below = _load_row(image_ptr, top + 1, end, x, WIDTH, CHANNELS)
+    going, other_going = _add_row(bias, bias, above, upper)
+    going, other_going = _add_row(going, other_going, beside, middle)
+    begun, other_begun = _add_row(bias, bias, beside, upper)
+    for step in range(ROWS):
+        y = top + step
+        total, other_total = _add_row(going, other_going, below, lower)
+        going, other_going = _add_row(begun, other_begun, below, middle)
+        begun, other_begun = _add_row(bias, bias, below, upper)
+        # Read ahead of the norms, which take as long, and into the registers that the sums have read.
+        below = _load_row(image_ptr, y + 2, end, x, WIDTH, CHANNELS)
+        row_ptr = out_ptr + y * (WIDTH * CHANNELS)
+        is_row = y < HEIGHT
+        value = _normalise(total, eps, CHANNELS).to(out_ptr.dtype.element_ty)
+        tl.store(row_ptr, value, mask=is_row & (x < WIDTH))
+        value = _normalise(other_total, eps, CHANNELS).to(out_ptr.dtype.element_ty)
+        tl.store(row_ptr + CHANNELS, value, mask=is_row & (x < WIDTH - 1))
 
 
 @triton.jit
-def _load(pixels_ptr, is_pixel):
-    return tl.load(pixels_ptr, mask=is_pixel[:, None], other=0.0).to(tl.float32)
+def _load_row(image_ptr, y, end, x, WIDTH: tl.constexpr, CHANNELS: tl.constexpr):
+    """The pixels of a row from the one left of a pair to the one right of it; zeros outside, and from `end` on."""
+    is_row = (y >= 0) & (y < end)
+    pixel_ptr = image_ptr + y * (WIDTH * CHANNELS)
+    left = tl.load(pixel_ptr - CHANNELS, mask=is_row & (x > 0) & (x < WIDTH), other=0.0)
+    first = tl.load(pixel_ptr, mask=is_row & (x < WIDTH), other=0.0)
+    second = tl.load(pixel_ptr + CHANNELS, mask=is_row & (x < WIDTH - 1), other=0.0)
+    right = tl.load(pixel_ptr + 2 * CHANNELS, mask=is_row & (x < WIDTH - 2), other=0.0)
+    return left, first, second, right
 
 
 @triton.jit
 def _load_weights(weight_ptr, CHANNELS: tl.constexpr):
     """A row of the kernel."""
-    left, centre = tl.load(weight_ptr), tl.load(weight_ptr + CHANNELS)
-    return left[None, :], centre[None, :], tl.load(weight_ptr + 2 * CHANNELS)[None, :]
+    return tl.load(weight_ptr), tl.load(weight_ptr + CHANNELS), tl.load(weight_ptr + 2 * CHANNELS)
 
 
 @triton.jit
-def _add_row(total, left, centre, right, weights):
-    """Add a row of pixels under a row of the kernel."""
+def _add_row(total, other_total, row, weights):
+    """Add a row of pixels under a row of the kernel to the sums of a pair."""
+    left, first, second, right = row
     of_left, of_centre, of_right = weights
-    return total + left * of_left + centre * of_centre + right * of_right
+    first, second = first.to(tl.float32), second.to(tl.float32)
+    left, right = left.to(tl.float32), right.to(tl.float32)
+    total = total + left * of_left + first * of_centre + second * of_right
+    other_total = other_total + first * of_left + second * of_centre + right * of_right
+    return total, other_total
+
+
+@triton.jit
+def _normalise(value, eps, CHANNELS: tl.constexpr):
+    value -= (tl.sum(value, axis=1) / CHANNELS)[:, None]
+    return value * tl.math.rsqrt(tl.sum(value * value, axis=1) / CHANNELS + eps)[:, None]

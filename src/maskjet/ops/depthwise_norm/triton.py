@@ -1,4 +1,4 @@
-"""depthwise_norm on an NVIDIA GPU: one launch; a program goes down some columns of an image."""
+"""depthwise_norm on an NVIDIA GPU: one launch; a program goes down some columns of an image, two per warp."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import triton
 from maskjet.ops.depthwise_norm.kernels import depthwise_norm_kernel
 from maskjet.ops.gpu import Launchers, has_dependent_launches, on_device_of
 
-_LAUNCHERS = Launchers(depthwise_norm_kernel)
-_COLUMNS = 8
-_ROWS_OF_FEW, _ROWS_OF_MANY = 4, 24
+# With at most 168 registers, which the weights and sums of 256 channels need, 12 warps share a multiprocessor.
+_LAUNCHERS = Launchers(depthwise_norm_kernel, maxnreg=168)
+_PAIRS = 4
+_CHANNELS_OF_WARP = 256
+_ROWS_OF_FEW, _ROWS_OF_MANY = 3, 20  # at most
 _MANY_PIXELS = 2**15  # from here on there are enough programs with many rows each
 
 
@@ -24,11 +26,12 @@ def depthwise_norm(
     batch, height, width, channels = image.shape
     if not image.numel():
         return
-    rows = _ROWS_OF_MANY if batch * height * width >= _MANY_PIXELS else _ROWS_OF_FEW
+    most = _ROWS_OF_MANY if batch * height * width >= _MANY_PIXELS else _ROWS_OF_FEW
+    tiles = triton.cdiv(height, most)
     waits = has_dependent_launches(image.device)
     with on_device_of(image):
-        _LAUNCHERS.of(4, 2, waits=waits)(
-            (triton.cdiv(width, _COLUMNS), triton.cdiv(height, rows), batch),
+        _LAUNCHERS.of(_PAIRS * triton.cdiv(channels, _CHANNELS_OF_WARP), 1, waits=waits)(
+            (triton.cdiv(width, 2 * _PAIRS), tiles, batch),
             (image.device, image.dtype),
             image,
             weight,
@@ -39,6 +42,6 @@ def depthwise_norm(
             WIDTH=width,
             CHANNELS=channels,
             WAITS=waits,
-            ROWS=rows,
-            COLUMNS=_COLUMNS,
+            ROWS=triton.cdiv(height, tiles),
+            PAIRS=_PAIRS,
         )

@@ -8,8 +8,8 @@ import torch
 import triton
 
 from maskjet.ops.embed_patches.kernels import embed_patches_kernel
-from maskjet.ops.gpu import Launchers, fitting_stages, has_dependent_launches, on_device_of
-from maskjet.ops.linear.tiles import choose_tile
+from maskjet.ops.gpu import Launchers, has_dependent_launches, on_device_of
+from maskjet.ops.linear.tiles import choose_tile, fit
 
 _LAUNCHERS = Launchers(embed_patches_kernel)
 _STEP = 64
@@ -31,11 +31,12 @@ def embed_patches(
     if not images.numel():
         return
     (rows, outputs), (_, channels, height, width) = out.shape, images.shape
-    tile = choose_tile(rows, _STEP, outputs)._replace(columns=outputs // out_sums.shape[2])
+    # That of a product about as deep, whose parts the sums have in a network.
+    tile = choose_tile(rows, outputs, outputs)._replace(columns=outputs // out_sums.shape[2], step=_STEP)
+    tile = fit(tile, images.device)
     waits = has_dependent_launches(images.device)
-    stages = fitting_stages(tile.stages, 2 * (tile.rows + tile.columns) * _STEP, images.device)
     with on_device_of(images):
-        _LAUNCHERS.of(tile.warps, stages, waits=waits)(
+        _LAUNCHERS.of(tile.warps, tile.stages, waits=waits)(
             (triton.cdiv(rows, tile.rows) * (outputs // tile.columns), 1, 1),
             (images.device, images.dtype),
             images,
@@ -52,5 +53,5 @@ def embed_patches(
             WAITS=waits,
             ROWS=tile.rows,
             COLUMNS=tile.columns,
-            STEP=_STEP,
+            STEP=tile.step,
         )

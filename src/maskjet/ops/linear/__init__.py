@@ -18,6 +18,7 @@ from maskjet.ops.record import HALVES, Op, Variant, describe, serves_any
 Activation = Literal["none", "gelu", "relu", "silu"]
 Gives = Literal["values", "sums", "float32", "maxima"]
 _MULTIPLE = 16  # a tensor core's product takes so many at once
+_AROUND = 9  # pixels that a 3 × 3 convolution sees
 _MOST_NORMED = 512  # a program holds whole rows
 
 
@@ -27,8 +28,11 @@ def linear(
     bias: torch.Tensor,
     *,
     rows: torch.Tensor | None = None,
+    image_hw: tuple[int, int] | None = None,
     residual: torch.Tensor | None = None,
     sums: torch.Tensor | None = None,
+    residual_norm: Norm | None = None,
+    residual_sums: torch.Tensor | None = None,
     norm: Norm | None = None,
     last_norm: Norm | None = None,
     eps: float = 1e-6,
@@ -41,17 +45,21 @@ def linear(
     With a norm behind it, last_norm(activation(norm(d × (x @ weightᵀ) + bias + residual))). d is 1, or with `sums` the
     inverse deviation of each row of x: a layer norm before the layer, if `fold_norm` made its weights.
 
-    With `rows` the layer's input is gathered: S rows of x side by side, or zeros. So a token is picked, and a 3 × 3
-    convolution is a layer of 9 neighbours. A weight wider than x without `rows` takes each row of x repeatedly: weights
-    of `split_terms` are as good as float32. On a GPU it is one launch on the current stream, which never waits.
+    With `rows` the layer's input is gathered: rows of x, or zeros. With `image_hw` it is a 3 × 3 convolution: S is 9,
+    and the input has the pixels around each pixel. Otherwise a weight wider than x takes each row of x repeatedly:
+    weights of `split_terms` are as good as float32. On a GPU it is one launch on the current stream, which never waits.
 
     Args:
         x: float16 or bfloat16 [any, K], rows may be strided; K is a multiple of 16.
         weight: Of x's type, [N, S × K], contiguous; N is a multiple of 16.
         bias: float32 [N].
-        rows: int32 [S, M], contiguous: the rows of x that make a row of the input, each below len(x), or -1 for zeros.
+        rows: int32 [M], contiguous: the rows of x to take, each below len(x), or -1 for zeros; not with `image_hw`.
+        image_hw: Height and width of images whose pixels, row by row, are the rows of x. The weight is then
+            [N, 9 × K], for the 3 × 3 pixels around each, row by row; those outside of the image are zeros.
         residual: Of x's type, [M, N], rows may be strided.
         sums: float32 [any, 2, P], contiguous: sums and sums of squares of the rows of x, in P parts; S is then 1.
+        residual_norm: A layer norm of the residual before it is added; it needs the residual's sums.
+        residual_sums: float32 [M, 2, P], contiguous: those of the residual's rows.
         norm: A layer norm behind the layer, of N; N is then a power of two, at most 512.
         last_norm: A layer norm behind the activation, likewise; not with `residual`, unless there is a `norm`.
         eps: Added to the variance of the rows of x.
@@ -76,14 +84,19 @@ def linear(
         >>> out[0, 0].item(), sums[0, 0].sum().item()
         (16.0, 256.0)
     """
-    _check(x, weight, bias, rows)
-    count, outputs = len(x) if rows is None else rows.shape[1], len(weight)
+    _check(x, weight, bias)
+    _check_input(x, weight, rows, image_hw)
+    count, outputs = len(x) if rows is None else len(rows), len(weight)
     _check_like("residual", residual, x.dtype, (count, outputs), x.device)
     parts = sums.shape[2] if isinstance(sums, torch.Tensor) and sums.ndim == 3 else 1
     _check_like("sums", sums, torch.float32, (len(x), 2, parts), x.device)
     if sums is not None and weight.shape[1] != x.shape[1]:
         raise InputError(f"sums need a weight as wide as x, {x.shape[1]}, got {describe(weight)}.")
-    for name, each in (("norm", norm), ("last_norm", last_norm)):
+    parts = residual_sums.shape[2] if isinstance(residual_sums, torch.Tensor) and residual_sums.ndim == 3 else 1
+    _check_like("residual_sums", residual_sums, torch.float32, (count, 2, parts), x.device)
+    if (residual_norm is None) != (residual_sums is None) or (residual_norm is not None and residual is None):
+        raise InputError("residual_norm, residual_sums and residual must come together.")
+    for name, each in (("residual_norm", residual_norm), ("norm", norm), ("last_norm", last_norm)):
         if each is not None:
             _check_norm(name, each, outputs, x.device)
     if last_norm is not None and residual is not None and norm is None:
@@ -103,9 +116,12 @@ def linear(
         bias,
         out=out,
         rows=rows,
+        image_hw=image_hw,
         residual=residual,
         sums=sums,
         out_sums=out_sums,
+        residual_norm=residual_norm,
+        residual_sums=residual_sums,
         norm=norm,
         last_norm=last_norm,
         activation=activation,
@@ -148,7 +164,7 @@ def split_terms(weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return torch.cat((first, (weight.float() - first.float()).to(dtype)), dim=1)
 
 
-def _check(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, rows: torch.Tensor | None) -> None:
+def _check(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> None:
     if not isinstance(x, torch.Tensor) or x.dtype not in HALVES or x.ndim != 2 or x.shape[1] % _MULTIPLE:
         raise InputError(f"x must be float16 or bfloat16 [any, K], K a multiple of {_MULTIPLE}, got {describe(x)}.")
     inputs = x.shape[1]
@@ -167,15 +183,27 @@ def _check(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, rows: torc
     is_alike = isinstance(bias, torch.Tensor) and (bias.dtype, bias.device) == (torch.float32, x.device)
     if not is_alike or bias.shape != (len(weight),):
         raise InputError(f"bias must be float32 [{len(weight)}] on {x.device}, got {describe(bias)}.")
+
+
+def _check_input(
+    x: torch.Tensor, weight: torch.Tensor, rows: torch.Tensor | None, image_hw: tuple[int, int] | None
+) -> None:
     if rows is not None:
-        segments = weight.shape[1] // inputs
         is_alike = isinstance(rows, torch.Tensor) and (rows.dtype, rows.device) == (torch.int32, x.device)
-        if not is_alike or rows.ndim != 2 or len(rows) != segments or not rows.is_contiguous():
-            raise InputError(f"rows must be int32 [{segments}, M] on {x.device}, contiguous, got {describe(rows)}.")
+        if not is_alike or rows.ndim != 1 or not rows.is_contiguous() or image_hw is not None:
+            wanted = f"int32 [M] on {x.device}, contiguous, and None with image_hw"
+            raise InputError(f"rows must be {wanted}, got {describe(rows)}.")
+    if image_hw is not None:
+        height, width = image_hw
+        if min(height, width) < 1 or len(x) % (height * width) or weight.shape[1] != _AROUND * x.shape[1]:
+            raise InputError(
+                f"image_hw needs x of whole images and a weight {_AROUND} times as wide, got {height} × {width}, "
+                f"{describe(x)} and {describe(weight)}."
+            )
 
 
 def _check_norm(name: str, norm: Norm, outputs: int, device: torch.device) -> None:
-    if outputs & (outputs - 1) or outputs > _MOST_NORMED:
+    if name != "residual_norm" and (outputs & (outputs - 1) or outputs > _MOST_NORMED):
         raise InputError(f"{name} needs N, a power of two up to {_MOST_NORMED}, got {outputs}.")
     for part in ("weight", "bias"):
         _check_like(f"{name}.{part}", getattr(norm, part), torch.float32, (outputs,), device)

@@ -22,10 +22,12 @@ def _case(
     dtype: torch.dtype = torch.float16,
     has_norm: bool = False,
     has_residual: bool = False,
+    has_residual_norm: bool = False,
     has_norm_behind: bool = False,
     has_last_norm: bool = False,
     segments: int = 1,
     gathered: int = 0,
+    image_hw: tuple[int, int] | None = None,
     is_strided: bool = False,
     **options: Any,
 ) -> Callable[[torch.device], dict[str, Any]]:
@@ -48,10 +50,16 @@ def _case(
             parts = x.float().reshape(rows, 2, -1)
             given["sums"] = torch.stack((parts.sum(dim=2), parts.square().sum(dim=2)), dim=1)
         if gathered:
-            given["rows"] = torch.randint(-1, rows, (segments, gathered), generator=generator).int().to(device)
+            given["rows"] = torch.randint(-1, rows, (gathered,), generator=generator).int().to(device)
             residual = draw(gathered, outputs).to(device, dtype)
+        if image_hw is not None:
+            given["image_hw"] = image_hw
         if has_residual:
             given["residual"] = residual
+        if has_residual_norm:
+            given["residual_norm"] = Norm(draw(outputs).to(device), draw(outputs).to(device), 1e-5)
+            parts = residual.float().reshape(len(residual), 2, -1)
+            given["residual_sums"] = torch.stack((parts.sum(dim=2), parts.square().sum(dim=2)), dim=1)
         if has_norm_behind:
             given["norm"] = Norm(draw(outputs).to(device), draw(outputs).to(device), 1e-5)
         if has_last_norm:
@@ -83,6 +91,13 @@ CASES: Mapping[str, Callable[[torch.device], dict[str, Any]]] = {
     "norm, gelu": _case(rows=70, has_norm=True, activation="gelu", outputs=64),
     "same rows": _same_rows,
     "residual, sums": _case(has_residual=True, gives="sums"),
+    "norm of the residual": _case(has_residual=True, has_residual_norm=True, gives="sums"),
+    "norm of the residual, gathered": _case(
+        rows=33, gathered=50, outputs=128, has_residual=True, has_residual_norm=True, has_norm_behind=True
+    ),
+    "norm of the residual, shared sums": _case(
+        inputs=1024, outputs=64, has_norm=True, has_residual=True, has_residual_norm=True, dtype=torch.bfloat16
+    ),
     "all at once": _case(rows=33, has_norm=True, has_residual=True, gives="sums", activation="silu", outputs=128),
     "norm behind": _case(outputs=64, has_norm_behind=True),
     "residual, norm behind, silu": _case(outputs=256, has_residual=True, has_norm_behind=True, activation="silu"),
@@ -94,14 +109,21 @@ CASES: Mapping[str, Callable[[torch.device], dict[str, Any]]] = {
     "last norm": _case(outputs=32, has_last_norm=True, activation="relu"),
     "gathered": _case(gathered=70, has_norm=True, has_residual=True),
     "gathered, one": _case(gathered=1, activation="relu"),
-    "neighbours": _case(rows=30, segments=9, gathered=50, outputs=32, has_norm_behind=True, activation="silu"),
-    "neighbours, strided, bfloat16": _case(segments=3, gathered=20, is_strided=True, dtype=torch.bfloat16),
+    "gathered twice, strided, bfloat16": _case(segments=2, gathered=20, is_strided=True, dtype=torch.bfloat16),
+    "convolution": _case(
+        rows=60, segments=9, image_hw=(5, 6), outputs=32, has_norm_behind=True, has_residual=True, activation="silu"
+    ),
+    "convolution of one pixel": _case(rows=1, segments=9, image_hw=(1, 1), outputs=16),
+    "convolution of columns, strided": _case(rows=40, segments=9, image_hw=(20, 1), is_strided=True),
+    "convolution of rows, bfloat16": _case(rows=40, segments=9, image_hw=(1, 20), dtype=torch.bfloat16),
     "two terms": _case(segments=2, gives="float32"),
     "maxima": _case(segments=2, gives="maxima"),
     "maxima of the last": _case(rows=3, outputs=48, gives="maxima", dtype=torch.bfloat16),
     "shared sums": _case(inputs=1024, outputs=64, activation="gelu", has_residual=True, gives="sums"),
     "shared sums, norm": _case(rows=20, inputs=2048, outputs=128, has_norm_behind=True, has_residual=True),
-    "shared sums of neighbours": _case(segments=9, gathered=50, inputs=128, outputs=64, has_norm_behind=True),
+    "shared sums of a convolution": _case(
+        rows=50, segments=9, image_hw=(5, 10), inputs=128, outputs=64, has_norm_behind=True
+    ),
     "strided rows": _case(is_strided=True, has_residual=True),
     "bfloat16": _case(dtype=torch.bfloat16, has_norm=True, has_residual=True, gives="sums"),
 }
@@ -124,5 +146,5 @@ def tolerance_used(
 
 def bytes_moved(inputs: dict[str, Any]) -> int:
     """Bytes of all inputs and of the output."""
-    rows, outputs = inputs["rows"].shape[1] if "rows" in inputs else len(inputs["x"]), len(inputs["weight"])
+    rows, outputs = len(inputs["rows"]) if "rows" in inputs else len(inputs["x"]), len(inputs["weight"])
     return bytes_of(inputs) + rows * outputs * int(inputs["x"].itemsize)

@@ -9,7 +9,7 @@ from triton.language.extra.cuda import gdc_wait
 from maskjet.ops.triton_language import dot, gelu, sigmoid
 
 
-@triton.jit(do_not_specialize=["rows", "eps", "norm_eps", "last_eps"])
+@triton.jit(do_not_specialize=["rows", "eps", "residual_eps", "norm_eps", "last_eps"])
 def linear_kernel(
     x_ptr,
     rows_ptr,
@@ -17,6 +17,9 @@ def linear_kernel(
     bias_ptr,
     residual_ptr,
     sums_ptr,
+    residual_sums_ptr,
+    residual_weight_ptr,
+    residual_bias_ptr,
     norm_weight_ptr,
     norm_bias_ptr,
     last_weight_ptr,
@@ -27,16 +30,20 @@ def linear_kernel(
     arrived_ptr,
     rows,
     eps,
+    residual_eps,
     norm_eps,
     last_eps,
     INPUTS: tl.constexpr,
     SEGMENTS: tl.constexpr,
+    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
     OUTPUTS: tl.constexpr,
     KEPT: tl.constexpr,
     X_STRIDE: tl.constexpr,
     OUT_STRIDE: tl.constexpr,
     RESIDUAL_STRIDE: tl.constexpr,
     PARTS: tl.constexpr,
+    RESIDUAL_PARTS: tl.constexpr,
     ACTIVATION: tl.constexpr,
     HAS_ROWS: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr,
@@ -44,6 +51,7 @@ def linear_kernel(
     HAS_LAST_NORM: tl.constexpr,
     HAS_OUT_SUMS: tl.constexpr,
     GIVES_MAXIMA: tl.constexpr,
+    READS_EARLY: tl.constexpr,
     WAITS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -52,17 +60,21 @@ def linear_kernel(
 ):
     """Compute one tile of a linear layer, or a part of its sum; grid (tiles down × tiles across, SPLITS).
 
-    x: floats [any, INPUTS]. rows: int32 [SEGMENTS, rows], read if HAS_ROWS: the rows of x that lie side by side in a
-    row of the layer's input, -1 for zeros; without it, the row itself SEGMENTS times. weight: floats [OUTPUTS, SEGMENTS
-    × INPUTS]. bias: float32 [OUTPUTS]. residual: floats [rows, OUTPUTS], read if HAS_RESIDUAL. sums: float32
-    [any, 2, PARTS], of the rows of x, read if PARTS, where SEGMENTS is 1. norm, last: float32 [OUTPUTS], read if
-    HAS_NORM and HAS_LAST_NORM, where COLUMNS is OUTPUTS.
+    x: floats [any, INPUTS]. rows: int32 [rows], read if HAS_ROWS: the rows of x to take, -1 for zeros. They are taken
+    SEGMENTS times side by side; with HEIGHT, where SEGMENTS is 9, all rows are pixels of images HEIGHT × WIDTH, and the
+    pixels around each are taken. weight: floats [OUTPUTS, SEGMENTS × INPUTS]. bias: float32 [OUTPUTS]. residual: floats
+    [rows, OUTPUTS], read if HAS_RESIDUAL. sums: float32 [any, 2, PARTS], of the rows of x, read if PARTS, where
+    SEGMENTS is 1. residual_sums: float32 [rows, 2, RESIDUAL_PARTS], and residual_weight and residual_bias: float32
+    [OUTPUTS], read if RESIDUAL_PARTS. norm, last: float32 [OUTPUTS], read if HAS_NORM and HAS_LAST_NORM, where COLUMNS
+    is OUTPUTS.
 
     out: floats [rows, KEPT]; with GIVES_MAXIMA float32 [rows, OUTPUTS / COLUMNS], the largest of each tile's columns.
     out_sums: float32 [rows, 2, OUTPUTS / COLUMNS], of the values in out before rounding.
 
     parts: float32 [tiles, SPLITS, ROWS × COLUMNS], and arrived: int32 [tiles], zeros that are zeros afterwards; used if
     SPLITS is above 1. Whichever program of a tile is last adds all parts and does what follows.
+
+    READS_EARLY says whether there are registers for the residual besides the product.
     """
     across: tl.constexpr = OUTPUTS // COLUMNS
     tile = tl.program_id(0)
@@ -74,22 +86,44 @@ def linear_kernel(
     weight_ptr += column[None, :] * (SEGMENTS * INPUTS) + step[:, None]
     share: tl.constexpr = SEGMENTS * INPUTS // SPLITS
     begin = tl.program_id(1) * share
+    # What is needed behind the product is asked for before it, and is there when the product is; parameters even before
+    # the kernel in front has ended.
+    bias = tl.load(bias_ptr + column)
+    if RESIDUAL_PARTS:
+        residual_affine = _load_affine(residual_weight_ptr, residual_bias_ptr, column)
+    if HAS_NORM:
+        norm_affine = _load_affine(norm_weight_ptr, norm_bias_ptr, column)
+    if HAS_LAST_NORM:
+        last_affine = _load_affine(last_weight_ptr, last_bias_ptr, column)
     if WAITS:
         gdc_wait()
-    product = tl.zeros((ROWS, COLUMNS), tl.float32)
+    target = row.to(tl.int64)
     source = tl.load(rows_ptr + row) if HAS_ROWS else row
-    x_ptr += step[None, :]
-    first = x_ptr + tl.maximum(source, 0).to(tl.int64)[:, None] * X_STRIDE
+    given_row = tl.maximum(source, 0).to(tl.int64)
+    residual_ptr += target[:, None] * RESIDUAL_STRIDE + column[None, :]
+    if PARTS:
+        sums = _load_sums(sums_ptr, given_row, PARTS)
+    if RESIDUAL_PARTS:
+        residual_sums = _load_sums(residual_sums_ptr, target, RESIDUAL_PARTS)
+    if HAS_RESIDUAL and READS_EARLY:
+        residual = tl.load(residual_ptr)
+    product = tl.zeros((ROWS, COLUMNS), tl.float32)
+    first = x_ptr + given_row[:, None] * X_STRIDE + step[None, :]
     for start in range(begin, begin + share, STEP):
-        if SEGMENTS == 1:
-            x = tl.load(first + start, mask=(source >= 0)[:, None], other=0.0) if HAS_ROWS else tl.load(first + start)
+        # What the compiler can't see of a remainder, and without which it fetches one value at a time.
+        place = tl.multiple_of(start % INPUTS, STEP) if SEGMENTS > 1 else start
+        if HEIGHT:
+            across_by, down_by = start // INPUTS % 3 - 1, start // INPUTS // 3 - 1
+            x = row % WIDTH + across_by
+            y = row // WIDTH % HEIGHT + down_by
+            is_pixel = (x >= 0) & (x < WIDTH) & (y >= 0) & (y < HEIGHT)
+            moved = first + (down_by * WIDTH + across_by) * X_STRIDE + place
+            given = tl.load(moved, mask=is_pixel[:, None], other=0.0)
         elif HAS_ROWS:
-            neighbour = tl.load(rows_ptr + (start // INPUTS) * rows + row)
-            x_row = x_ptr + tl.maximum(neighbour, 0).to(tl.int64)[:, None] * X_STRIDE
-            x = tl.load(x_row + start % INPUTS, mask=(neighbour >= 0)[:, None], other=0.0)
+            given = tl.load(first + place, mask=(source >= 0)[:, None], other=0.0)
         else:
-            x = tl.load(first + start % INPUTS)
-        product = dot(x, tl.load(weight_ptr + start), product)
+            given = tl.load(first + place)
+        product = dot(given, tl.load(weight_ptr + start), product)
     if SPLITS > 1:
         part = tl.arange(0, ROWS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
         parts_ptr += tile * (SPLITS * ROWS * COLUMNS)
@@ -103,17 +137,22 @@ def linear_kernel(
             product += tl.load(parts_ptr + split * (ROWS * COLUMNS) + part, cache_modifier=".cg")
         tl.store(arrived_ptr + tile, 0)
     if PARTS:
-        product *= _inverse_deviation(sums_ptr, tl.maximum(source, 0).to(tl.int64), eps, PARTS, INPUTS)[:, None]
-    value = product + tl.load(bias_ptr + column)[None, :]
+        _, inverse = _measure(sums, eps, INPUTS)
+        product *= inverse[:, None]
+    value = product + bias[None, :]
     if not HAS_NORM:
         value = _activate(value, ACTIVATION)
-    target = row.to(tl.int64)
     if HAS_RESIDUAL:
-        value += tl.load(residual_ptr + target[:, None] * RESIDUAL_STRIDE + column[None, :]).to(tl.float32)
+        added = (residual if READS_EARLY else tl.load(residual_ptr)).to(tl.float32)
+        if RESIDUAL_PARTS:
+            mean, inverse = _measure(residual_sums, residual_eps, OUTPUTS)
+            weight, offset = residual_affine
+            added = (added - mean[:, None]) * inverse[:, None] * weight[None, :] + offset[None, :]
+        value += added
     if HAS_NORM:
-        value = _activate(_normalise(value, norm_weight_ptr, norm_bias_ptr, norm_eps, column, OUTPUTS), ACTIVATION)
+        value = _activate(_normalise(value, norm_affine, norm_eps, OUTPUTS), ACTIVATION)
     if HAS_LAST_NORM:
-        value = _normalise(value, last_weight_ptr, last_bias_ptr, last_eps, column, OUTPUTS)
+        value = _normalise(value, last_affine, last_eps, OUTPUTS)
     if GIVES_MAXIMA:
         tl.store(out_ptr + target * across + tile % across, tl.max(value, axis=1), mask=is_row)
     else:
@@ -129,21 +168,34 @@ def linear_kernel(
 
 
 @triton.jit
-def _inverse_deviation(sums_ptr, row, eps, PARTS: tl.constexpr, INPUTS: tl.constexpr):
-    """1 / the standard deviation of rows, from their sums and sums of squares in parts."""
-    part = tl.arange(0, triton.next_power_of_2(PARTS))[None, :]
-    sums_ptr += row[:, None] * (2 * PARTS) + part
-    mean = tl.sum(tl.load(sums_ptr, mask=part < PARTS, other=0.0), axis=1) / INPUTS
-    square = tl.sum(tl.load(sums_ptr + PARTS, mask=part < PARTS, other=0.0), axis=1) / INPUTS
-    return tl.math.rsqrt(square - mean * mean + eps)
+def _load_affine(weight_ptr, bias_ptr, column):
+    return tl.load(weight_ptr + column), tl.load(bias_ptr + column)
 
 
 @triton.jit
-def _normalise(value, weight_ptr, bias_ptr, eps, column, OUTPUTS: tl.constexpr):
+def _load_sums(sums_ptr, row, PARTS: tl.constexpr):
+    """Sums and sums of squares of rows, in parts."""
+    part = tl.arange(0, triton.next_power_of_2(PARTS))[None, :]
+    sums_ptr += row[:, None] * (2 * PARTS) + part
+    is_part = part < PARTS
+    return tl.load(sums_ptr, mask=is_part, other=0.0), tl.load(sums_ptr + PARTS, mask=is_part, other=0.0)
+
+
+@triton.jit
+def _measure(sums, eps, WIDTH: tl.constexpr):
+    """The mean of rows, and 1 / their standard deviation."""
+    total, squares = sums
+    mean = tl.sum(total, axis=1) / WIDTH
+    return mean, tl.math.rsqrt(tl.sum(squares, axis=1) / WIDTH - mean * mean + eps)
+
+
+@triton.jit
+def _normalise(value, affine, eps, OUTPUTS: tl.constexpr):
     """A layer norm of whole rows."""
+    weight, offset = affine
     value = value - (tl.sum(value, axis=1) / OUTPUTS)[:, None]
     inverse = tl.math.rsqrt(tl.sum(value * value, axis=1) / OUTPUTS + eps)
-    return value * inverse[:, None] * tl.load(weight_ptr + column)[None, :] + tl.load(bias_ptr + column)[None, :]
+    return value * inverse[:, None] * weight[None, :] + offset[None, :]
 
 
 @triton.jit

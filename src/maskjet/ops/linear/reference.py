@@ -31,9 +31,12 @@ def linear(
     *,
     out: torch.Tensor,
     rows: torch.Tensor | None = None,
+    image_hw: tuple[int, int] | None = None,
     residual: torch.Tensor | None = None,
     sums: torch.Tensor | None = None,
     out_sums: torch.Tensor | None = None,
+    residual_norm: Norm | None = None,
+    residual_sums: torch.Tensor | None = None,
     norm: Norm | None = None,
     last_norm: Norm | None = None,
     activation: str = "none",
@@ -42,13 +45,15 @@ def linear(
     workspace: Workspace | None = None,  # noqa: ARG001
 ) -> None:
     """Write the layer's result into out; see `ops.linear`."""
-    given = gather(x, rows, weight.shape[1] // x.shape[1])
+    given = _around(x, image_hw) if image_hw else _take(x, rows).repeat(1, weight.shape[1] // x.shape[1])
     product = given.float() @ weight.float().T
     if sums is not None:
-        total, squares = (sums if rows is None else sums[rows[0].long()]).sum(dim=2).unbind(dim=1)
-        mean = total / x.shape[1]
-        product = product * torch.rsqrt(squares / x.shape[1] - mean * mean + eps)[:, None]
-    values, added = product + bias, 0 if residual is None else residual.float()
+        _, inverse = _measure(sums if rows is None else sums[rows.long()], x.shape[1], eps)
+        product = product * inverse
+    values, added = product + bias, torch.zeros(()) if residual is None else residual.float()
+    if residual_norm is not None and residual_sums is not None:
+        mean, inverse = _measure(residual_sums, len(weight), residual_norm.eps)
+        added = (added - mean) * inverse * residual_norm.weight + residual_norm.bias
     if norm is None:
         values = ACTIVATIONS[activation](values) + added
     else:
@@ -63,12 +68,22 @@ def linear(
     out.copy_(values[:, : out.shape[1]])
 
 
-def gather(x: torch.Tensor, rows: torch.Tensor | None, segments: int) -> torch.Tensor:
-    """Rows of x side by side, [M, segments × K]: those that `rows` names, else each row with itself."""
-    if rows is None:
-        return x.repeat(1, segments)
-    found = x[rows.long().clamp(min=0)] * (rows >= 0)[..., None]
-    return found.transpose(0, 1).flatten(1)
+def _take(x: torch.Tensor, rows: torch.Tensor | None) -> torch.Tensor:
+    return x if rows is None else x[rows.long().clamp(min=0)] * (rows >= 0)[:, None]
+
+
+def _around(x: torch.Tensor, image_hw: tuple[int, int]) -> torch.Tensor:
+    """The 3 × 3 pixels around each pixel side by side, row by row."""
+    height, width = image_hw
+    padded = F.pad(x.reshape(-1, height, width, x.shape[1]), (0, 0, 1, 1, 1, 1))
+    moved = [padded[:, down : down + height, across : across + width] for down in range(3) for across in range(3)]
+    return torch.cat(moved, dim=3).flatten(0, 2)
+
+
+def _measure(sums: torch.Tensor, width: int, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """The mean of rows, and 1 / their standard deviation, from their sums: [M, 1] each."""
+    mean, square = (sums.sum(dim=2, keepdim=True) / width).unbind(dim=1)
+    return mean, torch.rsqrt(square - mean * mean + eps)
 
 
 def _normalise(values: torch.Tensor, norm: Norm) -> torch.Tensor:

@@ -11,22 +11,26 @@ from typing import NamedTuple
 
 import torch
 
+from maskjet.ops.gpu import fitting_stages, shared_memory
+
 TABLE = Path(__file__).with_name("tiles.json")
 """What `tools/choose_tiles.py` found on an H200: [rows, width, outputs, inputs, is whole], and the tile."""
 _MULTIPROCESSORS = 132  # of an H100 or H200
 _STEPS = (64, 32, 16)
-_SIDES = (128, 64, 32, 16)
+_SIDES = (256, 128, 64, 32, 16)
 _NARROW = 32  # columns: narrower tiles fetch more than they multiply
-_MOST_VALUES = 128 * 128  # of a tile: its sums are in registers
+_MOST_VALUES = 256 * 128  # of a tile: its sums are in registers
+_FEW_VALUES = 64 * 128  # up to so many are four warps', else eight's
 SHARED = 200 * 1024  # bytes of a multiprocessor's shared memory, in which steps are under way
+_VALUE_BYTES = 4  # of shared memory, by which a tile's values are handed from threads that multiply to those that store
 _SPLITS = (1, 2, 4, 8, 16)
 # Of an H200, roughly, by some launches that were timed. Microseconds that a launch takes besides its steps, that adding
 # a tile's parts takes, and that a step takes besides its bytes.
 _LAUNCH_US, _PARTS_US, _STEP_US = 2.0, 1.5, 0.12
-# Bytes that a multiprocessor fetches and products that it adds in a microsecond; tiles of less than 64 rows are too low
-# for Hopper's instruction.
-_BYTES_PER_US = 150e3
-_PRODUCTS_PER_US = {16: 0.7e6, 32: 0.7e6, 64: 1.4e6, 128: 1.6e6}
+# Bytes that all multiprocessors fetch from the second-level cache in a microsecond, that one fetches, and products that
+# it adds; tiles of less than 64 rows are too low for Hopper's instruction.
+_CACHE_BYTES_PER_US, _BYTES_PER_US = 7e6, 150e3
+_PRODUCTS_PER_US = {16: 0.7e6, 32: 0.7e6, 64: 1.4e6, 128: 1.6e6, 256: 1.6e6}
 
 
 class Tile(NamedTuple):
@@ -66,7 +70,9 @@ class Workspace:
 
 @lru_cache(maxsize=4096)
 def choose_tile(rows: int, width: int, outputs: int, *, inputs: int | None = None, is_whole: bool = False) -> Tile:
-    """The shape for a product: the one that was the fastest on an H200, else the one that should be by a rough count.
+    """The shape for a product: what was the fastest on an H200, for as many rows or the most similar number.
+
+    For products of other networks it is what should be the fastest by a rough count.
 
     Args:
         rows: Rows of the output.
@@ -76,16 +82,28 @@ def choose_tile(rows: int, width: int, outputs: int, *, inputs: int | None = Non
         is_whole: Whether a program must have whole rows, as a norm behind the product needs them.
     """
     inputs = inputs or width
-    timed = _timed().get((rows, width, outputs, inputs, is_whole))
+    timed = _timed().get((width, outputs, inputs, is_whole))
     if timed is not None:
-        return timed
+        return timed[min(timed, key=lambda other: abs(math.log(other / max(rows, 1))))]
     found = candidates(rows, width, outputs, step_of(width, inputs), is_whole=is_whole)
     return min(found, key=lambda tile: estimate(tile, rows, width, outputs))
 
 
+def fit(tile: Tile, device: torch.device) -> Tile:
+    """The tile with as many rows and stages as a GPU's shared memory takes."""
+    shared = shared_memory(device)
+    while tile.rows > _SIDES[-1] and _VALUE_BYTES * tile.rows * tile.columns > shared:
+        tile = tile._replace(rows=tile.rows // 2)
+    return tile._replace(stages=fitting_stages(tile.stages, 2 * (tile.rows + tile.columns) * tile.step, device))
+
+
 @cache
-def _timed() -> dict[tuple[int, int, int, int, bool], Tile]:
-    return {tuple(key): Tile(*tile) for key, tile in json.loads(TABLE.read_text())}
+def _timed() -> dict[tuple[int, int, int, bool], dict[int, Tile]]:
+    """The tiles of each product by its rows."""
+    found: dict[tuple[int, int, int, bool], dict[int, Tile]] = {}
+    for (rows, *product), tile in json.loads(TABLE.read_text()):
+        found.setdefault(tuple(product), {})[rows] = Tile(*tile)
+    return found
 
 
 def step_of(width: int, inputs: int) -> int:
@@ -100,7 +118,7 @@ def candidates(rows: int, width: int, outputs: int, step: int, *, is_whole: bool
         for height in _SIDES:
             if height * columns > _MOST_VALUES or height >= 2 * max(rows, _SIDES[-1]):
                 continue
-            warps = 8 if height * columns > _MOST_VALUES // 2 else 4
+            warps = 8 if height * columns > _FEW_VALUES else 4
             for splits in _SPLITS:
                 if steps % splits == 0 and (splits == 1 or steps // splits >= 2):
                     programs = -(-rows // height) * (outputs // columns) * splits
@@ -125,4 +143,5 @@ def estimate(tile: Tile, rows: int, width: int, outputs: int) -> float:
     if tile.splits > 1:
         values = -(-rows // tile.rows) * outputs * tile.rows * tile.splits * 8
         added = _PARTS_US + values / _BYTES_PER_US / min(programs, _MULTIPROCESSORS)
-    return _LAUNCH_US + max(busy, steps * (_STEP_US + fetched)) + added
+    shared = programs * steps * 2 * (tile.rows + tile.columns) * tile.step / _CACHE_BYTES_PER_US
+    return _LAUNCH_US + max(busy, shared, steps * (_STEP_US + fetched)) + added

@@ -9,12 +9,13 @@ from __future__ import annotations
 import torch
 import triton
 
-from maskjet.ops.gpu import Launchers, fitting_stages, has_dependent_launches, on_device_of
+from maskjet.ops.gpu import Launchers, has_dependent_launches, on_device_of
 from maskjet.ops.linear.kernels import linear_kernel
 from maskjet.ops.linear.reference import Norm
-from maskjet.ops.linear.tiles import Workspace, choose_tile
+from maskjet.ops.linear.tiles import Workspace, choose_tile, fit
 
 _LAUNCHERS = Launchers(linear_kernel)
+_FEW_VALUES = 32 * 64  # of a tile per warp: threads have registers for as many again
 
 
 def linear(
@@ -24,9 +25,12 @@ def linear(
     *,
     out: torch.Tensor,
     rows: torch.Tensor | None = None,
+    image_hw: tuple[int, int] | None = None,
     residual: torch.Tensor | None = None,
     sums: torch.Tensor | None = None,
     out_sums: torch.Tensor | None = None,
+    residual_norm: Norm | None = None,
+    residual_sums: torch.Tensor | None = None,
     norm: Norm | None = None,
     last_norm: Norm | None = None,
     activation: str = "none",
@@ -47,19 +51,19 @@ def linear(
     given_parts = out.shape[1] if gives_maxima else None if out_sums is None else out_sums.shape[2]
     if given_parts is not None:
         tile = tile._replace(columns=outputs // given_parts)
+    tile = fit(tile, x.device)
     parts = arrived = bias
     if workspace is None:
         tile = tile._replace(splits=1)
     elif tile.splits > 1:
         parts, arrived = workspace.take(tile, count, outputs, x.device)
+    height, across = image_hw or (0, 0)
     waits = has_dependent_launches(x.device)
+    residual_weight, residual_bias, residual_eps = residual_norm or (bias, bias, 0.0)
     norm_weight, norm_bias, norm_eps = norm or (bias, bias, 0.0)
     last_weight, last_bias, last_eps = last_norm or (bias, bias, 0.0)
-    # Rows of x that are looked up in the loop: Triton shares the stages between the look-up and what it finds.
-    is_indirect = rows is not None and len(rows) > 1
-    stages = fitting_stages(tile.stages, 2 * (tile.rows + tile.columns) * tile.step, x.device)
     with on_device_of(x):
-        _LAUNCHERS.of(tile.warps, 2 * stages - 1 if is_indirect else stages, waits=waits)(
+        _LAUNCHERS.of(tile.warps, tile.stages, waits=waits)(
             (triton.cdiv(count, tile.rows) * (outputs // tile.columns), tile.splits, 1),
             (x.device, x.dtype, out.dtype),
             x,
@@ -68,6 +72,9 @@ def linear(
             bias,
             out if residual is None else residual,
             bias if sums is None else sums,
+            bias if residual_sums is None else residual_sums,
+            residual_weight,
+            residual_bias,
             norm_weight,
             norm_bias,
             last_weight,
@@ -78,16 +85,20 @@ def linear(
             arrived,
             count,
             eps,
+            residual_eps,
             norm_eps,
             last_eps,
             INPUTS=inputs,
             SEGMENTS=width // inputs,
+            HEIGHT=height,
+            WIDTH=across,
             OUTPUTS=outputs,
             KEPT=out.shape[1],
             X_STRIDE=x.stride(0),
             OUT_STRIDE=out.stride(0),
             RESIDUAL_STRIDE=0 if residual is None else residual.stride(0),
             PARTS=0 if sums is None else sums.shape[2],
+            RESIDUAL_PARTS=0 if residual_sums is None else residual_sums.shape[2],
             ACTIVATION=activation,
             HAS_ROWS=rows is not None,
             HAS_RESIDUAL=residual is not None,
@@ -95,6 +106,7 @@ def linear(
             HAS_LAST_NORM=last_norm is not None,
             HAS_OUT_SUMS=out_sums is not None,
             GIVES_MAXIMA=gives_maxima,
+            READS_EARLY=tile.rows * tile.columns <= _FEW_VALUES * tile.warps,
             WAITS=waits,
             ROWS=tile.rows,
             COLUMNS=tile.columns,

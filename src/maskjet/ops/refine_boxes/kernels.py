@@ -40,6 +40,13 @@ def refine_boxes_kernel(
     row = tl.where(is_row, row, 0)
     column = tl.arange(0, triton.next_power_of_2(INPUTS))
     is_column = (column < INPUTS)[None, :]
+    # What no kernel in front writes is asked for before they have ended.
+    layer = (
+        _load_layer(weight_ptr, bias_ptr, column, is_column),
+        _load_layer(weight_ptr + INPUTS, bias_ptr + 1, column, is_column),
+        _load_layer(weight_ptr + 2 * INPUTS, bias_ptr + 2, column, is_column),
+        _load_layer(weight_ptr + 3 * INPUTS, bias_ptr + 3, column, is_column),
+    )
     if WAITS:
         gdc_wait()
     hidden = tl.load(hidden_ptr + row[:, None] * INPUTS + column[None, :], mask=is_column, other=0.0).to(tl.float32)
@@ -50,10 +57,10 @@ def refine_boxes_kernel(
         tl.load(references_ptr + 1),
         tl.load(references_ptr + 2),
         tl.load(references_ptr + 3),
-        _product(hidden, weight_ptr, bias_ptr, column, is_column),
-        _product(hidden, weight_ptr + INPUTS, bias_ptr + 1, column, is_column),
-        _product(hidden, weight_ptr + 2 * INPUTS, bias_ptr + 2, column, is_column),
-        _product(hidden, weight_ptr + 3 * INPUTS, bias_ptr + 3, column, is_column),
+        _product(hidden, layer[0]),
+        _product(hidden, layer[1]),
+        _product(hidden, layer[2]),
+        _product(hidden, layer[3]),
     )
     if OFFSETS:
         offsets_ptr += row % OFFSETS * 4
@@ -80,9 +87,15 @@ def refine_boxes_kernel(
 
 
 @triton.jit
-def _product(hidden, weight_ptr, bias_ptr, column, is_column):
-    weight = tl.load(weight_ptr + column[None, :], mask=is_column, other=0.0)
-    return tl.sum(hidden * weight, axis=1) + tl.load(bias_ptr)
+def _load_layer(weight_ptr, bias_ptr, column, is_column):
+    """The weights and bias of one output."""
+    return tl.load(weight_ptr + column[None, :], mask=is_column, other=0.0), tl.load(bias_ptr)
+
+
+@triton.jit
+def _product(hidden, layer):
+    weight, bias = layer
+    return tl.sum(hidden * weight, axis=1) + bias
 
 
 @triton.jit

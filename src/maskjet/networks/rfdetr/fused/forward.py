@@ -7,23 +7,25 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from maskjet import ops
-from maskjet.networks.rfdetr.fused.rows import find_inside, find_neighbours, find_patches
+from maskjet.networks.rfdetr.fused.rows import find_inside, find_patches
 from maskjet.networks.rfdetr.fused.weights import BoxHead, Layer, Weights
 from maskjet.networks.rfdetr.network import NetworkOutput
 from maskjet.ops.gpu import compiling_ahead, on_device
 from maskjet.ops.linear import parts_of
 from maskjet.ops.linear.tiles import Workspace
 
+_URGENT = -1  # priority of a stream; 0 is that of others
+
 
 class Forward:
     """The network for one batch size: its kernels are compiled, and its own buffers allocated, when it is made.
 
     Tokens, pixels and queries of all images are rows of matrices. It never waits, and can be captured in a CUDA graph,
-    in which what does not wait for each other runs side by side on two streams. For one thread at a time.
+    in which what does not wait for each other runs side by side on two streams: what all the rest waits for on one of
+    its own, which the GPU prefers, and what has time on the caller's. For one thread at a time.
 
     Args:
         weights: Folded, on the device to run on.
@@ -34,33 +36,33 @@ class Forward:
         self._weights, self._spec, self._batch = weights, weights.spec, batch
         self._device, self._dtype = weights.patches.device, weights.patches.dtype
         self._patches = find_patches(weights.spec, batch).to(self._device)
-        self._neighbours = find_neighbours(weights.spec.grid_hw, batch).to(self._device)
         self._inside = find_inside(weights.is_inside, batch)
         self._queries = weights.queries.repeat(batch, 1)
         self._buffers: dict[str, Tensor] = {}
-        self._side, self._is_beside = self._make_stream(), False
+        self._first, self._is_beside = self._make_stream(), False
         self._workspaces = {False: Workspace(), True: Workspace()}  # of either stream
         with compiling_ahead(self._device), torch.no_grad():
             self(torch.empty(batch, 3, *self._spec.input_hw, dtype=self._dtype, device=self._device))
-        if self._side is not None:  # which has been joined: whatever stream runs the pass finds all that it needs
+        if self._first is not None:  # whatever stream calls the pass finds all that it needs
             torch.cuda.current_stream(self._device).synchronize()
 
     def __call__(self, images: Tensor) -> NetworkOutput:
         """Run the network; see `RFDETR.forward`. The output is valid until the next call."""
-        memory = self._project(self._encode(images))
-        with self._beside():
-            values = self._linear("values", memory, self._weights.values)
-            has_values = self._mark()
-            pixels = self._see(memory)
-        boxes, positions = self._choose(memory)
-        self._wait_for(has_values)
-        hidden, sums = self._decode(boxes, positions, values)
-        with self._beside():
-            logits = self._classify("logits", hidden, self._weights.classes)
-            refined, _ = self._refine("boxes", hidden, self._weights.boxes, boxes)
-        queries = self._ask(hidden, sums)
-        self._join_side()
-        masks = None if queries is None or pixels is None else self._draw(queries, pixels)
+        with self._before_all():
+            memory = self._project(self._encode(images))
+            with self._beside():
+                values = self._linear("values", memory, self._weights.values)
+                has_values = self._mark()
+                pixels = self._see(memory)
+            boxes, positions = self._choose(memory)
+            self._wait_for(has_values)
+            hidden, sums = self._decode(boxes, positions, values)
+            with self._beside():
+                logits = self._classify("logits", hidden, self._weights.classes)
+                refined, _ = self._refine("boxes", hidden, self._weights.boxes, boxes)
+            queries = self._ask(hidden, sums)
+            self._meet()
+            masks = None if queries is None or pixels is None else self._draw(queries, pixels)
         return NetworkOutput(self._per_query(logits), self._per_query(refined), masks)
 
     def _encode(self, images: Tensor) -> Tensor:
@@ -88,9 +90,9 @@ class Forward:
         if index < len(layers) - 1:
             with self._beside():
                 return self._linear(f"joined {index}", tokens, layers[index], **given)
-        self._join_side()
+        self._meet()
         parts = 2 + len(self._weights.bottlenecks) // 2
-        fused = self._buffer("fused", self._patches.shape[1], parts * half)
+        fused = self._buffer("fused", len(self._patches), parts * half)
         self._linear("joined", tokens, layers[index], out=fused[:, : 2 * half], **given)
         return fused
 
@@ -99,8 +101,8 @@ class Forward:
         first, second = self._weights.bottlenecks[::2], self._weights.bottlenecks[1::2]
         parts = fused.chunk(2 + len(first), dim=1)
         for part, following, into, out_of in zip(parts[1:], parts[2:], first, second, strict=False):
-            between = self._linear("between", part, into, rows=self._neighbours)
-            self._linear("part", between, out_of, rows=self._neighbours, out=following)
+            between = self._linear("between", part, into, image_hw=self._spec.grid_hw)
+            self._linear("part", between, out_of, image_hw=self._spec.grid_hw, out=following)
         return self._linear("memory", fused, self._weights.fuse)
 
     def _choose(self, memory: Tensor) -> tuple[Tensor, Tensor]:
@@ -116,30 +118,39 @@ class Forward:
         return boxes, self._linear("positions", hidden, weights.positions_of_layers)
 
     def _decode(self, boxes: Tensor, positions: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """The decoder: the queries' hidden vectors and the sums of their rows."""
-        content, sums = self._queries, boxes
+        """The decoder: the queries' hidden vectors and the sums of their rows.
+
+        Norms are left to the layers behind them, as in the transformer; only those behind the last layer are not.
+        """
+        content, sums = self._queries, None
         layers = self._weights.decoder
         for layer, added, seen in zip(
             layers, positions.chunk(len(layers), dim=1), values.chunk(len(layers), dim=1), strict=True
         ):
             width = len(layer.projections.bias)
-            projections = self._linear("query projections", content, layer.projections, residual=added[:, :width])
+            given: dict[str, Any] = {"sums": sums, "residual": added[:, :width]}
+            projections = self._linear("query projections", content, layer.projections, **given)
             context = self._attend("query context", projections, self._batch, self._spec.self_attention_heads)
-            content = self._linear("content", context, layer.output, residual=content)
-            sampled = self._sample(content, layer.sampling, added[:, width:], boxes, seen)
-            content = self._linear("content seen", sampled, layer.sampled, residual=content)
-            hidden = self._linear("content expanded", content, layer.expand)
-            content, sums = self._linear_and_sums("hidden", hidden, layer.contract, residual=content)
+            content, sums = self._add("content", context, layer.output, content, sums)
+            sampled = self._sample(content, sums, layer.sampling, added[:, width:], boxes, seen)
+            content, sums = self._add("content seen", sampled, layer.sampled, content, sums)
+            hidden = self._linear("content expanded", content, layer.expand, sums=sums)
+            content, sums = self._add("hidden", hidden, layer.contract, content, sums)
+        assert sums is not None, "there are layers"
         return content, sums
+
+    def _add(self, name: str, x: Tensor, layer: Layer, content: Tensor, sums: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Add to the normalised content what a layer makes of x."""
+        return self._linear_and_sums(name, x, layer, residual=content, residual_sums=sums)
 
     def _see(self, memory: Tensor) -> Tensor | None:
         """The image side of the mask head: [B, *mask_hw, hidden_dim]."""
         if not self._weights.mask_blocks:
             return None
-        image = memory.view(self._batch, *self._spec.grid_hw, -1).permute(0, 3, 1, 2)
-        image = F.interpolate(image, size=self._spec.mask_hw, mode="bilinear", align_corners=False)
-        pixels = image.permute(0, 2, 3, 1).contiguous()
-        normed, flat = self._buffer("normed pixels", *pixels.shape), pixels.flatten(0, 2)
+        shape = (self._batch, *self._spec.mask_hw, memory.shape[1])
+        pixels, normed = self._buffer("pixels", *shape), self._buffer("normed pixels", *shape)
+        self._run("resize_pixels", memory.view(self._batch, *self._spec.grid_hw, -1), out=pixels)
+        flat = pixels.flatten(0, 2)
         for block in self._weights.mask_blocks:
             self._run("depthwise_norm", pixels, block.depthwise_weight, block.depthwise_bias, eps=block.eps, out=normed)
             self._linear("pixels", normed.flatten(0, 2), block.pointwise, residual=flat, out=flat)
@@ -175,7 +186,7 @@ class Forward:
     def _linear(self, name: str, x: Tensor, layer: Layer, *, out: Tensor | None = None, **given: Any) -> Tensor:
         if out is None:
             rows = given.get("rows")
-            out = self._buffer(name, len(x) if rows is None else rows.shape[1], len(layer.bias))
+            out = self._buffer(name, len(x) if rows is None else len(rows), len(layer.bias))
         workspace = self._workspaces[self._is_beside]
         self._run("linear", x, layer.weight, layer.bias, out=out, workspace=workspace, **layer.options, **given)
         return out
@@ -201,11 +212,13 @@ class Forward:
         )
         return out
 
-    def _sample(self, content: Tensor, layer: Layer, position: Tensor, boxes: Tensor, values: Tensor) -> Tensor:
+    def _sample(
+        self, content: Tensor, sums: Tensor, layer: Layer, position: Tensor, boxes: Tensor, values: Tensor
+    ) -> Tensor:
         spec = self._spec
         points = (spec.sampling_points, 3, spec.cross_attention_heads)
         projections = self._buffer("points", len(content), spec.sampling_points * 3 * spec.cross_attention_heads)
-        self._linear("points", content, layer, residual=position, out=projections)
+        self._linear("points", content, layer, sums=sums, residual=position, out=projections)
         out = self._buffer("sampled", *content.shape)
         self._run(
             "deformable_attention",
@@ -220,7 +233,7 @@ class Forward:
         self, name: str, x: Tensor, head: BoxHead, references: Tensor, rows: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """The boxes of a head; with rows of the best tokens, those of their anchors, and their sines."""
-        hidden = self._linear("boxes hidden", x, head.hidden[0], rows=None if rows is None else rows[None])
+        hidden = self._linear("boxes hidden", x, head.hidden[0], rows=rows)
         hidden = self._linear("boxes hidden again", hidden, head.hidden[1])
         out = self._buffer(name, len(hidden), 4, dtype=torch.float32)
         sines = None if rows is None else self._buffer("sines", len(hidden), 4 * len(self._weights.frequencies))
@@ -260,18 +273,30 @@ class Forward:
         shape = (self._batch, height, width, rows.shape[1])
         return rows.as_strided(shape, (height * width * pixel, width * pixel, pixel, 1))
 
-    # Below: the second stream; without one, on a CPU, all happens in turn.
+    # Below: the two streams; on a CPU all happens in turn.
+
+    @contextmanager
+    def _before_all(self) -> Iterator[None]:
+        """Run on the pass's own stream, which the caller's waits for in the end."""
+        if self._first is None:
+            yield
+            return
+        self._caller = torch.cuda.current_stream(self._device)
+        self._first.wait_stream(self._caller)
+        with torch.cuda.stream(self._first):
+            yield
+        self._caller.wait_stream(self._first)
 
     @contextmanager
     def _beside(self) -> Iterator[None]:
         """What is launched here runs beside what is launched after it."""
-        if self._side is None:
+        if self._first is None:
             yield
             return
-        self._side.wait_stream(torch.cuda.current_stream(self._device))
+        self._caller.wait_stream(self._first)
         self._is_beside = True
         try:
-            with torch.cuda.stream(self._side):
+            with torch.cuda.stream(self._caller):
                 yield
         finally:
             self._is_beside = False
@@ -280,15 +305,16 @@ class Forward:
         if self._device.type != "cuda":
             return None
         with on_device(self._device):
-            return torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+            return torch.cuda.Stream(self._device, priority=_URGENT)  # type: ignore[no-untyped-call]
 
     def _mark(self) -> torch.cuda.Event | None:
-        return None if self._side is None else self._side.record_event()
+        return None if self._first is None else self._caller.record_event()
 
     def _wait_for(self, event: torch.cuda.Event | None) -> None:
-        if event is not None:
-            torch.cuda.current_stream(self._device).wait_event(event)
+        if self._first is not None and event is not None:
+            self._first.wait_event(event)
 
-    def _join_side(self) -> None:
-        if self._side is not None:
-            torch.cuda.current_stream(self._device).wait_stream(self._side)
+    def _meet(self) -> None:
+        """Wait for what runs beside."""
+        if self._first is not None:
+            self._first.wait_stream(self._caller)

@@ -30,6 +30,7 @@ class Layer(NamedTuple):
     weight: Tensor
     bias: Tensor
     activation: Activation = "none"
+    residual_norm: Norm | None = None
     norm: Norm | None = None
     last_norm: Norm | None = None
     eps: float = 1e-6
@@ -38,7 +39,7 @@ class Layer(NamedTuple):
     @property
     def options(self) -> dict[str, Any]:
         """What surrounds the product, as `ops.linear` takes it."""
-        return {name: getattr(self, name) for name in ("activation", "norm", "last_norm", "eps")}
+        return {name: getattr(self, name) for name in ("activation", "residual_norm", "norm", "last_norm", "eps")}
 
 
 class Exact(NamedTuple):
@@ -154,10 +155,6 @@ class _Folding:
     def weights(self) -> Weights:
         network, spec, transformer = self._network, self._spec, self._network.transformer
         decoder, embeddings = transformer.decoder, network.backbone[0]["encoder"].encoder.embeddings
-        layers = tuple(
-            self._decoder_layer(layer, decoder.norm if layer is decoder.layers[-1] else None)
-            for layer in decoder.layers
-        )
         head = network.segmentation_head
         return Weights(
             spec=spec,
@@ -177,7 +174,7 @@ class _Folding:
             positions_of_layers=self._positions_of_layers(decoder),
             queries=self._half(network.query_feat.weight),
             values=self._stack([layer.cross_attn.value_proj for layer in decoder.layers]),
-            decoder=layers,
+            decoder=self._decoder(decoder),
             classes=self._classes(network.class_embed),
             boxes=self._box_head(network.bbox_embed),
             mask_blocks=() if head is None else tuple(map(self._mask_block, head.blocks)),
@@ -190,21 +187,27 @@ class _Folding:
     def _make(self, weight: Tensor, bias: Tensor, **options: Any) -> Layer:
         return Layer(self._half(weight), _float(bias), **options)
 
+    def _make_after(self, norm: Any, weight: Tensor, bias: Tensor, **options: Any) -> Layer:
+        """A layer behind a norm, if there is one."""
+        if norm is None:
+            return self._make(weight, bias, **options)
+        return self._make(*fold_norm(weight, bias, norm.weight, norm.bias), eps=norm.eps, **options)
+
     def _layer(
-        self, linear: Any, *, scale: Tensor | None = None, activation: Activation = "none", norm: Any = None
+        self, linear: Any, *, scale: Tensor | None = None, activation: Activation = "none", **norms: Any
     ) -> Layer:
         """A linear layer and what is behind it; `scale` multiplies its outputs."""
         weight, bias = linear.weight.float(), linear.bias.float()
         if scale is not None:
             weight, bias = weight * scale.float()[:, None], bias * scale.float()
-        return self._make(weight, bias, activation=activation, norm=None if norm is None else _norm(norm))
+        return self._make(weight, bias, activation=activation, **{name: _norm(norm) for name, norm in norms.items()})
 
     def _after(self, norm: Any, linear: Any, *, scale: Tensor | None = None, activation: Activation = "none") -> Layer:
         """A linear layer behind a norm."""
-        weight, bias = fold_norm(linear.weight.float(), linear.bias.float(), norm.weight, norm.bias)
+        weight, bias = linear.weight.float(), linear.bias.float()
         if scale is not None:
             weight, bias = weight * scale[:, None], bias * scale
-        return self._make(weight, bias, activation=activation, eps=norm.eps)
+        return self._make_after(norm, weight, bias, activation=activation)
 
     def _stack(self, linears: list[Any]) -> Layer:
         return self._make(torch.cat([each.weight for each in linears]), torch.cat([each.bias for each in linears]))
@@ -284,19 +287,33 @@ class _Folding:
             parts.append(torch.cat((part, part.new_zeros(-len(part) % _MULTIPLE, *part.shape[1:]))))
         return parts[0], parts[1]
 
-    def _decoder_layer(self, layer: Any, last_norm: Any) -> DecoderLayer:
-        attention = layer.self_attn
+    def _decoder(self, decoder: Any) -> tuple[DecoderLayer, ...]:
+        layers, before = [], None
+        for layer in decoder.layers:
+            is_last = layer is decoder.layers[-1]
+            layers.append(self._decoder_layer(layer, before, decoder.norm if is_last else None))
+            before = layer.norm3
+        return tuple(layers)
+
+    def _decoder_layer(self, layer: Any, before: Any, last_norm: Any) -> DecoderLayer:
+        """A layer that leaves its norms to what comes behind them; only the last one's must be whole.
+
+        Args:
+            layer: The module.
+            before: The norm that the layer in front left, or None.
+            last_norm: The decoder's last norm for its last layer, or None.
+        """
+        attention, whole = layer.self_attn, {}
         scale = self._decoder_scale(attention)
-        contract = self._layer(layer.linear2, norm=layer.norm3)
         if last_norm is not None:
-            contract = contract._replace(last_norm=_norm(last_norm))
+            whole = {"norm": layer.norm3, "last_norm": last_norm}
         return DecoderLayer(
-            self._make(attention.in_proj_weight.float() * scale[:, None], attention.in_proj_bias.float() * scale),
-            self._layer(attention.out_proj, norm=layer.norm1),
-            self._make(*self._sampling(layer.cross_attn)),
-            self._layer(layer.cross_attn.output_proj, norm=layer.norm2),
-            self._layer(layer.linear1, activation="relu"),
-            contract,
+            self._make_after(before, attention.in_proj_weight.float() * scale[:, None], attention.in_proj_bias * scale),
+            self._layer(attention.out_proj, **({} if before is None else {"residual_norm": before})),
+            self._make_after(layer.norm1, *self._sampling(layer.cross_attn)),
+            self._layer(layer.cross_attn.output_proj, residual_norm=layer.norm1),
+            self._after(layer.norm2, layer.linear1, activation="relu"),
+            self._layer(layer.linear2, residual_norm=layer.norm2, **whole),
         )
 
     def _mask_block(self, block: Any) -> MaskBlock:

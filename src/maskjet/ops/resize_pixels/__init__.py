@@ -1,0 +1,69 @@
+"""A bilinear resize of feature maps whose channels lie side by side."""
+
+from __future__ import annotations
+
+import torch
+
+from maskjet.config import Implementation
+from maskjet.errors import InputError
+from maskjet.ops.gpu import triton_variant
+from maskjet.ops.record import HALVES, Op, Variant, describe, is_whole, serves_any
+from maskjet.ops.resize_pixels import reference
+from maskjet.ops.resize_pixels.cases import CASES, bytes_moved, tolerance_used
+
+_MOST_CHANNELS = 512  # a program holds whole pixels
+
+
+def resize_pixels(
+    image: torch.Tensor, *, size: tuple[int, int], implementation: Implementation = "auto"
+) -> torch.Tensor:
+    """Resize feature maps bilinearly, in float32.
+
+    Filter: half-pixel centres and no antialias, as `interpolate` of PyTorch with mode="bilinear". On a GPU it is one
+    launch on the current stream, which never waits.
+
+    Args:
+        image: float16 or bfloat16 [B, H, W, C], contiguous, of at least one pixel; C is a power of two, at most 512.
+        size: (h, w) of the result, in pixels, at least 1.
+        implementation: "auto", "reference" or "triton".
+
+    Returns:
+        Of the image's type, [B, h, w, C].
+
+    Raises:
+        InputError: An argument is not as above.
+        UnsupportedError: The implementation asked for can't serve these tensors.
+
+    Equal to the reference within an ULP of the largest value of a pixel.
+
+    Examples:
+        >>> image = torch.tensor([0.0, 4.0], dtype=torch.float16).view(1, 1, 2, 1)
+        >>> resize_pixels(image, size=(1, 4)).flatten().tolist()
+        [0.0, 1.0, 3.0, 4.0]
+    """
+    channels = image.shape[3] if isinstance(image, torch.Tensor) and image.ndim == 4 else 0
+    is_power = channels and not channels & (channels - 1) and channels <= _MOST_CHANNELS
+    has_pixels = is_power and image.shape[1] and image.shape[2]
+    if not has_pixels or image.dtype not in HALVES or not image.is_contiguous():
+        raise InputError(
+            "image must be float16 or bfloat16 [B, H, W, C], contiguous, of at least one pixel, "
+            f"C a power of two up to {_MOST_CHANNELS}, got {describe(image)}."
+        )
+    if not isinstance(size, tuple) or len(size) != 2 or not all(is_whole(side) and side >= 1 for side in size):
+        raise InputError(f"size must be (h, w), at least 1 each, got {size!r}.")
+    out = torch.empty(len(image), *size, channels, dtype=image.dtype, device=image.device)
+    RECORD.choose(implementation, image).run(image, out=out)
+    return out
+
+
+RECORD = Op(
+    name="resize_pixels",
+    public=resize_pixels,
+    variants={
+        "triton": triton_variant("maskjet.ops.resize_pixels.triton", "resize_pixels", HALVES),
+        "reference": Variant(reference.resize_pixels, serves_any),
+    },
+    cases=CASES,
+    tolerance_used=tolerance_used,
+    bytes_moved=bytes_moved,
+)
