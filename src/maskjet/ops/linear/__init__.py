@@ -57,7 +57,8 @@ def linear(
         image_hw: Height and width of images whose pixels, row by row, are the rows of x. The weight is then
             [N, 9 × K], for the 3 × 3 pixels around each, row by row; those outside of the image are zeros.
         residual: Of x's type, [M, N], rows may be strided.
-        sums: float32 [any, 2, P], contiguous: sums and sums of squares of the rows of x, in P parts; S is then 1.
+        sums: float32 [any, 2, P], contiguous: sums and sums of squares of the rows of x, in P parts; not with
+            `image_hw`.
         residual_norm: A layer norm of the residual before it is added; it needs the residual's sums.
         residual_sums: float32 [M, 2, P], contiguous: those of the residual's rows.
         norm: A layer norm behind the layer, of N; N is then a power of two, at most 512.
@@ -90,8 +91,8 @@ def linear(
     _check_like("residual", residual, x.dtype, (count, outputs), x.device)
     parts = sums.shape[2] if isinstance(sums, torch.Tensor) and sums.ndim == 3 else 1
     _check_like("sums", sums, torch.float32, (len(x), 2, parts), x.device)
-    if sums is not None and weight.shape[1] != x.shape[1]:
-        raise InputError(f"sums need a weight as wide as x, {x.shape[1]}, got {describe(weight)}.")
+    if sums is not None and image_hw is not None:
+        raise InputError("sums must be None with image_hw.")
     parts = residual_sums.shape[2] if isinstance(residual_sums, torch.Tensor) and residual_sums.ndim == 3 else 1
     _check_like("residual_sums", residual_sums, torch.float32, (count, 2, parts), x.device)
     if (residual_norm is None) != (residual_sums is None) or (residual_norm is not None and residual is None):

@@ -117,6 +117,7 @@ CASES: Mapping[str, Callable[[torch.device], dict[str, Any]]] = {
     "convolution of columns, strided": _case(rows=40, segments=9, image_hw=(20, 1), is_strided=True),
     "convolution of rows, bfloat16": _case(rows=40, segments=9, image_hw=(1, 20), dtype=torch.bfloat16),
     "two terms": _case(segments=2, gives="float32"),
+    "norm, two terms": _case(segments=2, has_norm=True, gives="float32"),
     "maxima": _case(segments=2, gives="maxima"),
     "maxima of the last": _case(rows=3, outputs=48, gives="maxima", dtype=torch.bfloat16),
     "shared sums": _case(inputs=1024, outputs=64, activation="gelu", has_residual=True, gives="sums"),

@@ -64,7 +64,7 @@ def linear_kernel(
     SEGMENTS times side by side; with HEIGHT, where SEGMENTS is 9, all rows are pixels of images HEIGHT × WIDTH, and the
     pixels around each are taken. weight: floats [OUTPUTS, SEGMENTS × INPUTS]. bias: float32 [OUTPUTS]. residual: floats
     [rows, OUTPUTS], read if HAS_RESIDUAL. sums: float32 [any, 2, PARTS], of the rows of x, read if PARTS, where
-    SEGMENTS is 1. residual_sums: float32 [rows, 2, RESIDUAL_PARTS], and residual_weight and residual_bias: float32
+    HEIGHT is 0. residual_sums: float32 [rows, 2, RESIDUAL_PARTS], and residual_weight and residual_bias: float32
     [OUTPUTS], read if RESIDUAL_PARTS. norm, last: float32 [OUTPUTS], read if HAS_NORM and HAS_LAST_NORM, where COLUMNS
     is OUTPUTS.
 

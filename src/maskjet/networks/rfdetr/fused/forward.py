@@ -39,6 +39,7 @@ class Forward:
         self._inside = find_inside(weights.is_inside, batch)
         self._queries = weights.queries.repeat(batch, 1)
         self._buffers: dict[str, Tensor] = {}
+        self._found = self._make_found()
         self._first, self._is_beside = self._make_stream(), False
         self._workspaces = {False: Workspace(), True: Workspace()}  # of either stream
         with compiling_ahead(self._device), torch.no_grad():
@@ -108,11 +109,11 @@ class Forward:
     def _choose(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """The boxes of the best tokens, and what their positions add to each decoder layer."""
         weights, spec = self._weights, self._spec
-        tokens = self._linear("proposals", memory, weights.tokens, rows=self._inside)
-        scores = self._classify("scores", tokens, weights.token_classes, gives_maxima=True)
+        tokens, sums = self._linear_and_sums("proposals", memory, weights.tokens, rows=self._inside)
+        scores = self._classify("scores", tokens, weights.token_classes, sums=sums, gives_maxima=True)
         best = self._buffer("best", self._batch, spec.queries, dtype=torch.int32)
         self._run("rank_tokens", scores.view(self._batch, spec.tokens, -1), out=best)
-        boxes, sines = self._refine("references", tokens, weights.token_boxes, weights.anchors, best.view(-1))
+        boxes, sines = self._refine("references", tokens, weights.token_boxes, weights.anchors, best.view(-1), sums)
         assert sines is not None
         hidden = self._linear("sines expanded", sines, weights.sines)
         return boxes, self._linear("positions", hidden, weights.positions_of_layers)
@@ -123,7 +124,7 @@ class Forward:
         Norms are left to the layers behind them, as in the transformer; only those behind the last layer are not.
         """
         content, sums = self._queries, None
-        layers = self._weights.decoder
+        layers, out = self._weights.decoder, self._found[:, -content.shape[1] :]
         for layer, added, seen in zip(
             layers, positions.chunk(len(layers), dim=1), values.chunk(len(layers), dim=1), strict=True
         ):
@@ -135,13 +136,15 @@ class Forward:
             sampled = self._sample(content, sums, layer.sampling, added[:, width:], boxes, seen)
             content, sums = self._add("content seen", sampled, layer.sampled, content, sums)
             hidden = self._linear("content expanded", content, layer.expand, sums=sums)
-            content, sums = self._add("hidden", hidden, layer.contract, content, sums)
+            content, sums = self._add("hidden", hidden, layer.contract, content, sums, out)
         assert sums is not None, "there are layers"
         return content, sums
 
-    def _add(self, name: str, x: Tensor, layer: Layer, content: Tensor, sums: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _add(
+        self, name: str, x: Tensor, layer: Layer, content: Tensor, sums: Tensor | None, out: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Add to the normalised content what a layer makes of x."""
-        return self._linear_and_sums(name, x, layer, residual=content, residual_sums=sums)
+        return self._linear_and_sums(name, x, layer, residual=content, residual_sums=sums, out=out)
 
     def _see(self, memory: Tensor) -> Tensor | None:
         """The image side of the mask head: [B, *mask_hw, hidden_dim]."""
@@ -161,11 +164,15 @@ class Forward:
         layers = self._weights.mask_queries
         if layers is None:
             return None
-        expanded = self._linear("mask queries expanded", hidden, layers.expand, sums=sums)
-        queries = self._linear("mask queries", expanded, layers.contract, residual=hidden)
-        return self._linear("mask projections", queries, layers.project)
+        self._linear("mask queries expanded", hidden, layers.expand, sums=sums, out=self._found[:, : -hidden.shape[1]])
+        return self._linear("mask projections", self._found, layers.project)
 
     # Below: each op with its output in a buffer.
+
+    def _make_found(self) -> Tensor:
+        """Where the decoder's hidden vectors go: beside what the mask head makes of them, which takes both."""
+        layers, (rows, width) = self._weights.mask_queries, self._queries.shape
+        return self._buffer("found", rows, width if layers is None else len(layers.expand.bias) + width)
 
     def _embed(self, images: Tensor) -> tuple[Tensor, Tensor]:
         weights, (tokens, width) = self._weights, self._weights.positions.shape
@@ -192,16 +199,19 @@ class Forward:
         return out
 
     def _linear_and_sums(self, name: str, x: Tensor, layer: Layer, **given: Any) -> tuple[Tensor, Tensor]:
-        parts = parts_of(len(x), x.shape[1], len(layer.bias), is_whole=layer.norm is not None)
-        sums = self._buffer(f"sums of {name} in {parts}", len(x), 2, parts, dtype=torch.float32)
+        rows = len(x) if given.get("rows") is None else len(given["rows"])
+        parts = parts_of(rows, x.shape[1], len(layer.bias), is_whole=layer.norm is not None)
+        sums = self._buffer(f"sums of {name} in {parts}", rows, 2, parts, dtype=torch.float32)
         return self._linear(name, x, layer, out_sums=sums, **given), sums
 
-    def _classify(self, name: str, x: Tensor, layer: Layer, *, gives_maxima: bool = False) -> Tensor:
+    def _classify(
+        self, name: str, x: Tensor, layer: Layer, *, sums: Tensor | None = None, gives_maxima: bool = False
+    ) -> Tensor:
         columns = self._spec.class_logits
         if gives_maxima:
             columns = parts_of(len(x), layer.weight.shape[1], len(layer.bias), x.shape[1])
         out = self._buffer(name, len(x), columns, dtype=torch.float32)
-        return self._linear(name, x, layer, out=out, gives_maxima=gives_maxima)
+        return self._linear(name, x, layer, out=out, sums=sums, gives_maxima=gives_maxima)
 
     def _attend(self, name: str, projections: Tensor, sequences: int, heads: int) -> Tensor:
         out = self._buffer(name, len(projections), projections.shape[1] // 3)
@@ -230,10 +240,16 @@ class Forward:
         return out
 
     def _refine(
-        self, name: str, x: Tensor, head: BoxHead, references: Tensor, rows: Tensor | None = None
+        self,
+        name: str,
+        x: Tensor,
+        head: BoxHead,
+        references: Tensor,
+        rows: Tensor | None = None,
+        sums: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """The boxes of a head; with rows of the best tokens, those of their anchors, and their sines."""
-        hidden = self._linear("boxes hidden", x, head.hidden[0], rows=rows)
+        hidden = self._linear("boxes hidden", x, head.hidden[0], rows=rows, sums=sums)
         hidden = self._linear("boxes hidden again", hidden, head.hidden[1])
         out = self._buffer(name, len(hidden), 4, dtype=torch.float32)
         sines = None if rows is None else self._buffer("sines", len(hidden), 4 * len(self._weights.frequencies))

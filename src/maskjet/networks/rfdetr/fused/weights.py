@@ -2,7 +2,8 @@
 
 What is folded: a norm's affine into the linear layer behind it; layer scales into the layer in front; the scale of
 attention, with log₂ e, into the queries; the positions' last layer into all projections that positions are added to;
-the value projections of all decoder layers into one; the mask head's last convolution into its queries.
+the value projections of all decoder layers into one; the mask head's last convolution, and its queries' last layers,
+into one.
 """
 
 from __future__ import annotations
@@ -91,9 +92,9 @@ class MaskQueries(NamedTuple):
     """The mask head's query side."""
 
     expand: Layer
-    contract: Layer
     project: Layer
-    """To the channels of the image and the query's constant, and as many more as fill a tile."""
+    """From the expanded query beside the query to the channels of the image and the query's constant, and as many more
+    as fill a tile."""
 
 
 @dataclass(frozen=True)
@@ -163,9 +164,9 @@ class _Folding:
             positions=self._positions(embeddings),
             blocks=tuple(map(self._block, network.backbone[0]["encoder"].encoder.encoder["layer"])),
             **self._projector(network.backbone[0]["projector"].stages[0]),
-            tokens=self._layer(transformer.enc_output[0], norm=transformer.enc_output_norm[0]),
-            token_classes=self._classes(transformer.enc_out_class_embed[0]),
-            token_boxes=self._box_head(transformer.enc_out_bbox_embed[0]),
+            tokens=self._layer(transformer.enc_output[0]),
+            token_classes=self._classes(transformer.enc_out_class_embed[0], transformer.enc_output_norm[0]),
+            token_boxes=self._box_head(transformer.enc_out_bbox_embed[0], transformer.enc_output_norm[0]),
             anchors=_float(transformer.anchors[0]),
             is_inside=transformer.is_inside.flatten(),
             box_offsets=_float(network.refpoint_embed.weight),
@@ -249,17 +250,22 @@ class _Folding:
         weight = module.conv.weight.float().permute(0, 2, 3, 1).flatten(1)
         return self._make(weight, weight.new_zeros(len(weight)), activation="silu", norm=_norm(module.bn))
 
-    def _classes(self, linear: Any) -> Layer:
-        """A class head as good as float32; classes that fill it up are never the largest."""
-        more = -len(linear.weight) % _MULTIPLE
-        weight = nn.functional.pad(linear.weight.float(), (0, 0, 0, more))
-        bias = nn.functional.pad(linear.bias.float(), (0, more), value=-math.inf)
-        return self._make(split_terms(weight, self._dtype), bias)
+    def _classes(self, linear: Any, before: Any = None) -> Layer:
+        """A class head as good as float32, behind a norm if there is one; more classes fill it, never the largest."""
+        weight, bias, options = linear.weight.float(), linear.bias.float(), {}
+        if before is not None:
+            weight, bias = fold_norm(weight, bias, before.weight, before.bias)
+            options = {"eps": before.eps}
+        more = -len(weight) % _MULTIPLE
+        weight = nn.functional.pad(weight, (0, 0, 0, more))
+        bias = nn.functional.pad(bias, (0, more), value=-math.inf)
+        return self._make(split_terms(weight, self._dtype), bias, **options)
 
-    def _box_head(self, head: Any) -> BoxHead:
+    def _box_head(self, head: Any, before: Any = None) -> BoxHead:
+        """A box head, behind a norm if there is one."""
         first, second, last = head.layers
-        hidden = self._layer(first, activation="relu"), self._layer(second, activation="relu")
-        return BoxHead(hidden, Exact(_float(last.weight), _float(last.bias)))
+        hidden = self._make_after(before, first.weight.float(), first.bias.float(), activation="relu")
+        return BoxHead((hidden, self._layer(second, activation="relu")), Exact(_float(last.weight), _float(last.bias)))
 
     def _positions_of_layers(self, decoder: Any) -> Layer:
         """All that positions are added to, behind the last layer that makes positions."""
@@ -327,13 +333,15 @@ class _Folding:
 
     def _mask_queries(self, head: Any) -> MaskQueries:
         block, image, query = head.query_features_block, head.spatial_features_proj, head.query_features_proj
+        contract = block.layers[2]
         pixels, constant = image.weight.float().flatten(1), image.bias.float()
         weight = torch.cat((pixels.T @ query.weight.float(), (constant @ query.weight.float())[None]))
         bias = torch.cat((pixels.T @ query.bias.float(), constant @ query.bias.float()[:, None] + head.bias.float()))
+        bias = bias + weight @ contract.bias.float()
+        weight = torch.cat((weight @ contract.weight.float(), weight), dim=1)
         more = -len(weight) % _WIDE
         return MaskQueries(
             self._after(block.norm_in, block.layers[0], activation="gelu"),
-            self._layer(block.layers[2]),
             self._make(nn.functional.pad(weight, (0, 0, 0, more)), nn.functional.pad(bias, (0, more))),
         )
 
