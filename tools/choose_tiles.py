@@ -57,8 +57,9 @@ def find_products(sizes, batches):
     products = {}
     with patch.object(Recording, "products", products, create=True):
         for size in sizes:
+            weights = fold_shapes(size)
             for batch in batches:
-                Recording(fold_shapes(size), batch)
+                Recording(weights, batch)
     return products
 
 
@@ -76,13 +77,13 @@ def candidates(key):
     found = sorted(found, key=lambda tile: tiles.estimate(tile, rows, width, outputs))
     best = [tile for tile in found if tile.splits == 1][:WHOLE] + [tile for tile in found if tile.splits > 1][:SPLIT]
     wanted = found[:1]
-    for tile in best:
-        for step in (tile.step, 2 * tile.step):
-            bytes_of_a_stage = 2 * (tile.rows + tile.columns) * step
-            for programs in (1, 2):  # of a multiprocessor
-                stages = min(4, width // step, tiles.SHARED // programs // bytes_of_a_stage)
-                wanted.append(tile._replace(step=step, stages=stages))
-        wanted.append(wanted[-4]._replace(warps=12 - tile.warps))
+    for shape in best:
+        variants = []
+        for step, programs in itertools.product((shape.step, 2 * shape.step), (1, 2)):  # programs of a multiprocessor
+            bytes_of_a_stage = 2 * (shape.rows + shape.columns) * step
+            stages = min(4, width // step, tiles.SHARED // programs // bytes_of_a_stage)
+            variants.append(shape._replace(step=step, stages=stages))
+        wanted += [*variants, variants[0]._replace(warps=12 - shape.warps)]
     for tile in dict.fromkeys(wanted):
         divides = inputs % tile.step == 0 and (width // tile.step) % tile.splits == 0
         if divides and tile.stages >= 2 and tile.rows * tile.columns // tile.warps <= MOST_VALUES:

@@ -64,8 +64,9 @@ def compile_share(sizes, batches, share, shares):
             for tile in choose_tiles.candidates(key):
                 product.bind(tile)[0](0)
     for size in sizes[share::shares]:
+        weights = choose_tiles.fold_shapes(size)
         for batch in batches:
-            Compiling(choose_tiles.fold_shapes(size), batch)
+            Compiling(weights, batch)
     return len(products)
 
 

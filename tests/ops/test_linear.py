@@ -112,6 +112,7 @@ def test_tiles_divide_the_product(rows, inputs, outputs):
         ({"rows": torch.zeros(2, 3).int()}, r"rows must be int32 \[M\] on cpu, contiguous, .*, got int32 \[2, 3\]"),
         ({"rows": torch.zeros(3)}, r"rows must be int32 \[M\] on cpu, contiguous, .*, got float32 \[3\]"),
         ({"rows": torch.zeros(3).int(), "image_hw": (1, 3)}, "rows must be .* None with image_hw, got int32"),
+        ({"image_hw": 3}, "image_hw must be a height and a width, got 3"),
         ({"image_hw": (1, 3)}, "image_hw needs x of whole images and a weight 9 times as wide, got 1 × 3, float16"),
         ({"image_hw": (2, 2), "weight": rows_of(48, 288).half()}, "image_hw needs x of whole images .*, got 2 × 2"),
         ({"image_hw": (0, 3), "weight": rows_of(48, 288).half()}, "image_hw needs x of whole images .*, got 0 × 3"),

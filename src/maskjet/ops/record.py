@@ -18,6 +18,7 @@ from maskjet.errors import InputError, UnsupportedError
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 """Floating types of network inputs and outputs, which the ops accept."""
 HALVES = (torch.float16, torch.bfloat16)
+_MOST_CHANNELS = 512  # of a pixel that a program holds whole
 """Types that tensor cores multiply, which the network's own ops accept."""
 
 FALLBACKS: Counter[str] = Counter()
@@ -133,6 +134,33 @@ def check_like(name: str, value: object, dtype: torch.dtype, shape: tuple[int, .
 def is_whole(value: object) -> bool:
     """Whether an argument is an integer, and not True or False."""
     return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def is_pair(value: object) -> bool:
+    """Whether an argument is a height and a width, both integers."""
+    return isinstance(value, tuple) and len(value) == 2 and all(map(is_whole, value))
+
+
+def check_pixels(image: object, *, may_be_empty: bool) -> None:
+    """Raise unless an argument is feature maps whose pixels a program can hold whole.
+
+    Raises:
+        InputError: It is not.
+    """
+    channels = image.shape[3] if isinstance(image, torch.Tensor) and image.ndim == 4 else 0
+    is_power = channels and not channels & (channels - 1) and channels <= _MOST_CHANNELS
+    if (
+        not isinstance(image, torch.Tensor)
+        or not is_power
+        or image.dtype not in HALVES
+        or not image.is_contiguous()
+        or not (may_be_empty or (image.shape[1] and image.shape[2]))
+    ):
+        size = "" if may_be_empty else "of at least one pixel, "
+        raise InputError(
+            f"image must be float16 or bfloat16 [B, H, W, C], contiguous, {size}C a power of two up to "
+            f"{_MOST_CHANNELS}, got {describe(image)}."
+        )
 
 
 def serves_any(_sample: torch.Tensor) -> None:

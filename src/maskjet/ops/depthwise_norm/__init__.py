@@ -5,13 +5,10 @@ from __future__ import annotations
 import torch
 
 from maskjet.config import Implementation
-from maskjet.errors import InputError
 from maskjet.ops.depthwise_norm import reference
 from maskjet.ops.depthwise_norm.cases import CASES, bytes_moved, tolerance_used
 from maskjet.ops.gpu import triton_variant
-from maskjet.ops.record import HALVES, Op, Variant, check_like, describe, serves_any
-
-_MOST_CHANNELS = 512  # a program holds whole pixels
+from maskjet.ops.record import HALVES, Op, Variant, check_like, check_pixels, serves_any
 
 
 def depthwise_norm(
@@ -49,13 +46,8 @@ def depthwise_norm(
         >>> depthwise_norm(image, weight, torch.zeros(2))[0, 0, 0].tolist()
         [-1.0, 1.0]
     """
-    channels = image.shape[3] if isinstance(image, torch.Tensor) and image.ndim == 4 else 0
-    is_power = channels and not channels & (channels - 1) and channels <= _MOST_CHANNELS
-    if not is_power or image.dtype not in HALVES or not image.is_contiguous():
-        raise InputError(
-            f"image must be float16 or bfloat16 [B, H, W, C], contiguous, C a power of two up to {_MOST_CHANNELS}, "
-            f"got {describe(image)}."
-        )
+    check_pixels(image, may_be_empty=True)
+    channels = image.shape[3]
     check_like("weight", weight, torch.float32, (9, channels), image.device)
     check_like("bias", bias, torch.float32, (channels,), image.device)
     out = torch.empty_like(image)

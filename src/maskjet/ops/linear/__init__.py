@@ -13,7 +13,7 @@ from maskjet.ops.linear import reference
 from maskjet.ops.linear.cases import CASES, bytes_moved, tolerance_used
 from maskjet.ops.linear.reference import Norm
 from maskjet.ops.linear.tiles import Workspace, choose_tile
-from maskjet.ops.record import HALVES, Op, Variant, describe, serves_any
+from maskjet.ops.record import HALVES, Op, Variant, describe, is_pair, serves_any
 
 Activation = Literal["none", "gelu", "relu", "silu"]
 Gives = Literal["values", "sums", "float32", "maxima"]
@@ -195,6 +195,8 @@ def _check_input(
             wanted = f"int32 [M] on {x.device}, contiguous, and None with image_hw"
             raise InputError(f"rows must be {wanted}, got {describe(rows)}.")
     if image_hw is not None:
+        if not is_pair(image_hw):
+            raise InputError(f"image_hw must be a height and a width, got {image_hw!r}.")
         height, width = image_hw
         if min(height, width) < 1 or len(x) % (height * width) or weight.shape[1] != _AROUND * x.shape[1]:
             raise InputError(

@@ -7,11 +7,9 @@ import torch
 from maskjet.config import Implementation
 from maskjet.errors import InputError
 from maskjet.ops.gpu import triton_variant
-from maskjet.ops.record import HALVES, Op, Variant, describe, is_whole, serves_any
+from maskjet.ops.record import HALVES, Op, Variant, check_pixels, is_pair, serves_any
 from maskjet.ops.resize_pixels import reference
 from maskjet.ops.resize_pixels.cases import CASES, bytes_moved, tolerance_used
-
-_MOST_CHANNELS = 512  # a program holds whole pixels
 
 
 def resize_pixels(
@@ -41,17 +39,10 @@ def resize_pixels(
         >>> resize_pixels(image, size=(1, 4)).flatten().tolist()
         [0.0, 1.0, 3.0, 4.0]
     """
-    channels = image.shape[3] if isinstance(image, torch.Tensor) and image.ndim == 4 else 0
-    is_power = channels and not channels & (channels - 1) and channels <= _MOST_CHANNELS
-    has_pixels = is_power and image.shape[1] and image.shape[2]
-    if not has_pixels or image.dtype not in HALVES or not image.is_contiguous():
-        raise InputError(
-            "image must be float16 or bfloat16 [B, H, W, C], contiguous, of at least one pixel, "
-            f"C a power of two up to {_MOST_CHANNELS}, got {describe(image)}."
-        )
-    if not isinstance(size, tuple) or len(size) != 2 or not all(is_whole(side) and side >= 1 for side in size):
+    check_pixels(image, may_be_empty=False)
+    if not is_pair(size) or min(size) < 1:
         raise InputError(f"size must be (h, w), at least 1 each, got {size!r}.")
-    out = torch.empty(len(image), *size, channels, dtype=image.dtype, device=image.device)
+    out = torch.empty(len(image), *size, image.shape[3], dtype=image.dtype, device=image.device)
     RECORD.choose(implementation, image).run(image, out=out)
     return out
 

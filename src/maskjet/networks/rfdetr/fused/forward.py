@@ -192,14 +192,13 @@ class Forward:
 
     def _linear(self, name: str, x: Tensor, layer: Layer, *, out: Tensor | None = None, **given: Any) -> Tensor:
         if out is None:
-            rows = given.get("rows")
-            out = self._buffer(name, len(x) if rows is None else len(rows), len(layer.bias))
+            out = self._buffer(name, _count_rows(x, given), len(layer.bias))
         workspace = self._workspaces[self._is_beside]
         self._run("linear", x, layer.weight, layer.bias, out=out, workspace=workspace, **layer.options, **given)
         return out
 
     def _linear_and_sums(self, name: str, x: Tensor, layer: Layer, **given: Any) -> tuple[Tensor, Tensor]:
-        rows = len(x) if given.get("rows") is None else len(given["rows"])
+        rows = _count_rows(x, given)
         parts = parts_of(rows, x.shape[1], len(layer.bias), is_whole=layer.norm is not None)
         sums = self._buffer(f"sums of {name} in {parts}", rows, 2, parts, dtype=torch.float32)
         return self._linear(name, x, layer, out_sums=sums, **given), sums
@@ -334,3 +333,9 @@ class Forward:
         """Wait for what runs beside."""
         if self._first is not None:
             self._first.wait_stream(self._caller)
+
+
+def _count_rows(x: Tensor, given: dict[str, Any]) -> int:
+    """Rows of a layer's output: those that are taken of x, or all."""
+    rows = given.get("rows")
+    return len(x if rows is None else rows)

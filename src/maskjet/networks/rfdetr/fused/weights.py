@@ -198,17 +198,12 @@ class _Folding:
         self, linear: Any, *, scale: Tensor | None = None, activation: Activation = "none", **norms: Any
     ) -> Layer:
         """A linear layer and what is behind it; `scale` multiplies its outputs."""
-        weight, bias = linear.weight.float(), linear.bias.float()
-        if scale is not None:
-            weight, bias = weight * scale.float()[:, None], bias * scale.float()
-        return self._make(weight, bias, activation=activation, **{name: _norm(norm) for name, norm in norms.items()})
+        given: dict[str, Any] = {name: _norm(norm) for name, norm in norms.items() if norm is not None}
+        return self._make(*_scaled(linear, scale), activation=activation, **given)
 
     def _after(self, norm: Any, linear: Any, *, scale: Tensor | None = None, activation: Activation = "none") -> Layer:
-        """A linear layer behind a norm."""
-        weight, bias = linear.weight.float(), linear.bias.float()
-        if scale is not None:
-            weight, bias = weight * scale[:, None], bias * scale
-        return self._make_after(norm, weight, bias, activation=activation)
+        """A linear layer behind a norm, if there is one."""
+        return self._make_after(norm, *_scaled(linear, scale), activation=activation)
 
     def _stack(self, linears: list[Any]) -> Layer:
         return self._make(torch.cat([each.weight for each in linears]), torch.cat([each.bias for each in linears]))
@@ -264,8 +259,8 @@ class _Folding:
     def _box_head(self, head: Any, before: Any = None) -> BoxHead:
         """A box head, behind a norm if there is one."""
         first, second, last = head.layers
-        hidden = self._make_after(before, first.weight.float(), first.bias.float(), activation="relu")
-        return BoxHead((hidden, self._layer(second, activation="relu")), Exact(_float(last.weight), _float(last.bias)))
+        hidden = self._after(before, first, activation="relu"), self._layer(second, activation="relu")
+        return BoxHead(hidden, Exact(_float(last.weight), _float(last.bias)))
 
     def _positions_of_layers(self, decoder: Any) -> Layer:
         """All that positions are added to, behind the last layer that makes positions."""
@@ -309,17 +304,16 @@ class _Folding:
             before: The norm that the layer in front left, or None.
             last_norm: The decoder's last norm for its last layer, or None.
         """
-        attention, whole = layer.self_attn, {}
+        attention = layer.self_attn
         scale = self._decoder_scale(attention)
-        if last_norm is not None:
-            whole = {"norm": layer.norm3, "last_norm": last_norm}
+        whole_norm = None if last_norm is None else layer.norm3
         return DecoderLayer(
             self._make_after(before, attention.in_proj_weight.float() * scale[:, None], attention.in_proj_bias * scale),
-            self._layer(attention.out_proj, **({} if before is None else {"residual_norm": before})),
+            self._layer(attention.out_proj, residual_norm=before),
             self._make_after(layer.norm1, *self._sampling(layer.cross_attn)),
             self._layer(layer.cross_attn.output_proj, residual_norm=layer.norm1),
             self._after(layer.norm2, layer.linear1, activation="relu"),
-            self._layer(layer.linear2, residual_norm=layer.norm2, **whole),
+            self._layer(layer.linear2, residual_norm=layer.norm2, norm=whole_norm, last_norm=last_norm),
         )
 
     def _mask_block(self, block: Any) -> MaskBlock:
@@ -348,6 +342,12 @@ class _Folding:
 
 def _float(value: Tensor) -> Tensor:
     return value.detach().float().contiguous()
+
+
+def _scaled(linear: Any, scale: Tensor | None) -> tuple[Tensor, Tensor]:
+    """A layer's float32 weight and bias, whose outputs `scale` multiplies."""
+    weight, bias = linear.weight.float(), linear.bias.float()
+    return (weight, bias) if scale is None else (weight * scale.float()[:, None], bias * scale.float())
 
 
 def _norm(norm: Any) -> Norm:
