@@ -32,10 +32,15 @@ from maskjet.spec import SPECS
 DEVICE = torch.device("cuda")
 WHOLE, SPLIT = 6, 2  # shapes that are tried, without and with shared sums
 LAUNCHES, INPUTS = 10, 4
+NORMS = ("residual_norm", "norm", "last_norm")
 SAME = ("activation", "eps", "gives_maxima", "image_hw")  # arguments that are no tensors
 MOST_VALUES = 32 * 128  # per warp: more don't fit into its registers
 FEW, MANY = 4, 20  # replays of all candidates, and of the best of them
 FINALISTS = 3
+BULK_ROWS = 4096  # from here on tiles that are copied in blocks are tried
+BULK_STEP = 64
+BULK = ((128, 128, 8, 3), (128, 128, 8, 4), (256, 128, 8, 3), (128, 256, 8, 3), (64, 128, 4, 4), (64, 256, 8, 3))
+BULK_PROGRAMS = (1, 2, 64)  # per multiprocessor; 64: no program has a second tile
 
 
 class Recording(Forward):
@@ -70,9 +75,17 @@ def fold_shapes(size):
     return dataclasses.replace(weights, is_inside=torch.ones(weights.is_inside.shape, dtype=torch.bool))
 
 
-def candidates(key):
+def candidates(key, *, is_plain):
     """The tiles that look best, the rule's first; each also with longer steps, other stages and other warps."""
     rows, width, outputs, inputs, is_whole = key
+    yield from _candidates(rows, width, outputs, inputs, is_whole)
+    if is_plain and rows >= BULK_ROWS and width % BULK_STEP == 0:
+        for (height, columns, warps, stages), programs in itertools.product(BULK, BULK_PROGRAMS):
+            if outputs % columns == 0:
+                yield tiles.Tile(height, columns, BULK_STEP, warps, stages, 1, programs)
+
+
+def _candidates(rows, width, outputs, inputs, is_whole):
     found = tiles.candidates(rows, width, outputs, tiles.step_of(width, inputs), is_whole=is_whole)
     found = sorted(found, key=lambda tile: tiles.estimate(tile, rows, width, outputs))
     best = [tile for tile in found if tile.splits == 1][:WHOLE] + [tile for tile in found if tile.splits > 1][:SPLIT]
@@ -99,7 +112,7 @@ class Product:
         self.weight = (torch.randn(outputs, width, device=DEVICE) * width**-0.5).half()
         self.bias = torch.zeros(outputs, device=DEVICE)
         self.given = {name: given[name] for name in SAME if name in given}
-        for name in ("residual_norm", "norm", "last_norm"):
+        for name in NORMS:
             if given.get(name) is not None:
                 self.given[name] = Norm(torch.ones(outputs, device=DEVICE), torch.zeros(outputs, device=DEVICE), 1e-6)
         if given.get("rows") is not None:
@@ -109,6 +122,7 @@ class Product:
         for name in ("sums", "residual_sums"):
             if given.get(name) is not None:
                 self.given[name] = torch.ones_like(given[name], device=DEVICE)
+        self.is_plain = given["out"].dtype == torch.float16 and not {"rows", "image_hw", *NORMS} & self.given.keys()
         self.gives_sums, self.out = given.get("out_sums") is not None, given["out"]
         self.workspace = tiles.Workspace()
 
@@ -137,7 +151,7 @@ class Product:
 def choose(key, example, on_wrong):
     """The best tile of a product, its time and that of the rule's tile."""
     product = Product(key, example)
-    tried = [(tile, *product.bind(tile)) for tile in candidates(key)]
+    tried = [(tile, *product.bind(tile)) for tile in candidates(key, is_plain=product.is_plain)]
     with compiling_ahead(DEVICE):
         for _, launch, _ in tried:
             launch(0)
@@ -163,12 +177,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", action="append", choices=SPECS)
     parser.add_argument("--batch", action="append", type=int)
+    parser.add_argument("--rows", type=int, default=1, help="leave out products with fewer")
     parser.add_argument("--out", type=Path, default=tiles.TABLE)
     options = parser.parse_args()
     products = find_products(options.size or SPECS, options.batch or [1])
     chosen = {tuple(key): tile for key, tile in json.loads(tiles.TABLE.read_text())}
     wrong = []
     for key, example in products.items():
+        if key[0] < options.rows:
+            continue
         with torch.inference_mode():
             tile, us, before = choose(key, example, wrong.append)
         chosen[key] = list(tile)

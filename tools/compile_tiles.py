@@ -61,7 +61,7 @@ def compile_share(sizes, batches, share, shares):
     for key, example in [*products.items()][share::shares]:
         product = choose_tiles.Product(key, example)
         with gpu.compiling_ahead(choose_tiles.DEVICE):
-            for tile in choose_tiles.candidates(key):
+            for tile in choose_tiles.candidates(key, is_plain=product.is_plain):
                 product.bind(tile)[0](0)
     for size in sizes[share::shares]:
         weights = choose_tiles.fold_shapes(size)

@@ -242,16 +242,16 @@ NETWORK = {
             *itertools.product((32,), (64, 128), (2, 4), (3, 4)),
         )
     ],
-    "deformable_attention": choices(_ROWS=(2, 1, 4, 8)),
+    "deformable_attention": choices(_ROWS=(1, 2, 4, 8)),
     "resize_pixels": [
         dict(zip(("_ROWS", "_COLUMNS", "_WARPS"), chosen, strict=True))
         for chosen in ((4, 4, 4), (2, 8, 4), (4, 2, 2), (2, 4, 4), (4, 8, 8), (2, 2, 2))
     ],
-    "depthwise_norm": choices(_PAIRS=(4, 2), _ROWS_OF_FEW=(3, 2, 4, 6))
-    + choices(_PAIRS=(4, 2), _ROWS_OF_MANY=(13, 39, 26, 16, 10)),
+    "depthwise_norm": choices(_PAIRS=(2, 4), _ROWS_OF_FEW=(3, 2, 4, 6))
+    + choices(_PAIRS=(2, 4), _ROWS_OF_MANY=(39, 20, 13), _AHEAD=(2, 0, 1, 4)),
     "mask_logits": choices(_ROWS=(128, 64), _COLUMNS=(128, 64, 256)),
-    "rank_tokens": choices(_RANKED=((8,), (4,), (16,), (32,)), _RIVALS=(512, 256, 1024)),
-    "refine_boxes": choices(_ROWS=(2, 1, 4, 8)),
+    "rank_tokens": choices(_RANKED=((8,), (4,), (16,), (32,)), _RIVALS=(1024, 512, 256)),
+    "refine_boxes": choices(_ROWS_OF_FEW=(1, 2, 4, 8)) + choices(_ROWS_OF_MANY=(4, 1, 2, 8)),
 }
 
 

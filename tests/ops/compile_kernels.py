@@ -15,7 +15,7 @@ from maskjet.ops.deformable_attention.kernels import deformable_attention_kernel
 from maskjet.ops.depthwise_norm.kernels import depthwise_norm_kernel
 from maskjet.ops.embed_patches.kernels import embed_patches_kernel
 from maskjet.ops.encode_masks.kernels import find_edges_kernel, write_strings_kernel
-from maskjet.ops.linear.kernels import linear_kernel
+from maskjet.ops.linear.kernels import bulk_linear_kernel, linear_kernel
 from maskjet.ops.mask_logits.kernels import mask_logits_kernel
 from maskjet.ops.nms.kernels import choose_kernel, find_overlaps_kernel
 from maskjet.ops.paste_masks.kernels import paste_kernel
@@ -142,6 +142,21 @@ KERNELS = [
         ),
     ),
     (
+        bulk_linear_kernel,
+        {
+            **{name: ["tensordesc<fp16[64, 64]>", "tensordesc<bf16[64, 64]>"] for name in ("x", "weight")},
+            **{name: ["tensordesc<fp16[64, 32]>", "tensordesc<bf16[64, 32]>"] for name in ("residual", "out")},
+        },
+        constants(
+            **{name: [64] for name in ("INPUTS", "OUTPUTS", "ROWS", "COLUMNS", "STEP")},
+            **{name: [True] for name in ("HAS_RESIDUAL", "HAS_OUT_SUMS")},
+            PARTS=[6],
+            ACTIVATION=["gelu", "silu"],
+            IS_PERSISTENT=[False, True],
+            WAITS=[False],
+        ),
+    ),
+    (
         embed_patches_kernel,
         {f"{name}_ptr": ["*fp16", "*bf16"] for name in ("images", "weight", "out")},
         constants(
@@ -174,7 +189,7 @@ KERNELS = [
     (
         depthwise_norm_kernel,
         {"image_ptr": ["*fp16", "*bf16"], "weight_ptr": ["*fp32"] * 2, "out_ptr": ["*fp16", "*bf16"]},
-        constants(HEIGHT=[78], WIDTH=[78], CHANNELS=[256], WAITS=[False], ROWS=[4], PAIRS=[4]),
+        constants(HEIGHT=[78], WIDTH=[78], CHANNELS=[256], WAITS=[False], ROWS=[4], PAIRS=[2], AHEAD=[0, 2]),
     ),
     (
         mask_logits_kernel,
@@ -227,8 +242,10 @@ def _choose_types(kernel, types):
 
 
 def compile_all(capability):
-    has_bfloat16 = capability >= 80
+    has_bfloat16, has_bulk_copies = capability >= 80, capability >= 90
     for kernel, types, choices in KERNELS:
+        if kernel is bulk_linear_kernel and not has_bulk_copies:
+            continue
         for dtypes, values in itertools.product(_choose_types(kernel, types), choices):
             if "*bf16" in dtypes and not has_bfloat16 and kernel not in (preprocess_kernel, preprocess_yuv_kernel):
                 continue

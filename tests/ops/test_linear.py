@@ -1,6 +1,7 @@
 """linear and attention: what their records don't say."""
 
 import json
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ import torch.nn.functional as F
 from maskjet import ops
 from maskjet.errors import InputError
 from maskjet.ops import Norm, fold_norm
-from maskjet.ops.linear.tiles import TABLE, Workspace, choose_tile
+from maskjet.ops.linear.tiles import TABLE, Tile, Workspace, choose_tile
 from tests.ops.serving import on_cpu
 
 
@@ -70,6 +71,49 @@ def test_a_workspace_is_left_as_it_was():
     assert taken[0] is parts
     assert taken[1] is arrived
     assert len(workspace.take(tile, 400, 128, x.device)[0]) > len(parts)
+
+
+def both(tile, x, weight, bias, columns, **given):
+    """A layer by blocks and by a program's own copies, in buffers of garbage, with what lies beside the output."""
+    from maskjet.ops.linear import triton as launching
+
+    found = []
+    for programs in (tile.programs, 0):
+        margin = torch.full((len(x), len(weight) + 16), torch.nan, dtype=x.dtype, device=x.device)
+        sums = torch.full((len(x), 2, len(weight) // columns), torch.nan, device=x.device)
+        one = tile._replace(programs=programs)
+        with patch.object(launching, "choose_tile", lambda *_, one=one, **__: one):
+            launching.linear(x, weight, bias, out=margin[:, 8:-8], out_sums=sums, **given)
+        assert margin[:, :8].isnan().all()
+        assert margin[:, -8:].isnan().all()
+        found.append((margin[:, 8:-8], sums))
+    return found
+
+
+@pytest.mark.parametrize("device", [pytest.param("cuda", marks=pytest.mark.gpu), "cpu"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("rows", [1, 16, 77])
+@pytest.mark.parametrize("programs", [1, 64])
+def test_blocks_that_the_gpu_copies_make_the_same(device, dtype, rows, programs, monkeypatch):
+    if device == "cpu" and torch.cuda.is_available():
+        pytest.skip("kernels are compiled for the GPU of this machine")
+    from maskjet.ops.linear import triton as launching
+
+    monkeypatch.setattr(launching, "MULTIPROCESSORS", 2)
+    wide = rows_of(rows, 128).to(device, dtype)
+    x, residual = wide[:, :64], rows_of(rows, 160, seed=1).to(device, dtype)[:, 16:112]
+    weight, bias = (rows_of(96, 64, seed=2) / 8).to(device, dtype), rows_of(96, seed=3).to(device)
+    of_x = torch.stack((x.float().sum(dim=1), x.float().square().sum(dim=1)), dim=1)[..., None].contiguous()
+    tile = Tile(64, 32, 32, 4, 3, programs=programs)
+    for given in ({"residual": residual}, {"sums": of_x, "activation": "gelu"}, {"activation": "silu"}):
+        (found, sums), (expected, expected_sums) = both(tile, x, weight, bias, 32, **given)
+        assert (found.float() - expected.float()).abs().max() <= 2**-7 * max(1, float(expected.abs().max()))
+        torch.testing.assert_close(sums, expected_sums, rtol=1e-3, atol=1e-2)
+    x[0] = torch.nan
+    (found, _), (expected, _) = both(tile, x, weight, bias, 32)
+    assert found[0].isnan().all()
+    assert torch.equal(found[1:].isnan(), expected[1:].isnan())
+    assert not found[1:].isnan().any()
 
 
 @pytest.mark.parametrize("rows", [1, 100, 677, 10_832, 10**6])
@@ -196,7 +240,7 @@ def test_tiles_that_were_timed_fit_their_products():
     assert len({tuple(key) for key, _ in timed}) == len(timed) >= 8
     for (rows, width, outputs, inputs, is_whole), chosen in timed:
         tile = choose_tile(rows, width, outputs, inputs=inputs, is_whole=is_whole)
-        assert list(tile) == chosen
+        assert tile == Tile(*chosen)
         assert inputs % tile.step == outputs % tile.columns == (width // tile.step) % tile.splits == 0
         assert tile.columns == outputs or not is_whole
         assert tile.warps in (4, 8)

@@ -4,7 +4,7 @@ import json
 import math
 
 from maskjet.ops.linear.tiles import TABLE, Tile, choose_tile
-from tools.choose_tiles import candidates, find_products
+from tools.choose_tiles import BULK_ROWS, BULK_STEP, candidates, find_products
 
 
 def test_all_products_of_a_network_are_found_and_have_tiles_to_try():
@@ -16,7 +16,11 @@ def test_all_products_of_a_network_are_found_and_have_tiles_to_try():
     assert (676, 9 * 128, 128, 128, True) in products
     assert len(products) > 40
     for rows, width, outputs, inputs, is_whole in products:
-        tried = [*candidates((rows, width, outputs, inputs, is_whole))]
+        key = (rows, width, outputs, inputs, is_whole)
+        plain = {*candidates(key, is_plain=True)} - {*candidates(key, is_plain=False)}
+        assert all(tile.programs for tile in plain)
+        assert bool(plain) == (rows >= BULK_ROWS and width % BULK_STEP == 0 and outputs % 128 == 0)
+        tried = [*candidates(key, is_plain=True)]
         assert len({*tried}) == len(tried) >= 3
         for tile in tried:
             assert inputs % tile.step == outputs % tile.columns == (width // tile.step) % tile.splits == 0

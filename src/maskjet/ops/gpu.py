@@ -28,6 +28,8 @@ PyTorch captures one graph at a time anyway."""
 _ahead = threading.local()
 """Its `jobs` are what `compiling_ahead` has found to be compiled in this thread."""
 
+MULTIPROCESSORS = 132
+"""Of an H100 or H200, whose launches were timed."""
 _HOPPERS_SHARED = 227 * 1024
 _OLDEST = (7, 5)  # T4; Triton's own limit
 _OLDEST_WITH_BFLOAT16 = (8, 0)
@@ -96,6 +98,15 @@ def _try_to_compile(device: torch.device) -> str | None:
 def has_dependent_launches(device: torch.device) -> bool:
     """Whether a kernel may begin before the one in front has ended: NVIDIA GPUs since Hopper."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+@lru_cache
+def has_bulk_copies(device: torch.device) -> bool:
+    """Whether a GPU copies blocks of matrices by itself, and has shared memory for many: Hopper and large Blackwells.
+
+    Triton's interpreter does so, too.
+    """
+    return device.type != "cuda" or (has_dependent_launches(device) and shared_memory(device) >= _HOPPERS_SHARED)
 
 
 @lru_cache

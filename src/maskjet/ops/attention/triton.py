@@ -8,9 +8,8 @@ import torch
 import triton
 
 from maskjet.ops.attention.kernels import attention_kernel
-from maskjet.ops.gpu import Launchers, fitting_stages, has_dependent_launches, on_device_of
+from maskjet.ops.gpu import MULTIPROCESSORS, Launchers, fitting_stages, has_dependent_launches, on_device_of
 
-_MULTIPROCESSORS = 132  # of an H100 or H200
 _FEWEST = 16  # keys of a tensor core's product
 _LAUNCHERS = Launchers(attention_kernel)
 
@@ -34,7 +33,7 @@ def choose_blocks(batch: int, length: int, heads: int, side: int) -> Blocks:
     Few programs have a multiprocessor each, and wait for every block of keys: large blocks.
     """
     blocks = Blocks(64, 64, 4, 3)
-    is_few = triton.cdiv(length, blocks.queries) * heads * batch <= _MULTIPROCESSORS
+    is_few = triton.cdiv(length, blocks.queries) * heads * batch <= MULTIPROCESSORS
     return blocks._replace(keys=128, stages=4) if is_few and side <= 64 else blocks
 
 

@@ -9,7 +9,7 @@ from maskjet.ops.deformable_attention.kernels import deformable_attention_kernel
 from maskjet.ops.gpu import Launchers, has_dependent_launches, on_device_of
 
 _LAUNCHERS = Launchers(deformable_attention_kernel)
-_ROWS = 2  # with two warps each thread fetches eight halves at once
+_ROWS = 1
 
 
 def deformable_attention(

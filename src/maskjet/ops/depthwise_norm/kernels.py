@@ -6,6 +6,8 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
+from maskjet.ops.triton_language import prefetch
+
 
 @triton.jit(do_not_specialize=["eps"])
 def depthwise_norm_kernel(
@@ -20,6 +22,7 @@ def depthwise_norm_kernel(
     WAITS: tl.constexpr,
     ROWS: tl.constexpr,
     PAIRS: tl.constexpr,
+    AHEAD: tl.constexpr,
 ):
     """Compute ROWS rows of PAIRS pairs of neighbours; grid (tiles across, tiles down, B).
 
@@ -28,7 +31,8 @@ def depthwise_norm_kernel(
     out: floats, like the image.
 
     Goes down the rows, reading each once: it ends the sums of the pixels above it, goes on with those beside it, and
-    begins those below it. The two of a pair share the pixels around them.
+    begins those below it. The two of a pair share the pixels around them. AHEAD is how many rows before it is read a
+    row leaves the memory; 0 for an image that is in the cache.
     """
     x = ((tl.program_id(0) * PAIRS + tl.arange(0, PAIRS)) * 2)[:, None]
     top = tl.program_id(1) * ROWS + tl.zeros((PAIRS, 1), tl.int32)
@@ -41,6 +45,7 @@ def depthwise_norm_kernel(
     middle = _load_weights(weight_ptr + 3 * CHANNELS, CHANNELS)
     lower = _load_weights(weight_ptr + 6 * CHANNELS, CHANNELS)
     bias = tl.load(bias_ptr + channel + 0 * x)
+    first_ptr = image_ptr + offset
     image_ptr += offset + x * CHANNELS + channel
     out_ptr += offset + x * CHANNELS + channel
     if WAITS:
@@ -56,6 +61,8 @@ def depthwise_norm_kernel(
         total, other_total = _add_row(going, other_going, below, lower)
         going, other_going = _add_row(begun, other_begun, below, middle)
         begun, other_begun = _add_row(bias, bias, below, upper)
+        if AHEAD:
+            _prefetch_row(first_ptr, y + 2 + AHEAD, end, 2 * PAIRS, WIDTH, CHANNELS)
         # Read ahead of the norms, which take as long, and into the registers that the sums have read.
         below = _load_row(image_ptr, y + 2, end, x, WIDTH, CHANNELS)
         row_ptr = out_ptr + y * (WIDTH * CHANNELS)
@@ -76,6 +83,16 @@ def _load_row(image_ptr, y, end, x, WIDTH: tl.constexpr, CHANNELS: tl.constexpr)
     second = tl.load(pixel_ptr + CHANNELS, mask=is_row & (x < WIDTH - 1), other=0.0)
     right = tl.load(pixel_ptr + 2 * CHANNELS, mask=is_row & (x < WIDTH - 2), other=0.0)
     return left, first, second, right
+
+
+@triton.jit
+def _prefetch_row(image_ptr, y, end, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr):
+    """Have a program's pixels of a row before `end` brought to the second-level cache, which takes no registers."""
+    pieces: tl.constexpr = CHANNELS // 64 if CHANNELS > 64 else 1  # of 128 bytes, which the memory sends at once
+    piece = tl.arange(0, COLUMNS * pieces)
+    x = tl.minimum(tl.program_id(0) * COLUMNS + piece % COLUMNS, WIDTH - 1)
+    pixel_ptr = image_ptr + (tl.minimum(y, end - 1) * WIDTH + x) * CHANNELS
+    prefetch(pixel_ptr + piece // COLUMNS * 64)
 
 
 @triton.jit

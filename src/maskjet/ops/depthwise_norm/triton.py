@@ -10,10 +10,11 @@ from maskjet.ops.gpu import Launchers, has_dependent_launches, on_device_of
 
 # With at most 168 registers, which the weights and sums of 256 channels need, 12 warps share a multiprocessor.
 _LAUNCHERS = Launchers(depthwise_norm_kernel, maxnreg=168)
-_PAIRS = 4
+_PAIRS = 2
 _CHANNELS_OF_WARP = 256
-_ROWS_OF_FEW, _ROWS_OF_MANY = 3, 20  # at most
-_MANY_PIXELS = 2**15  # from here on there are enough programs with many rows each
+_ROWS_OF_FEW, _ROWS_OF_MANY = 3, 39  # at most
+_MANY_PIXELS = 2**15  # from here on there are enough programs with many rows each, and more than a cache holds
+_AHEAD = 2
 
 
 def depthwise_norm(
@@ -26,8 +27,8 @@ def depthwise_norm(
     batch, height, width, channels = image.shape
     if not image.numel():
         return
-    most = _ROWS_OF_MANY if batch * height * width >= _MANY_PIXELS else _ROWS_OF_FEW
-    tiles = triton.cdiv(height, most)
+    is_many = batch * height * width >= _MANY_PIXELS
+    tiles = triton.cdiv(height, _ROWS_OF_MANY if is_many else _ROWS_OF_FEW)
     waits = has_dependent_launches(image.device)
     with on_device_of(image):
         _LAUNCHERS.of(_PAIRS * triton.cdiv(channels, _CHANNELS_OF_WARP), 1, waits=waits)(
@@ -44,4 +45,5 @@ def depthwise_norm(
             WAITS=waits,
             ROWS=triton.cdiv(height, tiles),
             PAIRS=_PAIRS,
+            AHEAD=_AHEAD if is_many else 0,
         )

@@ -207,3 +207,80 @@ def _activate(value, ACTIVATION: tl.constexpr):
     elif ACTIVATION == "silu":
         value = value * sigmoid(value)
     return value
+
+
+@triton.jit(do_not_specialize=["rows", "eps"])
+def bulk_linear_kernel(
+    x,
+    weight,
+    bias_ptr,
+    residual,
+    sums_ptr,
+    out,
+    out_sums_ptr,
+    rows,
+    eps,
+    INPUTS: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    PARTS: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr,
+    HAS_OUT_SUMS: tl.constexpr,
+    IS_PERSISTENT: tl.constexpr,
+    WAITS: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    STEP: tl.constexpr,
+):
+    """Compute tiles of a linear layer one after the other, with what they need copied in blocks; grid (programs).
+
+    x, weight, residual, out: descriptors of what linear_kernel has at x_ptr, weight_ptr, residual_ptr and out_ptr, with
+    blocks [ROWS, STEP], [COLUMNS, STEP] and, for residual and out, [ROWS, COLUMNS / 2]. The rest is as there.
+
+    IS_PERSISTENT says whether there are fewer programs than tiles: the next tile's input is then under way while a
+    tile is stored.
+    """
+    across: tl.constexpr = OUTPUTS // COLUMNS
+    half: tl.constexpr = COLUMNS // 2
+    if WAITS:
+        gdc_wait()
+    for tile in tl.range(tl.program_id(0), tl.cdiv(rows, ROWS) * across, tl.num_programs(0), flatten=IS_PERSISTENT):
+        top, left = tile // across * ROWS, tile % across * COLUMNS
+        product = tl.zeros((ROWS, COLUMNS), tl.float32)
+        for start in range(0, INPUTS, STEP):
+            product = dot(x.load([top, start]), weight.load([left, start]).T, product)
+        row = top + tl.arange(0, ROWS)
+        is_row = row < rows
+        target = row.to(tl.int64)
+        if PARTS:
+            _, inverse = _measure(_load_sums(sums_ptr, tl.where(is_row, target, 0), PARTS), eps, INPUTS)
+            product *= inverse[:, None]
+        # In two halves, which need half the shared memory on their way out.
+        first, second = tl.split(tl.permute(tl.reshape(product, (ROWS, 2, half)), (0, 2, 1)))
+        first = _finish_half(first, bias_ptr, residual, out, top, left, half, ACTIVATION, HAS_RESIDUAL)
+        second = _finish_half(second, bias_ptr, residual, out, top, left + half, half, ACTIVATION, HAS_RESIDUAL)
+        if HAS_OUT_SUMS:
+            out_sums_ptrs = out_sums_ptr + target * (2 * across) + tile % across
+            squares = tl.sum(first * first, axis=1) + tl.sum(second * second, axis=1)
+            tl.store(out_sums_ptrs, tl.sum(first, axis=1) + tl.sum(second, axis=1), mask=is_row)
+            tl.store(out_sums_ptrs + across, squares, mask=is_row)
+
+
+@triton.jit
+def _finish_half(
+    value,
+    bias_ptr,
+    residual,
+    out,
+    top,
+    left,
+    COLUMNS: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr,
+):
+    """What follows a product, for half of a tile's columns; it is stored, and returned before rounding."""
+    value = _activate(value + tl.load(bias_ptr + left + tl.arange(0, COLUMNS))[None, :], ACTIVATION)
+    if HAS_RESIDUAL:
+        value += residual.load([top, left]).to(tl.float32)
+    out.store([top, left], value.to(out.dtype))
+    return value

@@ -11,11 +11,10 @@ from typing import NamedTuple
 
 import torch
 
-from maskjet.ops.gpu import fitting_stages, shared_memory
+from maskjet.ops.gpu import MULTIPROCESSORS, fitting_stages, shared_memory
 
 TABLE = Path(__file__).with_name("tiles.json")
 """What `tools/choose_tiles.py` found on an H200: [rows, width, outputs, inputs, is whole], and the tile."""
-_MULTIPROCESSORS = 132  # of an H100 or H200
 _STEPS = (64, 32, 16)
 _SIDES = (256, 128, 64, 32, 16)
 _NARROW = 32  # columns: narrower tiles fetch more than they multiply
@@ -48,6 +47,9 @@ class Tile(NamedTuple):
     """Steps whose inputs are under way at once."""
     splits: int = 1
     """Programs that share the sum of a tile."""
+    programs: int = 0
+    """Programs per multiprocessor that compute one tile after the other, with what they need copied in blocks; 0 where
+    each has one tile, and copies by itself. It is for inputs that lie as they are needed, on GPUs that copy blocks."""
 
 
 class Workspace:
@@ -122,7 +124,7 @@ def candidates(rows: int, width: int, outputs: int, step: int, *, is_whole: bool
             for splits in _SPLITS:
                 if steps % splits == 0 and (splits == 1 or steps // splits >= 2):
                     programs = -(-rows // height) * (outputs // columns) * splits
-                    shared = SHARED // (2 if programs > _MULTIPROCESSORS else 1)
+                    shared = SHARED // (2 if programs > MULTIPROCESSORS else 1)
                     stages = min(4, max(2, shared // (2 * (height + columns) * step)))
                     yield Tile(height, columns, step, warps, stages, splits)
 
@@ -138,10 +140,10 @@ def estimate(tile: Tile, rows: int, width: int, outputs: int) -> float:
     steps = width // tile.step // tile.splits
     fetched = 2 * (tile.rows + tile.columns) * tile.step / _BYTES_PER_US
     multiplied = tile.rows * tile.columns * tile.step / _PRODUCTS_PER_US[tile.rows]
-    busy = max(programs / _MULTIPROCESSORS, 1.0) * steps * max(fetched, multiplied)
+    busy = max(programs / MULTIPROCESSORS, 1.0) * steps * max(fetched, multiplied)
     added = 0.0
     if tile.splits > 1:
         values = -(-rows // tile.rows) * outputs * tile.rows * tile.splits * 8
-        added = _PARTS_US + values / _BYTES_PER_US / min(programs, _MULTIPROCESSORS)
+        added = _PARTS_US + values / _BYTES_PER_US / min(programs, MULTIPROCESSORS)
     shared = programs * steps * 2 * (tile.rows + tile.columns) * tile.step / _CACHE_BYTES_PER_US
     return _LAUNCH_US + max(busy, shared, steps * (_STEP_US + fetched)) + added

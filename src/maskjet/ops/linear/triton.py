@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import torch
 import triton
+from triton.tools.tensor_descriptor import TensorDescriptor
 
-from maskjet.ops.gpu import Launchers, has_dependent_launches, on_device_of
-from maskjet.ops.linear.kernels import linear_kernel
+from maskjet.ops.gpu import MULTIPROCESSORS, Launchers, has_bulk_copies, has_dependent_launches, on_device_of
+from maskjet.ops.linear.kernels import bulk_linear_kernel, linear_kernel
 from maskjet.ops.linear.reference import Norm
-from maskjet.ops.linear.tiles import Workspace, choose_tile, fit
+from maskjet.ops.linear.tiles import Tile, Workspace, choose_tile, fit
 
 _LAUNCHERS = Launchers(linear_kernel)
+_BULK_LAUNCHERS = Launchers(bulk_linear_kernel)
 _FEW_VALUES = 32 * 64  # of a tile per warp: threads have registers for as many again
 
 
@@ -51,6 +53,10 @@ def linear(
     given_parts = out.shape[1] if gives_maxima else None if out_sums is None else out_sums.shape[2]
     if given_parts is not None:
         tile = tile._replace(columns=outputs // given_parts)
+    is_plain = rows is None and image_hw is None and residual_norm is None and not is_whole and inputs == width
+    if tile.programs and is_plain and out.dtype == x.dtype and has_bulk_copies(x.device):
+        _launch_bulk(tile, x, weight, bias, out, residual, sums, out_sums, activation, eps)
+        return
     tile = fit(tile, x.device)
     parts = arrived = bias
     if workspace is None:
@@ -112,4 +118,49 @@ def linear(
             COLUMNS=tile.columns,
             STEP=tile.step,
             SPLITS=tile.splits,
+        )
+
+
+def _launch_bulk(
+    tile: Tile,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    out: torch.Tensor,
+    residual: torch.Tensor | None,
+    sums: torch.Tensor | None,
+    out_sums: torch.Tensor | None,
+    activation: str,
+    eps: float,
+) -> None:
+    """`linear` of rows as they lie, with nothing but sums around the layer."""
+    outputs, inputs = weight.shape
+    half = [tile.rows, tile.columns // 2]
+    tiles = triton.cdiv(len(out), tile.rows) * (outputs // tile.columns)
+    programs = min(tile.programs * MULTIPROCESSORS, tiles)
+    waits = has_dependent_launches(x.device)
+    with on_device_of(x):
+        _BULK_LAUNCHERS.of(tile.warps, tile.stages, waits=waits)(
+            (programs, 1, 1),
+            (x.device, x.dtype),
+            TensorDescriptor.from_tensor(x, [tile.rows, tile.step]),
+            TensorDescriptor.from_tensor(weight, [tile.columns, tile.step]),
+            bias,
+            TensorDescriptor.from_tensor(out if residual is None else residual, half),
+            bias if sums is None else sums,
+            TensorDescriptor.from_tensor(out, half),
+            bias if out_sums is None else out_sums,
+            len(out),
+            eps,
+            INPUTS=inputs,
+            OUTPUTS=outputs,
+            PARTS=0 if sums is None else sums.shape[2],
+            ACTIVATION=activation,
+            HAS_RESIDUAL=residual is not None,
+            HAS_OUT_SUMS=out_sums is not None,
+            IS_PERSISTENT=programs < tiles,
+            WAITS=waits,
+            ROWS=tile.rows,
+            COLUMNS=tile.columns,
+            STEP=tile.step,
         )

@@ -5,13 +5,12 @@ from __future__ import annotations
 import torch
 import triton
 
-from maskjet.ops.gpu import Launchers, has_dependent_launches, on_device_of
+from maskjet.ops.gpu import MULTIPROCESSORS, Launchers, has_dependent_launches, on_device_of
 from maskjet.ops.rank_tokens.kernels import rank_tokens_kernel
 
 _LAUNCHERS = Launchers(rank_tokens_kernel)
 _RANKED = (32, 16, 8)  # tokens per program: the more, the less is read, as each program reads all scores of its image
-_RIVALS = 512
-_MULTIPROCESSORS = 132  # of an H100 or H200
+_RIVALS = 1024
 
 
 def rank_tokens(scores: torch.Tensor, *, out: torch.Tensor) -> None:
@@ -22,7 +21,7 @@ def rank_tokens(scores: torch.Tensor, *, out: torch.Tensor) -> None:
     batch, tokens, parts = scores.shape
     if not out.numel():
         return
-    fitting = (each for each in _RANKED if triton.cdiv(tokens, each) * batch >= _MULTIPROCESSORS)
+    fitting = (each for each in _RANKED if triton.cdiv(tokens, each) * batch >= MULTIPROCESSORS)
     ranked = next(fitting, _RANKED[-1])
     waits = has_dependent_launches(scores.device)
     with on_device_of(scores):

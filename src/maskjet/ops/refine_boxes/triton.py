@@ -9,7 +9,8 @@ from maskjet.ops.gpu import Launchers, has_dependent_launches, on_device_of
 from maskjet.ops.refine_boxes.kernels import refine_boxes_kernel
 
 _LAUNCHERS = Launchers(refine_boxes_kernel)
-_ROWS = 2
+_ROWS_OF_FEW, _ROWS_OF_MANY = 1, 4
+_MANY = 1024
 
 
 def refine_boxes(
@@ -31,10 +32,11 @@ def refine_boxes(
     count, inputs = hidden.shape
     if not count:
         return
+    rows_of_program = _ROWS_OF_MANY if count >= _MANY else _ROWS_OF_FEW
     waits = has_dependent_launches(hidden.device)
     with on_device_of(hidden):
         _LAUNCHERS.of(4, 1, waits=waits)(
-            (triton.cdiv(count, _ROWS), 1, 1),
+            (triton.cdiv(count, rows_of_program), 1, 1),
             (hidden.device, hidden.dtype),
             hidden,
             weight,
@@ -52,5 +54,5 @@ def refine_boxes(
             FREQUENCIES=0 if frequencies is None else len(frequencies),
             HAS_ROWS=rows is not None,
             WAITS=waits,
-            ROWS=_ROWS,
+            ROWS=rows_of_program,
         )
