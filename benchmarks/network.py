@@ -8,6 +8,7 @@ The weights are random. With --steps each kernel's time stands beside the least 
 from __future__ import annotations
 
 import copy
+import inspect
 import os
 import statistics
 import subprocess
@@ -36,6 +37,7 @@ from maskjet.networks.rfdetr import RFDETR, NetworkOutput
 from maskjet.networks.rfdetr.decoder import refine_boxes
 from maskjet.networks.rfdetr.fused.forward import Forward
 from maskjet.networks.rfdetr.fused.weights import fold
+from maskjet.ops import RECORDS
 from maskjet.parity import report
 from maskjet.parity.machine import describe_machine
 from maskjet.spec import SPECS
@@ -275,11 +277,12 @@ def _time_steps(network: RFDETR, batch: int, runs: int) -> Iterator[StepCost]:
     bandwidth = next((each for name, each in _BANDWIDTH.items() if name in torch.cuda.get_device_name()), 1e12)
     for op, call, tensors, out in launches:
         key = (op, *((name, tuple(tensor.shape)) for name, tensor in tensors.items()))
-        found.setdefault(key, [op, names.get(out.data_ptr(), op), call, tensors, out, 0])[-1] += 1
-    for op, name, call, tensors, out, count in found.values():
+        found.setdefault(key, [op, names.get(out.data_ptr(), op), call, tensors, 0])[-1] += 1
+    for op, name, call, tensors, count in found.values():
         us = time_graph(capture(call, _REPEATS), runs) / _REPEATS * 1000
         moved = sum(tensor.numel() * tensor.itemsize for tensor in tensors.values())
-        products = _count_products(op, tensors, out)
+        flops = RECORDS[op].flops
+        products = 0 if flops is None else flops(tensors)
         yield StepCost(
             network.spec.name, batch, name, op, count, us, moved / bandwidth * 1e6, products / _PRODUCTS * 1e6
         )
@@ -293,7 +296,8 @@ def _recorded(forward: Forward) -> Iterator[list[Any]]:
 
     def record(op: str, *args: Any, **given: Any) -> None:
         run(op, *args, **given)
-        tensors = {str(place): value for place, value in enumerate(args)} | given
+        names = inspect.signature(RECORDS[op].variants["reference"].run).parameters
+        tensors = dict(zip(names, args, strict=False)) | given
         tensors = {name: value for name, value in tensors.items() if isinstance(value, Tensor)}
         out = given.get("out", args[-1])
         launches.append((op, lambda: run(op, *args, **given), tensors, out))
@@ -327,18 +331,6 @@ def print_first_frame(name: str, runtime: str) -> None:
     with Model(network, EngineConfig(device="cuda", runtime=_NAMES[runtime])) as model:
         model.predict(frame)
         print(time.perf_counter() - begin)
-
-
-def _count_products(op: str, tensors: dict[str, Tensor], out: Tensor) -> int:
-    """Multiplications and additions of a launch's matrix products."""
-    if op in ("linear", "embed_patches"):
-        return 2 * len(out) * tensors["1"].numel()
-    if op == "attention":
-        batch, length, _, heads, side = tensors["0"].shape
-        return 4 * batch * heads * length**2 * side
-    if op == "mask_logits":
-        return 2 * out.numel() * tensors["1"].shape[3]
-    return 0
 
 
 def main(

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from maskjet.errors import InputError, UnsupportedError
 from maskjet.ops import RECORDS
@@ -67,6 +68,16 @@ def test_every_record_is_complete(name):
     assert len(op.cases) >= 10
     for case in op.cases.values():
         assert op.bytes_moved(case(torch.device("cpu"))) >= 0
+
+
+@pytest.mark.parametrize("name", [name for name, op in RECORDS.items() if op.flops is not None])
+def test_products_are_counted_as_pytorch_counts_them(name):
+    op = RECORDS[name]
+    for case in op.cases.values():
+        inputs = case(torch.device("cpu"))
+        with FlopCounterMode(display=False) as counter:
+            op.public(**inputs, implementation="reference")
+        assert op.flops(inputs) == counter.get_total_flops()
 
 
 @pytest.mark.parametrize("name", RECORDS)

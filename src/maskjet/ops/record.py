@@ -18,8 +18,8 @@ from maskjet.errors import InputError, UnsupportedError
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 """Floating types of network inputs and outputs, which the ops accept."""
 HALVES = (torch.float16, torch.bfloat16)
-_MOST_CHANNELS = 512  # of a pixel that a program holds whole
 """Types that tensor cores multiply, which the network's own ops accept."""
+_MOST_CHANNELS = 512  # of a pixel that a program holds whole
 
 FALLBACKS: Counter[str] = Counter()
 """Slower paths taken by direct calls of ops in this process, by op and reason, such as masks that did not fit into
@@ -70,6 +70,9 @@ class Op:
     counts as equal. The tolerances per dtype, and their reasons, stand beside this function."""
     bytes_moved: Callable[[dict[str, Any]], int]
     """Takes the arguments; returns the bytes that any implementation must move. Over the bandwidth: the least time."""
+    flops: Callable[[dict[str, Any]], int] | None = None
+    """Takes the arguments; returns the multiplications and additions of its matrix products, which tensor cores do.
+    Over their rate: another least time. None for ops without."""
 
     def choose(self, implementation: str, sample: torch.Tensor) -> Choice:
         """Decide which implementation serves inputs like `sample`.

@@ -7,7 +7,7 @@ import torch
 from maskjet.config import Implementation
 from maskjet.errors import InputError
 from maskjet.ops.attention import reference
-from maskjet.ops.attention.cases import CASES, bytes_moved, tolerance_used
+from maskjet.ops.attention.cases import CASES, bytes_moved, flops, tolerance_used
 from maskjet.ops.gpu import triton_variant
 from maskjet.ops.record import HALVES, Op, Variant, describe, serves_any
 
@@ -66,4 +66,5 @@ RECORD = Op(
     cases=CASES,
     tolerance_used=tolerance_used,
     bytes_moved=bytes_moved,
+    flops=flops,
 )

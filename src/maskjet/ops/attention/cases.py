@@ -63,3 +63,9 @@ def bytes_moved(inputs: dict[str, Any]) -> int:
     """Bytes of the projections and of the result."""
     projections = inputs["projections"]
     return int(projections.numel() * projections.itemsize * 4 // 3)
+
+
+def flops(inputs: dict[str, Any]) -> int:
+    """Four per query, key and channel: two of the scores, and two of the weighted values."""
+    batch, length, _, heads, side = inputs["projections"].shape
+    return int(4 * batch * heads * length**2 * side)

@@ -9,7 +9,7 @@ import torch
 from maskjet.config import Implementation
 from maskjet.errors import InputError
 from maskjet.ops.embed_patches import reference
-from maskjet.ops.embed_patches.cases import CASES, bytes_moved, tolerance_used
+from maskjet.ops.embed_patches.cases import CASES, bytes_moved, flops, tolerance_used
 from maskjet.ops.gpu import triton_variant
 from maskjet.ops.linear import parts_of
 from maskjet.ops.record import HALVES, Op, Variant, check_like, describe, is_whole, serves_any
@@ -92,4 +92,5 @@ RECORD = Op(
     cases=CASES,
     tolerance_used=tolerance_used,
     bytes_moved=bytes_moved,
+    flops=flops,
 )

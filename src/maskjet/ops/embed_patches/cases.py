@@ -56,3 +56,9 @@ def bytes_moved(inputs: dict[str, Any]) -> int:
     """Bytes of all inputs and of the tokens."""
     tokens = len(inputs["images"]) * inputs["positions"].numel()
     return bytes_of(inputs) + int(tokens * inputs["images"].itemsize)
+
+
+def flops(inputs: dict[str, Any]) -> int:
+    """Two per weight and patch."""
+    images, weight = inputs["images"], inputs["weight"]
+    return int(2 * images.numel() // (weight.numel() // len(weight)) * weight.numel())

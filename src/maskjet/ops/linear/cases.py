@@ -149,3 +149,9 @@ def bytes_moved(inputs: dict[str, Any]) -> int:
     """Bytes of all inputs and of the output."""
     rows, outputs = len(inputs["rows"]) if "rows" in inputs else len(inputs["x"]), len(inputs["weight"])
     return bytes_of(inputs) + rows * outputs * int(inputs["x"].itemsize)
+
+
+def flops(inputs: dict[str, Any]) -> int:
+    """Two per weight and row."""
+    rows = inputs.get("rows")
+    return 2 * len(inputs["x"] if rows is None else rows) * int(inputs["weight"].numel())

@@ -8,7 +8,7 @@ from maskjet.config import Implementation
 from maskjet.errors import InputError
 from maskjet.ops.gpu import triton_variant
 from maskjet.ops.mask_logits import reference
-from maskjet.ops.mask_logits.cases import CASES, bytes_moved, tolerance_used
+from maskjet.ops.mask_logits.cases import CASES, bytes_moved, flops, tolerance_used
 from maskjet.ops.record import HALVES, Op, Variant, describe, serves_any
 
 
@@ -70,4 +70,5 @@ RECORD = Op(
     cases=CASES,
     tolerance_used=tolerance_used,
     bytes_moved=bytes_moved,
+    flops=flops,
 )

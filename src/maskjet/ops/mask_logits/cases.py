@@ -54,3 +54,8 @@ def bytes_moved(inputs: dict[str, Any]) -> int:
     """Bytes of the inputs and of the masks."""
     queries, (_, height, width, _) = inputs["queries"], inputs["pixels"].shape
     return bytes_of(inputs) + int(queries.shape[0] * queries.shape[1] * height * width * queries.itemsize)
+
+
+def flops(inputs: dict[str, Any]) -> int:
+    """Two per query, pixel and channel."""
+    return int(2 * inputs["queries"].shape[1] * inputs["pixels"].numel())
