@@ -160,7 +160,7 @@ def _plant(spec: ModelSpec, images: Sequence[Image]) -> RFDETR:
 
 
 def _compare(trials: Sequence[_Trial]) -> tuple[list[_Trial], list[str]]:
-    """Compare detections with the first contender's; uncompiled rungs with the same steps must find exactly the same.
+    """Compare detections with the first contender's; uncompiled rungs of a kind must find the same.
 
     Returns:
         Contenders whose detections match, and the reasons why others are left out.
@@ -171,8 +171,8 @@ def _compare(trials: Sequence[_Trial]) -> tuple[list[_Trial], list[str]]:
         trial.look()
         trial.pairs = _pair_all(baseline.found, trial.found)
         if isinstance(trial.contender, Ours) and not trial.contender.model.config.compile:
-            steps = tuple(trial.contender.model.report().steps.items())
-            other = exact.setdefault(steps, trial)
+            done = trial.contender.model.report()
+            other = exact.setdefault((done.network, *done.steps.items()), trial)
             if [found.as_dict() for found in other.found] != [found.as_dict() for found in trial.found]:
                 raise MaskjetError(f"{trial.contender.name} must find exactly the same as {other.contender.name}.")
         if trial.pairs.share >= _LEAST_MATCHED:
