@@ -222,7 +222,7 @@ def _queries(batch: int) -> Workload:
     return build
 
 
-def _projections(batch: int, length: int) -> Workload:
+def projections(batch: int, length: int) -> Workload:
     """Projections of six heads of 64, in float16."""
 
     def build(generator: torch.Generator) -> Inputs:
@@ -247,7 +247,7 @@ WORKLOADS: Mapping[str, Mapping[str, Workload]] = {
     },
     "roi_align": {"100 boxes, 14 × 14": pyramid(100, 14)},
     "linear": {"677 tokens, 384 to 1,536, norm and GELU": _layer(677, 384, 1536, has_norm=True)},
-    "attention": {"677 tokens": _projections(1, 677)},
+    "attention": {"677 tokens": projections(1, 677)},
     "embed_patches": {"312 × 312, patches of 12": _patches(1)},
     "rank_tokens": {"100 of 676 tokens": _scores(1)},
     "refine_boxes": {"100 boxes with sines": _moves(1)},
@@ -289,7 +289,7 @@ GPU_WORKLOADS: Mapping[str, Mapping[str, Workload]] = {
         "16 × 677 tokens, 384 to 1,536, norm and GELU": _layer(16 * 677, 384, 1536, has_norm=True),
         "16 × 677 tokens, 1,536 to 384, residual and sums": _layer(16 * 677, 1536, 384, has_residual=True),
     },
-    "attention": {"16 × 677 tokens": _projections(16, 677)},
+    "attention": {"16 × 677 tokens": projections(16, 677)},
     "embed_patches": {"16 × 312 × 312, patches of 12": _patches(16)},
     "rank_tokens": {"16 × 100 of 676 tokens": _scores(16)},
     "refine_boxes": {"1,600 boxes with sines": _moves(16)},

@@ -37,7 +37,7 @@ SAME = ("activation", "eps", "gives_maxima", "image_hw")  # arguments that are n
 MOST_VALUES = 32 * 128  # per warp: more don't fit into its registers
 FEW, MANY = 4, 20  # replays of all candidates, and of the best of them
 FINALISTS = 3
-BULK_ROWS = 4096  # from here on tiles that are copied in blocks are tried
+BULK_ROWS = 1024  # from here on tiles that are copied in blocks are tried
 BULK_STEP = 64
 BULK = ((128, 128, 8, 3), (128, 128, 8, 4), (256, 128, 8, 3), (128, 256, 8, 3), (64, 128, 4, 4), (64, 256, 8, 3))
 BULK_PROGRAMS = (1, 2, 64)  # per multiprocessor; 64: no program has a second tile
@@ -148,10 +148,13 @@ class Product:
         return launch, out
 
 
-def choose(key, example, on_wrong):
-    """The best tile of a product, its time and that of the rule's tile."""
+def choose(key, example, before, on_wrong):
+    """The best tile of a product, its time and that of the first, the rule's or `before`; then only blocks are tried."""
     product = Product(key, example)
-    tried = [(tile, *product.bind(tile)) for tile in candidates(key, is_plain=product.is_plain)]
+    wanted = [*candidates(key, is_plain=product.is_plain)]
+    if before is not None:
+        wanted = [before, *(tile for tile in wanted if tile.programs and tile != before)]
+    tried = [(tile, *product.bind(tile)) for tile in wanted]
     with compiling_ahead(DEVICE):
         for _, launch, _ in tried:
             launch(0)
@@ -178,6 +181,7 @@ def main():
     parser.add_argument("--size", action="append", choices=SPECS)
     parser.add_argument("--batch", action="append", type=int)
     parser.add_argument("--rows", type=int, default=1, help="leave out products with fewer")
+    parser.add_argument("--blocks", action="store_true", help="try blocks only, beside the tile in the table")
     parser.add_argument("--out", type=Path, default=tiles.TABLE)
     options = parser.parse_args()
     products = find_products(options.size or SPECS, options.batch or [1])
@@ -187,9 +191,10 @@ def main():
         if key[0] < options.rows:
             continue
         with torch.inference_mode():
-            tile, us, before = choose(key, example, wrong.append)
+            before = chosen.get(key) if options.blocks else None
+            tile, us, first_us = choose(key, example, before and tiles.Tile(*before), wrong.append)
         chosen[key] = list(tile)
-        print(*key, "->", *tile, f"{us:.2f} us, the rule's {before:.2f}", flush=True)
+        print(*key, "->", *tile, f"{us:.2f} us, the first {first_us:.2f}", flush=True)
         lines = ",\n".join(json.dumps([list(key), tile]) for key, tile in sorted(chosen.items()))
         options.out.write_text(f"[\n{lines}\n]\n")  # each time: a machine may be taken away
     if wrong:

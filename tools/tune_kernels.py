@@ -22,7 +22,7 @@ from unittest.mock import patch
 
 import torch
 
-from benchmarks.workloads import GPU_WORKLOADS, WORKLOADS, to_device
+from benchmarks.workloads import GPU_WORKLOADS, WORKLOADS, projections, to_device
 from maskjet.ops import RECORDS
 from maskjet.ops.attention.triton import Blocks
 from maskjet.ops.canvas import stretch
@@ -36,6 +36,8 @@ from maskjet.parity.machine import describe_machine
 from maskjet.spec import IMAGENET_MEAN, IMAGENET_STD
 
 GPU_AND_CPU = {op: {**WORKLOADS[op], **GPU_WORKLOADS.get(op, {})} for op in WORKLOADS}
+SEQUENCES = ((1, 1940), (4, 485), (32, 485), (8, 1940), (32, 1025), (8, 4100))  # of rf-detr-large and -seg-2xlarge
+GPU_AND_CPU["attention"] |= {f"{batch} × {length} tokens": projections(batch, length) for batch, length in SEQUENCES}
 DEVICE = torch.device("cuda")
 INPUTS = 16
 REPLAYS = 20
@@ -238,8 +240,9 @@ NETWORK = {
     "attention": [
         {"choose_blocks": Always(*blocks)}
         for blocks in (
-            *itertools.product((64, 128), (64, 128), (4, 8), (2, 3, 4)),
-            *itertools.product((32,), (64, 128), (2, 4), (3, 4)),
+            *itertools.product((64,), (64, 128), (4,), (2, 3, 4)),
+            *itertools.product((128,), (64, 128), (8,), (2, 3)),
+            (128, 64, 4, 3),
         )
     ],
     "deformable_attention": choices(_ROWS=(1, 2, 4, 8)),
