@@ -149,7 +149,7 @@ class Product:
 
 
 def choose(key, example, before, on_wrong):
-    """The best tile of a product, its time and that of the first, the rule's or `before`; then only blocks are tried."""
+    """The best tile, its time and that of the first, the rule's or `before`; beside that only blocks are tried."""
     product = Product(key, example)
     wanted = [*candidates(key, is_plain=product.is_plain)]
     if before is not None:
