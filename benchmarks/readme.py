@@ -19,7 +19,7 @@ RESULTS = Path(__file__).resolve().parent / "results"
 _SIZES = ((176, 312), (720, 1280), (1080, 1920))
 _PEERS = ("rfdetr", "rfdetr_fp16", "inference_models")
 _ROWS: Mapping[str, str] = {
-    "maskjet, one frame at a time": "compile",
+    "maskjet, one frame at a time": "fused",
     "maskjet, four frames in flight": "depth 4",
     "maskjet, 16 videos side by side": "16 sources",
 }

@@ -48,8 +48,8 @@ class EngineConfig:
     ] = "auto"
     runtime: Annotated[
         RuntimeName,
-        "What runs the network. auto: torch for weights, onnxruntime for .onnx, tensorrt for .engine and .plan. fused: "
-        "RF-DETR in kernels of our own, on a GPU.",
+        "What runs the network. auto: fused for an RF-DETR on a GPU if it can and compile is not given, else torch; "
+        "onnxruntime for .onnx, tensorrt for .engine and .plan. fused: kernels of our own.",
     ] = "auto"
     engine: Annotated[
         Driver, "graph: a frame is one CUDA graph; eager: one step at a time; auto: graph if all steps allow it."
@@ -57,7 +57,7 @@ class EngineConfig:
     compile: Annotated[
         bool | None,
         "torch.compile the network before the first frame: 20 s per batch size, the first time on a machine. "
-        "Not given: on a GPU only.",
+        "Not given: on a GPU only, for what fused does not run.",
     ] = None
     implementation: Annotated[
         Implementation | Mapping[Step, Implementation],

@@ -348,14 +348,15 @@ def load(
         device: "auto", "cpu", "cuda" or "cuda:N".
         precision: "fp32", "fp16" (GPU only) or "bf16"; "auto" is fp16 on a GPU and fp32 on a CPU, or an exported file's
             own.
-        runtime: Runs the network: "torch" for weights; or "fused", kernels of our own for an RF-DETR on a GPU;
-            "onnxruntime" or "openvino" (CPU only) for ONNX files; or "tensorrt" for its engines. "auto" is "torch" for
-            weights and "onnxruntime" for ONNX files.
+        runtime: Runs the network: "torch" for weights; or "fused", kernels of our own for an RF-DETR on a GPU in
+            float16 or bfloat16; "onnxruntime" or "openvino" (CPU only) for ONNX files; or "tensorrt" for its engines.
+            "auto" is "fused" where that can run the network and `compile` is not given, else "torch" for weights, and
+            "onnxruntime" for ONNX files.
         engine: "graph" makes a frame one CUDA graph, "eager" runs one step at a time; "auto" is a graph if all steps
             allow it.
         compile: Whether to make the network faster with `torch.compile`. The first time on a machine it takes 20 s for
-            each batch size and, for torchvision detectors, each frame size. None compiles on a GPU, except torchvision
-            detectors.
+            each batch size and, for torchvision detectors, each frame size. None compiles what "fused" does not run on
+            a GPU, except torchvision detectors.
         implementation: Implementation of the steps around the network: "auto", "reference", "triton" or "cpu"; or by
             step, as in {"preprocess": "reference"}.
         resample: "bilinear" resizes floats, as rfdetr's predict; "cv2" resizes bytes, as cv2.resize.

@@ -8,11 +8,13 @@ import torch
 import maskjet
 from benchmarks.network import pick_as
 from benchmarks.planted import TINY, randomise
+from maskjet.config import EngineConfig
+from maskjet.engine.compilation import Compiler
 from maskjet.errors import InputError, UnsupportedError
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.networks.rfdetr.decoder import exact_linear
 from maskjet.networks.rfdetr.family import load as read
-from maskjet.networks.rfdetr.fused import Fused, refuse
+from maskjet.networks.rfdetr.fused import Fused, FusedOrCompiled, refuse
 from maskjet.networks.rfdetr.fused.forward import Forward
 from maskjet.networks.rfdetr.fused.weights import fold
 from maskjet.ops import gpu
@@ -175,6 +177,46 @@ def test_a_released_network_is_gone():
     fused.release()
     with pytest.raises(UnsupportedError, match="the network has been released"):
         fused.for_batch(1)
+
+
+def by_torch(network, dtype=torch.float32):
+    return lambda: Compiler(network.cast(dtype), lambda _: (), EngineConfig(), why_not_by_itself="a test")
+
+
+def test_what_it_does_not_serve_runs_by_pytorch():
+    network = build()
+    runtime = FusedOrCompiled(network, torch.float32, by_torch(network))
+    assert str(runtime) == (
+        "not compiled: a test; runtime='fused' can't run tiny here: it needs precision='fp16' or 'bf16', got float32."
+    )
+    images = draw(network, 1)
+    assert torch.equal(runtime.for_batch(1)(images).logits, network(images).logits)
+    assert runtime.why_no_graph is None
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_kernels_that_cannot_be_compiled_leave_it_to_pytorch(monkeypatch, caplog):
+    def fail(*_):
+        raise RuntimeError("ptxas fatal")
+
+    network = build()
+    runtime = FusedOrCompiled(network, torch.float16, by_torch(network))
+    assert str(runtime) == "fused: kernels of maskjet's own"
+    monkeypatch.setattr("maskjet.networks.rfdetr.fused.Forward", fail)
+    images = draw(network, 1)
+    for _ in range(2):
+        assert torch.equal(runtime.for_batch(1)(images).logits, network(images).logits)
+    (record,) = caplog.records
+    assert "can't compile a kernel here, RuntimeError: ptxas fatal" in record.getMessage()
+    assert str(runtime).startswith("not compiled: a test; runtime='fused' can't compile a kernel here")
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_a_released_network_does_not_come_back():
+    runtime = FusedOrCompiled(build(), torch.float16, pytest.fail)
+    runtime.release()
+    with pytest.raises(UnsupportedError, match="the network has been released"):
+        runtime.for_batch(1)
 
 
 @pytest.mark.gpu

@@ -34,6 +34,7 @@ def test_a_command_lines_texts_and_a_files_values_are_the_same():
         "num_cpus": 2,
         "max_ongoing_requests": 7,
         "device": "cuda",
+        "runtime": "torch",
         "compile": False,
         "max_detections": 50,
         "queue": 9,
@@ -46,7 +47,7 @@ def test_a_command_lines_texts_and_a_files_values_are_the_same():
     chosen, scale = parse(texts)
     assert (chosen, scale) == parse(values)
     assert chosen.models == {"demo": "demo", "cars": "a/cars.pt"}
-    assert chosen.engine == {"device": "cuda", "compile": False, "max_detections": 50}
+    assert chosen.engine == {"device": "cuda", "runtime": "torch", "compile": False, "max_detections": 50}
     assert chosen.settings == Settings(queue=9, deadline_s=1.5, insecure=True, batch=4, threads=3, sources=0)
     assert scale == arguments.Scale(3, 0.5, 2.0, 7)
 

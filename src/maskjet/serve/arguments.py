@@ -15,7 +15,7 @@ from maskjet.serve.models import parse_models
 from maskjet.serve.settings import NAMES, Settings
 
 _TOKEN = "MASKJET_TOKEN"
-_ENGINE = ("device", "precision", "engine", "compile", "max_detections")
+_ENGINE = ("device", "precision", "runtime", "engine", "compile", "max_detections")
 _SCALE = {"replicas": int, "num_gpus": float, "num_cpus": float, "max_ongoing_requests": int}
 _LEAST = {"replicas": 1, "num_gpus": 0, "num_cpus": 0, "max_ongoing_requests": 1}
 _LISTENING = "must be given to Ray, which listens: http_options in a configuration file, or serve start --http-"

@@ -13,8 +13,9 @@ KubeRay's RayService take it:
         args: {model: [demo, cars=/models/cars.pt], replicas: 4, num_gpus: 1, queue: 128}
 
 Arguments: `model` and `weights` as those of `maskjet serve`; where replicas run: `replicas`, `num_gpus`, `num_cpus` and
-`max_ongoing_requests`; the engine's `device`, `precision`, `engine`, `compile` and `max_detections`; and limits by the
-names of the fields of `Settings`. Options of the deployment `maskjet` in the file, as `autoscaling_config`, win.
+`max_ongoing_requests`; the engine's `device`, `precision`, `runtime`, `engine`, `compile` and `max_detections`; and
+limits by the names of the fields of `Settings`. Options of the deployment `maskjet` in the file, as
+`autoscaling_config`, win.
 
 The token comes from MASKJET_TOKEN where the application is built or where a replica runs. It is no argument, as Ray
 writes arguments to its logs. Without a token only requests that came to a loopback address are answered (`guard`),

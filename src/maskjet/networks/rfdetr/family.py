@@ -11,11 +11,12 @@ import torch
 
 from maskjet.config import DEFAULT_THRESHOLD, EngineConfig, torch_dtype
 from maskjet.engine.compilation import Compiler
+from maskjet.engine.runtime import Runtime
 from maskjet.engine.steps import Postprocessing
 from maskjet.errors import InputError, suggest
 from maskjet.networks import Defaults
 from maskjet.networks.rfdetr.checkpoint import load_network, read_checkpoint, resolve_spec
-from maskjet.networks.rfdetr.fused import Fused
+from maskjet.networks.rfdetr.fused import Fused, FusedOrCompiled
 from maskjet.networks.rfdetr.network import RFDETR
 from maskjet.networks.rfdetr.steps import OneStage
 from maskjet.spec import SPECS, TORCHVISION_NAMES, ModelSpec
@@ -96,18 +97,22 @@ def make_steps(network: RFDETR, config: EngineConfig, postprocessing: Postproces
         )
     device, input_hw = config.resolve_device(), network.spec.input_hw
     dtype = torch_dtype(config.resolve_precision(device))
+
+    def by_torch() -> Compiler:
+        return Compiler(
+            network.to(device).cast(dtype),
+            lambda batch: (torch.empty(batch, 3, *input_hw, dtype=dtype, device=device),),
+            config,
+            why_not_by_itself="" if device.type == "cuda" else "on a CPU it gains nothing",  # 160 against 164 ms
+        )
+
+    runtime: Runtime
     if config.runtime == "fused":
-        return OneStage(network.spec, _fuse(network.to(device), dtype, config), config, postprocessing)
-    compiler = Compiler(
-        network.to(device).cast(dtype),
-        lambda batch: (torch.empty(batch, 3, *input_hw, dtype=dtype, device=device),),
-        config,
-        why_not_by_itself="" if device.type == "cuda" else "on a CPU it gains nothing",  # 160 against 164 ms
-    )
-    return OneStage(network.spec, compiler, config, postprocessing)
-
-
-def _fuse(network: RFDETR, dtype: torch.dtype, config: EngineConfig) -> Fused:
-    if config.compile:
-        raise InputError(f"compile must be None or False with runtime='fused', got {config.compile}.")
-    return Fused(network, dtype)
+        if config.compile:
+            raise InputError(f"compile must be None or False with runtime='fused', got {config.compile}.")
+        runtime = Fused(network.to(device), dtype)
+    elif config.runtime == "auto" and config.compile is None and device.type == "cuda":
+        runtime = FusedOrCompiled(network.to(device), dtype, by_torch)
+    else:
+        runtime = by_torch()
+    return OneStage(network.spec, runtime, config, postprocessing)

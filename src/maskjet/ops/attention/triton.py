@@ -34,7 +34,7 @@ def choose_blocks(batch: int, length: int, heads: int, side: int) -> Blocks:
     """
     blocks = Blocks(64, 64, 4, 3)
     is_few = triton.cdiv(length, blocks.queries) * heads * batch <= MULTIPROCESSORS
-    return blocks._replace(keys=128, stages=4) if is_few and side <= 64 else blocks
+    return blocks._replace(keys=128) if is_few and side <= 64 else blocks
 
 
 def attention(projections: torch.Tensor, out: torch.Tensor) -> None:

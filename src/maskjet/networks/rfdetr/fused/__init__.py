@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
 import torch
 
+from maskjet.engine.runtime import Runtime
 from maskjet.errors import UnsupportedError, first_line
 from maskjet.networks.rfdetr.fused.forward import Forward
 from maskjet.networks.rfdetr.fused.weights import Weights, fold
@@ -12,6 +18,7 @@ from maskjet.ops.gpu import why_not
 from maskjet.ops.record import HALVES
 from maskjet.spec import ModelSpec
 
+_log = logging.getLogger("maskjet")
 _HEADS = (16, 32, 64, 128)  # channels of a head that ops.attention takes
 _MULTIPLE = 16  # of channels, for tensor cores
 _MOST_HIDDEN = 512  # a program has whole rows of as many
@@ -21,7 +28,7 @@ class Fused:
     """Gives forward passes with folded weights; see `Runtime`.
 
     Args:
-        network: The network, on its device.
+        network: The network, on its device; it is left on the CPU.
         dtype: Precision to run in.
 
     Raises:
@@ -36,6 +43,7 @@ class Fused:
         if reason is not None:
             raise UnsupportedError(f"runtime='fused' can't run {network.spec.name} here: {reason}.")
         self._weights: Weights | None = fold(network, dtype)
+        network.cpu()  # which leaves the GPU's memory to them
 
     def for_batch(self, batch: int, *_size_hw: int) -> Forward:
         """A forward pass for a batch size, with buffers of its own.
@@ -61,6 +69,49 @@ class Fused:
 
     def __str__(self) -> str:
         return "fused: kernels of maskjet's own"
+
+
+class FusedOrCompiled:
+    """Fused; or PyTorch where that can't run the network, or one of its kernels can't be compiled; see `Runtime`.
+
+    Args:
+        network: The network, on its device.
+        dtype: Precision to run in.
+        by_torch: Makes the other runtime of the network.
+    """
+
+    why_no_graph = None
+
+    def __init__(self, network: RFDETR, dtype: torch.dtype, by_torch: Callable[[], Runtime]) -> None:
+        self._by_torch, self._lock, self._why_not, self._is_final = by_torch, threading.Lock(), "", False
+        try:
+            self._runtime: Runtime = Fused(network, dtype)
+        except UnsupportedError as error:
+            self._replace(error)
+
+    def for_batch(self, batch: int, *size_hw: int) -> Callable[..., Any]:
+        """See `Runtime`."""
+        if self._is_final:
+            return self._runtime.for_batch(batch, *size_hw)
+        try:
+            return self._runtime.for_batch(batch, *size_hw)
+        except UnsupportedError as error:
+            with self._lock:
+                if not self._is_final:
+                    self._replace(error)
+                    _log.warning("the network runs by PyTorch: %s", self._why_not)
+            return self._runtime.for_batch(batch, *size_hw)
+
+    def _replace(self, error: UnsupportedError) -> None:
+        self._why_not, self._runtime, self._is_final = str(error), self._by_torch(), True
+
+    def release(self) -> None:
+        """Free the network for good; may be called twice."""
+        self._is_final = True
+        self._runtime.release()
+
+    def __str__(self) -> str:
+        return f"{self._runtime}; {self._why_not}" if self._why_not else str(self._runtime)
 
 
 def refuse(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> str | None:
