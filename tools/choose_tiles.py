@@ -5,21 +5,27 @@
 writes src/maskjet/ops/linear/tiles.json; entries of products that are not timed now stay. Each candidate is launched
 ten times in a CUDA graph, with rotated inputs; the median of its replays counts. Those whose results differ from those
 of the first are not chosen, and make the program fail in the end.
+
+Among other kernels a tile may be slower than behind itself. With --within the best few of the products that take most
+of a pass are tried in the whole pass, in turns, and the table's tile stays unless one is faster there.
 """
 
 from __future__ import annotations
 
 import argparse
+import collections
 import dataclasses
 import heapq
 import itertools
 import json
+import statistics
 from pathlib import Path
 from unittest.mock import patch
 
 import torch
 
 from benchmarks.network import capture, time_graph
+from benchmarks.planted import randomise
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.networks.rfdetr.fused.forward import Forward
 from maskjet.networks.rfdetr.fused.weights import fold
@@ -37,6 +43,10 @@ SAME = ("activation", "eps", "gives_maxima", "image_hw")  # arguments that are n
 MOST_VALUES = 32 * 128  # per warp: more don't fit into its registers
 FEW, MANY = 4, 20  # replays of all candidates, and of the best of them
 FINALISTS = 3
+WITHIN = 5  # of a product, tried within a pass
+ROUNDS = 3  # turns of each there
+HEAVY = 0.03  # of a pass's time: products that take less are not tried within it
+GAIN = 0.998  # of it: what is less faster is noise
 BULK_ROWS = 1024  # from here on tiles that are copied in blocks are tried
 BULK_STEP = 64
 BULK = ((128, 128, 8, 3), (128, 128, 8, 4), (256, 128, 8, 3), (128, 256, 8, 3), (64, 128, 4, 4), (64, 256, 8, 3))
@@ -49,7 +59,9 @@ class Recording(Forward):
     def _run(self, op, first, *args, **given):
         if op == "linear":
             weight, _ = args
-            self.products[_key(first, weight, given)] = (first.shape, weight.shape, given)
+            key = _key(first, weight, given)
+            self.products[key] = (first.shape, weight.shape, given)
+            self.launches[key] += 1
 
 
 def _key(x, weight, given):
@@ -58,14 +70,14 @@ def _key(x, weight, given):
 
 
 def find_products(sizes, batches):
-    """Linear layers of networks by what `choose_tile` is asked: one example of each."""
-    products = {}
-    with patch.object(Recording, "products", products, create=True):
+    """Linear layers of networks by what `choose_tile` is asked: one example of each; and how many launches they are."""
+    products, launches = {}, collections.Counter()
+    with patch.multiple(Recording, products=products, launches=launches, create=True):
         for size in sizes:
             weights = fold_shapes(size)
             for batch in batches:
                 Recording(weights, batch)
-    return products
+    return products, launches
 
 
 def fold_shapes(size):
@@ -148,12 +160,12 @@ class Product:
         return launch, out
 
 
-def choose(key, example, before, on_wrong):
-    """The best tile, its time and that of the first, the rule's or `before`; beside that only blocks are tried."""
+def rank(key, example, before, on_wrong, *, only_blocks=False):
+    """The best tiles and their times, and that of the first, the rule's or `before`: the fastest first."""
     product = Product(key, example)
     wanted = [*candidates(key, is_plain=product.is_plain)]
     if before is not None:
-        wanted = [before, *(tile for tile in wanted if tile.programs and tile != before)]
+        wanted = [before, *(tile for tile in wanted if tile != before and (tile.programs or not only_blocks))]
     tried = [(tile, *product.bind(tile)) for tile in wanted]
     with compiling_ahead(DEVICE):
         for _, launch, _ in tried:
@@ -170,10 +182,65 @@ def choose(key, example, before, on_wrong):
             if not difference <= 2**-8 * float(first.abs().max()):
                 on_wrong(f"{key} {tile}: {difference}")
                 del times[tile]
-    finalists = {tried[0][0], *heapq.nsmallest(FINALISTS, times, key=times.get)}
+    finalists = {tried[0][0], *heapq.nsmallest(max(FINALISTS, WITHIN), times, key=times.get)} & times.keys()
     us = {tile: 1000 * time_graph(graphs[tile], MANY) / LAUNCHES for tile in finalists}
-    best = min(us.keys() & times.keys(), key=us.get)
-    return best, us[best], us[tried[0][0]]
+    return dict(sorted(us.items(), key=lambda item: item[1]))
+
+
+class Pass:
+    """A network's whole pass, with the tiles that are in the table when it is made."""
+
+    def __init__(self, weights, batch):
+        self._images = torch.randn(INPUTS, batch, 3, *weights.spec.input_hw, device=DEVICE, dtype=torch.float16)
+        self._given, self._forward = self._images[0].clone(), Forward(weights, batch)
+        self._graph = capture(lambda: self._forward(self._given))
+        self._times = []
+
+    def time(self):
+        """Microseconds: the median of this and earlier rounds."""
+        ms = time_graph(self._graph, MANY, lambda turn: self._given.copy_(self._images[turn % INPUTS]))
+        self._times.append(1000 * ms)
+        return statistics.median(self._times)
+
+
+def choose_within(size, batch, on_chosen, on_wrong):
+    """Try the best tiles of each product that takes much of a pass within it, those that take most first."""
+    network = RFDETR(SPECS[size]).eval().requires_grad_(requires_grad=False)
+    randomise(network.state_dict())
+    weights = fold(network.to(DEVICE), torch.float16)
+    products, launches = find_products([size], [batch])
+    total = Pass(weights, batch).time()
+    ranked = {}
+    for key, count in launches.items():
+        if count > 1:
+            us = rank(key, products[key], tile_of(key), on_wrong)
+            if count * min(us.values()) >= HEAVY * total:
+                ranked[key] = us
+    for key, us in sorted(ranked.items(), key=lambda item: -launches[item[0]] * min(item[1].values())):
+        before, passes = tile_of(key), {}
+        for tile in dict.fromkeys([before, *itertools.islice(us, WITHIN)]):
+            set_tile(key, tile)
+            passes[tile] = Pass(weights, batch)
+        for _ in range(ROUNDS):
+            times = {tile: each.time() for tile, each in passes.items()}
+        best = min(times, key=times.get)
+        best = best if times[best] < GAIN * times[before] else before
+        set_tile(key, best)
+        texts = ", ".join(f"{list(tile)} {us.get(tile, 0):.2f} {times[tile]:.1f}" for tile in times)
+        on_chosen(key, best, f"{size} {batch}: {texts}")
+
+
+def tile_of(key):
+    """What `choose_tile` answers."""
+    rows, width, outputs, inputs, is_whole = key
+    return tiles.choose_tile(rows, width, outputs, inputs=inputs, is_whole=is_whole)
+
+
+def set_tile(key, tile):
+    """Let `choose_tile` answer so in this process."""
+    rows, *product = key
+    tiles._timed().setdefault(tuple(product), {})[rows] = tile
+    tiles.choose_tile.cache_clear()
 
 
 def main():
@@ -182,21 +249,31 @@ def main():
     parser.add_argument("--batch", action="append", type=int)
     parser.add_argument("--rows", type=int, default=1, help="leave out products with fewer")
     parser.add_argument("--blocks", action="store_true", help="try blocks only, beside the tile in the table")
+    parser.add_argument("--within", action="store_true", help="try what takes most within a pass")
     parser.add_argument("--out", type=Path, default=tiles.TABLE)
     options = parser.parse_args()
-    products = find_products(options.size or SPECS, options.batch or [1])
+    sizes, batches = options.size or SPECS, options.batch or [1]
     chosen = {tuple(key): tile for key, tile in json.loads(tiles.TABLE.read_text())}
     wrong = []
-    for key, example in products.items():
-        if key[0] < options.rows:
-            continue
-        with torch.inference_mode():
-            before = chosen.get(key) if options.blocks else None
-            tile, us, first_us = choose(key, example, before and tiles.Tile(*before), wrong.append)
+
+    def keep(key, tile, text):
         chosen[key] = list(tile)
-        print(*key, "->", *tile, f"{us:.2f} us, the first {first_us:.2f}", flush=True)
+        print(*key, "->", *tile, text, flush=True)
         lines = ",\n".join(json.dumps([list(key), tile]) for key, tile in sorted(chosen.items()))
         options.out.write_text(f"[\n{lines}\n]\n")  # each time: a machine may be taken away
+
+    with torch.inference_mode():
+        if options.within:
+            for batch, size in itertools.product(batches, sizes):
+                choose_within(size, batch, keep, wrong.append)
+        else:
+            products, _ = find_products(sizes, batches)
+            for key, example in products.items():
+                if key[0] >= options.rows:
+                    before = tiles.Tile(*chosen[key]) if options.blocks and key in chosen else None
+                    us = rank(key, example, before, wrong.append, only_blocks=options.blocks)
+                    best = next(iter(us))
+                    keep(key, best, f"{us[best]:.2f} us")
     if wrong:
         raise SystemExit("\n".join(wrong))
 

@@ -57,7 +57,7 @@ def compile_share(sizes, batches, share, shares):
     from tools import choose_tiles
 
     choose_tiles.DEVICE = torch.device("meta")
-    products = choose_tiles.find_products(sizes, batches)
+    products, _ = choose_tiles.find_products(sizes, batches)
     for key, example in [*products.items()][share::shares]:
         product = choose_tiles.Product(key, example)
         with gpu.compiling_ahead(choose_tiles.DEVICE):

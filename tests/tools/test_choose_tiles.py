@@ -3,13 +3,20 @@
 import json
 import math
 
+import torch
+
+from benchmarks.planted import TINY
+from maskjet.ops.linear import tiles
 from maskjet.ops.linear.tiles import TABLE, Tile, choose_tile
+from tools import choose_tiles
 from tools.choose_tiles import BULK_ROWS, BULK_STEP, candidates, find_products
 
 
 def test_all_products_of_a_network_are_found_and_have_tiles_to_try():
     timed = json.loads(TABLE.read_text())
-    products = find_products(["rf-detr-seg-nano"], [1, 16])
+    products, launches = find_products(["rf-detr-seg-nano"], [1, 16])
+    assert launches.keys() == products.keys()
+    assert launches[677, 384, 1536, 384, False] == launches[16 * 677, 384, 1536, 384, False] == 12
     for rows in (677, 16 * 677):
         for inputs, outputs in ((384, 1152), (384, 384), (384, 1536), (1536, 384)):
             assert (rows, inputs, outputs, inputs, False) in products
@@ -28,3 +35,38 @@ def test_all_products_of_a_network_are_found_and_have_tiles_to_try():
         like = [(key[0], Tile(*tile)) for key, tile in timed if key[1:] == [width, outputs, inputs, is_whole]]
         nearest = min(like, key=lambda other: abs(math.log(other[0] / rows)), default=(0, tried[0]))
         assert found == nearest[1]
+
+
+def test_within_a_pass_the_tables_tile_stays_unless_another_is_faster(monkeypatch):
+    slow, fast, even = Tile(16, 16, 16, 4, 2), Tile(32, 16, 16, 4, 2), Tile(64, 16, 16, 4, 2)
+    gains, gains_not = (48, 144), (192, 48)  # width and outputs
+
+    class FakePass:
+        def __init__(self, weights, batch):
+            assert (weights.spec, batch) == (TINY, 2)
+            self._us = 0
+            for key, count in find_products(["tiny"], [2])[1].items():
+                us = {slow: 10, fast: 8, even: 9.999}.get(choose_tiles.tile_of(key), 10)
+                self._us += count * us
+
+        def time(self):
+            return self._us
+
+    def rank(key, _example, before, _on_wrong):
+        assert before == slow
+        best = {gains: fast, gains_not: even}.get(key[1:3])
+        return {best: 8.0, slow: 10.0} if best else {slow: 0.0}
+
+    monkeypatch.setattr(choose_tiles, "SPECS", {"tiny": TINY})
+    monkeypatch.setattr(choose_tiles, "DEVICE", torch.device("cpu"))
+    monkeypatch.setattr(choose_tiles, "Pass", FakePass)
+    monkeypatch.setattr(choose_tiles, "rank", rank)
+    table = {key[1:]: {key[0]: slow} for key in find_products(["tiny"], [2])[0]}
+    monkeypatch.setattr(tiles, "_timed", lambda: table)
+    choose_tile.cache_clear()
+    chosen = {}
+    try:
+        choose_tiles.choose_within("tiny", 2, lambda key, tile, _: chosen.setdefault(key, tile), print)
+    finally:
+        choose_tile.cache_clear()
+    assert {key[1:3]: tile for key, tile in chosen.items()} == {gains: fast, gains_not: slow}
