@@ -1,8 +1,8 @@
-"""Write README's table of speeds from the committed results.
+"""Write README's table of speeds, and the chart of all of them, from the committed results.
 
     python -m benchmarks.readme
 
-rewrites README.md; `tests/benchmarks/test_readme.py` fails if the table is out of date.
+rewrites README.md and results/video_h200.png; `tests/benchmarks/test_readme.py` fails if the table is out of date.
 """
 
 from __future__ import annotations
@@ -13,9 +13,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.chart import draw_videos
+
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 RESULTS = Path(__file__).resolve().parent / "results"
+_FILES = ("video_h200.json", "video_1080p_h200.json")
 _SIZES = ((176, 312), (720, 1280), (1080, 1920))
 _PEERS = ("rfdetr", "rfdetr_fp16", "inference_models")
 _ROWS: Mapping[str, str] = {
@@ -51,11 +54,13 @@ def render(text: str, measurements: Iterable[Mapping[str, Any]]) -> str:
     return found
 
 
-def read_results() -> list[dict[str, Any]]:
-    """Read the measurements that the table shows."""
-    found: list[dict[str, Any]] = json.loads((RESULTS / "video_h200.json").read_text())["measurements"]
-    return found
+def read_results() -> dict[str, Any]:
+    """Read the first report of `benchmarks.video`, with the measurements of all."""
+    reports: list[dict[str, Any]] = [json.loads((RESULTS / name).read_text()) for name in _FILES]
+    return reports[0] | {"measurements": [each for report in reports for each in report["measurements"]]}
 
 
 if __name__ == "__main__":
-    README.write_text(render(README.read_text(), read_results()))
+    found = read_results()
+    README.write_text(render(README.read_text(), found["measurements"]))
+    draw_videos(found, RESULTS / "video_h200.png")
