@@ -52,10 +52,11 @@ def _fresh_buffers():
 
 
 @pytest.mark.parametrize(
-    "capability", ["90", *(pytest.param(other, marks=pytest.mark.slow) for other in ("75", "87", "120"))]
+    "capability",
+    ["90", *(pytest.param(other, marks=pytest.mark.slow) for other in ("75", "80", "87", "89", "100", "120"))],
 )
 def test_kernels_compile_for(capability):
-    """H200, and T4, Jetson Orin and the consumer Blackwell, none of which has to be there."""
+    """H200, and T4, A100, Jetson Orin, L4 and both kinds of Blackwell, none of which has to be there."""
     program = Path(__file__).with_name("compile_kernels.py")
     environment = {**os.environ, "TRITON_INTERPRET": "0"}
     done = subprocess.run(
