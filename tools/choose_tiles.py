@@ -42,9 +42,8 @@ NORMS = ("residual_norm", "norm", "last_norm")
 SAME = ("activation", "eps", "gives_maxima", "image_hw")  # arguments that are no tensors
 MOST_VALUES = 32 * 128  # per warp: more don't fit into its registers
 FEW, MANY = 4, 20  # replays of all candidates, and of the best of them
-FINALISTS = 3
-WITHIN = 5  # of a product, tried within a pass
-ROUNDS = 3  # turns of each there
+FINALISTS = 5
+ROUNDS = 3  # turns of each of them within a pass
 HEAVY = 0.03  # of a pass's time: products that take less are not tried within it
 GAIN = 0.995  # of it: what is less faster is noise
 BULK_ROWS = 1024  # from here on tiles that are copied in blocks are tried
@@ -160,13 +159,10 @@ class Product:
         return launch, out
 
 
-def rank(key, example, before, on_wrong, *, only_blocks=False):
-    """The best tiles and their times, and that of the first, the rule's or `before`: the fastest first."""
+def rank(key, example, on_wrong):
+    """The best tiles and their times, the fastest first."""
     product = Product(key, example)
-    wanted = [*candidates(key, is_plain=product.is_plain)]
-    if before is not None:
-        wanted = [before, *(tile for tile in wanted if tile != before and (tile.programs or not only_blocks))]
-    tried = [(tile, *product.bind(tile)) for tile in wanted]
+    tried = [(tile, *product.bind(tile)) for tile in candidates(key, is_plain=product.is_plain)]
     with compiling_ahead(DEVICE):
         for _, launch, _ in tried:
             launch(0)
@@ -182,7 +178,7 @@ def rank(key, example, before, on_wrong, *, only_blocks=False):
             if not difference <= 2**-8 * float(first.abs().max()):
                 on_wrong(f"{key} {tile}: {difference}")
                 del times[tile]
-    finalists = {tried[0][0], *heapq.nsmallest(max(FINALISTS, WITHIN), times, key=times.get)} & times.keys()
+    finalists = heapq.nsmallest(FINALISTS, times, key=times.get)
     us = {tile: 1000 * time_graph(graphs[tile], MANY) / LAUNCHES for tile in finalists}
     return dict(sorted(us.items(), key=lambda item: item[1]))
 
@@ -213,12 +209,12 @@ def choose_within(size, batch, on_chosen, on_wrong):
     ranked = {}
     for key, count in launches.items():
         if count > 1:
-            us = rank(key, products[key], tile_of(key), on_wrong)
+            us = rank(key, products[key], on_wrong)
             if count * min(us.values()) >= HEAVY * total:
                 ranked[key] = us
     for key, us in sorted(ranked.items(), key=lambda item: -launches[item[0]] * min(item[1].values())):
         before, passes = tile_of(key), {}
-        for tile in dict.fromkeys([before, *itertools.islice(us, WITHIN)]):
+        for tile in dict.fromkeys([before, *us]):
             set_tile(key, tile)
             passes[tile] = Pass(weights, batch)
         for _ in range(ROUNDS):
@@ -226,8 +222,7 @@ def choose_within(size, batch, on_chosen, on_wrong):
         best = min(times, key=times.get)
         best = best if times[best] < GAIN * times[before] else before
         set_tile(key, best)
-        texts = ", ".join(f"{list(tile)} {us.get(tile, 0):.2f} {times[tile]:.1f}" for tile in times)
-        on_chosen(key, best, f"{size} {batch}: {texts}")
+        on_chosen(key, best, f"{times[best]:.1f} us of {size} at batch {batch}, before {times[before]:.1f}")
 
 
 def tile_of(key):
@@ -248,7 +243,6 @@ def main():
     parser.add_argument("--size", action="append", choices=SPECS)
     parser.add_argument("--batch", action="append", type=int)
     parser.add_argument("--rows", type=int, default=1, help="leave out products with fewer")
-    parser.add_argument("--blocks", action="store_true", help="try blocks only, beside the tile in the table")
     parser.add_argument("--within", action="store_true", help="try what takes most within a pass")
     parser.add_argument("--out", type=Path, default=tiles.TABLE)
     options = parser.parse_args()
@@ -270,8 +264,7 @@ def main():
             products, _ = find_products(sizes, batches)
             for key, example in products.items():
                 if key[0] >= options.rows:
-                    before = tiles.Tile(*chosen[key]) if options.blocks and key in chosen else None
-                    us = rank(key, example, before, wrong.append, only_blocks=options.blocks)
+                    us = rank(key, example, wrong.append)
                     best = next(iter(us))
                     keep(key, best, f"{us[best]:.2f} us")
     if wrong:
