@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from maskjet.engine import copying
 from maskjet.engine.copying import Copier, Rows
 from tests.threads import run_at_once
 
@@ -25,6 +26,15 @@ def test_every_byte_arrives(size, all_cores):
     assert (batch[[0, 4]] == 7).all()
     for row, image in zip(batch[1:4], images, strict=True):
         assert torch.equal(row, image)
+
+
+@pytest.mark.parametrize(("size", "alone"), [((176, 312), True), ((720, 1280), False)])
+def test_a_small_batch_is_copied_by_one_thread_even_where_all_are_free(monkeypatch, size, alone):
+    copied = []
+    monkeypatch.setattr(copying, "_copy_memory", lambda *batch: copied.append(batch))
+    image = torch.zeros(*size, 3, dtype=torch.uint8)
+    Copier().copy(Rows(image[None].clone()), [image], all_cores=True)
+    assert len(copied) == alone
 
 
 @pytest.mark.parametrize(

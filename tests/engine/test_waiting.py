@@ -1,4 +1,7 @@
-"""Waiting for a batch without a GPU: asleep for most of the time, polls near the end, and a bound."""
+"""Waiting for a batch without a GPU: asleep for most of the time, polls near the end, and a bound.
+
+Where nothing is decoded, polls are made without a pause, for a bounded time.
+"""
 
 from types import SimpleNamespace
 
@@ -8,10 +11,10 @@ from maskjet.engine import slot as slots
 
 
 class Clock:
-    """A clock that only sleeping moves on; each sleep takes 60 µs more than it should."""
+    """A clock that only sleeping and yielding move on; each sleep takes 60 µs more than it should."""
 
     def __init__(self):
-        self.now, self.sleeps = 100.0, []
+        self.now, self.sleeps, self.yields = 100.0, [], 0
 
     def monotonic(self):
         return self.now
@@ -20,18 +23,23 @@ class Clock:
         self.sleeps.append(seconds)
         self.now += seconds + 60e-6
 
+    def sched_yield(self):
+        self.yields += 1
+        self.now += 2e-6
+
 
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(slots, "time", clock)
+    monkeypatch.setattr(slots, "os", clock)
     return clock
 
 
-def slot_with(clock):
+def slot_with(clock, all_cores=False):
     slot = object.__new__(slots.GraphSlot)
     graph = SimpleNamespace(expected_s=0.0)
-    slot._running, slot._launched_s = (graph, 1), clock.now
+    slot._running, slot._launched_s, slot._all_cores = (graph, 1), clock.now, all_cores
     return slot, graph
 
 
@@ -42,6 +50,7 @@ def wait(slot, clock, took, came_late=0.0):
     slot._downloaded = SimpleNamespace(query=lambda: clock.now >= done)
     clock.now += came_late
     clock.sleeps.clear()
+    clock.yields = 0
     slot.drain()
     return clock.now - done, len(clock.sleeps)
 
@@ -55,6 +64,28 @@ def test_the_time_of_the_last_batch_is_slept_through(clock):
         assert 0 <= late < 90e-6
         assert polls < 12
     assert graph.expected_s == pytest.approx(4e-3, abs=1e-4)
+    assert clock.yields == 0
+
+
+@pytest.mark.parametrize("took", [0.3e-3, 0.7e-3, 4e-3, 0.1])
+def test_the_end_is_not_slept_through_where_nothing_is_decoded(clock, took):
+    slot, graph = slot_with(clock, all_cores=True)
+    wait(slot, clock, took)
+    for _ in range(5):
+        late, sleeps = wait(slot, clock, took)
+        assert 0 <= late < 3e-6
+        assert sleeps == 1
+        assert 10 < clock.yields < 60  # less than 0.15 ms: a sleep takes more, and the first wait ended late
+    assert graph.expected_s == pytest.approx(took, rel=1e-2)
+
+
+def test_polls_without_a_pause_are_bounded(clock):
+    slot, _ = slot_with(clock, all_cores=True)
+    wait(slot, clock, 4e-3)
+    late, sleeps = wait(slot, clock, 8e-3)
+    assert late < 90e-6
+    assert 40 < sleeps < 60
+    assert 240 < clock.yields <= 251  # 0.5 ms
 
 
 def test_a_batch_that_is_done_early_shortens_the_next_sleep(clock):

@@ -40,11 +40,12 @@ class Rows:
 class Copier:
     """Copies images into rows of a batch.
 
-    PyTorch copies with all cores, which is fastest. But OpenMP's threads then spin for a while: a decoder beside them
-    gave a fifth of its frames (H200's host, 720p), and sixteen sources of 312 × 176 took 630 µs of CPU time per frame
-    where one thread that copies takes 240 (two cores, 2,250 frames/s). So where frames are being decoded, one thread
-    copies, and a second one helps with large batches. Each lets go of the interpreter once per batch, not per image:
-    to get it back, it waits for the threads that decode.
+    PyTorch copies with all cores, which is fastest for large batches. But OpenMP's threads then spin for a while: a
+    decoder beside them gave a fifth of its frames (H200's host, 720p), and sixteen sources of 312 × 176 took 630 µs of
+    CPU time per frame where one thread that copies takes 240 (two cores, 2,250 frames/s). So where frames are being
+    decoded, one thread copies, and a second one helps with large batches. Each lets go of the interpreter once per
+    batch, not per image: to get it back, it waits for the threads that decode. A small batch is copied by one thread
+    in any case: alone as well, all cores took longer for 312 × 176, and 14 ms of CPU time (16 cores).
     """
 
     def __init__(self) -> None:
@@ -64,7 +65,9 @@ class Copier:
         Raises:
             ValueError: An image is not as its row.
         """
-        if images[0].is_cuda or all_cores:
+        size = rows.nbytes
+        is_small = size * len(images) <= _ALONE
+        if images[0].is_cuda or (all_cores and not is_small):
             for row, image in zip(rows.tensors, images, strict=False):
                 row.copy_(image, non_blocking=True)
             return
@@ -76,8 +79,7 @@ class Copier:
                 )
         into = rows.addresses[: len(images)]
         origins = np.array([image.data_ptr() for image in images], dtype=np.uint64)
-        size = rows.nbytes
-        if size * len(images) <= _ALONE:
+        if is_small:
             _copy_memory(into, origins, size)
             return
         self._start()

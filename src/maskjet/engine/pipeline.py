@@ -55,7 +55,7 @@ class Feed(Protocol):
     """Gives the loop its batches."""
 
     all_cores: bool
-    """Whether copying may take all cores, because nothing is being decoded."""
+    """Whether cores may be kept busy, because nothing is being decoded; see `Slot.submit`."""
 
     @property
     def dropped(self) -> int:

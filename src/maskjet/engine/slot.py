@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import mmap
+import os
 import threading
 import time
 import weakref
@@ -33,6 +34,8 @@ _PATIENCE_S = 30.0  # to wait for a batch, which takes milliseconds
 _EAGER_PATIENCE_S = 60.0  # to wait for a batch that another thread is working on
 _POLL_S = 20e-6  # 80 µs with the kernel's own delay: a wait ends 25 µs late on average
 _SURE = 0.95  # share of the expected time that is slept through
+_EARLY_S = 150e-6  # before the expected end, to poll without a pause: a sleep ends 60 µs late, and times vary
+_BUSY_S = 500e-6  # most that is polled so
 _CAPTURES = 3  # tries, as something else in the process that waits for the whole GPU ends a capture
 
 
@@ -63,7 +66,8 @@ class Slot(Protocol):
             images: The frames, all of one size, device and layout, at least one. They may be overwritten on return,
                 unless they are on a GPU or the slot is an `EagerSlot`.
             batch: Batch size of the network, at least the number of images.
-            all_cores: Whether copying may take all cores; see `Copier.copy`.
+            all_cores: Whether cores may be kept busy, all by copying and one by waiting, because nothing is being
+                decoded.
         """
 
     def result(self) -> list[Detections]:
@@ -289,6 +293,7 @@ class GraphSlot:
         self._graphs: OrderedDict[FrameKind, FrameGraph] = OrderedDict()
         self._running: tuple[FrameGraph, int] | None = None
         self._launched_s = 0.0
+        self._all_cores = False
 
     @property
     def graphs(self) -> Sequence[FrameGraph]:
@@ -315,6 +320,7 @@ class GraphSlot:
             graph.launch(self._take_pool)
             self._downloaded.record(self._stream)
         self._launched_s = time.monotonic()
+        self._all_cores = all_cores
         self._running = (graph, len(images))
 
     def _graph_for(self, kind: FrameKind, rules: Rules) -> FrameGraph:
@@ -353,22 +359,28 @@ class GraphSlot:
     def drain(self) -> None:
         """Wait for the event of the last batch; see `Slot`.
 
-        It sleeps through most of the time that the last such batch took, then polls: each poll takes the interpreter
-        from the threads that decode.
+        It sleeps through most of the time that the last such batch took, then polls. Where frames are being decoded it
+        pauses between polls: each takes the interpreter from the threads that decode.
         """
         running = self._running
         if running is None:
             return
         graph, _ = running
-        now = time.monotonic()
-        deadline = now + _PATIENCE_S
-        if (most_s := self._launched_s + _SURE * graph.expected_s - now) > 0:
+        deadline = time.monotonic() + _PATIENCE_S
+        expected_s = graph.expected_s
+        sure_s, busy_s = (expected_s - _EARLY_S, _BUSY_S) if self._all_cores else (_SURE * expected_s, 0.0)
+        if (most_s := self._launched_s + sure_s - time.monotonic()) > 0:
             time.sleep(most_s)
+        pause_from = time.monotonic() + busy_s
         polls = 0
         while not self._downloaded.query():  # type: ignore[no-untyped-call]
-            if time.monotonic() > deadline:
+            now = time.monotonic()
+            if now > deadline:
                 raise RuntimeError(f"the GPU did not answer within {_PATIENCE_S:.0f} s")
-            time.sleep(_POLL_S)
+            if now < pause_from:
+                os.sched_yield()  # without the interpreter, for other threads that predict
+            else:
+                time.sleep(_POLL_S)
             polls += 1
         took = time.monotonic() - self._launched_s
-        graph.expected_s = took if polls else 0.9 * min(took, graph.expected_s)  # done already: no one knows since when
+        graph.expected_s = took if polls else 0.9 * min(took, expected_s)  # done already: no one knows since when
