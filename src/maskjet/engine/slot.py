@@ -34,8 +34,8 @@ _PATIENCE_S = 30.0  # to wait for a batch, which takes milliseconds
 _EAGER_PATIENCE_S = 60.0  # to wait for a batch that another thread is working on
 _POLL_S = 20e-6  # 80 µs with the kernel's own delay: a wait ends 25 µs late on average
 _SURE = 0.95  # share of the expected time that is slept through
-_EARLY_S = 150e-6  # before the expected end, to poll without a pause: a sleep ends 60 µs late, and times vary
-_BUSY_S = 500e-6  # most that is polled so
+_EARLY_S = 1e-3  # before the expected end, to poll without a pause: what follows a shorter sleep is 30 to 90 µs later
+_BUSY_S = 1.5e-3  # most that is polled so
 _CAPTURES = 3  # tries, as something else in the process that waits for the whole GPU ends a capture
 
 
