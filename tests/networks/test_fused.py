@@ -1,6 +1,8 @@
 """The fused RF-DETR against the module that it is folded from."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -15,7 +17,7 @@ from maskjet.networks.rfdetr import RFDETR
 from maskjet.networks.rfdetr.decoder import exact_linear
 from maskjet.networks.rfdetr.family import load as read
 from maskjet.networks.rfdetr.fused import Fused, FusedOrCompiled, refuse
-from maskjet.networks.rfdetr.fused.forward import Forward
+from maskjet.networks.rfdetr.fused.forward import Forward, _stream_beside
 from maskjet.networks.rfdetr.fused.weights import fold
 from maskjet.ops import gpu
 from maskjet.spec import SPECS
@@ -34,6 +36,13 @@ SHAPES = {
     "many classes": {"class_logits": 91},
     "tokens that may not be chosen": {"input_size": 104, "patch_size": 2, "has_masks": False, "queries": 30},
 }
+
+
+class Caller(NamedTuple):
+    """As much of a stream as is asked for."""
+
+    number: int
+    device: torch.device
 
 
 def build(**changes):
@@ -247,6 +256,48 @@ def test_replays_are_the_launches_bit_for_bit(batch):
             graph.replay()
             torch.cuda.synchronize()
             assert all(torch.equal(part, before) for part, before in zip(output, expected, strict=True))
+
+
+def test_a_stream_that_calls_has_one_urgent_stream_for_all_passes(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "Stream", lambda *_, priority: [priority])
+    callers = [Caller(index, torch.device("cpu")) for index in range(3)]
+    found = [_stream_beside(caller) for caller in callers]
+    assert found == [[-1]] * 3
+    assert len({*map(id, found)}) == 3
+    assert all(_stream_beside(Caller(*caller)) is stream for caller, stream in zip(callers, found, strict=True))
+
+
+@pytest.mark.gpu
+def test_a_pass_runs_while_another_is_captured_however_many_there_were():
+    network = RFDETR(SPECS["rf-detr-seg-nano"]).eval().requires_grad_(requires_grad=False)
+    randomise(network.state_dict())
+    weights, images = fold(network.cuda(), torch.float16), draw(network, 1, torch.float16)
+    torch.cuda.synchronize()
+    first, second, graph = torch.cuda.Stream(), torch.cuda.Stream(), torch.cuda.CUDAGraph()
+
+    def run(forward):
+        with torch.inference_mode(), torch.cuda.stream(second):
+            parts = [part.clone() for part in forward(images)]
+            second.synchronize()
+        return parts
+
+    with torch.cuda.stream(first):
+        captured = Forward(weights, 1)
+        for _ in range(31):  # PyTorch's 32 streams of a priority come again in turn
+            Forward(weights, 1)
+    with torch.cuda.stream(second):
+        other = Forward(weights, 1)
+    expected = run(other)
+    with torch.inference_mode(), torch.cuda.stream(first), ThreadPoolExecutor(1) as pool:
+        graph.capture_begin(capture_error_mode="thread_local")
+        output = captured(images)
+        beside = pool.submit(run, other).result()
+        graph.capture_end()
+        graph.replay()
+        first.synchronize()
+    for before, found, replayed in zip(expected, beside, output, strict=True):
+        assert torch.equal(found, before)
+        assert torch.equal(replayed, before)
 
 
 @pytest.mark.gpu

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -24,8 +25,8 @@ class Forward:
     """The network for one batch size: its kernels are compiled, and its own buffers allocated, when it is made.
 
     Tokens, pixels and queries of all images are rows of matrices. It never waits, and can be captured in a CUDA graph,
-    in which what does not wait for each other runs side by side on two streams: what all the rest waits for on one of
-    its own, which the GPU prefers, and what has time on the caller's. For one thread at a time.
+    in which what does not wait for each other runs side by side on two streams: what all the rest waits for on one that
+    the GPU prefers, and what has time on the caller's. For one thread at a time.
 
     Args:
         weights: Folded, on the device to run on.
@@ -40,11 +41,12 @@ class Forward:
         self._queries = weights.queries.repeat(batch, 1)
         self._buffers: dict[str, Tensor] = {}
         self._found = self._make_found()
-        self._first, self._is_beside = self._make_stream(), False
+        self._first: torch.cuda.Stream | None = None
+        self._is_beside = False
         self._workspaces = {False: Workspace(), True: Workspace()}  # of either stream
         with compiling_ahead(self._device), torch.no_grad():
             self(torch.empty(batch, 3, *self._spec.input_hw, dtype=self._dtype, device=self._device))
-        if self._first is not None:  # whatever stream calls the pass finds all that it needs
+        if self._device.type == "cuda":  # whatever stream calls the pass finds all that it needs
             torch.cuda.current_stream(self._device).synchronize()
 
     def __call__(self, images: Tensor) -> NetworkOutput:
@@ -292,11 +294,12 @@ class Forward:
 
     @contextmanager
     def _before_all(self) -> Iterator[None]:
-        """Run on the pass's own stream, which the caller's waits for in the end."""
-        if self._first is None:
+        """Run on the urgent stream, which the caller's waits for in the end."""
+        if self._device.type != "cuda":
             yield
             return
         self._caller = torch.cuda.current_stream(self._device)
+        self._first = _stream_beside(self._caller)
         self._first.wait_stream(self._caller)
         with torch.cuda.stream(self._first):
             yield
@@ -316,12 +319,6 @@ class Forward:
         finally:
             self._is_beside = False
 
-    def _make_stream(self) -> torch.cuda.Stream | None:
-        if self._device.type != "cuda":
-            return None
-        with on_device(self._device):
-            return torch.cuda.Stream(self._device, priority=_URGENT)  # type: ignore[no-untyped-call]
-
     def _mark(self) -> torch.cuda.Event | None:
         return None if self._first is None else self._caller.record_event()
 
@@ -339,3 +336,14 @@ def _count_rows(x: Tensor, given: dict[str, Any]) -> int:
     """Rows of a layer's output: those that are taken of x, or all."""
     rows = given.get("rows")
     return len(x if rows is None else rows)
+
+
+@cache
+def _stream_beside(caller: torch.cuda.Stream) -> torch.cuda.Stream:
+    """The urgent stream of all passes that are called on a stream, which run one after the other anyway.
+
+    PyTorch has 32 of a priority, and gives each again in turn. If every pass took one, two slots would soon share it,
+    and what one launches while the other captures would become part of a graph.
+    """
+    with on_device(caller.device):
+        return torch.cuda.Stream(caller.device, priority=_URGENT)  # type: ignore[no-untyped-call]
