@@ -48,10 +48,15 @@ def test_all_frames_in_order():
 def test_reads_no_further_ahead_than_there_is_room():
     produced = []
     with closing(Readers([count_up(50, produced)], room=3)) as readers:
-        wait_until(lambda: len(produced) >= 4)  # three waiting, one in the reader's hand
+        (lane,) = readers._lanes
+
+        def wait_for(read):
+            wait_until(lambda: len(produced) >= read and lane.is_waiting)
+
+        wait_for(4)  # three waiting, one in the reader's hand
         for taken, read in [(1, 4), (2, 6), (3, 6), (4, 8)]:  # a reader wakes when no more than one waits
             assert len(readers.take(1, waits=True)) == 1
-            wait_until(lambda read=read: len(produced) >= read)
+            wait_for(read)
             time.sleep(0.05)
             assert len(produced) == read <= taken + 4
 
