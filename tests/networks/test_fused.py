@@ -45,8 +45,8 @@ class Caller(NamedTuple):
     device: torch.device
 
 
-def build(**changes):
-    network = RFDETR(replace(SMALL, **changes)).eval().requires_grad_(requires_grad=False)
+def build(spec=SMALL, **changes):
+    network = RFDETR(replace(spec, **changes)).eval().requires_grad_(requires_grad=False)
     randomise(network.state_dict())
     return network
 
@@ -232,16 +232,13 @@ def test_a_released_network_does_not_come_back():
 @pytest.mark.parametrize(("batch", "dtype"), [(1, torch.float16), (2, torch.bfloat16)])
 @pytest.mark.parametrize("name", SPECS)
 def test_all_sizes_are_as_exact_as_the_module(name, batch, dtype):
-    network = RFDETR(SPECS[name]).eval().requires_grad_(requires_grad=False)
-    randomise(network.state_dict())
-    assert_as_good_as_eager(network.cuda(), dtype, batch)
+    assert_as_good_as_eager(build(SPECS[name]).cuda(), dtype, batch)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("batch", [1, 3])
 def test_replays_are_the_launches_bit_for_bit(batch):
-    network = RFDETR(SPECS["rf-detr-seg-nano"]).eval().requires_grad_(requires_grad=False)
-    randomise(network.state_dict())
+    network = build(SPECS["rf-detr-seg-nano"])
     with torch.inference_mode():
         forward = Forward(fold(network.cuda(), torch.float16), batch)
         images = draw(network, batch, torch.float16)
@@ -269,8 +266,7 @@ def test_a_stream_that_calls_has_one_urgent_stream_for_all_passes(monkeypatch):
 
 @pytest.mark.gpu
 def test_a_pass_runs_while_another_is_captured_however_many_there_were():
-    network = RFDETR(SPECS["rf-detr-seg-nano"]).eval().requires_grad_(requires_grad=False)
-    randomise(network.state_dict())
+    network = build(SPECS["rf-detr-seg-nano"])
     weights, images = fold(network.cuda(), torch.float16), draw(network, 1, torch.float16)
     torch.cuda.synchronize()
     first, second, graph = torch.cuda.Stream(), torch.cuda.Stream(), torch.cuda.CUDAGraph()
