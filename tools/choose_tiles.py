@@ -36,7 +36,7 @@ from maskjet.ops.linear.reference import Norm
 from maskjet.spec import SPECS
 
 DEVICE = torch.device("cuda")
-WHOLE, SPLIT = 6, 2  # shapes that are tried, without and with shared sums
+WHOLE, SPLIT = 6, 6  # shapes that are tried, without and with shared sums
 LAUNCHES, INPUTS = 10, 4
 NORMS = ("residual_norm", "norm", "last_norm")
 SAME = ("activation", "eps", "gives_maxima", "image_hw")  # arguments that are no tensors

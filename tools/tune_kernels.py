@@ -253,7 +253,8 @@ NETWORK = {
     "depthwise_norm": choices(_PAIRS=(2, 4), _ROWS_OF_FEW=(3, 2, 4, 6))
     + choices(_PAIRS=(2, 4), _ROWS_OF_MANY=(39, 20, 13), _AHEAD=(2, 0, 1, 4)),
     "mask_logits": choices(_ROWS=(128, 64), _COLUMNS=(128, 64, 256)),
-    "rank_tokens": choices(_RANKED=((8,), (4,), (16,), (32,)), _RIVALS=(1024, 512, 256)),
+    "rank_tokens": choices(_FEW=((8, 512), (8, 1024), (8, 256), (4, 1024), (4, 512)))
+    + choices(_MANY=((16, 256), (16, 128), (32, 128), (32, 256), (8, 256))),
     "refine_boxes": choices(_ROWS_OF_FEW=(1, 2, 4, 8)) + choices(_ROWS_OF_MANY=(4, 1, 2, 8)),
 }
 

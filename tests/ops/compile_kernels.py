@@ -207,7 +207,7 @@ KERNELS = [
     (
         rank_tokens_kernel,
         {"scores_ptr": ["*fp32"], "out_ptr": ["*i32"]},
-        constants(TOKENS=[676], PARTS=[3], COUNT=[100], WAITS=[False], RANKED=[8], RIVALS=[512]),
+        constants(TOKENS=[676], PARTS=[3], COUNT=[100], WAITS=[False], RANKED=[8, 16], RIVALS=[256, 512]),
     ),
     (
         refine_boxes_kernel,

@@ -11,6 +11,7 @@ from maskjet.ops.attention.kernels import attention_kernel
 from maskjet.ops.gpu import MULTIPROCESSORS, Launchers, fitting_stages, has_dependent_launches, on_device_of
 
 _FEWEST = 16  # keys of a tensor core's product
+_LONG = 1500  # tokens
 _LAUNCHERS = Launchers(attention_kernel)
 
 
@@ -30,10 +31,12 @@ class Blocks(NamedTuple):
 def choose_blocks(batch: int, length: int, heads: int, side: int) -> Blocks:
     """The shape for sequences [batch, length, heads × side], by what was timed on an H200.
 
-    Few programs have a multiprocessor each, and wait for every block of keys: large blocks.
+    Few programs, at most one per multiprocessor, wait for every block of keys: large blocks. So do twice as many in
+    long sequences, where two wait beside each other.
     """
     blocks = Blocks(64, 64, 4, 3)
-    is_few = triton.cdiv(length, blocks.queries) * heads * batch <= MULTIPROCESSORS
+    programs = triton.cdiv(length, blocks.queries) * heads * batch
+    is_few = programs <= (2 if length >= _LONG else 1) * MULTIPROCESSORS
     return blocks._replace(keys=128) if is_few and side <= 64 else blocks
 
 

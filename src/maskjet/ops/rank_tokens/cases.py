@@ -42,6 +42,8 @@ CASES: Mapping[str, Callable[[torch.device], dict[str, Any]]] = {
     "more than a block of rivals": _case(tokens=1100, count=300, parts=2),
     "many tokens of many images": _case(batch=3, tokens=1500, count=40),
     "ties": _case(edit=lambda scores: scores.round_()),
+    "ties among blocks": _case(tokens=1100, count=600, edit=lambda scores: scores.round_()),
+    "ties among blocks of many images": _case(batch=4, tokens=1100, count=600, edit=lambda scores: scores.round_()),
     "all alike": _case(edit=torch.Tensor.zero_, tokens=40, count=20),
     "not finite": _case(edit=_non_finite, count=30, parts=2),
     "batch": _case(batch=4),

@@ -29,21 +29,30 @@ def rank_tokens_kernel(
     if WAITS:
         gdc_wait()
     best = _best(scores_ptr, first, token, TOKENS, PARTS)
-    rank = tl.zeros((RANKED,), tl.int32)
-    for start in range(0, TOKENS, RIVALS):
-        rival = start + tl.arange(0, RIVALS)
-        other = _best(scores_ptr, first, rival, TOKENS, PARTS)
-        is_tie = (other[None, :] == best[:, None]) & (rival[None, :] < token[:, None])
-        is_before = ((other[None, :] > best[:, None]) | is_tie) & (rival < TOKENS)[None, :]
-        rank += tl.sum(is_before.to(tl.int32), axis=1)
+    before = tl.zeros((RANKED, RIVALS), tl.int32)
+    # A block of rivals has all of the program's tokens or none: only among those has each pair to ask which is first.
+    own = tl.program_id(0) * RANKED // RIVALS * RIVALS
+    for start in range(0, own, RIVALS):
+        other = _best(scores_ptr, first, start + tl.arange(0, RIVALS), TOKENS, PARTS)[None, :]
+        before += (other >= best[:, None]).to(tl.int32)
+    rival = own + tl.arange(0, RIVALS)
+    other = _best(scores_ptr, first, rival, TOKENS, PARTS)[None, :]
+    is_tie = (other == best[:, None]) & (rival[None, :] < token[:, None])
+    before += ((other > best[:, None]) | is_tie).to(tl.int32)
+    for start in range(own + RIVALS, TOKENS, RIVALS):
+        other = _best(scores_ptr, first, start + tl.arange(0, RIVALS), TOKENS, PARTS)[None, :]
+        before += (other > best[:, None]).to(tl.int32)
+    rank = tl.sum(before, axis=1)
     is_chosen = (token < TOKENS) & (rank < COUNT)
     tl.store(out_ptr + tl.program_id(1) * COUNT + rank, first + token, mask=is_chosen)
 
 
 @triton.jit
 def _best(scores_ptr, first, token, TOKENS: tl.constexpr, PARTS: tl.constexpr):
-    """The largest score of tokens; NaN is infinite."""
-    part = tl.arange(0, triton.next_power_of_2(PARTS))[None, :]
-    is_score = (token < TOKENS)[:, None] & (part < PARTS)
-    scores = tl.load(scores_ptr + (first + token)[:, None] * PARTS + part, mask=is_score, other=float("-inf"))
-    return tl.max(tl.where(scores == scores, scores, float("inf")), axis=1)
+    """The largest score of tokens; NaN is infinite, and what is no token before none."""
+    scores_ptr += (first + token) * PARTS
+    best = tl.full(token.shape, float("-inf"), tl.float32)
+    for part in tl.static_range(PARTS):
+        score = tl.load(scores_ptr + part, mask=token < TOKENS, other=float("-inf"))
+        best = tl.maximum(best, score, propagate_nan=tl.PropagateNan.ALL)
+    return tl.where(best == best, best, float("inf"))

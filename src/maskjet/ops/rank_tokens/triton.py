@@ -9,8 +9,8 @@ from maskjet.ops.gpu import MULTIPROCESSORS, Launchers, has_dependent_launches, 
 from maskjet.ops.rank_tokens.kernels import rank_tokens_kernel
 
 _LAUNCHERS = Launchers(rank_tokens_kernel)
-_RANKED = (32, 16, 8)  # tokens per program: the more, the less is read, as each program reads all scores of its image
-_RIVALS = 1024
+# Tokens per program, each of which reads all scores of its image, and with how many it compares them at once.
+_FEW, _MANY = (8, 512), (16, 256)
 
 
 def rank_tokens(scores: torch.Tensor, *, out: torch.Tensor) -> None:
@@ -21,8 +21,8 @@ def rank_tokens(scores: torch.Tensor, *, out: torch.Tensor) -> None:
     batch, tokens, parts = scores.shape
     if not out.numel():
         return
-    fitting = (each for each in _RANKED if triton.cdiv(tokens, each) * batch >= MULTIPROCESSORS)
-    ranked = next(fitting, _RANKED[-1])
+    is_many = triton.cdiv(tokens, _MANY[0]) * batch >= 2 * MULTIPROCESSORS
+    ranked, rivals = _MANY if is_many else _FEW
     waits = has_dependent_launches(scores.device)
     with on_device_of(scores):
         _LAUNCHERS.of(4, 2, waits=waits)(
@@ -35,5 +35,5 @@ def rank_tokens(scores: torch.Tensor, *, out: torch.Tensor) -> None:
             COUNT=out.shape[1],
             WAITS=waits,
             RANKED=ranked,
-            RIVALS=_RIVALS,
+            RIVALS=rivals,
         )
