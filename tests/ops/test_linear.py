@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from maskjet import ops
 from maskjet.errors import InputError
 from maskjet.ops import Norm, fold_norm
+from maskjet.ops.gpu import Launchers
 from maskjet.ops.linear.tiles import TABLE, Tile, Workspace, choose_tile
 from tests.ops.serving import on_cpu
 
@@ -42,6 +43,19 @@ def test_sums_of_one_layer_are_the_norm_of_the_next(implementation):
     assert none is None
     expected = F.linear(F.layer_norm(hidden.float(), (64,), eps=1e-6), second)
     torch.testing.assert_close(found.float(), expected, atol=0.03, rtol=0)
+
+
+@pytest.mark.gpu
+def test_whole_numbers_compile_what_others_use(monkeypatch):
+    from maskjet.ops.linear import triton
+
+    monkeypatch.setattr(triton, "_LAUNCHERS", Launchers(triton.linear_kernel))
+    x, weight, bias = rows_of(20, 32).half().cuda(), rows_of(64, 32).half().cuda(), rows_of(64).cuda()
+    for eps in (1, 0.5):
+        norm = {"norm": Norm(bias, bias, eps), "eps": eps, "sums": x.new_ones(20, 2, 1, dtype=torch.float32)}
+        expected, _ = ops.linear(x, weight, bias, **norm, implementation="reference")
+        actual, _ = ops.linear(x, weight, bias, **norm, implementation="triton")
+        torch.testing.assert_close(actual, expected, atol=0.02, rtol=0.01)
 
 
 def test_programs_share_the_sums_of_few_tiles():

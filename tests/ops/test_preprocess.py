@@ -92,6 +92,21 @@ def test_the_kernels_cv2_resampling_is_bit_exact(source, size, seed):
 
 
 @pytest.mark.gpu
+def test_whole_numbers_compile_what_others_use(monkeypatch):
+    from maskjet.ops.gpu import Launcher
+    from maskjet.ops.preprocess import triton
+
+    fresh = {name: Launcher(each._kernel, **each._options) for name, each in triton._launch.items()}
+    monkeypatch.setattr(triton, "_launch", fresh)
+    frame = random_frame(20, 30).cuda()
+    for normalisation in ({"mean": (0, 0, 0), "std": (1, 1, 2)}, NORMALISATION, {"mean": (1, 0, 0), "std": (2, 1, 1)}):
+        given = {"frames": frame, "size": (16, 16), **normalisation}
+        expected = ops.preprocess(**given, implementation="reference")
+        actual = ops.preprocess(**given, implementation="triton")
+        assert RECORDS["preprocess"].tolerance_used(given, expected, actual) <= 1
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize(
     "source", [(1080, 1920), (720, 1280), (176, 312), (480, 640), (53, 37), (77, 77), (2160, 3840)]
 )

@@ -163,7 +163,8 @@ class Launcher:
         Args:
             grid: Programs along each axis.
             types: Key of the argument types and the device; launches with the same key share compiled code.
-            *args: The kernel's arguments before its constants.
+            *args: The kernel's arguments before its constants. A float must be one even if it is whole: what was
+                compiled for an int takes no other numbers.
             **constants: The kernel's constants, in its order.
         """
         if self._is_interpreted:

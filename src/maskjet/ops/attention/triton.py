@@ -31,13 +31,14 @@ class Blocks(NamedTuple):
 def choose_blocks(batch: int, length: int, heads: int, side: int) -> Blocks:
     """The shape for sequences [batch, length, heads × side], by what was timed on an H200.
 
-    Few programs, at most one per multiprocessor, wait for every block of keys: large blocks. So do twice as many in
-    long sequences, where two wait beside each other.
+    Few programs, which share a multiprocessor with none or, in long sequences, with two others, wait for every block of
+    keys: large blocks.
     """
     blocks = Blocks(64, 64, 4, 3)
     programs = triton.cdiv(length, blocks.queries) * heads * batch
-    is_few = programs <= (2 if length >= _LONG else 1) * MULTIPROCESSORS
-    return blocks._replace(keys=128) if is_few and side <= 64 else blocks
+    if side > 64 or programs > (3 if length >= _LONG else 1) * MULTIPROCESSORS:
+        return blocks
+    return blocks._replace(keys=128, stages=3 if programs <= 2 * MULTIPROCESSORS else 2)  # three fit with two stages
 
 
 def attention(projections: torch.Tensor, out: torch.Tensor) -> None:

@@ -51,7 +51,7 @@ def depthwise_norm(
     check_like("weight", weight, torch.float32, (9, channels), image.device)
     check_like("bias", bias, torch.float32, (channels,), image.device)
     out = torch.empty_like(image)
-    RECORD.choose(implementation, image).run(image, weight, bias, eps=eps, out=out)
+    RECORD.choose(implementation, image).run(image, weight, bias, eps=float(eps), out=out)
     return out
 
 

@@ -97,9 +97,10 @@ def linear(
     _check_like("residual_sums", residual_sums, torch.float32, (count, 2, parts), x.device)
     if (residual_norm is None) != (residual_sums is None) or (residual_norm is not None and residual is None):
         raise InputError("residual_norm, residual_sums and residual must come together.")
-    for name, each in (("residual_norm", residual_norm), ("norm", norm), ("last_norm", last_norm)):
-        if each is not None:
-            _check_norm(name, each, outputs, x.device)
+    residual_norm, norm, last_norm = (
+        None if each is None else _check_norm(name, each, outputs, x.device)
+        for name, each in (("residual_norm", residual_norm), ("norm", norm), ("last_norm", last_norm))
+    )
     if last_norm is not None and residual is not None and norm is None:
         raise InputError("last_norm must be None with a residual but no norm.")
     for name, value, known in (("activation", activation, Activation), ("gives", gives, Gives)):
@@ -126,7 +127,7 @@ def linear(
         norm=norm,
         last_norm=last_norm,
         activation=activation,
-        eps=eps,
+        eps=float(eps),
         gives_maxima=gives == "maxima",
         workspace=Workspace(),
     )
@@ -205,11 +206,12 @@ def _check_input(
             )
 
 
-def _check_norm(name: str, norm: Norm, outputs: int, device: torch.device) -> None:
+def _check_norm(name: str, norm: Norm, outputs: int, device: torch.device) -> Norm:
     if name != "residual_norm" and (outputs & (outputs - 1) or outputs > _MOST_NORMED):
         raise InputError(f"{name} needs N, a power of two up to {_MOST_NORMED}, got {outputs}.")
     for part in ("weight", "bias"):
         _check_like(f"{name}.{part}", getattr(norm, part), torch.float32, (outputs,), device)
+    return norm._replace(eps=float(norm.eps))
 
 
 def _check_like(name: str, value: object, dtype: torch.dtype, shape: tuple[int, ...], device: torch.device) -> None:

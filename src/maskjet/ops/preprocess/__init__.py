@@ -94,7 +94,8 @@ def preprocess(
             raise InputError(f"{name} must be one of {known}, got {value!r}.")
     region = stretch(size) if letterbox is None else _check_letterbox(letterbox).region((height, width), size)
     run = RECORD.choose(implementation, sample).run
-    run(frames, out, region=region, mean=tuple(mean), std=tuple(std), order=order, resample=resample)
+    normalisation = {"mean": tuple(map(float, mean)), "std": tuple(map(float, std))}
+    run(frames, out, region=region, **normalisation, order=order, resample=resample)
     return out
 
 
