@@ -49,7 +49,7 @@ def rank_tokens_kernel(
 
 @triton.jit
 def _best(scores_ptr, first, token, TOKENS: tl.constexpr, PARTS: tl.constexpr):
-    """The largest score of tokens; NaN is infinite, and what is no token before none."""
+    """The largest score of tokens. NaN is infinite; what is no token comes before none."""
     scores_ptr += (first + token) * PARTS
     best = tl.full(token.shape, float("-inf"), tl.float32)
     for part in tl.static_range(PARTS):
