@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 from maskjet import devices, traffic
-from maskjet.errors import CheckpointError, DeviceError, SourceError
+from maskjet.errors import CheckpointError, DeviceError, OutputError, SourceError
 from maskjet.jobs import driver
 from maskjet.jobs.folders import LocalFolder, open_folder
 from maskjet.jobs.local import error_of
@@ -130,6 +130,24 @@ def test_a_job_makes_a_part_of_each_segment_and_lists_what_failed(streets, tmp_p
     again = json.loads(out)
     assert (code, again["failures"], again["done"], again["skipped"]) == (1, 1, 0, told["planned"])
     assert {path: path.stat().st_mtime_ns for path in files_of(tmp_path / "out")} == before
+
+
+def test_a_driver_that_is_killed_loses_no_failure(streets, tmp_path, capsys, monkeypatch):
+    """Once a part is there, what is missing in it is listed, even if the driver never hears of it."""
+
+    def is_killed(_, outcome):
+        if outcome.failures:
+            raise OutputError("the driver is killed.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(driver.Failures, "take", is_killed)
+        patch.setattr(driver.Failures, "finish", lambda *_, **__: None)
+        _, _, err = job(capsys, streets, tmp_path / "out")
+        assert "the driver is killed" in err
+    code, out, _ = job(capsys, streets, tmp_path / "out", "--json")
+    assert (code, json.loads(out)["failures"]) == (1, 1)
+    (line,) = (tmp_path / "out" / "failures.jsonl").read_text().splitlines()
+    assert json.loads(line)["what"] == str(streets / "5.png")
 
 
 def test_what_others_print_meanwhile_stays_off_stdout(capsys, streets, tmp_path, monkeypatch):

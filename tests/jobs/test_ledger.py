@@ -9,8 +9,8 @@ import pytest
 from maskjet.errors import SourceError
 from maskjet.jobs import ledger
 from maskjet.jobs.folders import open_folder
-from maskjet.jobs.ledger import FAILURES, Failures, Plan
-from maskjet.jobs.parts import MANIFEST
+from maskjet.jobs.ledger import Failures, Plan
+from maskjet.jobs.parts import FAILURES, MANIFEST
 from maskjet.jobs.segments import Segment, Settings, SourceFile, digest
 from maskjet.jobs.work import Outcome
 from maskjet.media.keyframes import Entry
@@ -149,7 +149,7 @@ def failures_in(folder):
 
 def test_failures_are_kept_until_mended(folder):
     failures = Failures(folder)
-    failures.take(Outcome("a", failures=(("x.png", "broken"), ("y.png", "gone"))))
+    failures.take(Outcome("a", failures=(("x.png", "broken"), ("y.png", "gone")), is_written=False))
     failures.take(Outcome("b", failures=(("z.mp4", "broken"),), is_written=False))
     failures.take(Outcome("c", frames=3))
     assert failures_in(folder) == [("a", "x.png"), ("a", "y.png"), ("b", "z.mp4")]  # though nobody has finished
@@ -163,7 +163,7 @@ def test_failures_are_kept_until_mended(folder):
 
 
 def test_failures_of_what_is_no_longer_planned_are_forgotten(folder):
-    Failures(folder).take(Outcome("a", failures=(("x.png", "broken"),)))
+    Failures(folder).take(Outcome("a", failures=(("x.png", "broken"),), is_written=False))
     broken_off = Failures(folder)
     broken_off.finish(plan_is_complete=False)
     assert failures_in(folder) == [("a", "x.png")]
@@ -172,7 +172,7 @@ def test_failures_of_what_is_no_longer_planned_are_forgotten(folder):
 
 
 def test_a_line_of_failures_that_was_cut_off_is_left_out(folder):
-    Failures(folder).take(Outcome("a", failures=(("x.png", "broken"),)))
+    Failures(folder).take(Outcome("a", failures=(("x.png", "broken"),), is_written=False))
     folder.write(FAILURES, folder.read(FAILURES) + b'{"part": "b", "wh')
     failures = Failures(folder)
     failures.keep("a")

@@ -20,9 +20,8 @@ from maskjet.errors import UnsupportedError
 from maskjet.jobs import driver, ray_dataset
 from maskjet.jobs import ray as jobs_ray
 from maskjet.jobs.folders import open_folder
-from maskjet.jobs.ledger import FAILURES
 from maskjet.jobs.local import LocalWorkers
-from maskjet.jobs.parts import Parts
+from maskjet.jobs.parts import FAILURES, Parts
 from tests import ray_cluster
 from tests.cli.command_line import call
 from tests.jobs.making import write_street

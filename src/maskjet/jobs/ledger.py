@@ -12,11 +12,10 @@ from typing import Any
 
 from maskjet.files import naming
 from maskjet.jobs.folders import Folder
-from maskjet.jobs.parts import MANIFEST
+from maskjet.jobs.parts import FAILURES, MANIFEST, failure_lines
 from maskjet.jobs.segments import Segment, digest
 from maskjet.jobs.work import Outcome
 
-FAILURES = "failures.jsonl"
 _GLANCE_S = 0.02  # how often a reader looks for lines of the plan
 _PATIENCE_S = 2.0
 _SAVE_S = 5.0  # how often failures are written to a store
@@ -123,6 +122,8 @@ class Failures:
     def take(self, outcome: Outcome) -> None:
         """Record what became of a segment, at once, so that it outlives this process; in a store every 5 seconds.
 
+        What is missing in a part on this machine was recorded by who wrote the part.
+
         Raises:
             OutputError: It can't be written.
         """
@@ -133,7 +134,8 @@ class Failures:
         self._by_part[outcome.part] = dict(outcome.failures)
         self._current.add(outcome.part)
         if self._folder.can_append:
-            self._folder.append(FAILURES, self._lines([outcome.part]))
+            if not outcome.is_written:
+                self._folder.append(FAILURES, self._lines([outcome.part]))
         elif time.monotonic() - self._saved_at >= _SAVE_S:
             self._folder.write(FAILURES, self._lines(self._by_part))
             self._saved_at = time.monotonic()
@@ -151,7 +153,4 @@ class Failures:
             self._folder.remove(FAILURES)
 
     def _lines(self, parts: Iterable[str]) -> bytes:
-        entries = (
-            {"part": part, "what": what, "reason": why} for part in parts for what, why in self._by_part[part].items()
-        )
-        return "".join(json.dumps(entry) + "\n" for entry in entries).encode()
+        return b"".join(failure_lines(part, self._by_part[part].items()) for part in parts)

@@ -15,6 +15,8 @@ from maskjet.jobs.rows import metadata, with_metadata
 from maskjet.jobs.segments import Segment, Settings
 
 if TYPE_CHECKING:
+    import pyarrow
+
     from maskjet.model import Model
 
 TRIES = 3
@@ -97,14 +99,17 @@ class Worker:
             OutputError: The part can't be written.
             DeviceError: The device failed; the process must end.
         """
-        outcome = Outcome(part, is_written=False)
+        outcome, table = Outcome(part, is_written=False), None
         for _ in range(TRIES):
-            outcome = self._try(part, segment)
+            outcome, table = self._try(part, segment)
             if not outcome.failures:
                 break
+        if table is not None:
+            self._parts.write(part, with_metadata(table, **self._facts), outcome.failures)
         return outcome
 
-    def _try(self, part: str, segment: Segment) -> Outcome:
+    def _try(self, part: str, segment: Segment) -> tuple[Outcome, pyarrow.Table | None]:
+        """What came out, and the part's rows if there are any."""
         try:
             table = process(
                 segment, self.model, rows=self._settings.rows, every=self._settings.every, streams=self._lanes
@@ -112,14 +117,13 @@ class Worker:
         except (OutputError, DeviceError):
             raise
         except MaskjetError as error:
-            return Outcome(part, failures=((segment.name, first_line(error)),), is_written=False)
+            return Outcome(part, failures=((segment.name, first_line(error)),), is_written=False), None
         except Exception as error:  # a foreign library's, on a file that nobody has seen yet: the job goes on
             _log.exception("%s failed", segment.name)
-            return Outcome(part, failures=((segment.name, repr(error)),), is_written=False)
+            return Outcome(part, failures=((segment.name, repr(error)),), is_written=False), None
         about = metadata(table.schema)
-        self._parts.write(part, with_metadata(table, **self._facts))
         failures = tuple((_name_of(segment, what), reason) for what, reason in about["bad_frames"])
-        return Outcome(part, about["frames"], about["detections"], failures)
+        return Outcome(part, about["frames"], about["detections"], failures), table
 
 
 def _name_of(segment: Segment, what: int | str) -> str:
