@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -66,7 +66,7 @@ class Parts:
             raise InputError(f"digest must be 32 hexadecimal digits, got {digest!r}.")
         return f"{_FOLDER}/{digest[:2]}/{digest}{_SUFFIX}"
 
-    def write(self, digest: str, table: pyarrow.Table, failures: Iterable[tuple[str, str]] = ()) -> None:
+    def write(self, digest: str, table: pyarrow.Table, failures: Sequence[tuple[str, str]] = ()) -> None:
         """Write a part: once this returns, it is whole and on the disk; after an error nothing is left of it.
 
         Args:
