@@ -67,6 +67,8 @@ class NetworkCost:
     """One of `RUNTIMES`."""
     ms: float
     """Median time of a replay."""
+    ghz: float
+    """The multiprocessors' clock meanwhile, which the GPU lowers at its limit of power."""
     kernels: str
     """What the graph launches."""
     logit_error: float
@@ -115,18 +117,21 @@ class NetworkReport(report.MeasuredReport):
 
     def rows(self) -> list[tuple[str, ...]]:
         """The table: its header, then one row per runtime, network and batch."""
-        rows: list[tuple[str, ...]] = [("network", "batch", "runtime", "ms", "images/s", "graph", "logits", "masks")]
+        rows: list[tuple[str, ...]] = [
+            ("network", "batch", "runtime", "ms", "GHz", "images/s", "graph", "logits", "masks")
+        ]
         for m in self.measurements:
             errors = (f"{m.logit_error:.1e}", "-" if m.mask_error is None else f"{m.mask_error:.1e}")
             rate = f"{m.batch / m.ms * 1000:.0f}"
-            rows.append((m.network, str(m.batch), m.runtime, f"{m.ms:.3f}", rate, m.kernels, *errors))
+            times = (f"{m.ms:.3f}", f"{m.ghz:.2f}", rate)
+            rows.append((m.network, str(m.batch), m.runtime, *times, m.kernels, *errors))
         rows += [
-            (f.network, "1", f.runtime, f"{f.seconds:.2f} s", "", f"first frame, {f.cache}", "", "")
+            (f.network, "1", f.runtime, f"{f.seconds:.2f} s", "", "", f"first frame, {f.cache}", "", "")
             for f in self.first_frames
         ]
         for s in self.steps:
             times = (f"{s.us:.1f} us", f"{s.bytes_us:.1f}", f"{s.products_us:.1f}")
-            rows.append((s.network, str(s.batch), s.step, *times, s.op, f"x {s.launches}"))
+            rows.append((s.network, str(s.batch), s.step, *times, s.op, f"x {s.launches}", ""))
         return rows
 
 
@@ -204,6 +209,8 @@ def pick_as(network: RFDETR, best: Tensor) -> RFDETR:
 
 
 def _measure(network: RFDETR, batch: int, only: Sequence[str], runs: int, costs: list[NetworkCost]) -> None:
+    from benchmarks.clock import Clock  # needs Triton
+
     images = torch.randn(_INPUTS, batch, 3, *network.spec.input_hw, device="cuda", dtype=torch.float16)
     forward = Forward(fold(network, torch.float16), batch)
     forward(images[0])
@@ -225,9 +232,11 @@ def _measure(network: RFDETR, batch: int, only: Sequence[str], runs: int, costs:
         ]
         given = images[0].clone()
         graph = capture(lambda call=calls[name], given=given: call(given))  # type: ignore[misc]
-        ms = time_graph(graph, runs, lambda turn, given=given: given.copy_(images[turn % _INPUTS]))  # type: ignore[misc]
+        with Clock() as clock:
+            ms = time_graph(graph, runs, lambda turn, given=given: given.copy_(images[turn % _INPUTS]))  # type: ignore[misc]
         mask_error = errors[1] if len(errors) > 1 else None
-        costs.append(NetworkCost(network.spec.name, batch, name, ms, count_nodes(graph), errors[0] or 0.0, mask_error))
+        found = (ms, clock.ghz(), count_nodes(graph), errors[0] or 0.0, mask_error)
+        costs.append(NetworkCost(network.spec.name, batch, name, *found))
 
 
 def capture(call: Callable[[], object], repeats: int = 1) -> torch.cuda.CUDAGraph:

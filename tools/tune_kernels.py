@@ -93,7 +93,7 @@ def tune_preprocess():
             patch.object(
                 preprocess,
                 "_launch",
-                {"bilinear": Launcher(preprocess.preprocess_kernel, num_warps=warps, enable_fp_fusion=True)},
+                {"bilinear": Launcher(preprocess.preprocess_kernel, num_warps=warps)},
             ),
         ):
             calls = [

@@ -62,8 +62,8 @@ def test_the_table_has_a_row_for_each():
     found = network.NetworkReport(
         machine=describe_machine(),
         measurements=[
-            network.NetworkCost("rf-detr-nano", 8, "fused", 2.0, "101 kernels", 0.01, None),
-            network.NetworkCost("rf-detr-seg-nano", 1, "compiled", 0.5, "242 kernels", 0.01, 0.02),
+            network.NetworkCost("rf-detr-nano", 8, "fused", 2.0, 1.625, "101 kernels", 0.01, None),
+            network.NetworkCost("rf-detr-seg-nano", 1, "compiled", 0.5, 1.98, "242 kernels", 0.01, 0.02),
         ],
         steps=[network.StepCost("rf-detr-nano", 8, "tokens", "linear", 12, 5.0, 1.0, 2.0)],
         first_frames=[network.FirstFrame("rf-detr-nano", "fused", "cold", 3.5)],
@@ -71,7 +71,7 @@ def test_the_table_has_a_row_for_each():
     header, fused, compiled, first, step = found.rows()
     assert len({*map(len, found.rows())}) == 1
     assert header[0] == "network"
-    assert fused == ("rf-detr-nano", "8", "fused", "2.000", "4000", "101 kernels", "1.0e-02", "-")
+    assert fused == ("rf-detr-nano", "8", "fused", "2.000", "1.62", "4000", "101 kernels", "1.0e-02", "-")
     assert compiled[-1] == "2.0e-02"
     assert "3.50 s" in first
     assert step[3:6] == ("5.0 us", "1.0", "2.0")
@@ -85,6 +85,7 @@ def test_a_network_is_timed(tmp_path):
     assert [each.runtime for each in found.measurements] == ["fused", "eager"]
     for each in found.measurements:
         assert each.ms > 0
+        assert 0.1 < each.ghz < 4
         assert each.logit_error < 0.1
     assert sum(each.launches for each in found.steps) > 100
     assert all(each.us > 0 and each.bytes_us > 0 for each in found.steps)

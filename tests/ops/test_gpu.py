@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from maskjet.ops.gpu import Launcher, compiling_ahead, fitting_stages, shared_memory
+from maskjet.ops.gpu import Launcher, Launchers, compiling_ahead, fitting_stages, shared_memory
 from maskjet.ops.linear.tiles import Tile, fit
 
 CPU = torch.device("cpu")
@@ -69,6 +69,15 @@ def test_other_threads_launch_meanwhile(kernel, launcher):
         other.start()
         other.join()
     assert kernel.launched == [((1, 1, 1), (7, 3))]
+
+
+def test_products_and_sums_are_fused_unless_told_otherwise(kernel):
+    """Triton 3.9 warns if it isn't told, and 3.10 would not fuse."""
+    launchers = Launcher(kernel), Launchers(kernel).of(4, 3, waits=True), Launcher(kernel, enable_fp_fusion=False)
+    for launcher in launchers:
+        launcher._is_interpreted = False
+        launcher((1, 1, 1), "half", 7)
+    assert [each["enable_fp_fusion"] for each in kernel.compiled] == [True, True, False]
 
 
 @pytest.fixture

@@ -147,13 +147,14 @@ class Launcher:
     Args:
         kernel: Made by `triton.jit` with `do_not_specialize` for all its arguments, except pointers that are always
             aligned to 16 bytes.
-        options: Triton's launch options, such as `num_warps`.
+        options: Triton's launch options, such as `num_warps`. Products and sums are fused unless they say otherwise:
+            Triton does it by itself until 3.10, and warns from 3.9 on if it isn't told.
     """
 
     def __init__(self, kernel: Any, **options: Any) -> None:
         import triton
 
-        self._kernel, self._options = kernel, options
+        self._kernel, self._options = kernel, {"enable_fp_fusion": True, **options}
         self._is_interpreted = not isinstance(kernel, triton.JITFunction)
         self._compiled: dict[Hashable, Any] = {}
 

@@ -52,8 +52,8 @@ _BYTES_AT_ONCE = 2**18  # bytes of strings per image that the first copy to the 
 _MOST_PIXELS = 2**28  # per image: a string of seven bytes per pixel can be counted in 32 bits
 _MOST_PROGRAMS = 65535  # CUDA's limit along the second and third axis of a grid
 _COUNTERS, _FIELDS, _NO_MASK = (int(constant.value) for constant in (COUNTERS, FIELDS, NO_MASK))
-_find_edges = Launcher(find_edges_kernel, num_warps=4, enable_fp_fusion=True)
-_write_strings = Launcher(write_strings_kernel, num_warps=16, enable_fp_fusion=True)
+_find_edges = Launcher(find_edges_kernel, num_warps=4)
+_write_strings = Launcher(write_strings_kernel, num_warps=16)
 
 
 @dataclass

@@ -21,7 +21,7 @@ from maskjet.ops.selection import MaskQueries, SizeTable
 _TILE_HW = (8, 128)
 _LOGITS_HW = (8, 16)  # most logits under a tile that is tested for one sign
 
-_launch = Launcher(paste_kernel, num_warps=2, enable_fp_fusion=True)
+_launch = Launcher(paste_kernel, num_warps=2)
 
 
 def paste_masks(

@@ -13,7 +13,7 @@ from maskjet.ops.roi_align.kernels import roi_align_kernel
 _BLOCK = 128
 _BYTES = 16  # a thread's widest load, from an address that is a multiple
 
-_launch = Launcher(roi_align_kernel, num_warps=4, enable_fp_fusion=True)
+_launch = Launcher(roi_align_kernel, num_warps=4)
 
 
 def roi_align(features: list[torch.Tensor], boxes: torch.Tensor, *, finest: int, size: int) -> torch.Tensor:

@@ -17,7 +17,7 @@ from maskjet.ops.selection import Selection, SizeTable
 _TILE = 2048
 _RANKED = 64
 
-_launch = Launcher(select_kernel, num_warps=8, enable_fp_fusion=True)
+_launch = Launcher(select_kernel, num_warps=8)
 
 
 def select(
