@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-
 import torch
 import triton
 import triton.language as tl
@@ -35,9 +33,7 @@ class Clock:
         self._stamp(0)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stamp(1)
 
     def ghz(self) -> float:

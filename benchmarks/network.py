@@ -1,6 +1,7 @@
 """Time the network alone as a CUDA graph: fused, compiled by PyTorch and uncompiled, with errors against float32.
 
-The weights are random. With --steps each kernel's time stands beside the least that its bytes and its products take.
+The weights are random. Beside each time stands the clock that the GPU kept, with --steps beside each kernel's time the
+least that its bytes and its products take.
 
     python -m benchmarks.network --size rf-detr-seg-nano --batch 1 --batch 16 --steps --out network.json
 """
@@ -235,8 +236,8 @@ def _measure(network: RFDETR, batch: int, only: Sequence[str], runs: int, costs:
         with Clock() as clock:
             ms = time_graph(graph, runs, lambda turn, given=given: given.copy_(images[turn % _INPUTS]))  # type: ignore[misc]
         mask_error = errors[1] if len(errors) > 1 else None
-        found = (ms, clock.ghz(), count_nodes(graph), errors[0] or 0.0, mask_error)
-        costs.append(NetworkCost(network.spec.name, batch, name, *found))
+        ghz, nodes = clock.ghz(), count_nodes(graph)
+        costs.append(NetworkCost(network.spec.name, batch, name, ms, ghz, nodes, errors[0] or 0.0, mask_error))
 
 
 def capture(call: Callable[[], object], repeats: int = 1) -> torch.cuda.CUDAGraph:

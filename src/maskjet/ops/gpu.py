@@ -148,7 +148,7 @@ class Launcher:
         kernel: Made by `triton.jit` with `do_not_specialize` for all its arguments, except pointers that are always
             aligned to 16 bytes.
         options: Triton's launch options, such as `num_warps`. Products and sums are fused unless they say otherwise:
-            Triton does it by itself until 3.10, and warns from 3.9 on if it isn't told.
+            Triton up to 3.9 does so by itself, but 3.9 warns if it isn't told, and 3.10 will not.
     """
 
     def __init__(self, kernel: Any, **options: Any) -> None:
