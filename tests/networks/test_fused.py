@@ -236,18 +236,22 @@ def test_all_sizes_are_as_exact_as_the_module(name, batch, dtype):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("batch", [1, 3])
-def test_replays_are_the_launches_bit_for_bit(batch):
+@pytest.mark.parametrize("batch", [1, 3, 16])
+def test_replays_are_launches_that_wait_for_each_other_bit_for_bit(batch, monkeypatch):
+    """A kernel begins while the one in front stores: what it read too early would be garbage."""
     network = build(SPECS["rf-detr-seg-nano"])
     with torch.inference_mode():
         forward = Forward(fold(network.cuda(), torch.float16), batch)
         images = draw(network, batch, torch.float16)
-        expected = [part.clone() for part in forward(images)]
+        with monkeypatch.context() as patching:
+            run = Forward._run
+            patching.setattr(Forward, "_run", lambda *args, **given: (run(*args, **given), torch.cuda.synchronize()))
+            expected = [part.clone() for part in forward(images)]
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream), torch.cuda.graph(graph, stream=stream):
             output = forward(images)
-        for _ in range(20):
+        for _ in range(100):
             for buffer in forward._buffers.values():
                 buffer.fill_(torch.nan if buffer.is_floating_point() else 2**30)
             graph.replay()

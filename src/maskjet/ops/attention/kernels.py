@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_wait
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from maskjet.ops.triton_language import dot
 
@@ -50,6 +50,8 @@ def attention_kernel(
         state = _add_keys(projections_ptr, queries, state, start, LENGTH, HEADS, SIDE, KEYS, False)
     if whole < LENGTH:
         state = _add_keys(projections_ptr, queries, state, whole, LENGTH, HEADS, SIDE, REST, True)
+    if WAITS:
+        gdc_launch_dependents()
     _, total, context = state
     out_ptr += (sequence + query)[:, None] * (HEADS * SIDE) + head * SIDE + channel[None, :]
     tl.store(out_ptr, (context / total[:, None]).to(out_ptr.dtype.element_ty), mask=(query < LENGTH)[:, None])

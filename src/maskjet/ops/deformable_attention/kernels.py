@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_wait
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 _LEAST = tl.constexpr(-1e30)  # below every logit; minus infinity minus itself would be NaN
 
@@ -71,6 +71,8 @@ def deformable_attention_kernel(
             source = (image[:, None] + pixel) * VALUES_STRIDE
             value = tl.load(values_ptr + source[:, :, None] + channel).to(tl.float32)
             context += value * tl.where(is_inside, share * weight, 0.0)[:, :, None]
+    if WAITS:
+        gdc_launch_dependents()
     context = context / total[:, :, None]
     out_ptr += row.to(tl.int64)[:, None, None] * (HEADS * SIDE) + channel
     tl.store(out_ptr, context.to(out_ptr.dtype.element_ty), mask=is_row[:, None, None])

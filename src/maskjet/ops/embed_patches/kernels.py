@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_wait
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from maskjet.ops.triton_language import dot
 
@@ -67,6 +67,8 @@ def embed_patches_kernel(
             weight_ptr + column[None, :] * (3 * pixels) + pixel[:, None], mask=is_pixel[:, None], other=0.0
         )
         value = dot(x, weight, value)
+    if WAITS:
+        gdc_launch_dependents()
     target = row.to(tl.int64)
     out_ptr += target[:, None] * OUTPUTS + column[None, :]
     tl.store(out_ptr, value.to(out_ptr.dtype.element_ty), mask=is_row[:, None])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_wait
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from maskjet.ops.triton_language import dot, gelu, sigmoid
 
@@ -124,6 +124,8 @@ def linear_kernel(
         else:
             given = tl.load(first + place)
         product = dot(given, tl.load(weight_ptr + start), product)
+    if WAITS:
+        gdc_launch_dependents()  # the kernel behind may begin, and waits by itself for what is stored below
     if SPLITS > 1:
         part = tl.arange(0, ROWS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
         parts_ptr += tile * (SPLITS * ROWS * COLUMNS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_wait
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from maskjet.ops.triton_language import dot
 
@@ -43,6 +43,8 @@ def mask_logits_kernel(
     for start in range(0, CHANNELS, STEP):
         first = tl.load(queries_ptr[:, None] + start + step[None, :])
         product = dot(first, tl.load(pixels_ptr[None, :] + start + step[:, None]), product)
+    if WAITS:
+        gdc_launch_dependents()
     product += tl.load(queries_ptr + CHANNELS).to(tl.float32)[:, None]
     out_ptr += (image * QUERIES + query)[:, None] * PIXELS + pixel[None, :]
     tl.store(out_ptr, product.to(out_ptr.dtype.element_ty), mask=is_query[:, None] & is_pixel[None, :])

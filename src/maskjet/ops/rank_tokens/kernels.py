@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_wait
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
 @triton.jit
@@ -42,6 +42,8 @@ def rank_tokens_kernel(
     for start in range(own + RIVALS, TOKENS, RIVALS):
         other = _best(scores_ptr, first, start + tl.arange(0, RIVALS), TOKENS, PARTS)[None, :]
         before += (other > best[:, None]).to(tl.int32)
+    if WAITS:
+        gdc_launch_dependents()
     rank = tl.sum(before, axis=1)
     is_chosen = (token < TOKENS) & (rank < COUNT)
     tl.store(out_ptr + tl.program_id(1) * COUNT + rank, first + token, mask=is_chosen)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_wait
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -74,6 +74,8 @@ def refine_boxes_kernel(
             tl.load(offsets_ptr + 2),
             tl.load(offsets_ptr + 3),
         )
+    if WAITS:
+        gdc_launch_dependents()
     tl.store(out_ptr + row * 4, x, mask=is_row)
     tl.store(out_ptr + row * 4 + 1, y, mask=is_row)
     tl.store(out_ptr + row * 4 + 2, width, mask=is_row)

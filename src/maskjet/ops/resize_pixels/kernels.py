@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_wait
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from maskjet.ops.triton_language import taps
 
@@ -48,5 +48,7 @@ def resize_pixels_kernel(
     value += tl.load(upper_ptr + second).to(tl.float32) * (above * after)
     value += tl.load(lower_ptr + first).to(tl.float32) * (below * before)
     value += tl.load(lower_ptr + second).to(tl.float32) * (below * after)
+    if WAITS:
+        gdc_launch_dependents()
     pixel_ptr = out_ptr + batch * height * width * CHANNELS + (y * width + x) * CHANNELS + channel
     tl.store(pixel_ptr, value.to(out_ptr.dtype.element_ty), mask=(y < height) & (x < width))
