@@ -258,15 +258,18 @@ def capture(call: Callable[[], object], repeats: int = 1) -> torch.cuda.CUDAGrap
 
 
 def time_graph(graph: torch.cuda.CUDAGraph, runs: int, prepare: Callable[[int], object] = lambda _: None) -> float:
-    """Median milliseconds of a replay."""
+    """Median milliseconds of a replay, on a stream of its own as the engine replays; the default one may be slower."""
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())
     events = [[_make_event() for _ in range(2)] for _ in range(runs)]
-    for turn in range(-5, runs):
-        prepare(turn)
-        if turn >= 0:
-            events[turn][0].record()
-        graph.replay()
-        if turn >= 0:
-            events[turn][1].record()
+    with torch.cuda.stream(stream):
+        for turn in range(-5, runs):
+            prepare(turn)
+            if turn >= 0:
+                events[turn][0].record()
+            graph.replay()
+            if turn >= 0:
+                events[turn][1].record()
     torch.cuda.synchronize()
     return float(statistics.median(begin.elapsed_time(end) for begin, end in events))
 
