@@ -237,7 +237,7 @@ def test_all_sizes_are_as_exact_as_the_module(name, batch, dtype):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("batch", [1, 3, 16])
-def test_replays_are_launches_that_wait_for_each_other_bit_for_bit(batch, monkeypatch):
+def test_launches_and_replays_are_launches_that_wait_for_each_other_bit_for_bit(batch, monkeypatch):
     """A kernel begins while the one in front stores: what it read too early would be garbage."""
     network = build(SPECS["rf-detr-seg-nano"])
     with torch.inference_mode():
@@ -247,6 +247,7 @@ def test_replays_are_launches_that_wait_for_each_other_bit_for_bit(batch, monkey
             run = Forward._run
             patching.setattr(Forward, "_run", lambda *args, **given: (run(*args, **given), torch.cuda.synchronize()))
             expected = [part.clone() for part in forward(images)]
+        assert all(torch.equal(part, before) for part, before in zip(forward(images), expected, strict=True))
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream), torch.cuda.graph(graph, stream=stream):

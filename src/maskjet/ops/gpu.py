@@ -219,7 +219,8 @@ class Launchers:
     """The launchers of a kernel, one per shape of its programs.
 
     Args:
-        kernel: See `Launcher`; its `WAITS` says whether it waits for the kernel in front by itself.
+        kernel: See `Launcher`; its `WAITS` says whether it waits for the kernel in front by itself. Once it has waited,
+            and only then, it may let the next one begin: what that one waits for is then all that came before.
         options: Triton's launch options that all have, such as `maxnreg`.
     """
 

@@ -125,7 +125,7 @@ def linear_kernel(
             given = tl.load(first + place)
         product = dot(given, tl.load(weight_ptr + start), product)
     if WAITS:
-        gdc_launch_dependents()  # the kernel behind may begin, and waits by itself for what is stored below
+        gdc_launch_dependents()  # which wait for what is stored below
     if SPLITS > 1:
         part = tl.arange(0, ROWS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
         parts_ptr += tile * (SPLITS * ROWS * COLUMNS)
