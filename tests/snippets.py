@@ -57,6 +57,10 @@ class Snippet:
     is_measured: bool
     """Whether the numbers of the output are not compared."""
 
+    def lines(self):
+        """Those of the code, joined where they go on."""
+        return self.text.replace("\\\n", " ").splitlines()
+
 
 def find_snippets(page):
     """The snippets of a page's text; a block without a language right below one is its output."""
@@ -102,17 +106,13 @@ class Page:
             self._service = None
 
     def _run(self, snippet):
+        if snippet.language == "yaml" or snippet.needs:
+            check(snippet)
+            return ""
         if snippet.language == "python":
             return self._run_python(snippet)
-        lines = snippet.text.replace("\\\n", " ").splitlines()
-        if snippet.language == "yaml" or snippet.needs:
-            for line in lines:
-                for command in re.findall(r"\b(?:maskjet [a-z]|curl ).*", line.partition(" #")[0]):
-                    words = shlex.split(command)
-                    (check_request if words[0] == "curl" else check_command)(words[1:])
-            return ""
         printed = io.StringIO()
-        for line in lines:
+        for line in snippet.lines():
             for command in line.split(" #")[0].split(";"):
                 self._run_command(shlex.split(command, comments=True), printed)
         assert self._code == 0 or "echo $?" in snippet.text, f"exit code {self._code}: {printed.getvalue()}"
@@ -122,9 +122,8 @@ class Page:
         text = snippet.text.replace(ADDRESS, self._address)
         code = compile("\n" * (snippet.line - 1) + text, str(self.path), "exec")
         printed = io.StringIO()
-        if not snippet.needs:
-            with contextlib.redirect_stdout(printed):
-                exec(code, self._names)
+        with contextlib.redirect_stdout(printed):
+            exec(code, self._names)
         return printed.getvalue()
 
     def _run_command(self, words, printed):
@@ -174,6 +173,17 @@ class Page:
         return done.stdout + done.stderr + "\n"
 
 
+def check(snippet):
+    """Compile its Python, or parse its commands and requests, without running them."""
+    if snippet.language == "python":
+        compile(snippet.text, "snippet", "exec")
+        return
+    for line in snippet.lines():
+        for command in re.findall(r"\b(?:maskjet [a-z]|curl ).*", line.partition(" #")[0]):
+            words = shlex.split(command)
+            (check_request if words[0] == "curl" else check_command)(words[1:])
+
+
 def check_request(arguments):
     """Whether the service has the path that a command of curl asks for."""
     (url,) = (urlsplit(word) for word in arguments if re.match(r"\w+://", word))
@@ -217,6 +227,6 @@ def compare(shown, printed, *, is_measured=False):
     found = re.fullmatch(pattern + re.escape(shown[end:]), printed, re.DOTALL)
     assert found, f"the page shows\n{shown}\nand this was printed\n{printed}"
     for expected, actual in zip(numbers, found.groups(), strict=True):
-        last_place = 10.0 ** -len(expected.partition(".")[2])
+        last_place = 10.0 ** -len(expected.partition(".")[2]) if "." in expected else 0  # small counts are exact
         most = max(_SHARE * float(expected), last_place) * 1.001
         assert abs(float(expected) - float(actual)) <= most, f"{expected} is shown, and {actual} was printed\n{printed}"

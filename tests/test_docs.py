@@ -25,13 +25,13 @@ from maskjet.serve import create_app
 from maskjet.serve.guard import COOKIE
 from maskjet.serve.settings import NAMES, Settings
 from maskjet.spec import SPECS
-from tests.snippets import ADDRESS, ROOT, Page, check_command, check_request, compare, find_snippets
+from tests.snippets import ADDRESS, ROOT, Page, check, check_command, check_request, compare, find_snippets
 from tools import site_pages
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SERVING = (ROOT / "docs" / "serving.md").read_text()
-SLOW = {"jobs.md", "performance.md", "serving.md"}
-"""Pages that take more than ten seconds: one measures for as long, the others start processes."""
+QUICK = {"index.md", "images.md", "exit-codes.md", "limits.md", "api"}
+"""Pages, and folders of pages, that `make test` runs; it only reads the others, which measure or start processes."""
 
 
 def write_video(path):
@@ -109,7 +109,11 @@ def undone(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     "path",
     [
-        pytest.param(path, marks=[pytest.mark.slow] if path.name in SLOW else [], id=str(path.relative_to(ROOT)))
+        pytest.param(
+            path,
+            marks=() if QUICK & {path.name, path.parent.name} else pytest.mark.slow,
+            id=str(path.relative_to(ROOT)),
+        )
         for path in PAGES
     ],
 )
@@ -131,6 +135,16 @@ def test_the_snippets_of_a_page_run(path, undone, drawn, tmp_path, capsys):
                 raise
 
 
+def test_the_commands_and_requests_of_all_pages_are_known():
+    for path in PAGES:
+        for snippet in find_snippets(path.read_text()):
+            try:
+                check(snippet)
+            except Exception as error:
+                error.add_note(f"in the snippet at {path}:{snippet.line}")
+                raise
+
+
 @pytest.mark.parametrize(
     ("shown", "printed"),
     [
@@ -145,7 +159,14 @@ def test_what_may_differ_may(shown, printed):
 
 @pytest.mark.parametrize(
     ("shown", "printed"),
-    [("5 frames", "6 frames in 1 s"), ("car 0.93", "bus 0.93"), ("car 0.93", "car 0.90"), ("done", ""), ("", "done")],
+    [
+        ("5 frames", "6 frames"),
+        ("5 frames", "5 frames in 1 s"),
+        ("car 0.93", "bus 0.93"),
+        ("car 0.93", "car 0.90"),
+        ("done", ""),
+        ("", "done"),
+    ],
 )
 def test_what_may_not_differ_fails(shown, printed):
     with pytest.raises(AssertionError, match=r"shows|shown"):
@@ -256,6 +277,7 @@ def test_every_public_name_is_on_a_page():
         assert name == "__version__" or f"::: maskjet.{name}" in pages or name in ("ops", "rewrites", "traffic"), name
 
 
+@pytest.mark.slow
 def test_the_site_builds_and_loads_nothing_from_elsewhere(tmp_path):
     pytest.importorskip("mkdocs", reason="needs the dependency group docs")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path / "site"]
