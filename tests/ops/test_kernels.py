@@ -13,6 +13,7 @@ import torch
 from maskjet import ops
 from maskjet.errors import InputError, UnsupportedError
 from maskjet.ops import RECORDS, Selection, gpu
+from maskjet.ops.depthwise_norm import triton as norm
 from maskjet.ops.encode_masks import triton as encode
 from maskjet.ops.paste_masks import triton as paste
 from maskjet.ops.paste_masks.cases import blobs
@@ -51,18 +52,23 @@ def _fresh_buffers():
     encode._own_buffers.cache_clear()
 
 
-@pytest.mark.parametrize(
-    "capability",
-    ["90", *(pytest.param(other, marks=pytest.mark.slow) for other in ("75", "80", "87", "89", "100", "120"))],
-)
-def test_kernels_compile_for(capability):
-    """H200, and T4, A100, Jetson Orin, L4 and both kinds of Blackwell, none of which has to be there."""
+@pytest.mark.slow
+def test_kernels_compile_for_other_gpus():
+    """T4, A100, Jetson Orin, L4, H200 and both kinds of Blackwell, none of which has to be there."""
     program = Path(__file__).with_name("compile_kernels.py")
+    command = [sys.executable, program, *["75", "80", "87", "89", "90", "100", "120"]]
     environment = {**os.environ, "TRITON_INTERPRET": "0"}
-    done = subprocess.run(
-        [sys.executable, program, capability], env=environment, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_many_pixels_are_normalised_in_longer_columns(monkeypatch, device):
+    monkeypatch.setattr(norm, "_MANY_PIXELS", 1)
+    op = RECORDS["depthwise_norm"]
+    for case in ("one pixel", "whole tiles", "one more than tiles"):
+        inputs = op.cases[case](device)
+        expected, actual = (op.public(**inputs, implementation=name) for name in ("reference", "triton"))
+        assert op.tolerance_used(inputs, expected, actual) <= 1
 
 
 def test_encode_stays_within_its_buffers(device):

@@ -26,21 +26,20 @@ def kept(found, image=0):
 
 
 @pytest.mark.parametrize("implementation", on_cpu("nms"))
-@pytest.mark.parametrize("threshold", [0.3, 0.5, 0.7])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("threshold", "seed"), [(0.3, 0), (0.5, 1), (0.7, 2)])
 def test_what_stays_is_torchvisions(implementation, threshold, seed):
-    boxes, scores, _ = clusters(150, seed)
+    boxes, scores, _ = clusters(100, seed)
     expected = torchvision_boxes.nms(boxes, scores, threshold).tolist()
     found = ops.nms(boxes[None], iou_threshold=threshold, implementation=implementation)
-    assert 10 < len(expected) < 150
+    assert 10 < len(expected) < 100
     assert kept(found) == expected
 
 
 @pytest.mark.parametrize("strategy", ["_batched_nms_vanilla", "_batched_nms_coordinate_trick"])
 @pytest.mark.parametrize("implementation", on_cpu("nms"))
 def test_groups_are_torchvisions_with_both_strategies(implementation, strategy):
-    for seed in range(3):
-        boxes, scores, groups = clusters(150, seed, classes=5)
+    for seed in range(1 if implementation == "triton" else 3):
+        boxes, scores, groups = clusters(100, seed, classes=5)
         expected = getattr(torchvision_boxes, strategy)(boxes, scores, groups.long(), 0.5)[:20].tolist()
         found = ops.nms(
             boxes[None], groups=groups[None], iou_threshold=0.5, max_output=20, implementation=implementation

@@ -8,42 +8,61 @@ from maskjet.errors import InputError, UnsupportedError
 from maskjet.ops import RECORDS
 from tests.ops.serving import on_cpu
 
-PAIRS = [(name, case) for name, op in RECORDS.items() for case in op.cases]
-VARIANTS = [(name, variant, case) for name, op in RECORDS.items() for variant in op.variants for case in op.cases]
+LONG = {
+    "encode_masks": {
+        *("a wide image", "noise", "checkerboard", "bfloat16", "everything inside", "letterboxes of a batch"),
+        *("beyond the bottom", "smaller than the logits", "between the pixels"),
+    },
+    "nms": {"two tiles of words"},
+    "rank_tokens": {"many tokens of many images", "ties among blocks of many images"},
+    "resize_pixels": {"many pixels"},
+}
+"""Cases that take an interpreted kernel half a second and more."""
+ON_A_GPU_ALONE = {("depthwise_norm", "many pixels")}  # a minute, interpreted; test_kernels.py has a smaller one
 
 
-@pytest.mark.parametrize(("name", "variant", "case"), VARIANTS)
-def test_equals_the_reference(name, variant, case, device):
-    op = RECORDS[name]
-    inputs = op.cases[case](device)
-    first = next(iter(inputs.values()))
-    refusal = op.variants[variant].refuse(first)
-    if refusal is not None:
-        assert variant not in (on_cpu(name) if device.type == "cpu" else ["triton", "reference"])
-        with pytest.raises(UnsupportedError, match="Use implementation='auto'"):
-            op.public(**inputs, implementation=variant)
-        return
-    expected = op.public(**inputs, implementation="reference")
-    actual = op.public(**inputs, implementation=variant)
-    assert op.tolerance_used(inputs, expected, actual) <= 1
+def _groups():
+    """The cases of each implementation but the reference, those of interpreted kernels that take long by themselves."""
+    for name, op in RECORDS.items():
+        for variant in list(op.variants)[:-1]:
+            is_interpreted = variant == "triton" and variant in on_cpu(name)
+            long = LONG.get(name, set()) if is_interpreted else set()
+            assert long <= set(op.cases), name
+            yield pytest.param(name, variant, sorted(set(op.cases) - long), id=f"{name}-{variant}")
+            if long:
+                yield pytest.param(name, variant, sorted(long), id=f"{name}-{variant}-long", marks=pytest.mark.slow)
 
 
-@pytest.mark.parametrize(("name", "case"), PAIRS)
-def test_cases_are_the_same_on_every_call(name, case):
-    build = RECORDS[name].cases[case]
-    op = RECORDS[name]
-    first, again = (op.public(**build(torch.device("cpu")), implementation="reference") for _ in range(2))
-    assert op.tolerance_used(build(torch.device("cpu")), first, again) == 0
+@pytest.mark.parametrize(("name", "variant", "cases"), list(_groups()))
+def test_equals_the_reference(name, variant, cases, device):
+    op, shares = RECORDS[name], {}
+    for case in cases:
+        if device.type == "cpu" and variant == "triton" and (name, case) in ON_A_GPU_ALONE:
+            continue
+        inputs = op.cases[case](device)
+        first = next(iter(inputs.values()))
+        if op.variants[variant].refuse(first) is not None:
+            assert variant not in (on_cpu(name) if device.type == "cpu" else ["triton"])
+            with pytest.raises(UnsupportedError, match="Use implementation='auto'"):
+                op.public(**inputs, implementation=variant)
+            return
+        expected = op.public(**inputs, implementation="reference")
+        shares[case] = op.tolerance_used(inputs, expected, op.public(**inputs, implementation=variant))
+    assert all(share <= 1 for share in shares.values()), shares
 
 
 @pytest.mark.parametrize("name", RECORDS)
-def test_the_comparison_can_fail(name):
+def test_cases_are_the_same_on_every_call_and_the_comparison_can_fail(name):
     """Some two cases of an op differ; comparing their results must say so."""
-    op = RECORDS[name]
-    results = [(case(torch.device("cpu"))) for case in op.cases.values()]
-    outputs = [op.public(**inputs, implementation="reference") for inputs in results]
+    op, device = RECORDS[name], torch.device("cpu")
+    given = [case(device) for case in op.cases.values()]
+    first, again = (
+        [op.public(**inputs, implementation="reference") for inputs in each]
+        for each in (given, [case(device) for case in op.cases.values()])
+    )
+    assert [op.tolerance_used(*each) for each in zip(given, first, again, strict=True)] == [0] * len(given)
     shares = []
-    for inputs, expected, other in zip(results, outputs, outputs[1:], strict=False):
+    for inputs, expected, other in zip(given, first, first[1:], strict=False):
         try:
             shares.append(op.tolerance_used(inputs, expected, other))
         except (RuntimeError, ValueError, IndexError):  # other shapes altogether
@@ -62,31 +81,20 @@ def test_nan_is_no_match(name):
 
 @pytest.mark.parametrize("name", RECORDS)
 def test_every_record_is_complete(name):
+    """Products are counted as PyTorch counts them."""
     op = RECORDS[name]
     assert op.name == name
     assert list(op.variants)[-1] == "reference"
     assert len(op.cases) >= 10
     for case in op.cases.values():
-        assert op.bytes_moved(case(torch.device("cpu"))) >= 0
-
-
-@pytest.mark.parametrize("name", [name for name, op in RECORDS.items() if op.flops is not None])
-def test_products_are_counted_as_pytorch_counts_them(name):
-    op = RECORDS[name]
-    for case in op.cases.values():
         inputs = case(torch.device("cpu"))
-        with FlopCounterMode(display=False) as counter:
-            op.public(**inputs, implementation="reference")
-        assert op.flops(inputs) == counter.get_total_flops()
-
-
-@pytest.mark.parametrize("name", RECORDS)
-def test_unknown_implementations_are_refused(name):
-    op = RECORDS[name]
-    inputs = next(iter(op.cases.values()))(torch.device("cpu"))
-    with pytest.raises(
-        InputError, match=rf"implementation must be one of 'auto', .*'reference' for ops\.{name}, got 'x'"
-    ):
+        assert op.bytes_moved(inputs) >= 0
+        if op.flops is not None:
+            with FlopCounterMode(display=False) as counter:
+                op.public(**inputs, implementation="reference")
+            assert op.flops(inputs) == counter.get_total_flops()
+    known = rf"implementation must be one of 'auto', .*'reference' for ops\.{name}, got 'x'"
+    with pytest.raises(InputError, match=known):
         op.public(**inputs, implementation="x")
 
 

@@ -32,11 +32,13 @@ def boxes(batch, count, seed):
     return torch.cat((corner, corner + side * (0.6 + 0.8 * torch.rand(batch, count, 2, generator=generator))), dim=2)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("implementation", on_cpu("roi_align"))
-@pytest.mark.parametrize(("size", "batch", "levels"), [(7, 1, 4), (14, 1, 4), (3, 2, 4), (2, 1, 1), (5, 2, 3)])
+@pytest.mark.parametrize(
+    ("size", "batch", "levels"),
+    [(3, 2, 4), (2, 1, 1), *(pytest.param(*long, marks=pytest.mark.slow) for long in ((7, 1, 4), (14, 1, 3)))],
+)
 def test_bins_are_torchvisions(implementation, size, batch, levels):
-    features, found = pyramid(batch, size, levels=levels), boxes(batch, 12, size)
+    features, found = pyramid(batch, size, levels=levels), boxes(batch, 4 if implementation == "triton" else 12, size)
     pooler = MultiScaleRoIAlign([str(n) for n in range(levels)], output_size=size, sampling_ratio=2)
     named = {str(n): feature for n, feature in enumerate(features)}
     expected = pooler(named, list(found), [SIZE_HW] * batch)
@@ -59,7 +61,7 @@ def test_levels_change_where_torchvisions_do(implementation):
 
 
 @pytest.mark.parametrize("implementation", on_cpu("roi_align"))
-@pytest.mark.parametrize("channels", [1, 8, 130])
+@pytest.mark.parametrize("channels", [1, 130])
 def test_any_number_of_channels_at_any_address(implementation, channels):
     def shifted(tensor):
         memory = torch.empty(tensor.numel() + 1)[1:]
@@ -68,19 +70,19 @@ def test_any_number_of_channels_at_any_address(implementation, channels):
         assert moved.data_ptr() % 16 != 0
         return moved
 
-    features, found = pyramid(2, channels=channels, levels=2), boxes(2, 5, 3)
-    expected = ops.roi_align(found, features, scales=SCALES[:2], size=3, implementation="reference")
+    features, found = pyramid(2, channels=channels, levels=2), boxes(2, 2, 3)
+    expected = ops.roi_align(found, features, scales=SCALES[:2], size=2, implementation="reference")
     actual = ops.roi_align(
-        shifted(found), [*map(shifted, features)], scales=SCALES[:2], size=3, implementation=implementation
+        shifted(found), [*map(shifted, features)], scales=SCALES[:2], size=2, implementation=implementation
     )
     torch.testing.assert_close(actual, expected, rtol=0, atol=tolerance(features))
 
 
 def test_images_have_their_own_features():
-    features, found = pyramid(3), boxes(3, 4, 1)
-    together = ops.roi_align(found, features, scales=SCALES, size=3).unflatten(0, (3, 4))
+    features, found = pyramid(3), boxes(3, 2, 1)
+    together = ops.roi_align(found, features, scales=SCALES, size=2).unflatten(0, (3, 2))
     for image in range(3):
-        alone = ops.roi_align(found[image][None], [f[image][None] for f in features], scales=SCALES, size=3)
+        alone = ops.roi_align(found[image][None], [f[image][None] for f in features], scales=SCALES, size=2)
         assert torch.equal(together[image], alone)
 
 

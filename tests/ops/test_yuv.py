@@ -82,13 +82,13 @@ def every_colour():
 @ON_X86
 def test_every_colour_is_swscales():
     luma, chroma = every_colour()
-    for matrix in CODES:
-        for is_full_range in (False, True):
+    for number, matrix in enumerate(CODES):
+        for is_full_range in (False, True) if matrix == "bt709" else (number % 2 == 0,):
             frames = YUVFrames(luma, chroma, yuv_conversion(matrix, full_range=is_full_range))
             assert torch.equal(cpu.to_rgb(frames)[0], by_swscale(picture_of(luma, chroma, matrix, is_full_range)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     height=st.integers(1, 40), width=st.integers(1, 70), matrix=MATRICES, is_full=st.booleans(), seed=st.integers(0, 99)
 )
@@ -143,8 +143,7 @@ def street_bars_and_gradient():
 
 
 @ON_X86
-@pytest.mark.parametrize("is_full_range", [False, True])
-@pytest.mark.parametrize("matrix", ["bt601", "bt709", "bt2020"])
+@pytest.mark.parametrize(("matrix", "is_full_range"), [("bt601", True), ("bt709", False), ("bt2020", True)])
 def test_inputs_of_a_video_are_those_of_its_rgb_frames(matrix, is_full_range, tmp_path):
     path = tmp_path / "video.mp4"
     write_video(path, street_bars_and_gradient(), matrix, is_full_range)
@@ -167,7 +166,7 @@ def assert_equals_the_reference(frames, size, implementation, **options):
     assert RECORDS["preprocess"].tolerance_used(inputs, expected, actual) <= 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     source=st.tuples(st.integers(1, 70), st.integers(1, 70)),
     size=st.tuples(st.integers(1, 120), st.integers(1, 120)),
@@ -181,10 +180,10 @@ def test_implementations_agree(source, size, matrices, seed):
 
 # ATen's kernels for small outputs on a CPU round otherwise, which the kernels for a GPU needn't follow.
 @pytest.mark.skipif("triton" not in IMPLEMENTATIONS, reason="kernels are compiled here, not interpreted")
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(
     source=st.tuples(st.integers(1, 70), st.integers(1, 70)),
-    size=st.tuples(st.integers(1, 8), st.integers(SMALL, SMALL + 30)),
+    size=st.tuples(st.integers(1, 5), st.integers(SMALL, SMALL + 30)),
     is_tall=st.booleans(),
     matrix=MATRICES,
     is_full=st.booleans(),
@@ -349,13 +348,15 @@ def test_wild_conversions_stay_within_a_byte():
         assert ((made >= 0) & (made <= 1)).all()
 
 
-REAL_SIZES = [(176, 312), (720, 1280), (1080, 1920), (2160, 3840), (53, 37), (1, 77)]
-
-
 @pytest.mark.gpu
-@pytest.mark.parametrize("source", REAL_SIZES)
+@pytest.mark.parametrize(
+    ("source", "dtype"),
+    [
+        *(((720, 1280), dtype) for dtype in (torch.float32, torch.float16, torch.bfloat16)),
+        *((size, torch.float16) for size in ((176, 312), (1080, 1920), (2160, 3840), (53, 37), (1, 77))),
+    ],
+)
 @pytest.mark.parametrize("resample", ["bilinear", "cv2"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_real_sizes_on_a_gpu(source, resample, dtype):
     """Three frames of three matrices, with gaps after their rows; made smaller, and larger."""
     luma, chroma = (plane.cuda() for plane in random_planes(*source, (3,), seed=sum(source)))

@@ -33,7 +33,7 @@ def blobs(batch: int, queries: int, side: tuple[int, int], generator: torch.Gene
 
 
 def _case(
-    size: tuple[int, int] = (75, 150),
+    size: tuple[int, int] = (20, 140),
     *,
     side: tuple[int, int] = (18, 16),
     query: tuple[int, ...] = (3, 0, 2),
@@ -52,7 +52,7 @@ def _case(
 def _batch(device: torch.device) -> dict[str, Any]:
     masks = blobs(3, 5, (18, 17), torch.Generator().manual_seed(3)).to(device)
     rows = [torch.tensor(row, dtype=torch.int64, device=device) for row in ([4, 1], [], [0, 2, 2])]
-    return {"mask_logits": masks, "query": rows, "image_sizes": [(60, 131), (5, 5), (90, 49)]}
+    return {"mask_logits": masks, "query": rows, "image_sizes": [(30, 131), (5, 5), (60, 29)]}
 
 
 def _letterboxed(*sizes: tuple[int, int], **options: Any) -> Callable[[torch.device], dict[str, Any]]:
@@ -103,11 +103,11 @@ CASES: Mapping[str, Callable[[torch.device], dict[str, Any]]] = {
     "one logit": _case(side=(1, 1)),
     "one row of logits": _case(side=(1, 20)),
     "one pixel": _case((1, 1)),
-    "one row": _case((1, 300)),
-    "one column": _case((300, 1)),
+    "one row": _case((1, 150)),
+    "one column": _case((150, 1)),
     "smaller than the logits": _case((17, 140), side=(40, 200)),
-    "between the pixels": _case((1, 300), edit=_last_row_only),  # no pixel lies near a positive logit
-    "same size": _case((90, 80), side=(90, 80)),
+    "between the pixels": _case((1, 150), edit=_last_row_only),  # no pixel lies near a positive logit
+    "same size": _case((24, 30), side=(24, 30)),
     "small image": _case((31, 57)),
     "float16": _case(dtype=torch.float16),
     "bfloat16": _case(dtype=torch.bfloat16),
@@ -119,7 +119,7 @@ CASES: Mapping[str, Callable[[torch.device], dict[str, Any]]] = {
     "letterbox, small": _letterboxed((20, 31)),
     "letterbox, one logit a pixel": _letterboxed((24, 7)),
     "letterbox, one row": _letterboxed((1, 150)),
-    "letterboxes of a batch": _letterboxed((40, 131), (150, 200), (133, 9)),
+    "letterboxes of a batch": _letterboxed((40, 131), (30, 40), (133, 9)),
 }
 
 

@@ -25,12 +25,12 @@ def _case(shape: tuple[int, ...], size: tuple[int, int], **options: Any) -> Call
 
 
 def _strided(device: torch.device) -> dict[str, Any]:
-    inputs = _case((9, 93, 3), (70, 80))(device)
+    inputs = _case((9, 93, 3), (10, 120))(device)
     return {**inputs, "frames": inputs["frames"][:, 2:79]}
 
 
 def _batch_view(device: torch.device) -> dict[str, Any]:
-    inputs = _case((5, 7, 11, 3), (66, 66))(device)
+    inputs = _case((5, 7, 11, 3), (8, 124))(device)
     return {**inputs, "frames": inputs["frames"][::2]}
 
 
@@ -76,40 +76,40 @@ CASES: Mapping[str, Callable[[torch.device], dict[str, Any]]] = {
     "one pixel": _case((1, 1, 3), (4, 4)),
     "to one pixel": _case((5, 3, 3), (1, 1)),
     "same size": _case((16, 16, 3), (16, 16)),
-    "shrink": _case((154, 196, 3), (66, 72)),
-    "grow, odd": _case((7, 13, 3), (61, 79)),
-    "one row": _case((1, 140, 3), (109, 37)),
-    "batch": _case((3, 11, 8, 3), (52, 90)),
+    "shrink": _case((154, 196, 3), (10, 120)),
+    "grow, odd": _case((7, 13, 3), (11, 119)),
+    "one row": _case((1, 140, 3), (13, 117)),
+    "batch": _case((3, 11, 8, 3), (9, 121)),
     "small output": _case((54, 96, 3), (24, 24)),
-    "bgr": _case((100, 120, 3), (68, 68), order="bgr"),
+    "bgr": _case((100, 120, 3), (99, 30), order="bgr"),
     "strided rows": _strided,
     "strided batch": _batch_view,
-    "float16": _case((20, 30, 3), (72, 62), dtype=torch.float16),
-    "bfloat16": _case((20, 30, 3), (72, 62), dtype=torch.bfloat16),
-    "letterbox, wide": _case((54, 96, 3), (72, 110), letterbox=114),
-    "letterbox, tall": _case((90, 31, 3), (120, 91), letterbox=0, dtype=torch.float16),
-    "letterbox, batch, bgr": _case((2, 61, 20, 3), (100, 150), letterbox=255, order="bgr"),
-    "letterbox, top left, coloured": _case((54, 96, 3), (72, 110), letterbox=Letterbox((200, 7, 90), "top-left")),
-    "letterbox, coloured": _case((90, 31, 3), (120, 91), letterbox=Letterbox((0, 255, 31))),
+    "float16": _case((20, 30, 3), (7, 122), dtype=torch.float16),
+    "bfloat16": _case((20, 30, 3), (122, 7), dtype=torch.bfloat16),
+    "letterbox, wide": _case((9, 96, 3), (16, 124), letterbox=114),
+    "letterbox, tall": _case((90, 8, 3), (124, 16), letterbox=0, dtype=torch.float16),
+    "letterbox, batch, bgr": _case((2, 61, 7, 3), (122, 16), letterbox=255, order="bgr"),
+    "letterbox, top left, coloured": _case((9, 96, 3), (16, 124), letterbox=Letterbox((200, 7, 90), "top-left")),
+    "letterbox, coloured": _case((90, 8, 3), (124, 16), letterbox=Letterbox((0, 255, 31))),
     "cv2": _case((53, 37, 3), (24, 24), resample="cv2"),
     "cv2, grow": _case((7, 13, 3), (30, 41), resample="cv2"),
     "cv2, one row": _case((1, 5, 3), (20, 33), resample="cv2"),
     "cv2, half": _case((40, 48, 3), (20, 24), resample="cv2"),
     "cv2, letterbox": _case((20, 31, 3), (24, 24), resample="cv2", letterbox=114),
     "cv2, bgr": _case((18, 32, 3), (24, 24), resample="cv2", order="bgr"),
-    "nv12": _yuv((1, 54, 96), (72, 70), ("bt709", False)),
-    "nv12, full range": _yuv((1, 30, 40), (61, 79), ("bt601", True), dtype=torch.float16),
-    "nv12, three matrices": _yuv((3, 20, 28), (52, 90), ("bt601", False), ("bt709", True), ("bt2020", False)),
-    "nv12, strided rows": _yuv((2, 36, 50), (70, 80), ("bt709", False), ("bt601", False), gap=14, dtype=torch.bfloat16),
-    "nv12, odd": _odd(37, 53, (66, 72)),
+    "nv12": _yuv((1, 54, 96), (10, 120), ("bt709", False)),
+    "nv12, full range": _yuv((1, 30, 40), (9, 122), ("bt601", True), dtype=torch.float16),
+    "nv12, three matrices": _yuv((3, 20, 28), (8, 124), ("bt601", False), ("bt709", True), ("bt2020", False)),
+    "nv12, strided rows": _yuv((2, 36, 50), (6, 124), ("bt709", False), ("bt601", False), gap=14, dtype=torch.bfloat16),
+    "nv12, odd": _odd(37, 53, (10, 120)),
     "nv12, one pixel": _odd(1, 1, (4, 4)),
-    "nv12, letterbox": _yuv((1, 54, 96), (72, 110), ("bt601", False), letterbox=114),
+    "nv12, letterbox": _yuv((1, 8, 96), (16, 124), ("bt601", False), letterbox=114),
     "nv12, letterbox, coloured": _yuv(
-        (2, 54, 96), (72, 110), ("bt709", False), ("bt601", True), letterbox=Letterbox((200, 7, 90), "top-left")
+        (2, 8, 96), (16, 124), ("bt709", False), ("bt601", True), letterbox=Letterbox((200, 7, 90), "top-left")
     ),
     "nv12, cv2": _yuv((1, 40, 30), (24, 24), ("bt709", False), resample="cv2"),
     "nv12, cv2, odd, grow": _odd(7, 13, (30, 41), resample="cv2"),
-    "i420": _yuv((2, 26, 34), (64, 68), ("bt709", False), ("bt601", True), layout="i420"),
+    "i420": _yuv((2, 26, 34), (9, 124), ("bt709", False), ("bt601", True), layout="i420"),
 }
 
 
