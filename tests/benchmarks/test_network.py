@@ -9,31 +9,10 @@ import torch
 
 from benchmarks import network
 from benchmarks.planted import TINY, randomise
-from maskjet.errors import InputError, UnsupportedError
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.networks.rfdetr.fused.forward import Forward
 from maskjet.networks.rfdetr.fused.weights import fold
 from maskjet.ops import RECORDS
-from maskjet.parity.machine import describe_machine
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"sizes": ["nano"]}, "size must be .*, got 'nano'"),
-        ({"only": ["torch"]}, "only must be .*, got 'torch'"),
-        ({"runs": 0}, "runs must be at least 1, got 0"),
-    ],
-)
-def test_arguments_are_checked(changes, message):
-    with pytest.raises(InputError, match=message):
-        network.run(**{"sizes": ["rf-detr-nano"], "batches": [1], **changes})
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_it_needs_a_gpu():
-    with pytest.raises(UnsupportedError, match="timed on a GPU only"):
-        network.run(sizes=["rf-detr-nano"], batches=[1])
 
 
 def test_launches_are_recorded_with_the_names_of_their_tensors():
@@ -56,25 +35,6 @@ def test_launches_are_recorded_with_the_names_of_their_tensors():
         call()
     assert all(torch.equal(one, other) for one, other in zip(expected, forward(images), strict=True))
     assert len(launches) == ran  # the pass is as it was
-
-
-def test_the_table_has_a_row_for_each():
-    found = network.NetworkReport(
-        machine=describe_machine(),
-        measurements=[
-            network.NetworkCost("rf-detr-nano", 8, "fused", 2.0, 1.625, "101 kernels", 0.01, None),
-            network.NetworkCost("rf-detr-seg-nano", 1, "compiled", 0.5, 1.98, "242 kernels", 0.01, 0.02),
-        ],
-        steps=[network.StepCost("rf-detr-nano", 8, "tokens", "linear", 12, 5.0, 1.0, 2.0)],
-        first_frames=[network.FirstFrame("rf-detr-nano", "fused", "cold", 3.5)],
-    )
-    header, fused, compiled, first, step = found.rows()
-    assert len({*map(len, found.rows())}) == 1
-    assert header[0] == "network"
-    assert fused == ("rf-detr-nano", "8", "fused", "2.000", "1.62", "4000", "101 kernels", "1.0e-02", "-")
-    assert compiled[-1] == "2.0e-02"
-    assert "3.50 s" in first
-    assert step[3:6] == ("5.0 us", "1.0", "2.0")
 
 
 @pytest.mark.gpu

@@ -1,7 +1,6 @@
 """The benchmark of the ops: complete, checked before it is timed, and written as it prints."""
 
 import json
-import sys
 
 import numpy as np
 import pytest
@@ -10,13 +9,13 @@ import torch
 from benchmarks import ops as bench_ops
 from benchmarks.workloads import GPU_WORKLOADS, WORKLOADS, as_listed
 from maskjet import coco_rle, ops
-from maskjet.errors import InputError, MaskjetError, UnsupportedError
+from maskjet.errors import MaskjetError
 
-EVERY_WORKLOAD = [
-    (op, name, build)
-    for workloads in (WORKLOADS, GPU_WORKLOADS)
+FIRST_WORKLOADS = [
+    pytest.param(build, id=f"{op}: {name}", marks=marks)
+    for workloads, marks in ((WORKLOADS, ()), (GPU_WORKLOADS, pytest.mark.slow))
     for op, builds in workloads.items()
-    for name, build in builds.items()
+    for name, build in list(builds.items())[:1]
 ]
 
 
@@ -31,7 +30,7 @@ def test_every_op_has_a_workload():
     assert list(WORKLOADS) == list(GPU_WORKLOADS) == list(ops.RECORDS)
 
 
-@pytest.mark.parametrize("build", [pytest.param(build, id=f"{op}: {name}") for op, name, build in EVERY_WORKLOAD])
+@pytest.mark.parametrize("build", FIRST_WORKLOADS)
 def test_workloads_are_the_same_for_a_seed_and_change_with_it(build):
     first, again, other = (next(iter(build(torch.Generator().manual_seed(seed)).values())) for seed in (1, 1, 2))
     if isinstance(first, ops.YUVFrames):
@@ -64,9 +63,7 @@ def test_report_is_written_as_it_is_returned(tmp_path):
     assert min(found.speedup for found in variants.values()) == 1
     assert report.machine.versions["torch"] == torch.__version__
     assert report.copy_gb_per_s > 0
-    table = str(report).splitlines()
-    assert [line.split("  ")[0] for line in table[:4]] == ["op", *["encode_masks"] * 3]
-    assert report.machine.cpu in table[4]
+    assert [line.split("  ")[0] for line in str(report).splitlines()[:4]] == ["op", *["encode_masks"] * 3]
 
 
 @pytest.mark.usefixtures("_small_masks")
@@ -80,17 +77,6 @@ def test_a_wrong_variant_gets_no_time(tmp_path, monkeypatch):
     assert not path.exists()
 
 
-def test_without_pycocotools_a_sentence_says_so(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pycocotools", None)
-    report = bench_ops.run(runs=1, only=["select"])
-    assert "pycocotools is left out, since it is not installed" in str(report)
-
-
-def test_a_device_that_is_not_here():
-    with pytest.raises(UnsupportedError, match="device='cuda:77' is not here"):
-        bench_ops.run(device="cuda:77")
-
-
 @pytest.mark.gpu
 def test_on_a_gpu_launches_and_the_gpus_time_are_told():
     report = bench_ops.run(runs=3, only=["select"], device="cuda")
@@ -101,15 +87,3 @@ def test_on_a_gpu_launches_and_the_gpus_time_are_told():
         assert measurement.gpu_us > 0
     assert report.machine.gpu.name == torch.cuda.get_device_name()
     assert report.copy_gb_per_s > 50
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"runs": 0}, "runs must be at least 1, got 0"),
-        ({"only": ["select", "blur"]}, "only must be of 'preprocess', .*, 'mask_logits', got 'blur'"),
-    ],
-)
-def test_bad_arguments_are_named(arguments, message):
-    with pytest.raises(InputError, match=message):
-        bench_ops.run(**arguments)

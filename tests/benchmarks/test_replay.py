@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from benchmarks import capture, replay
 from maskjet import ops, traffic
-from maskjet.errors import InputError, SourceError, UnsupportedError
+from maskjet.errors import InputError
 from maskjet.media.frames import open_source
 from maskjet.model import read_network
 
@@ -64,11 +64,9 @@ def test_calls_are_read_as_they_were_made(source, captured):
 
 
 def test_replaying_finds_everything_equal(captured, tmp_path):
-    seen = []
     path = tmp_path / "replay.json"
     again = shutil.copytree(captured, tmp_path / "again")
-    report = replay.run([captured, again], path, runs=2, device="cpu", on_progress=lambda: seen.append(None))
-    assert len(seen) == 4
+    report = replay.run([captured, again], path, runs=2, device="cpu")
     assert report.is_equal
     assert json.loads(path.read_text()) == json.loads(json.dumps(report.as_dict()))
     serving = [
@@ -84,19 +82,13 @@ def test_replaying_finds_everything_equal(captured, tmp_path):
         assert m.equal + m.within_tolerance == 2
         assert m.implementation != "reference" or m.equal == 2
         assert 0 < m.p50_ms <= m.p90_ms <= m.p99_ms
-        assert m.mean_ms <= m.p99_ms
-    assert len(str(report).splitlines()) == 1 + len(report.measurements) + 1
 
 
 @pytest.mark.parametrize(
     ("op", "name", "change"),
     [
-        ("preprocess", "preprocess.out", lambda values: values.index_fill(3, torch.tensor([7]), 0.5)),
-        ("preprocess", "preprocess.out", lambda values: values[..., 1:].contiguous()),
         ("preprocess", "preprocess.out", lambda values: values * float("nan")),
         ("select", "select.confidence", lambda values: values + 1e-6),
-        ("select", "select.class_id", lambda values: values + 1),
-        ("encode_masks", "encode_masks.mask_logits", lambda values: values.flip(-1).contiguous()),
         ("encode_masks", "encode_masks.strings", lambda values: values + 1),
         ("encode_masks", "encode_masks.lengths", lambda values: values[1:].contiguous()),
     ],
@@ -111,47 +103,17 @@ def test_a_tampered_capture_is_reported_as_different(op, name, change, tampered)
     }
 
 
-def test_one_implementation_can_be_asked_for(captured):
-    report = replay.run([captured], implementation="cpu", runs=1, device="cpu")
-    assert {m.implementation for m in report.measurements} == {"cpu"}
-    fastest = {op: ops.RECORDS[op].choose("auto", torch.empty(0)).name for op in OPS[1:]}
-    report = replay.run([captured], implementation="auto", runs=1, device="cpu")
-    assert {m.op: m.implementation for m in report.measurements if m.op in fastest} == fastest
-    with pytest.raises(InputError, match="implementation must be one of 'auto'"):
-        replay.run([captured], implementation="magic", device="cpu")
-
-
 def test_damaged_captures_are_named(tampered, tmp_path):
-    folder, edit = tampered
+    folder, _ = tampered
     with pytest.raises(InputError, match=r"capture must be a folder that benchmarks\.capture wrote, got"):
         replay.run([tmp_path / "nothing"], device="cpu")
-    edit("select.logits", lambda values: values[0])
-    with pytest.raises(InputError, match=r"logits must be a floating tensor \[B, Q, C\]"):
+    frame, manifest = folder / "000000.safetensors", folder / "capture.json"
+    frame.write_bytes(frame.read_bytes()[:1000])
+    with pytest.raises(InputError, match=r"000000\.safetensors' must be a whole frame of a capture"):
         replay.run([folder], device="cpu")
-    frame = folder / "000000.safetensors"
-    for damaged in (b"", frame.read_bytes()[:1000]):
-        frame.write_bytes(damaged)
-        with pytest.raises(InputError, match=r"000000\.safetensors' must be a whole frame of a capture"):
-            replay.run([folder], device="cpu")
-    manifest = folder / "capture.json"
     manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 9'))
     with pytest.raises(InputError, match="must be a capture in format 1, got 9"):
         replay.run([folder], device="cpu")
-
-
-def test_bad_arguments_are_named(source, captured, tmp_path):
-    with pytest.raises(InputError, match="frames must be at least 1, got 0"):
-        capture.write(source, tmp_path / "out", frames=0)
-    with pytest.raises(InputError, match="out must be a folder without a capture"):
-        capture.write(source, captured)
-    with pytest.raises(InputError, match="runs must be at least 1, got 0"):
-        replay.run([captured], runs=0)
-    with pytest.raises(UnsupportedError, match="device='cuda:77' is not here"):
-        replay.run([captured], device="cuda:77")
-    (tmp_path / "images").mkdir()
-    (tmp_path / "images" / "bad.jpg").write_bytes(b"\xff\xd8")
-    with pytest.raises(SourceError, match="source must have a frame that can be decoded"):
-        capture.write(tmp_path / "images", tmp_path / "out", device="cpu")
 
 
 @pytest.mark.gpu

@@ -5,13 +5,14 @@ import json
 import pytest
 
 from benchmarks import runtimes
-from maskjet.errors import InputError
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("two_threads")
-def test_runtimes_find_the_same_and_are_timed(tmp_path):
-    found = runtimes.run(tmp_path / "r.json", names=["demo"], size_hw=(176, 312), runs=1)
+def test_runtimes_find_the_same_and_are_timed(tmp_path, monkeypatch, network):
+    read = runtimes.read_network
+    monkeypatch.setattr(runtimes, "read_network", lambda name: network if name == "demo" else read(name))
+    found = runtimes.run(tmp_path / "r.json", names=["demo"], size_hw=(96, 160), runs=1)
     rows = found.measurements
     assert [(row.runtime, row.precision) for row in rows] == [
         ("PyTorch", "fp32"),
@@ -25,10 +26,3 @@ def test_runtimes_find_the_same_and_are_timed(tmp_path):
         assert (row.unpaired, row.confidence_difference < 1e-3, row.p50_ms > 0) == (0, True, True)
     assert rows[1].confidence_difference > rows[2].confidence_difference
     assert len(json.loads((tmp_path / "r.json").read_text())["measurements"]) == 5
-
-
-def test_arguments_are_checked():
-    with pytest.raises(InputError, match="only must be of 'demo'"):
-        runtimes.run(names=["dmo"])
-    with pytest.raises(InputError, match="runs must be at least 1, got 0"):
-        runtimes.run(runs=0)

@@ -26,7 +26,5 @@ def test_what_the_lock_does_not_name_is_hidden():
         "hide_extras(Path(sys.argv[1]))\n"
         "found = [importlib.util.find_spec(name) is not None for name in ('torchvision', 'rfdetr', 'PIL', 'numpy')]\n"
         "assert found == [False, False, False, True], found\n"
-        "import maskjet.model\n"
-        "assert 'torch' in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", program, LOCK], cwd=ROOT, check=True, timeout=120)

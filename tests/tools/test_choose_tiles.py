@@ -17,9 +17,7 @@ def test_all_products_of_a_network_are_found_and_have_tiles_to_try():
     products, launches = find_products(["rf-detr-seg-nano"], [1, 16])
     assert launches.keys() == products.keys()
     assert launches[677, 384, 1536, 384, False] == launches[16 * 677, 384, 1536, 384, False] == 12
-    for rows in (677, 16 * 677):
-        for inputs, outputs in ((384, 1152), (384, 384), (384, 1536), (1536, 384)):
-            assert (rows, inputs, outputs, inputs, False) in products
+    assert (16 * 677, 384, 1152, 384, False) in products
     assert (676, 9 * 128, 128, 128, True) in products
     assert len(products) > 40
     for rows, width, outputs, inputs, is_whole in products:
