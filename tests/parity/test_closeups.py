@@ -1,6 +1,6 @@
 """Pictures of the gate's page: what they show, and that they keep within their bytes."""
 
-import time
+from dataclasses import replace
 
 import cv2
 import numpy as np
@@ -55,9 +55,6 @@ def test_one_pixel_is_shown():
     (close_up,) = worst.close_ups
     difference = read(close_up.picture)[:, 816:]
     assert 10 < near(difference, ONLY_EXPECTED).sum() < 100  # a square of 5 x 5, blurred by WebP
-
-
-def test_changes_of_one_detection_are_together():
     (worst,) = draw(FAULTS["box moved"])
     (close_up,) = worst.close_ups
     assert [difference.kind for difference in close_up.differences] == ["box moved", "mask changed"]
@@ -67,10 +64,14 @@ def test_a_moved_box_is_drawn_where_it_was_and_is():
     one = detections()
     box = Detections(one.image_size, one.xyxy + np.float32([6, 0, 6, 0]), one.confidence, one.class_id, one.rle)
     found = Found(ChangedImage(0, "boxes", (), 0), STREETS.at(0)[1], one, box)
-    (worst,) = draw_close_ups(iter([found]), 1)
-    difference = read(worst.close_ups[0].picture)[:, 816:]
-    assert 100 < near(difference, ONLY_EXPECTED).sum() < 5000  # thin lines, as the masks are the same
-    assert 100 < near(difference, ONLY_ACTUAL).sum() < 5000
+    bare = replace(found, expected=replace(one, rle=None), actual=replace(box, rle=None))
+    for changed in (found, bare):
+        (worst,) = draw_close_ups(iter([changed]), 1)
+        picture = read(worst.close_ups[0].picture)
+        for colour in (ONLY_EXPECTED, ONLY_ACTUAL):
+            assert 100 < near(picture[:, 816:], colour).sum() < 5000  # thin lines, as the masks are the same
+    assert near(picture[:, :400], ONLY_EXPECTED).any()
+    assert near(picture[:, 408:808], ONLY_ACTUAL).any()
 
 
 def crowd(count, flipped, size_hw=(96, 160)):
@@ -108,19 +109,12 @@ def noise(size_hw, seed):
     return Found(ChangedImage(seed, f"noise {seed}", (), 0), image, *sides)
 
 
-@pytest.mark.parametrize(("size_hw", "count"), [((180, 320), 2), ((40, 700), 1)])
-def test_noise_keeps_the_bytes(size_hw, count):
-    started = time.monotonic()
-    found = noise(size_hw, 1)
-    worst = draw_close_ups((found for _ in range(count)), count)
-    pictures = [data for image in worst for data in (image.overview, *(each.picture for each in image.close_ups))]
-    pictures = [data for data in pictures if data is not None]
-    assert len(pictures) == count * (1 + min(36 // count, 6))
+def test_noise_keeps_the_bytes():
+    (worst,) = draw_close_ups(iter([noise((40, 700), 1)]), 1)
+    pictures = [worst.overview, *(each.picture for each in worst.close_ups if each.picture is not None)]
+    assert len(pictures) == 7
     assert sum(map(len, pictures)) <= PICTURES_BYTES
-    if count > 1:
-        assert sum(map(len, pictures)) > 0.6 * PICTURES_BYTES  # the bytes are used
     assert min(max(read(data).shape) for data in pictures) > 100
-    assert time.monotonic() - started < 60
 
 
 def test_shrinking_ends():
@@ -131,10 +125,8 @@ def test_shrinking_ends():
     assert max(read(shrink_to(picture, 1)).shape) == 16  # as small as it gets
 
 
-@pytest.mark.parametrize(
-    "box", [(0, 0, 1, 4000), (-4000, 0, 8000, 1), (-5, -5, -1, -1), (3999, 0, 4000, 1), (7, 0, 7, 0)]
-)
-@pytest.mark.parametrize("size_hw", [(1, 4000), (4000, 1), (4, 4), (4000, 4000)])
+@pytest.mark.parametrize("size_hw", [(1, 900), (900, 1), (4, 4), (900, 900)])
+@pytest.mark.parametrize("box", [(0, 0, 1, 900), (-900, 0, 1800, 1), (-5, -5, -1, -1), (899, 0, 900, 1), (7, 0, 7, 0)])
 def test_any_box_of_any_image_can_be_enlarged(box, size_hw):
     region = closeups._surround(box, size_hw)
     image = np.full((*size_hw, 3), 200, np.uint8)
@@ -144,19 +136,6 @@ def test_any_box_of_any_image_can_be_enlarged(box, size_hw):
     left, top, width, height = region
     assert (left >= 0 and left + width <= size_hw[1]) or width > size_hw[1]
     assert (top >= 0 and top + height <= size_hw[0]) or height > size_hw[0]
-
-
-def test_without_masks_boxes_are_drawn():
-    one, two = (
-        Detections(found.image_size, found.xyxy, found.confidence, found.class_id)
-        for found in (detections(), FAULTS["box moved"])
-    )
-    found = Found(ChangedImage(0, "boxes", (), 0), STREETS.at(0)[1], one, two)
-    (worst,) = draw_close_ups(iter([found]), 1)
-    picture = read(worst.close_ups[0].picture)
-    assert near(picture[:, :400], ONLY_EXPECTED).any()
-    assert near(picture[:, 408:808], ONLY_ACTUAL).any()
-    assert near(picture[:, 816:], ONLY_EXPECTED).any()
 
 
 def test_numbers_do_not_cover_each_other():

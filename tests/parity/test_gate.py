@@ -28,7 +28,7 @@ def test_a_limit_holds_up_to_its_value():
     share = 1 / 12
     assert judge(report, None, Limits(max_unmatched=share + 1e-9))[0].is_kept
     assert not judge(report, None, Limits(max_unmatched=share - 1e-9))[0].is_kept
-    assert not Verdict("nothing known", math.nan, 1).is_kept
+    assert [Verdict("q", value, 0).is_kept for value in (0, math.nan)] == [True, False]
     assert str(Verdict("quantity", 0.25, 0.1)) == "BROKEN: quantity 0.25, limit 0.1"
 
 

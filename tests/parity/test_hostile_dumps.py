@@ -24,12 +24,6 @@ TRUTH = STREETS.truth()
 REFUSED = "must be a dump that maskjet parity dump wrote, it is not: "
 
 
-@pytest.fixture(autouse=True)
-def _no_machine(monkeypatch):
-    """Reports say where they were made: that takes longer than all else here."""
-    monkeypatch.setattr("maskjet.parity.check.describe_machine", lambda: None)
-
-
 @pytest.fixture(scope="module")
 def good(tmp_path_factory):
     path = tmp_path_factory.mktemp("good") / "one.npz"
@@ -70,14 +64,17 @@ def fuzz(load, mutate, count, seed):
 
 
 def test_flipped_and_cut_files(load, good):
-    assert fuzz(load, lambda random: flip(random, good, int(random.integers(1, 4))), 150, 0) < 60
-    assert fuzz(load, lambda random: good[: int(random.integers(len(good)))], 50, 1) == 0
+    assert fuzz(load, lambda random: flip(random, good, int(random.integers(1, 4))), 50, 0) < 20
+    assert fuzz(load, lambda random: good[: int(random.integers(len(good)))], 20, 1) == 0
 
 
 def test_edited_headers(load, good):
     header, fields = unpack(good)
     use(load(pack(header, fields)))
-    assert fuzz(load, lambda random: pack(replaced(random, header, STRANGE), fields), 250, 2) < 150
+    for endless in (b"[" * 200_000, b'{"format": ' + b"9" * 10_000 + b"}"):
+        with pytest.raises(SourceError, match=REFUSED):
+            load(pack(endless, fields))
+    assert fuzz(load, lambda random: pack(replaced(random, header, STRANGE), fields), 80, 2) < 48
 
 
 def edit_array(random, fields):
@@ -114,7 +111,7 @@ def test_edited_arrays(load, good):
             except ValueError:  # this array can't be edited so
                 continue
 
-    assert fuzz(load, mutate, 250, 3) < 100
+    assert fuzz(load, mutate, 80, 3) < 32
 
 
 def test_edited_array_heads(load, good):
@@ -124,15 +121,13 @@ def test_edited_array_heads(load, good):
         name = list(files)[int(random.integers(len(files)))]
         return archive({**files, name: flip(random, files[name][:128]) + files[name][128:]}.items())
 
-    assert fuzz(load, mutate, 100, 4) < 40
+    assert fuzz(load, mutate, 40, 4) < 16
 
 
 @pytest.mark.parametrize(
     ("edits", "message"),
     [
         ({"confidence": [np.nan]}, r"confidence must be 0.05 \(the threshold\) to 1, got .*nan"),
-        ({"confidence": [0.01]}, "confidence must be 0.05"),
-        ({"xyxy": [[np.nan] * 4]}, "xyxy must be finite and near the image"),
         ({"xyxy": [[0, 0, 1e9, 5]]}, "xyxy must be finite and near the image"),
         ({"class_id": [-1]}, "class_id must be 0 or more, got .*-1"),
         ({"counts": [-3]}, "counts must be 0 or more, got .*-3"),
@@ -197,23 +192,12 @@ def test_wrong_headers_are_named(load, path, value, message, tmp_path):
         load(pack(header, fields))
 
 
-def test_json_without_an_end_of_nesting(load, good):
-    _, fields = unpack(good)
-    with pytest.raises(SourceError, match=REFUSED):
-        load(pack(b"[" * 200_000, fields))
-    with pytest.raises(SourceError, match=REFUSED):
-        load(pack(b'{"format": ' + b"9" * 10_000 + b"}", fields))
-
-
 def test_an_edited_dump_is_not_the_one_that_was_written(load, good):
     files = members(good)
     files["confidence.npy"] = files["confidence.npy"][:-4] + struct.pack("<f", 0.6)
     with pytest.raises(SourceError, match=f"{REFUSED}digest must be that of the contents"):
         load(archive(files.items()))
-
-
-def test_an_older_dump_without_digest_and_skipped_is_read(load, good):
-    header, fields = unpack(good)
+    header, fields = unpack(good)  # an older one, without a digest and what was skipped
     del header["skipped"]
     assert load(pack(header, fields)).skipped == []
 
@@ -266,32 +250,20 @@ def test_what_could_not_be_read_is_not_written(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"count": 10**12},
-        {"count": 3},
-        {"size_hw": [10**6]},
-        {"size_hw": [96, "160"]},
-        {"size_hw": 5},
-        {"seed": True},
-        {"density": 1e9},
-        {"size_hw": [0, 160]},
-    ],
-)
-def test_streets_that_no_dump_can_be_of(more):
-    with pytest.raises(InputError, match="the dump must be of 4 streets with a size_hw and a seed, got"):
-        streets_from({**STREETS.describe(), **more}, 4)
-
-
-def test_streets_larger_than_the_limit():
+def test_streets_that_no_dump_can_be_of():
+    for more in (
+        *({"count": 10**12}, {"count": 3}, {"size_hw": [10**6]}, {"size_hw": [96, "160"]}, {"size_hw": [0, 160]}),
+        *({"size_hw": 5}, {"seed": True}, {"density": 1e9}),
+    ):
+        with pytest.raises(InputError, match="the dump must be of 4 streets with a size_hw and a seed, got"):
+            streets_from({**STREETS.describe(), **more}, 4)
     with pytest.raises(InputError, match=r"size_hw \(1000000, 1000000\) has 1,000,000,000,000 pixels, the limit is"):
         streets_from({**STREETS.describe(), "size_hw": [10**6, 10**6]}, 4)
     with pytest.raises(InputError, match=r"seed must be 0 or more and below 2\*\*63, got -5"):
         streets_from({**STREETS.describe(), "seed": -5}, 4)
 
 
-@pytest.mark.parametrize("source", ["http://example.com/a.png", "/etc/passwd", "/"])
+@pytest.mark.parametrize("source", ["http://example.com/a.png", "/etc/passwd"])
 def test_no_path_in_a_dump_is_opened(source, tmp_path):
     images = {"kind": "files", "source": source}
     one, two = dump(images=images), dump("two", [FAULTS["dropped"]], images=images)
@@ -301,9 +273,6 @@ def test_no_path_in_a_dump_is_opened(source, tmp_path):
     with pytest.raises(InputError, match="--images must be given again"):
         write_page(tmp_path / "page.html", report, [], (one, two))
     assert len(write_worst(tmp_path, report, one, two, STREETS)) == 1  # given again
-
-
-def test_other_images_given_again_are_refused(tmp_path):
     one, two = dump(digests=["x"] * 4), dump("two", [FAULTS["dropped"]], digests=["x"] * 4)
     with pytest.raises(InputError, match="number 0, 'street 5', has other pixels"):
         write_worst(tmp_path, check(one, two), one, two)
@@ -316,28 +285,3 @@ def test_numbers_that_are_none_are_not_paired():
     misplaced.xyxy[1] = np.nan
     with pytest.raises(InputError, match="xyxy of expected must be finite"):
         compare(misplaced, detections())
-
-
-def test_a_page_of_hostile_names_runs_nothing(tmp_path):
-    script = "<script>alert('x')</script>"
-    variant = {"name": script, "threshold": 0.05, script: script}
-    run = {
-        "cpu": script,
-        "gpu": {"name": script},
-        "versions": {script: script},
-        "measured_at": script,
-        "commit": script,
-    }
-    names = {0: script, 1: f"{{{{ {script} }}}}"}
-    hostile = {"variant": variant, "run": run, "names": [f"{script}{n}" for n in range(4)], "skipped": [script]}
-    found = [detections(class_names=names) for _ in range(4)]
-    fewer = [detections(class_names=names)[:2], *found[1:]]
-    one, two = dump(found=found, **hostile), dump(found=fewer, **hostile)
-    for number, each in enumerate((one, two)):
-        each.save(tmp_path / f"{number}.npz")
-    pair = (Dump.load(tmp_path / "0.npz"), Dump.load(tmp_path / "1.npz"))
-    report = check(*pair)
-    write_page(tmp_path / "page.html", report, judge(report, None, Limits(max_dconf=1)), pair, None, STREETS)
-    text = (tmp_path / "page.html").read_text()
-    assert "<script" not in text
-    assert text.count("&lt;script&gt;") > 10

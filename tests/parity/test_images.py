@@ -65,7 +65,7 @@ def test_processes_draw_the_same_streets_in_order(monkeypatch):
     streets = Traffic(5, (32, 48), seed=8)
     expected = list(streets.read())
     monkeypatch.setattr(images_module, "_PER_PROCESS", 2)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(3))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(2))
     assert_same(list(streets.read()), expected)
     beginning = streets.read()
     assert_same([next(beginning)], expected[:1])

@@ -10,9 +10,10 @@ import pytest
 
 from maskjet.detections import Detections
 from maskjet.errors import OutputError
-from maskjet.parity import coco
+from maskjet.parity import closeups, coco
 from maskjet.parity.check import check
-from maskjet.parity.gate import Limits, Verdict, judge
+from maskjet.parity.dump import Dump
+from maskjet.parity.gate import Limits, judge
 from maskjet.parity.images import Images, digest
 from maskjet.parity.page import list_settings, show_amount, show_overlap, show_share, write_page
 from maskjet.parity.pair import KINDS
@@ -20,12 +21,6 @@ from tests.parity.dumps import BOXES, FAULTS, STREETS, detections, dump, truthfu
 
 MEGABYTE = 1_000_000
 EMPTY = ("img", "br", "meta")
-
-
-@pytest.fixture(autouse=True)
-def _no_machine(monkeypatch):
-    """Reports say where they were made: that takes longer than all else here."""
-    monkeypatch.setattr("maskjet.parity.check.describe_machine", lambda: None)
 
 
 class Page(html.parser.HTMLParser):
@@ -55,7 +50,9 @@ class Page(html.parser.HTMLParser):
 
 
 @pytest.fixture
-def write(tmp_path):
+def write(tmp_path, monkeypatch):
+    monkeypatch.setattr(closeups, "_OVERVIEW_SIDE", 320)  # tests/parity/test_closeups.py looks at pictures
+
     def write(one, two, precision=None, images=None, **limits):
         report = check(one, two)
         verdicts = judge(report, precision, Limits(**limits or {"max_dconf": 0.01}))
@@ -102,14 +99,14 @@ def test_precision_is_in_words(write):
     truth = STREETS.truth()
     one, two = truthful("one"), truthful("two")
     less = replace(two, found=[found[:-1] for found in two.found])
-    precision = coco.evaluate(truth, {each.name: each.to_coco(truth) for each in (one, less)}, resamples=20)
+    precision = coco.evaluate(truth, {each.name: each.to_coco(truth) for each in (one, less)}, resamples=8)
     said = write(one, less, precision, max_dap=0.5).words
     assert "difference in accuracy of boxes (mAP)" in said
     assert "difference in accuracy of masks (mAP)" in said
     assert re.search(r"Boxes Average precision \(mAP\) [\d.]+ [\d.]+ −0\.\d{4} likely range of the difference", said)
     assert re.search(r"−0\.\d{4} to (0|−0\.\d{4}): (may be|hardly) chance", said)
     assert "of small things" in said
-    same = coco.evaluate(truth, {each.name: each.to_coco(truth) for each in (one, two)}, resamples=20)
+    same = coco.evaluate(truth, {each.name: each.to_coco(truth) for each in (one, two)}, resamples=8)
     assert "likely range of the difference (95 %) none" in write(one, two, same, max_dap=0).words
 
 
@@ -147,21 +144,23 @@ def test_pictures_open_by_keyboard_and_are_described(write):
     assert set(closing) <= set(ids) - set(figures)
 
 
-def test_names_are_escaped(write):
-    names = {0: "<b>car</b> & 'co'", 1: '"><img src=x onerror=alert(1)>'}
-    found = [detections(class_names=names)] * 4
-    fewer = [
-        detections(BOXES[:2], class_names=names),
-        detections(BOXES[1:], (1, 0), (0.7, 0.5), class_names=names),
-        *found[2:],
-    ]
-    page = write(dump("<old> one", found), dump("</title><script>", fewer, skipped=["<i>no</i>"]))
+def test_names_are_escaped(write, tmp_path):
+    script = "</title><script>alert(1)</script>"
+    run = dict.fromkeys(("cpu", "measured_at", "commit"), script)
+    run |= {"gpu": {"name": script}, "versions": {script: script}}
+    fields = {"variant": {"name": script, "threshold": 0.05, script: script}, "run": run, "skipped": ["<i>no</i>"]}
+    names = {0: "<b>car</b> & 'co'", 1: f'"><img src=x onerror=alert(1)>{{{{ {script} }}}}'}
+    sides = []
+    for boxes in (BOXES, BOXES[:2]):
+        found = [detections(boxes, class_names=names), *[detections(class_names=names)] * 3]
+        dump(found=found, names=[f"{script}{n}" for n in range(4)], **fields).save(tmp_path / "one.npz")
+        sides.append(Dump.load(tmp_path / "one.npz"))
+    page = write(*sides, images=STREETS)
     assert "<b>car</b> & 'co' 0.50 at (100, 72)" in page.words
-    assert "Note: '</title><script>' is without 1 images that could not be read: <i>no</i>" in page.words
-    assert "“<old> one”" in page.words
-    assert not page.all("script")
-    assert not page.all("i")
-    assert all("onerror" not in attributes for attributes in page.all("img"))
+    assert f"Note: '{script}' is without 1 images that could not be read: <i>no</i>" in page.words
+    assert f"“{script}”" in page.words
+    assert page.text.count("&lt;script&gt;") > 10
+    assert not [*page.all("script"), *page.all("i"), *(image for image in page.all("img") if "onerror" in image)]
     long = write(dump("x" * 5000), dump("y" * 5000, [FAULTS["dropped"]]))
     assert len(re.sub(r'base64,[^"]*', "", long.text)) < 40_000  # so that names leave the bytes to the pictures
 
@@ -235,10 +234,12 @@ class Noise(Images):
             yield f"noise {number}", self.image
 
 
-@pytest.mark.parametrize(("size_hw", "count"), [((1080, 1920), 6), ((720, 1280), 10)])
-def test_a_page_of_noise_is_below_a_megabyte(size_hw, count, write):
-    images = Noise(size_hw, count)
+@pytest.mark.slow
+def test_a_page_of_noise_is_below_a_megabyte(write, monkeypatch):
+    monkeypatch.undo()
+    count, size_hw = 6, (360, 640)
     height, width = size_hw
+    images = Noise(size_hw, count)
     names, digests = zip(*((name, digest(image)) for name, image in images.read()), strict=True)
     fields = {"names": names, "digests": digests, "images": {"kind": "files", "source": "noise"}}
     sides = []
@@ -260,4 +261,3 @@ def test_values_are_truthful():
     assert show_overlap(1) == "1 (the same)"
     assert show_overlap(1 - 1e-6) == "above 0.9999"
     assert show_overlap(0.87654) == "0.8765"
-    assert Verdict("q", 0, 0).is_kept
