@@ -8,6 +8,7 @@ import signal
 # tests start. To be set before PyTorch loads OpenMP.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
+import hypothesis
 import pytest
 import torch
 
@@ -19,6 +20,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # so it is under nohup
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+# The same examples each time: what fails in CI fails here.
+hypothesis.settings.register_profile("seeded", derandomize=True, deadline=None)
+hypothesis.settings.load_profile("seeded")
 
 # Without a GPU kernels are interpreted, which is decided where they are defined. It takes seconds where the others take
 # milliseconds, so that only the tests of the ops ask for it.

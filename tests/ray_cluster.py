@@ -4,13 +4,13 @@ import contextlib
 import os
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
 import torch
 
 import maskjet
+from tests.waiting import until
 
 MARK = "MASKJET_TEST_CLUSTER"
 """Variable in the environment of all processes of a test's cluster: its folder."""
@@ -65,7 +65,4 @@ def processes_of(folder):
 
 def wait_for_end(folder):
     """Wait until all of the cluster's processes have ended."""
-    deadline = time.monotonic() + 60
-    while left := processes_of(folder):
-        assert time.monotonic() < deadline, left
-        time.sleep(0.2)
+    until(lambda: not processes_of(folder))

@@ -31,13 +31,12 @@ AWKWARD = [
     np.ones((7, 5), np.uint8),
     np.ones((1, 1), bool),
     np.zeros((1, 9), bool),
-    checkerboard(6, 7),
     1 - checkerboard(301, 200),
     single_pixels(9, 4),
-    np.ones((3, 2, 2), bool),
     np.full((4, 4), 255, np.uint8),
     np.zeros((0, 5, 5), bool),
     np.tri(30, 40, dtype=np.uint8)[::-2, ::3],
+    np.eye(40, 30, dtype=bool)[::-1],
     np.ones((1100, 2000), np.uint8),
 ]
 
@@ -49,10 +48,14 @@ def theirs(masks):
 
 @pytest.mark.parametrize("masks", AWKWARD, ids=lambda masks: f"{masks.dtype}-{masks.shape}")
 def test_awkward_masks_encode_as_pycocotools_does(masks):
-    assert coco_rle.encode(masks) == theirs(masks)
+    masks.flags.writeable = False
+    found = coco_rle.encode(masks)
+    assert found == theirs(masks)
+    decoded = [coco_rle.decode(rle) for rle in found]
+    np.testing.assert_array_equal(np.reshape(decoded, masks.shape), masks != 0)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(hypothesis_numpy.arrays(np.bool_, st.tuples(st.integers(1, 40), st.integers(1, 40))))
 def test_everything_agrees_with_pycocotools(mask):
     (rle,) = coco_rle.encode(mask)
@@ -60,23 +63,16 @@ def test_everything_agrees_with_pycocotools(mask):
     np.testing.assert_array_equal(coco_rle.decode(rle), mask)
     assert coco_rle.area(rle) == pycoco_mask.area(rle) == mask.sum()
     x, y, width, height = pycoco_mask.toBbox(rle)
-    if mask.any():
-        assert coco_rle.to_xyxy(rle) == (x, y, x + width, y + height)
-        left, top, crop = coco_rle.decode_crop(rle)
-        np.testing.assert_array_equal(crop, mask[top : top + crop.shape[0], left : left + crop.shape[1]])
-        assert crop.sum() == mask.sum()
-    else:
-        assert coco_rle.to_xyxy(rle) == (0, 0, 0, 0)
-        assert coco_rle.polygons(rle) == []
+    assert coco_rle.to_xyxy(rle) == ((x, y, x + width, y + height) if mask.any() else (0, 0, 0, 0))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(0, 2**32 - 1), max_size=30))
 def test_strings_round_trip_any_counts(counts):
     assert counts_of(coco_rle.counts_to_string(counts)) == counts
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(hypothesis_numpy.arrays(np.bool_, st.tuples(st.integers(1, 30), st.integers(1, 30))))
 def test_polygons_filled_give_the_mask_without_its_holes(mask):
     (rle,) = coco_rle.encode(mask)
@@ -91,33 +87,15 @@ def test_polygons_filled_give_the_mask_without_its_holes(mask):
     np.testing.assert_array_equal(filled > 0, mask | holes)
 
 
-def test_a_part_within_a_hole_has_its_own_outline():
+def test_parts_within_holes_and_single_pixels_have_outlines():
     mask = np.zeros((20, 20), np.uint8)
     cv2.rectangle(mask, (2, 2), (17, 17), 1, 2)
     mask[9:11, 9:11] = 1
     assert len(coco_rle.polygons(coco_rle.encode(mask)[0])) == 2
-
-
-@pytest.mark.parametrize("mask", [np.ones((301, 7), bool), np.eye(40, 30, dtype=bool)[::-1]])
-def test_runs_over_many_columns_and_views_are_decoded(mask):
-    mask.flags.writeable = False
-    (rle,) = coco_rle.encode(mask)
-    np.testing.assert_array_equal(coco_rle.decode(rle), mask)
-
-
-def test_single_pixels_are_not_lost():
-    mask = np.zeros((5, 6), bool)
-    mask[1, 4] = mask[4, 0] = True
-    outlines = coco_rle.polygons(coco_rle.encode(mask)[0])
+    pixels = np.zeros((5, 6), bool)
+    pixels[1, 4] = pixels[4, 0] = True
+    outlines = coco_rle.polygons(coco_rle.encode(pixels)[0])
     assert sorted(outline.tolist() for outline in outlines) == [[[0, 4]], [[4, 1]]]
-
-
-def test_json_and_uncompressed_forms_are_read():
-    (rle,) = coco_rle.encode(checkerboard(5, 4))
-    counts = counts_of(rle["counts"])
-    for form in ({"size": (5, 4), "counts": rle["counts"].decode()}, {"size": [5, 4], "counts": counts}):
-        np.testing.assert_array_equal(coco_rle.decode(form), checkerboard(5, 4))
-        assert coco_rle.area(form) == 10
 
 
 @pytest.mark.parametrize(
@@ -126,24 +104,14 @@ def test_json_and_uncompressed_forms_are_read():
         (lambda: coco_rle.encode(np.zeros((4, 4))), r"masks must be bool or uint8 .*, got float64 \[4, 4\]"),
         (lambda: coco_rle.encode(np.zeros(4, bool)), r"masks must be .* got bool \[4\]"),
         (lambda: coco_rle.decode({"size": [4, 4]}), r"rle must be \{'size': \[H, W\], 'counts': \.\.\.\}, got"),
-        (lambda: coco_rle.decode({"size": [4], "counts": b""}), "rle must be"),
+        (lambda: coco_rle.decode([[1.0, 2.0, 3.0, 4.0]]), "rle must be"),
         (lambda: coco_rle.area({"size": [4, 4], "counts": b"11"}), r"counts must sum to 4 × 4 = 16, got 2"),
-        (
-            lambda: coco_rle.area({"size": [2, 2], "counts": [-1, 5]}),
-            r"counts must be run lengths .* got \[-1, 5\]",
-        ),
-        (lambda: coco_rle.area({"size": [3, 4], "counts": [11.7]}), r"counts must be run lengths .* got \[11.7\]"),
-        (
-            lambda: coco_rle.area({"size": [3, 4], "counts": [[1, 2], [9]]}),
-            r"counts must be run lengths .* got \[\[1",
-        ),
+        (lambda: coco_rle.area({"size": [2, 2], "counts": [-1, 5]}), r"counts must be run lengths .* got \[-1, 5\]"),
+        (lambda: coco_rle.area({"size": [3, 4], "counts": [[1, 2], [9]]}), r"counts must be run .* got \[\[1"),
         (lambda: coco_rle.area({"size": [3, 4], "counts": None}), "counts must be run lengths .* got None"),
         (lambda: coco_rle.decode({"size": [-3, -4], "counts": [12]}), r"size must be \[H, W\] .* got \[-3, -4\]"),
-        (lambda: coco_rle.decode({"size": [3.7, 4], "counts": [12]}), "rle must be"),
-        (lambda: coco_rle.decode([[1.0, 2.0, 3.0, 4.0]]), "rle must be"),
         (lambda: coco_rle.area({"size": [4, 4], "counts": b"o"}), "counts must be a whole COCO RLE string, got b'o'"),
         (lambda: coco_rle.area({"size": [4, 4], "counts": b"1\x001"}), "counts must be a whole COCO RLE string"),
-        (lambda: coco_rle.area({"size": [4, 4], "counts": "o" * 10}), "counts must be a whole COCO RLE string"),
         (lambda: coco_rle.counts_to_string([3, -1]), r"counts must be run lengths in 0\.\.2\*\*32-1, got \[3, -1\]"),
     ],
 )
@@ -152,21 +120,19 @@ def test_malformed_input_is_named(call, message):
         call()
 
 
+@settings(max_examples=40, deadline=None)
 @given(hypothesis_numpy.arrays(np.bool_, st.tuples(st.just(2), st.integers(0, 9), st.integers(0, 9))))
 def test_iou_is_that_of_the_dense_masks(masks):
     union = (masks[0] | masks[1]).sum()
     expected = (masks[0] & masks[1]).sum() / union if union else 1.0
     assert coco_rle.iou(*coco_rle.encode(masks)) == pytest.approx(expected, abs=0)
+    square = coco_rle.encode(np.ones((99, 99), bool))[0]
+    with pytest.raises(InputError, match=r"other must have the size of rle, \[\d, \d\], got \[99, 99\]"):
+        coco_rle.iou(coco_rle.encode(masks)[0], square)
 
 
-def test_iou_needs_one_size():
-    one, other = coco_rle.encode(np.ones((3, 4), bool))[0], coco_rle.encode(np.ones((4, 3), bool))[0]
-    with pytest.raises(InputError, match=r"other must have the size of rle, \[3, 4\], got \[4, 3\]"):
-        coco_rle.iou(one, other)
-
-
-@pytest.mark.parametrize("size", [(1, 1), (7, 5), (48, 64)])
-def test_masks_are_filled_into_one_that_is_there(size):
+def test_masks_are_filled_into_one_that_is_there():
+    size = (7, 5)
     masks = np.random.default_rng(1).random((3, *size)) < 0.2
     masks[2] = False
     out = np.zeros(size, np.uint8)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import resource
 import subprocess
 import sys
@@ -107,7 +106,10 @@ VALUES = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+few = settings(max_examples=60, deadline=None)
+
+
+@few
 @given(size=SIZES, values=st.lists(VALUES, max_size=8))
 @example(size=(5, 7), values=[35])
 def test_strings_are_read_as_python_reads_them(size, values):
@@ -115,20 +117,19 @@ def test_strings_are_read_as_python_reads_them(size, values):
     assert_read_as({"size": list(size), "counts": string}, pixels_inside(read(string), size))
 
 
-@settings(max_examples=200, deadline=None)
+@few
 @given(size=SIZES, cuts=st.lists(st.integers(0, 49), max_size=8), extra=st.sampled_from([0, 0, 0, 1, 2**32, 2**33]))
 def test_runs_that_fill_the_mask_are_read_and_others_refused(size, cuts, extra):
     pixels = size[0] * size[1]
     ends = sorted(min(cut, pixels) for cut in cuts)
     counts = [end - start for start, end in zip([0, *ends], [*ends, pixels], strict=True)]
     counts[-1] += extra
-    inside = pixels_inside(counts, size)
-    assert_read_as({"size": list(size), "counts": string_of(counts)}, inside)
-    assert_read_as({"size": list(size), "counts": string_of(counts).decode()}, inside)
-    assert_read_as({"size": list(size), "counts": counts}, inside)
+    string = string_of(counts)
+    for form in (string, string.decode(), counts):
+        assert_read_as({"size": list(size), "counts": form}, pixels_inside(counts, size))
 
 
-@settings(max_examples=200, deadline=None)
+@few
 @given(size=SIZES, string=st.one_of(st.binary(max_size=12), st.text("0123456789:;<=>?@ABCXYZ[]^_`aghno", max_size=12)))
 def test_any_bytes_are_read_as_python_reads_them(size, string):
     data = string if isinstance(string, bytes) else string.encode()
@@ -185,17 +186,14 @@ def test_the_limit_can_be_raised(monkeypatch):
 def test_text_that_is_no_string_is_refused(counts):
     with pytest.raises(InputError, match="counts must "):
         coco_rle.area({"size": [2, 2], "counts": counts})
-
-
-def test_text_that_is_not_ascii_is_not_written():
-    for counts in ("\ud800", "é", b"\xff", None, [1.5]):
+    if not str(counts).isascii():
         with pytest.raises(InputError, match="counts must be"):
             coco_rle.to_json({"size": [2, 2], "counts": counts})
 
 
 STRANGE = [
-    *(None, True, 1.5, float("nan"), "", "ab", b"1", [], [1], [1, 2, 3], [2, -2], [2.0, 2], [None, 2], [True, 2]),
-    *([2, False], {}, {"size": 1}, [[2], 2], [2, 10**30], [10**5000, 1], ["2", "2"], object(), np.zeros(2)),
+    *(None, True, 1.5, float("nan"), "ab", [], [1, 2, 3], [2, -2], [2.0, 2], [True, 2], {"size": 1}, [[2], 2]),
+    *([2, 10**30], [10**5000, 1], ["2", "2"], object(), np.zeros(2)),
 ]
 
 
@@ -211,20 +209,11 @@ def test_other_types_are_refused(strange):
             coco_rle.to_json(rle)
 
 
-def test_json_and_back():
-    for counts in (b"13", "13", [1, 3]):
-        rle = {"size": (2, np.int64(2)), "counts": counts}
-        assert json.loads(json.dumps(coco_rle.to_json(rle))) == {"size": [2, 2], "counts": "13"}
-        assert coco_rle.from_json(rle) == {"size": [2, 2], "counts": b"13"}
-
-
 def test_a_message_stays_short():
-    with pytest.raises(InputError) as caught:
-        coco_rle.area({"size": [2, 2], "counts": "~" * 10**6})
-    assert len(str(caught.value)) < 200
-    with pytest.raises(InputError) as caught:
-        coco_rle.area({"size": [2, 2], "counts": [-1] * 10**6})
-    assert len(str(caught.value)) < 200
+    for counts in ("~" * 10**6, [-1] * 10**6):
+        with pytest.raises(InputError) as caught:
+            coco_rle.area({"size": [2, 2], "counts": counts})
+        assert len(str(caught.value)) < 200
 
 
 def entry(**changes):
@@ -232,36 +221,31 @@ def entry(**changes):
     return {**good, "rle": {"size": [2, 2], "counts": "13"}, **changes}
 
 
-def test_good_fields_are_read():
+def test_json_and_good_fields_are_read():
+    for counts in (b"13", "13", [1, 3]):
+        rle = {"size": (2, np.int64(2)), "counts": counts}
+        assert json.loads(json.dumps(coco_rle.to_json(rle))) == {"size": [2, 2], "counts": "13"}
+        assert coco_rle.from_json(rle) == {"size": [2, 2], "counts": b"13"}
     fields = {"size": [2, 2], "has_masks": True, "detections": [entry(), entry(class_id=7, class_name="bus")]}
     found = Detections.from_dict(fields)
     assert found.as_dict() == fields
-    assert Detections.from_dict({**fields, "detections": []}).as_dict() == {**fields, "detections": []}
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"size": None}, "fields must be what Detections.as_dict returns: "),
-        ({"size": [2, 2, 2]}, "fields must be what"),
         ({"size": [2.5, 2]}, "fields must be what"),
         ({"size": [True, 2]}, "size must be a whole number of at least 0, got True"),
-        ({"size": [-2, -2]}, "size must be a whole number of at least 0, got -2"),
         ({"size": [3, 2]}, r"rle\[0\] must have the image's size"),
-        ({"detections": None}, "fields must be what"),
         ({"detections": [None]}, "fields must be what"),
         ({"detections": [{}]}, "fields must be what .*: 'class_id'"),
-        ({"detections": [entry(class_id=1.5)]}, "fields must be what"),
         ({"detections": [entry(class_id=2**40)]}, "fields must be what"),
         ({"detections": [entry(class_id="3")]}, "fields must be what"),
         ({"detections": [entry(class_name=["car"])]}, "class_name must be text, got list"),
         ({"detections": [entry(confidence="0.5")]}, "confidence must be numbers, got <U3"),
-        ({"detections": [entry(confidence=None)]}, "confidence must be numbers, got object"),
-        ({"detections": [entry(confidence=10**400)]}, "confidence must be numbers, got object"),
         ({"detections": [entry(confidence=1e300)]}, "fields must be what .*: overflow"),
         ({"detections": [entry(xyxy=[1, 2, 3])]}, r"xyxy must be float32 \[1, 4\], got float32 \[1, 3\]"),
-        ({"detections": [entry(xyxy=[1, 2, 3, [4]])]}, "fields must be what"),
-        ({"detections": [entry(), entry(xyxy=[1, 2, 3])]}, "fields must be what"),
         ({"detections": [entry(rle=None)]}, r"rle must be \{'size'"),
         ({"detections": [entry(rle={"size": [2, 2], "counts": "\ud800"})]}, "counts must be a whole COCO RLE string"),
         ({"detections": [entry(rle={"size": [2, 2], "counts": "5"})]}, "counts must sum to 2 × 2 = 4, got more"),
@@ -274,37 +258,15 @@ def test_wrong_fields_are_named(changes, message):
         Detections.from_dict(fields)
 
 
-def fuzz(seed, rounds):
-    """Random changes of good strings; those that are read are read as Python reads them. Returns how many were."""
-    numbers, count = random.Random(seed), 0
-    for _ in range(rounds):
-        size = numbers.randrange(12), numbers.randrange(12)
-        ends = sorted(numbers.randrange(size[0] * size[1] + 1) for _ in range(numbers.randrange(7)))
-        counts = [end - start for start, end in zip([0, *ends], [*ends, size[0] * size[1]], strict=True)]
-        string = bytearray(string_of(counts))
-        for _ in range(numbers.randrange(3)):
-            place = numbers.randrange(len(string) + 1)
-            string[place : place + numbers.randrange(2)] = bytes([numbers.randrange(44, 116)] * numbers.randrange(3))
-        rle = {"size": size, "counts": bytes(string)}
-        inside = pixels_inside(read(string), size)
-        assert_read_as(rle, inside)
-        count += inside is not None
-    return count
-
-
+@pytest.mark.slow
 def test_no_compiled_loop_leaves_its_arrays(tmp_path):
-    """The fuzz again, with numba's checks of every index; they are compiled in, so in a process of its own."""
-    program = "from tests.test_coco_rle_hostile import fuzz; print(fuzz(seed=1, rounds=600))"
+    """The same with numba's checks of every index; they are compiled in, so in a process of its own."""
+    tests = ["any_bytes_are_read_as_python_reads_them", "strings_are_read_as_python_reads_them"]
+    tests += ["runs_that_fill_the_mask_are_read_and_others_refused"]
+    calls = "".join(f"hostile.test_{name}()\n" for name in tests)
+    program = f"from tests import test_coco_rle_hostile as hostile\n{calls}"
     # numba's cache knows nothing of these checks.
     checks = {"NUMBA_BOUNDSCHECK": "1", "NUMBA_OPT": "0", "NUMBA_CACHE_DIR": str(tmp_path)}
-    root = Path(__file__).parents[1]
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=root,
-        env={**os.environ, **checks},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command, root = [sys.executable, "-c", program], Path(__file__).parents[1]
+    done = subprocess.run(command, cwd=root, env={**os.environ, **checks}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert int(done.stdout) > 100

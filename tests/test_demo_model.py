@@ -10,7 +10,7 @@ import maskjet
 from maskjet.traffic import Street, sample
 
 SIZE_HW = (176, 312)
-SEEDS = range(9_100_000, 9_100_012)  # training used 1,000,000 to 3,000,400
+SEEDS = range(9_100_000, 9_100_006)  # training used 1,000,000 to 3,000,400
 
 
 @pytest.fixture(scope="module")
@@ -45,10 +45,11 @@ def test_it_sees_what_is_there_and_no_more(model):
     assert np.mean(confirmed) > 0.9
 
 
+@pytest.mark.slow  # where a processor has no bfloat16
 def test_bf16_sees_the_same(model):
     with maskjet.load("demo", device="cpu", precision="bf16") as half:
         same = []
-        for seed in SEEDS[:4]:
+        for seed in SEEDS[:2]:
             image = sample(seed, size_hw=SIZE_HW).image
             expected, actual = model.predict(image), half.predict(image)
             iou = overlaps(expected.masks(), actual.masks()) * (expected.class_id[:, None] == actual.class_id)
@@ -59,7 +60,7 @@ def test_bf16_sees_the_same(model):
 def nothing():
     """Images without any thing on them."""
     random = np.random.default_rng(8)
-    for seed in range(8):
+    for seed in range(2):
         yield "empty street", Street(9_200_000 + seed, SIZE_HW, density=0).frame(0).image
         yield "noise", random.integers(0, 256, (*SIZE_HW, 3), np.uint8)
         yield "patches", cv2.resize(random.integers(0, 256, (9, 16, 3), np.uint8), SIZE_HW[::-1])

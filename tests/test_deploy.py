@@ -75,15 +75,9 @@ def test_the_unit_starts_the_service_and_waits_for_its_end(unit):
     assert service["KillSignal"] == "SIGTERM"
     assert float(service["TimeoutStopSec"]) > END_S
     assert service["Restart"] == "on-failure"
-
-
-def test_the_unit_leaves_the_gpu_and_machine_code_alone(unit):
-    service = unit["Service"]
-    for name in ("PrivateDevices", "DevicePolicy", "DeviceAllow", "ProtectClock", "MemoryDenyWriteExecute"):
-        assert name not in service, name
+    needed = {"PrivateDevices", "DevicePolicy", "DeviceAllow", "ProtectClock", "MemoryDenyWriteExecute"}
+    assert not needed & set(service)  # the GPU and machine code are left alone
     assert "AF_INET" in service["RestrictAddressFamilies"].split()
-    cache = f"/var/cache/{service['CacheDirectory']}"
-    assert all(value.startswith(cache) for value in re.findall(r"=(\S+)", service["Environment"]))
 
 
 def test_the_image_is_of_locked_packages_and_files_that_are_there(image):
@@ -129,17 +123,17 @@ def test_the_image_starts_the_service_as_a_user_and_gets_signals(image, paths):
 def test_the_probes_ask_paths_without_a_token(pod, paths):
     (container,) = pod["containers"]
     asked = {name: container[f"{name}Probe"]["httpGet"] for name in ("startup", "liveness", "readiness")}
-    assert {name: probe["path"] for name, probe in asked.items()} == {
-        "startup": "/health/ready",
-        "liveness": "/health/live",
-        "readiness": "/health/ready",
-    }
+    assert [probe["path"] for probe in asked.values()] == ["/health/ready", "/health/live", "/health/ready"]
     (port,) = container["ports"]
     assert all(probe["path"] in paths & HEALTH and probe["port"] == port["name"] for probe in asked.values())
     assert port["containerPort"] == Settings.port
 
 
-def test_the_pod_starts_the_service_and_waits_for_its_end(image, pod):
+def test_the_pod_starts_the_service_and_waits_for_its_end(image, manifests, pod):
+    deployment, service = manifests["Deployment"]["spec"], manifests["Service"]["spec"]
+    labels = deployment["template"]["metadata"]["labels"].items()
+    assert labels >= deployment["selector"]["matchLabels"].items() | service["selector"].items()
+    assert service["ports"][0]["targetPort"] == pod["containers"][0]["ports"][0]["name"]
     (container,) = pod["containers"]
     chosen([*json.loads(last(image, "ENTRYPOINT")), *container["args"]])
     assert container["env"][0]["name"] == "MASKJET_TOKEN"
@@ -150,14 +144,6 @@ def test_the_pod_starts_the_service_and_waits_for_its_end(image, pod):
     assert pod["securityContext"]["runAsUser"] == int(last(image, "USER"))
     home = {mount["mountPath"] for mount in container["volumeMounts"]}
     assert last(image, "WORKDIR") in home  # where the compiled code is kept
-
-
-def test_the_service_of_the_pod_finds_it(manifests, pod):
-    deployment, service = manifests["Deployment"]["spec"], manifests["Service"]["spec"]
-    labels = deployment["template"]["metadata"]["labels"].items()
-    assert labels >= deployment["selector"]["matchLabels"].items()
-    assert labels >= service["selector"].items()
-    assert service["ports"][0]["targetPort"] == pod["containers"][0]["ports"][0]["name"]
 
 
 def test_the_ray_cluster_is_one_that_ray_up_takes_and_a_job_fits():

@@ -41,10 +41,7 @@ def test_each_process_sees_its_own_gpu_alone(names, visible, expected):
 @pytest.mark.parametrize(("cores", "count", "threads"), [(8, 2, "4"), (8, 3, "2"), (2, 8, "1"), (7, 1, "7")])
 def test_processes_share_the_cores(cores, count, threads):
     assert {each for _, each in seen(["cpu"] * count, cores)} == {threads}
-
-
-def test_a_number_of_threads_that_the_user_has_set_is_kept():
-    assert seen(["cpu", "cpu"], OMP_NUM_THREADS="3") == [("", "3"), ("", "3")]
+    assert {each for _, each in seen(["cpu"] * count, cores, OMP_NUM_THREADS="3")} == {"3"}  # the user's
 
 
 @pytest.fixture
@@ -64,11 +61,9 @@ def gpus(monkeypatch):
     [
         ("all", ["cuda:0", "cuda:1", "cuda:2"]),
         ("cuda:2,cuda:0", ["cuda:2", "cuda:0"]),
-        ("cuda", ["cuda:0"]),
         ("cuda, cuda:1", ["cuda:0", "cuda:1"]),
         ("cuda:1,cuda:1", ["cuda:1", "cuda:1"]),
         ("cpu,cuda:1", ["cpu", "cuda:1"]),
-        ("cpu,cpu", ["cpu", "cpu"]),
     ],
 )
 def test_devices_have_the_names_of_device(text, names, gpus):
@@ -85,10 +80,8 @@ def test_devices_have_the_names_of_device(text, names, gpus):
         ("", r"devices must be all, or cpu, cuda or cuda:N with commas between them, got ''\."),
         ("auto", r"devices must be .*, got 'auto'\."),
         ("cuda:0,", r"devices must be .*, got '' in 'cuda:0,'\."),
-        ("cpu,all", r"devices must be .*, got 'all' in 'cpu,all'\."),
         ("cuda:-1", r"devices must be .*, got 'cuda:-1'\."),
         ("cuda:99999999999999999999", r"devices must be .*, got 'cuda:9+'\."),
-        ("mps", r"devices must be .*, got 'mps'\."),
     ],
 )
 def test_what_is_no_device_is_refused(text, message, gpus):
@@ -97,7 +90,7 @@ def test_what_is_no_device_is_refused(text, message, gpus):
         choose(text, EngineConfig())
 
 
-def test_devices_that_are_not_here_are_refused(gpus):
+def test_devices_that_are_not_here_are_refused(gpus, monkeypatch):
     gpus(2)
     with pytest.raises(
         UnsupportedError, match=r"devices must be on this machine, 'cuda:2' is not: PyTorch sees 2 GPUs\."
@@ -106,13 +99,10 @@ def test_devices_that_are_not_here_are_refused(gpus):
     gpus(0)
     with pytest.raises(UnsupportedError, match=r"devices='all' needs a GPU, PyTorch sees none; use devices='cpu'\."):
         choose("all", EngineConfig())
-    with pytest.raises(UnsupportedError, match="precision='fp16' needs a GPU"):
-        choose("cpu", dataclasses.replace(EngineConfig(), precision="fp16"))
-
-
-def test_choosing_asks_for_no_gpu_where_none_is_named(monkeypatch):
     monkeypatch.setattr(devices, "_count_gpus", lambda: pytest.fail("asked"))
     assert len(choose("cpu,cpu", EngineConfig())) == 2
+    with pytest.raises(UnsupportedError, match="precision='fp16' needs a GPU"):
+        choose("cpu", dataclasses.replace(EngineConfig(), precision="fp16"))
 
 
 @pytest.mark.gpu

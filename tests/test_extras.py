@@ -8,10 +8,6 @@ from maskjet.errors import MissingDependencyError
 from maskjet.extras import require
 
 
-def test_what_is_here_is_imported():
-    assert require("json.decoder", extra="bench", purpose="A test").JSONDecoder
-
-
 def test_what_is_missing_is_one_sentence(monkeypatch):
     for name in ("faster_coco_eval", "faster_coco_eval.core"):
         monkeypatch.setitem(sys.modules, name, None)

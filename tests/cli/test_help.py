@@ -7,7 +7,7 @@ import pytest
 import typer
 
 import maskjet
-from maskjet import traffic
+from maskjet import bench, traffic
 from maskjet.cli.app import app
 from maskjet.cli.commands import examples_of
 from tests.cli.command_line import call
@@ -60,7 +60,6 @@ def test_the_version_is_printed(capsys):
     ("words", "message"),
     [
         (("rnu",), "No such command 'rnu'. Did you mean 'run'?"),
-        (("parity", "chek"), "No such command 'chek'. Did you mean 'check'?"),
         (("run", "a.mp4", "--modle", "demo"), "No such option: --modle; did you mean --model?"),
         (("parity", "gate", "--max-unmached", "1"), "No such option: --max-unmached; did you mean --max-unmatched?"),
         (("run", "a.mp4", "--zzz"), "No such option: --zzz"),
@@ -85,7 +84,7 @@ def test_every_example_parses(words, line):
 
 
 # Names of files in examples, small and in a folder of their own.
-SMALL = {"--size": "160x96", "--frames": "4", "--images": "2", "--count": "2", "--start": "1"}
+SMALL = {"--size": "160x96", "--input-size": "80x80", "--frames": "4", "--images": "2", "--count": "2", "--start": "1"}
 NEEDS = ("rf-detr-seg-nano", "found.json", "--ray")  # weights, another program's results, a cluster
 
 
@@ -99,6 +98,7 @@ def shortened(words):
         "traffic coco": ("--size", "--images"),
         "parity dump": ("--size",),
         "bench": ("--frames",),
+        "export": ("--input-size",),
     }.items():
         if command.startswith(known):
             short += [each for flag in flags if flag not in words for each in (flag, SMALL[flag])]
@@ -106,8 +106,11 @@ def shortened(words):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick")
 def test_every_example_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    for name, value in {"_BUDGET_S": 0.05, "_RUNS": 1}.items():
+        monkeypatch.setattr(bench, name, value)
     (tmp_path / "videos" / "day1").mkdir(parents=True)
     for path in ("videos/a.mp4", "videos/day1/b.mp4"):
         traffic.write_video(tmp_path / path, size_hw=(96, 160), frames=3)

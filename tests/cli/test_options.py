@@ -50,43 +50,26 @@ def test_every_choice_is_an_option_with_the_fields_own_words(call):
             assert "|".join(typing.get_args(kind)) in text
 
 
-def test_what_is_not_given_keeps_its_default(call):
+def test_values_reach_the_field_in_its_type_and_others_keep_their_default(call, monkeypatch):
     assert call() == ("clip", EngineConfig(), 1)
-
-
-def test_values_reach_the_field_in_its_type(call):
     _, config, last = call(
         *("--device", "cpu", "--no-compile", "--batch", "3", "--nvtx", "--implementation", "select=cpu", "--last", "2")
     )
     assert config == EngineConfig(device="cpu", compile=False, batch=3, nvtx=True, implementation={"select": "cpu"})
     assert last == 2
     assert call("--compile")[1].compile is True
+    monkeypatch.setenv("MASKJET_BATCH", "5")  # comes second
+    assert [call()[1].batch, call("--batch", "3")[1].batch] == [5, 3]
 
 
-def test_the_environment_comes_second(call, monkeypatch):
-    monkeypatch.setenv("MASKJET_BATCH", "5")
-    assert call()[1].batch == 5
-    assert call("--batch", "3")[1].batch == 3
-
-
-def test_a_wrong_choice_is_ours_to_name(call):
-    with pytest.raises(InputError, match=r"precision must be one of \('auto', 'fp32', 'fp16', 'bf16'\), got 'fp8'"):
-        call("--precision", "fp8")
-
-
-def test_the_options_of_drawing_are_the_styles_fields():
+def test_the_options_of_drawing_are_fields_of_what_they_make():
     types = {"bool": bool, "float | None": float, "ColorBy": str}
-    assert {name: kind for name, (kind, *_) in drawing.FIELDS.items()} == {
-        field.name: types[field.type] for field in fields(DrawStyle)
-    }
+    of_style = {field.name: types[field.type] for field in fields(DrawStyle)}
+    assert {name: kind for name, (kind, *_) in drawing.FIELDS.items()} == of_style
     assert typing.get_args(ColorBy) == drawing.COLOURS
-
-
-def test_the_other_options_of_drawing_are_fields_of_redaction_and_cutout():
-    names = {"classes", "on_top"}  # which --draw and the options of the style give
-    own = {way: {name for name, ways in drawing.GO_WITH.items() if way in ways} for way in ("redact", "cutout")}
-    assert own["redact"] | names == {field.name for field in fields(Redaction)}
-    assert own["cutout"] | names == {field.name for field in fields(Cutout)}
+    for way, made in (("redact", Redaction), ("cutout", Cutout)):
+        own = {name for name, ways in drawing.GO_WITH.items() if way in ways}
+        assert own | {"classes", "on_top"} == {field.name for field in fields(made)}  # --draw and the style give these
 
 
 @pytest.mark.parametrize(
@@ -110,19 +93,6 @@ def test_the_other_options_of_drawing_are_fields_of_redaction_and_cutout():
 def test_options_of_drawing_make_a_style(given, expected):
     options = dict.fromkeys(["draw", "replace_with", "margin", "hold", *drawing.FIELDS])
     assert drawing.make_style(options | given) == expected
-
-
-@pytest.mark.parametrize(
-    ("texts", "expected"),
-    [
-        (None, (None, {})),
-        (["0.4"], (0.4, {})),
-        (["car=0.6,person=0.3"], (None, {"car": 0.6, "person": 0.3})),
-        (["0.5", "car=0.6", "traffic light=1"], (0.5, {"car": 0.6, "traffic light": 1.0})),
-    ],
-)
-def test_thresholds_are_numbers_or_by_class(texts, expected):
-    assert parse_thresholds(texts) == expected
 
 
 @pytest.mark.parametrize(

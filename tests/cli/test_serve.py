@@ -5,15 +5,13 @@ import re
 
 import pytest
 
-from maskjet.cli.main import main
 from maskjet.errors import InputError
 from maskjet.serve import Settings
 from maskjet.serve.models import parse_models
-from tests.cli.command_line import call
 
 
-def test_every_setting_is_an_option_with_its_help(capsys):
-    code, out, _ = call(capsys, "maskjet", "serve", "--help", start=main)
+def test_every_setting_is_an_option_with_its_help(maskjet):
+    code, out, _ = maskjet("serve --help")
     assert code == 0
     for each in dataclasses.fields(Settings):
         assert f"--{each.name.replace('_', '-')}" in out
@@ -32,17 +30,14 @@ def test_models_have_names():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--host", "0.0.0.0"), "(--)?token must be given to listen on '0.0.0.0', .*"),
-        (("--queue", "0"), "--queue must be a whole number of at least 1, got 0."),
-        (("--weights", "a.pt", "--model", "a", "--model", "b"), "--weights must go with one model, .*"),
-        (
-            ("--model", "dmo", "--port", "0"),
-            "--model must be a name or a checkpoint's path, got 'dmo'; did you mean 'demo'?.*",
-        ),
+        ("--host 0.0.0.0", "(--)?token must be given to listen on '0.0.0.0', .*"),
+        ("--queue 0", "--queue must be a whole number of at least 1, got 0."),
+        ("--weights a.pt --model a --model b", "--weights must go with one model, .*"),
+        ("--model dmo --port 0", "--model must be a name or a checkpoint's path, got 'dmo'; did you mean 'demo'?.*"),
     ],
 )
-def test_mistakes_are_one_line(options, message, capsys, monkeypatch):
+def test_mistakes_are_one_line(options, message, maskjet, monkeypatch):
     monkeypatch.delenv("MASKJET_TOKEN", raising=False)
-    code, out, err = call(capsys, "maskjet", "serve", *options)
+    code, out, err = maskjet(f"serve {options}")
     assert (code, out) == (2, "")
     assert re.fullmatch(f"maskjet: {message}\n", err), err

@@ -1,5 +1,6 @@
 """What ends the program from outside: whole outputs, exit code 128 + n, and no traceback."""
 
+import contextlib
 import json
 import os
 import signal
@@ -15,24 +16,26 @@ import pytest
 
 from maskjet import traffic
 from maskjet.cli import runs, signals
-from maskjet.cli.main import main
+from maskjet.engine import reading
 from maskjet.media.frames import Frame, open_source
 from maskjet.media.sinks import open_sinks
 from tests.test_detections import some_detections
+from tests.waiting import until
 
-ENV = {**os.environ, "OMP_NUM_THREADS": "1"}
+ENV = {**os.environ, "OMP_NUM_THREADS": "1", "MASKJET_INPUT_SIZE": "80x80"}  # so that frames come fast
 # A background job ignores SIGINT, and so would what it starts.
 PROGRAM = (
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\nfrom maskjet.cli.main import main; main()"
 )
+FRAMES = 400
 
 
 @pytest.fixture(scope="module")
-def clip(tmp_path_factory):
+def long_clip(tmp_path_factory):
     path = tmp_path_factory.mktemp("clip") / "street.mp4"
     street = traffic.sample(seed=2, size_hw=(96, 160)).image
     with open_sinks([str(path)]) as sinks:
-        for index in range(900):
+        for index in range(FRAMES):
             sinks.write(Frame(index, index / 30, street, "s", "s"), some_detections(0, size=(96, 160)))
     return path
 
@@ -48,39 +51,34 @@ def start(*arguments, program=PROGRAM):
 
 
 def wait_for_lines(process, path):
-    deadline = time.monotonic() + 120
-    while not (path.exists() and path.stat().st_size > 1000):
+    def are_there():
         assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+        return path.exists() and path.stat().st_size > 1000
 
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_leaves_whole_outputs_a_summary_and_its_exit_code(number, clip, tmp_path):
-    outs = [tmp_path / name for name in ("a.mp4", "a.jsonl", "a.json")]
-    for out in outs:
-        out.write_bytes(b"old")
-    process = start("run", clip, "--json", *(word for out in outs for word in ("--out", out)))
-    wait_for_lines(process, tmp_path / "a.partial.jsonl")
-    assert [out.read_bytes() for out in outs] == [b"old"] * 3
-    process.send_signal(number)
-    out, err = process.communicate(timeout=60)
-    summary = json.loads(out)
-    assert (process.returncode, err) == (128 + number, "")
-    assert summary["is_interrupted"]
-    assert summary["outputs"] == list(map(str, outs))
-    assert 0 < summary["frames"] < 900
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "a.jsonl", "a.mp4"]
-    assert len(outs[1].read_text().splitlines()) == summary["frames"]
-    assert len(list(open_source(outs[0]))) == summary["frames"]
-    assert len(json.loads(outs[2].read_text())["images"]) == summary["frames"]
+    until(are_there, within_s=120)
 
 
 @pytest.mark.slow
-def test_kill_leaves_what_was_there_and_parts_that_can_be_read(clip, tmp_path):
+def test_ctrl_c_leaves_whole_outputs_a_summary_and_its_exit_code(long_clip, tmp_path):
+    outs = [tmp_path / name for name in ("a.mp4", "a.jsonl")]
+    process = start("run", long_clip, "--json", *(word for out in outs for word in ("--out", out)))
+    wait_for_lines(process, tmp_path / "a.partial.jsonl")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    summary = json.loads(out)
+    assert (process.returncode, err) == (130, "")
+    assert summary["is_interrupted"]
+    assert summary["outputs"] == list(map(str, outs))
+    assert 0 < summary["frames"] < FRAMES
+    assert sorted(tmp_path.iterdir()) == sorted(outs)
+    assert len(outs[1].read_text().splitlines()) == len(list(open_source(outs[0]))) == summary["frames"]
+
+
+@pytest.mark.slow
+def test_kill_leaves_what_was_there_and_parts_that_can_be_read(long_clip, tmp_path):
     (tmp_path / "a.mp4").write_bytes(b"old")
     outs = [tmp_path / name for name in ("a.mp4", "a.jsonl", "a.json")]
-    process = start("run", clip, *(word for out in outs for word in ("--out", out)))
+    process = start("run", long_clip, *(word for out in outs for word in ("--out", out)))
     part = tmp_path / "a.partial.jsonl"
     wait_for_lines(process, part)
     while len(part.read_text().splitlines()) < 60:  # two seconds of video
@@ -96,7 +94,9 @@ def test_kill_leaves_what_was_there_and_parts_that_can_be_read(clip, tmp_path):
     assert sum("file_name" in entry for entry in entries) in (len(lines), len(lines) - 1)
 
 
-@pytest.mark.parametrize("module", ["typer", "torch", "numpy", "cv2"])
+@pytest.mark.parametrize(
+    "module", ["typer", "torch", *(pytest.param(name, marks=pytest.mark.slow) for name in ("numpy", "cv2"))]
+)
 def test_ctrl_c_while_modules_are_imported_is_quiet(module):
     # The signal comes when a module's import starts: the same moment on any machine.
     program = (
@@ -113,7 +113,9 @@ def test_ctrl_c_while_modules_are_imported_is_quiet(module):
     assert (process.returncode, out, err) == (130, "", "")
 
 
-def test_a_signal_ends_waiting_for_a_source_that_fell_silent(tmp_path):
+@pytest.mark.usefixtures("quick")
+def test_a_signal_ends_waiting_for_a_source_that_fell_silent(tmp_path, monkeypatch, maskjet):
+    monkeypatch.setattr(reading, "_PATIENCE_S", 0.3)
     video = tmp_path / "v.ts"
     with av.open(str(video), "w", format="mpegts") as container:
         stream = container.add_stream(
@@ -123,46 +125,46 @@ def test_a_signal_ends_waiting_for_a_source_that_fell_silent(tmp_path):
         for _ in range(30):
             container.mux(stream.encode(av.VideoFrame.from_ndarray(np.zeros((96, 160, 3), np.uint8), format="rgb24")))
         container.mux(stream.encode(None))
-    with socket.create_server(("127.0.0.1", 0)) as server:
+    lines, sent = tmp_path / "a.partial.jsonl", []
 
-        def serve():
-            taken, _ = server.accept()
+    def serve(server):
+        taken, _ = server.accept()
+        with taken:  # neither closed nor written to again while the command runs
             taken.recv(1000)
             taken.sendall(b"HTTP/1.0 200 OK\r\nContent-Type: video/mp2t\r\n\r\n" + video.read_bytes())
-            silenced.append(taken)  # neither closed nor written to again
+            until(lambda: lines.exists() and lines.stat().st_size > 1000)
+            time.sleep(0.3)  # the frames that came are done
+            assert not has_ended.is_set()  # or the signal would end the tests
+            sent.append(time.monotonic())
+            os.kill(os.getpid(), signal.SIGTERM)
+            has_ended.wait(60)
 
-        silenced = []
-        threading.Thread(target=serve, daemon=True).start()
+    has_ended = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=serve, args=[server])
+        thread.start()
         url = f"http://127.0.0.1:{server.getsockname()[1]}/v.ts"
-        process = start("run", url, "--json", "--out", tmp_path / "a.jsonl", "--out", tmp_path / "a.mp4")
-        wait_for_lines(process, tmp_path / "a.partial.jsonl")
-        time.sleep(1)  # the frames that came are done
-        sent = time.monotonic()
-        process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=60)
-        silenced.pop().close()
+        outs = ("--out", tmp_path / "a.jsonl", "--out", tmp_path / "a.mp4")
+        code, out, err = maskjet("run", url, "--json", *outs)
+        ended = time.monotonic()
+        has_ended.set()
+        thread.join(60)
+    until(lambda: all(each.name != "maskjet-decode" for each in threading.enumerate()))  # which FFmpeg held
     summary = json.loads(out)
-    assert (process.returncode, err, summary["is_interrupted"]) == (143, "", True)
-    assert time.monotonic() - sent < 9  # FFmpeg itself would wait for ten seconds
+    assert (code, err, summary["is_interrupted"]) == (143, "", True)
+    assert ended - sent[0] < 9  # FFmpeg itself would wait for ten seconds
     assert 0 < summary["frames"] == len((tmp_path / "a.jsonl").read_text().splitlines())
     assert len(list(open_source(tmp_path / "a.mp4"))) == summary["frames"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_the_first_signal_stops_a_stream(number):
+def test_the_first_signal_stops_a_stream_and_the_second_raises(number):
     stop = signals.Stop()
     with signals.stopping(stop):
         assert not stop.event.is_set()
         os.kill(os.getpid(), number)
         assert stop.event.wait(5)
-    assert stop.number == number
-
-
-def test_a_second_signal_raises():
-    stop = signals.Stop()
-    with signals.stopping(stop):
-        os.kill(os.getpid(), signal.SIGINT)
-        assert stop.number == signal.SIGINT
+        assert stop.number == number
         with pytest.raises(signals.Ended, match="ended by SIGTERM"):
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -195,22 +197,40 @@ def test_handlers_are_those_from_before_and_other_threads_have_none():
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
 
 
-@pytest.mark.parametrize("side_by_side", [False, True])
-def test_stopped_before_the_first_frame_nothing_is_replaced(side_by_side, clip, tmp_path, monkeypatch, capsys):
-    (tmp_path / "a.jsonl").write_text("old")
-
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(("frames", "side_by_side"), [(0, False), (0, True), (2, False), (2, True)])
+def test_what_is_stopped_is_whole_and_without_a_frame_nothing_is_replaced(
+    frames, side_by_side, clip, tmp_path, monkeypatch, maskjet
+):
+    outs = [tmp_path / name for name in ("a.mp4", "a.jsonl", "a.json")]
+    for out in outs:
+        out.write_bytes(b"old")
     bar = runs.progress_of
 
-    def stopped(*arguments):
-        os.kill(os.getpid(), signal.SIGTERM)
-        return bar(*arguments)
+    @contextlib.contextmanager
+    def stopping(*arguments):
+        """End the run before its first frame, or with one of the others."""
 
-    monkeypatch.setattr(runs, "progress_of", stopped)
-    arguments = ["--out", str(tmp_path / "a.jsonl"), *(["--side-by-side"] if side_by_side else [])]
-    monkeypatch.setattr(sys, "argv", ["maskjet", "run", str(clip), *arguments])
-    with pytest.raises(SystemExit) as end:
-        main()
-    assert end.value.code == 143
-    assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
-    assert (tmp_path / "a.jsonl").read_text() == "old"
-    assert capsys.readouterr().err.startswith("interrupted\n0 frames")
+        def advance(_):
+            assert [out.read_bytes() for out in outs] == [b"old"] * 3
+            seen.append(1)
+            if len(seen) == frames:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        seen = []
+        if not frames:
+            os.kill(os.getpid(), signal.SIGTERM)
+        with bar(*arguments):
+            yield advance
+
+    monkeypatch.setattr(runs, "progress_of", stopping)
+    flags = [*(flag for out in outs for flag in ("--out", out)), *(["--side-by-side"] if side_by_side else [])]
+    code, _, err = maskjet("run", clip, *flags)
+    assert code == 143
+    assert sorted(tmp_path.iterdir()) == sorted(outs)
+    assert err.startswith(f"interrupted\n{frames} frames")
+    if frames:
+        assert len(list(open_source(outs[0]))) == len(outs[1].read_text().splitlines()) == frames
+        assert len(json.loads(outs[2].read_text())["images"]) == frames
+    else:
+        assert [out.read_bytes() for out in outs] == [b"old"] * 3

@@ -1,7 +1,8 @@
 """maskjet run on folders, globs and lists of files: one after another, some left out, some that fail."""
 
 import json
-import os
+import shutil
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -12,35 +13,43 @@ from maskjet.cli import runs
 from maskjet.detections import Detections
 from maskjet.errors import UnsupportedError
 from maskjet.media import sinks
-from maskjet.media.drawing import Redaction
+from maskjet.media.drawing import DrawStyle, Redaction, draw
 from maskjet.media.frames import open_source
 from maskjet.media.images import read_image
-from tests.cli.command_line import call
 from tests.media.test_audio import has_sound, write_with_sound
 
-pytestmark = pytest.mark.usefixtures("folder")
+pytestmark = pytest.mark.usefixtures("quick")
+TRAINED = "--input-size 240x240"
+"""The input of which the model finds things."""
 
 
-@pytest.fixture
-def folder(clip, tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def files(clip, tmp_path_factory):
     """Two videos, one of them in a sub-folder, one that can't be read, and two images."""
+    path = tmp_path_factory.mktemp("files")
+    traffic.write_coco(path, images=2, size_hw=(96, 160))
+    images = (path / "images").rename(path / "in")
+    (images / "day1").mkdir()
+    for name in ("a.mp4", "day1/a.mp4"):
+        shutil.copy(clip, images / name)
+    (images / "bad.mp4").write_bytes(b"no video")
+    return images
+
+
+@pytest.fixture(autouse=True)
+def folder(files, tmp_path, monkeypatch):
+    """The working directory, with the files in a folder."""
     monkeypatch.chdir(tmp_path)
-    for name in ("in/a.mp4", "in/day1/a.mp4"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_bytes(clip.read_bytes())
-    (tmp_path / "in" / "bad.mp4").write_bytes(b"no video")
-    traffic.write_coco(tmp_path / "set", images=2, size_hw=(96, 160))
-    for path in (tmp_path / "set" / "images").iterdir():
-        path.rename(tmp_path / "in" / path.name)
+    shutil.copytree(files, "in")
     return tmp_path
 
 
 @pytest.fixture
-def run(capsys):
+def run(maskjet):
     """Exit code, summary and stderr of maskjet run."""
 
-    def call_it(*arguments):
-        code, out, err = call(capsys, "maskjet", "run", *arguments, "--json")
+    def call_it(line):
+        code, out, err = maskjet(f"run {line} --json")
         return code, json.loads(out) if out.startswith("{") else None, err
 
     return call_it
@@ -54,8 +63,12 @@ def frames(path):
     return len(list(open_source(path)))
 
 
-def test_each_video_of_a_folder_has_outputs_of_its_own_and_one_that_fails_stops_none(folder, run):
-    code, summary, err = run("in", "--recursive", "-o", "out/{}.mp4", "-o", "all.jsonl")
+def lines_of(path):
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+def test_each_video_of_a_folder_has_outputs_of_its_own_and_one_that_fails_stops_none(run):
+    code, summary, err = run("in --recursive -o out/{}.mp4 -o all.jsonl")
     assert code == 3
     assert err.startswith("maskjet: source must be an image, video or stream, 'in/bad.mp4' can't be read: ")
     assert states(summary) == {
@@ -68,210 +81,194 @@ def test_each_video_of_a_folder_has_outputs_of_its_own_and_one_that_fails_stops_
     assert (summary["frames"], summary["error"]) == (14, None)
     assert summary["outputs"] == ["out/in.mp4", "out/a.mp4", "out/day1/a.mp4", "all.jsonl"]
     assert [frames(path) for path in summary["outputs"][:3]] == [2, 6, 6]
-    assert len((folder / "all.jsonl").read_text().splitlines()) == 14
+    assert len(lines_of("all.jsonl")) == 14
 
 
-def test_the_summary_names_each(capsys):
-    code, out, err = call(capsys, "maskjet", "run", "in/*.mp4", "-o", "out/{}.jsonl")
+def test_the_summary_names_each(maskjet):
+    code, out, err = maskjet("run in/*.mp4 -o out/{}.jsonl")
     lines = err.splitlines()
     assert (code, out) == (3, "")
     assert lines[1:4:2] == ["done; 1 of 2 sources failed", "  in/a.mp4: 6 frames, " + lines[3].partition("frames, ")[2]]
     assert lines[4:] == ["  in/bad.mp4: failed", "  wrote out/a.jsonl"]
 
 
-def test_a_repeated_run_leaves_out_what_is_done(folder, run, monkeypatch):
-    arguments = ("in", "--recursive", "--skip-existing", "-o", "out/{}.mp4", "-o", "out/{}.json")
-    run(*arguments)
-    os.remove(folder / "out" / "day1" / "a.json")  # noqa: PTH107 - as a user does
-    (folder / "in" / "bad.mp4").unlink()
-    _, summary, _ = run(*arguments)
+def test_a_repeated_run_leaves_out_what_is_done(run, monkeypatch):
+    line = "in --recursive --skip-existing -o out/{}.mp4 -o out/{}.json"
+    run(line)
+    Path("out/day1/a.json").unlink()
+    Path("in/bad.mp4").unlink()
+    _, summary, _ = run(line)
     assert states(summary) == {"in": ("skipped", 0), "in/a.mp4": ("skipped", 0), "in/day1/a.mp4": ("done", 6)}
     monkeypatch.setattr("maskjet.model.read_network", lambda *_: pytest.fail("nothing needs the model"))
-    code, summary, _ = run(*arguments)
+    code, summary, _ = run(line)
     assert (code, summary["frames"], {state for state, _ in states(summary).values()}) == (0, 0, {"skipped"})
 
 
-def test_images_are_left_out_one_by_one(folder, run):
-    arguments = ("in/*.jpg", "--skip-existing", "-o", "shown", "-o", "labels.yolo")
-    assert run(*arguments)[1]["frames"] == 2
-    (folder / "shown" / "000001.jpg").unlink()
-    before = (folder / "shown" / "000000.jpg").stat().st_mtime_ns
-    assert run(*arguments)[1]["frames"] == 1
-    assert (folder / "shown" / "000001.jpg").exists()
-    assert (folder / "shown" / "000000.jpg").stat().st_mtime_ns == before
-    assert states(run(*arguments)[1]) == {"in/*.jpg": ("skipped", 0)}
-    assert run(*arguments, "--limit", "1")[1]["frames"] == 1  # which images were wanted before is not known
+def test_images_are_left_out_one_by_one(run):
+    line = "in/*.jpg --skip-existing -o shown -o labels.yolo"
+    assert run(line)[1]["frames"] == 2
+    kept, again = Path("shown/000000.jpg"), Path("shown/000001.jpg")
+    again.unlink()
+    before = kept.stat().st_mtime_ns
+    assert run(line)[1]["frames"] == 1
+    assert again.exists()
+    assert kept.stat().st_mtime_ns == before
+    assert states(run(line)[1]) == {"in/*.jpg": ("skipped", 0)}
+    assert run(f"{line} --limit 1")[1]["frames"] == 1  # which images were wanted before is not known
 
 
-def test_images_of_one_name_are_all_done_again(folder, run):
-    (folder / "in" / "day1" / "000000.jpg").write_bytes((folder / "in" / "000000.jpg").read_bytes())
-    arguments = ("in/**/*.jpg", "--skip-existing", "-o", "shown")
-    assert run(*arguments)[1]["frames"] == 3
-    (folder / "shown" / "000000.jpg").unlink()
-    assert run(*arguments)[1]["frames"] == 3
-    assert len(list((folder / "shown").iterdir())) == 3
-
-
-def test_frames_of_a_video_are_never_known_to_be_all(run):
-    arguments = ("in/a.mp4", "--skip-existing", "-o", "shown")
-    assert [run(*arguments)[1]["frames"] for _ in range(2)] == [6, 6]
+def test_where_images_are_not_known_to_be_all_they_are_done_again(run):
+    """Those of files that share a name, and those of a video."""
+    shutil.copy("in/000000.jpg", "in/day1")
+    line = "in/**/*.jpg --skip-existing -o shown"
+    assert run(line)[1]["frames"] == 3
+    Path("shown/000000.jpg").unlink()
+    assert run(line)[1]["frames"] == 3
+    assert len(list(Path("shown").iterdir())) == 3
+    assert [run("in/a.mp4 --skip-existing -o of_video")[1]["frames"] for _ in range(2)] == [6, 6]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("line", "message"),
     [
-        (("in/a.mp4", "-o", "-"), "--skip-existing must not be given for out '-': what was printed can't be found"),
-        (("in/*.mp4", "-o", "a.csv"), "--skip-existing must not be given for out 'a.csv', which all sources share; "),
-        (("in/a.mp4", "in/b.mp4", "--side-by-side", "-o", "a.csv"), "--skip-existing must not be given for sources "),
+        ("in/a.mp4 -o -", "out '-': what was printed can't be found"),
+        ("in/*.mp4 -o a.csv", "out 'a.csv', which all sources share; "),
+        ("in/a.mp4 in/b.mp4 --side-by-side -o a.csv", "sources "),
     ],
 )
-def test_where_skipping_can_not_work_it_is_refused(arguments, message, run):
-    code, _, err = run(*arguments, "--skip-existing")
+def test_where_skipping_can_not_work_it_is_refused(line, message, run):
+    code, _, err = run(f"{line} --skip-existing")
     assert code == 2
-    assert err.startswith(f"maskjet: {message}")
+    assert err.startswith(f"maskjet: --skip-existing must not be given for {message}")
 
 
-def test_frames_are_chosen(folder, run):
+def test_frames_are_chosen(run):
     for flags, indices in (
-        (("--every", "2"), [0, 2, 4]),
-        (("--start", "4"), [4, 5]),
-        (("--start", "0.1s", "--limit", "2"), [3, 4]),
-        (("--every", "3", "--start", "1", "--limit", "9"), [1, 4]),
+        ("--every 2", [0, 2, 4]),
+        ("--start 0.1s --limit 2", [3, 4]),
+        ("--every 3 --start 1 --limit 9", [1, 4]),
     ):
-        assert run("in/a.mp4", "-o", "a.jsonl", *flags)[0] == 0
-        assert [json.loads(line)["index"] for line in (folder / "a.jsonl").read_text().splitlines()] == indices
-    code, summary, err = run("in/a.mp4", "in/day1/a.mp4", "--start", "6", "-o", "a.jsonl")
+        assert run(f"in/a.mp4 -o a.jsonl {flags}")[0] == 0
+        assert [line["index"] for line in lines_of("a.jsonl")] == indices
+    code, summary, err = run("in/a.mp4 in/day1/a.mp4 --start 6 -o a.jsonl")
     assert (code, summary["frames"], err.count("\n")) == (3, 0, 2)
     assert "--start must be before the end of 'in/a.mp4', which has 6 frames, got 6." in err
 
 
-def test_results_on_stdout_leave_the_summary_to_stderr(capsys):
-    code, out, err = call(capsys, "maskjet", "run", "in/a.mp4", "-o", "-", "--json")
+def test_results_on_stdout_leave_the_summary_to_stderr(maskjet):
+    code, out, err = maskjet("run in/a.mp4 -o - --json")
     assert (code, err.count("\n")) == (0, 1)
     assert json.loads(err)["frames"] == 6
     assert [json.loads(line)["index"] for line in out.splitlines()] == list(range(6))
 
 
-def test_thresholds_by_class(folder, run):
-    found = {}
-    for flags in ((), ("0.9",), ("car=0.9",), ("0.9", "car=0.05"), ("0.9,car=0.05",)):
-        given = [each for flag in flags for each in ("--threshold", flag)]
-        assert run("in/000000.jpg", "-o", "a.jsonl", *given)[0] == 0
-        detections = json.loads((folder / "a.jsonl").read_text())["detections"]
-        found[flags] = sorted((each["class_name"], round(each["confidence"], 3)) for each in detections)
-    assert found[()] != found[("0.9",)]
-    assert all(score > 0.9 for name, score in found[("car=0.9",)] if name == "car")
-    assert [each for each in found[("car=0.9",)] if each[0] != "car"] == [
-        each for each in found[()] if each[0] != "car"
-    ]
-    assert all(score > 0.9 for name, score in found[("0.9", "car=0.05")] if name != "car")
-    assert found[("0.9", "car=0.05")] == found[("0.9,car=0.05",)]
+def test_thresholds_by_class(run):
+    found = []
+    for flags in ("", "--threshold car=0.9", "--threshold 0.9 --threshold car=0.05", "--threshold 0.9,car=0.05"):
+        assert run(f"in/000000.jpg -o a.jsonl {TRAINED} {flags}")[0] == 0
+        (line,) = lines_of("a.jsonl")
+        found.append(sorted((each["class_name"], round(each["confidence"], 3)) for each in line["detections"]))
+    everything, few_cars, many_cars, the_same = found
+    assert few_cars == [(name, score) for name, score in everything if name != "car" or score > 0.9]
+    assert few_cars != everything
+    others = [(name, score) for name, score in many_cars if name != "car"]
+    assert others == [(name, score) for name, score in everything if name != "car" and score > 0.9]
+    assert [name for name, _ in many_cars].count("car") > [name for name, _ in everything].count("car")
+    assert the_same == many_cars
 
 
-def test_a_style_reaches_what_is_drawn(folder, run):
-    pictures = set()
-    for flags in (
-        (),
-        ("--no-boxes",),
-        ("--no-labels", "--no-scores"),
-        ("--color-by", "instance"),
-        ("--line-width", "9"),
-    ):
-        assert run("in/000000.jpg", "-o", "shown", "--threshold", "0.1", *flags)[0] == 0
-        pictures.add((folder / "shown" / "000000.jpg").read_bytes())
-    assert len(pictures) == 5
+def test_what_is_drawn_and_what_is_hidden_is_a_choice(run):
+    image = f"in/000000.jpg --threshold 0.1 {TRAINED}"
+    style = "--no-boxes --no-scores --color-by instance --line-width 9"
+    assert run(f"{image} -o drawn.png -o found.jsonl {style}")[0] == 0
+    (line,) = lines_of("found.jsonl")
+    found, pixels = Detections.from_dict(line), read_image(Path("in/000000.jpg"))
+    expected = draw(pixels, found, DrawStyle(boxes=False, scores=False, color_by="instance", line_width=9))
+    np.testing.assert_array_equal(read_image(Path("drawn.png")), expected)
 
-
-def test_what_is_hidden_is_a_choice(folder, run):
-    assert run("in/000000.jpg", "-o", "all.png", "-o", "found.jsonl", "--threshold", "0.1", "--draw", "redact")[0] == 0
-    (line,) = (folder / "found.jsonl").read_text().splitlines()
-    found = Detections.from_dict(json.loads(line))
+    assert run(f"{image} -o all.png --draw redact")[0] == 0
     assert {"car", "person"} & set(found.class_name)
-    assert not read_image(folder / "all.png")[found.masks().any(axis=0)].any()
+    assert not read_image(Path("all.png"))[found.masks().any(axis=0)].any()
+
     name = found.class_name[0]
-    flags = ("--draw", f"cutout={name}", "--replace-with", "transparent")
-    assert run("in/000000.jpg", "-o", "cut", "--threshold", "0.1", *flags)[0] == 0
+    line = f"{image} -o cut --draw cutout={name} --replace-with transparent"
+    assert run(line)[0] == 0
     inside = found[found.class_name == name].masks().any(axis=0)
     cut = cv2.imread("cut/000000.png", cv2.IMREAD_UNCHANGED)
     np.testing.assert_array_equal(cut[..., 3], np.where(inside, 255, 0))
-    _, summary, _ = run("in/000000.jpg", "-o", "cut", "--threshold", "0.1", *flags, "--skip-existing")
-    assert states(summary) == {"in/000000.jpg": ("skipped", 0)}
+    assert states(run(f"{line} --skip-existing")[1]) == {"in/000000.jpg": ("skipped", 0)}
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--draw", "redct"], "--draw must be annotate, redact or cutout, got 'redct'; did you mean 'redact'?"),
-        (["--draw", "redact=,car"], "--draw must name each class, as in redact=person,car, got 'redact=,car'."),
-        (["--draw", "annotate=car"], "--draw must be annotate without classes, got 'annotate=car'; --classes chooses"),
-        (["--draw", "redact=persn"], "--draw must name classes of the model, got 'persn'; did you mean 'person'?"),
+        ("--draw redct", "--draw must be annotate, redact or cutout, got 'redct'; did you mean 'redact'?"),
+        ("--draw redact=,car", "--draw must name each class, as in redact=person,car, got 'redact=,car'."),
+        ("--draw annotate=car", "--draw must be annotate without classes, got 'annotate=car'; --classes chooses"),
+        ("--draw redact=persn", "--draw must name classes of the model, got 'persn'; did you mean 'person'?"),
+        ("--draw redact=persn --side-by-side", "--draw must name classes of the model, got 'persn'; did you mean"),
         (
-            ["--draw", "redact=person", "--classes", "car"],
+            "--draw redact=person --classes car",
             "--draw must name classes that --classes reports, got 'person': add it there.",
         ),
-        (["--margin", "3"], "--margin must go with --draw redact, got 3 with annotate."),
-        (["--draw", "cutout", "--hold", "3"], "--hold must go with --draw redact, got 3 with cutout."),
+        ("--margin 3", "--margin must go with --draw redact, got 3 with annotate."),
+        ("--draw cutout --hold 3", "--hold must go with --draw redact, got 3 with cutout."),
+        ("--replace-with blur", "--replace-with must go with --draw redact or cutout, got 'blur' with annotate."),
+        ("--draw redact --replace-with blurr", "--replace-with must be black, white, grey, mosaic, blur, "),
+        ("--draw redact --margin -1", "--margin must be a number of pixels of at least 0, got -1."),
+        ("--draw redact --hold 999", "--hold must be a number of frames, 0 to 254, got 999."),
         (
-            ["--replace-with", "blur"],
-            "--replace-with must go with --draw redact or cutout, got 'blur' with annotate.",
-        ),
-        (["--draw", "redact", "--replace-with", "blurr"], "--replace-with must be black, white, grey, mosaic, blur, "),
-        (["--draw", "redact", "--margin", "-1"], "--margin must be a number of pixels of at least 0, got -1."),
-        (["--draw", "redact", "--hold", "999"], "--hold must be a number of frames, 0 to 254, got 999."),
-        (
-            ["--draw", "redact", "--color-by", "instance"],
+            "--draw redact --color-by instance",
             "--color-by must go with something drawn on top, such as --outlines, with --draw redact.",
         ),
         (
-            ["--draw", "cutout", "--replace-with", "transparent"],
+            "--draw cutout --replace-with transparent",
             "--replace-with must be a colour, 'mosaic' or 'blur' for 'a.mp4', which holds no transparency",
         ),
     ],
 )
 def test_options_of_drawing_that_make_no_sense_are_told_before_anything_is_made(flags, message, folder, run):
     before = sorted(folder.rglob("*"))
-    for source in (["in/a.mp4"], ["in/a.mp4", "--side-by-side"]):
-        code, _, err = run(*source, "-o", "a.mp4", "-o", "a.jsonl", *flags)
-        assert code == 2
-        assert f"maskjet: {message}" in err
+    code, _, err = run(f"in/a.mp4 -o a.mp4 -o a.jsonl {flags}")
+    assert code == 2
+    assert f"maskjet: {message}" in err
     assert sorted(folder.rglob("*")) == before
 
 
-def test_hiding_without_a_picture_is_an_error(folder, run):
-    code, _, err = run("in/a.mp4", "-o", "a.jsonl", "-o", "a.yolo", "--draw", "redact")
+def test_without_a_picture_or_anything_to_write_it_is_refused(run):
+    code, _, err = run("in/a.mp4 -o a.jsonl -o a.yolo --draw redact")
     assert code == 2
     assert "maskjet: --draw must have a video, images or a window to change, got only a.jsonl, a.yolo: add" in err
-    assert not (folder / "a.jsonl").exists()
+    assert not Path("a.jsonl").exists()
+    message = "--out must name at least one output, or --show be given, got neither: for example -o out.mp4."
+    assert run("in/a.mp4") == (2, None, f"maskjet: {message}\n")
 
 
-def test_a_window_hides_the_same(run, windows):
-    assert run("in/a.mp4", "--show", "--draw", "redact=person")[0] == 0
-    assert windows[0].style == Redaction(["person"])
-
-
-def test_audio_and_confidences_are_a_choice(folder, run):
-    write_with_sound(folder / "heard.mp4")
-    for flags, is_heard in (((), True), (("--no-audio",), False)):
-        assert run("heard.mp4", "-o", "a.mkv", "--limit", "8", *flags)[0] == 0
-        assert has_sound(folder / "a.mkv") == is_heard
-    for flags, is_odd in (((), True), (("--yolo-confidence",), False)):
-        assert run("in/000000.jpg", "-o", "b.yolo", "--threshold", "0.1", *flags)[0] == 0
-        lines = (folder / "b.yolo" / "000000.txt").read_text().splitlines()
+def test_audio_and_confidences_are_a_choice(run):
+    write_with_sound(Path("heard.mp4"))
+    for flags, is_heard in (("", True), ("--no-audio", False)):
+        assert run(f"heard.mp4 -o a.mkv --limit 2 {flags}")[0] == 0
+        assert has_sound("a.mkv") == is_heard
+    for flags, is_odd in (("", True), ("--yolo-confidence", False)):
+        assert run(f"in/000000.jpg -o b.yolo --threshold 0.1 {TRAINED} {flags}")[0] == 0
+        lines = Path("b.yolo/000000.txt").read_text().splitlines()
         assert lines
         assert {len(line.split()) % 2 == 1 for line in lines} == {is_odd}  # a class and points
 
 
 class FakeWindow(sinks.Sink):
-    """A window whose user closes it after some frames."""
+    """A window whose user closes it after two frames."""
+
+    made = ()
 
     def __init__(self, title, *, closed, holds, style):
         self.title, self.closed, self.holds, self.style = title, closed, holds, style
         self.frames, self.is_open = 0, True
-        made.append(self)
+        FakeWindow.made += (self,)
 
     def write(self, *_):
         self.frames += 1
-        if self.frames == most:
+        if self.frames == 2:
             self.closed.set()
 
     def close(self):
@@ -280,70 +277,55 @@ class FakeWindow(sinks.Sink):
     abandon = close
 
 
-made, most = [], 2
-
-
 @pytest.fixture
 def windows(monkeypatch):
-    made.clear()
+    """A function that gives all windows that have been opened."""
+    monkeypatch.setattr(FakeWindow, "made", ())
     monkeypatch.setattr(sinks, "Window", FakeWindow)
-    return made
+    return lambda: FakeWindow.made
 
 
 def test_a_window_needs_no_output_and_ends_the_run(run, windows):
-    code, summary, _ = run("in/a.mp4", "in/day1/a.mp4", "--show", "--no-boxes")
+    code, summary, _ = run("in/a.mp4 in/day1/a.mp4 --show --no-boxes")
     assert (code, summary["frames"], summary["is_interrupted"]) == (0, 2, False)
     assert states(summary) == {"in/a.mp4": ("stopped", 2), "in/day1/a.mp4": ("waiting", 0)}
-    (window,) = windows
+    (window,) = windows()
     assert (window.title, window.holds, window.is_open, window.style.boxes) == ("in/a.mp4", False, False, False)
 
 
-def test_what_was_written_before_the_window_was_closed_is_whole(run, windows):
-    assert run("in/a.mp4", "--show", "-o", "a.mp4")[0] == 0
+def test_windows_of_an_image_and_of_sources_side_by_side(run, windows):
+    assert run("in/000000.jpg --show --draw redact=person")[0] == 0
+    assert run("in/a.mp4 in/day1/a.mp4 --show --side-by-side")[0] == 0
+    of_image, *of_videos = windows()
+    assert (of_image.style, of_image.holds) == (Redaction(["person"]), True)
+    assert [window.title for window in of_videos] == ["in/a.mp4", "in/day1/a.mp4"]
+
+
+def test_what_was_written_before_the_window_was_closed_is_whole_or_named_partial(run, windows):
+    assert run("in/a.mp4 --show -o a.mp4")[0] == 0
     assert frames("a.mp4") == 2
-    assert run("in/000000.jpg", "--show")[0] == 0
-    assert [window.holds for window in windows] == [False, True]
-
-
-def test_what_is_broken_off_is_not_taken_for_whole(run, windows):
-    arguments = ("in/a.mp4", "in/day1/a.mp4", "--skip-existing", "-o", "out/{}.mp4")
-    _, summary, _ = run(*arguments, "--show")
+    line = "in/a.mp4 in/day1/a.mp4 --skip-existing -o out/{}.mp4"
+    _, summary, _ = run(f"{line} --show")
     assert summary["outputs"] == ["out/a.partial.mp4"]
-    assert frames("out/a.partial.mp4") == most
-    assert states(run(*arguments)[1]) == {"in/a.mp4": ("done", 6), "in/day1/a.mp4": ("done", 6)}
-    run("in/a.mp4", "-o", "one.mp4", "--skip-existing", "--show")
-    assert frames("one.partial.mp4") == most
-    assert len(windows) == 2
+    assert frames("out/a.partial.mp4") == 2
+    assert states(run(line)[1]) == {"in/a.mp4": ("done", 6), "in/day1/a.mp4": ("done", 6)}
+    run("in/a.mp4 -o one.mp4 --skip-existing --show")
+    assert frames("one.partial.mp4") == 2
+    assert [window.holds for window in windows()] == [False] * 3
 
 
 def test_a_folder_side_by_side(run):
-    code, summary, _ = run("in/[a-d]*", "--side-by-side", "-o", "all.csv")
-    assert code == 3
-    os.remove("in/bad.mp4")  # noqa: PTH107
-    code, summary, _ = run("in", "--recursive", "--side-by-side", "-o", "out/{}.jsonl", "-o", "all.csv")
-    assert (code, summary["frames"]) == (0, 14)
-    assert len(summary["outputs"]) == 4
+    assert run("in/[a-d]* --side-by-side -o all.csv")[0] == 3
+    Path("in/bad.mp4").unlink()
+    code, summary, _ = run("in --recursive --side-by-side -o out/{}.jsonl -o all.csv")
+    assert (code, summary["frames"], len(summary["outputs"])) == (0, 14, 4)
 
 
-def test_side_by_side_has_a_window_for_each(run, windows):
-    assert run("in/a.mp4", "in/day1/a.mp4", "--show", "--side-by-side")[0] == 0
-    assert [window.title for window in windows] == ["in/a.mp4", "in/day1/a.mp4"]
-
-
-def test_without_a_screen_nothing_is_written(folder, run, monkeypatch):
+def test_without_a_screen_nothing_is_written(run, monkeypatch):
     monkeypatch.delenv("DISPLAY", raising=False)
-    code, _, err = run("in/a.mp4", "--show", "-o", "a.mp4")
-    assert code == 2
-    assert err.count("\n") == 1
-    assert not (folder / "a.mp4").exists()
-
-
-def test_neither_an_output_nor_a_window_is_refused(run):
-    code, _, err = run("in/a.mp4")
-    assert (code, err) == (
-        2,
-        "maskjet: --out must name at least one output, or --show be given, got neither: for example -o out.mp4.\n",
-    )
+    code, _, err = run("in/a.mp4 --show -o a.mp4")
+    assert (code, err.count("\n")) == (2, 1)
+    assert not Path("a.mp4").exists()
 
 
 def test_only_errors_of_sources_let_others_go_on(run, monkeypatch):
@@ -351,6 +333,6 @@ def test_only_errors_of_sources_let_others_go_on(run, monkeypatch):
         raise UnsupportedError("Not here.")
 
     monkeypatch.setattr(runs, "_write", fail)
-    code, summary, err = run("in/a.mp4", "in/day1/a.mp4", "-o", "out/{}.jsonl")
+    code, summary, err = run("in/a.mp4 in/day1/a.mp4 -o out/{}.jsonl")
     assert (code, err.endswith("maskjet: Not here.\n")) == (2, True)
     assert summary is None or [each["state"] for each in summary["sources"]] == ["failed", "waiting"]

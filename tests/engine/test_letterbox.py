@@ -17,7 +17,6 @@ from tests.engine.test_pictures import HD, detect, picture
 from tests.engine.test_slot import assert_same
 from tests.networks.checkpoints import save_safetensors
 from tests.networks.test_network import TINY, tiny_network
-from tests.networks.torchvision.detectors import detector
 
 SIDE = TINY.input_size
 GREY = (114, 114, 114)
@@ -49,9 +48,15 @@ def assert_cropped(found, whole, place, size_hw):
     assert (found.masks() != crops).mean() < 1e-4  # where a value lies within rounding of zero
 
 
-@pytest.mark.parametrize("color", [GREY, (0, 200, 30)])
-@pytest.mark.parametrize("place", ["center", "top-left"])
-@pytest.mark.parametrize("size_hw", [(2 * SIDE, SIDE), (SIDE, 4 * SIDE), (6 * SIDE, 3 * SIDE), (2 * SIDE, 2 * SIDE)])
+@pytest.mark.parametrize(
+    ("size_hw", "place", "color"),
+    [
+        ((2 * SIDE, SIDE), "center", (0, 200, 30)),
+        ((SIDE, 4 * SIDE), "top-left", GREY),
+        ((6 * SIDE, 3 * SIDE), "top-left", (0, 200, 30)),
+        ((2 * SIDE, 2 * SIDE), "center", GREY),
+    ],
+)
 def test_padded_detected_and_cropped(size_hw, place, color):
     # The margin begins where four input pixels do: padded first or last, the input is the same.
     frame = frame_of(*size_hw)
@@ -62,14 +67,6 @@ def test_padded_detected_and_cropped(size_hw, place, color):
         assert letterboxed.report().resize == f"letterbox, {place}, #{bytes(color).hex()}"
     with Model(tiny_network(), EngineConfig(device="cpu"), threshold=0.02) as stretched:
         assert_cropped(found, stretched.predict(padded), origin, size_hw)
-
-
-def test_the_demo_model_finds_vehicles_in_a_portrait():
-    street = maskjet.traffic.sample(seed=3, size_hw=(624, 624)).image
-    portrait = street[:, 156:468]
-    with maskjet.load("demo", device="cpu", resize="letterbox") as model, maskjet.load("demo", device="cpu") as whole:
-        padded, origin = pad(portrait, 624)
-        assert_cropped(model.predict(portrait), whole.predict(padded), origin, (624, 312))
 
 
 def test_any_size_within_its_frame():
@@ -89,7 +86,7 @@ def test_any_size_within_its_frame():
             np.testing.assert_allclose(together.xyxy, alone.xyxy, atol=0.01)
 
 
-@pytest.mark.parametrize("size_hw", [(176, 312), (90, 40)])
+@pytest.mark.parametrize("size_hw", [(88, 156), (90, 40)])
 def test_nv12_gives_what_its_rgb_gives(size_hw):
     with Model(tiny_network(), EngineConfig(device="cpu", resize="letterbox"), threshold=0.02) as model:
         pictures = [picture(*size_hw, seed, HD) for seed in range(2)]
@@ -115,23 +112,10 @@ def test_a_checkpoint_says_how_it_was_trained(tmp_path):
         assert model.report().resize == "stretch"
 
 
-@pytest.mark.parametrize("choice", [{"letterbox_color": "#000000"}, {"letterbox_place": "center"}])
-def test_choices_for_a_letterbox_need_one(choice):
-    (name,) = choice
-    with pytest.raises(InputError, match=f"{name} must be left out unless resize='letterbox', got"):
-        Model(tiny_network(), EngineConfig(device="cpu", **choice))
-
-
-@pytest.mark.parametrize(
-    "choice",
-    [{"resize": "letterbox"}, {"resize": "stretch"}, {"letterbox_color": "#000000"}, {"letterbox_place": "center"}],
-)
-def test_two_stage_detectors_keep_their_own_rule(choice):
-    two_stage = detector()
-    with pytest.raises(InputError, match="must be 'auto' for torchvision's detectors, whose rule is their own"):
-        maskjet.load(two_stage, device="cpu", **choice)
-    with maskjet.load(two_stage, device="cpu") as model:
-        assert model.report().resize == "torchvision's own rule"
+def test_choices_for_a_letterbox_need_one():
+    for name, value in {"letterbox_color": "#000000", "letterbox_place": "center"}.items():
+        with pytest.raises(InputError, match=f"{name} must be left out unless resize='letterbox', got"):
+            Model(tiny_network(), EngineConfig(device="cpu", **{name: value}))
 
 
 @pytest.mark.gpu
@@ -151,8 +135,10 @@ def test_a_graph_equals_the_eager_engine_bit_for_bit(precision):
                 assert_same(detect(graph, pictures)[0], detect(eager, pictures)[0])
 
 
-@pytest.mark.parametrize("implementation", ["cpu", "reference"])
-@pytest.mark.parametrize("size_hw", [(1080, 1920), (1280, 719), (300, 2000), (77, 1003)])
+@pytest.mark.parametrize(
+    ("size_hw", "implementation"),
+    [((720, 1280), "cpu"), ((640, 359), "reference"), ((150, 1000), "cpu"), ((77, 1003), "reference")],
+)
 def test_masks_are_those_of_exact_positions(size_hw, implementation):
     # The definition in float64, of which a float32 position differs by up to 1e-5 of a logit's width.
     masks = blobs(1, 4, (78, 78), torch.Generator().manual_seed(size_hw[0]))
@@ -166,11 +152,9 @@ def test_masks_are_those_of_exact_positions(size_hw, implementation):
 @pytest.mark.parametrize(
     ("canvases", "message"),
     [
-        (3, "canvases must have one .left, top, width, height. per image"),
         ([(0, 0, 9)], "canvases must have one .left, top, width, height. per image"),
         ([], "canvases must have one entry per image, 1, got 0"),
         ([(0, 0, 8, 5)], r"canvases\[0\] must be .* around its image of 9 × 5, got"),
-        ([(1, 0, 9, 5)], r"canvases\[0\] must be .* around its image"),
         ([(-1, -1, 10, 5.5)], r"canvases\[0\] must be .* around its image"),
         ([(0, 0, float("nan"), 5)], r"canvases\[0\] must be .* around its image"),
         ([(0, 0, float("inf"), 5)], r"canvases\[0\] must be .* around its image"),
@@ -186,9 +170,6 @@ def test_a_canvas_must_hold_its_image(canvases, message):
     ):
         with pytest.raises(InputError, match=message):
             call()
-
-
-def test_boxes_say_where_masks_lie_or_a_canvas_does():
     given = {"boxes": [torch.zeros(1, 4, dtype=torch.int32)], "canvases": [(0, 0, 9, 5)]}
     with pytest.raises(InputError, match="canvases must be None with boxes"):
-        ops.encode_masks(torch.zeros(1, 2, 4, 4), [torch.tensor([0])], [(5, 9)], **given)
+        ops.encode_masks(masks, query, sizes, **given)

@@ -39,8 +39,9 @@ def assert_same(actual, expected):
     assert actual.rle == expected.rle
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
-@pytest.mark.parametrize("resample", ["bilinear", "cv2"])
+@pytest.mark.parametrize(
+    ("precision", "resample"), [("fp32", "cv2"), ("fp16", "bilinear"), ("fp16", "cv2"), ("bf16", "bilinear")]
+)
 def test_a_graph_equals_the_eager_engine_bit_for_bit(precision, resample):
     eager = model(engine="eager", precision=precision, resample=resample)
     graph = model(engine="graph", precision=precision, resample=resample)
@@ -62,7 +63,7 @@ def test_a_size_is_captured_after_all_graphs_were_given_up():
         assert [what.partition(":")[0] for what in graph.report().graphs.values()] == ["1 launch per batch"]
 
 
-@pytest.mark.parametrize("batch", [1, 2, 4, 8])
+@pytest.mark.parametrize("batch", [2, 8])
 def test_batches_equal_the_eager_engine_bit_for_bit(batch):
     eager, graph = model(engine="eager"), model(engine="graph")
     for seed in range(4):
@@ -89,17 +90,15 @@ def test_a_tensor_on_the_gpu_is_the_same_image():
         assert_same(graph.predict(torch.from_numpy(array).cuda()), expected)
         strided = torch.from_numpy(np.ascontiguousarray(array.transpose(2, 0, 1))).cuda().permute(1, 2, 0)
         assert_same(graph.predict(strided), expected)
-    assert sorted(graph.report().graphs) == ["1 × 90 × 120", "1 × 90 × 120, from GPU memory"]
-
-
-def test_nothing_and_everything_is_found():
-    images = [image(176, 312, seed) for seed in range(4)]
-    for threshold in (1.0, 0.0):
-        eager, graph = model(engine="eager", threshold=threshold), model(threshold=threshold)
-        for one in images:
-            expected = eager.predict(one)
-            assert_same(graph.predict(one), expected)
-            assert len(expected) == (10 if threshold == 0 else 0)
+        given = (torch.from_numpy(array).cuda().permute(2, 0, 1) / 255).requires_grad_()
+        assert_same(graph.predict(given), expected)
+        batch = torch.stack([given, given.flip(2)])
+        for actual, expected in zip(graph.predict(batch), graph.predict([array, array[:, ::-1]]), strict=True):
+            assert_same(actual, expected)
+    assert {"1 × 90 × 120", "1 × 90 × 120, from GPU memory"} <= set(graph.report().graphs)
+    assert graph.predict(given).draw().shape == array.shape
+    with pytest.raises(InputError, match=r"image must be scaled to 0\.\.1"):
+        graph.predict(given * 255)
 
 
 def test_a_network_without_masks():
@@ -130,26 +129,6 @@ def test_what_does_not_fit_is_right_and_counted(monkeypatch, limits):
         assert sum(graph.report().fallbacks.values()) > before
 
 
-@pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning")
-def test_a_replay_waits_for_nothing_and_allocates_nothing():
-    graph = model()
-    frames = [torch.from_numpy(image(176, 312, seed)) for seed in range(5)]
-    with graph._engine.lease(1) as (slot,):
-        for frame in frames[:3]:
-            slot.submit([frame], 1)
-            slot.result()
-        torch.cuda.synchronize()
-        before = torch.cuda.memory_stats()["allocation.all.allocated"]
-        try:
-            torch.cuda.set_sync_debug_mode("error")
-            for frame in frames:
-                slot.submit([frame], 1)
-                slot.result()
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-        assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
-
-
 CHOICES = [
     {},
     {"threshold": 0.0},
@@ -157,6 +136,7 @@ CHOICES = [
     {"threshold": {"a": 1.0, "c": 0.02}, "classes": ["a", "c"]},
     {"classes": ["a"], "threshold": 0.0},
     {"max_detections": 2},
+    {"threshold": 1.0},
 ]
 """Arguments of single calls: more, fewer and other detections than those of a model with a threshold of 0.02."""
 
@@ -185,10 +165,11 @@ def test_what_a_call_chooses_equals_what_is_loaded_and_captures_nothing():
             assert_same(streamed, expected)
             counts.add(len(expected))
     assert len(counts) > 3
+    assert {0, TINY.queries} < counts
     assert captured(graph) == before
 
 
-@pytest.mark.parametrize("depth", [1, 2, 4])
+@pytest.mark.parametrize("depth", [1, 4])
 def test_streams_and_calls_side_by_side_keep_their_own_choices(depth):
     """In turns in one thread, then in several threads: slots go from one to the other with other values each time."""
     graph = model()
@@ -219,22 +200,8 @@ def test_streams_and_calls_side_by_side_keep_their_own_choices(depth):
     run_at_once(work, range(3))
 
 
-def test_a_call_does_not_change_frames_in_flight():
-    """Nor does one change those that wait for their result while other slots take other values."""
-    graph = model()
-    frames = [image(720, 1280, seed) for seed in range(4)]
-    few, every = ([graph.predict(frame, threshold=threshold) for frame in frames] for threshold in (0.1, 0.0))
-    assert [len(one) for one in few] != [len(one) for one in every]
-    for _ in range(20):
-        stream = graph.stream(iter(frames), depth=4, threshold=0.1)
-        first = next(stream)[1]  # now the other three are in flight
-        assert_same(graph.predict(frames[0], threshold=0.0), every[0])
-        for found, expected in zip([first, *(found for _, found in stream)], few, strict=True):
-            assert_same(found, expected)
-
-
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning")
-def test_other_values_cost_no_wait_and_no_memory():
+def test_replays_also_with_other_values_wait_for_nothing_and_allocate_nothing():
     graph = model()
     chosen = [graph._choices.choose(threshold, None, None) for threshold in (0.0, 0.1, 0.3)]
     frames = [torch.from_numpy(image(176, 312, seed)) for seed in range(6)]
@@ -255,20 +222,6 @@ def test_other_values_cost_no_wait_and_no_memory():
         assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
     assert counts == [len(graph.predict(frame, threshold=(0.0, 0.1, 0.3)[n % 3])) for n, frame in enumerate(frames)]
     assert len(set(counts)) > 1
-
-
-def test_floating_tensors_on_the_gpu_are_the_same_image():
-    graph = model()
-    for seed in range(3):
-        array = image(120, 90, seed)
-        given = (torch.from_numpy(array).cuda().permute(2, 0, 1) / 255).requires_grad_()
-        assert_same(graph.predict(given), graph.predict(array))
-        batch = torch.stack([given, given.flip(2)])
-        for actual, expected in zip(graph.predict(batch), graph.predict([array, array[:, ::-1]]), strict=True):
-            assert_same(actual, expected)
-        assert graph.predict(given).draw().shape == array.shape
-    with pytest.raises(InputError, match=r"image must be scaled to 0\.\.1"):
-        graph.predict(given * 255)
 
 
 def test_graphs_are_kept_up_to_their_bound():
@@ -298,15 +251,6 @@ def test_two_cameras_do_not_evict_each_other():
     assert set.union(*captured) == captured[-1]
 
 
-@pytest.mark.parametrize("depth", [1, 2, 4, 8])
-def test_slots_that_overlap_swap_nothing(depth):
-    graph = model()
-    images = [image(176, 312, seed) for seed in range(12)]
-    expected = [graph.predict(one) for one in images]
-    for frame, found in graph.stream((images[number % 12] for number in range(300)), depth=depth):
-        assert_same(found, expected[frame.index % 12])
-
-
 def test_threads_capture_and_replay_at_the_same_time():
     graph = model()
     jobs = [image(40 + 4 * number, 60, number) for number in range(6)]
@@ -319,7 +263,7 @@ def test_threads_capture_and_replay_at_the_same_time():
     run_at_once(work, range(4))
 
 
-def test_ten_thousand_frames_with_random_stops():
+def test_thousands_of_frames_with_random_stops():
     graph = model()
     generator = random.Random(1)
     sizes = [(40, 50), (72, 90)]
@@ -333,7 +277,7 @@ def test_ten_thousand_frames_with_random_stops():
         list(graph.stream(frames(one, 60), depth=8, batch=1))
     done, device, host = 0, [], []
     tracemalloc.start()
-    while done < 10_000:
+    while done < 4_000:
         stop = generator.choice([1, 7, 100, 10**6])
         stream = graph.stream(
             [frames(0, generator.randrange(1, 400)), frames(1, generator.randrange(1, 400))],

@@ -1,7 +1,5 @@
 """The parts of `Steps` that need no network."""
 
-import threading
-
 import pytest
 import torch
 
@@ -13,6 +11,7 @@ from maskjet.model import Model
 from maskjet.ops import Selection
 from maskjet.ops.selection import SizeTable
 from tests.networks.test_network import tiny_network
+from tests.threads import run_at_once
 
 
 def test_an_implementation_on_the_cpu_fills_what_it_is_given():
@@ -59,11 +58,7 @@ def test_models_count_their_own_fallbacks_in_threads():
             work = steps.work(1, (4, 4), steps.rules())
             work.strings.fallbacks["a slower path"] += 1
 
-    threads = [threading.Thread(target=count, args=(model, 10 * n)) for n, model in enumerate(models, start=1)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_at_once(lambda number: count(models[number], 10 * (number + 1)), range(2))
     assert [dict(model.report().fallbacks) for model in models] == [{"a slower path": 10}, {"a slower path": 20}]
     assert not ops.FALLBACKS
     for model in models:

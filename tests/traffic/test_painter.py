@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from maskjet.traffic import Street, sample, scenery
+from maskjet.traffic import sample, scenery
 from maskjet.traffic.bodies import build_box
 from maskjet.traffic.camera import NEAR_M, Camera
-from maskjet.traffic.painter import Thing, cut_sprite, draw_bodies, order_by_depth
+from maskjet.traffic.painter import Thing, draw_bodies, order_by_depth
 
 CAMERA = Camera((120, 160), height_m=7.0, x_m=0.0, pitch=0.5, yaw=0.0, field_of_view=0.8)
 LIGHT = scenery.Light(np.array([0.0, 0.0, 1.0]), 0.6, 0.4, np.ones(3), 0.5, (200, 200, 200))
@@ -32,6 +32,7 @@ def test_a_long_thing_does_not_hide_what_stands_between_it_and_the_camera():
     assert (together == 1).any()
 
 
+@settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=2, max_size=20, unique=True), st.floats(-9, 9)
 )
@@ -61,47 +62,9 @@ def test_what_comes_too_near_is_cut_and_not_left_out():
     np.testing.assert_array_equal(_owners(plain), _owners(_box(4, 40, 6, 5, 10, details=windows)))
 
 
-def test_a_sprite_draws_the_same_again():
-    thing = scenery.Occluder(1.0, 12.0, "sign", (200, 40, 40), 2.6, np.zeros((0, 4)))
-    canvas = np.zeros((*CAMERA.size_hw, 4), dtype=np.uint8)
-    scenery.draw_occluder(canvas, CAMERA, LIGHT, thing)
-    drawn = canvas.copy()
-    sprite = cut_sprite(canvas, (0, 0, 1, 1))
-    assert drawn.any()
-    assert not canvas.any()
-    assert cut_sprite(canvas, (0, 0, 1, 1)) is None
-    canvas[..., 3] = 7
-    sprite.draw(canvas)
-    np.testing.assert_array_equal(canvas[..., :3], drawn[..., :3])
-    np.testing.assert_array_equal(canvas[..., 3] == 0, drawn[..., 3] > 0)
-
-
-def test_hidden_things_leave_the_rest_as_it_was():
-    """Without one thing, only pixels of its mask, and the ground in its shadow, look otherwise."""
-    street = Street(5, (180, 320))
-    whole = street.frame(90)
-    things = street._things(90 / 30)
-    draw_all = street._things
-    checked = 0
-    for number, track in enumerate(whole.track_id.tolist(), start=1):
-        street._things = lambda time_s, track=track: [t for t in draw_all(time_s) if t.track != track]
-        without = street.frame(90)
-        mine = whole.instance_map == number
-        for other, other_track in enumerate(whole.track_id.tolist(), start=1):
-            if other != number:
-                (now,) = np.flatnonzero(without.track_id == other_track) + 1
-                grown = without.instance_map == now
-                before = whole.instance_map == other
-                assert (before <= grown).all()
-                assert (grown & ~before <= mine).all()
-        checked += 1
-    assert checked > 5
-    assert len(things) >= checked
-
-
-@pytest.mark.parametrize("size", [(16, 16), (64, 64), (48, 200)])
+@pytest.mark.parametrize("size", [(16, 16), (64, 64), (31, 500), (500, 17)])
 def test_many_streets_can_be_drawn(size):
-    for seed in range(25):
+    for seed in range(8):
         frame = sample(seed, size_hw=size)
         assert frame.image.shape == (*size, 3)
         assert np.isin(np.arange(1, len(frame.class_id) + 1), frame.instance_map).all()

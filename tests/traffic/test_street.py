@@ -17,7 +17,9 @@ def test_the_same_seed_gives_the_same_bytes_in_any_order():
     for one, other in zip(forwards, reversed(backwards), strict=True):
         for field, value in vars(one).items():
             np.testing.assert_array_equal(value, getattr(other, field))
-    assert (Street(4, SIZE).frame(0).image != forwards[0].image).mean() > 0.5
+    stills = [sample(seed, size_hw=SIZE).image for seed in (7, 8)]
+    for one, other in ((Street(4, SIZE).frame(0).image, forwards[0].image), stills):
+        assert (one != other).mean() > 0.5
     assert (forwards[0].image != forwards[1].image).mean() > 0.1
 
 
@@ -44,7 +46,7 @@ def test_masks_are_exact(monkeypatch):
     street = Street(2, SIZE)
     plain = street.frame(50)
     things = street._things(50 / traffic.FPS)
-    checked = 0
+    assert len(plain.track_id) > 5
     for number, track in enumerate(plain.track_id, start=1):
         (thing,) = [thing for thing in things if thing.track == track]
         before = thing.body.colours.copy()
@@ -55,26 +57,24 @@ def test_masks_are_exact(monkeypatch):
         inside = plain.instance_map == number
         assert not (changed & ~inside).any()
         assert changed[inside].mean() > 0.98  # a pixel may have been as loud before
-        checked += 1
-    assert checked > 5
 
 
 def test_tracks_move_on_and_keep_their_class():
     street = Street(1, SIZE)
     classes, places = {}, {}
-    for index in range(0, 60, 3):
+    for index in range(0, 60, 5):
         frame = street.frame(index)
         assert len(set(frame.track_id.tolist())) == len(frame.track_id)
         for track, class_id, box in zip(frame.track_id.tolist(), frame.class_id, frame.xyxy(), strict=True):
             assert classes.setdefault(track, class_id) == class_id
             places.setdefault(track, []).append(box)
-    moved = [np.abs(boxes[-1] - boxes[0]).max() for boxes in places.values() if len(boxes) > 10]
+    moved = [np.abs(boxes[-1] - boxes[0]).max() for boxes in places.values() if len(boxes) > 6]
     assert np.median(moved) > 2
 
 
 def test_every_class_and_a_wide_range_of_sizes_appear():
     heights, classes = [], set()
-    for seed in range(12):
+    for seed in range(4):
         frame = sample(seed, size_hw=(720, 1280))
         classes |= set(frame.class_id.tolist())
         boxes = frame.xyxy()
@@ -99,16 +99,6 @@ def test_sizes_show_the_same_scene():
     for track in shared:
         boxes = [frame.xyxy()[list(frame.track_id).index(track)] * scale for frame, scale in ((small, 2), (large, 1))]
         np.testing.assert_allclose(*boxes, atol=12)
-
-
-def test_stills_of_neighbouring_seeds_differ():
-    one, other = (sample(seed, size_hw=SIZE) for seed in (7, 8))
-    assert (one.image != other.image).mean() > 0.5
-
-
-@pytest.mark.parametrize("size", [(16, 16), (31, 500), (500, 17)])
-def test_odd_sizes(size):
-    assert Street(0, size).frame(0).image.shape == (*size, 3)
 
 
 @pytest.mark.parametrize(
