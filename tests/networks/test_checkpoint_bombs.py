@@ -42,15 +42,8 @@ def allocating(function, argument):
     return b"\x80\x02}X\x05\x00\x00\x00model" + function + b"\x8a\x05" + struct.pack("<q", argument)[:5] + b"\x85Rs."
 
 
-WIDEST = {
-    "backbone_width": 4096,
-    "backbone_depth": 64,
-    "backbone_heads": 64,
-    "feature_layers": [64],
-    "hidden_dim": 4096,
-    "feed_forward_dim": 2**16,
-    "decoder_layers": 64,
-}
+WIDEST = {"backbone_width": 4096, "backbone_depth": 64, "backbone_heads": 64, "feature_layers": [64]}
+WIDEST |= {"hidden_dim": 4096, "feed_forward_dim": 2**16, "decoder_layers": 64}
 
 
 def make_bombs(state, folder):
@@ -60,13 +53,13 @@ def make_bombs(state, folder):
         return lambda name, before: data if name.endswith("data.pkl") else before
 
     many = torch.zeros(1).expand(10**10)
-    positions = "backbone.0.encoder.encoder.embeddings.position_embeddings"
+    many_positions = many[: 1 + 99_999**2, None].expand(1, -1, 384)
+    embeddings = "backbone.0.encoder.encoder.embeddings."
+    positions = f"{embeddings}position_embeddings"
     sizes = {"model_name": "RFDETRSegNano", "model_config": {"resolution": 12_000}}
     nano = {
         positions: torch.zeros(1, 1, 384).expand(1, 1 + 26**2, 384),
-        "backbone.0.encoder.encoder.embeddings.patch_embeddings.projection.weight": torch.zeros(1).expand(
-            384, 3, 12, 12
-        ),
+        f"{embeddings}patch_embeddings.projection.weight": torch.zeros(1).expand(384, 3, 12, 12),
         "class_embed.bias": torch.zeros(91),
         "query_feat.weight": torch.zeros(1).expand(100, 256),
     }
@@ -75,17 +68,11 @@ def make_bombs(state, folder):
         "spec classes": save_safetensors(state, folder / "1.safetensors", class_logits=10**7),
         "spec classes in bounds": save_safetensors(state, folder / "2.safetensors", class_logits=2**16),
         "spec size": save_safetensors(state, folder / "3.safetensors", input_size=12_000),
-        "spec widest": save_safetensors(
-            state,
-            folder / "4.safetensors",
-            **WIDEST,
-        ),
+        "spec widest": save_safetensors(state, folder / "4.safetensors", **WIDEST),
         "spec deepest": save_safetensors(state, folder / "5.safetensors", backbone_depth=10**9),
         "config size": save_torch({"model": nano, **sizes}, folder / "6.pth"),
         "stride 0": save_torch({"model": nano | {"class_embed.bias": many}}, folder / "7.pth"),
-        "stride 0 positions": save_torch(
-            {"model": nano | {positions: many[: 1 + 99_999**2, None].expand(1, -1, 384)}}, folder / "8.pth"
-        ),
+        "stride 0 positions": save_torch({"model": nano | {positions: many_positions}}, folder / "8.pth"),
         "compressed": edit_records(zeros, folder / "9.pth", lambda _, data: data, compression=zipfile.ZIP_DEFLATED),
         "bytearray": edit_records(good, folder / "10.pth", pickled(allocating(b"c__builtin__\nbytearray\n", 10**10))),
         "storage": edit_records(
@@ -97,6 +84,7 @@ def make_bombs(state, folder):
     }
 
 
+@pytest.mark.slow
 def test_bombs_are_refused_before_memory_is_taken(state, tmp_path):
     bombs = make_bombs(state, tmp_path)
     for (kind, path), (taken, message) in zip(bombs.items(), peak_of_loading(bombs.values()), strict=True):

@@ -1,7 +1,6 @@
 """The registry of network families: a third one needs no change outside of networks/."""
 
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,32 +11,9 @@ from maskjet import networks
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError
 from maskjet.model import Model
-from maskjet.networks import Defaults, find_family
+from maskjet.networks import Defaults
 from maskjet.networks.rfdetr import family as rfdetr
 from tests.networks.test_network import tiny_network
-
-SOURCES = Path(maskjet.__file__).parent
-
-
-def test_the_engine_and_the_model_know_no_network():
-    for path in [*(SOURCES / "engine").glob("*.py"), SOURCES / "model.py"]:
-        text = path.read_text()
-        assert "isinstance(network" not in text
-        code = [line for line in text.splitlines() if line.startswith(("from maskjet.networks", "import maskjet.net"))]
-        allowed = ["from maskjet.networks import Network, find_family, read_network"] if path.name == "model.py" else []
-        assert code == allowed, path
-
-
-@pytest.mark.parametrize("model", ["demo", Path("anywhere.pt"), "rf-detr-nano"])
-def test_names_and_paths_are_rfdetrs(model):
-    assert find_family(model) is rfdetr
-
-
-def test_other_things_are_refused():
-    with pytest.raises(InputError, match="model must be a name, a path or a torchvision detector, got a int"):
-        maskjet.load(5)
-    with pytest.raises(InputError, match="weights must be a name or a path, got a int"):
-        maskjet.load("demo", weights=5)
 
 
 def test_a_third_family_is_a_line_in_the_registry(monkeypatch):

@@ -1,8 +1,9 @@
 """The fused RF-DETR against the module that it is folded from."""
 
+from collections import namedtuple
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import NamedTuple
+from itertools import cycle
 
 import pytest
 import torch
@@ -38,11 +39,7 @@ SHAPES = {
 }
 
 
-class Caller(NamedTuple):
-    """As much of a stream as is asked for."""
-
-    number: int
-    device: torch.device
+Caller = namedtuple("Caller", "number device")  # as much of a stream as is asked for
 
 
 def build(spec=SMALL, **changes):
@@ -86,12 +83,18 @@ def assert_as_good_as_eager(network, dtype, batch):
     chosen = scores.flatten()[best.long()]
     assert (chosen.min(dim=1).values >= scores.topk(best.shape[1]).values[:, -1] - 0.1).all()
     assert all(len(row.unique()) == len(row) for row in best)
+    return forward, found
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("changes", SHAPES.values(), ids=SHAPES)
-def test_is_as_exact_as_the_module_in_that_precision(changes, dtype):
-    assert_as_good_as_eager(build(**changes), dtype, 2)
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [
+        pytest.param(shape, dtype, marks=pytest.mark.slow if shape.startswith("tokens") else ())
+        for shape, dtype in zip(SHAPES, cycle((torch.float16, torch.bfloat16)), strict=False)
+    ],
+)
+def test_is_as_exact_as_the_module_in_that_precision(shape, dtype):
+    assert_as_good_as_eager(build(**SHAPES[shape]), dtype, 2)
 
 
 @pytest.fixture
@@ -105,22 +108,16 @@ def interpreted(monkeypatch):
     gpu.why_not.cache_clear()
 
 
+@pytest.mark.slow
+@torch.inference_mode()
 @pytest.mark.usefixtures("interpreted")
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_kernels_are_as_exact_as_the_module(dtype):
-    network = build(input_size=32, queries=5, mask_stride=4)
-    assert_as_good_as_eager(network, dtype, 2)
-
-
-@pytest.mark.usefixtures("interpreted")
-def test_garbage_in_buffers_changes_nothing():
-    network = build(input_size=16, queries=3)
-    forward = Forward(fold(network, torch.float16), 1)
-    images = draw(network, 1, torch.float16)
-    expected = [part.clone() for part in forward(images)]
+@pytest.mark.parametrize(("dtype", "size", "queries"), [(torch.float16, 32, 5), (torch.bfloat16, 16, 3)])
+def test_kernels_are_as_exact_as_the_module_and_garbage_in_buffers_changes_nothing(dtype, size, queries):
+    network = build(input_size=size, queries=queries, mask_stride=4)
+    forward, expected = assert_as_good_as_eager(network, dtype, 2)
     for buffer in forward._buffers.values():
         buffer.fill_(torch.nan if buffer.is_floating_point() else 2**30)
-    for found, before in zip(forward(images), expected, strict=True):
+    for found, before in zip(forward(draw(network, 2, dtype)), expected, strict=True):
         assert torch.equal(found, before)
 
 
@@ -142,32 +139,29 @@ def test_weights_of_half_precision_are_folded_too():
     assert (found.logits - expected.logits).abs().max() < 0.1 * expected.logits.abs().max()
 
 
-@pytest.mark.parametrize("name", ["demo", *SPECS])
-def test_all_sizes_can_be_fused(name):
-    spec = read("demo").spec if name == "demo" else SPECS[name]
-    reason = refuse(spec, torch.float16, torch.device("cpu"))
-    assert reason is None or "needs tensors on an NVIDIA GPU" in reason or "Triton is not installed" in reason
+def test_all_sizes_can_be_fused():
+    for spec in (read("demo").spec, *SPECS.values()):
+        reason = refuse(spec, torch.float16, torch.device("cpu"))
+        assert reason is None or "needs tensors on an NVIDIA GPU" in reason or "Triton is not installed" in reason
 
 
 @pytest.mark.parametrize(
-    ("changes", "dtype", "reason"),
+    ("changes", "reason"),
     [
-        ({}, torch.float32, "it needs precision='fp16' or 'bf16', got float32"),
-        ({"hidden_dim": 48}, torch.float16, "hidden_dim must be a power of two from 32 to 512, got 48"),
-        ({"hidden_dim": 16, "self_attention_heads": 1}, torch.float16, "hidden_dim must be a power of two from 32"),
-        ({"self_attention_heads": 4}, torch.float16, r"hidden_dim / self_attention_heads must be one of .*, got 8"),
-        ({"backbone_heads": 2}, torch.float16, r"backbone_width / backbone_heads must be one of .*, got 24"),
-        ({"feed_forward_dim": 40}, torch.float16, "feed_forward_dim must be a multiple of 16, got 40"),
+        ({"hidden_dim": 48}, "hidden_dim must be a power of two from 32 to 512, got 48"),
+        ({"hidden_dim": 16, "self_attention_heads": 1}, "hidden_dim must be a power of two from 32"),
+        ({"self_attention_heads": 4}, r"hidden_dim / self_attention_heads must be one of .*, got 8"),
+        ({"backbone_heads": 2}, r"backbone_width / backbone_heads must be one of .*, got 24"),
+        ({"feed_forward_dim": 40}, "feed_forward_dim must be a multiple of 16, got 40"),
         (
             {"hidden_dim": 256, "cross_attention_heads": 64, "self_attention_heads": 8, "feed_forward_dim": 8},
-            torch.float16,
             "feed_forward_dim must be",
         ),
     ],
 )
-def test_what_it_does_not_serve_is_named(changes, dtype, reason):
+def test_what_it_does_not_serve_is_named(changes, reason):
     with pytest.raises(UnsupportedError, match=f"runtime='fused' can't run tiny here: {reason}"):
-        Fused(build(**changes), dtype)
+        Fused(build(**changes), torch.float16)
 
 
 def test_it_needs_a_gpu():
@@ -183,9 +177,10 @@ def test_a_released_network_is_gone():
     assert str(fused) == "fused: kernels of maskjet's own"
     assert fused.why_no_graph is None
     fused.release()
-    fused.release()
-    with pytest.raises(UnsupportedError, match="the network has been released"):
-        fused.for_batch(1)
+    for runtime in (fused, FusedOrCompiled(build(), torch.float16, pytest.fail)):
+        runtime.release()
+        with pytest.raises(UnsupportedError, match="the network has been released"):
+            runtime.for_batch(1)
 
 
 def by_torch(network, dtype=torch.float32):
@@ -195,9 +190,8 @@ def by_torch(network, dtype=torch.float32):
 def test_what_it_does_not_serve_runs_by_pytorch():
     network = build()
     runtime = FusedOrCompiled(network, torch.float32, by_torch(network))
-    assert str(runtime) == (
-        "not compiled: a test; runtime='fused' can't run tiny here: it needs precision='fp16' or 'bf16', got float32."
-    )
+    reason = "runtime='fused' can't run tiny here: it needs precision='fp16' or 'bf16', got float32."
+    assert str(runtime) == f"not compiled: a test; {reason}"
     images = draw(network, 1)
     assert torch.equal(runtime.for_batch(1)(images).logits, network(images).logits)
     assert runtime.why_no_graph is None
@@ -220,17 +214,14 @@ def test_kernels_that_cannot_be_compiled_leave_it_to_pytorch(monkeypatch, caplog
     assert str(runtime).startswith("not compiled: a test; runtime='fused' can't compile a kernel here")
 
 
-@pytest.mark.usefixtures("interpreted")
-def test_a_released_network_does_not_come_back():
-    runtime = FusedOrCompiled(build(), torch.float16, pytest.fail)
-    runtime.release()
-    with pytest.raises(UnsupportedError, match="the network has been released"):
-        runtime.for_batch(1)
-
-
 @pytest.mark.gpu
-@pytest.mark.parametrize(("batch", "dtype"), [(1, torch.float16), (2, torch.bfloat16)])
-@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize(
+    ("name", "batch", "dtype"),
+    [
+        *((name, 1, torch.float16) for name in SPECS),
+        *((name, 2, torch.bfloat16) for name in ("rf-detr-large", "rf-detr-seg-nano", "rf-detr-seg-2xlarge")),
+    ],
+)
 def test_all_sizes_are_as_exact_as_the_module(name, batch, dtype):
     assert_as_good_as_eager(build(SPECS[name]).cuda(), dtype, batch)
 

@@ -99,11 +99,12 @@ def _end_of_pickles(data, count):
     return file.tell()
 
 
-@pytest.mark.parametrize("seed", range(150))
-def test_damage_is_an_error_of_ours_or_harmless(seed, path):
-    choose, data = random.Random(seed), bytearray(path.read_bytes())
-    for _ in range(choose.randint(1, 4)):
-        data[choose.randrange(len(data))] = choose.randrange(256)
-    path.write_bytes(bytes(data[: choose.choice([len(data), choose.randrange(len(data))])]))
-    with contextlib.suppress(CheckpointError):
-        open_legacy(path)
+def test_damage_is_an_error_of_ours_or_harmless(path):
+    good = path.read_bytes()
+    for seed in range(100):
+        choose, data = random.Random(seed), bytearray(good)
+        for _ in range(choose.randint(1, 4)):
+            data[choose.randrange(len(data))] = choose.randrange(256)
+        path.write_bytes(bytes(data[: choose.choice([len(data), choose.randrange(len(data))])]))
+        with contextlib.suppress(CheckpointError):
+            open_legacy(path)

@@ -9,7 +9,7 @@ from benchmarks.planted import TINY, randomise
 from maskjet.errors import InputError
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.networks.rfdetr.backbone import join_windows, split_windows
-from maskjet.spec import SPECS, ModelSpec
+from maskjet.spec import ModelSpec
 from tests.rounding import additions, rounding
 
 
@@ -51,23 +51,6 @@ def test_images_of_a_batch_do_not_see_each_other():
             assert_close(whole[image], alone[0])
 
 
-def test_half_precision_keeps_boxes_in_float32():
-    network = tiny_network().to(torch.bfloat16)
-    output = network(images(1).bfloat16())
-    assert output.logits.dtype == output.mask_logits.dtype == torch.bfloat16
-    assert output.boxes_cxcywh.dtype == torch.float32
-    assert (output.boxes_cxcywh != output.boxes_cxcywh.bfloat16().float()).float().mean() > 0.9  # not merely widened
-
-
-def test_half_precision_features_are_close():
-    network = tiny_network()
-    backbone = network.backbone[0]
-    expected = backbone["projector"](backbone["encoder"](images(1)))
-    network.to(torch.bfloat16)
-    actual = backbone["projector"](backbone["encoder"](images(1).bfloat16())).float()
-    assert (actual - expected).abs().mean() < 0.05 * expected.std()
-
-
 def test_no_parameter_is_left_out_of_the_graph():
     network = tiny_network().requires_grad_(requires_grad=True)
     output = network(images(2))
@@ -77,8 +60,7 @@ def test_no_parameter_is_left_out_of_the_graph():
     assert unused == {"transformer.enc_out_class_embed.0.weight", "transformer.enc_out_class_embed.0.bias"}
 
 
-@pytest.mark.parametrize("grid_hw", [(8, 8), (4, 12)])
-@pytest.mark.parametrize("windows", [1, 2, 4])
+@pytest.mark.parametrize(("windows", "grid_hw"), [(1, (4, 12)), (2, (8, 8)), (2, (4, 12)), (4, (4, 12))])
 def test_joining_windows_undoes_splitting(windows, grid_hw):
     tokens = torch.randn(3, math.prod(grid_hw), 5)
     image = join_windows(split_windows(tokens, grid_hw, windows), grid_hw, windows)
@@ -88,11 +70,6 @@ def test_joining_windows_undoes_splitting(windows, grid_hw):
 def test_first_window_is_the_top_left():
     tokens = torch.arange(24.0).view(1, 24, 1)
     assert split_windows(tokens, (4, 6), 2)[0, :, 0].tolist() == [0, 1, 2, 6, 7, 8]
-
-
-def test_spec_survives_json():
-    for spec in (TINY, *SPECS.values()):
-        assert ModelSpec.from_dict(spec.as_dict()) == spec
 
 
 @pytest.mark.parametrize(
@@ -108,23 +85,12 @@ def test_impossible_specs_are_refused(change, message):
         ModelSpec(**{**vars(TINY), **change})
 
 
-def test_state_dicts_have_the_checkpoints_names():
-    network = tiny_network()
-    state = network.state_dict()
-    prefix = "backbone.0.encoder.encoder.encoder.layer.0.attention."
-    assert {f"{prefix}attention.{name}.weight" for name in ("query", "key", "value")} <= state.keys()
-    assert not any("projections" in name for name in state)
-    fresh = RFDETR(TINY)
-    fresh.load_state_dict(state)
-    for name, tensor in fresh.state_dict().items():
-        assert torch.equal(tensor, state[name]), name
-
-
 def test_boxes_and_scores_stay_in_float32_at_any_precision():
     network = tiny_network().cast(torch.bfloat16)
     with torch.inference_mode():
         output = network(images(1).bfloat16())
     assert (output.logits.dtype, output.boxes_cxcywh.dtype) == (torch.float32, torch.float32)
     assert output.mask_logits.dtype == torch.bfloat16
+    assert (output.boxes_cxcywh != output.boxes_cxcywh.bfloat16().float()).float().mean() > 0.9  # not merely widened
     assert len(output.logits.unique()) > 0.99 * output.logits.numel()  # bfloat16 would make many of them equal
     assert {buffer.dtype for buffer in network.buffers()} <= {torch.float32, torch.bool}

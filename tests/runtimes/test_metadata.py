@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import onnx
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.planted import TINY
@@ -20,6 +20,7 @@ NET = Metadata(TINY, "fp32", None)
 CHOOSING = Metadata(TINY, "fp16", Selecting((0.5, None, 0.1, 1.0), 10))
 LETTERBOXED = replace(TINY, resize="letterbox", letterbox_color="#0000ff", letterbox_place="top-left")
 FILTER = {"filter": "bilinear", "centres": "half_pixel", "antialias": False}
+ROWS = r"rows of maskjet\.selecting must be a whole"
 RESIZE = {"mode": "stretch", "color": "#727272", "place": "center", **FILTER}
 
 
@@ -50,7 +51,7 @@ def test_metadata_come_back_from_a_file(metadata, tmp_path):
     assert runtimes.read_metadata(path) == metadata
 
 
-@pytest.mark.parametrize(("precision", "chooses"), [("fp32", False), ("fp16", True)])
+@pytest.mark.parametrize(("precision", "chooses"), [("fp32", True), ("fp16", False)])
 def test_exported_files_have_them(precision, chooses, exported):
     found = runtimes.read_metadata(exported(precision, chooses).path)
     assert (found.spec, found.precision) == (TINY, precision)
@@ -78,7 +79,6 @@ def test_the_keys_are_those_of_the_documentation():
     [
         ({}, r"must have keys that begin with maskjet\., got none"),
         (changed(version=2), "maskjet.version must be 1, got 2: export the file again"),
-        (changed(version="1"), "maskjet.version must be 1, got '1'"),
         (changed(version=True), "maskjet.version must be 1, got True"),
         (changed(other=1), r"must have the keys of version 1, maskjet\.other is unknown"),
         ({key: text for key, text in changed().items() if "resize" not in key}, r"maskjet\.resize is missing"),
@@ -91,32 +91,17 @@ def test_the_keys_are_those_of_the_documentation():
         (changed(class_names={"9": "z"}), "class_names must map ids from 0 to 3"),
         (changed(class_names=["z"]), "class_names must be a mapping"),
         (changed(spec=[]), r"maskjet\.spec must be an object without class_names, mean, std"),
-        (changed(spec=TINY.as_dict()), r"maskjet\.spec must be an object without"),
         (changed(spec={"name": "a"}), "spec must state input_size"),
         (changed(resize=RESIZE | {"mode": "crop"}), r"resize must be one of \('stretch', 'letterbox'\), got 'crop'"),
         (changed(resize=RESIZE | {"place": []}), r"letterbox_place must be one of .*, got \[\]"),
         (changed(resize=RESIZE | {"color": "grey"}), "letterbox_color must be #rrggbb, as in #727272, got 'grey'"),
-        (
-            changed(resize=RESIZE | {"antialias": True}),
-            r"maskjet\.resize must be mode, color, place with ",
-        ),
-        (changed(resize={"mode": "stretch"}), r"maskjet\.resize must be "),
+        (changed(resize=RESIZE | {"antialias": True}), r"maskjet\.resize must be mode, color, place with "),
         (changed(resize=3), r"maskjet\.resize must be "),
         (changed(precision="bf16"), r"maskjet\.precision must be one of \('fp32', 'fp16'\), got 'bf16'"),
-        (changed(precision=["fp32"]), r"maskjet\.precision must be one of"),
         (changed(selecting=3), r"maskjet\.selecting must be null or have rows, thresholds, got 3"),
-        (changed(selecting={"rows": 3}), r"maskjet\.selecting must be null or have"),
         (changed(CHOOSING, selecting={"thresholds": [0.5], "rows": 3}), "must have 4 thresholds, each null or 0..1"),
-        (changed(CHOOSING, selecting={"thresholds": [2, 0, 0, 0], "rows": 3}), "must have 4 thresholds"),
         (changed(CHOOSING, selecting={"thresholds": [True] * 4, "rows": 3}), "must have 4 thresholds"),
-        (
-            changed(CHOOSING, selecting={"thresholds": [0.5] * 4, "rows": 0}),
-            r"rows of maskjet\.selecting must be a whole",
-        ),
-        (
-            changed(CHOOSING, selecting={"thresholds": [0.5] * 4, "rows": 10**6}),
-            r"rows of maskjet\.selecting must be a",
-        ),
+        *((changed(CHOOSING, selecting={"thresholds": [0.5] * 4, "rows": rows}), ROWS) for rows in (0, 10**6)),
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else "",
 )
@@ -125,12 +110,6 @@ def test_what_is_invalid_is_named(properties, message, tmp_path):
         Metadata.from_properties(properties)
     path = write(tmp_path / "a.onnx", properties.items())
     with pytest.raises(CheckpointError, match=f"path must be a file that maskjet export wrote, got .*: .*{message}"):
-        runtimes.read_metadata(path)
-
-
-def test_a_key_that_comes_twice_is_refused(tmp_path):
-    path = write(tmp_path / "a.onnx", [*NET.as_properties().items(), ("maskjet.version", "1")])
-    with pytest.raises(CheckpointError, match="metadata must have each key once"):
         runtimes.read_metadata(path)
 
 
@@ -148,6 +127,9 @@ def test_files_that_are_none_are_refused(tmp_path, monkeypatch):
     (tmp_path / "empty.onnx").touch()
     with pytest.raises(CheckpointError, match="must have keys that begin with maskjet"):
         runtimes.read_metadata(tmp_path / "empty.onnx")
+    write(tmp_path / "twice.onnx", [*NET.as_properties().items(), ("maskjet.version", "1")])
+    with pytest.raises(CheckpointError, match="metadata must have each key once"):
+        runtimes.read_metadata(tmp_path / "twice.onnx")
     monkeypatch.setattr(limits, "checkpoint_bytes", 10)
     with pytest.raises(CheckpointError, match="has 18 bytes, the limit is 10"):
         runtimes.read_metadata(tmp_path / "a.onnx")
@@ -155,9 +137,8 @@ def test_files_that_are_none_are_refused(tmp_path, monkeypatch):
 
 def test_a_missing_extra_is_one_sentence(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(
-        MissingDependencyError, match=r'^read_metadata\(\) needs onnx: pip install "maskjet\[onnx\]"\.$'
-    ):
+    message = r'^read_metadata\(\) needs onnx: pip install "maskjet\[onnx\]"\.$'
+    with pytest.raises(MissingDependencyError, match=message):
         runtimes.read_metadata(tmp_path / "a.onnx")
 
 
@@ -169,6 +150,7 @@ JSON = st.recursive(
 KEYS = [key.removeprefix("maskjet.") for key in NET.as_properties()]
 
 
+@settings(max_examples=40)
 @given(st.dictionaries(st.sampled_from(KEYS), JSON, min_size=1))
 def test_any_json_is_read_or_refused(values):
     with suppress(InputError):

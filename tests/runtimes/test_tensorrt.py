@@ -3,6 +3,7 @@
 import re
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 import maskjet
+from benchmarks.planted import TINY
 from maskjet import runtimes
 from maskjet.errors import CheckpointError, InputError, MissingDependencyError, UnsupportedError
 from maskjet.runtimes import in_tensorrt
@@ -50,22 +52,13 @@ class FakeEngine:
     def __init__(self, file, most):
         self.log, self.works, self.most, self.contexts = [], True, most, 0
         self.ports = {
-            each.name: (SimpleNamespace(is_input=each is file.images), each.dtype, (-1, *each.shape))
-            for each in (file.images, *file.outputs)
+            each.name: (each is file.images, each.dtype, (-1, *each.shape)) for each in (file.images, *file.outputs)
         }
         self.num_io_tensors = len(self.ports)
-
-    def get_tensor_name(self, index):
-        return list(self.ports)[index]
-
-    def get_tensor_mode(self, name):
-        return "in" if self.ports[name][0].is_input else "out"
-
-    def get_tensor_dtype(self, name):
-        return {torch.float32: "FLOAT", torch.float16: "HALF"}[self.ports[name][1]]
-
-    def get_tensor_shape(self, name):
-        return self.ports[name][2]
+        self.get_tensor_name = lambda index: list(self.ports)[index]
+        self.get_tensor_mode = lambda name: "in" if self.ports[name][0] else "out"
+        self.get_tensor_dtype = lambda name: {torch.float32: "FLOAT", torch.float16: "HALF"}[self.ports[name][1]]
+        self.get_tensor_shape = lambda name: self.ports[name][2]
 
     def get_tensor_profile_shape(self, name, profile):
         assert profile == 0
@@ -80,9 +73,6 @@ class FakeEngine:
 def fake_package(engine, message=""):
     class ILogger:
         INTERNAL_ERROR, ERROR, WARNING = "internal", "error", "warning"
-
-        def __init__(self):
-            pass
 
     class Runtime:
         def __init__(self, log):
@@ -155,9 +145,8 @@ def test_large_batches_run_in_parts_each_with_a_context(file, opened):
 
 
 def test_what_does_not_fit_is_one_sentence(file, opened):
-    with pytest.raises(
-        UnsupportedError, match=r"must be an engine of this GPU and of TensorRT 10.16: built for sm_75\.$"
-    ):
+    message = r"must be an engine of this GPU and of TensorRT 10.16: built for sm_75\.$"
+    with pytest.raises(UnsupportedError, match=message):
         opened(None, "built for sm_75.\n")
     for name, (mode, dtype, shape) in FakeEngine(file, most=8).ports.items():
         engine = FakeEngine(file, most=8)
@@ -180,9 +169,8 @@ def test_failures_are_not_silent(file, opened):
     with pytest.raises(UnsupportedError, match=re.escape(f"takes no images of {tuple(images.shape)}")):
         call(images, outputs)
     engine.works = False
-    with pytest.raises(
-        UnsupportedError, match=r"tiny.engine' must run in TensorRT 10.16 .*|execution context can't run"
-    ):
+    message = r"tiny.engine' must run in TensorRT 10.16 .*|execution context can't run"
+    with pytest.raises(UnsupportedError, match=message):
         FileRuntime(file, opened(engine), CPU)
     engine.create_execution_context = lambda: None
     with pytest.raises(UnsupportedError, match="no memory left for an execution context"):
@@ -239,20 +227,34 @@ class FakeBuilding:
         return good
 
 
-@pytest.mark.parametrize(("flags", "bits"), [(("STRONGLY_TYPED",), 2), ((), 0)])
-def test_an_engine_is_built_beside_its_onnx_file(flags, bits, tmp_path, monkeypatch):
+@pytest.fixture
+def already_exported(exported, monkeypatch):
+    """Only the engine is built; its ONNX file is copied."""
+
+    def copy(_network, out, *_):
+        return replace(exported(), path=str(shutil.copy(exported().path, out)))
+
+    monkeypatch.setattr("maskjet.runtimes.exporting.export_network", copy)
+
+
+@pytest.mark.parametrize(("flags", "bits"), [pytest.param(("STRONGLY_TYPED",), 2, marks=pytest.mark.slow), ((), 0)])
+def test_an_engine_is_built_beside_its_onnx_file(flags, bits, tmp_path, monkeypatch, exported, request):
+    """The ONNX file has the same bytes as without an engine."""
+    if not flags:
+        request.getfixturevalue("already_exported")
     building = FakeBuilding(monkeypatch, flags=flags)
-    network = tiny_network()
-    made = runtimes.export(network, tmp_path / "tiny.plan")
+    made = runtimes.export(tiny_network(), tmp_path / "tiny.plan")
     assert (made.path, made.engine) == (str(tmp_path / "tiny.onnx"), str(tmp_path / "tiny.plan"))
     assert (tmp_path / "tiny.plan").read_bytes() == b"ftrt"
-    shape = (3, *network.spec.input_hw)
+    assert (tmp_path / "tiny.onnx").read_bytes() == Path(exported().path).read_bytes()
+    shape = (3, *TINY.input_hw)
     shapes = ("shape", "images", (1, *shape), (4, *shape), (8, *shape))
     assert building.log == [("network", bits), ("parse",), shapes, ("profile",), ("build",)]
     assert "a TensorRT engine of it for this GPU, which was not compared" in str(made)
-    assert read_network_file(tmp_path / "tiny.plan").spec == network.spec
+    assert read_network_file(tmp_path / "tiny.plan").spec == TINY
 
 
+@pytest.mark.usefixtures("already_exported")
 @pytest.mark.parametrize("step", ["parse", "profile", "build"])
 def test_an_engine_that_cant_be_built_is_one_sentence_and_no_file(step, tmp_path, monkeypatch):
     FakeBuilding(monkeypatch, refuses=step)

@@ -24,9 +24,8 @@ def detector(*, seed=0, has_masks=True, **options):
         heads |= {"mask_head": MaskRCNNHeads(256, (16,), 1), "mask_predictor": MaskRCNNPredictor(16, 16, CLASSES)}
     backbone = resnet_fpn_backbone(backbone_name="resnet18", weights=None, trainable_layers=5)
     build = MaskRCNN if has_masks else FasterRCNN
-    model = build(
-        backbone, **{"min_size": 96, "max_size": 160, "box_detections_per_img": 40, **heads, **options}
-    ).eval()
+    limits = {"min_size": 96, "max_size": 160, "rpn_post_nms_top_n_test": 300, "box_detections_per_img": 40}
+    model = build(backbone, **limits | heads | options).eval()
     model.requires_grad_(requires_grad=False)
     model.roi_heads.box_predictor.cls_score.weight.mul_(12)  # certain of its classes
     model.rpn.head.cls_logits.weight.mul_(8)

@@ -23,20 +23,24 @@ SMALL = "fasterrcnn_mobilenet_v3_large_320_fpn"
 WITH_MASKS = "maskrcnn_resnet50_fpn"
 
 
+def state_of(name):
+    """A detector's state, each tensor of one value of its own, so that a file of it takes no room."""
+    with torch.device("meta"):
+        built = getattr(torchvision.models.detection, name)(weights=None, weights_backbone=None)
+    return {
+        name: torch.tensor(number / 1000 if value.is_floating_point() else number).expand(value.shape)
+        for number, (name, value) in enumerate(built.state_dict().items())
+    }
+
+
 @pytest.fixture(scope="module")
-def model():
-    return named(SMALL)
+def small():
+    return state_of(SMALL)
 
 
 @pytest.fixture(scope="module")
 def shapes():
-    """Names and shapes of a Mask R-CNN's state; its file takes no room, as all its values are one."""
-    with torch.device("meta"):
-        built = getattr(torchvision.models.detection, WITH_MASKS)(weights=None, weights_backbone=None)
-    return {
-        name: torch.zeros((), dtype=value.dtype if value.is_floating_point() else torch.long).expand(value.shape)
-        for name, value in built.state_dict().items()
-    }
+    return state_of(WITH_MASKS)
 
 
 def save(content, path):
@@ -69,19 +73,19 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_of_a_state_dict_fills_the_same_detector(form, model, tmp_path):
-    FORMS[form](model.state_dict(), tmp_path / "weights")
+def test_every_form_of_a_state_dict_fills_the_same_detector(form, small, tmp_path):
+    FORMS[form](small, tmp_path / "weights")
     read = read_detector(SMALL, tmp_path / "weights")
-    expected = model.state_dict()
-    assert read.state_dict().keys() == expected.keys()
+    assert read.state_dict().keys() == small.keys()
     for name, tensor in read.state_dict().items():
         if tensor.is_floating_point():
-            wanted = expected[name].half().float() if form == "float16" else expected[name]
+            wanted = small[name].half().float() if form == "float16" else small[name]
             assert torch.equal(tensor, wanted), name
     assert not read.training
     assert not any(parameter.requires_grad for parameter in read.parameters())
 
 
+@pytest.mark.slow
 def test_detections_are_those_of_the_optimized_model(tmp_path):
     builder = getattr(torchvision.models.detection, SMALL)
     plain = named(SMALL)
@@ -105,11 +109,8 @@ def test_detections_are_those_of_the_optimized_model(tmp_path):
     assert family.defaults(f"torchvision:{SMALL}") == family.defaults(rebuilt)
 
 
-def test_ninety_one_classes_are_cocos(tmp_path):
-    with torch.device("meta"):
-        built = getattr(torchvision.models.detection, SMALL)(weights=None, weights_backbone=None)
-    state = {name: torch.zeros(()).expand(value.shape) for name, value in built.state_dict().items()}
-    detector = family.load(f"torchvision:{SMALL}", save(state, tmp_path / "a.pth"))
+def test_ninety_one_classes_are_cocos(small, tmp_path):
+    detector = family.load(f"torchvision:{SMALL}", save(small, tmp_path / "a.pth"))
     assert detector.spec.class_names == COCO_CLASS_NAMES
 
 
@@ -170,9 +171,8 @@ def test_memory_is_limited_before_it_is_taken(shapes, tmp_path, monkeypatch):
         read_detector(WITH_MASKS, save(shapes, tmp_path / "a.pth"))
 
 
-@pytest.mark.parametrize("content", [b"", b"text", b"\x89PNG\r\n\x1a\n"])
-def test_foreign_files_are_told(content, tmp_path):
-    (tmp_path / "a.pth").write_bytes(content)
+def test_foreign_files_are_told(tmp_path):
+    (tmp_path / "a.pth").write_bytes(b"\x89PNG\r\n\x1a\n")
     with pytest.raises(CheckpointError, match=r"weights must be a state dict of the detector .*is "):
         read_detector(SMALL, tmp_path / "a.pth")
     with pytest.raises(CheckpointError, match="weights must be a file, got '/nowhere', which does not exist"):
@@ -182,17 +182,11 @@ def test_foreign_files_are_told(content, tmp_path):
 def test_names_are_torchvisions():
     assert tuple(f"torchvision:{name}" for name in builder_names()) == TORCHVISION_NAMES
     assert all(find_family(name) is family for name in TORCHVISION_NAMES)
-    for wrong, right in (
-        ("maskrcnn_resnet50", "maskrcnn_resnet50_fpn"),
-        ("fasterrcn_resnet50_fpn", "fasterrcnn_resnet50_fpn"),
-    ):
-        with pytest.raises(InputError, match=f"got 'torchvision:{wrong}'; did you mean 'torchvision:{right}'"):
-            maskjet.load(f"torchvision:{wrong}", weights="a.pth")
+    wrong = "got 'torchvision:maskrcnn_resnet50'; did you mean 'torchvision:maskrcnn_resnet50_fpn'"
+    with pytest.raises(InputError, match=wrong):
+        maskjet.load("torchvision:maskrcnn_resnet50", weights="a.pth")
     with pytest.raises(InputError, match=r"must be a Faster or Mask R-CNN of torchvision, got 'torchvision:ssd'"):
         maskjet.load("torchvision:ssd", weights="a.pth")
-
-
-def test_a_name_needs_weights():
     with pytest.raises(InputError, match=r"weights must be the path of a state dict for 'torchvision:.*', got None"):
         maskjet.load(f"torchvision:{SMALL}")
     with pytest.raises(InputError, match="weights must be a name or a path, got a int"):

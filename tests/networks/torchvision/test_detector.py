@@ -6,8 +6,8 @@ import torch
 
 from maskjet.errors import UnsupportedError
 from maskjet.networks.torchvision.detector import StaticDetector, _best_by_level
-from tests.networks.torchvision.detectors import NAMED, detector, images, named
-from tests.rounding import additions, pair_rows, rounding
+from tests.networks.torchvision.detectors import detector, images
+from tests.rounding import pair_rows
 
 
 def run_torchvision(model, pictures):
@@ -44,8 +44,10 @@ def assert_same(output, expected, *, box_tolerance=0.0, tolerance=0.0, mask_tole
     return sum(len(found["boxes"]) for found in expected)
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("sizes", [[(100, 140)], [(100, 140), (90, 160)], [(64, 64), (160, 60), (33, 47)]])
+@pytest.mark.parametrize(
+    ("seed", "sizes"),
+    [(0, [(100, 140)]), (1, [(100, 140), (90, 160)]), (2, [(64, 64), (160, 60), (33, 47)])],
+)
 def test_detections_are_torchvisions(seed, sizes):
     model = detector(seed=seed, box_score_thresh=0.3)
     proposals, expected, inputs, shapes = run_torchvision(model, images(*sizes, seed=seed))
@@ -63,17 +65,17 @@ def test_detections_are_torchvisions(seed, sizes):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("has_masks", [False, True])
 @pytest.mark.parametrize(
-    "options",
+    ("options", "has_masks"),
     [
-        {"box_score_thresh": 0.9999},  # no detections
-        {"box_detections_per_img": 4, "box_score_thresh": 0.1},  # more than fit
-        {"box_score_thresh": 0.0, "box_detections_per_img": 300},  # everything is a candidate
-        {"rpn_post_nms_top_n_test": 7},
-        {"rpn_pre_nms_top_n_test": 20},
-        {"rpn_nms_thresh": 0.1, "box_nms_thresh": 0.05},
-        {"rpn_score_thresh": 0.5},
+        ({"box_score_thresh": 0.9999}, True),  # no detections
+        ({"box_score_thresh": 0.9999}, False),
+        ({"box_detections_per_img": 4, "box_score_thresh": 0.1}, False),  # more than fit
+        ({"box_score_thresh": 0.0, "box_detections_per_img": 300}, True),  # everything is a candidate
+        ({"rpn_post_nms_top_n_test": 7}, False),
+        ({"rpn_pre_nms_top_n_test": 20}, True),
+        ({"rpn_nms_thresh": 0.1, "box_nms_thresh": 0.05}, False),
+        ({"rpn_score_thresh": 0.5}, True),
     ],
 )
 def test_options_are_torchvisions(options, has_masks):
@@ -119,13 +121,12 @@ def test_a_cpu_predicts_masks_of_detections_only():
 
 
 def test_one_empty_image_of_two():
-    model = detector(seed=2, box_score_thresh=0.45)
-    model.roi_heads.box_predictor.cls_score.bias[0] += 0.4
-    pictures = images((100, 140), (100, 140), seed=2)
-    for scale in (1.0, 0.0):
-        pictures[1].mul_(scale)
-        _, expected, inputs, sizes = run_torchvision(model, pictures)
-        assert_same(run_static(model, inputs, sizes), expected)
+    model, pictures = detector(seed=2), images((100, 140), (100, 140), seed=2)
+    best = [float(found["scores"].max()) for found in run_torchvision(model, pictures)[1]]
+    model.roi_heads.score_thresh = sum(best) / 2
+    _, expected, inputs, sizes = run_torchvision(model, pictures)
+    assert sorted(len(found["boxes"]) > 0 for found in expected) == [False, True]
+    assert_same(run_static(model, inputs, sizes), expected)
 
 
 def test_ties_stay_in_order():
@@ -151,18 +152,16 @@ def test_candidates_beyond_the_capacity_are_seen():
 
 def test_padding_never_leaks():
     model = detector(seed=5)
-    alone, beside = images((100, 140), seed=5), images((100, 140), (60, 160), seed=5)
-    inputs, sizes = run_torchvision(model, beside)[2:]
+    inputs, sizes = run_torchvision(model, images((100, 140), (60, 160), seed=5))[2:]
     first = run_static(model, inputs, sizes)
     other = inputs.clone()
     other[1] = 7.0
     second = run_static(model, other, sizes)
-    count = int(first.counts[0])
-    assert count == int(second.counts[0])
+    assert int(first.counts[0]) == int(second.counts[0])
     assert torch.equal(first.xyxy[0], second.xyxy[0])
-    assert torch.equal(alone[0], beside[0])
 
 
+@pytest.mark.slow
 def test_there_is_no_graph_break_and_no_size_that_depends_on_values():
     model = detector(seed=6)
     _, expected, inputs, sizes = run_torchvision(model, images((100, 140), (80, 150), seed=6))
@@ -174,19 +173,6 @@ def test_there_is_no_graph_break_and_no_size_that_depends_on_values():
     exported = torch.export.export(static, (inputs, sizes), strict=False)
     shapes = [node.meta["val"].shape for node in exported.graph.nodes if isinstance(node.meta.get("val"), torch.Tensor)]
     assert all(isinstance(side, int) for shape in shapes for side in shape)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMED)
-def test_torchvisions_own_builders(name):
-    model, pictures = named(name), images((128, 170), seed=1)
-    _, expected, inputs, sizes = run_torchvision(model, pictures)
-    output = run_static(model, inputs, sizes, candidates=20_000)
-    # The heads see all rows instead of the valid ones, so other kernels may serve them: logits of up to 10, codes that
-    # move boxes of up to 170 pixels by a few of their sides, and mask logits of some hundreds in untrained networks.
-    limit = rounding(additions(model), 1)
-    limits = {"box_tolerance": 170 * limit, "tolerance": 10 / 4 * limit, "mask_tolerance": 500 / 4 * limit}
-    assert assert_same(output, expected, **limits) > 5
 
 
 def test_what_is_not_known_is_refused():
@@ -209,8 +195,7 @@ def test_what_is_not_known_is_refused():
         StaticDetector(model)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-@pytest.mark.parametrize("most", [1, 7, 50])
+@pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 1), (torch.float16, 7), (torch.float32, 50)])
 def test_best_of_each_level(dtype, most):
     generator = torch.Generator().manual_seed(most)
     levels = [torch.randn(3, count, generator=generator).to(dtype) for count in (40, 9, 1)]

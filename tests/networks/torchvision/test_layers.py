@@ -1,13 +1,11 @@
 """The rewrites of layers: the same features in fewer passes, and what they leave alone and why."""
 
 import warnings
-from collections import OrderedDict
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torchvision.models import resnet18
 from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
 from torchvision.models.detection.faster_rcnn import FastRCNNConvFCHead, TwoMLPHead
 from torchvision.models.detection.rpn import RPNHead
@@ -51,27 +49,27 @@ def assert_same(module, made, *inputs):
         torch.testing.assert_close(mine, other, rtol=0, atol=rounding(additions(module), other.abs().max()))
 
 
-@pytest.mark.parametrize("name", ["resnet18", "resnet50", "resnext50_32x4d"])
-@pytest.mark.parametrize("norm", [nn.BatchNorm2d, None])
+@pytest.mark.parametrize(
+    ("name", "norm"),
+    [
+        ("resnet18", nn.BatchNorm2d),
+        pytest.param("resnet50", None, marks=pytest.mark.slow),
+        pytest.param("resnext50_32x4d", nn.BatchNorm2d, marks=pytest.mark.slow),
+    ],
+)
 def test_backbones(name, norm):
     options = {} if norm is None else {"norm_layer": norm}
     backbone = shaken(resnet_fpn_backbone(backbone_name=name, weights=None, trainable_layers=5, **options))
+    before = {name: value.clone() for name, value in backbone.state_dict().items()}
     made, counts, _ = rewritten(backbone, 1, 3, 64, 64)
+    assert all(torch.equal(value, before[name]) for name, value in backbone.state_dict().items())
+    assert not any(isinstance(each, nn.BatchNorm2d) for each in made.modules())
     blocks, down = {"resnet18": (8, 3), "resnet50": (16, 4), "resnext50_32x4d": (16, 4)}[name]
     layers = 1 + (2 if name == "resnet18" else 3) * blocks
     fused = layers - blocks * (name == "resnext50_32x4d")  # groups are left
     assert counts == {"fold_norms": layers + down, "join_biases": down, "fuse_relus": fused, "add_upsampled": 3}
     for size in ((64, 96), (40, 72), (33, 65)):  # the last two have levels that are not twice the next
         assert_same(backbone, made, torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(1)))
-
-
-def test_what_is_rewritten_is_the_module_no_more():
-    network = shaken(resnet18())
-    before = {name: value.clone() for name, value in network.state_dict().items()}
-    made, counts, _ = rewritten(network, 1, 3, 64, 64)
-    assert counts == {"fold_norms": 20, "join_biases": 3, "fuse_relus": 17, "permute_weights": 1}
-    assert not any(isinstance(each, nn.BatchNorm2d | nn.ReLU) for each in made.modules())
-    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
 
 
 class Block(nn.Module):
@@ -154,38 +152,44 @@ def test_norms_in_training_are_left_and_reasons_given():
 
 
 @pytest.mark.parametrize(
-    "body",
+    ("body", "channels"),
     [
-        lambda m, x: m.relu(m.one(x)) if x.sum() > 0 else x,  # can't be traced
-        lambda m, x: (lambda y: m.relu(add_in_place(y, m.one(x))) + y)(x * 2),  # means something else when traced
+        (lambda m, x: m.relu(m.one(x)) if x.sum() > 0 else x, 4),  # can't be traced
+        (lambda m, x: (lambda y: m.relu(add_in_place(y, m.one(x))) + y)(x * 2), 4),  # means something else when traced
+        (lambda m, x: m.relu(m.one(x)), 5),  # takes no such example
+        (lambda m, x: (m.relu(m.one(x)), x), 4),  # gives a pair
     ],
 )
-def test_a_module_whose_trace_would_differ_stays(body):
+def test_a_module_whose_trace_would_differ_stays(body, channels):
     module = block(body)
-    made, counts, _ = rewritten(module)
+    made, counts, _ = rewritten(module, 1, channels, 8, 6)
     assert made is module
     assert counts == {}
 
 
+def enlarge(m, x, fine, mode="nearest"):
+    return F.interpolate(m.two(x[:, :, ::2, ::2]), size=fine.shape[-2:], mode=mode)
+
+
+def of(body):
+    """Of features, an input, and a level that is to be enlarged to them."""
+    return lambda m, x: body(m, x, m.one(x))
+
+
+SMOOTH = "it does not enlarge to a size by the nearest pixel"
+
+
 @pytest.mark.parametrize(
-    ("options", "reason"),
+    ("body", "reason"),
     [
-        ({"mode": "bilinear"}, "it does not enlarge to a size by the nearest pixel"),
-        ({"mode": "nearest-exact"}, "it does not enlarge to a size by the nearest pixel"),
-        ({"mode": "nearest", "other": True}, "its size is not that of the features it is added to"),
-        ({"mode": "nearest", "twice": True}, "it is read 2 times, not once"),
-        ({"mode": "nearest", "product": True}, "it is not added to features"),
+        (of(lambda m, x, fine: fine + enlarge(m, x, fine, "bilinear")), SMOOTH),
+        (of(lambda m, x, fine: fine + enlarge(m, x, fine, "nearest-exact")), SMOOTH),
+        (of(lambda m, x, fine: fine + enlarge(m, x, x)), "its size is not that of the features it is added to"),
+        (of(lambda m, x, fine: (lambda y: fine + y + y)(enlarge(m, x, fine))), "it is read 2 times, not once"),
+        (of(lambda m, x, fine: fine * enlarge(m, x, fine)), "it is not added to features"),
     ],
 )
-def test_other_enlargements_are_left(options, reason):
-    def body(m, x):
-        fine = m.one(x)
-        size = (x if options.get("other") else fine).shape[-2:]
-        coarse = F.interpolate(m.two(x[:, :, ::2, ::2]), size=size, mode=options["mode"])
-        if options.get("product"):
-            return fine * coarse
-        return fine + coarse + coarse if options.get("twice") else fine + coarse
-
+def test_other_enlargements_are_left(body, reason):
     module = block(body)
     made, counts, skipped = rewritten(module)
     assert counts == {}
@@ -194,48 +198,30 @@ def test_other_enlargements_are_left(options, reason):
 
 
 def test_a_level_that_others_read_keeps_its_bias():
-    def body(m, x):
-        fine = m.one(x)
-        return fine + F.interpolate(m.two(x[:, :, ::2, ::2]), size=fine.shape[-2:], mode="nearest"), fine
-
-    module = block(lambda m, x: torch.cat(body(m, x)))
+    module = block(of(lambda m, x, fine: torch.cat([fine + enlarge(m, x, fine), fine])))
     made, counts, _ = rewritten(module)
     assert counts == {"add_upsampled": 1}
     assert made.one.bias is not None
     assert_same(module, made, torch.randn(1, 4, 8, 6))
 
 
-def test_levels_of_one_channel_broadcast():
-    x, y = torch.randn(2, 4, 6, 8), torch.randn(2, 1, 3, 4)
+@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
+def test_enlarged_levels_are_added_in_their_layout(layout):
+    fine, coarse = (torch.randn(2, 4, *side).contiguous(memory_format=layout) for side in ((6, 10), (3, 5)))
     bias = torch.randn(4)
-    expected = x + bias[:, None, None] + F.interpolate(y, scale_factor=2, mode="nearest")
-    torch.testing.assert_close(AddUpsampled(bias)(x, y), expected, rtol=0, atol=rounding(3, expected.abs().max()))
-    assert torch.equal(AddUpsampled(None)(x, y), x + F.interpolate(y, scale_factor=2, mode="nearest"))
-    assert AddUpsampled(None)(torch.randn(2, 1, 6, 8), torch.randn(2, 4, 3, 4)).shape == (2, 4, 6, 8)
+    for levels in (coarse, coarse[:, :1]):  # the second broadcasts
+        enlarged = F.interpolate(levels, scale_factor=2, mode="nearest")
+        found, expected = AddUpsampled(bias)(fine, levels), fine + bias[:, None, None] + enlarged
+        torch.testing.assert_close(found, expected, rtol=0, atol=rounding(3, expected.abs().max()))
+        assert found.is_contiguous(memory_format=layout)
+        assert torch.equal(AddUpsampled(None)(fine, levels), fine + enlarged)
+    assert AddUpsampled(None)(fine[:, :1], coarse).shape == fine.shape
 
 
-def test_a_module_that_takes_no_such_example_stays():
-    module = block(lambda m, x: m.relu(m.one(x)))
-    made, reports = rewrite_layers(module, torch.randn(1, 5, 8, 6))
-    assert made is module
-    assert reports == ()
-    pair = block(lambda m, x: (m.relu(m.one(x)), x))
-    assert rewrite_layers(pair, torch.randn(1, 4, 8, 6))[0] is pair
-
-
-def test_layout_stays_channels_last():
-    fine, coarse = (
-        torch.randn(2, 8, *side).contiguous(memory_format=torch.channels_last) for side in ((6, 10), (3, 5))
-    )
-    bias = torch.randn(8)
-    found = AddUpsampled(bias)(fine, coarse)
-    assert found.is_contiguous(memory_format=torch.channels_last)
-    expected = fine + bias[:, None, None] + F.interpolate(coarse, scale_factor=2, mode="nearest")
-    torch.testing.assert_close(found, expected, rtol=0, atol=rounding(3, expected.abs().max()))
-
-
-@pytest.mark.parametrize("added", [None, (2, 8, 5, 4), (2, 8, 1, 1), (2, 8, 1, 4)])
-@pytest.mark.parametrize(("stride", "dilation"), [(2, 1), (1, 2)])
+@pytest.mark.parametrize(
+    ("added", "stride", "dilation"),
+    [(None, 2, 1), ((2, 8, 5, 4), 2, 1), ((2, 8, 5, 4), 1, 2), ((2, 8, 1, 1), 2, 1), ((2, 8, 1, 4), 1, 2)],
+)
 def test_the_call_for_a_gpu_is_a_sound_operator(added, stride, dilation):
     side = (9, 7) if stride == 2 else (7, 6)
     convolution = nn.Conv2d(3, 8, 3, stride=stride, dilation=dilation, padding=1).requires_grad_(requires_grad=False)
@@ -263,44 +249,33 @@ def test_box_heads(version):
     assert run(made, torch.randn(0, 16, 7, 5))[0].shape == (0, 32)
 
 
+class Flattened(nn.Module):
+    """What a test does with features, flattened in another way than to rows that a linear layer reads."""
+
+    def __init__(self, body, width):
+        super().__init__()
+        self.body, self.linear = body, nn.Linear(width, 192)
+
+    def forward(self, x):
+        return self.body(self.linear, x)
+
+
 @pytest.mark.parametrize(
-    ("layers", "reason"),
+    ("body", "width", "reason"),
     [
-        ((nn.Flatten(2), nn.Linear(48, 8)), "flatten: it does not flatten channels and pixels"),
-        (
-            (nn.AdaptiveAvgPool2d(1), nn.Flatten(1, 2), nn.Linear(1, 8)),
-            "flatten: it does not flatten channels and pixels",
-        ),
-        ((nn.Flatten(), nn.ReLU(), nn.Linear(192, 8)), "flatten: the next layer is not linear"),
-        ((nn.Flatten(2), nn.Flatten(), nn.Linear(192, 8)), "flatten_1: it does not flatten channels and pixels"),
+        (lambda linear, x: linear(x.flatten(2)), 48, "flatten: it does not flatten channels and pixels"),
+        (lambda linear, x: linear(x[..., :1].flatten(1, 2)), 1, "flatten: it does not flatten channels and pixels"),
+        (lambda linear, x: linear(x.flatten(1).relu()), 192, "flatten: the next layer is not linear"),
+        (lambda linear, x: linear(x.flatten(2).flatten(1)), 192, "flatten_1: it does not flatten channels and pixels"),
+        (lambda linear, x: (lambda y: linear(y) + y)(x.flatten(1)), 192, "flatten: it is read 2 times, not once"),
     ],
 )
-def test_other_flattened_features_are_copied(layers, reason):
-    named = {"flatten": layers[0]} if isinstance(layers[0], nn.Flatten) else {"pool": layers[0]}
-    for each in layers[1:]:
-        name = type(each).__name__.lower()
-        named[f"{name}_1" if name in named else name] = each
-    module = shaken(nn.Sequential(OrderedDict(named)))
+def test_other_flattened_features_are_copied(body, width, reason):
+    module = shaken(Flattened(body, width))
     made, counts, skipped = rewritten(module)
     assert "permute_weights" not in counts
     assert reason in skipped
     assert_same(module, made, torch.randn(1, 4, 8, 6))
-
-
-def test_a_flattened_tensor_that_others_read_is_copied():
-    class Twice(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear = nn.Linear(192, 192)
-
-        def forward(self, x):
-            flat = x.flatten(1)
-            return self.linear(flat) + flat
-
-    module = shaken(Twice())
-    _, counts, skipped = rewritten(module)
-    assert counts == {}
-    assert "flatten: it is read 2 times, not once" in skipped
 
 
 @pytest.mark.parametrize(("anchors", "depth"), [(3, 1), (1, 2), (5, 1)])
@@ -329,10 +304,17 @@ def test_another_kind_of_proposal_head_stays():
 
 @pytest.mark.gpu
 class TestOnGpu:
-    @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
     @pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
-    @pytest.mark.parametrize("options", [{}, {"stride": 2}, {"dilation": 2, "bias": False}, {"kernel_size": 1}])
-    @pytest.mark.parametrize("added", ["nothing", "features", "a pixel"])
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+    @pytest.mark.parametrize(
+        ("options", "added"),
+        [
+            ({}, "nothing"),
+            ({"stride": 2}, "features"),
+            ({"dilation": 2, "bias": False}, "a pixel"),
+            ({"kernel_size": 1}, "features"),
+        ],
+    )
     def test_one_call_is_three(self, dtype, layout, options, added):
         torch.manual_seed(0)
         convolution = nn.Conv2d(32, 48, **{"kernel_size": 3, "padding": 1, **options}).to("cuda", dtype)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from torchvision.models.detection.faster_rcnn import FastRCNNPredictor
 from torchvision.models.detection.roi_heads import expand_boxes
 
 import maskjet
@@ -59,19 +60,26 @@ def assert_same(found, expected, *, tolerance=SCORES, box_tolerance=BOXES, mask_
     return len(mine)
 
 
+@pytest.fixture(scope="module")
+def usual():
+    """A detector and what is made of it; not to be changed."""
+    model = detector(seed=5, box_score_thresh=0.3, box_detections_per_img=100)  # fewer are found
+    return model, optimize(model, class_names={label: f"thing {label}" for label in range(1, 7)})
+
+
 def is_near_a_pixel(box, tolerance):
     """Whether a side of the box that a mask is pasted into may round to another pixel."""
     sides = expand_boxes(torch.from_numpy(box)[None], 30 / 28)[0].numpy()
     return (abs(sides - sides.round()) <= tolerance).any()
 
 
-@pytest.mark.parametrize("has_masks", [True, False])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(("seed", "has_masks"), [(0, True), pytest.param(1, False, marks=pytest.mark.slow)])
 def test_detections_are_torchvisions(seed, has_masks):
     model = detector(seed=seed, has_masks=has_masks, box_score_thresh=0.3)
     compared = 0
     with maskjet.load(optimize(model), device="cpu") as fast:
-        for image in pictures(*SIZES, seed=seed):
+        assert fast.spec.class_names == {}
+        for image in pictures(*SIZES[seed::2], seed=seed):
             expected = run_torchvision(model, image)
             found = fast.predict(image)
             assert found.image_size == image.shape[:2]
@@ -87,18 +95,19 @@ def test_torchvisions_own_builders(name):
     (image,) = pictures((128, 170), seed=1)
     with maskjet.load(optimize(model), device="cpu") as fast:
         scores = rounding(additions(model), 10) / 4  # logits of up to 10, the softmax's steepest slope
-        limits = {
-            "tolerance": scores,
-            "box_tolerance": 0.05 if "mobilenet" in name else 0.02,
-        }  # calibrated: see `named`
-        compared = assert_same(fast.predict(image), run_torchvision(model, image), **limits)
-    assert compared > 5
+        boxes = 0.05 if "mobilenet" in name else 0.02  # calibrated: see `named`
+        limits = {"tolerance": scores, "box_tolerance": boxes}
+        assert assert_same(fast.predict(image), run_torchvision(model, image), **limits) > 5
 
 
 def test_the_model_is_left_as_it_is_and_so_is_what_was_made_of_it():
     model = detector(seed=1, box_score_thresh=0.3)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    fast = optimize(model)
+    with torch.inference_mode():
+        fast = optimize(model)
+    assert not any(each.is_inference() for each in fast.parameters())
+    assert sum("BatchNorm" in type(module).__name__ for module in model.modules()) > 10
+    assert not any("BatchNorm" in type(module).__name__ for module in fast.modules())
     ours = {name: value.clone() for name, value in fast.state_dict().items()}
     (image,) = pictures((100, 140))
     with maskjet.load(fast, device="cpu", precision="bf16", threshold=0.9) as loaded:
@@ -106,39 +115,32 @@ def test_the_model_is_left_as_it_is_and_so_is_what_was_made_of_it():
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(torch.equal(value, ours[name]) for name, value in fast.state_dict().items())
     assert model.state_dict().keys() == before.keys()
-    with maskjet.load(fast, device="cpu") as loaded:
-        assert assert_same(loaded.predict(image), run_torchvision(model, image)) > 5
-
-
-def test_it_can_be_made_in_inference_mode_and_moved_outside():
-    model = detector(seed=1, box_score_thresh=0.3)
-    with torch.inference_mode():
-        fast = optimize(model)
-    assert not any(each.is_inference() for each in fast.parameters())
-    (image,) = pictures((100, 140))
     with maskjet.load(fast.double().float(), device="cpu") as loaded:
         assert assert_same(loaded.predict(image), run_torchvision(model, image)) > 5
 
 
-def test_batch_norms_are_folded():
-    model = detector(seed=0)
-    fast = optimize(model)
-    assert sum("BatchNorm" in type(module).__name__ for module in model.modules()) > 10
-    assert not any("BatchNorm" in type(module).__name__ for module in fast.modules())
+def test_several_images_of_several_sizes_and_streams(usual, monkeypatch):
+    model, fast = usual
+    images, ran = pictures((100, 140), (90, 90), (100, 140), seed=2), {}
+    for op in ("nms", "roi_align"):
+        public = getattr(static_detector.ops, op)
 
+        def look(*args, op=op, public=public, **options):
+            ran[op] = options["implementation"]
+            return public(*args, **options)
 
-def test_several_images_of_several_sizes_and_streams():
-    model = detector(seed=2, box_score_thresh=0.3)
-    images = pictures((100, 140), (90, 90), (100, 140), (100, 140), seed=2)
-    with maskjet.load(optimize(model), device="cpu") as fast:
-        for found, image in zip(fast.predict(images), images, strict=True):
-            assert_same(found, run_torchvision(model, image))
-        for (frame, found), image in zip(fast.stream(images, depth=2), images, strict=True):
+        monkeypatch.setattr(static_detector.ops, op, look)
+    expected = [run_torchvision(model, image) for image in images]
+    with maskjet.load(fast, device="cpu") as loaded:
+        for found, wanted in zip(loaded.predict(images), expected, strict=True):
+            assert_same(found, wanted)
+        for (frame, found), image, wanted in zip(loaded.stream(images, depth=2), images, expected, strict=True):
             assert np.array_equal(frame.image, image)
-            assert_same(found, run_torchvision(model, image))
-        report = fast.report()
+            assert_same(found, wanted)
+        report = loaded.report()
     assert report.model == "MaskRCNN"
     assert set(report.steps) == {"preprocess", "roi_align", "nms", "encode_masks"}
+    assert ran == {op: report.steps[op].partition(" ")[0] for op in ran} == {"nms": "cpu", "roi_align": "cpu"}
     assert report.network.startswith("not compiled: it takes ten seconds and more for each frame size")
 
 
@@ -146,8 +148,9 @@ def test_more_candidates_than_there_are_rows_take_the_slower_path(monkeypatch):
     monkeypatch.setattr(static_detector.StaticDetector.forward, "__defaults__", (20,))
     model = detector(seed=4, box_score_thresh=0.0, box_detections_per_img=60)
     (image,) = pictures((100, 140), seed=4)
+    optimized = optimize(model)
     FALLBACKS.clear()
-    with maskjet.load(optimize(model), device="cpu") as fast, maskjet.load(optimize(model), device="cpu") as other:
+    with maskjet.load(optimized, device="cpu") as fast, maskjet.load(optimized, device="cpu") as other:
         assert assert_same(fast.predict(image), run_torchvision(model, image)) == 60
         counted = fast.report().fallbacks
         assert other.report().fallbacks == {}  # each model counts its own
@@ -155,29 +158,10 @@ def test_more_candidates_than_there_are_rows_take_the_slower_path(monkeypatch):
     assert not FALLBACKS
 
 
-def test_the_report_names_what_runs(monkeypatch):
-    seen = {}
-    for op in ("nms", "roi_align"):
-        public = getattr(static_detector.ops, op)
-
-        def look(*args, op=op, public=public, **options):
-            seen[op] = options["implementation"]
-            return public(*args, **options)
-
-        monkeypatch.setattr(static_detector.ops, op, look)
-    (image,) = pictures((100, 140), seed=4)
-    with maskjet.load(optimize(detector(seed=4)), device="cpu") as fast:
-        fast.predict(image)
-        assert (
-            seen == {op: fast.report().steps[op].partition(" ")[0] for op in seen} == {"nms": "cpu", "roi_align": "cpu"}
-        )
-
-
-def test_thresholds_classes_and_limits():
-    model = detector(seed=5, box_score_thresh=0.3, box_detections_per_img=100)  # fewer are found
+def test_thresholds_classes_and_limits(usual):
+    model, fast = usual
     (image,) = pictures((100, 140), seed=5)
-    names = {label: f"thing {label}" for label in range(1, 7)}
-    fast = optimize(model, class_names=names)
+    names = fast.spec.class_names
     expected = run_torchvision(model, image)
     labels = sorted(set(expected["labels"].tolist()))
     assert len(labels) > 1
@@ -197,6 +181,7 @@ def test_thresholds_classes_and_limits():
         assert loaded.predict(image).confidence.tolist() == pytest.approx(expected["scores"][:3].tolist(), abs=SCORES)
 
 
+@pytest.mark.slow
 def test_a_fixed_size_is_kept():
     model = detector(seed=5, box_score_thresh=0.3, fixed_size=(160, 96))
     (image,) = pictures((120, 100), seed=5)
@@ -206,36 +191,26 @@ def test_a_fixed_size_is_kept():
         assert assert_same(loaded.predict(image), run_torchvision(model, image)) > 0
 
 
-@pytest.fixture(scope="module")
-def of_usual_size():
-    """A detector of torchvision's usual input size, and what is made of it."""
-    model = detector(min_size=800, max_size=1333)
-    return model, optimize(model)
-
-
-@pytest.mark.parametrize("size", [(480, 640), (333, 500), (427, 640), (1080, 1920), (101, 4001), (5, 5000), (800, 800)])
-def test_sizes_are_torchvisions(size, of_usual_size):
-    model, fast = of_usual_size
-    batch, _ = model.transform([torch.zeros(3, *size)])
-    spec = fast.spec
-    assert spec.resized_hw(size) == tuple(batch.image_sizes[0])
-    assert spec.padded_hw(size) == tuple(batch.tensors.shape[2:])
+def test_sizes_are_torchvisions():
+    model = detector(min_size=800, max_size=1333)  # as usual
+    spec = optimize(model).spec
+    for size in ((480, 640), (333, 500), (427, 640), (1080, 1920), (101, 4001), (5, 5000), (800, 800)):
+        batch, _ = model.transform([torch.zeros(3, *size)])
+        assert spec.resized_hw(size) == tuple(batch.image_sizes[0])
+        assert spec.padded_hw(size) == tuple(batch.tensors.shape[2:])
 
 
 def test_names_are_cocos_for_its_91_labels():
-    from torchvision.models.detection.faster_rcnn import FastRCNNPredictor
-
     fast = optimize(detector(has_masks=False, box_predictor=FastRCNNPredictor(64, 91)))
     assert fast.spec.class_names[1] == "person"
-    assert optimize(detector(has_masks=False)).spec.class_names == {}
 
 
-def test_what_can_not_be_is_refused():
+def test_what_can_not_be_is_refused(usual):
     with pytest.raises(UnsupportedError, match="model must be a Faster or Mask R-CNN of torchvision, got Linear"):
         optimize(torch.nn.Linear(1, 1))
     with pytest.raises(UnsupportedError, match="model must be in eval mode"):
         optimize(detector().train())
-    fast = optimize(detector())
+    _, fast = usual
     with pytest.raises(InputError, match="weights must be None for a detector"):
         maskjet.load(fast, weights="x.pt", device="cpu")
     with pytest.raises(InputError, match="input_size must be None for torchvision's detectors"):
@@ -244,20 +219,21 @@ def test_what_can_not_be_is_refused():
         maskjet.load(fast, device="cpu", threshold=2)
 
 
-def test_compiled_it_finds_the_same(monkeypatch):
+@pytest.mark.slow
+def test_compiled_it_finds_the_same(usual, monkeypatch):
     real = torch.compile
     monkeypatch.setattr(torch, "compile", lambda *args, **options: real(*args, **options, backend="eager"))
-    model = detector(seed=1, box_score_thresh=0.3)
-    (image,) = pictures((100, 140), seed=1)
-    with maskjet.load(optimize(model), device="cpu", compile=True) as fast:
+    model, optimized = usual
+    (image,) = pictures((100, 140), seed=5)
+    with maskjet.load(optimized, device="cpu", compile=True) as fast:
         assert assert_same(fast.predict(image), run_torchvision(model, image)) > 5
         assert fast.report().network.startswith("compiled: batches of 1 × 160 × 96 in ")
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are compiled for the GPU, not interpreted")
-@pytest.mark.parametrize("candidates", [200, 5])  # 30 proposals of 6 classes are 180; of the usual 8,192 most are empty
-@pytest.mark.parametrize("has_masks", [True, False])
+# 30 proposals of 6 classes are 180 candidates; of the usual 8,192 most are empty.
+@pytest.mark.parametrize(("candidates", "has_masks"), [(200, True), (5, False)])
 def test_what_a_graph_would_run_finds_what_the_steps_find(has_masks, candidates, monkeypatch):
     monkeypatch.setattr(static_detector.StaticDetector.forward, "__defaults__", (candidates,))
     limits = {"box_detections_per_img": 8, "rpn_pre_nms_top_n_test": 60, "rpn_post_nms_top_n_test": 30}
