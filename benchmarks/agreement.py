@@ -13,6 +13,7 @@ from benchmarks.rungs import Instances, Postprocess, Request, Rung, as_instances
 from benchmarks.workloads import QUERIES
 from maskjet import ops
 from maskjet.ops.encode_masks.reference import encode_dense
+from tests.ops.cases import CHECKS
 
 _ROUNDING = 0.5 + 1e-3  # pixels that a rounded box may be off
 
@@ -56,13 +57,13 @@ def _share(request: Request, expected: Instances, strings: list[bytes], actual: 
     assert expected.query is not None
     sizes, query = [request.size_hw], expected.query[:count]
     selections = (_as_selection(found, count, expected.query) for found in (expected, actual))
-    used = ops.RECORDS["select"].tolerance_used({"image_sizes": sizes}, *selections)
+    used = CHECKS["select"].tolerance_used({"image_sizes": sizes}, *selections)
     inputs: dict[str, Any] = {"mask_logits": request.mask_logits, "query": [query], "image_sizes": sizes}
     if isinstance(actual.masks, list):
-        of_masks = ops.RECORDS["encode_masks"].tolerance_used(inputs, [strings], [actual.masks])
+        of_masks = CHECKS["encode_masks"].tolerance_used(inputs, [strings], [actual.masks])
     else:
         pasted = ([_with_flags(found.masks, count)] for found in (expected, actual))
-        of_masks = ops.RECORDS["paste_masks"].tolerance_used(inputs, *pasted)
+        of_masks = CHECKS["paste_masks"].tolerance_used(inputs, *pasted)
     return max(used, of_masks)
 
 

@@ -43,6 +43,7 @@ from maskjet.parity import report
 from maskjet.parity.machine import describe_machine
 from maskjet.spec import SPECS
 from maskjet.traffic import sample
+from tests.ops.cases import CHECKS
 
 RUNTIMES = ("fused", "compiled", "eager")
 """What runs the network."""
@@ -294,7 +295,7 @@ def _time_steps(network: RFDETR, batch: int, runs: int) -> Iterator[StepCost]:
     for op, name, call, tensors, count in found.values():
         us = time_graph(capture(call, _REPEATS), runs) / _REPEATS * 1000
         moved = sum(tensor.numel() * tensor.itemsize for tensor in tensors.values())
-        flops = RECORDS[op].flops
+        flops = CHECKS[op].flops
         products = 0 if flops is None else flops(tensors)
         yield StepCost(
             network.spec.name, batch, name, op, count, us, moved / bandwidth * 1e6, products / _PRODUCTS * 1e6

@@ -30,6 +30,7 @@ from maskjet.ops.record import Op
 from maskjet.parity import report
 from maskjet.parity.machine import describe_machine
 from maskjet.parity.table import shown
+from tests.ops.cases import CHECKS
 
 Call = Callable[..., Any]
 
@@ -163,7 +164,7 @@ def _prepare(op: Op, workload: str, build: Workload, peers: Mapping[str, Call], 
     contest = Contest(inputs, partial(_call, calls["reference"]), device)
 
     def share(given: Inputs, expected: Any, actual: Any) -> float:
-        return op.tolerance_used(as_listed(given), expected, actual)
+        return CHECKS[op.name].tolerance_used(as_listed(given), expected, actual)
 
     refused = contest.enter({name: Entry(partial(_call, call), share) for name, call in calls.items()})
     for name in refused:
@@ -182,7 +183,7 @@ def _measure(trial: _Trial, runs: int, bandwidth: float) -> list[VariantCost]:
     """Time all variants in turns."""
     times = trial.contest.time(runs=runs, budget_s=_BUDGET_S)
     slowest_ms = max(each.p50_ms for each in times.values())
-    floor_ms = 1000 * trial.op.bytes_moved(as_listed(trial.inputs[0])) / bandwidth
+    floor_ms = 1000 * CHECKS[trial.op.name].bytes_moved(as_listed(trial.inputs[0])) / bandwidth
     return [
         VariantCost(
             op=trial.op.name,

@@ -9,6 +9,7 @@ from benchmarks.two_stage_contest import BASELINE, DetectorCost
 from benchmarks.workloads import Inputs, pyramid, to_device
 from maskjet import ops
 from maskjet.errors import MaskjetError
+from tests.ops.cases import CHECKS
 
 _INPUTS = 4  # inputs that are cycled through
 
@@ -40,7 +41,7 @@ def measure_pooling(boxes: int, size: int, runs: int, device: torch.device) -> l
         return ops.roi_align(**{name: value for name, value in inputs.items() if name != "theirs"})
 
     contest = Contest(inputs, pool_theirs, device)
-    share = ops.RECORDS["roi_align"].tolerance_used
+    share = CHECKS["roi_align"].tolerance_used
     if contest.enter({BASELINE: Entry(pool_theirs, share), "maskjet": Entry(pool_ours, share)}):
         raise MaskjetError(f"ops.roi_align must equal torchvision's, got differences of {contest.used} tolerances.")
     times = contest.time(runs=runs)

@@ -28,6 +28,7 @@ from maskjet.parity import report
 from maskjet.parity.machine import describe_machine
 from maskjet.parity.table import shown
 from maskjet.timing import percentile
+from tests.ops.cases import CHECKS
 
 _EXIT_DIFFERENT = 1
 
@@ -189,7 +190,7 @@ def _implementations(op: Op, implementation: str | None, sample: torch.Tensor) -
 
 def _share(op: Op, inputs: Inputs, expected: Any, actual: Any) -> float:
     try:
-        return op.tolerance_used(as_listed(inputs), expected, actual)
+        return CHECKS[op.name].tolerance_used(as_listed(inputs), expected, actual)
     except (RuntimeError, ValueError, IndexError):  # other shapes, or no RLE at all
         return inf
 

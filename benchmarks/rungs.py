@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from benchmarks.workloads import CLASSES, MASK_SIDE, QUERIES, draw_logits
 from maskjet import coco_rle, ops
 from maskjet.errors import UnsupportedError
-from maskjet.ops.paste_masks.cases import blobs
+from tests.ops.cases.paste_masks import blobs
 
 THRESHOLD = 0.5
 Output = Literal["masks", "rle"]

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from maskjet.ops import Letterbox, Selection, YUVFrames, yuv_conversion
-from maskjet.ops.paste_masks.cases import blobs
 from maskjet.spec import IMAGENET_MEAN, IMAGENET_STD
 from maskjet.traffic import SIZES_HW
+from tests.ops.cases.paste_masks import blobs
 
 Inputs = dict[str, Any]
 """The keyword arguments of an op's public function."""

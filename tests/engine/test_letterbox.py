@@ -11,12 +11,12 @@ from maskjet import ops
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError
 from maskjet.model import Model
-from maskjet.ops.paste_masks.cases import blobs
 from maskjet.ops.paste_masks.reference import show
 from tests.engine.test_pictures import HD, detect, picture
 from tests.engine.test_slot import assert_same
 from tests.networks.checkpoints import save_safetensors
 from tests.networks.test_network import TINY, tiny_network
+from tests.ops.cases.paste_masks import blobs
 
 SIDE = TINY.input_size
 GREY = (114, 114, 114)

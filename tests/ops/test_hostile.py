@@ -14,11 +14,12 @@ import torch
 
 from maskjet import coco_rle, ops
 from maskjet.errors import InputError
-from maskjet.ops import RECORDS, Selection
+from maskjet.ops import Selection
 from maskjet.ops.encode_masks import triton as encode
-from maskjet.ops.paste_masks.cases import blobs
 from maskjet.ops.selection import SizeTable, mask_queries
 from maskjet.spec import IMAGENET_MEAN, IMAGENET_STD
+from tests.ops.cases import CHECKS
+from tests.ops.cases.paste_masks import blobs
 from tests.ops.serving import on_cpu
 
 NORMALISATION = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}
@@ -72,7 +73,7 @@ def test_logits_and_boxes_of_any_strides_are_taken(implementation):
     assert not any(each.is_contiguous() for each in strided)
     for changed in (strided, [each.clone().requires_grad_() for each in strided]):
         actual = ops.select(*changed, **given, implementation=implementation)
-        assert RECORDS["select"].tolerance_used(inputs, expected, actual) <= 1
+        assert CHECKS["select"].tolerance_used(inputs, expected, actual) <= 1
 
 
 @pytest.mark.parametrize(
@@ -320,7 +321,7 @@ def _box(numbers, size):
 
 def _compare(op, inputs):
     expected, actual = (getattr(ops, op)(**inputs, implementation=name) for name in ("reference", "cpu"))
-    assert RECORDS[op].tolerance_used(inputs, expected, actual) <= 1
+    assert CHECKS[op].tolerance_used(inputs, expected, actual) <= 1
 
 
 def test_the_cpu_agrees_with_the_reference_on_wild_numbers():

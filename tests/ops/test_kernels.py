@@ -16,10 +16,11 @@ from maskjet.ops import RECORDS, Selection, gpu
 from maskjet.ops.depthwise_norm import triton as norm
 from maskjet.ops.encode_masks import triton as encode
 from maskjet.ops.paste_masks import triton as paste
-from maskjet.ops.paste_masks.cases import blobs
 from maskjet.ops.select import triton as select
 from maskjet.ops.selection import MaskQueries, SizeTable, mask_queries
 from maskjet.spec import IMAGENET_MEAN, IMAGENET_STD
+from tests.ops.cases import CHECKS
+from tests.ops.cases.paste_masks import blobs
 
 NORMALISATION = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}
 
@@ -64,11 +65,11 @@ def test_kernels_compile_for_other_gpus():
 
 def test_many_pixels_are_normalised_in_longer_columns(monkeypatch, device):
     monkeypatch.setattr(norm, "_MANY_PIXELS", 1)
-    op = RECORDS["depthwise_norm"]
+    op, checks = RECORDS["depthwise_norm"], CHECKS["depthwise_norm"]
     for case in ("one pixel", "whole tiles", "one more than tiles"):
-        inputs = op.cases[case](device)
+        inputs = checks.cases[case](device)
         expected, actual = (op.public(**inputs, implementation=name) for name in ("reference", "triton"))
-        assert op.tolerance_used(inputs, expected, actual) <= 1
+        assert checks.tolerance_used(inputs, expected, actual) <= 1
 
 
 def test_encode_stays_within_its_buffers(device):
@@ -104,7 +105,7 @@ def test_masks_that_do_not_fit_are_made_again_and_counted(monkeypatch, device, l
     }
     expected = ops.encode_masks(**inputs, implementation="reference")
     actual = ops.encode_masks(**inputs, implementation="triton")
-    assert RECORDS["encode_masks"].tolerance_used(inputs, expected, actual) <= 1
+    assert CHECKS["encode_masks"].tolerance_used(inputs, expected, actual) <= 1
     assert list(ops.FALLBACKS) == ["encode_masks: a mask with too many edges"]
     assert 1 <= ops.FALLBACKS.total() <= 4  # the mask that is asked for twice is made once
 
@@ -197,7 +198,7 @@ def test_select_uses_few_keys_when_everything_passes(device, monkeypatch):
     for limits in ({"max_detections": 300}, {"max_detections": 45}, {"max_detections": 300, "num_select": 50}):
         expected = ops.select(**inputs, **limits, implementation="reference")
         actual = ops.select(**inputs, **limits, implementation="triton")
-        assert RECORDS["select"].tolerance_used({**inputs, **limits}, expected, actual) <= 1
+        assert CHECKS["select"].tolerance_used({**inputs, **limits}, expected, actual) <= 1
 
 
 def test_what_triton_refuses(monkeypatch):

@@ -10,8 +10,9 @@ from torchvision.models.detection.roi_heads import expand_boxes, paste_masks_in_
 
 from maskjet import coco_rle, limits, ops
 from maskjet.errors import InputError
-from maskjet.ops import RECORDS, Selection
-from maskjet.ops.paste_masks.cases import blobs
+from maskjet.ops import Selection
+from tests.ops.cases import CHECKS
+from tests.ops.cases.paste_masks import blobs
 from tests.ops.serving import on_cpu
 
 
@@ -73,7 +74,7 @@ def assert_encodes_as_the_reference(masks, size, implementation):
     inputs = {"mask_logits": masks, "query": [torch.tensor([2, 0, 2])], "image_sizes": [size]}
     expected = ops.encode_masks(**inputs, implementation="reference")
     actual = ops.encode_masks(**inputs, implementation=implementation)
-    assert RECORDS["encode_masks"].tolerance_used(inputs, expected, actual) <= 1
+    assert CHECKS["encode_masks"].tolerance_used(inputs, expected, actual) <= 1
 
 
 @settings(max_examples=40, deadline=None)

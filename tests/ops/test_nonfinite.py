@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from maskjet import coco_rle, ops
-from maskjet.ops import RECORDS
 from maskjet.ops.paste_masks.reference import LARGEST
+from tests.ops.cases import CHECKS
 from tests.ops.serving import on_cpu
 
 STRANGE = [torch.nan, torch.inf, -torch.inf, 3e38, -3e38, 0.0, -0.0]
@@ -26,7 +26,7 @@ def assert_agree(op, inputs):
     expected = getattr(ops, op)(**inputs, implementation="reference")
     for implementation in on_cpu(op):
         actual = getattr(ops, op)(**inputs, implementation=implementation)
-        assert RECORDS[op].tolerance_used(inputs, expected, actual) <= 1, implementation
+        assert CHECKS[op].tolerance_used(inputs, expected, actual) <= 1, implementation
     return expected
 
 

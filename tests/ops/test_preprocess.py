@@ -9,9 +9,9 @@ from hypothesis import given, settings
 
 from maskjet import ops
 from maskjet.errors import InputError
-from maskjet.ops import RECORDS
 from maskjet.ops.interpolation import SMALL
 from maskjet.spec import IMAGENET_MEAN, IMAGENET_STD
+from tests.ops.cases import CHECKS
 from tests.ops.serving import on_cpu
 
 NORMALISATION = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}
@@ -38,7 +38,7 @@ def assert_resizes_as_the_reference(source, size, order, seed, implementation):
     inputs = {"frames": random_frame(*source, seed), "size": size, "order": order, **NORMALISATION}
     expected = ops.preprocess(**inputs, implementation="reference")
     actual = ops.preprocess(**inputs, implementation=implementation)
-    assert RECORDS["preprocess"].tolerance_used(inputs, expected, actual) <= 1
+    assert CHECKS["preprocess"].tolerance_used(inputs, expected, actual) <= 1
 
 
 SOURCES = st.tuples(st.integers(1, 70), st.integers(1, 70))
@@ -103,7 +103,7 @@ def test_whole_numbers_compile_what_others_use(monkeypatch):
         given = {"frames": frame, "size": (16, 16), **normalisation}
         expected = ops.preprocess(**given, implementation="reference")
         actual = ops.preprocess(**given, implementation="triton")
-        assert RECORDS["preprocess"].tolerance_used(given, expected, actual) <= 1
+        assert CHECKS["preprocess"].tolerance_used(given, expected, actual) <= 1
 
 
 @pytest.mark.gpu
@@ -121,7 +121,7 @@ def test_real_sizes_on_a_gpu(source, resample, dtype):
         given = {**inputs, **NORMALISATION, "letterbox": padding}
         expected = ops.preprocess(**given, implementation="reference")
         actual = ops.preprocess(**given, implementation="triton")
-        assert RECORDS["preprocess"].tolerance_used(given, expected, actual) == 0
+        assert CHECKS["preprocess"].tolerance_used(given, expected, actual) == 0
 
 
 def test_a_letterbox_keeps_the_aspect_ratio():

@@ -6,6 +6,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from maskjet.errors import InputError, UnsupportedError
 from maskjet.ops import RECORDS
+from tests.ops.cases import CHECKS
 from tests.ops.serving import on_cpu
 
 LONG = {
@@ -27,8 +28,9 @@ def _groups():
         for variant in list(op.variants)[:-1]:
             is_interpreted = variant == "triton" and variant in on_cpu(name)
             long = LONG.get(name, set()) if is_interpreted else set()
-            assert long <= set(op.cases), name
-            yield pytest.param(name, variant, sorted(set(op.cases) - long), id=f"{name}-{variant}")
+            cases = set(CHECKS[name].cases)
+            assert long <= cases, name
+            yield pytest.param(name, variant, sorted(cases - long), id=f"{name}-{variant}")
             if long:
                 yield pytest.param(name, variant, sorted(long), id=f"{name}-{variant}-long", marks=pytest.mark.slow)
 
@@ -39,7 +41,7 @@ def test_equals_the_reference(name, variant, cases, device):
     for case in cases:
         if device.type == "cpu" and variant == "triton" and (name, case) in ON_A_GPU_ALONE:
             continue
-        inputs = op.cases[case](device)
+        inputs = CHECKS[name].cases[case](device)
         first = next(iter(inputs.values()))
         if op.variants[variant].refuse(first) is not None:
             assert variant not in (on_cpu(name) if device.type == "cpu" else ["triton"])
@@ -47,24 +49,24 @@ def test_equals_the_reference(name, variant, cases, device):
                 op.public(**inputs, implementation=variant)
             return
         expected = op.public(**inputs, implementation="reference")
-        shares[case] = op.tolerance_used(inputs, expected, op.public(**inputs, implementation=variant))
+        shares[case] = CHECKS[name].tolerance_used(inputs, expected, op.public(**inputs, implementation=variant))
     assert all(share <= 1 for share in shares.values()), shares
 
 
 @pytest.mark.parametrize("name", RECORDS)
 def test_cases_are_the_same_on_every_call_and_the_comparison_can_fail(name):
     """Some two cases of an op differ; comparing their results must say so."""
-    op, device = RECORDS[name], torch.device("cpu")
-    given = [case(device) for case in op.cases.values()]
+    op, checks, device = RECORDS[name], CHECKS[name], torch.device("cpu")
+    given = [case(device) for case in checks.cases.values()]
     first, again = (
         [op.public(**inputs, implementation="reference") for inputs in each]
-        for each in (given, [case(device) for case in op.cases.values()])
+        for each in (given, [case(device) for case in checks.cases.values()])
     )
-    assert [op.tolerance_used(*each) for each in zip(given, first, again, strict=True)] == [0] * len(given)
+    assert [checks.tolerance_used(*each) for each in zip(given, first, again, strict=True)] == [0] * len(given)
     shares = []
     for inputs, expected, other in zip(given, first, first[1:], strict=False):
         try:
-            shares.append(op.tolerance_used(inputs, expected, other))
+            shares.append(checks.tolerance_used(inputs, expected, other))
         except (RuntimeError, ValueError, IndexError):  # other shapes altogether
             continue
     assert max(shares) > 1
@@ -72,30 +74,34 @@ def test_cases_are_the_same_on_every_call_and_the_comparison_can_fail(name):
 
 @pytest.mark.parametrize("name", ["preprocess", "select"])
 def test_nan_is_no_match(name):
-    op = RECORDS[name]
-    inputs = next(iter(op.cases.values()))(torch.device("cpu"))
+    op, checks = RECORDS[name], CHECKS[name]
+    inputs = next(iter(checks.cases.values()))(torch.device("cpu"))
     expected, actual = (op.public(**inputs, implementation="reference") for _ in range(2))
     (actual if name == "preprocess" else actual.confidence).fill_(torch.nan)
-    assert op.tolerance_used(inputs, expected, actual) == torch.inf
+    assert checks.tolerance_used(inputs, expected, actual) == torch.inf
 
 
 @pytest.mark.parametrize("name", RECORDS)
 def test_every_record_is_complete(name):
     """Products are counted as PyTorch counts them."""
-    op = RECORDS[name]
+    op, checks = RECORDS[name], CHECKS[name]
     assert op.name == name
     assert list(op.variants)[-1] == "reference"
-    assert len(op.cases) >= 10
-    for case in op.cases.values():
+    assert len(checks.cases) >= 10
+    for case in checks.cases.values():
         inputs = case(torch.device("cpu"))
-        assert op.bytes_moved(inputs) >= 0
-        if op.flops is not None:
+        assert checks.bytes_moved(inputs) >= 0
+        if checks.flops is not None:
             with FlopCounterMode(display=False) as counter:
                 op.public(**inputs, implementation="reference")
-            assert op.flops(inputs) == counter.get_total_flops()
+            assert checks.flops(inputs) == counter.get_total_flops()
     known = rf"implementation must be one of 'auto', .*'reference' for ops\.{name}, got 'x'"
     with pytest.raises(InputError, match=known):
         op.public(**inputs, implementation="x")
+
+
+def test_every_op_has_checks():
+    assert list(CHECKS) == list(RECORDS)
 
 
 def test_auto_says_why(monkeypatch):
@@ -113,5 +119,5 @@ def test_auto_says_why(monkeypatch):
 @pytest.mark.parametrize("name", RECORDS)
 def test_auto_takes_the_kernels_on_a_gpu(name):
     op = RECORDS[name]
-    sample = next(iter(next(iter(op.cases.values()))(torch.device("cuda")).values()))
+    sample = next(iter(next(iter(CHECKS[name].cases.values()))(torch.device("cuda")).values()))
     assert (op.choose("auto", sample).name, op.choose("auto", sample).why) == ("triton", "fastest")

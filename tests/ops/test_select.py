@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 
 from maskjet import ops
 from maskjet.errors import InputError
-from maskjet.ops import RECORDS
+from tests.ops.cases import CHECKS
 from tests.ops.serving import on_cpu
 
 IMPLEMENTATIONS = on_cpu("select")
@@ -87,7 +87,7 @@ def test_implementations_agree(data):
     expected = ops.select(**inputs, implementation="reference")
     for implementation in IMPLEMENTATIONS:
         actual = ops.select(**inputs, implementation=implementation)
-        assert RECORDS["select"].tolerance_used(inputs, expected, actual) <= 1
+        assert CHECKS["select"].tolerance_used(inputs, expected, actual) <= 1
 
 
 def test_a_query_may_appear_under_several_classes():

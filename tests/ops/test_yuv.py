@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from maskjet import ops, traffic
 from maskjet.errors import InputError
 from maskjet.media.frames import open_source
-from maskjet.ops import RECORDS, YUVFrames, yuv_conversion
+from maskjet.ops import YUVFrames, yuv_conversion
 from maskjet.ops.interpolation import SMALL
 from maskjet.ops.preprocess import cpu
 from maskjet.spec import IMAGENET_MEAN, IMAGENET_STD
+from tests.ops.cases import CHECKS
 from tests.ops.serving import on_cpu
 
 NORMALISATION = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}
@@ -163,7 +164,7 @@ def assert_equals_the_reference(frames, size, implementation, **options):
     inputs = {"frames": frames, "size": size, **NORMALISATION, **options}
     expected = ops.preprocess(**inputs, implementation="reference")
     actual = ops.preprocess(**inputs, implementation=implementation)
-    assert RECORDS["preprocess"].tolerance_used(inputs, expected, actual) <= 1
+    assert CHECKS["preprocess"].tolerance_used(inputs, expected, actual) <= 1
 
 
 @settings(max_examples=40, deadline=None)
@@ -370,7 +371,7 @@ def test_real_sizes_on_a_gpu(source, resample, dtype):
             ops.preprocess(frames, **options, implementation="reference"),
             ops.preprocess(rgb, **options, implementation="triton"),
         ):
-            assert RECORDS["preprocess"].tolerance_used(options, expected, actual) == 0
+            assert CHECKS["preprocess"].tolerance_used(options, expected, actual) == 0
 
 
 @pytest.mark.gpu

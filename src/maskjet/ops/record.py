@@ -1,7 +1,4 @@
-"""The record that ties an op's implementations, cases, tolerance and cost together.
-
-One generic test and one generic benchmark walk `maskjet.ops.RECORDS`; an op without a complete record is unfinished.
-"""
+"""The record that ties an op's implementations together; `tests/ops/cases` has how they are compared."""
 
 from __future__ import annotations
 
@@ -63,16 +60,6 @@ class Op:
     """The function users call; checks its arguments and picks an implementation."""
     variants: Mapping[str, Variant]
     """Implementations by name, fastest first, ending with "reference", which serves every input."""
-    cases: Mapping[str, Callable[[torch.device], dict[str, Any]]]
-    """Cases by name; each builds the keyword arguments of `public` on a device; same inputs on every call."""
-    tolerance_used: Callable[[dict[str, Any], Any, Any], float]
-    """Takes (arguments, expected, actual); returns the largest difference as a share of its tolerance, where at most 1
-    counts as equal. The tolerances per dtype, and their reasons, stand beside this function."""
-    bytes_moved: Callable[[dict[str, Any]], int]
-    """Takes the arguments; returns the bytes that any implementation must move. Over the bandwidth: the least time."""
-    flops: Callable[[dict[str, Any]], int] | None = None
-    """Takes the arguments; returns the multiplications and additions of its matrix products, which tensor cores do.
-    Over their rate: another least time. None for ops without."""
 
     def choose(self, implementation: str, sample: torch.Tensor) -> Choice:
         """Decide which implementation serves inputs like `sample`.

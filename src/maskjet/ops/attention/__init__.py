@@ -7,7 +7,6 @@ import torch
 from maskjet.config import Implementation
 from maskjet.errors import InputError
 from maskjet.ops.attention import reference
-from maskjet.ops.attention.cases import CASES, bytes_moved, flops, tolerance_used
 from maskjet.ops.gpu import triton_variant
 from maskjet.ops.record import HALVES, Op, Variant, describe, serves_any
 
@@ -63,8 +62,4 @@ RECORD = Op(
         "triton": triton_variant("maskjet.ops.attention.triton", "attention", HALVES),
         "reference": Variant(reference.attention, serves_any),
     },
-    cases=CASES,
-    tolerance_used=tolerance_used,
-    bytes_moved=bytes_moved,
-    flops=flops,
 )

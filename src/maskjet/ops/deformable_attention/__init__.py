@@ -7,7 +7,6 @@ import torch
 from maskjet.config import Implementation
 from maskjet.errors import InputError
 from maskjet.ops.deformable_attention import reference
-from maskjet.ops.deformable_attention.cases import CASES, bytes_moved, tolerance_used
 from maskjet.ops.gpu import triton_variant
 from maskjet.ops.record import HALVES, Op, Variant, check_like, describe, serves_any
 
@@ -96,7 +95,4 @@ RECORD = Op(
         "triton": triton_variant("maskjet.ops.deformable_attention.triton", "deformable_attention", HALVES),
         "reference": Variant(reference.deformable_attention, serves_any),
     },
-    cases=CASES,
-    tolerance_used=tolerance_used,
-    bytes_moved=bytes_moved,
 )

@@ -6,7 +6,6 @@ import torch
 
 from maskjet.config import Implementation
 from maskjet.ops.depthwise_norm import reference
-from maskjet.ops.depthwise_norm.cases import CASES, bytes_moved, tolerance_used
 from maskjet.ops.gpu import triton_variant
 from maskjet.ops.record import HALVES, Op, Variant, check_like, check_pixels, serves_any
 
@@ -62,7 +61,4 @@ RECORD = Op(
         "triton": triton_variant("maskjet.ops.depthwise_norm.triton", "depthwise_norm", HALVES),
         "reference": Variant(reference.depthwise_norm, serves_any),
     },
-    cases=CASES,
-    tolerance_used=tolerance_used,
-    bytes_moved=bytes_moved,
 )

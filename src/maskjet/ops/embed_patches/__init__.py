@@ -9,7 +9,6 @@ import torch
 from maskjet.config import Implementation
 from maskjet.errors import InputError
 from maskjet.ops.embed_patches import reference
-from maskjet.ops.embed_patches.cases import CASES, bytes_moved, flops, tolerance_used
 from maskjet.ops.gpu import triton_variant
 from maskjet.ops.linear import parts_of
 from maskjet.ops.record import HALVES, Op, Variant, check_like, describe, is_whole, serves_any
@@ -89,8 +88,4 @@ RECORD = Op(
         "triton": triton_variant("maskjet.ops.embed_patches.triton", "embed_patches", HALVES),
         "reference": Variant(reference.embed_patches, serves_any),
     },
-    cases=CASES,
-    tolerance_used=tolerance_used,
-    bytes_moved=bytes_moved,
-    flops=flops,
 )

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from maskjet import coco_rle
 from maskjet.config import Implementation
 from maskjet.errors import InputError, border
 from maskjet.ops.canvas import Canvas, check_canvases
 from maskjet.ops.encode_masks import cpu, reference
-from maskjet.ops.encode_masks.cases import BOX_CASES, differing_share
 from maskjet.ops.encode_masks.strings import Strings
 from maskjet.ops.gpu import triton_variant
-from maskjet.ops.paste_masks import cases, check_masks
+from maskjet.ops.paste_masks import check_masks
 from maskjet.ops.record import FLOATS, Op, Variant, needs_cpu, serves_any
 from maskjet.ops.selection import ImageSizes, MaskQueries, Selection, SizeTable
 
@@ -92,29 +88,6 @@ def _check_boxes(boxes: Sequence[torch.Tensor] | torch.Tensor, queries: MaskQuer
     return given.to(queries.query.device).contiguous()
 
 
-def tolerance_used(inputs: dict[str, Any], expected: list[list[bytes]], actual: list[list[bytes]]) -> float:
-    """0 if all strings are equal, else the largest value of a differing pixel, in tolerances of paste_masks."""
-    used = 0.0
-    for image, (theirs, ours) in enumerate(zip(expected, actual, strict=True)):
-        if theirs == ours:
-            continue
-        if len(theirs) != len(ours):
-            return float("inf")
-        size = inputs["image_sizes"][image]
-        masks = (
-            np.stack([coco_rle.decode({"size": size, "counts": text}) for text in strings])
-            for strings in (theirs, ours)
-        )
-        used = max(used, differing_share(inputs, image, torch.from_numpy(np.not_equal(*masks))))
-    return used
-
-
-def bytes_moved(inputs: dict[str, Any]) -> int:
-    """Bytes of each distinct mask's logits; the strings are small in comparison."""
-    logits = inputs["mask_logits"]
-    return int(sum(len(rows.unique()) for rows in inputs["query"]) * logits[0, 0].numel() * logits.itemsize)
-
-
 RECORD = Op(
     name="encode_masks",
     public=encode_masks,
@@ -123,7 +96,4 @@ RECORD = Op(
         "cpu": Variant(cpu.encode_masks, needs_cpu, Strings),
         "reference": Variant(reference.encode_masks, serves_any, Strings),
     },
-    cases={**cases.CASES, **BOX_CASES},
-    tolerance_used=tolerance_used,
-    bytes_moved=bytes_moved,
 )

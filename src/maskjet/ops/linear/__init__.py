@@ -10,7 +10,6 @@ from maskjet.config import Implementation
 from maskjet.errors import InputError
 from maskjet.ops.gpu import triton_variant
 from maskjet.ops.linear import reference
-from maskjet.ops.linear.cases import CASES, bytes_moved, flops, tolerance_used
 from maskjet.ops.linear.reference import Norm
 from maskjet.ops.linear.tiles import Workspace, choose_tile
 from maskjet.ops.record import HALVES, Op, Variant, describe, is_pair, serves_any
@@ -228,8 +227,4 @@ RECORD = Op(
         "triton": triton_variant("maskjet.ops.linear.triton", "linear", HALVES),
         "reference": Variant(reference.linear, serves_any),
     },
-    cases=CASES,
-    tolerance_used=tolerance_used,
-    bytes_moved=bytes_moved,
-    flops=flops,
 )

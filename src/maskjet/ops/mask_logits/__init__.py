@@ -8,7 +8,6 @@ from maskjet.config import Implementation
 from maskjet.errors import InputError
 from maskjet.ops.gpu import triton_variant
 from maskjet.ops.mask_logits import reference
-from maskjet.ops.mask_logits.cases import CASES, bytes_moved, flops, tolerance_used
 from maskjet.ops.record import HALVES, Op, Variant, describe, serves_any
 
 
@@ -67,8 +66,4 @@ RECORD = Op(
         "triton": triton_variant("maskjet.ops.mask_logits.triton", "mask_logits", HALVES),
         "reference": Variant(reference.mask_logits, serves_any),
     },
-    cases=CASES,
-    tolerance_used=tolerance_used,
-    bytes_moved=bytes_moved,
-    flops=flops,
 )

@@ -11,7 +11,6 @@ from maskjet.config import Implementation
 from maskjet.errors import InputError
 from maskjet.ops.gpu import triton_variant
 from maskjet.ops.nms import cpu, reference
-from maskjet.ops.nms.cases import CASES, bytes_moved, tolerance_used
 from maskjet.ops.nms.kept import Kept
 from maskjet.ops.record import Op, Variant, describe, is_whole, needs_cpu, serves_any
 
@@ -95,7 +94,4 @@ RECORD = Op(
         "cpu": Variant(cpu.nms, needs_cpu),
         "reference": Variant(reference.nms, serves_any),
     },
-    cases=CASES,
-    tolerance_used=tolerance_used,
-    bytes_moved=bytes_moved,
 )

@@ -11,7 +11,6 @@ from maskjet.errors import InputError
 from maskjet.ops.canvas import Canvas, check_canvases
 from maskjet.ops.gpu import triton_variant
 from maskjet.ops.paste_masks import reference
-from maskjet.ops.paste_masks.cases import CASES, bytes_moved, tolerance_used
 from maskjet.ops.record import FLOATS, Op, Variant, serves_any
 from maskjet.ops.selection import ImageSizes, MaskQueries, Selection, SizeTable, check_image_sizes, mask_queries
 
@@ -78,7 +77,4 @@ RECORD = Op(
         "triton": triton_variant("maskjet.ops.paste_masks.triton", "paste_masks", FLOATS),
         "reference": Variant(reference.paste_masks, serves_any),
     },
-    cases=CASES,
-    tolerance_used=tolerance_used,
-    bytes_moved=bytes_moved,
 )

@@ -13,7 +13,6 @@ from maskjet.errors import InputError
 from maskjet.ops.canvas import Letterbox, stretch
 from maskjet.ops.gpu import triton_variant
 from maskjet.ops.preprocess import cpu, reference
-from maskjet.ops.preprocess.cases import CASES, bytes_moved, tolerance_used
 from maskjet.ops.preprocess.yuv import YUVFrames
 from maskjet.ops.record import FLOATS, Op, Variant, needs_cpu, serves_any
 from maskjet.spec import LetterboxPlace
@@ -148,7 +147,4 @@ RECORD = Op(
         "cpu": Variant(cpu.preprocess, needs_cpu),
         "reference": Variant(reference.preprocess, serves_any),
     },
-    cases=CASES,
-    tolerance_used=tolerance_used,
-    bytes_moved=bytes_moved,
 )

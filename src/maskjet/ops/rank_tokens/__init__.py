@@ -8,7 +8,6 @@ from maskjet.config import Implementation
 from maskjet.errors import InputError
 from maskjet.ops.gpu import triton_variant
 from maskjet.ops.rank_tokens import reference
-from maskjet.ops.rank_tokens.cases import CASES, bytes_moved, tolerance_used
 from maskjet.ops.record import Op, Variant, describe, is_whole, serves_any
 
 
@@ -60,7 +59,4 @@ RECORD = Op(
         "triton": triton_variant("maskjet.ops.rank_tokens.triton", "rank_tokens", (torch.float32,)),
         "reference": Variant(reference.rank_tokens, serves_any),
     },
-    cases=CASES,
-    tolerance_used=tolerance_used,
-    bytes_moved=bytes_moved,
 )

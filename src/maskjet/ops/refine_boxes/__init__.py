@@ -9,7 +9,6 @@ from maskjet.errors import InputError
 from maskjet.ops.gpu import triton_variant
 from maskjet.ops.record import HALVES, Op, Variant, check_like, describe, serves_any
 from maskjet.ops.refine_boxes import reference
-from maskjet.ops.refine_boxes.cases import CASES, bytes_moved, tolerance_used
 
 _SIDES = 4
 
@@ -97,7 +96,4 @@ RECORD = Op(
         "triton": triton_variant("maskjet.ops.refine_boxes.triton", "refine_boxes", HALVES),
         "reference": Variant(reference.refine_boxes, serves_any),
     },
-    cases=CASES,
-    tolerance_used=tolerance_used,
-    bytes_moved=bytes_moved,
 )

@@ -9,7 +9,6 @@ from maskjet.errors import InputError
 from maskjet.ops.gpu import triton_variant
 from maskjet.ops.record import HALVES, Op, Variant, check_pixels, is_pair, serves_any
 from maskjet.ops.resize_pixels import reference
-from maskjet.ops.resize_pixels.cases import CASES, bytes_moved, tolerance_used
 
 
 def resize_pixels(
@@ -54,7 +53,4 @@ RECORD = Op(
         "triton": triton_variant("maskjet.ops.resize_pixels.triton", "resize_pixels", HALVES),
         "reference": Variant(reference.resize_pixels, serves_any),
     },
-    cases=CASES,
-    tolerance_used=tolerance_used,
-    bytes_moved=bytes_moved,
 )

@@ -12,7 +12,6 @@ from maskjet.errors import InputError, border
 from maskjet.ops.gpu import triton_variant
 from maskjet.ops.record import FLOATS, Op, Variant, describe, is_whole, serves_any
 from maskjet.ops.roi_align import cpu, reference
-from maskjet.ops.roi_align.cases import CASES, bytes_moved, tolerance_used
 
 _MOST_LEVELS = 4
 
@@ -90,7 +89,4 @@ RECORD = Op(
         "cpu": Variant(cpu.roi_align, cpu.refuse),
         "reference": Variant(reference.roi_align, serves_any),
     },
-    cases=CASES,
-    tolerance_used=tolerance_used,
-    bytes_moved=bytes_moved,
 )

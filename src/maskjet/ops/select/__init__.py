@@ -14,7 +14,6 @@ from maskjet.ops.canvas import Canvas, check_canvases
 from maskjet.ops.gpu import table, triton_variant
 from maskjet.ops.record import FLOATS, Op, Variant, describe, is_whole, needs_cpu, serves_any
 from maskjet.ops.select import cpu, reference
-from maskjet.ops.select.cases import CASES, bytes_moved, tolerance_used
 from maskjet.ops.selection import ImageSizes, Selection, SizeTable, check_image_sizes
 
 PerClass = torch.Tensor | Sequence[float]
@@ -142,7 +141,4 @@ RECORD = Op(
         "cpu": Variant(cpu.select, needs_cpu),
         "reference": Variant(reference.select, serves_any),
     },
-    cases=CASES,
-    tolerance_used=tolerance_used,
-    bytes_moved=bytes_moved,
 )

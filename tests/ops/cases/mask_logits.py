@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from maskjet.ops.tolerances import bytes_of, largest_share, rounding_of
+from tests.ops.cases.tolerances import bytes_of, largest_share, rounding_of
 
 
 def _case(

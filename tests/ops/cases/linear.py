@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from maskjet.ops.linear.reference import Norm
-from maskjet.ops.tolerances import bytes_of, largest_share, rounding_of
+from tests.ops.cases.tolerances import bytes_of, largest_share, rounding_of
 
 _SUMS = 1e-4
 """Tolerance of sums, as a share of the sum of magnitudes: float32 additions in another order."""

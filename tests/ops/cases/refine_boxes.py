@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from maskjet.ops.tolerances import ROUNDING, bytes_of, largest_of, largest_share
+from tests.ops.cases.tolerances import ROUNDING, bytes_of, largest_of, largest_share
 
 _BOXES = 1e-5
 """Tolerance of boxes, as a share of the largest coordinate: sums of float32 products in another order, and the

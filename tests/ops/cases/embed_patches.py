@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from tests.ops.cases.linear import tolerance_used
 
-from maskjet.ops.linear.cases import tolerance_used
-from maskjet.ops.tolerances import bytes_of
+from tests.ops.cases.tolerances import bytes_of
 
 __all__ = ["CASES", "bytes_moved", "tolerance_used"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from maskjet.ops.tolerances import ROUNDING, bytes_of, largest_of, largest_share
+from tests.ops.cases.tolerances import ROUNDING, bytes_of, largest_of, largest_share
 
 
 def _case(
