@@ -1,20 +1,27 @@
 """What the tests of jobs share."""
 
+from contextlib import contextmanager
 from itertools import count
 
+import fsspec
 import pytest
+from pyarrow import fs
 
-import maskjet
-from maskjet import traffic
-from tests.jobs.stores import CREDENTIALS, s3_server
+from maskjet import devices, traffic
+from maskjet.config import EngineConfig
+from maskjet.jobs import locks
+from maskjet.jobs.local import LocalWorkers
+from maskjet.model import Model
+from tests.jobs.making import CREDENTIALS, run_driver, write_street
+from tests.networks.test_network import tiny_network
 
 _FOLDERS = count()
 
 
 @pytest.fixture(scope="session")
 def model():
-    """The demo model on the CPU, which finds something on every street."""
-    with maskjet.load("demo", device="cpu", threshold=0.1) as model:
+    """A tiny model on the CPU, which finds something on most streets."""
+    with Model(tiny_network(), EngineConfig(device="cpu"), threshold=0.05) as model:
         yield model
 
 
@@ -26,14 +33,64 @@ def clip(tmp_path_factory):
     return path
 
 
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory):
+    """Paths of images of two sizes in turn, the third of which is damaged."""
+    folder = tmp_path_factory.mktemp("pictures")
+    paths = [write_street(folder / f"{i}.png", i, size_hw=[(96, 160), (80, 96)][i % 2]) for i in range(7)]
+    paths[2].write_bytes(paths[0].read_bytes()[:500])
+    return paths
+
+
+@pytest.fixture(scope="session")
+def streets(tmp_path_factory):
+    """A folder with eight images, of which one is broken, and a video of five frames."""
+    folder = tmp_path_factory.mktemp("streets")
+    for number in range(8):
+        write_street(folder / f"{number}.png", number % 4, size_hw=(64, 96))
+    (folder / "5.png").write_bytes(b"no image")
+    traffic.write_video(folder / "street.mp4", size_hw=(64, 96), frames=5, seed=1)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def whole(streets, tmp_path_factory):
+    """The folder of an undisturbed job over the streets, whose worker has a process of its own."""
+    out, places = tmp_path_factory.mktemp("whole"), devices.choose("cpu", EngineConfig())
+    found = run_driver(streets, out, lambda orders: LocalWorkers(orders, places, 1))
+    assert (found.done, found.failed, found.failures) == (9, 0, 1)
+    return out
+
+
+@pytest.fixture(scope="session")
+def _store():
+    """An S3 server on loopback with a bucket: its file system, and the parameters of its URLs."""
+    moto = pytest.importorskip("moto.server", reason="the store is moto's S3 server, which is not installed")
+    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    _, port = server.get_host_and_port()
+    query = f"endpoint_override=127.0.0.1:{port}&scheme=http&region=us-east-1"
+    with credentials():
+        system, _ = fs.FileSystem.from_uri(f"s3://bucket/?{query}&allow_bucket_creation=true")
+        system.create_dir("bucket")
+    yield system, query
+    server.stop()
+
+
 @pytest.fixture(scope="module")
-def s3():
-    """An S3 server with a bucket: its file system, and the parameters of its URLs."""
+def s3(_store):
+    """A store whose bucket is empty, and its credentials in the environment."""
+    with credentials():
+        yield _store
+        _store[0].delete_dir_contents("bucket")
+
+
+@contextmanager
+def credentials():
     with pytest.MonkeyPatch.context() as patch:
         for name, value in CREDENTIALS.items():
             patch.setenv(name, value)
-        with s3_server() as server:
-            yield server
+        yield
 
 
 @pytest.fixture
@@ -46,3 +103,21 @@ def remote_out(s3):
 def any_out(request, tmp_path):
     """A path, then the URL of a folder in a store."""
     return str(tmp_path) if request.param == "local" else request.getfixturevalue("remote_out")
+
+
+@pytest.fixture
+def memory():
+    """A store in memory, with nothing in it."""
+    system = fsspec.filesystem("memory")
+    system.store.clear()
+    yield system
+    system.store.clear()
+    system.pseudo_dirs[:] = [""]
+
+
+@pytest.fixture
+def quick_leases(monkeypatch):
+    """Leases in stores are soon taken and seen, and none ends before a test does."""
+    monkeypatch.setattr(locks, "BEAT_S", 0.05)
+    monkeypatch.setattr(locks, "_SETTLE_S", 0.02)
+    monkeypatch.setattr(locks, "_MISSED", 10**5)

@@ -1,24 +1,32 @@
-"""Files, segments and jobs for tests."""
+"""Files, segments, jobs and objects of stores for tests."""
 
 import json
+import threading
 from pathlib import Path
 
 import cv2
 import numpy as np
 
 from maskjet import traffic
+from maskjet.jobs import driver
 from maskjet.jobs.parts import Parts
 from maskjet.jobs.processing import process
 from maskjet.jobs.rows import FoundFrame, TableBuilder, with_metadata
 from maskjet.jobs.segments import Segment, Settings, SourceFile, digest
+from maskjet.jobs.storage import stat_file
 from tests.test_detections import NAMES, some_detections
 
 SETTINGS = Settings().identity(None)
+CREDENTIALS = {
+    "AWS_ACCESS_KEY_ID": "test",
+    "AWS_SECRET_ACCESS_KEY": "not-to-be-shown",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+"""Variables that the store of tests asks for."""
 
 
 def source_file(path):
-    facts = Path(path).stat()
-    return SourceFile(str(path), facts.st_size, facts.st_mtime_ns)
+    return stat_file(str(path))
 
 
 def video(path, first=0, count=None):
@@ -34,6 +42,12 @@ def write_street(path, seed, size_hw=(96, 160)):
     image = traffic.sample(seed=seed, size_hw=size_hw).image
     assert cv2.imwrite(str(path), image[..., ::-1])
     return path
+
+
+def put(system, path, data=b"1"):
+    """Write an object."""
+    with system.open_output_stream(path) as stream:
+        stream.write(data)
 
 
 def made_up(name="a.mp4", first=0, count=5, *, with_masks=True):
@@ -71,11 +85,16 @@ def write_manifest(out, segments):
 
 
 def run_job(out, segments, model, **options):
-    """What a driver does."""
+    """What a driver and its workers do."""
     parts = Parts(str(out))
     for segment in segments:
         parts.write(digest(segment, SETTINGS), with_metadata(process(segment, model, **options), settings=SETTINGS))
     write_manifest(out, segments)
+
+
+def run_driver(source, out, make_workers):
+    """A job in this process, a segment per image."""
+    return driver.run(driver.Job([str(source)], str(out), images=1), make_workers, threading.Event())
 
 
 def assert_equal(frame, other):

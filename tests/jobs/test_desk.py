@@ -5,6 +5,7 @@ import sys
 import threading
 from types import SimpleNamespace
 
+import pyarrow
 import pytest
 
 from maskjet import __version__
@@ -13,6 +14,7 @@ from maskjet.jobs import ray as jobs_ray
 from maskjet.jobs.desk import Desk
 from maskjet.jobs.segments import Segment, Settings, SourceFile
 from maskjet.jobs.work import Outcome
+from tests.waiting import until
 
 DONE = json.dumps(Outcome("a", 3, 7).as_dict())
 
@@ -27,16 +29,6 @@ def kill(desk, part, times=3):
         assert begin(desk, part, is_alone=deaths > 0) == ("work", "")
 
 
-def test_a_segment_is_begun_once_and_then_known():
-    desk = Desk(3)
-    assert begin(desk) == ("work", "")
-    assert desk.state()["busy"] == 1
-    desk.end("a", DONE)
-    assert begin(desk) == ("known", DONE)
-    assert desk.state() == {"arrived": 0, "busy": 0, "error": None}
-    assert desk.outcomes() == [DONE]
-
-
 def test_a_segment_whose_worker_died_is_tried_alone_and_then_given_up():
     desk = Desk(3)
     assert begin(desk) == ("work", "")
@@ -49,32 +41,26 @@ def test_a_segment_whose_worker_died_is_tried_alone_and_then_given_up():
         assert (answer, outcome.part, outcome.is_written) == ("known", "a", False)
         assert outcome.failures == (("a.mp4", "its worker died 3 times"),)
     assert desk.state() == {"arrived": 0, "busy": 0, "error": None}
-
-
-def test_a_segment_that_survives_alone_is_done():
-    desk = Desk(3)
-    kill(desk, "a", times=2)
-    assert begin(desk, is_alone=True) == ("work", "")
-    desk.end("a", DONE)
-    assert begin(desk) == ("known", DONE)
+    kill(desk, "b", times=2)
+    assert begin(desk, "b", is_alone=True) == ("work", "")
+    desk.end("b", DONE)  # it survived alone
+    assert begin(desk, "b") == ("known", DONE)
 
 
 def test_segments_given_up_in_a_row_end_the_job_and_others_between_do_not():
     desk = Desk(3)
-    for part in ("b", "c"):
+
+    def give_up(part):
         kill(desk, part)
         begin(desk, part)
+        return desk.state()["error"]
+
+    assert [give_up(part) for part in "bc"] == [None, None]
     begin(desk, "a")
     desk.end("a", DONE)
-    for part in ("d", "e"):
-        kill(desk, part)
-        begin(desk, part)
-    assert desk.state()["error"] is None
-    kill(desk, "f")
-    begin(desk, "f")
-    error = desk.state()["error"]
-    assert error["error"] == "DeviceError"
-    assert error["text"] == "Workers died 3 times on 3 segments in a row, at last 'f.mp4'."
+    assert [give_up(part) for part in "de"] == [None, None]
+    text = "Workers died 3 times on 3 segments in a row, at last 'f.mp4'."
+    assert give_up("f") == {"error": "DeviceError", "text": text}
     assert begin(desk, "g") == ("known", "")
 
 
@@ -140,7 +126,6 @@ class Worker:
 
 
 def rows_of(actor, part):
-    pyarrow = pytest.importorskip("pyarrow")
     segment = Segment((SourceFile(f"{part}.mp4", 1, 2),), is_video=True)
     batch = pyarrow.table({"part": [part], "segment": [json.dumps(segment.as_dict())]})
     return actor(batch).to_pylist(), segment
@@ -156,32 +141,25 @@ def test_an_actor_does_a_segment_once(make_actor):
     assert desk.state() == {"arrived": 1, "busy": 0, "error": None}
 
 
-@pytest.mark.parametrize(
-    ("error", "kind", "text"),
-    [
-        (OutputError("part must be writable."), "OutputError", "part must be writable."),
-        (RuntimeError("odd"), "MaskjetError", "a.mp4 failed: RuntimeError('odd')."),
-    ],
-)
-def test_an_error_is_told_to_the_desk_and_not_to_ray(make_actor, error, kind, text):
+@pytest.mark.parametrize("error", [OutputError("part must be writable."), RuntimeError("odd")])
+def test_an_error_is_told_to_the_desk_and_not_to_ray(make_actor, error):
     worker = Worker(error)
     actor, desk = make_actor(worker)
-    assert rows_of(actor, "a")[0] == [{"outcome": ""}]
-    assert rows_of(actor, "b")[0] == [{"outcome": ""}]
+    assert rows_of(actor, "a")[0] == rows_of(actor, "b")[0] == [{"outcome": ""}]
     assert len(worker.done) == 1
-    assert desk.state() == {"arrived": 1, "busy": 0, "error": {"error": kind, "text": text}}
+    told = {"error": "OutputError", "text": "part must be writable."}
+    if isinstance(error, RuntimeError):
+        told = {"error": "MaskjetError", "text": "a.mp4 failed: RuntimeError('odd')."}
+    assert desk.state() == {"arrived": 1, "busy": 0, "error": told}
 
 
 def test_a_device_that_failed_ends_its_process(make_actor, monkeypatch):
-    class EndedError(BaseException):
-        pass
-
     def end(code):
-        raise EndedError(code)
+        raise SystemExit(code)
 
     monkeypatch.setattr(jobs_ray.os, "_exit", end)
     actor, desk = make_actor(Worker(DeviceError("gone", index=0)))
-    with pytest.raises(EndedError, match="5"):
+    with pytest.raises(SystemExit, match="5"):
         rows_of(actor, "a")
     assert desk.state() == {"arrived": 1, "busy": 1, "error": None}  # Ray gives it to another process
 
@@ -196,10 +174,9 @@ def test_another_version_on_a_node_ends_the_job(make_actor):
 
 def test_who_works_alone_waits_for_the_others_and_then_they_for_it():
     lanes, order = jobs_ray._Lanes(), []
-    is_waiting, may_end = threading.Event(), threading.Event()
+    may_end = threading.Event()
 
     def work_alone():
-        is_waiting.set()
         with lanes.alone():
             order.append("alone")
             may_end.wait()
@@ -212,9 +189,7 @@ def test_who_works_alone_waits_for_the_others_and_then_they_for_it():
     with lanes.shared(), lanes.shared():
         alone = threading.Thread(target=work_alone)
         alone.start()
-        is_waiting.wait()
-        while not lanes._waiting:
-            pass
+        until(lambda: lanes._waiting)
         beside = threading.Thread(target=work_beside)
         beside.start()
         order.append("before")
@@ -225,54 +200,42 @@ def test_who_works_alone_waits_for_the_others_and_then_they_for_it():
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "why"),
     [
-        ("The head is gone.", "The Ray cluster failed: The head is gone."),
-        (
-            "A task failed:\n  File a, line 1\n  ValueError: odd\n",
-            "The Ray cluster failed: A task failed: ValueError: odd",
-        ),
-        ("", "The Ray cluster failed: RuntimeError"),
+        ("The head is gone.", "The head is gone."),
+        ("A task failed:\n  File a, line 1\n  ValueError: odd\n", "A task failed: ValueError: odd"),
+        ("", "RuntimeError"),
     ],
 )
-def test_an_error_of_rays_is_one_line(text, message):
-    assert str(jobs_ray._failed(RuntimeError(text))) == message
+def test_an_error_of_rays_is_one_line(text, why):
+    assert str(jobs_ray._failed(RuntimeError(text))) == f"The Ray cluster failed: {why}"
 
 
 def windows(tasks, largest=100, stop=None):
     return list(jobs_ray._windows(tasks, stop or threading.Event(), largest))
 
 
-@pytest.fixture
-def clock(monkeypatch):
-    """The time in seconds, which only this test moves."""
+@pytest.mark.parametrize(
+    ("entries", "expected"),
+    [
+        ([(0, 1), (0.1, 2), (0.2, None), (0.3, 3)], [[1, 2, 3]]),
+        # The first one ends while the plan goes on.
+        ([(9, None), (10, 1), (10.5, 2), (10.6, None), (12, 3), (12.1, 4), (13, 5)], [[1, 2, 3], [4, 5]]),
+        # A later one ends when it waits for the plan.
+        ([(0, 1), (2, None), (3, 2), (9, 3), (9.1, None), (9.2, 4), (9.3, None)], [[1], [2, 3], [4]]),
+        ([(0, number) for number in range(11)], [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9], [10]]),
+    ],
+)
+def test_windows(monkeypatch, entries, expected):
+    """Of at most five segments, of tasks that come at some time in seconds."""
     now = [0.0]
     monkeypatch.setattr(jobs_ray.time, "monotonic", lambda: now[0])
-    return now
 
+    def tasks():
+        for now[0], task in entries:
+            yield task
 
-def at(clock, *entries):
-    """Tasks that come at some time: (seconds, task)."""
-    for clock[0], task in entries:
-        yield task
-
-
-def test_a_plan_found_at_once_is_one_window(clock):
-    assert windows(at(clock, (0, 1), (0.1, 2), (0.2, None), (0.3, 3))) == [[1, 2, 3]]
-
-
-def test_the_first_window_ends_while_the_plan_goes_on(clock):
-    tasks = at(clock, (9, None), (10, 1), (10.5, 2), (10.6, None), (12, 3), (12.1, 4), (13, 5))
-    assert windows(tasks) == [[1, 2, 3], [4, 5]]
-
-
-def test_a_later_window_ends_when_it_waits_for_the_plan(clock):
-    tasks = at(clock, (0, 1), (2, None), (3, 2), (9, 3), (9.1, None), (9.2, 4), (9.3, None))
-    assert windows(tasks) == [[1], [2, 3], [4]]
-
-
-def test_no_window_is_larger_than_allowed(clock):
-    assert windows(at(clock, *((0, number) for number in range(7))), largest=3) == [[0, 1, 2], [3, 4, 5], [6]]
+    assert windows(tasks(), largest=5) == expected
 
 
 def test_a_stopped_job_has_no_more_windows():
@@ -285,10 +248,5 @@ def test_a_stopped_job_has_no_more_windows():
 
     assert windows(tasks(), largest=1, stop=stop) == [[1], [2]]
     assert windows([1, 2], stop=stop) == []
-    stop = threading.Event()
-
-    def ends():
-        yield 1
-        stop.set()
-
-    assert windows(ends(), stop=stop) == []
+    stop.clear()
+    assert windows((each for each in (1, None) if each or stop.set()), stop=stop) == []

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 
 import pytest
 
@@ -17,18 +16,20 @@ from tests.waiting import until
 
 HOLDING = """
 import sys
+from contextlib import ExitStack
+from maskjet.jobs import locks
 from maskjet.jobs.folders import open_folder
-from maskjet.jobs.locks import locked
-with locked(open_folder(sys.argv[1])):
+
+locks.BEAT_S, locks._SETTLE_S = 0.1, 0.02
+with ExitStack() as stack:
+    for out in sys.argv[1:]:
+        stack.enter_context(locks.locked(open_folder(out)))
     print(1, flush=True)
     input()
 """
 
 
-@pytest.fixture(autouse=True)
-def fast(monkeypatch):
-    monkeypatch.setattr(locks, "BEAT_S", 0.2)
-    monkeypatch.setattr(locks, "_SETTLE_S", 0.1)
+pytestmark = pytest.mark.usefixtures("quick_leases")
 
 
 @pytest.fixture
@@ -41,10 +42,10 @@ def remote(remote_out):
     return open_folder(remote_out)
 
 
-def leave_lease(folder, **other):
-    """Write the lease of a driver that is not there, or no longer."""
+def lease(**other):
+    """The lease of a driver that is not there, or no longer."""
     owner = {"id": "0" * 32, "pid": 1, "host": "elsewhere", "machine": "another", "beat": 7}
-    folder.write(LOCK, json.dumps({**owner, **other}).encode())
+    return json.dumps({**owner, **other}).encode()
 
 
 def test_two_drivers_do_not_share_a_folder(folder):
@@ -58,87 +59,67 @@ def test_two_drivers_do_not_share_a_folder(folder):
         pass
 
 
-def test_the_lock_ends_with_its_process(any_out, folder):
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLDING, any_out], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as other:
+@pytest.mark.slow
+def test_the_lock_ends_with_its_process(tmp_path, remote_out):
+    folders = [open_folder(out) for out in (str(tmp_path), remote_out)]
+    command, pipe = [sys.executable, "-c", HOLDING, tmp_path, remote_out], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as other:
         assert other.stdout.readline() == "1\n"
-        locks.BEAT_S = 5  # the other's
-        with pytest.raises(OutputError, match=f"process {other.pid} on"), locked(folder):
-            pass
+        for folder in folders:
+            with pytest.raises(OutputError, match=f"process {other.pid} on"), locked(folder):
+                pass
         other.send_signal(signal.SIGKILL)
         other.wait()
-    with locked(folder):
-        pass
-
-
-def test_a_folder_that_cannot_be_made_is_told(tmp_path):
-    (tmp_path / "file").write_text("")
-    with (
-        pytest.raises(OutputError, match=r"out must be writable, .*file/out' is not"),
-        locked(LocalFolder(str(tmp_path / "file" / "out"))),
-    ):
-        pass
-
-
-def test_a_lock_that_says_nothing_is_another_process(tmp_path):
-    with locked(LocalFolder(str(tmp_path))):
-        (tmp_path / LOCK).write_text("[]")
-        with (
-            pytest.raises(OutputError, match="is: another process works on it"),
-            locked(LocalFolder(str(tmp_path))),
-        ):
+    for folder in folders:
+        with locked(folder):
             pass
 
 
-@pytest.mark.parametrize("other", [{}, {"pid": "x"}, {"machine": None}, {"machine": "this", "pid": 1}])
-def test_a_lease_that_stays_as_it_is_ends(remote, other):
-    if other.get("machine") == "this":  # a process that runs, though it is no driver
-        other = {**other, "machine": locks._this_machine()}
-    leave_lease(remote, **other)
+def test_a_folder_that_cannot_be_made_and_a_lock_that_says_nothing(tmp_path):
+    folder = LocalFolder(str(tmp_path))
+    with locked(folder):
+        (tmp_path / LOCK).write_text("[]")
+        with pytest.raises(OutputError, match="is: another process works on it"), locked(folder):
+            pass
+    below = LocalFolder(str(tmp_path / LOCK / "out"))
+    with pytest.raises(OutputError, match=rf"out must be writable, .*{LOCK}/out' is not"), locked(below):
+        pass
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        *({}, {"pid": "x"}, {"machine": None}, b"", b"no json", b"[]", b"\xff"),
+        {"machine": locks._this_machine(), "pid": 1},  # a process that runs, though it is no driver
+    ],
+)
+def test_a_lease_that_stays_as_it_is_ends(remote, monkeypatch, other):
+    monkeypatch.setattr(locks, "_MISSED", 2)
+    remote.write(LOCK, other if isinstance(other, bytes) else lease(**other))
     with locked(remote) as check:
         assert json.loads(remote.read(LOCK))["pid"] == os.getpid()
         check()
     assert remote.read(LOCK) is None
 
 
-@pytest.mark.parametrize("content", [b"", b"no json", b"[]", b"\xff"])
-def test_a_lease_of_anything_ends(remote, content):
-    remote.write(LOCK, content)
+def test_a_lease_of_a_process_of_this_machine_that_ended_is_taken_at_once(remote):
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        pass
+    remote.write(LOCK, lease(machine=locks._this_machine(), pid=ended.pid))
     with locked(remote):
         pass
 
 
-def test_a_lease_of_a_process_of_this_machine_that_ended_is_taken_at_once(remote, monkeypatch):
-    monkeypatch.setattr(locks, "BEAT_S", 1000.0)  # in which the test would time out
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    leave_lease(remote, machine=locks._this_machine(), pid=ended.pid)
-    with locked(remote):
+def test_a_lease_that_changes_is_somebody_s(remote, monkeypatch):
+    remote.write(LOCK, lease(beat=7))
+    monkeypatch.setattr(locks.time, "sleep", lambda _: remote.write(LOCK, lease(beat=8)))
+    with pytest.raises(OutputError, match="process 1 on 'elsewhere' works on it"), locked(remote):
         pass
-
-
-def test_a_lease_that_changes_is_somebody_s(remote):
-    over = threading.Event()
-
-    def renew():
-        for beat in range(10**6):
-            leave_lease(remote, beat=beat)
-            if over.wait(0.02):
-                return
-
-    thread = threading.Thread(target=renew)
-    thread.start()
-    try:
-        with pytest.raises(OutputError, match="process 1 on 'elsewhere' works on it"), locked(remote):
-            pass
-    finally:
-        over.set()
-        thread.join()
 
 
 def test_a_driver_whose_lease_was_taken_is_told_and_leaves_it_to_the_other(remote):
     def is_told():
+        remote.write(LOCK, lease())  # again and again, as the driver may renew its own meanwhile
         try:
             check()
         except OutputError as error:
@@ -146,13 +127,12 @@ def test_a_driver_whose_lease_was_taken_is_told_and_leaves_it_to_the_other(remot
         return None
 
     with locked(remote) as check:
-        assert is_told() is None
-        leave_lease(remote)
+        check()
         assert "process 1 on 'elsewhere' works on it" in str(until(is_told))
     assert json.loads(remote.read(LOCK))["host"] == "elsewhere"
 
 
 def test_of_two_that_begin_at_once_the_first_to_write_gives_way(remote, monkeypatch):
-    monkeypatch.setattr(locks.time, "sleep", lambda _: leave_lease(remote))
+    monkeypatch.setattr(locks.time, "sleep", lambda _: remote.write(LOCK, lease()))
     with pytest.raises(OutputError, match="process 1 on 'elsewhere' works on it"), locked(remote):
         pass

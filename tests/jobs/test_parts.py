@@ -5,19 +5,19 @@ import errno
 import io
 import json
 import os
+import random
 import resource
 import signal
-import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
-import numpy as np
 import pyarrow as pa
 import pytest
-from pyarrow import fs, parquet
+from pyarrow import parquet
 
 from maskjet.errors import InputError, OutputError, SourceError
-from maskjet.jobs import folders
+from maskjet.files import Part
 from maskjet.jobs.folders import RemoteFolder
 from maskjet.jobs.parts import Parts
 from maskjet.jobs.rows import with_metadata
@@ -39,55 +39,33 @@ def files(out):
     return sorted(str(path.relative_to(out)) for path in Path(out).rglob("*") if path.is_file())
 
 
-def rewrite(path, table):
-    """Write a table as `Parts.write` does, without its checks."""
-    parquet.write_table(table, path, compression="zstd", row_group_size=256, write_page_checksum=True)
-
-
-class _StoreAsLocal:
-    """`storage` for out="store://…", whose objects lie in files."""
-
-    @staticmethod
-    def is_remote(url):
-        return url.startswith("store://")
-
-    @staticmethod
-    def resolve(url, *_):
-        return fs.LocalFileSystem(), url.removeprefix("store://")
-
-
 @pytest.fixture(params=["local", "remote"])
-def out(request, tmp_path, monkeypatch):
-    """The output of a job, here or in a store."""
+def out(request, tmp_path):
+    """The output of a job, as a path or in a store whose objects lie in files."""
     if request.param == "local":
         return str(tmp_path)
-    monkeypatch.setattr(folders, "storage", _StoreAsLocal)
     for number in range(256):
         (tmp_path / "parts" / f"{number:02x}").mkdir(parents=True)  # stores have no folders
-    return f"store://{tmp_path}"
+    return f"file://{tmp_path}"
 
 
 def test_a_part_is_written_and_read(out, tmp_path):
     parts, table = Parts(out), table_of(*made_up())
     parts.write(A, table)
     assert parts.path_of(A) == f"{out}/parts/ab/{A}.parquet"
+    path = tmp_path / f"parts/ab/{A}.parquet"
+    first = path.read_bytes()
+    parts.write(A, table)
+    assert path.read_bytes() == first
     assert files(tmp_path) == [f"parts/ab/{A}.parquet"]
     assert parts.read(A).equals(table, check_metadata=True)
-    assert parquet.read_metadata(tmp_path / f"parts/ab/{A}.parquet").row_group(0).column(0).compression == "ZSTD"
-
-
-def test_the_same_table_is_the_same_file(tmp_path):
-    table = table_of(*made_up())
-    contents = []
-    for name in ("one", "two"):
-        parts = Parts(str(tmp_path / name))
-        parts.write(A, table)
-        contents.append(Path(parts.path_of(A)).read_bytes())
-    assert contents[0] == contents[1]
+    assert parquet.read_metadata(path).row_group(0).column(0).compression == "ZSTD"
 
 
 def test_parts_are_found(out):
     parts, table = Parts(out), table_of(*made_up(count=1))
+    with pytest.raises(SourceError, match=f"must be a whole Parquet file, '.*{A}.parquet' is not: .*No such file"):
+        parts.read(A)
     names = [f"{number:032x}" for number in (1, 2, 2**120, 2**127)]
     for name in names:
         parts.write(name, table)
@@ -97,13 +75,11 @@ def test_parts_are_found(out):
 
 
 def test_each_folder_of_a_store_is_listed_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(folders, "storage", _StoreAsLocal)
-    listed = []
-    names = RemoteFolder._names
+    listed, names = [], RemoteFolder._names
     monkeypatch.setattr(RemoteFolder, "_names", lambda folder, name: listed.append(name) or names(folder, name))
-    random, parts = np.random.default_rng(0), Parts(f"store://{tmp_path}")
+    parts, noise = Parts(f"file://{tmp_path}"), random.Random(0)
     for _ in range(20):
-        parts.existing(random.bytes(16).hex() for _ in range(256))
+        parts.existing(noise.randbytes(16).hex() for _ in range(256))
     assert len(listed) == len(set(listed)) == 256
 
 
@@ -142,61 +118,45 @@ def test_an_error_at_the_end_leaves_nothing(tmp_path, monkeypatch, fails):
 
 
 def test_file_and_folders_are_synced_in_order(tmp_path, monkeypatch):
-    happened = []
-    fsync, replace = os.fsync, Path.replace
-    monkeypatch.setattr(
-        os,
-        "fsync",
-        lambda fd: happened.append(Path(f"/proc/self/fd/{fd}").resolve().relative_to(tmp_path)) or fsync(fd),
-    )
+    happened, fsync, replace = [], os.fsync, Path.replace
+
+    def sync(fd):
+        happened.append(str(Path(f"/proc/self/fd/{fd}").resolve().relative_to(tmp_path)))
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", sync)
     monkeypatch.setattr(Path, "replace", lambda path, to: happened.append("renamed") or replace(path, to))
     Parts(str(tmp_path)).write(A, table_of(*made_up()))
-    assert list(map(str, happened)) == [f"parts/ab/{A}.partial", "renamed", "parts/ab", "parts", "."]
+    assert happened == [f"parts/ab/{A}.partial", "renamed", "parts/ab", "parts", "."]
 
 
 def test_a_store_that_breaks_leaves_nothing(tmp_path, monkeypatch):
-    class Breaking:
-        """A file system whose streams break in the middle, and keep what they got."""
+    class Stream(io.FileIO):
+        """Breaks in the middle, and keeps what it got."""
 
-        def open_output_stream(self, path):
-            class Stream(io.FileIO):
-                def write(self, data):
-                    super().write(data[:100])
-                    raise OSError("the cable was pulled")
+        def write(self, data):
+            super().write(data[:100])
+            raise OSError("the cable was pulled")
 
-            return Stream(path, "wb")
-
-        def delete_file(self, path):
-            Path(path).unlink()
-
-    monkeypatch.setattr(folders, "storage", _StoreAsLocal)
-    monkeypatch.setattr(_StoreAsLocal, "resolve", lambda url, *_: (Breaking(), url.removeprefix("store://")))
     (tmp_path / "parts/ab").mkdir(parents=True)
-    with pytest.raises(OutputError, match=f"out must be writable, 'store://.*{A}.parquet' is not: the cable was"):
-        Parts(f"store://{tmp_path}").write(A, table_of(*made_up()))
+    parts = Parts(f"file://{tmp_path}")
+    system = SimpleNamespace(open_output_stream=lambda path: Stream(path, "wb"), delete_file=os.unlink)
+    monkeypatch.setattr(parts._folder, "_system", system)
+    with pytest.raises(OutputError, match=f"out must be writable, 'file://.*{A}.parquet' is not: the cable was"):
+        parts.write(A, table_of(*made_up()))
     assert files(tmp_path) == []
 
 
-def test_what_a_killed_run_leaves_is_not_read_and_is_removed(tmp_path):
-    """Killed with -9 where the file is written and not yet renamed."""
-    code = f"""
-import os, signal, sys
-from maskjet.files import Part
-from maskjet.jobs.parts import Parts
-from tests.jobs.making import made_up, table_of
-Part.finish = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-Parts(sys.argv[1]).write({A!r}, table_of(*made_up()))
-"""
-    ended = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)],
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    assert ended.returncode == -signal.SIGKILL
-    parts = Parts(str(tmp_path))
+def test_what_a_killed_run_leaves_is_not_read_and_is_removed(tmp_path, monkeypatch):
+    parts, table = Parts(str(tmp_path)), table_of(*made_up())
+    with monkeypatch.context() as patch:  # killed where the file is written and not yet renamed
+        patch.setattr(Part, "finish", lambda _: sys.exit())
+        patch.setattr(Part, "remove", lambda part: part.file.close())
+        with pytest.raises(SystemExit):
+            parts.write(A, table)
     assert files(tmp_path) == [f"parts/ab/{A}.partial"]
     assert parts.existing([A]) == set()
-    parts.write(A, table_of(*made_up()))  # another name, as the first file may be in use
+    parts.write(A, table)  # another name, as the first file may be in use
     (tmp_path / "parts" / "notes.partial").write_text("not ours")
     assert parts.clean() == 1
     assert files(tmp_path) == [f"parts/ab/{A}.parquet", "parts/notes.partial"]
@@ -204,13 +164,7 @@ Parts(sys.argv[1]).write({A!r}, table_of(*made_up()))
     assert Parts(str(tmp_path / "nowhere")).clean() == 0
 
 
-def test_a_missing_part(out):
-    with pytest.raises(SourceError, match=f"part must be a whole Parquet file, '.*{A}.parquet' is not: .*No such file"):
-        Parts(out).read(A)
-
-
-@pytest.mark.parametrize("rows", ["frame", "detection"])
-@pytest.mark.parametrize("with_masks", [True, False])
+@pytest.mark.parametrize(("rows", "with_masks"), [("frame", True), ("frame", False), ("detection", False)])
 def test_sound_parts_are_verified(tmp_path, rows, with_masks):
     names = write_made_up(tmp_path, [made_up("a.mp4", 0, 5, with_masks=with_masks), made_up("a.mp4", 5, 0)], rows)
     assert reasons(tmp_path, names) == []
@@ -231,64 +185,67 @@ def test_sound_parts_of_images_are_verified(tmp_path, rows):
     assert reasons(tmp_path, names) == ["index must be 0 for images, got others."]
 
 
+class SoundPart:
+    """A part with five frames."""
+
+    def __init__(self, out, rows="frame"):
+        segment, frames = made_up(count=5)
+        (self.name,) = write_made_up(out, [(segment, frames)], rows)
+        self.parts, self.table = Parts(str(out)), table_of(segment, frames, rows)
+        self.path = Path(self.parts.path_of(self.name))
+
+    def reason(self, table=None):
+        """What is told of it; of a table instead, written as `Parts.write` does, without its checks."""
+        if table is not None:
+            parquet.write_table(table, self.path, compression="zstd", row_group_size=256, write_page_checksum=True)
+        ((name, reason),) = self.parts.verify([self.name])
+        assert name == self.name
+        assert "\n" not in reason
+        return reason
+
+    def with_values(self, column, values):
+        position = self.table.schema.get_field_index(column)
+        field = self.table.schema.field(position)
+        return self.table.set_column(position, field, pa.array(values, field.type))
+
+
 @pytest.fixture
 def part(tmp_path):
-    """A sound part: its name, path and table."""
-    segment, frames = made_up(count=5)
-    (name,) = write_made_up(tmp_path, [(segment, frames)])
-    return name, Path(Parts(str(tmp_path)).path_of(name)), table_of(segment, frames)
+    return SoundPart(tmp_path)
 
 
-def replaced(table, name, values):
-    position = table.schema.get_field_index(name)
-    field = table.schema.field(position)
-    return table.set_column(position, field, values if isinstance(values, pa.Array) else pa.array(values, field.type))
-
-
-def test_a_truncated_part_is_told(tmp_path, part):
-    name, path, _ = part
-    whole = path.read_bytes()
+def test_a_truncated_part_is_told(part):
+    whole = part.path.read_bytes()
     for length in (0, 1, 4, 100, len(whole) // 2, len(whole) - 8, len(whole) - 1):
-        path.write_bytes(whole[:length])
-        (reason,) = reasons(tmp_path, [name])
-        assert reason.startswith(f"part must be a whole Parquet file, {str(path)!r} is not: ")
-        assert "\n" not in reason
+        part.path.write_bytes(whole[:length])
+        assert part.reason().startswith(f"part must be a whole Parquet file, {str(part.path)!r} is not: ")
 
 
-def test_a_foreign_file_is_told(tmp_path, part):
-    name, path, _ = part
-    rewrite(path, pa.table({"a": [1]}))
-    assert reasons(tmp_path, [name]) == ["part must have maskjet's metadata, this file has none: it is not of a job."]
-    path.write_text("{}")
-    assert "is not: Parquet" in reasons(tmp_path, [name])[0]
-    path.unlink()
-    assert "No such file" in reasons(tmp_path, [name])[0]
-    path.mkdir()
-    assert "Is a directory" in reasons(tmp_path, [name])[0]
+def test_a_foreign_file_is_told(part):
+    told = "part must have maskjet's metadata, this file has none: it is not of a job."
+    assert part.reason(pa.table({"a": [1]})) == told
+    told = "part must have the columns of schema 1, got source, index, time_s, height, width, n, class_id, class_name, "
+    assert part.reason(part.table.drop(["rle"])) == f"{told}confidence, xyxy."
+    assert part.reason(part.table.set_column(1, "index", pa.array([1.0] * 5))).startswith(told)
+    part.path.write_text("{}")
+    assert "is not: Parquet" in part.reason()
+    noise = random.Random(1)
+    for length in (10, 1000, 100_000):
+        part.path.write_bytes(b"PAR1" + noise.randbytes(length) + b"\xff\xff\x00\x00PAR1")
+        assert part.reason()
+    part.path.unlink()
+    assert "No such file" in part.reason()
+    part.path.mkdir()
+    assert "Is a directory" in part.reason()
 
 
-def test_a_part_under_another_name_is_told(tmp_path, part):
-    name, path, table = part
-    Parts(str(tmp_path)).write(A, table)
+def test_a_part_under_another_name_is_told(part):
+    part.parts.write(A, part.table)
     told = "part must be named by its segment and settings, it is of 'a.mp4#0-4'."
-    assert list(Parts(str(tmp_path)).verify([A, name])) == [(A, told)]
-    rewrite(path, with_metadata(table, settings=SETTINGS | {"every": 2}))
-    assert reasons(tmp_path, [name]) == [told]
+    assert list(part.parts.verify([A, part.name])) == [(A, told)]
+    assert part.reason(with_metadata(part.table, settings=SETTINGS | {"every": 2})) == told
     for wrong in (None, {}, 3, {"files": [], "is_video": True, "first": 0, "count": 0, "entry": None}):
-        rewrite(path, with_metadata(table, segment=wrong))
-        (reason,) = reasons(tmp_path, [name])
-        assert reason.startswith("part must ")
-
-
-def test_bad_columns_are_told(tmp_path, part):
-    name, path, table = part
-    rewrite(path, table.drop(["rle"]))
-    assert reasons(tmp_path, [name]) == [
-        "part must have the columns of schema 1, got source, index, time_s, height, width, n, class_id, class_name, "
-        "confidence, xyxy."
-    ]
-    rewrite(path, table.set_column(1, "index", pa.array([1.0] * 5)))
-    assert reasons(tmp_path, [name])[0].startswith("part must have the columns of schema 1")
+        assert part.reason(with_metadata(part.table, segment=wrong)).startswith("part must ")
 
 
 @pytest.mark.parametrize(
@@ -311,45 +268,30 @@ def test_bad_columns_are_told(tmp_path, part):
         ("source", ["json:{"] * 5, "source must be a path, or"),
     ],
 )
-def test_bad_values_are_told(tmp_path, part, column, values, told):
-    name, path, table = part
-    rewrite(path, replaced(table, column, values))
-    (reason,) = reasons(tmp_path, [name])
-    assert reason.startswith(told)
+def test_bad_values_are_told(part, column, values, told):
+    assert part.reason(part.with_values(column, values)).startswith(told)
 
 
 def test_bad_values_in_rows_of_detections_are_told(tmp_path):
-    segment, frames = made_up(count=4)
-    (name,) = write_made_up(tmp_path, [(segment, frames)], "detection")
-    path = Path(Parts(str(tmp_path)).path_of(name))
-    table = table_of(segment, frames, "detection")
-    rewrite(path, replaced(table, "rle", [None, None, b"1", None, None, None]))
-    assert reasons(tmp_path, [name]) == ["counts must sum to 48 × 64 = 3072, got 1."]
-    rewrite(path, replaced(table, "index", [1, 2, 2, 3, 3, 1]))
-    assert reasons(tmp_path, [name]) == ["index must rise from 0 and stay below 4, got others."]
+    part = SoundPart(tmp_path, "detection")
+    masks = part.with_values("rle", [None, None, b"1", None, None, None])
+    assert part.reason(masks) == "counts must sum to 48 × 64 = 3072, got 1."
+    order = part.with_values("index", [1, 2, 2, 3, 3, 1])
+    assert part.reason(order) == "index must rise from 0 and stay below 5, got others."
 
 
-def test_bytes_that_flip_are_told_or_change_nothing(tmp_path, part):
-    """Each byte of a part in turn: never another exception, and never other rows that pass."""
-    name, path, table = part
-    whole = bytearray(path.read_bytes())
-    parts, passed = Parts(str(tmp_path)), 0
-    for position in range(0, len(whole), 3):
-        whole[position] ^= 0x55
-        path.write_bytes(whole)
-        whole[position] ^= 0x55
-        if not list(parts.verify([name])):
+def test_bytes_that_flip_are_told_or_change_nothing(part):
+    """Never another exception, and never other rows that pass."""
+    whole, passed = part.path.read_bytes(), 0
+    positions = random.Random(0).sample(range(len(whole)), 300)
+    for position in positions:
+        flipped = bytearray(whole)
+        flipped[position] ^= 0x55
+        part.path.write_bytes(flipped)
+        if not list(part.parts.verify([part.name])):
             passed += 1
-            assert parts.read(name).equals(table)
-    assert passed < len(whole) / 3 / 3  # statistics and names of the writer, which nobody reads
-
-
-def test_noise_instead_of_a_part(tmp_path, part):
-    name, path, _ = part
-    random = np.random.default_rng(1)
-    for length in (10, 1000, 100_000):
-        path.write_bytes(b"PAR1" + random.bytes(length) + b"\xff\xff\x00\x00PAR1")
-        assert len(reasons(tmp_path, [name])) == 1
+            assert part.parts.read(part.name).equals(part.table)
+    assert passed < len(positions) / 3  # statistics and names of the writer, which nobody reads
 
 
 def test_the_manifest(out, tmp_path):
@@ -363,26 +305,22 @@ def test_the_manifest(out, tmp_path):
         with pytest.raises((SourceError, InputError)):
             list(Parts(out).manifest())
     (tmp_path / "segments.jsonl").unlink()
-    with pytest.raises(
-        SourceError, match=r"out must be a job's output, '.*segments.jsonl' can't be read: .*No such file"
-    ):
+    message = r"out must be a job's output, '.*segments.jsonl' can't be read: .*No such file"
+    with pytest.raises(SourceError, match=message):
         list(Parts(out).manifest())
 
 
-def test_parts_of_a_store_have_urls_with_its_parameters(monkeypatch):
-    monkeypatch.setattr(folders, "storage", _StoreAsLocal)
-    assert Parts("store://bucket/out/?region=here").path_of(A) == f"store://bucket/out/parts/ab/{A}.parquet?region=here"
-
-
 def test_row_groups_bound_what_is_read_at_once(tmp_path):
-    segment, frames = made_up(count=600)
-    (name,) = write_made_up(tmp_path, [(segment, frames)])
-    with Parts(str(tmp_path)).open(name) as file:
+    parts, (segment, frames) = Parts(str(tmp_path)), made_up(count=4)
+    parts.write(A, table_of(segment, frames * 150))
+    with parts.open(A) as file:
         assert [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)] == [256, 256, 88]
 
 
 def test_parts_in_s3(remote_out):
     parts, table = Parts(remote_out), table_of(*made_up())
+    root, _, query = remote_out.partition("?")
+    assert parts.path_of(A) == f"{root}/parts/ab/{A}.parquet?{query}"
     name = digest_of(made_up()[0])
     assert parts.existing([name]) == set()
     parts.write(name, table)
@@ -391,10 +329,7 @@ def test_parts_in_s3(remote_out):
     assert parts.read(name).equals(table, check_metadata=True)
     ((missing, reason),) = parts.verify([name, A])
     assert missing == A
-    assert f"part must be a whole Parquet file, '{remote_out.partition('?')[0]}/parts/ab/" in reason
+    assert f"part must be a whole Parquet file, '{root}/parts/ab/" in reason
     assert parts.clean() == 0
-
-
-def test_a_bucket_that_is_not_there(s3):
     with pytest.raises(OutputError, match="out must be writable, 's3://nowhere/parts/ab/"):
-        Parts(f"s3://nowhere?{s3[1]}").write(A, table_of(*made_up()))
+        Parts(f"s3://nowhere?{query}").write(A, table)

@@ -1,4 +1,4 @@
-"""select in a file, on every case of the op's record."""
+"""select in a file, on every case of the op's checks."""
 
 from itertools import product
 
@@ -13,8 +13,9 @@ from maskjet.runtimes.exporting import trace
 from maskjet.runtimes.operators import TRANSLATORS
 from maskjet.runtimes.selecting import FIELDS, Select
 from maskjet.runtimes.translation import Translation
+from tests.ops.cases import CHECKS
 
-RECORD = ops.RECORDS["select"]
+SELECT = CHECKS["select"]
 CPU = torch.device("cpu")
 
 
@@ -45,10 +46,10 @@ def select_in_a_file(logits, boxes, image_sizes, *, threshold=0.5, class_map=Non
 
 def reference(inputs):
     """The definition's rows, as many as the file's."""
-    return RECORD.public(**inputs, implementation="reference")
+    return ops.select(**inputs, implementation="reference")
 
 
-CASES = RECORD.cases.keys() - {"rounded", "letterboxes"}  # files neither round pixels nor undo letterboxes
+CASES = SELECT.cases.keys() - {"rounded", "letterboxes"}  # files neither round pixels nor undo letterboxes
 QUICK = {"some pass", "ties", "nan", "infinite", "limited", "threshold per class", "class map", "batch"}
 
 
@@ -56,21 +57,21 @@ QUICK = {"some pass", "ties", "nan", "infinite", "limited", "threshold per class
     "case", [*sorted(QUICK), *(pytest.param(case, marks=pytest.mark.slow) for case in sorted(CASES - QUICK))]
 )
 def test_a_file_selects_as_the_reference_does(case):
-    inputs = RECORD.cases[case](CPU)
+    inputs = SELECT.cases[case](CPU)
     expected = reference(inputs)
-    assert RECORD.tolerance_used(inputs, expected, select_in_a_file(**inputs)[0]) <= 1
+    assert SELECT.tolerance_used(inputs, expected, select_in_a_file(**inputs)[0]) <= 1
 
 
 def test_odd_boxes_are_those_of_the_reference():
-    inputs = RECORD.cases["all pass"](CPU)
+    inputs = SELECT.cases["all pass"](CPU)
     for query, (value, coordinate) in enumerate(product([torch.nan, torch.inf, -torch.inf, -0.5, 1e30], range(4))):
         inputs["boxes"][:, query, coordinate] = value
     expected = reference(inputs)
     assert int(expected.count[0]) == 20 * 7
-    assert RECORD.tolerance_used(inputs, expected, select_in_a_file(**inputs)[0]) <= 1
+    assert SELECT.tolerance_used(inputs, expected, select_in_a_file(**inputs)[0]) <= 1
 
 
 def test_rows_are_no_more_than_the_pairs():
-    inputs = RECORD.cases["limited"](CPU)
+    inputs = SELECT.cases["limited"](CPU)
     assert select_in_a_file(**inputs)[1] == 10
     assert select_in_a_file(**(inputs | {"max_detections": 3}))[1] == 3
