@@ -1,7 +1,9 @@
 """Annotated video's sound: copied, in sync, and never at the cost of a frame."""
 
+import functools
 import logging
 import re
+from pathlib import Path
 
 import av
 import numpy as np
@@ -10,56 +12,45 @@ import pytest
 from maskjet.errors import OutputError
 from maskjet.media.expansion import expand_sources
 from maskjet.media.frames import open_source
-from maskjet.media.sinks import AnnotatedVideo, check_outputs
-from maskjet.media.sinks.audio import AudioTrack
-from tests.media.test_frames import picture, write_video
+from maskjet.media.sinks import AnnotatedVideo, audio, check_outputs
+from tests.media import outputs
+from tests.media.clips import SOUND_RATE, encode, packets_of, picture, read, write_video
+from tests.media.outputs import names
 from tests.test_detections import some_detections
 
-RATE = 48_000
+pytestmark = pytest.mark.usefixtures("in_folder")
 CLICK_S = 2.0
 
 
-def write_with_sound(path, *, codec="aac", frames=40, sound_s=4.0, video="libx264"):
-    """Video at 10 frames/s with a click at 2 s."""
-    sound = np.zeros(round(sound_s * RATE), np.float32)
-    sound[round(CLICK_S * RATE) : round((CLICK_S + 0.02) * RATE)] = 0.9
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream(video, rate=10, options={"g": "5", "bf": "0"} if video == "libx264" else {})
-        stream.height, stream.width, stream.pix_fmt = 48, 64, "yuv420p"
-        track = container.add_stream(codec, rate=RATE, layout="mono", options={"strict": "-2"})
-        context = track.codec_context
-        resampler = av.AudioResampler(format=context.format, layout=context.layout, rate=RATE, frame_size=0)
-        for index in range(frames):
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture(seed=index), format="rgb24")))
-            piece = sound[index * RATE // 10 : (index + 1) * RATE // 10]
-            if len(piece):
-                heard = av.AudioFrame.from_ndarray(piece[None], format="flt", layout="mono")
-                heard.sample_rate, heard.pts = RATE, index * RATE // 10
-                for one in resampler.resample(heard):
-                    container.mux(track.encode(one))
-        container.mux(track.encode(None))
-        container.mux(stream.encode(None))
-    return path
+def write_with_sound(path, *, codec="aac", sound_s=4.0):
+    """Video of 4 s at 10 frames/s with a click at 2 s."""
+    sound = np.zeros(round(sound_s * SOUND_RATE), np.float32)
+    sound[round(CLICK_S * SOUND_RATE) : round((CLICK_S + 0.02) * SOUND_RATE)] = 0.9
+    images = [picture(seed=index) for index in range(40)]
+    return encode(path, images, options={"g": "5", "bf": "0"}, sound=sound, sound_codec=codec)
+
+
+@pytest.fixture(scope="module")
+def heard_video(tmp_path_factory):
+    """Such a video by its name and codec, written once."""
+    return functools.cache(
+        lambda name="v.mp4", **options: write_with_sound(tmp_path_factory.mktemp("heard") / name, **options)
+    )
 
 
 def annotate(source, out, **options):
-    with open_source(source, **options) as opened, check_outputs([str(out)], [opened]).open() as sinks:
-        count = 0
-        for frame in opened:
-            sinks.write(frame, some_detections(1))
-            count += 1
-    with open_source(out) as shown:
-        assert len(list(shown)) == count
-        assert shown.bad_frames == []
+    count = outputs.annotate(source, out, **options)
+    shown, frames = read(out)
+    assert (len(frames), shown.bad_frames) == (count, [])
     return count
 
 
 def heard(path):
     """The samples of a video's sound, from time 0 on."""
-    samples = np.zeros(10 * RATE, np.float32)
+    samples = np.zeros(10 * SOUND_RATE, np.float32)
     with av.open(str(path)) as container:
         for frame in container.decode(audio=0):
-            at = round(frame.time * RATE)
+            at = round(frame.time * SOUND_RATE)
             piece = frame.to_ndarray().astype(np.float32).reshape(-1)
             piece = piece / 32768 if frame.format.name.startswith("s16") else piece
             begin = max(-at, 0)
@@ -68,7 +59,7 @@ def heard(path):
 
 
 def click_s(path):
-    return int(np.argmax(np.abs(heard(path)) > 0.2)) / RATE
+    return int(np.argmax(np.abs(heard(path)) > 0.2)) / SOUND_RATE
 
 
 def end_s(path):
@@ -82,21 +73,20 @@ def has_sound(path):
 
 
 @pytest.mark.parametrize("with_audio", [True, False])
-def test_a_source_that_is_opened_in_its_turn_has_sound(with_audio, tmp_path):
-    found = expand_sources(str(write_with_sound(tmp_path / "a.mp4")))
-    outputs = check_outputs([str(tmp_path / "o.mp4")], found, with_audio=with_audio)
+def test_a_source_that_is_opened_in_its_turn_has_sound(with_audio, heard_video):
+    found = expand_sources(str(heard_video()))
+    outputs = check_outputs(["o.mp4"], found, with_audio=with_audio)
     with outputs.open_in_turn() as sinks, found[0].open() as opened:
         sinks.begin(0, opened)
         for frame in opened:
             sinks.write(frame, some_detections(1))
-    assert has_sound(tmp_path / "o.mp4") == with_audio
+    assert has_sound("o.mp4") == with_audio
 
 
 @pytest.mark.parametrize(
-    ("source", "codec", "out"),
+    ("name", "codec", "out"),
     [
         ("v.mp4", "aac", "out.mp4"),
-        ("v.mp4", "aac", "out.mkv"),
         ("v.mov", "pcm_s16le", "out.mov"),
         ("v.mkv", "libopus", "out.webm"),
         ("v.mkv", "libopus", "out.mp4"),
@@ -104,15 +94,16 @@ def test_a_source_that_is_opened_in_its_turn_has_sound(with_audio, tmp_path):
         ("v.mp4", "libmp3lame", "out.mov"),
     ],
 )
-def test_sound_is_copied_in_sync(source, codec, out, tmp_path):
-    write_with_sound(tmp_path / source, codec=codec)
-    assert annotate(tmp_path / source, tmp_path / out) == 40
-    assert click_s(tmp_path / source) == pytest.approx(CLICK_S, abs=0.03)
-    assert click_s(tmp_path / out) == pytest.approx(click_s(tmp_path / source), abs=0.03)
-    with av.open(str(tmp_path / source)) as old, av.open(str(tmp_path / out)) as new:
+def test_sound_is_copied_in_sync(name, codec, out, heard_video):
+    source = heard_video(name, codec=codec)
+    assert annotate(source, out) == 40
+    assert click_s(source) == pytest.approx(CLICK_S, abs=0.03)
+    assert click_s(out) == pytest.approx(click_s(source), abs=0.03)
+    with av.open(str(source)) as old, av.open(str(out)) as new:
         assert old.streams.audio[0].codec.canonical_name == new.streams.audio[0].codec.canonical_name
-    assert end_s(tmp_path / out) == pytest.approx(4.0, abs=0.08)
-    assert not list(tmp_path.glob("*.partial*"))
+        assert new.streams.video[0].codec.canonical_name == ("vp9" if "webm" in out else "h264")
+    assert end_s(out) == pytest.approx(4.0, abs=0.08)
+    assert names() == [out]
 
 
 @pytest.mark.parametrize(
@@ -124,71 +115,51 @@ def test_sound_is_copied_in_sync(source, codec, out, tmp_path):
         ({"every": 5, "start": 10, "limit": 4}, 1.0, 2.0),
     ],
 )
-def test_part_of_a_video_has_its_part_of_the_sound(options, click, end, tmp_path):
-    source = write_with_sound(tmp_path / "v.mp4")
-    annotate(source, tmp_path / "out.mp4", **options)
-    assert click_s(tmp_path / "out.mp4") == pytest.approx(click, abs=0.04)
-    assert end_s(tmp_path / "out.mp4") == pytest.approx(end, abs=0.08)
-    with open_source(tmp_path / "out.mp4") as shown, open_source(source, **options) as given:
-        times = [frame.time_s for frame in given]
-        np.testing.assert_allclose([frame.time_s for frame in shown], np.array(times) - times[0], atol=2e-3)
+def test_part_of_a_video_has_its_part_of_the_sound(options, click, end, heard_video):
+    annotate(heard_video(), "out.mp4", **options)
+    assert click_s("out.mp4") == pytest.approx(click, abs=0.04)
+    assert end_s("out.mp4") == pytest.approx(end, abs=0.08)
+    (_, shown), (_, given) = read("out.mp4"), read(heard_video(), **options)
+    times = [frame.time_s for frame in given]
+    np.testing.assert_allclose([frame.time_s for frame in shown], np.array(times) - times[0], atol=2e-3)
 
 
-def test_a_container_that_does_not_take_the_codec_goes_without(tmp_path, caplog):
-    source = write_with_sound(tmp_path / "v.mp4", codec="aac")
+def test_a_container_that_does_not_take_the_codec_goes_without(heard_video, caplog):
     with caplog.at_level(logging.WARNING):
-        annotate(source, tmp_path / "out.webm")
-    assert not has_sound(tmp_path / "out.webm")
+        annotate(heard_video(), "out.webm", limit=12)
+    assert not has_sound("out.webm")
     assert re.fullmatch(r"audio of '.*out\.webm' is left out: webm takes no aac, \.mkv does", caplog.messages[0])
 
 
-def test_sound_can_be_left_out_and_a_silent_source_is_no_warning(tmp_path, caplog):
-    source = write_with_sound(tmp_path / "v.mp4")
-    silent = write_video(tmp_path / "s.mp4", frames=3)
-    with (
-        open_source(source) as opened,
-        AnnotatedVideo(str(tmp_path / "o.mp4"), source=opened, with_audio=False) as sink,
-    ):
-        sink.write(next(iter(opened)), some_detections(1))
-    annotate(silent, tmp_path / "out.mp4")
-    assert not has_sound(tmp_path / "o.mp4")
-    assert not has_sound(tmp_path / "out.mp4")
+def test_a_silent_source_is_no_warning(caplog):
+    annotate(write_video("s.mp4", frames=3), "out.mp4")
+    assert not has_sound("out.mp4")
     assert caplog.messages == []
 
 
-@pytest.mark.parametrize("sound_s", [0.5, 3.0])
-@pytest.mark.parametrize("suffix", ["mp4", "mkv"])
-def test_sound_that_ends_early(suffix, sound_s, tmp_path):
-    source = write_with_sound(tmp_path / "v.mkv", sound_s=sound_s)
-    assert annotate(source, tmp_path / f"out.{suffix}") == 40
-    assert end_s(tmp_path / f"out.{suffix}") == pytest.approx(sound_s, abs=0.08)
+@pytest.mark.parametrize(("suffix", "sound_s"), [("mp4", 0.5), ("mkv", 0.5), ("mkv", 3.0)])
+def test_sound_that_ends_early(suffix, sound_s, heard_video):
+    assert annotate(heard_video("v.mkv", sound_s=sound_s), f"out.{suffix}") == 40
+    assert end_s(f"out.{suffix}") == pytest.approx(sound_s, abs=0.08)
 
 
-def test_sound_that_ended_before_the_first_frame(tmp_path):
-    source = write_with_sound(tmp_path / "v.mkv", sound_s=0.5)
-    assert annotate(source, tmp_path / "out.mp4", start=20) == 20
-    assert not has_sound(tmp_path / "out.mp4")
+def test_sound_that_ended_before_the_first_frame(heard_video):
+    assert annotate(heard_video("v.mkv", sound_s=0.5), "out.mp4", start=20) == 20
+    assert not has_sound("out.mp4")
 
 
-@pytest.mark.parametrize("suffix", ["mp4", "mkv"])
-@pytest.mark.parametrize("seed", range(6))
-def test_damaged_sound_costs_no_frame(suffix, seed, tmp_path):
-    source = write_with_sound(tmp_path / f"v.{suffix}")
-    with av.open(str(source)) as container:
-        packets = [(packet.pos, packet.size) for packet in container.demux(audio=0) if packet.size]
-    data, random = bytearray(source.read_bytes()), np.random.default_rng(seed)
-    for position, size in random.permutation(packets)[: 1 + 20 * (seed % 3)]:
+@pytest.mark.parametrize(("suffix", "count"), [("mp4", 1), ("mp4", 21), ("mkv", 21), ("mkv", 41)])
+def test_damaged_sound_costs_no_frame(suffix, count, heard_video):
+    whole, source, random = heard_video(f"v.{suffix}"), Path(f"damaged.{suffix}"), np.random.default_rng(count)
+    data = bytearray(whole.read_bytes())
+    for position, size in random.permutation(packets_of(whole, audio=0))[:count]:
         data[position + 10 : position + size] = random.bytes(max(int(size) - 10, 0))  # behind a Matroska block's header
     source.write_bytes(data)
-    assert annotate(source, tmp_path / f"out.{suffix}") == 40
+    assert annotate(source, f"out.{suffix}") == 40
 
 
-def test_sound_with_times_out_of_order_costs_no_frame(tmp_path, monkeypatch):
-    source = write_with_sound(tmp_path / "v.mkv")
-    random = np.random.default_rng(0)
-    import maskjet.media.sinks.audio as audio
-
-    packets = audio._packets
+def test_sound_with_times_out_of_order_costs_no_frame(heard_video, monkeypatch):
+    random, packets = np.random.default_rng(0), audio._packets
 
     def shuffled(*args):
         for packet in packets(*args):
@@ -197,53 +168,35 @@ def test_sound_with_times_out_of_order_costs_no_frame(tmp_path, monkeypatch):
             yield packet
 
     monkeypatch.setattr(audio, "_packets", shuffled)
-    assert annotate(source, tmp_path / "out.mp4") == 40
+    assert annotate(heard_video("v.mkv"), "out.mp4") == 40
 
 
-def test_a_run_that_breaks_off_leaves_a_playable_file_with_sound(tmp_path):
-    source = write_with_sound(tmp_path / "v.mp4")
-    with open_source(source) as opened:
-        sink = AnnotatedVideo(str(tmp_path / "out.mp4"), source=opened)
+def test_a_run_that_breaks_off_leaves_a_playable_file_with_sound(heard_video):
+    with open_source(heard_video()) as opened:
+        sink = AnnotatedVideo("out.mp4", source=opened)
         for frame in opened:
             sink.write(frame, some_detections(1))
         sink.abandon()
-    assert click_s(tmp_path / "out.partial.mp4") == pytest.approx(CLICK_S, abs=0.03)
-    with open_source(tmp_path / "out.partial.mp4") as shown:
-        assert len(list(shown)) == 40
+    assert click_s("out.partial.mp4") == pytest.approx(CLICK_S, abs=0.03)
+    assert len(list(open_source("out.partial.mp4"))) == 40
 
 
-@pytest.mark.parametrize("codec", ["aac", "mp2"])
-@pytest.mark.parametrize("suffix", ["mp4", "mkv"])
-def test_a_transport_streams_sound(codec, suffix, tmp_path):
-    source = write_with_sound(tmp_path / "v.ts", codec=codec)
-    assert annotate(source, tmp_path / f"out.{suffix}") == 40
-    assert has_sound(tmp_path / f"out.{suffix}")
-    assert click_s(tmp_path / f"out.{suffix}") == pytest.approx(CLICK_S, abs=0.05)
+@pytest.mark.parametrize(("codec", "suffix"), [("aac", "mp4"), ("aac", "mkv"), ("mp2", "mp4")])
+def test_a_transport_streams_sound(codec, suffix, heard_video):
+    assert annotate(heard_video("v.ts", codec=codec), f"out.{suffix}") == 40
+    assert click_s(f"out.{suffix}") == pytest.approx(CLICK_S, abs=0.05)
 
 
-@pytest.mark.parametrize("name", ["v.mp4", "v.webm"])
-def test_webm(name, tmp_path):
-    codec, video = ("libopus", "libvpx-vp9") if name == "v.webm" else ("aac", "libx264")
-    source = write_with_sound(tmp_path / name, codec=codec, video=video, frames=12)
-    assert annotate(source, tmp_path / "out.webm") == 12
-    with av.open(str(tmp_path / "out.webm")) as container:
-        assert container.format.name == "matroska,webm"
-        assert container.streams.video[0].codec.canonical_name == "vp9"
-        assert bool(container.streams.audio) == (name == "v.webm")
-
-
-def test_a_disk_that_is_full_while_sound_is_written_is_an_error(tmp_path, monkeypatch):
-    source = write_with_sound(tmp_path / "v.mp4")
-
+def test_a_disk_that_is_full_while_sound_is_written_is_an_error(heard_video, monkeypatch):
     def full(*_):
         raise av.error.OSError(28, "No space left on device")
 
-    with open_source(source) as opened:
-        sink = AnnotatedVideo(str(tmp_path / "out.mp4"), source=opened)
+    with open_source(heard_video()) as opened:
+        sink = AnnotatedVideo("out.mp4", source=opened)
         for frame in opened:
             sink.write(frame, some_detections(1))
-        monkeypatch.setattr(AudioTrack, "mux_until", full)
+        monkeypatch.setattr(audio.AudioTrack, "mux_until", full)
         with pytest.raises(OutputError, match=r"'.*out\.mp4' is not: No space left on device"):
             sink.close()
         sink.abandon()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.partial.mp4", "v.mp4"]
+    assert names() == ["out.partial.mp4"]

@@ -140,8 +140,9 @@ class TestRtsp:
         assert [frame.index for frame in seen[:10]] == list(range(10))
         assert "broke off and is opened again: " in caplog.text
 
+    @pytest.mark.slow
     def test_silence_is_noticed_although_the_sound_goes_on(self, monkeypatch, caplog):
-        monkeypatch.setattr(containers, "READ_TIMEOUT_S", 2.0)
+        monkeypatch.setattr(containers, "READ_TIMEOUT_S", 1.0)
         with RtspCamera(has_sound=True) as camera, open_source(camera.url) as source:
             frames = iter(source)
             seen = [next(frames) for _ in range(5)]
@@ -151,31 +152,7 @@ class TestRtsp:
                     seen.append(next(frames))
             seen += [next(frames) for _ in range(5)]
         assert check_gaps(seen, source) >= 1
-        assert "broke off and is opened again: nothing came for 2 s" in caplog.text
-
-    def test_another_size_and_codec(self):
-        with RtspCamera() as camera, open_source(camera.url) as source:
-            frames = iter(source)
-            shapes = [next(frames).image.shape]
-            camera.kill()
-            camera.come_back(size_hw=(96, 128), codec="mpeg4")
-            while not source.state.reconnects:
-                shapes.append(next(frames).image.shape)
-            assert {*shapes} == {(64, 96, 3), (96, 128, 3)}
-            assert source.size_hw == (96, 128)
-
-    def test_endless_refusal_is_an_error(self):
-        with RtspCamera() as camera:
-            source = open_source(camera.url, reconnect_for=0.5)
-            frames = iter(source)
-            next(frames)
-            camera.kill()
-            message = (
-                r"'rtsp://127.0.0.1:\d+/live' broke off and could not be opened again for 0.5 s: Connection refused"
-            )
-            with pytest.raises(FrameError, match=message):
-                list(frames)
-        assert not source.state.connected
+        assert "broke off and is opened again: nothing came for 1 s" in caplog.text
 
     def test_without_patience_it_ends(self):
         with RtspCamera() as camera, open_source(camera.url, reconnect_for=0) as source:
@@ -188,12 +165,7 @@ class TestRtsp:
                 assert "broke off" in str(error)  # noqa: PT017 - most servers end the stream in order
         assert camera.plays == 1
 
-    def test_what_can_not_be_opened_at_first_is_an_error(self):
-        with RtspCamera() as camera:
-            camera.kill()
-            with pytest.raises(SourceError, match="Connection refused"):
-                open_source(camera.url)
-
+    @pytest.mark.slow
     def test_others_never_wait(self):
         """All frames of another source come while the camera is away."""
         away = threading.Event()
@@ -230,12 +202,14 @@ class TestRtsp:
         assert [frame.index for frame in seen[1]] == list(range(201))
         assert check_gaps(seen[0], source) >= 1
 
-    def test_closing_while_it_is_away(self):
+    def test_drops_are_told_and_closing_while_it_is_away(self):
         with RtspCamera() as camera:
             source = open_source(camera.url)
-            readers = Readers([source], room=2)
+            readers = Readers([source], room=1, drops_late=True)
+            wait_until(lambda: source.state.drops > 5)
             camera.kill()
-            wait_until(lambda: not readers.take(2, waits=False) and source.state.error)
+            wait_until(lambda: source.state.error)
+            assert source.state.drops == readers.dropped
             source._retries._wait_s = 1000.0
             readers.close()
             (thread,) = readers._threads
@@ -245,27 +219,16 @@ class TestRtsp:
 
     def test_ctrl_c_ends_reading(self, monkeypatch):
         monkeypatch.setattr(containers, "READ_TIMEOUT_S", 2 * PATIENCE_S)
-        before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
         with RtspCamera() as camera, open_source(camera.url) as source:
             camera.is_silent = True
             interrupt = threading.Timer(0.5, signal.pthread_kill, [threading.get_ident(), signal.SIGINT])
-            interrupt.start()
             start = time.monotonic()
             with pytest.raises(KeyboardInterrupt):
-                list(source)
+                (interrupt.start(), list(source))
             interrupt.join()
-        signal.signal(signal.SIGINT, before)
         assert time.monotonic() - start < PATIENCE_S
 
-    def test_drops_are_told(self):
-        with RtspCamera() as camera:
-            source = open_source(camera.url)
-            readers = Readers([source], room=1, drops_late=True)
-            wait_until(lambda: source.state.drops > 5)
-            assert source.state.drops == readers.dropped
-            readers.close()
-
-    def test_annotated_video_goes_on(self, tmp_path):
+    def test_annotated_video_goes_on_with_another_size_and_codec(self, tmp_path):
         path, frames = str(tmp_path / "a.mp4"), []
         with RtspCamera() as camera, open_source(camera.url) as source, open_sinks([path]) as sinks:
             coming = iter(source)
@@ -275,9 +238,11 @@ class TestRtsp:
                 frames.append(frame)
                 if len(frames) == 5:
                     camera.kill()
-                    camera.come_back(size_hw=(96, 128))
+                    camera.come_back(size_hw=(96, 128), codec="mpeg4")
                 if source.state.reconnects and len(frames) >= 15:
                     break
+            assert {frame.image.shape for frame in frames} == {(64, 96, 3), (96, 128, 3)}
+            assert source.size_hw == (96, 128)
         with av.open(path) as container:
             times = [float(picture.pts * picture.time_base) for picture in container.decode(video=0)]
         assert times == pytest.approx([frame.time_s - frames[0].time_s for frame in frames], abs=1e-3)

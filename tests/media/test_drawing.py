@@ -1,5 +1,6 @@
 """Drawing: colours, labels and sizes, and that nothing breaks it."""
 
+import math
 from dataclasses import replace
 
 import cv2
@@ -18,11 +19,14 @@ from maskjet.media.drawing.labels import arrange_labels
 from maskjet.media.drawing.shades import colour_instances, letters_on
 from maskjet.media.drawing.style import measure
 from maskjet.media.frames import Frame
+from tests.media.clips import write_image
 from tests.test_detections import some_detections
 
 DEFAULT = DrawStyle()
-PLAIN = DrawStyle(boxes=False, labels=False, scores=False, masks=False, outlines=False)
-SIZES = [(1, 1), (1, 40), (40, 1), (7, 300), (300, 7), (176, 312), (1080, 1920)]
+SWITCHES = ["boxes", "labels", "scores", "masks", "outlines"]
+SIZE = (240, 320)
+NOISE, BLACK = np.random.default_rng(0).integers(0, 256, (*SIZE, 3), np.uint8), np.zeros((*SIZE, 3), np.uint8)
+PLAIN = DrawStyle(**dict.fromkeys(SWITCHES, False))
 APART = 0.025
 """Least distance in OKLab of neighbours' colours; 0.02 is just noticeable."""
 
@@ -34,19 +38,22 @@ def boxes(*rows, size=(720, 1280), class_id=0, name="car"):
     return Detections(size, xyxy, confidence, ids, None, {class_id: name})
 
 
-def row(count, *, left=100, top=300, side=50, step=55):
-    return [(left + i * step, top, left + i * step + side, top + side) for i in range(count)]
+def row(count, *, top=300):
+    return [(100 + 55 * i, top, 150 + 55 * i, top + 50) for i in range(count)]
 
 
 def colours(found, *, is_by_class=True):
     return colour_instances(found.xyxy.astype(np.float64), found.class_id, found.image_size, is_by_class=is_by_class)
 
 
+def to_linear(rgb):
+    value = np.asarray(rgb) / 255
+    return np.where(value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4)
+
+
 def to_oklab(rgb):
     """OKLab of sRGB colours, float [n, 3]."""
-    value = np.asarray(rgb) / 255
-    linear = np.where(value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4)
-    lms = linear @ np.array(
+    lms = to_linear(rgb) @ np.array(
         [
             [0.4122214708, 0.2119034982, 0.0883024619],
             [0.5363325363, 0.6806995451, 0.2817188376],
@@ -62,17 +69,8 @@ def to_oklab(rgb):
     )
 
 
-def to_hue(rgb):
-    lab = to_oklab(rgb)
-    return np.rad2deg(np.arctan2(lab[..., 2], lab[..., 1]))
-
-
 def distance(one, other):
     return np.linalg.norm(to_oklab(one) - to_oklab(other), axis=-1)
-
-
-def noise(size):
-    return np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
 
 
 def arrange(found, style=DEFAULT):
@@ -91,56 +89,44 @@ def overlaps(plates):
 
 
 class TestStyle:
-    @pytest.mark.parametrize("name", ["boxes", "labels", "scores", "masks", "outlines"])
-    @pytest.mark.parametrize("value", [1, None, "yes"])
-    def test_switches_are_true_or_false(self, name, value):
-        with pytest.raises(InputError, match=rf"^{name} must be True or False, got {value!r}\.$"):
-            DrawStyle(**{name: value})
+    @pytest.mark.parametrize(
+        ("name", "values", "message"),
+        [
+            *((name, [1, None, "yes"], "True or False, got (1|None|'yes')") for name in SWITCHES),
+            ("line_width", [0, -1.0, math.nan, math.inf, True, "2"], "a number of pixels above 0, or None, got .*"),
+            ("color_by", ["track", "Class", None, ["class"]], "'class' or 'instance', got .*"),
+        ],
+    )
+    def test_wrong_choices(self, name, values, message):
+        for value in values:
+            with pytest.raises(InputError, match=rf"^{name} must be {message}\.$"):
+                DrawStyle(**{name: value})
 
-    @pytest.mark.parametrize("value", [0, -1.0, float("nan"), float("inf"), True, "2"])
-    def test_a_width_is_above_0(self, value):
-        with pytest.raises(InputError, match=r"^line_width must be a number of pixels above 0, or None, got .*\.$"):
-            DrawStyle(line_width=value)
-
-    @pytest.mark.parametrize("value", ["track", "Class", None, ["class"]])
-    def test_colours_are_by_class_or_by_instance(self, value):
-        with pytest.raises(InputError, match=r"^color_by must be 'class' or 'instance', got .*\.$"):
-            DrawStyle(color_by=value)
-
-    def test_all_off_draws_nothing(self):
-        image = noise((240, 320))
-        np.testing.assert_array_equal(draw(image, some_detections(3, size=(240, 320)), PLAIN), image)
-
-    @pytest.mark.parametrize("name", ["boxes", "labels", "scores", "masks", "outlines"])
+    @pytest.mark.parametrize("name", SWITCHES)
     def test_each_switch_draws_something_of_its_own(self, name):
-        image, found = noise((240, 320)), some_detections(3, size=(240, 320))
-        alone = draw(image, found, replace(PLAIN, **{name: True}))
-        without = draw(image, found, DrawStyle(**{name: False}))
-        assert (alone != image).any()
-        assert (without != draw(image, found)).any()
+        found = some_detections(3, size=SIZE)
+        np.testing.assert_array_equal(draw(NOISE, found, PLAIN), NOISE)
+        assert (draw(NOISE, found, replace(PLAIN, **{name: True})) != NOISE).any()
+        assert (draw(NOISE, found, DrawStyle(**{name: False})) != draw(NOISE, found)).any()
 
-    def test_masks_alone_change_the_masks_pixels_alone(self):
-        image, found = noise((240, 320)), some_detections(1, size=(240, 320))
-        shown = draw(image, found, replace(PLAIN, masks=True))
+    def test_masks_alone_change_the_masks_pixels_alone_and_outlines_stay_at_the_border(self):
+        found = some_detections(1, size=SIZE)
         inside = found.masks()[0]
-        np.testing.assert_array_equal(shown[~inside], image[~inside])
-        expected = image[inside] * (148 / 256) + colours(found)[0] * (108 / 256)
+        shown = draw(NOISE, found, replace(PLAIN, masks=True))
+        np.testing.assert_array_equal(shown[~inside], NOISE[~inside])
+        expected = NOISE[inside] * (148 / 256) + colours(found)[0] * (108 / 256)
         np.testing.assert_allclose(shown[inside], expected, atol=0.51)
-
-    def test_outlines_alone_stay_at_the_border(self):
-        image, found = noise((240, 320)), some_detections(1, size=(240, 320))
-        shown = draw(image, found, replace(PLAIN, outlines=True))
-        mask = found.masks()[0].astype(np.uint8)
+        shown, mask = draw(NOISE, found, replace(PLAIN, outlines=True)), inside.astype(np.uint8)
         near = cv2.dilate(mask, np.ones((5, 5))) != cv2.erode(mask, np.ones((5, 5)))
-        np.testing.assert_array_equal(shown[~near], image[~near])
-        assert (shown != image).any(axis=-1).sum() > 100
+        np.testing.assert_array_equal(shown[~near], NOISE[~near])
+        assert (shown != NOISE).any(axis=-1).sum() > 100
 
-    @pytest.mark.parametrize("width", [1, 2, 3, 6, 7])
+    @pytest.mark.parametrize("width", [1, 2, 7])
     def test_a_box_is_its_four_lines(self, width):
-        found = boxes((100, 50, 200, 90), size=(240, 320))
-        shown = draw(np.zeros((240, 320, 3), np.uint8), found, replace(PLAIN, boxes=True, line_width=width))
+        found = boxes((100, 50, 200, 90), size=SIZE)
+        shown = draw(BLACK, found, replace(PLAIN, boxes=True, line_width=width))
         before, after = width // 2, width - width // 2
-        expected = np.zeros((240, 320), bool)
+        expected = np.zeros(SIZE, bool)
         expected[50 - before : 90 + before, 100 - before : 200 + before] = True
         expected[50 + after : 90 - after, 100 + after : 200 - after] = False
         np.testing.assert_array_equal(shown.any(axis=-1), expected)
@@ -148,61 +134,10 @@ class TestStyle:
 
     def test_names_and_scores_are_switched_apart(self):
         found = boxes((100, 100, 200, 200))
-        both, names, scores = (
-            arrange(found, style)[1][0].text
-            for style in (DrawStyle(), DrawStyle(scores=False), DrawStyle(labels=False))
-        )
-        assert (both, names, scores) == ("car 0.90", "car", "0.90")
-
-
-class TestImage:
-    def test_the_input_stays_and_need_not_be_writable_or_contiguous(self):
-        image, found = noise((240, 320)), some_detections(3, size=(240, 320))
-        expected = draw(image, found)
-        wide = np.repeat(image, 2, axis=1)
-        wide.flags.writeable = False
-        np.testing.assert_array_equal(draw(wide[:, ::2], found), expected)
-        np.testing.assert_array_equal(wide[:, ::2], image)
-        assert not np.shares_memory(draw(image, some_detections(0, size=(240, 320))), image)
-
-    @pytest.mark.parametrize(
-        ("image", "got"),
-        [
-            (np.zeros((48, 64), np.uint8), r"uint8 \[48, 64\]"),
-            (np.zeros((48, 64, 4), np.uint8), r"uint8 \[48, 64, 4\]"),
-            (np.zeros((48, 64, 3)), r"float64 \[48, 64, 3\]"),
-        ],
-    )
-    def test_is_uint8_rgb(self, image, got):
-        with pytest.raises(InputError, match=rf"^image must be uint8 \[H, W, 3\], got {got}\.$"):
-            draw(image, some_detections(1))
-        with pytest.raises(InputError, match=rf"^image must be uint8 \[H, W, 3\], got {got}\.$"):
-            Painter().paint(Frame(0, None, image, "s", "s"), some_detections(1))
-
-    def test_may_be_of_any_kind_that_predict_takes(self, tmp_path):
-        image, found = noise((48, 64)), some_detections(2)
-        expected = draw(image, found)
-        cv2.imwrite(str(tmp_path / "a.png"), image[..., ::-1])
-        floats = torch.from_numpy(image).movedim(-1, 0) / 255
-        for each in (tmp_path / "a.png", PILImage.fromarray(image), torch.from_numpy(image), floats):
-            np.testing.assert_array_equal(draw(each, found), expected)
-        with pytest.raises(InputError, match="image must be an array, tensor, PIL image or path, got NoneType"):
-            draw(None, found)
-
-    def test_is_of_the_detections_size(self):
-        with pytest.raises(InputError, match=r"^detections must be of the image's size \(48, 63\), got \(48, 64\)\.$"):
-            draw(np.zeros((48, 63, 3), np.uint8), some_detections(1))
-
-    @pytest.mark.parametrize("size", SIZES)
-    @pytest.mark.parametrize("style", [DrawStyle(), DrawStyle(line_width=1e9), DrawStyle(color_by="instance")])
-    def test_may_have_any_size(self, size, style):
-        shown = draw(np.zeros((*size, 3), np.uint8), some_detections(3, size=size), style)
-        assert shown.shape == (*size, 3)
-        assert shown.any()
-
-    @pytest.mark.parametrize("size", [(0, 0), (0, 9), (9, 0)])
-    def test_may_be_empty(self, size):
-        assert draw(np.zeros((*size, 3), np.uint8), boxes((0, 0, 0, 0), size=size)).shape == (*size, 3)
+        styles = (DrawStyle(), DrawStyle(scores=False), DrawStyle(labels=False))
+        assert [arrange(found, style)[1][0].text for style in styles] == ["car 0.90", "car", "0.90"]
+        unknown = replace(found, confidence=np.array([np.nan], np.float32))
+        assert arrange(unknown)[1][0].text == "car"
 
     def test_letters_and_lines_follow_the_size(self):
         small, hd, uhd, huge = (measure(size, None) for size in ((176, 312), (720, 1280), (2160, 3840), (6000, 8000)))
@@ -212,124 +147,128 @@ class TestImage:
         assert small.font_scale >= 0.3
 
 
-class TestDetections:
-    def test_nothing_found_draws_nothing(self):
-        image = noise((50, 60))
-        np.testing.assert_array_equal(draw(image, some_detections(0, size=(50, 60))), image)
+class TestImage:
+    def test_the_input_stays_and_need_not_be_writable_or_contiguous(self):
+        found, wide = some_detections(3, size=SIZE), np.repeat(NOISE, 2, axis=1)
+        wide.flags.writeable = False
+        np.testing.assert_array_equal(draw(wide[:, ::2], found), draw(NOISE, found))
+        np.testing.assert_array_equal(wide[:, ::2], NOISE)
+        assert not np.shares_memory(draw(NOISE, some_detections(0, size=SIZE)), NOISE)
 
+    @pytest.mark.parametrize(
+        ("image", "message"),
+        [
+            (np.zeros((48, 64), np.uint8), r"image must be uint8 \[H, W, 3\], got uint8 \[48, 64\]"),
+            (np.zeros((48, 64, 4), np.uint8), r"image must be uint8 \[H, W, 3\], got uint8 \[48, 64, 4\]"),
+            (np.zeros((48, 64, 3)), r"image must be uint8 \[H, W, 3\], got float64 \[48, 64, 3\]"),
+            (BLACK, r"detections must be of the image's size \(240, 320\), got \(48, 64\)"),
+        ],
+    )
+    def test_is_uint8_rgb_of_the_detections_size(self, image, message):
+        for paint in (draw, lambda image, found: Painter().paint(Frame(0, None, image, "s", "s"), found)):
+            with pytest.raises(InputError, match=rf"^{message}\.$"):
+                paint(image, some_detections(1))
+
+    def test_may_be_of_any_kind_that_predict_takes(self, tmp_path):
+        image, found = NOISE[:48, :64], some_detections(2)
+        expected = draw(image, found)
+        path = write_image(tmp_path / "a.png", image)
+        tensor = torch.from_numpy(image)
+        for each in (path, PILImage.fromarray(image), tensor, tensor.movedim(-1, 0) / 255):
+            np.testing.assert_array_equal(draw(each, found), expected)
+        with pytest.raises(InputError, match="image must be an array, tensor, PIL image or path, got NoneType"):
+            draw(None, found)
+
+    @pytest.mark.parametrize("style", [DrawStyle(), DrawStyle(line_width=1e9), DrawStyle(color_by="instance")])
+    def test_may_have_any_size(self, style):
+        for size in [(1, 1), (1, 40), (40, 1), (7, 300), (300, 7), (1080, 1920)]:
+            shown = draw(np.zeros((*size, 3), np.uint8), some_detections(3, size=size), style)
+            assert shown.shape == (*size, 3)
+            assert shown.any()
+        for size in [(0, 0), (0, 9), (9, 0)]:
+            assert draw(np.zeros((*size, 3), np.uint8), boxes((0, 0, 0, 0), size=size), style).shape == (*size, 3)
+
+
+class TestDetections:
     def test_without_masks_boxes_and_labels_are_drawn(self):
-        found = some_detections(2, size=(90, 120))
-        boxed = replace(found, rle=None)
-        image = noise((90, 120))
-        assert (draw(image, boxed) != image).any()
-        np.testing.assert_array_equal(draw(image, boxed), draw(image, found, DrawStyle(masks=False, outlines=False)))
+        found = some_detections(2, size=SIZE)
+        shown = draw(NOISE, replace(found, rle=None))
+        assert (shown != NOISE).any()
+        np.testing.assert_array_equal(shown, draw(NOISE, found, DrawStyle(masks=False, outlines=False)))
 
     @pytest.mark.parametrize(
         "box",
         [
-            (0, 0, 320, 240),
-            (-50, -50, 20, 20),
-            (300, 200, 900, 900),
-            (319, 239, 320, 240),
-            (60, 60, 60, 60),
-            (0, 5, 0, 9),
+            *((0, 0, 320, 240), (-50, -50, 20, 20), (300, 200, 900, 900)),
+            *((319, 239, 320, 240), (60, 60, 60, 60), (0, 5, 0, 9)),
         ],
     )
     def test_boxes_at_the_edges_are_drawn_inside(self, box):
-        image = np.zeros((240, 320, 3), np.uint8)
-        shown = draw(image, boxes(box, size=(240, 320)), replace(PLAIN, boxes=True, line_width=3))
+        shown = draw(BLACK, boxes(box, size=SIZE), replace(PLAIN, boxes=True, line_width=3))
         ys, xs = np.nonzero(shown.any(axis=-1))
-        left, top, right, bottom = box
-        assert abs(xs.min() - max(left, 0)) <= 3
-        assert abs(ys.min() - max(top, 0)) <= 3
-        assert abs(xs.max() + 1 - min(right, 320)) <= 3
-        assert abs(ys.max() + 1 - min(bottom, 240)) <= 3
+        drawn = np.array([xs.min(), ys.min(), xs.max() + 1, ys.max() + 1])
+        assert np.abs(drawn - np.clip(box, 0, (320, 240) * 2)).max() <= 3
 
     def test_boxes_outside_or_without_a_place_are_left_out(self):
-        image = noise((240, 320))
         nowhere = [(-90, 10, -50, 20), (400, 10, 500, 20), (10, 300, 20, 400), (np.nan, 0, 9, 9), (0, 0, np.inf, 9)]
-        np.testing.assert_array_equal(draw(image, boxes(*nowhere, size=(240, 320))), image)
+        nowhere += [(value,) * 4 for value in (np.nan, np.inf, -3e38, 3e38, 1e6)]
+        for found in (boxes(*nowhere, size=SIZE), boxes(size=SIZE)):
+            np.testing.assert_array_equal(draw(NOISE, found), NOISE)
 
-    def test_a_mask_of_one_pixel(self):
-        mask = np.zeros((240, 320), bool)
-        mask[100, 200] = True
-        found = replace(boxes((200, 100, 201, 101), size=(240, 320)), rle=coco_rle.encode(mask))
-        image = np.zeros((240, 320, 3), np.uint8)
-        assert draw(image, found, replace(PLAIN, masks=True)).any(axis=-1).sum() == 1
-        assert draw(image, found, replace(PLAIN, outlines=True))[100, 200].any()
-
-    def test_an_empty_mask(self):
-        found = replace(boxes((20, 10, 40, 30), size=(48, 64)), rle=coco_rle.encode(np.zeros((48, 64), bool)))
-        image = noise((48, 64))
-        np.testing.assert_array_equal(draw(image, found, replace(PLAIN, masks=True, outlines=True)), image)
+    def test_masks_of_one_pixel_and_of_none(self):
+        masks = np.zeros((2, *SIZE), bool)
+        masks[0, 100, 200] = True
+        one, none = (replace(boxes((200, 100, 201, 101), size=SIZE), rle=coco_rle.encode(mask)) for mask in masks)
+        assert draw(BLACK, one, replace(PLAIN, masks=True)).any(axis=-1).sum() == 1
+        assert draw(BLACK, one, replace(PLAIN, outlines=True))[100, 200].any()
+        np.testing.assert_array_equal(draw(NOISE, none, replace(PLAIN, masks=True, outlines=True)), NOISE)
 
     def test_a_mask_that_grew_after_it_was_checked_is_cut(self):
         found = some_detections(1)
-        (rle,) = coco_rle.encode(np.ones((96, 128), bool))
-        found.rle[0].update(rle)
-        assert draw(np.zeros((48, 64, 3), np.uint8), found, replace(PLAIN, masks=True)).all(axis=(0, 1)).any()
+        found.rle[0].update(coco_rle.encode(np.ones((96, 128), bool))[0])
+        assert draw(BLACK[:48, :64], found, replace(PLAIN, masks=True)).all(axis=(0, 1)).any()
 
     def test_the_most_confident_is_on_top(self):
-        masks = np.zeros((2, 240, 320), bool)
+        masks = np.zeros((2, *SIZE), bool)
         masks[0, 50:150, 50:150] = masks[1, 100:200, 100:200] = True
-        found = replace(boxes((50, 50, 150, 150), (100, 100, 200, 200), size=(240, 320)), rle=coco_rle.encode(masks))
+        found = replace(boxes((50, 50, 150, 150), (100, 100, 200, 200), size=SIZE), rle=coco_rle.encode(masks))
         first, second = colours(found).astype(float)
-        image = np.zeros((240, 320, 3), np.uint8)
-        framed = draw(image, found, replace(PLAIN, boxes=True, line_width=4))
+        framed = draw(BLACK, found, replace(PLAIN, boxes=True, line_width=4))
         np.testing.assert_array_equal(framed[150, 100], first)
-        tinted = draw(image, found, replace(PLAIN, masks=True))
+        tinted = draw(BLACK, found, replace(PLAIN, masks=True))
         share = 108 / 256
         np.testing.assert_allclose(tinted[60, 60], share * first, atol=1)
         np.testing.assert_allclose(tinted[190, 190], share * second, atol=1)
         np.testing.assert_allclose(tinted[120, 120], (1 - share) * share * second + share * first, atol=1.5)
-        outlined = draw(image, found, replace(PLAIN, outlines=True, line_width=5))
+        outlined = draw(BLACK, found, replace(PLAIN, outlines=True, line_width=5))
         np.testing.assert_array_equal(outlined[149, 100], first)
-
-    def test_300_of_them(self):
-        random = np.random.default_rng(3)
-        corners = random.uniform(0, 300, (300, 2))
-        found = boxes(*np.hstack([corners, corners + random.uniform(0, 60, (300, 2))]), size=(240, 320))
-        assert draw(np.zeros((240, 320, 3), np.uint8), found).any()
-        assert not overlaps(arrange(found)[0]).any()
-
-    @pytest.mark.parametrize(
-        "name", ["", "\0", "\ud800", "a\nb\x1b[31m", "x" * 9999, "車輛", "👩‍👩‍👧", "مركبة", "\u202eabc"]
-    )
-    @pytest.mark.parametrize("size", [(1, 1), (48, 64), (720, 1280)])
-    def test_any_class_name(self, name, size):
-        assert draw(np.zeros((*size, 3), np.uint8), boxes((0, 0, 1, 1), size=size, name=name)).any()
-
-    def test_a_score_that_is_not_finite_is_not_written(self):
-        found = replace(boxes((100, 100, 200, 200)), confidence=np.array([np.nan], np.float32))
-        assert arrange(found)[1][0].text == "car"
 
 
 class TestColours:
     def test_a_class_keeps_its_hue_and_others_have_another(self):
-        for is_alone in (True, False):
-            found = boxes(*row(1 if is_alone else 8), class_id=3)
-            turn = (to_hue(colours(found)) - to_hue(class_colour(3)) + 180) % 360 - 180
-            assert abs(turn).max() < 30
+        for count in (1, 8):
+            shown, middle = (
+                to_oklab(rgb)[..., 1:] @ [1, 1j] for rgb in (colours(boxes(*row(count), class_id=3)), class_colour(3))
+            )
+            assert np.abs(np.angle(shown / middle, deg=True)).max() < 30
         assert len({class_colour(class_id) for class_id in range(-5, 80)}) == 85
         some = np.array([class_colour(class_id) for class_id in range(6)])
         assert min(distance(some[i], some[j]) for i in range(6) for j in range(i)) > 0.07
 
     @pytest.mark.parametrize("is_by_class", [True, False])
-    @pytest.mark.parametrize("class_id", [0, 1, 4, 79])
     @pytest.mark.parametrize("step", [(55, 0), (20, 0), (0, 60), (30, 30)])
-    def test_neighbours_differ(self, step, class_id, is_by_class):
-        for count in (2, 3, 5, 8):
-            corners = np.array([100, 150]) + np.arange(count)[:, None] * step
-            found = boxes(*np.hstack([corners, corners + 50]), class_id=class_id)
-            shown = colours(found, is_by_class=is_by_class)
-            assert distance(shown[1:], shown[:-1]).min() > APART
+    def test_neighbours_differ(self, step, is_by_class):
+        for class_id in (0, 1, 4, 79):
+            for count in (2, 3, 5, 8):
+                corners = np.array([100, 150]) + np.arange(count)[:, None] * step
+                found = boxes(*np.hstack([corners, corners + 50]), class_id=class_id)
+                shown = colours(found, is_by_class=is_by_class)
+                assert distance(shown[1:], shown[:-1]).min() > APART
 
-    @pytest.mark.parametrize("count", [2, 3])
-    def test_instances_on_one_spot_differ(self, count):
-        shown = colours(boxes(*[(100, 150, 150, 200)] * count))
-        assert min(distance(shown[i], shown[j]) for i in range(count) for j in range(i)) > APART
-
-    def test_a_neighbour_of_another_class_does_not_change_a_shade(self):
+    def test_instances_on_one_spot_differ_and_a_neighbour_of_another_class_does_not_change_a_shade(self):
+        one, two, three = colours(boxes(*[(100, 150, 150, 200)] * 3))
+        assert min(distance(one, two), distance(one, three), distance(two, three)) > APART
+        assert distance(*colours(boxes(*[(100, 150, 150, 200)] * 2))) > APART
         found = boxes(*row(4))
         mixed = replace(found, class_id=np.array([0, 5, 0, 5], np.int32))
         np.testing.assert_array_equal(colours(mixed)[::2], colours(found[[0, 2]]))
@@ -359,14 +298,9 @@ class TestColours:
         np.testing.assert_allclose(colours(found[order]).astype(int), colours(found)[order], atol=1)
 
     def test_letters_have_contrast_on_every_colour(self):
-        def luminance(rgb):
-            value = np.asarray(rgb) / 255
-            linear = np.where(value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4)
-            return linear @ [0.2126, 0.7152, 0.0722]
-
         grid = np.stack(np.meshgrid(*[range(0, 256, 15)] * 3), axis=-1).reshape(-1, 3).tolist()
         for colour in grid + [list(class_colour(class_id)) for class_id in range(90)]:
-            low, high = sorted((luminance(colour), luminance(letters_on(colour))))
+            low, high = sorted(to_linear(rgb) @ [0.2126, 0.7152, 0.0722] for rgb in (colour, letters_on(colour)))
             assert (high + 0.05) / (low + 0.05) >= 4
         assert letters_on((255, 255, 255)) != letters_on((0, 0, 0))
 
@@ -383,7 +317,7 @@ class TestLabels:
         st.text(max_size=30),
         st.sampled_from([(240, 320), (60, 320), (240, 40), (15, 15)]),
     )
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=100, deadline=None)
     def test_never_cover_each_other_and_lie_inside(self, rows, name, size):
         found = boxes(*rows, size=size, name=name)
         xyxy = found.xyxy.clip(0, (size[1], size[0]) * 2)
@@ -400,14 +334,11 @@ class TestLabels:
         assert [label.instance for label in arranged] == list(range(6))
         assert not overlaps(plates).any()
 
-    def test_are_left_out_rather_than_on_top_of_each_other(self):
+    def test_are_left_out_rather_than_on_top_of_each_other_and_those_of_large_boxes_choose_first(self):
         plates, _ = arrange(boxes(*[(30, 30, 60, 60)] * 50, size=(90, 120)))
         assert 2 <= len(plates) < 50
         assert not overlaps(plates).any()
-
-    def test_of_large_boxes_choose_first(self):
-        found = boxes((10, 4, 20, 12), (0, 0, 62, 15), size=(16, 64))
-        (label,) = arrange(found)[1]
+        (label,) = arrange(boxes((10, 4, 20, 12), (0, 0, 62, 15), size=(16, 64)))[1]
         assert label.instance == 1
 
     @pytest.mark.parametrize(
@@ -446,8 +377,6 @@ class TestLabels:
         assert label.text.endswith("… 0.90")
         left, _, right, _ = label.plate
         assert right - left <= 0.22 * 1280
-
-    def test_in_a_narrow_image_the_score_is_left(self):
         assert arrange(boxes((0, 0, 9, 30), size=(240, 36), name="motorcycle"))[1][0].text == "0.90"
         assert arrange(boxes((0, 0, 9, 30), size=(240, 10), name="motorcycle"))[1] == []
 
@@ -462,7 +391,5 @@ class TestLabels:
             outside = canvas.any(axis=-1)
             outside[top:bottom, left:right] = False
             assert not outside.any()
-            edge = canvas[top:bottom, left:right]
-            assert (edge[:, 0] == 255).all()
-            assert (edge[:, -1] == 255).all()
-            assert (edge[-1] == 255).all()
+            plate = canvas[top:bottom, left:right]
+            assert all((edge == 255).all() for edge in (plate[:, 0], plate[:, -1], plate[-1]))

@@ -3,9 +3,8 @@
 import io
 import os
 import random
+import resource
 import struct
-import subprocess
-import sys
 import zlib
 from pathlib import Path
 
@@ -18,32 +17,29 @@ from maskjet import limits
 from maskjet.errors import MaskjetError, SourceError
 from maskjet.media.image_headers import stated_size_hw
 from maskjet.media.images import read_image, to_image
-from tests.media.test_frames import picture
+from tests.media.clips import picture
 
 
-def encode(suffix, image=None, **options):
+def encode(suffix, **options):
     """An image file's bytes; options go to PIL, without them OpenCV writes it."""
-    image = picture(37, 53) if image is None else image
     if not options:
-        return cv2.imencode(suffix, image[..., ::-1])[1].tobytes()
+        return cv2.imencode(suffix, picture(37, 53)[..., ::-1])[1].tobytes()
     file = io.BytesIO()
-    PILImage.fromarray(image).save(file, {".jpg": "JPEG", ".tif": "TIFF"}.get(suffix, suffix[1:].upper()), **options)
+    PILImage.fromarray(picture(37, 53)).save(
+        file, {".jpg": "JPEG", ".tif": "TIFF"}.get(suffix, suffix[1:].upper()), **options
+    )
     return file.getvalue()
 
 
 FILES = [
-    (".png", {}),
+    *((suffix, {}) for suffix in (".png", ".jpg", ".bmp", ".webp", ".gif", ".tif")),
     (".png", {"bits": 8, "optimize": True}),
-    (".jpg", {}),
     (".jpg", {"progressive": True}),
-    (".bmp", {}),
-    (".webp", {}),
     (".webp", {"lossless": True}),
     (".webp", {"quality": 60, "exif": b"Exif\0\0"}),
-    (".gif", {}),
-    (".tif", {}),
     (".tif", {"compression": "tiff_lzw"}),
     (".tif", {"big_tiff": True}),
+    *([(".avif", {"quality": 95})] if cv2.haveImageWriter("a.avif") else []),
 ]
 
 
@@ -55,11 +51,6 @@ def png_of(height, width, *extras):
     head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
     rows = chunk(b"IDAT", zlib.compress(bytes(min(height, 64) * (1 + 3 * min(width, 64)))))
     return b"\x89PNG\r\n\x1a\n" + head + b"".join(extras) + rows + chunk(b"IEND", b"")
-
-
-@pytest.mark.parametrize(("suffix", "options"), FILES, ids=str)
-def test_the_head_tells_the_size(suffix, options):
-    assert stated_size_hw(encode(suffix, **options)) == (37, 53)
 
 
 def test_the_largest_size_that_a_head_tells_counts():
@@ -77,23 +68,14 @@ def test_the_largest_size_that_a_head_tells_counts():
 
 def test_a_bomb_takes_no_memory(tmp_path):
     (tmp_path / "bomb.png").write_bytes(png_of(40_000, 40_000))
-    code = (
-        "import resource, sys; from pathlib import Path; from maskjet.media.images import read_image\n"
-        "used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-        "try: read_image(Path(sys.argv[1]))\n"
-        "except ValueError as error: print(error)\n"
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - used < 50_000)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, tmp_path / "bomb.png"], capture_output=True, text=True, timeout=120, check=True
-    )
-    assert (
-        "bomb.png' has 1,600,000,000 pixels, the limit is 268,435,456; raise maskjet.limits.image_pixels" in done.stdout
-    )
-    assert done.stdout.endswith("True\n")
+    message = "1,600,000,000 pixels, the limit is 268,435,456; raise maskjet.limits.image_pixels"
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(SourceError, match=rf"bomb\.png' has {message}"):
+        read_image(tmp_path / "bomb.png")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - used < 50_000
 
 
-def test_a_pil_image_and_a_long_file_are_refused_before_they_are_read(tmp_path, monkeypatch):
+def test_a_pil_image_a_long_file_and_a_fifo_are_refused_before_they_are_read(tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "image_pixels", 100)
     with pytest.raises(ValueError, match="image has 1,961 pixels, the limit is 100"):
         to_image(PILImage.open(io.BytesIO(encode(".png"))), "image")
@@ -101,6 +83,9 @@ def test_a_pil_image_and_a_long_file_are_refused_before_they_are_read(tmp_path, 
     (tmp_path / "a.png").write_bytes(encode(".png"))
     with pytest.raises(SourceError, match=r"a\.png' has [\d,]+ bytes, the limit is 100"):
         read_image(tmp_path / "a.png")
+    os.mkfifo(tmp_path / "b.png")
+    with pytest.raises(SourceError, match=r"b\.png' is a folder, FIFO, socket or device"):
+        read_image(tmp_path / "b.png")
 
 
 def test_nothing_is_written_to_stderr(tmp_path, capfd):
@@ -116,12 +101,6 @@ def test_nothing_is_written_to_stderr(tmp_path, capfd):
     assert cv2.utils.logging.getLogLevel() == before
 
 
-def test_a_fifo_that_is_called_an_image(tmp_path):
-    os.mkfifo(tmp_path / "a.png")
-    with pytest.raises(SourceError, match=r"a\.png' is a folder, FIFO, socket or device"):
-        read_image(tmp_path / "a.png")
-
-
 def mutate(data, rng):
     data = bytearray(data)
     what = rng.choice(["bytes", "head", "cut", "hole"])
@@ -131,9 +110,8 @@ def mutate(data, rng):
         start = rng.randrange(len(data))
         return data[:start] + data[start + rng.choice([1, 20, 200]) :]
     for _ in range(rng.choice([1, 3, 20])):
-        data[rng.randrange(min(64, len(data)) if what == "head" else len(data))] = rng.choice(
-            [0, 255, rng.randrange(256)]
-        )
+        position = rng.randrange(min(64, len(data)) if what == "head" else len(data))
+        data[position] = rng.choice([0, 255, rng.randrange(256)])
     return data
 
 
@@ -141,6 +119,7 @@ def mutate(data, rng):
 def test_a_damaged_file_is_an_image_or_an_error_of_ours(suffix, options, tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "image_pixels", 2**22)
     data, path = encode(suffix, **options), Path(tmp_path / f"a{suffix}")
+    assert stated_size_hw(data) == (37, 53)
     refused = 0
     for seed in range(60):
         path.write_bytes(mutate(data, random.Random(seed)))

@@ -17,7 +17,7 @@ class Driver:
     """Notes each call; copies bytes of the host's memory."""
 
     def __init__(self):
-        self.calls, self.fails = [], {}
+        self.calls, self.fails, self.stream = [], {}, 0
         for name, count in {
             "cuCtxPushCurrent_v2": 1,
             "cuCtxPopCurrent_v2": 1,
@@ -62,43 +62,31 @@ class Driver:
 def driver(monkeypatch):
     made = Driver()
     monkeypatch.setattr(surfaces, "_driver", lambda: made)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: SimpleNamespace(cuda_stream=made.stream))
     surfaces._compiled_copies.cache_clear()
     yield made
     surfaces._compiled_copies.cache_clear()
 
 
-@pytest.fixture
-def on_stream(monkeypatch):
-    def choose(stream):
-        monkeypatch.setattr(torch.cuda, "current_stream", lambda _: SimpleNamespace(cuda_stream=stream))
-
-    return choose
-
-
 def surface_of(memory, size_hw):
     """A picture as a decoder leaves it, with rows further apart than they are wide."""
     height, width = size_hw
-    planes = [
-        SimpleNamespace(buffer_ptr=rows.ctypes.data, line_size=memory.shape[1]) for rows in (memory, memory[height:])
-    ]
+    starts = [rows.ctypes.data for rows in (memory, memory[height:])]
+    planes = [SimpleNamespace(buffer_ptr=start, line_size=memory.shape[1]) for start in starts]
     return SimpleNamespace(height=height, width=width, planes=planes)
 
 
 @pytest.mark.usefixtures("driver")
-def test_pictures_are_copied_whole_whatever_their_size(on_stream):
-    on_stream(0)
-    rng = np.random.default_rng(3)
+def test_pictures_are_copied_whole_whatever_their_size():
     copier = surfaces.SurfaceCopier("cpu")
-    for size_hw in ((2, 2), (8, 12), (64, 30), (8, 12)):
-        height, width = size_hw
-        memory = rng.integers(0, 256, (height * 3 // 2, 64), dtype=np.uint8)
-        copied = copier.copy(surface_of(memory, size_hw))
-        assert np.array_equal(copied.numpy(), memory[:, :width])
+    for height, width in ((2, 2), (8, 12), (64, 30), (8, 12)):
+        memory = np.random.default_rng(width).integers(0, 256, (height * 3 // 2, 64), dtype=np.uint8)
+        assert np.array_equal(copier.copy(surface_of(memory, (height, width))).numpy(), memory[:, :width])
 
 
 @pytest.mark.parametrize("stream", [0, STREAM])
-def test_the_copy_waits_for_the_decoder_and_is_waited_for(driver, on_stream, stream):
-    on_stream(stream)
+def test_the_copy_waits_for_the_decoder_and_is_waited_for(driver, stream):
+    driver.stream = stream
     copier = surfaces.SurfaceCopier("cpu")
     copier.copy(surface_of(np.zeros((12, 64), np.uint8), (8, 12)))
     waits = [("cuEventRecord", EVENT, 0), ("cuStreamWaitEvent", stream, EVENT, 0)] if stream else []
@@ -117,11 +105,10 @@ def test_the_copy_waits_for_the_decoder_and_is_waited_for(driver, on_stream, str
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["cuCtxPushCurrent_v2", "cuEventRecord", "cuStreamWaitEvent", "cuMemcpy2DAsync_v2", "cuEventSynchronize"],
+    "name", ["cuCtxPushCurrent_v2", "cuEventRecord", "cuStreamWaitEvent", "cuMemcpy2DAsync_v2", "cuEventSynchronize"]
 )
-def test_a_driver_that_fails_is_told_and_leaves_no_context_behind(driver, on_stream, name):
-    on_stream(STREAM)
+def test_a_driver_that_fails_is_told_and_leaves_no_context_behind(driver, name):
+    driver.stream = STREAM
     copier = surfaces.SurfaceCopier("cpu")
     driver.fails[name] = 719
     with pytest.raises(RuntimeError, match="the CUDA driver failed with error 719"):
@@ -130,9 +117,6 @@ def test_a_driver_that_fails_is_told_and_leaves_no_context_behind(driver, on_str
     assert names.count("cuCtxPopCurrent") == (name != "cuCtxPushCurrent_v2")
     assert ("cuEventSynchronize" in names) == (name == "cuEventSynchronize")
     assert names.count("cuMemcpy2DAsync") == {"cuMemcpy2DAsync_v2": 1, "cuEventSynchronize": 2}.get(name, 0)
-
-
-def test_a_gpu_without_a_context_is_told(driver):
-    driver.fails["cuCtxGetCurrent"] = 201
+    driver.fails["cuCtxGetCurrent"] = 201  # there is no context
     with pytest.raises(RuntimeError, match="error 201"):
         surfaces.SurfaceCopier("cpu")

@@ -12,7 +12,7 @@ from maskjet.errors import InputError, MissingDependencyError, UnsupportedError
 from maskjet.media.drawing import draw
 from maskjet.media.sinks import Sinks, Window
 from maskjet.media.sinks import window as window_module
-from tests.media.test_sinks import frames
+from tests.media.outputs import frames
 from tests.test_detections import some_detections
 
 
@@ -24,7 +24,9 @@ class FakeTk:
 
     def __init__(self, screen_hw=(1080, 1920)):
         self.screen_hw, self.shown, self.keys, self.updates, self.is_gone = screen_hw, [], {}, 0, False
-        self.on_update = lambda: None
+        self.on_update = self.resizable = lambda **_: None
+        self.bind = self.keys.__setitem__
+        self.winfo_screenheight, self.winfo_screenwidth = (lambda: self.screen_hw[0]), (lambda: self.screen_hw[1])
 
     def Tk(self):  # noqa: N802
         return self
@@ -44,9 +46,6 @@ class FakeTk:
         if self.is_gone:
             raise self.TclError("application has been destroyed")
 
-    def bind(self, key, act):
-        self.keys[key] = act
-
     def protocol(self, name, act):
         self.keys[name] = lambda _: act()
 
@@ -61,15 +60,6 @@ class FakeTk:
 
     def title(self, text):
         self.text = text
-
-    def resizable(self, **_):
-        pass
-
-    def winfo_screenheight(self):
-        return self.screen_hw[0]
-
-    def winfo_screenwidth(self):
-        return self.screen_hw[1]
 
 
 @pytest.fixture
@@ -106,8 +96,11 @@ def test_the_user_ends_the_stream(tk, key):
     assert len(tk.shown) == 3
 
 
-def test_a_window_that_is_gone_counts_as_closed(tk):
+def test_a_large_frame_fits_the_screen_and_a_window_that_is_gone_counts_as_closed(tk):
+    tk.screen_hw = (100, 200)
     with Window() as window:
+        window.write(next(frames(1, size=(300, 400))), some_detections(1, size=(300, 400)))
+        assert tk.shown[0].shape == (90, 120, 3)
         tk.is_gone = True
         window.write(next(frames(1)), some_detections(1))
         assert window.closed.is_set()
@@ -128,22 +121,10 @@ def test_fast_frames_are_left_out_but_images_are_not(tk, monkeypatch):
         assert len(tk.shown) == 5
 
 
-def test_a_large_frame_fits_the_screen(tk):
-    tk.screen_hw = (100, 200)
-    with Window() as window:
-        window.write(next(frames(1, size=(300, 400))), some_detections(1, size=(300, 400)))
-    assert tk.shown[0].shape == (90, 120, 3)
-
-
 def test_a_window_is_held_until_the_user_closes_it(tk):
     window = Window(holds=True)
     window.write(next(frames(1)), some_detections(1))
-
-    def act():
-        if tk.updates == 4:
-            tk.keys["q"](None)
-
-    tk.on_update = act
+    tk.on_update = lambda: tk.updates == 4 and tk.keys["q"](None)
     window.close()
     assert (tk.updates, tk.is_gone) == (4, True)
     empty = Window(holds=True)
@@ -156,15 +137,12 @@ def test_no_tk_and_no_screen_are_said(tk, monkeypatch):
         raise tk.TclError("no display name and no $DISPLAY environment variable")
 
     tk.Tk = no_screen
-    with pytest.raises(
-        UnsupportedError, match=r"a window needs a screen, there is none \(no display name .*\): write a"
-    ):
+    no_display = r"a window needs a screen, there is none \(no display name .*\): write a"
+    with pytest.raises(UnsupportedError, match=no_display):
         Window()
     monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "tkinter", None)
-    with pytest.raises(
-        MissingDependencyError, match=r"a window needs Tk, which this Python lacks: .*, or write a video"
-    ):
+    with pytest.raises(MissingDependencyError, match=r"a window needs Tk, which this Python lacks: .*, or write a v"):
         Window()
 
 

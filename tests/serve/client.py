@@ -1,16 +1,20 @@
-"""An application of the demo model, and a client within the process of a test."""
+"""Applications of a model, with a client within the process of a test or on a port, and what clients send."""
 
 import asyncio
 import functools
 import inspect
 import struct
+import threading
 import zlib
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 
 import cv2
 import httpx
 
-from maskjet.serve import Settings, create_app
+from maskjet.serve import Settings, create_app, server
+
+TOKEN = "correct-horse"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 
 def encoded(image, suffix=".png", options=()):
@@ -39,6 +43,55 @@ async def served(models, **settings):
             yield client
 
 
+class Address(str):
+    """Host and port of a service, with its state, and a function that ends it."""
+
+    service: object
+    end: object
+
+
+@contextmanager
+def serving(models, **settings):
+    """A service on a free port, in a thread; ended at the end."""
+    settings = Settings(port=0, **{"drain_s": 5, **settings})
+    app, ready = create_app(models, settings), threading.Event()
+    with server.listen(settings) as listener:
+        made = server.Server(server.configure(app, settings), app.state.service, announce=ready.set)
+        address = Address(server.url_of(listener).removeprefix("http://"))
+        address.service, address.end = app.state.service, lambda: setattr(made, "should_exit", True)
+        thread = threading.Thread(target=made.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            assert ready.wait(30)
+            yield address
+        finally:
+            address.end()
+            thread.join(20)
+            assert not thread.is_alive()
+
+
+class Held:
+    """A model that waits to be let go before it predicts, and then may fail; the first frames are not held up."""
+
+    def __init__(self, model, error=None):
+        self._model, self.error = model, error
+        self.holds_first_frames = False
+        self.go, self.begun = threading.Event(), threading.Semaphore(0)
+        self.images = []
+
+    def __getattr__(self, name):
+        return getattr(self._model, name)
+
+    def predict(self, images, **options):
+        if images and (self.holds_first_frames or images[0].shape[0] > 64):
+            self.images += images
+            self.begun.release()
+            assert self.go.wait(30)
+            if self.error is not None:
+                raise self.error
+        return self._model.predict(images, **options)
+
+
 def run(test):
     """Run a test's coroutine function in an event loop, for a minute at most."""
 
@@ -48,6 +101,28 @@ def run(test):
 
     wrapped.__signature__ = inspect.signature(test)
     return wrapped
+
+
+def asking(**settings):
+    """Run a test's coroutine function with a client of a service of the demo model, which is warm."""
+
+    def decorate(test):
+        names = inspect.signature(test).parameters
+
+        @functools.wraps(test)
+        async def ask(model, **fixtures):
+            if "model" in names:
+                fixtures["model"] = model
+            async with served({"demo": model}, **settings) as client:
+                await client.service.warmed_up()
+                await test(client=client, **fixtures)
+
+        needed = dict.fromkeys(["model", *(name for name in names if name != "client")])
+        kind = inspect.Parameter.KEYWORD_ONLY
+        ask.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in needed])
+        return run(ask)
+
+    return decorate
 
 
 def bomb(width, height):

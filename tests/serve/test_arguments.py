@@ -27,22 +27,9 @@ def test_without_arguments_it_serves_the_demo_and_watches_nothing():
 
 
 def test_a_command_lines_texts_and_a_files_values_are_the_same():
-    values = {
-        "model": ["demo", "cars=a/cars.pt"],
-        "replicas": 3,
-        "num_gpus": 0.5,
-        "num_cpus": 2,
-        "max_ongoing_requests": 7,
-        "device": "cuda",
-        "runtime": "torch",
-        "compile": False,
-        "max_detections": 50,
-        "queue": 9,
-        "deadline_s": 1.5,
-        "insecure": True,
-        "batch": 4,
-        "threads": 3,
-    }
+    values = {"model": ["demo", "cars=a/cars.pt"], "replicas": 3, "num_gpus": 0.5, "num_cpus": 2, "insecure": True}
+    values |= {"device": "cuda", "runtime": "torch", "compile": False, "max_detections": 50, "max_ongoing_requests": 7}
+    values |= {"queue": 9, "deadline_s": 1.5, "batch": 4, "threads": 3}
     texts = {**{name: str(value) for name, value in values.items()}, "model": "demo,cars=a/cars.pt"}
     chosen, scale = parse(texts)
     assert (chosen, scale) == parse(values)
@@ -69,31 +56,22 @@ def test_each_setting_can_be_given_or_says_where_it_is():
     [
         ({"replica": "2"}, r"args must have names that are known, got 'replica'; did you mean 'replicas'\?"),
         ({"body-bytes": "2"}, r"args must have names that are known, got 'body-bytes'; did you mean 'body_bytes'\?"),
-        ({"hots": "a"}, r"args must have names that are known, got 'hots'; "),
         ({"host": "0.0.0.0"}, "host must be given to Ray, which listens: http_options in a configuration file, or "),
         ({"token": "secret"}, "token must be given by MASKJET_TOKEN in the environment of replicas: Ray writes "),
         ({"replicas": "two"}, "replicas must be a whole number, got 'two'."),
         ({"replicas": 0}, "replicas must be at least 1, got 0."),
-        ({"replicas": True}, "replicas must be a whole number, got True."),
-        ({"replicas": 1.5}, "replicas must be a whole number, got 1.5."),
-        ({"num_gpus": "-1"}, "num_gpus must be at least 0, got -1.0."),
         ({"num_cpus": "nan"}, "num_cpus must be at least 0, got nan."),
-        ({"max_ongoing_requests": 0}, "max_ongoing_requests must be at least 1, got 0."),
         ({"queue": "0"}, "queue must be a whole number of at least 1, got 0."),
-        ({"queue": None}, "queue must be a whole number, got None."),
         ({"deadline_s": "soon"}, "deadline_s must be a number, got 'soon'."),
         ({"insecure": "yes"}, "insecure must be true or false, got 'yes'."),
-        ({"insecure": 1}, "insecure must be true or false, got 1."),
         ({"weights": 5}, "weights must be a text, got 5."),
         ({"weights": "a.pt", "model": "a,b"}, "weights must go with one model, got several; "),
-        ({"model": []}, r"model must be a text or a list of texts, got \[\]."),
         ({"model": ["demo", 5]}, "model must be a text or a list of texts, got "),
         ({"model": "demo,demo"}, "model must have a name of its own for each, got 'demo' twice; "),
         ({"precision": "fp23"}, r"precision must be one of .*, got 'fp23'; did you mean"),
         ({"device": "cuda:1"}, "device must be 'auto', 'cpu' or 'cuda', got 'cuda:1': Ray chooses each replica's GPU."),
         ({"device": "cuda", "num_gpus": "0"}, "num_gpus must be above 0 with device='cuda', got 0."),
         ({"source": "a.mp4", "replicas": 2}, "sources must be 0 with several replicas, got 8 with 2: "),
-        ({"sources": "3", "replicas": 2}, "sources must be 0 with several replicas, got 3 with 2: "),
         ({"source": ["a.mp4"] * 2, "sources": "1"}, "source must be given at most 1 times, got 2; "),
     ],
 )
@@ -128,18 +106,13 @@ def test_without_ray_its_module_says_what_to_install(monkeypatch):
         importlib.import_module("maskjet.serve.ray")
 
 
-def test_the_service_and_the_arguments_load_no_ray():
-    program = (
-        "import sys, maskjet.serve.arguments\n"
-        "assert not {'ray', 'fastapi', 'torch'} & set(sys.modules)\n"
-        "import maskjet.serve; maskjet.serve.create_app\n"
-        "assert 'ray' not in sys.modules"
-    )
+@pytest.mark.parametrize(
+    ("imports", "left_out"),
+    [
+        ("maskjet.serve.arguments", {"ray", "fastapi", "torch"}),
+        pytest.param("maskjet.serve; maskjet.serve.create_app", {"ray"}, marks=pytest.mark.slow),
+    ],
+)
+def test_the_service_and_the_arguments_load_no_ray(imports, left_out):
+    program = f"import sys, {imports}\nassert not {left_out} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
-
-
-def test_several_replicas_watch_no_sources():
-    arguments.check_sources(0, 4)
-    arguments.check_sources(8, 1)
-    with pytest.raises(InputError, match=r"^sources must be 0 with several replicas, got 8 with 4: "):
-        arguments.check_sources(8, 4)

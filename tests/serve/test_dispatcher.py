@@ -1,277 +1,457 @@
-"""Batches: what waits together is answered together, and what nobody waits for is not done."""
+"""Batches and lanes: what waits together is answered together, and nothing is lost, held up, forgotten or kept."""
 
 import asyncio
+import gc
+import logging
+import random
 import threading
+import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from maskjet import traffic
 from maskjet.errors import InputError
 from maskjet.serve.dispatcher import Dispatcher
 from maskjet.serve.problems import ProblemError
 from maskjet.serve.tickets import Options
-from tests.serve.client import encoded, problem_of, run, served
+from tests.serve.client import Held, encoded, problem_of, run, served
 
 
-class Held:
-    """A model that waits to be let go before it predicts, and records what it was given."""
+class Found:
+    """What a fake model finds: the number that is an image's first value."""
 
-    def __init__(self, model):
-        self._model = model
-        self.go = threading.Event()
-        self.calls = []
+    def __init__(self, image):
+        self.number = int(image[0, 0, 0])
 
-    def __getattr__(self, name):
-        return getattr(self._model, name)
+    def draw(self, image):
+        return image
+
+
+class Fake:
+    """A model that answers once it is let go, and notes its calls; `before` is called with the images of each batch."""
+
+    config = SimpleNamespace(batch=2, graphs=1, max_detections=5)
+
+    def __init__(self):
+        self.go, self.calls, self.before = threading.Event(), [], lambda _: None
+        self.go.set()
+
+    def report(self):
+        return SimpleNamespace(device="cpu")
 
     def predict(self, images, **options):
-        if images:
-            self.calls.append((len(images), images[0].shape if images else None, options))
-            assert self.go.wait(30)
-        return self._model.predict(images, **options)
+        self.calls.append((len(images), images[0].shape[0], options["threshold"]))
+        assert self.go.wait(30)
+        self.before(images)
+        return [Found(image) for image in images]
 
 
-class Started:
-    """A dispatcher of a held model that was warmed up."""
-
-    def __init__(self, model, **options):
-        self.model = Held(model)
-        self.pool = ThreadPoolExecutor(2)
-        self.dispatcher = Dispatcher("demo", self.model, self.pool, observer=self, lanes=1, **options)
-        self._warm = threading.Event()
+class Observer:
+    def __init__(self):
+        self.is_warm = threading.Event()
+        self.batch_error = None
 
     def warm(self, _):
-        self._warm.set()
+        self.is_warm.set()
 
     def failed(self, error):
-        raise error
+        raise AssertionError from error
 
     def batch_done(self, *_):
-        pass
+        if self.batch_error is not None:
+            raise self.batch_error
 
-    async def __aenter__(self):
-        self.model.go.set()
-        self.dispatcher.start()
-        assert await asyncio.to_thread(self._warm.wait, 30)
-        self.model.go.clear()
-        self.model.calls.clear()
-        return self.dispatcher, self.model
 
-    async def __aexit__(self, *_):
-        self.model.go.set()
-        await asyncio.to_thread(self.dispatcher.close)
-        self.pool.shutdown()
+@asynccontextmanager
+async def started(*, pool=None, threads=2, is_held=False, **options):
+    """A dispatcher of a fake model whose lanes are warm."""
+    model, observer = Fake(), Observer()
+    made = pool or ThreadPoolExecutor(threads)
+    dispatcher = Dispatcher("fake", model, made, observer=observer, **options)
+    dispatcher.start()
+    try:
+        assert await asyncio.to_thread(observer.is_warm.wait, 30)
+        await until(lambda: dispatcher._is_started)
+        model.calls.clear()
+        if is_held:
+            model.go.clear()
+        yield dispatcher, model, observer
+    finally:
+        model.go.set()
+        await asyncio.to_thread(dispatcher.close)
+        made.shutdown()
 
 
 async def until(is_so):
     """Wait until something is so."""
-    for _ in range(3000):
+    for _ in range(6000):
         if is_so():
             return
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.005)
     raise AssertionError
 
 
-IMAGES = [traffic.sample(seed=seed, size_hw=(90, 160)).image for seed in range(4)]
+def picture(number, height=2):
+    return np.full((height, 2, 3), number, np.uint8)
+
+
+PICTURES = [picture(number) for number in range(4)]
+
+
+def ask(dispatcher, *args, **options):
+    """A prediction that is under way."""
+    return asyncio.ensure_future(dispatcher.predict(*args, **options))
 
 
 @run
-async def test_what_waits_is_batched_by_size_and_options(model):
-    async with Started(model, batch=3) as (dispatcher, held):
-        first = asyncio.ensure_future(dispatcher.predict(IMAGES[0]))
-        await until(lambda: held.calls)
-        other = np.ascontiguousarray(IMAGES[0][:80])
+async def test_what_waits_is_batched_by_size_and_options():
+    async with started(batch=3, lanes=1, is_held=True) as (dispatcher, model, _):
+        first = ask(dispatcher, picture(0))
+        await until(lambda: model.calls)
         few = Options(threshold=0.9, classes=("car",))
-        waiting = [
-            asyncio.ensure_future(dispatcher.predict(image, options))
-            for image, options in (
-                (IMAGES[1], None),
-                (other, None),
-                (IMAGES[2], Options()),
-                (IMAGES[3], few),
-                (IMAGES[3], None),
-                (IMAGES[0], None),
-            )
-        ]
+        kinds = [(2, None), (1, None), (2, Options()), (2, few), (2, None), (2, None)]
+        waiting = [ask(dispatcher, picture(1 + n, height), options) for n, (height, options) in enumerate(kinds)]
         await until(lambda: dispatcher.depth == 6)
-        held.go.set()
+        model.go.set()
         answers = await asyncio.gather(first, *waiting)
-        sizes = [(count, shape[0], options["threshold"]) for count, shape, options in held.calls]
-        assert sizes == [(1, 90, None), (3, 90, None), (1, 80, None), (1, 90, 0.9), (1, 90, None)]
+        assert model.calls == [(1, 2, None), (3, 2, None), (1, 1, None), (1, 2, 0.9), (1, 2, None)]
         assert [answer.batch for answer in answers] == [1, 3, 1, 3, 1, 3, 1]
-        images = [IMAGES[0], IMAGES[1], other, IMAGES[2], IMAGES[3], IMAGES[3], IMAGES[0]]
-        for image, answer in zip(images, answers, strict=True):
-            chosen = few.arguments() if answer is answers[4] else {}
-            alone = model.predict(image, **chosen)
-            assert np.allclose(answer.detections.confidence, alone.confidence, atol=1e-4)
-            assert np.array_equal(answer.detections.class_id, alone.class_id)
-            assert answer.queue_s >= 0
-            assert answer.predict_s > 0
+        assert [answer.detections.number for answer in answers] == list(range(7))
+        assert all(answer.queue_s >= 0 and answer.predict_s > 0 for answer in answers)
 
 
 @run
-async def test_a_full_queue_takes_all_or_none(model):
-    async with Started(model, queue=3) as (dispatcher, held):
-        first = asyncio.ensure_future(dispatcher.predict(IMAGES[0]))
-        await until(lambda: held.calls)
-        waiting = asyncio.ensure_future(dispatcher.predict_all(IMAGES[:2]))
+async def test_a_full_queue_takes_all_or_none():
+    async with started(queue=3, lanes=1, is_held=True) as (dispatcher, model, _):
+        first = ask(dispatcher, picture(0))
+        await until(lambda: model.calls)
+        waiting = asyncio.ensure_future(dispatcher.predict_all(PICTURES[:2]))
         await until(lambda: dispatcher.depth == 2)
         with pytest.raises(ProblemError, match="The queue of 3 images is full") as refused:
-            await dispatcher.predict_all(IMAGES[:2])
+            await dispatcher.predict_all(PICTURES[:2])
         assert refused.value.status == 429
         assert refused.value.headers["Retry-After"] == "1"
         assert dispatcher.depth == 2
-        held.go.set()
+        model.go.set()
         assert len(await waiting) == 2
         await first
 
 
 @run
-async def test_a_deadline_that_passes_while_waiting_saves_the_work(model):
-    async with Started(model) as (dispatcher, held):
+async def test_a_deadline_that_passes_saves_the_work():
+    async with started(lanes=1, is_held=True) as (dispatcher, model, _):
         loop = asyncio.get_running_loop()
-        first = asyncio.ensure_future(dispatcher.predict(IMAGES[0], deadline=loop.time() + 0.05))
-        await until(lambda: held.calls)
+        first = ask(dispatcher, picture(0), deadline=loop.time() + 0.2)
+        await until(lambda: model.calls)
         with pytest.raises(ProblemError, match="The image waited for its deadline") as late:
-            await dispatcher.predict(IMAGES[1], deadline=loop.time() + 0.05)
+            await dispatcher.predict(picture(1), deadline=loop.time() + 0.25)
         assert late.value.status == 504
         assert dispatcher.depth == 0
-        held.go.set()
-        assert (await first).batch == 1  # what runs is answered
-        assert len(held.calls) == 1
-
-
-@run
-async def test_what_comes_after_its_deadline_is_not_taken(model):
-    async with Started(model) as (dispatcher, held):
-        held.go.set()
         with pytest.raises(ProblemError, match="deadline passed before") as late:
-            await dispatcher.predict(IMAGES[0], deadline=asyncio.get_running_loop().time())
+            await dispatcher.predict(picture(2), deadline=loop.time())
         assert late.value.status == 504
-        assert held.calls == []
+        model.go.set()
+        assert (await first).batch == 1  # what runs is answered
+        assert len(model.calls) == 1
 
 
 @run
-async def test_what_nobody_waits_for_is_not_done(model):
-    async with Started(model) as (dispatcher, held):
-        first = asyncio.ensure_future(dispatcher.predict(IMAGES[0]))
-        await until(lambda: held.calls)
-        gone = asyncio.ensure_future(dispatcher.predict(IMAGES[1]))
-        running = first
+async def test_what_nobody_waits_for_is_not_done():
+    async with started(lanes=1, is_held=True) as (dispatcher, model, _):
+        running = ask(dispatcher, picture(0))
+        await until(lambda: model.calls)
+        gone = ask(dispatcher, picture(1))
         await until(lambda: dispatcher.depth == 1)
         gone.cancel()
         running.cancel()
         await asyncio.gather(gone, running, return_exceptions=True)
         assert dispatcher.depth == 0
-        held.go.set()
-        assert (await dispatcher.predict(IMAGES[2])).batch == 1
-        assert len(held.calls) == 2
+        model.go.set()
+        assert (await dispatcher.predict(picture(2))).batch == 1
+        assert len(model.calls) == 2
 
 
 @run
-async def test_images_are_made_by_threads_which_take_a_free_lane(model):
+async def test_images_are_made_by_threads_which_take_a_free_lane():
     names = []
 
     def make(number):
         names.append(threading.current_thread().name)
-        return IMAGES[number]
+        return PICTURES[number]
 
-    async with Started(model) as (dispatcher, held):
-        held.go.set()
-        predict = held.predict
-        held.predict = lambda images, **_: names.append(threading.current_thread().name) or predict(images)
+    async with started(lanes=1) as (dispatcher, model, _):
+        model.before = lambda _: names.append(threading.current_thread().name)
         answers = await dispatcher.predict_all([lambda: make(2)])
         assert names[0] == names[1]  # one thread did both
-        assert answers[0].image is IMAGES[2]
+        assert answers[0].image is PICTURES[2]
         assert answers[0].made_s > 0
-        several = await dispatcher.predict_all([lambda n=n: make(n) for n in range(4)])
-        assert [answer.image is image for answer, image in zip(several, IMAGES, strict=True)] == [True] * 4
-        for image, answer in zip(IMAGES, several, strict=True):
-            assert np.array_equal(answer.detections.xyxy, model.predict(image).xyxy)
+        several = await dispatcher.predict_all([partial(make, n) for n in range(4)])
+        assert [answer.image is image for answer, image in zip(several, PICTURES, strict=True)] == [True] * 4
+        assert [answer.detections.number for answer in several] == [0, 1, 2, 3]
         await until(lambda: not dispatcher._taken)
 
 
 @run
-async def test_images_that_are_being_made_count_as_waiting(model):
+async def test_images_that_are_being_made_count_as_waiting():
     go, begun = threading.Event(), threading.Event()
 
     def make():
         begun.set()
         assert go.wait(30)
-        return IMAGES[0]
+        return picture(0)
 
-    async with Started(model, queue=3) as (dispatcher, held):
-        held.go.set()
-        loop = asyncio.get_running_loop()
-        tasks = [asyncio.ensure_future(dispatcher.predict_all([make] * 3))]  # two threads: the third is not begun
+    async with started(queue=3, lanes=1) as (dispatcher, model, _):
+        task = asyncio.ensure_future(dispatcher.predict_all([make] * 3))  # two threads: the third is not begun
         await until(begun.is_set)
         assert dispatcher.depth == 3
         with pytest.raises(ProblemError, match="The queue of 3 images is full"):
-            await dispatcher.predict(IMAGES[1])
-        tasks[0].cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+            await dispatcher.predict(picture(1))
+        task.cancel()
+        await asyncio.wait((task,))
         assert dispatcher.depth == 2  # those that threads are at
         with pytest.raises(ProblemError, match="The image waited for its deadline"):
-            await dispatcher.predict(make, deadline=loop.time() + 0.05)
+            await dispatcher.predict(make, deadline=asyncio.get_running_loop().time() + 0.05)
         assert dispatcher.depth == 2
         go.set()
         await until(lambda: dispatcher.depth == 0)
-        assert held.calls == []  # nobody waits for them
+        assert model.calls == []  # nobody waits for them
         assert (await dispatcher.predict(make)).batch == 1
 
 
 @run
-async def test_an_image_that_cannot_be_made_is_an_error_of_its_own(model):
-    async with Started(model) as (dispatcher, held):
-        held.go.set()
+async def test_an_error_is_one_of_its_request_alone():
+    def fail(_):
+        raise InputError("threshold must name classes.")
+
+    async with started(lanes=1) as (dispatcher, model, _):
         with pytest.raises(ZeroDivisionError):
-            await dispatcher.predict_all([lambda: IMAGES[0], lambda: 1 // 0])
+            await dispatcher.predict_all([lambda: picture(0), lambda: 1 // 0])
         await until(lambda: dispatcher.depth == 0)
-        assert (await dispatcher.predict(lambda: IMAGES[1])).batch == 1
-
-
-@run
-async def test_an_error_reaches_those_of_its_batch_alone(model):
-    async with Started(model, batch=4) as (dispatcher, held):
-        held.go.set()
+        model.before = fail
         with pytest.raises(InputError, match="threshold must name classes"):
-            await dispatcher.predict(IMAGES[0], Options(threshold=(("cow", 0.5),)))
-        assert (await dispatcher.predict(IMAGES[0])).batch == 1
+            await dispatcher.predict(picture(0))
+        model.before = lambda _: None
+        assert (await dispatcher.predict(lambda: picture(1))).batch == 1
+
+
+class Panic(BaseException):
+    """As a library in Rust raises it."""
+
+
+@pytest.mark.parametrize("error", [Panic("ouch"), SystemExit(3), StopIteration(), KeyboardInterrupt()])
+@run
+async def test_what_is_no_exception_is_an_error_of_its_request(error, caplog):
+    def fail(*_):
+        raise error
+
+    async with started(queue=2) as (dispatcher, model, _):
+        with caplog.at_level(logging.CRITICAL, "maskjet.serve"):
+            for _ in range(4):
+                with pytest.raises(RuntimeError, match=f"^{type(error).__name__}"):
+                    await asyncio.wait_for(dispatcher.predict(fail), 5)
+            await until(lambda: not dispatcher.depth)
+            model.before = fail
+            for image in (picture(1), lambda: picture(1)) * 2:
+                with pytest.raises(RuntimeError, match=f"^{type(error).__name__}"):
+                    await asyncio.wait_for(dispatcher.predict(image), 5)
+        model.before = lambda _: None
+        assert (await asyncio.wait_for(dispatcher.predict(picture(4)), 5)).detections.number == 4
+        await until(lambda: not dispatcher._taken)
 
 
 @run
-async def test_closing_answers_what_waits_and_refuses_more(model):
-    async with Started(model) as (dispatcher, held):
-        tasks = [asyncio.ensure_future(dispatcher.predict(image)) for image in IMAGES]
+async def test_closing_answers_what_waits_and_refuses_more():
+    async with started(lanes=1, is_held=True) as (dispatcher, model, _):
+        tasks = [ask(dispatcher, image) for image in PICTURES]
         await until(lambda: dispatcher.depth == 3)
         closing = asyncio.ensure_future(asyncio.to_thread(dispatcher.close))
         await until(lambda: dispatcher._is_closed)
         with pytest.raises(ProblemError, match="shutting down"):
-            await dispatcher.predict(IMAGES[0])
-        held.go.set()
+            await dispatcher.predict(picture(0))
+        model.go.set()
         assert len(await asyncio.gather(*tasks)) == 4
         await closing
 
 
 @run
+async def test_an_image_that_is_here_does_not_wait_for_others_to_be_decoded():
+    go = threading.Event()
+    with ThreadPoolExecutor(3) as pool:
+        decoding = [pool.submit(go.wait, 30) for _ in range(6)]
+        try:
+            async with started(pool=pool) as (dispatcher, _, _):
+                answer = await asyncio.wait_for(dispatcher.predict(picture(7)), 5)
+                assert answer.detections.number == 7
+                go.set()
+        finally:
+            go.set()
+        assert all(each.result() for each in decoding)
+
+
+@run
+async def test_a_thread_that_decodes_is_not_held_by_what_comes_later():
+    class Image(np.ndarray):
+        pass
+
+    go, is_busy = threading.Event(), threading.Event()
+
+    def make_first():
+        image = picture(1).view(Image)
+        made.append(weakref.ref(image))
+        return image
+
+    def hold(images):
+        if images[0][0, 0, 0] != 1:
+            is_busy.set()
+            assert go.wait(30)
+
+    made = []
+    async with started(lanes=1, threads=1) as (dispatcher, model, _):
+        is_waiting, may_run = threading.Event(), threading.Event()
+        model.before = lambda _: is_waiting.set() or may_run.wait(30)
+        first = ask(dispatcher, make_first)
+        assert await asyncio.to_thread(is_waiting.wait, 30)
+        second = ask(dispatcher, picture(2))
+        await until(lambda: dispatcher.depth == 1)
+        model.before = hold
+        may_run.set()
+        assert (await first).detections.number == 1
+        assert await asyncio.to_thread(is_busy.wait, 30)
+        try:
+            assert await asyncio.wait_for(asyncio.wrap_future(dispatcher._pool.submit(int)), 5) == 0
+            del first
+            gc.collect()
+            assert made[0]() is None
+        finally:
+            go.set()
+        assert (await second).detections.number == 2
+
+
+@run
+async def test_an_observer_that_fails_costs_no_lane(caplog):
+    async with started() as (dispatcher, _, observer):
+        observer.batch_error = ValueError("no room")
+        with caplog.at_level(logging.CRITICAL, "maskjet.serve"):
+            for number in range(8):
+                image = picture(number) if number % 2 else partial(picture, number)
+                answer = await asyncio.wait_for(dispatcher.predict(image), 5)
+                assert answer.detections.number == number
+        await until(lambda: not dispatcher._taken)
+
+
+class Short(ThreadPoolExecutor):
+    """A pool that may find no room for another thread."""
+
+    is_short = False
+
+    def submit(self, *args):
+        job = super().submit(*args)
+        if self.is_short:
+            raise RuntimeError("can't start new thread")
+        return job
+
+
+@run
+async def test_a_thread_that_cannot_be_started_leaves_nothing_behind():
+    pool = Short(2)
+    async with started(pool=pool) as (dispatcher, _, _):
+        for count in range(1, 4):
+            pool.is_short = True
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                await dispatcher.predict_all([lambda: picture(1)] * count)
+            pool.is_short = False
+            assert (await dispatcher.predict(lambda: picture(2))).detections.number == 2
+            await until(lambda: dispatcher.depth == 0 == dispatcher._taken)
+
+
+@run
+async def test_what_nobody_waits_for_is_forgotten_before_its_turn_and_closing_does_not_wait_for_it():
+    go = threading.Event()
+    async with started(threads=1) as (dispatcher, _, _):
+        busy = dispatcher._pool.submit(go.wait, 30)
+
+        def make():
+            return picture(1)
+
+        kept = weakref.ref(make)
+        task = ask(dispatcher, make)
+        del make
+        await until(lambda: dispatcher.depth == 1)
+        closing = asyncio.ensure_future(asyncio.to_thread(dispatcher.close, 30))
+        await until(lambda: dispatcher._is_closed)
+        await asyncio.sleep(0.1)
+        task.cancel()
+        await asyncio.wait((task,))
+        del task
+        gc.collect()
+        assert kept() is None
+        assert dispatcher.depth == 0
+        await asyncio.wait_for(closing, 5)
+        go.set()
+        assert await asyncio.to_thread(busy.result)
+
+
+@run
+async def test_nothing_is_lost_among_cancellations_errors_and_deadlines():
+    drawn = random.Random(0)
+    loop = asyncio.get_running_loop()
+
+    def make(number):
+        time.sleep(number % 4 / 2000)
+        if number % 7 == 0:
+            raise ZeroDivisionError
+        return picture(number)
+
+    async def ask_some(dispatcher, first):
+        numbers = range(first, first + drawn.choice((1, 1, 3)))
+        images = [picture(each) if drawn.random() < 0.3 else partial(make, each) for each in numbers]
+        deadline = loop.time() + drawn.random() / 50 if drawn.random() < 0.3 else None
+        with suppress(ProblemError, ZeroDivisionError):
+            answers = await dispatcher.predict_all(images, deadline=deadline)
+            assert [answer.detections.number for answer in answers] == list(numbers)
+
+    async with started(threads=3, queue=20, batch=2) as (dispatcher, model, _):
+        model.before = lambda _: time.sleep(0.0005)
+        tasks = []
+        for number in range(400):
+            tasks.append(asyncio.ensure_future(ask_some(dispatcher, number % 200)))
+            if drawn.random() < 0.3:
+                loop.call_later(drawn.random() / 100, tasks[drawn.randrange(len(tasks))].cancel)
+            if drawn.random() < 0.5:
+                await asyncio.sleep(drawn.random() / 500)
+        done, _ = await asyncio.wait(tasks, timeout=30)
+        assert len(done) == 400
+        assert [task for task in done if not task.cancelled() and task.exception()] == []
+        await until(lambda: dispatcher.depth == 0 == dispatcher._taken)
+        answers = await dispatcher.predict_all([picture(1), lambda: picture(2)])
+        assert [answer.detections.number for answer in answers] == [1, 2]
+
+
+@run
 async def test_over_http_the_queue_and_the_deadline_are_statuses(model, street):
     held = Held(model)
-    held.go.set()
-    async with served({"demo": held}, queue=1, deadline_s=0.3) as client:
+    image = {"name": "image", "datatype": "UINT8", "shape": [1, 1, 3], "data": [1, 2, 3]}
+    async with served({"demo": held}, queue=2, deadline_s=1) as client:
         await client.service.warmed_up()
-        held.go.clear()
-        held.calls.clear()
         post = lambda: asyncio.ensure_future(client.post("/v1/predict", content=encoded(street)))  # noqa: E731
         running = [post()]
-        await until(lambda: len(held.calls) == 1)
+        await until(lambda: len(held.images) == 1)
         running.append(post())
-        await until(lambda: len(held.calls) == 2)  # each lane has one
-        waiting = post()
+        await until(lambda: len(held.images) == 2)  # each lane has one
+        waiting = [post()]
         await until(lambda: client.service.dispatcher().depth == 1)
-        assert problem_of(await post()) == (429, "The queue of 1 images is full; try again later.")
-        assert problem_of(await waiting)[0] == 504
+        asked = {"inputs": [image], "parameters": {"timeout": 1000}}  # microseconds
+        assert (await client.post("/v2/models/demo/infer", json=asked)).status_code == 504
+        assert not waiting[0].done()
+        waiting.append(post())
+        await until(lambda: client.service.dispatcher().depth == 2)
+        assert problem_of(await post()) == (429, "The queue of 2 images is full; try again later.")
+        assert [problem_of(await each)[0] for each in waiting] == [504, 504]
         held.go.set()
         assert [answer.status_code for answer in await asyncio.gather(*running)] == [200, 200]
-        assert len(held.calls) == 2
+        assert len(held.images) == 2

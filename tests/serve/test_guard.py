@@ -10,10 +10,7 @@ from maskjet.errors import InputError
 from maskjet.serve import Settings, guard
 from maskjet.serve.problems import GoneError, ProblemError
 from maskjet.serve.service import Memory
-from tests.serve.client import bomb, encoded, problem_of, run, served
-
-TOKEN = "correct-horse"
-BEARER = {"Authorization": f"Bearer {TOKEN}"}
+from tests.serve.client import BEARER, TOKEN, asking, bomb, encoded, problem_of, run, served
 
 
 @pytest.fixture
@@ -27,58 +24,48 @@ def never_read(monkeypatch):
     return body
 
 
-@run
-async def test_a_token_is_asked_for_before_the_body_is_read(model, never_read):
-    async with served({"demo": model}, token=TOKEN) as client:
-        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {TOKEN}"}, {"Cookie": "a=b"}):
-            sent = {"Content-Length": "5", **headers}
-            answer = await client.post("/v1/predict", content=never_read(), headers=sent)
-            assert problem_of(answer)[0] == 401
-            assert answer.headers["www-authenticate"].startswith("Bearer")
-            assert TOKEN not in answer.text
-        for path in ("/metrics", "/v1/models", "/v1/status", "/nowhere"):
-            assert problem_of(await client.get(path))[0] == 401
-        for path in ("/health/live", "/openapi.json"):
-            assert (await client.get(path)).status_code == 200
-        assert (await client.get("/v1/models", headers=BEARER)).status_code == 200
+@asking(token=TOKEN)
+async def test_a_token_is_asked_for_before_the_body_is_read(client, never_read):
+    for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {TOKEN}"}, {"Cookie": "a=b"}):
+        sent = {"Content-Length": "5", **headers}
+        answer = await client.post("/v1/predict", content=never_read(), headers=sent)
+        assert problem_of(answer)[0] == 401
+        assert answer.headers["www-authenticate"].startswith("Bearer")
+        assert TOKEN not in answer.text
+    for path in ("/metrics", "/v1/models", "/v1/status", "/nowhere"):
+        assert problem_of(await client.get(path))[0] == 401
+    for path in ("/health/live", "/openapi.json"):
+        assert (await client.get(path)).status_code == 200
+    assert (await client.get("/v1/models", headers=BEARER)).status_code == 200
 
 
-@run
-async def test_a_cookie_stands_for_the_token_on_the_own_page(model):
-    async with served({"demo": model}, token=TOKEN) as client:
-        assert (await client.post("/v1/session")).status_code == 401
-        answer = await client.post("/v1/session", headers=BEARER)
-        assert answer.status_code == 204
-        assert "HttpOnly" in answer.headers["set-cookie"]
-        assert "SameSite=strict" in answer.headers["set-cookie"]
-        assert TOKEN not in answer.headers["set-cookie"]
-        assert (await client.get("/v1/models")).status_code == 200  # the client keeps the cookie
-        assert (await client.get("/v1/models", headers={"Origin": "http://localhost"})).status_code == 200
-        foreign = await client.get("/v1/models", headers={"Origin": "http://evil.example"})
-        assert problem_of(foreign)[0] == 403
-        client.cookies.set(guard.COOKIE, guard.cookie_of("another"))
-        assert (await client.get("/v1/models")).status_code == 401
+@asking(token=TOKEN)
+async def test_a_cookie_stands_for_the_token_on_the_own_page(client):
+    assert (await client.post("/v1/session")).status_code == 401
+    answer = await client.post("/v1/session", headers=BEARER)
+    assert answer.status_code == 204
+    assert "HttpOnly" in answer.headers["set-cookie"]
+    assert "SameSite=strict" in answer.headers["set-cookie"]
+    assert TOKEN not in answer.headers["set-cookie"]
+    assert (await client.get("/v1/models")).status_code == 200  # the client keeps the cookie
+    assert (await client.get("/v1/models", headers={"Origin": "http://localhost"})).status_code == 200
+    foreign = await client.get("/v1/models", headers={"Origin": "http://evil.example"})
+    assert problem_of(foreign)[0] == 403
+    asked = {"Origin": "http://evil.example", "Access-Control-Request-Method": "POST", **BEARER}
+    answer = await client.options("/v1/predict", headers=asked)  # nothing lets another site's page read
+    assert not any(name.startswith("access-control") for name in answer.headers)
+    client.cookies.set(guard.COOKIE, guard.cookie_of("another"))
+    assert (await client.get("/v1/models")).status_code == 401
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {"Host": "evil.example"},
-        {"Host": "127.0.0.1.evil.example"},
-        {"Origin": "http://evil.example"},
-        {"Origin": "null"},
-    ],
-)
-def test_without_a_token_another_sites_page_is_refused(headers, model):
-    @run
-    async def test():
-        async with served({"demo": model}) as client:
-            assert problem_of(await client.get("/v1/models", headers=headers))[0] == 403
-            for host in ("localhost:8000", "127.0.0.1", "[::1]:8000"):
-                own = {"Host": host, "Origin": f"http://{host}"}
-                assert (await client.get("/v1/models", headers=own)).status_code == 200
-
-    test()
+@asking()
+async def test_without_a_token_another_sites_page_is_refused(client):
+    foreign = [{"Host": "evil.example"}, {"Host": "127.0.0.1.evil.example"}]
+    for headers in (*foreign, {"Origin": "http://evil.example"}, {"Origin": "null"}):
+        assert problem_of(await client.get("/v1/models", headers=headers))[0] == 403
+    for host in ("localhost:8000", "127.0.0.1", "[::1]:8000"):
+        own = {"Host": host, "Origin": f"http://{host}"}
+        assert (await client.get("/v1/models", headers=own)).status_code == 200
 
 
 @run
@@ -92,15 +79,6 @@ async def test_without_a_token_only_connections_to_this_machine_are_answered(mod
             assert (await client.get("http://10.0.0.5/health/live")).text == "live"
     async with served({"demo": model}, token=TOKEN) as client:
         assert (await client.get("http://10.0.0.5/v1/models", headers=BEARER)).status_code == 200
-
-
-@run
-async def test_nothing_lets_another_sites_page_read(model):
-    async with served({"demo": model}, token=TOKEN) as client:
-        answer = await client.options(
-            "/v1/predict", headers={"Origin": "http://evil.example", "Access-Control-Request-Method": "POST", **BEARER}
-        )
-    assert not any(name.startswith("access-control") for name in answer.headers)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org"])
@@ -121,7 +99,6 @@ def test_listening_beyond_this_machine_needs_a_token(host):
         ("deadline_s", 0, "deadline_s must be a number of seconds above 0, got 0."),
         ("port", 70000, "port must be 0..65535, got 70000."),
         ("token", "", "token must be printable ASCII characters, at least one; the given one is not shown here."),
-        ("token", "a\n", "token must be printable ASCII .*"),
         ("batch", 0, "batch must be a whole number of at least 1, got 0."),
     ],
 )
@@ -131,54 +108,38 @@ def test_settings_are_checked(field, value, message):
     assert "secret" not in repr(Settings(token="secret"))
 
 
-@run
-async def test_a_body_is_limited_before_it_is_read(model, never_read):
-    async with served({"demo": model}, body_bytes=10_000) as client:
-        for length, status, detail in (
-            ("10001", 413, "The body has 10001 bytes, the limit is 10,000."),
-            ("9" * 5000, 413, f"The body has {'9' * 30} bytes, the limit is 10,000."),
-            ("-1", 400, "Content-Length must be a whole number, got '-1'."),
-            ("1e3", 400, "Content-Length must be a whole number, got '1e3'."),
-        ):
-            answer = await client.post("/v1/predict", content=never_read(), headers={"Content-Length": length})
-            assert problem_of(answer) == (status, detail)
+@asking(body_bytes=10_000)
+async def test_a_body_is_limited_before_it_is_read(client, never_read):
+    for length, status, detail in (
+        ("10001", 413, "The body has 10001 bytes, the limit is 10,000."),
+        ("9" * 5000, 413, f"The body has {'9' * 30} bytes, the limit is 10,000."),
+        ("-1", 400, "Content-Length must be a whole number, got '-1'."),
+        ("1e3", 400, "Content-Length must be a whole number, got '1e3'."),
+    ):
+        answer = await client.post("/v1/predict", content=never_read(), headers={"Content-Length": length})
+        assert problem_of(answer) == (status, detail)
 
 
-@run
-async def test_a_body_of_unknown_length_is_counted(model):
-    async def endless():
-        while True:
-            yield b"x" * 1000
-
-    async with served({"demo": model}, body_bytes=10_000) as client:
-        answer = await client.post("/v1/predict", content=endless(), headers={"Transfer-Encoding": "chunked"})
-        assert problem_of(answer) == (413, "The body has more bytes than the limit of 10,000.")
-        assert client.service.memory.taken == 0
-
-
-@run
-async def test_an_image_of_many_pixels_takes_no_memory(model, monkeypatch):
+@asking()
+async def test_an_image_of_many_pixels_takes_no_memory(client, monkeypatch):
     monkeypatch.setattr("maskjet.serve.bodies.decode_image", lambda *_: pytest.fail("It was decoded."))
     data = bomb(50_000, 50_000)
     assert len(data) < 40_000
-    async with served({"demo": model}) as client:
-        await client.service.warmed_up()
-        tracemalloc.start()
-        answer = await client.post("/v1/predict", content=data)
-        _, peak = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-        assert problem_of(answer) == (413, "the body has 50000×50000 pixels, the limit is 67,108,864.")
-        assert peak < 2**20
-        form = await client.post("/v1/predict", files={"big": ("big.png", data)})
-        assert problem_of(form) == (413, "part 'big.png' has 50000×50000 pixels, the limit is 67,108,864.")
+    tracemalloc.start()
+    answer = await client.post("/v1/predict", content=data)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert problem_of(answer) == (413, "the body has 50000×50000 pixels, the limit is 67,108,864.")
+    assert peak < 2**20
+    form = await client.post("/v1/predict", files={"big": ("big.png", data)})
+    assert problem_of(form) == (413, "part 'big.png' has 50000×50000 pixels, the limit is 67,108,864.")
 
 
-@run
-async def test_the_number_of_parts_is_limited(model, street):
+@asking(parts=3)
+async def test_the_number_of_parts_is_limited(client, street):
     files = [("image", (f"{number}.png", encoded(street))) for number in range(4)]
-    async with served({"demo": model}, parts=3) as client:
-        assert problem_of(await client.post("/v1/predict", files=files)) == (413, "The body has more than 3 parts.")
-        assert (await client.post("/v1/predict", files=files[:3])).status_code == 200
+    assert problem_of(await client.post("/v1/predict", files=files)) == (413, "The body has more than 3 parts.")
+    assert (await client.post("/v1/predict", files=files[:3])).status_code == 200
 
 
 @run
@@ -197,25 +158,11 @@ async def test_the_memory_of_images_is_limited(model, street):
         assert client.service.memory.taken == 0
 
 
-@run
-async def test_a_body_must_come_in_time(model):
-    async def slow():
-        yield b"x"
-        await asyncio.sleep(30)
-
-    async with served({"demo": model}, body_s=0.1) as client:
-        answer = await client.post("/v1/predict", content=slow(), headers={"Content-Length": "2"})
-        assert problem_of(answer) == (408, "The body must come within 0.1 s, it did not.")
-        assert answer.headers["connection"] == "close"
-
-
-@run
-async def test_requests_at_a_time_are_limited(model, street):
-    async with served({"demo": model}, connections=2) as client:
-        await client.service.warmed_up()
-        answers = await asyncio.gather(*(client.post("/v1/predict", content=encoded(street)) for _ in range(5)))
-        assert sorted(answer.status_code for answer in answers) == [200, 200, 503, 503, 503]
-        assert (await client.get("/health/live")).status_code == 200
+@asking(connections=2)
+async def test_requests_at_a_time_are_limited(client, street):
+    answers = await asyncio.gather(*(client.post("/v1/predict", content=encoded(street)) for _ in range(5)))
+    assert sorted(answer.status_code for answer in answers) == [200, 200, 503, 503, 503]
+    assert (await client.get("/health/live")).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -230,16 +177,11 @@ async def test_requests_at_a_time_are_limited(model, street):
     ],
     ids=["segments", "restarts", "chunks", "entries", "boxes", "nested"],
 )
-def test_a_file_of_nothing_but_headers_is_refused_soon(data, model):
-    @run
-    async def test():
-        async with served({"demo": model}) as client:
-            await client.service.warmed_up()
-            start = time.perf_counter()
-            assert problem_of(await client.post("/v1/predict", content=data))[0] == 422
-            assert time.perf_counter() - start < 2
-
-    test()
+@asking()
+async def test_a_file_of_nothing_but_headers_is_refused_soon(client, data):
+    start = time.perf_counter()
+    assert problem_of(await client.post("/v1/predict", content=data))[0] == 422
+    assert time.perf_counter() - start < 2
 
 
 def test_a_share_of_the_memory_ends_with_its_request():

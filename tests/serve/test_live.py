@@ -9,7 +9,6 @@ import socket
 import threading
 import time
 
-import av
 import cv2
 import httpx
 import numpy as np
@@ -17,49 +16,10 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-import maskjet
 from maskjet.errors import InputError, SourceError
-from maskjet.serve import Settings, create_app, following, names, server, sources
-from tests.serve.client import bomb, encoded, problem_of, run, served
-
-TOKEN = "correct-horse"
-BEARER = {"Authorization": f"Bearer {TOKEN}"}
-
-
-class Address(str):
-    """Host and port of a service, with its state."""
-
-    service: object
-    end: object
-
-
-@contextlib.contextmanager
-def serving(models, **settings):
-    """A service on a free port, in a thread; ended at the end."""
-    settings = Settings(port=0, drain_s=5, **settings)
-    app = create_app(models, settings)
-    ready = threading.Event()
-    servers = []
-    kept = server.Server.__init__
-
-    def keep(self, *args, **kwargs):
-        kept(self, *args, **kwargs)
-        servers.append(self)
-
-    with pytest.MonkeyPatch.context() as patch, server.listen(settings) as listener:
-        patch.setattr(server.Server, "__init__", keep)
-        address = Address(server.url_of(listener).removeprefix("http://"))
-        thread = threading.Thread(target=server.run, args=(app, listener), kwargs={"announce": lambda _: ready.set()})
-        thread.start()
-        try:
-            assert ready.wait(30)
-            address.service = app.state.service
-            address.end = lambda: setattr(servers[0], "should_exit", True)
-            yield address
-        finally:
-            servers[0].should_exit = True
-            thread.join(20)
-            assert not thread.is_alive()
+from maskjet.serve import Settings, following, names, sources
+from tests.serve.client import BEARER, TOKEN, Held, bomb, encoded, problem_of, run, served, serving
+from tests.waiting import until
 
 
 def open_stream(address, query="", **options):
@@ -80,101 +40,83 @@ async def closing_of(stream):
 
 
 @pytest.fixture(scope="module")
-def scenes():
-    return [maskjet.traffic.sample(seed=seed, size_hw=(120, 160)).image for seed in range(6)]
+def video(write_video):
+    return write_video("Front door.mp4", frames=6, rate=10)
 
 
 @pytest.fixture(scope="module")
-def video(tmp_path_factory, scenes):
-    """A video of 12 frames in 0.6 s."""
-    path = tmp_path_factory.mktemp("videos") / "secret folder" / "Front door.mp4"
-    path.parent.mkdir()
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("mpeg4", rate=20)
-        stream.height, stream.width = scenes[0].shape[:2]
-        stream.pix_fmt = "yuv420p"
-        for number in range(12):
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(scenes[number % 6], "rgb24")))
-        container.mux(stream.encode())
-    return path
+def plain(model):
+    """A service for tests that change nothing in it."""
+    with serving({"demo": model}, pixels=100_000, frame_bytes=200_000) as address:
+        yield address
 
 
-class Slow:
-    """Holds a model's calls back until it is told to go on."""
+async def wait_for(client, identity, state, within_s=20):
+    """The facts of a source once it is in a state."""
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        facts = {each["id"]: each for each in (await client.get("/v1/sources")).json()["sources"]}
+        if facts[identity]["state"] == state:
+            return facts[identity]
+        await asyncio.sleep(0.02)
+    pytest.fail(f"{facts}")
 
-    def __init__(self, monkeypatch, model):
-        self.gate = threading.Event()
-        self.begun = threading.Semaphore(0)
-        self.images = []
-        real = type(model).predict
 
-        def predict(this, images, **options):
-            if not isinstance(images, list) or not images or images[0].shape[0] == 64:  # checks and the first frames
-                return real(this, images, **options)
-            self.images += images
-            self.begun.release()
-            assert self.gate.wait(20)
-            return real(this, images, **options)
+async def events_of(client, identity):
+    """The results of a source until it ends."""
+    found = []
+    async with client.stream("GET", f"/v1/sources/{identity}/events") as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        async for line in answer.aiter_lines():
+            if line.startswith("data:"):
+                found.append(json.loads(line[5:]))
+    return found
 
-        monkeypatch.setattr(type(model), "predict", predict)
+
+@pytest.fixture
+def gate(monkeypatch):
+    """Sources are opened once it is set."""
+    gate = threading.Event()
+    real = sources.open_source
+
+    def open_late(*args, **kwargs):
+        assert gate.wait(20)
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(sources, "open_source", open_late)
+    return gate
 
 
 @run
-async def test_frames_are_answered_in_order_and_equal_predicts(model, scenes):
+async def test_frames_are_answered_in_order_and_with_options_as_predict_does(model, scenes):
     with serving({"demo": model}) as address:
         async with open_stream(address) as stream:
             assert stream.subprotocol == "maskjet"
-            for number, scene in enumerate(scenes):
+            for number, scene in enumerate(scenes[:3]):
                 await stream.send(encoded(scene))
                 answer = await receive(stream)
                 assert (answer["frame"], answer["dropped"]) == (number, 0)
                 assert answer["result"] == json.loads(model.predict(scene).to_json())
-        text = (await asyncio.to_thread(httpx.get, f"http://{address}/metrics")).text
-    assert 'maskjet_frames_total{source="stream"} 6.0' in text
-
-
-@run
-async def test_options_are_those_of_predict(model, scenes):
-    with serving({"demo": model}) as address:
         async with open_stream(address, "?threshold=0.05&max_detections=2&masks=polygons&classes=car") as stream:
             await stream.send(encoded(scenes[0]))
             found = (await receive(stream))["result"]
+        text = (await asyncio.to_thread(httpx.get, f"http://{address}/metrics")).text
+    assert 'maskjet_frames_total{source="stream"} 4.0' in text
     expected = model.predict(scenes[0], threshold=0.05, max_detections=2, classes=["car"])
     assert [each["confidence"] for each in found["detections"]] == expected.confidence.tolist()
     assert all("polygons" in each and "rle" not in each for each in found["detections"])
 
 
-@pytest.mark.parametrize(
-    ("query", "reason"),
-    [
+@run
+async def test_an_invalid_query_closes_the_socket(plain):
+    for query, reason in (
         ("?model=other", "model must be one that is served, got 'other'"),
         ("?threshold=2", "threshold must be 0..1, got 2.0."),
-        ("?masks=png", "masks must be one of rle, polygons, none, got 'png'."),
         ("?max_detections=0", "max_detections must be 1..100, got 0."),
-        ("?max_detections=1e3", "max_detections must be a whole number, got '1e3'."),
-        ("?treshold=1", "The query must have parameters that it knows, got 'treshold'"),
-    ],
-)
-def test_an_invalid_query_closes_the_socket(query, reason, plain):
-    @run
-    async def test():
+    ):
         async with open_stream(plain, query) as stream:
             code, told = await closing_of(stream)
             assert (code, told[: len(reason)]) == (1008, reason)
-
-    test()
-
-
-@pytest.fixture(scope="module")
-def plain():
-    """A service for tests that change nothing in it."""
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        maskjet.load("demo", device="cpu", threshold=0.3) as own,
-    ):
-        patch.setattr("maskjet.serve.dispatcher._SIZES_HW", ((64, 64),))
-        with serving({"demo": own}, pixels=100_000, frame_bytes=200_000) as address:
-            yield address
 
 
 @run
@@ -200,7 +142,10 @@ async def test_a_bad_frame_is_a_problem_and_the_socket_stays(plain, scenes):
 
 
 @run
-async def test_what_is_no_frame_closes_the_socket(plain):
+async def test_what_is_no_frame_closes_the_socket_and_another_sites_page_gets_none(plain):
+    with pytest.raises(InvalidStatus) as caught:
+        await open_stream(plain, origin="http://evil.example")
+    assert caught.value.response.status_code == 403
     async with open_stream(plain) as stream:
         await stream.send("hello")
         assert (await closing_of(stream))[0] == 1003
@@ -226,47 +171,36 @@ async def test_what_is_no_frame_closes_the_socket(plain):
 
 
 @run
-async def test_the_newest_frame_wins_and_drops_are_counted(model, scenes, monkeypatch):
-    slow = Slow(monkeypatch, model)
+async def test_the_newest_frame_wins_and_drops_are_counted(model, scenes):
+    held = Held(model)
     data = [encoded(scene) for scene in scenes]
-    with serving({"demo": model}) as address:
+    with serving({"demo": held}) as address:
         async with open_stream(address) as stream:
             for number in range(2):  # under way
                 await stream.send(data[number])
-                assert await asyncio.to_thread(slow.begun.acquire, timeout=10)
-            for number in (2, 3, 4):
+                assert await asyncio.to_thread(held.begun.acquire, timeout=10)
+            for number in (2, 3, 0):
                 await stream.send(data[number])
             await (await stream.ping())  # the frames before it have come
             await asyncio.sleep(0.3)
-            slow.gate.set()
+            held.go.set()
             answers = [await receive(stream) for _ in range(3)]
             assert [answer["frame"] for answer in answers] == [0, 1, 4]
             assert answers[2]["dropped"] == 2
-        assert len(slow.images) == 3
+        assert len(held.images) == 3
         assert address.service.metrics.dropped.labels("stream")._value.get() == 2
 
 
-def test_more_sources_than_there_may_be_are_refused():
-    with pytest.raises(InputError, match=r"^source must be given at most 1 times, got 2; see sources\.$"):
-        Settings(source=("a", "b"), sources=1)
-    assert "hunter2" not in repr(Settings(source=("rtsp://user:hunter2@camera/",)))
-
-
 @run
-async def test_a_client_that_leaves_takes_its_frames_along(model, scenes, monkeypatch):
-    slow = Slow(monkeypatch, model)
-    with serving({"demo": model}) as address:
+async def test_a_client_that_leaves_takes_its_frames_along(model, scenes):
+    held = Held(model)
+    with serving({"demo": held}) as address:
         async with open_stream(address) as stream:
             await stream.send(encoded(scenes[0]))
-            assert await asyncio.to_thread(slow.begun.acquire, timeout=10)
+            assert await asyncio.to_thread(held.begun.acquire, timeout=10)
             await stream.send(encoded(scenes[1]))
-        slow.gate.set()
-        for _ in range(100):
-            if not address.service.streams and not address.service.memory.taken:
-                break
-            await asyncio.sleep(0.02)
-        assert not address.service.streams
-        assert address.service.memory.taken == 0
+        held.go.set()
+        await asyncio.to_thread(until, lambda: not address.service.streams and not address.service.memory.taken)
 
 
 @run
@@ -316,25 +250,26 @@ async def test_the_token_is_a_header_a_subprotocol_or_a_cookie(model, scenes):
 
 
 @run
-async def test_another_sites_page_gets_no_socket(plain):
-    with pytest.raises(InvalidStatus) as caught:
-        async with open_stream(plain, origin="http://evil.example"):
-            pass
-    assert caught.value.response.status_code == 403
-
-
-@run
-async def test_the_end_comes_after_the_frame_in_flight(model, scenes, monkeypatch):
-    slow = Slow(monkeypatch, model)
-    with serving({"demo": model}) as address:
-        async with open_stream(address) as stream, open_stream(address) as idle:
+async def test_the_end_comes_after_the_frame_in_flight(model, scenes, video, gate):
+    held = Held(model)
+    with serving({"demo": held}, source=(f"door={video}",)) as address:
+        async with (
+            httpx.AsyncClient(base_url=f"http://{address}", timeout=30) as client,
+            open_stream(address) as stream,
+            open_stream(address) as idle,
+        ):
+            looking = asyncio.gather(events_of(client, "door"), client.get("/v1/sources/door/preview.mjpeg"))
             await stream.send(encoded(scenes[0]))
-            assert await asyncio.to_thread(slow.begun.acquire, timeout=10)
+            assert await asyncio.to_thread(held.begun.acquire, timeout=10)
+            await asyncio.sleep(0.2)
             address.end()
             assert await closing_of(idle) == (1001, "The service is shutting down.")
-            slow.gate.set()
+            events, preview = await looking
+            assert (events, preview.status_code) == ([], 200)
+            held.go.set()
             assert (await receive(stream))["frame"] == 0
             assert await closing_of(stream) == (1001, "The service is shutting down.")
+            gate.set()
 
 
 def test_a_client_that_does_not_read_is_cut_off(model, scenes):
@@ -356,93 +291,35 @@ def test_a_client_that_does_not_read_is_cut_off(model, scenes):
                 time.sleep(0.005)
         dropped = address.service.metrics.dropped.labels("stream")._value.get()
         assert dropped > 100  # while nothing could be sent
-        for _ in range(100):
-            if not address.service.streams:
-                break
-            time.sleep(0.02)
-        assert not address.service.streams
-
-
-async def wait_for(client, identity, state, within_s=20):
-    """The facts of a source once it is in a state."""
-    deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline:
-        facts = {each["id"]: each for each in (await client.get("/v1/sources")).json()["sources"]}
-        if facts[identity]["state"] == state:
-            return facts[identity]
-        await asyncio.sleep(0.02)
-    pytest.fail(f"{facts}")
-
-
-async def events_of(client, identity):
-    """The results of a source until it ends."""
-    found = []
-    async with client.stream("GET", f"/v1/sources/{identity}/events") as answer:
-        assert answer.headers["content-type"].startswith("text/event-stream")
-        async for line in answer.aiter_lines():
-            if line.startswith("data:"):
-                found.append(json.loads(line[5:]))
-    return found
-
-
-@pytest.fixture
-def gate(monkeypatch):
-    """Sources are opened once it is set."""
-    gate = threading.Event()
-    real = sources.open_source
-
-    def open_late(*args, **kwargs):
-        assert gate.wait(20)
-        return real(*args, **kwargs)
-
-    monkeypatch.setattr(sources, "open_source", open_late)
-    return gate
+        until(lambda: not address.service.streams)
 
 
 @run
-async def test_a_videos_results_are_events_until_it_ends(model, video, gate):
-    with serving({"demo": model}, source=(str(video),)) as address:
-        async with httpx.AsyncClient(base_url=f"http://{address}", timeout=30) as client:
-            following = asyncio.create_task(events_of(client, "front-door-mp4"))
-            await asyncio.sleep(0.3)
-            gate.set()
-            start = time.monotonic()
-            events = await following
-            assert time.monotonic() - start > 0.4  # no faster than its own time
-            facts = await wait_for(client, "front-door-mp4", "ended")
-            assert facts["name"] == "Front door.mp4"
-            assert (facts["frames"], facts["dropped"], facts["error"]) == (12, 0, None)
-            assert facts["size"] == [120, 160]
-            assert await events_of(client, "front-door-mp4") == []
-            text = (await client.get("/metrics")).text
-    assert 'maskjet_frames_total{source="front-door-mp4"} 12.0' in text
-    expected = [
-        {"frame": frame.index, "time_s": frame.time_s, "result": json.loads(found.to_json())}
-        for frame, found in model.stream(str(video))
-    ]
-    assert events == expected
-
-
-@run
-async def test_the_preview_is_drawn_while_somebody_looks(model, video, gate, monkeypatch):
+async def test_a_videos_results_and_pictures_come_until_it_ends(model, video, gate, monkeypatch):
     drawn = []
     real = sources._to_jpeg
     monkeypatch.setattr(sources, "_to_jpeg", lambda *args: drawn.append(1) or real(*args))
-    with serving({"demo": model}, source=(f"door={video}",), preview_fps=5) as address:
+    with serving({"demo": model}, source=(str(video),), preview_fps=5) as address, contextlib.ExitStack() as held:
+        for path in ("events", "preview.mjpeg"):  # slow readers hold nothing back
+            connection = held.enter_context(socket.create_connection(address.split(":")))
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+            connection.sendall(f"GET /v1/sources/front-door-mp4/{path} HTTP/1.1\r\nHost: {address}\r\n\r\n".encode())
         async with httpx.AsyncClient(base_url=f"http://{address}", timeout=30) as client:
 
             async def look():
-                async with client.stream("GET", "/v1/sources/door/preview.mjpeg") as answer:
+                async with client.stream("GET", "/v1/sources/front-door-mp4/preview.mjpeg") as answer:
                     assert answer.headers["content-type"] == "multipart/x-mixed-replace; boundary=frame"
                     return await answer.aread()
 
+            following = asyncio.create_task(events_of(client, "front-door-mp4"))
             looking = [asyncio.create_task(look()) for _ in range(2)]
             await asyncio.sleep(0.3)
             gate.set()
             start = time.monotonic()
-            bodies = await asyncio.gather(*looking)
-            count = len(drawn)
-            assert 2 <= count <= 2 + 5 * (time.monotonic() - start)  # once for both
+            events, bodies = await following, await asyncio.gather(*looking)
+            took_s, count = time.monotonic() - start, len(drawn)
+            assert took_s > 0.4  # no faster than its own time
+            assert 2 <= count <= 2 + 5 * took_s  # once for all
             for body in bodies:
                 pictures = body.split(b"--frame\r\n")[1:-1]
                 assert 2 <= len(pictures) <= count
@@ -451,30 +328,22 @@ async def test_the_preview_is_drawn_while_somebody_looks(model, video, gate, mon
                     assert f"Content-Length: {len(data) - 2}".encode() in head
                     image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
                     assert image.shape == (120, 160, 3)
-            await wait_for(client, "door", "ended")
+            facts = await wait_for(client, "front-door-mp4", "ended")
+            assert facts["name"] == "Front door.mp4"
+            assert (facts["frames"], facts["dropped"], facts["error"]) == (6, 0, None)
+            assert facts["size"] == [120, 160]
+            assert await events_of(client, "front-door-mp4") == []
             assert b"\xff\xd8" in await look()  # the last picture
+            text = (await client.get("/metrics")).text
+    assert 'maskjet_frames_total{source="front-door-mp4"} 6.0' in text
+    assert events == [
+        {"frame": frame.index, "time_s": frame.time_s, "result": json.loads(found.to_json())}
+        for frame, found in model.stream(str(video))
+    ]
 
 
 @run
-async def test_slow_readers_hold_nothing_back(model, video, gate):
-    with serving({"demo": model}, source=(f"door={video}",)) as address:
-        host, port = address.split(":")
-        held = []
-        for path in ("events", "preview.mjpeg"):
-            reader, writer = await asyncio.open_connection(host, int(port), limit=64)
-            writer.write(f"GET /v1/sources/door/{path} HTTP/1.1\r\nHost: {address}\r\n\r\n".encode())
-            held.append((reader, writer))
-        await asyncio.sleep(0.3)
-        gate.set()
-        async with httpx.AsyncClient(base_url=f"http://{address}") as client:
-            facts = await wait_for(client, "door", "ended")
-            assert facts["frames"] == 12
-        for _, writer in held:
-            writer.transport.abort()
-
-
-@run
-async def test_a_follower_that_is_too_slow_misses_the_oldest():
+async def test_a_follower_that_is_too_slow_misses_the_oldest_and_a_viewer_all_but_the_newest():
     follower = following.Follower()
     follower.put([str(number) for number in range(100)])
     assert await follower.take(1) == [str(number) for number in range(36, 100)]
@@ -483,10 +352,6 @@ async def test_a_follower_that_is_too_slow_misses_the_oldest():
     follower.finish()
     assert await follower.take(1) == ["a"]
     assert await follower.take(1) is None
-
-
-@run
-async def test_the_latest_value_is_the_newest():
     latest = following.Latest()
     waiting = asyncio.create_task(latest.after(0))
     await asyncio.sleep(0)
@@ -499,7 +364,7 @@ async def test_the_latest_value_is_the_newest():
 
 
 @run
-async def test_sources_come_and_go_with_a_token(model, video, monkeypatch):
+async def test_sources_come_and_go_with_a_token(model, video, gate, monkeypatch):
     monkeypatch.setattr(sources, "check_host", lambda _: None)
     monkeypatch.setattr("maskjet.serve.watching.check_host", lambda _: None)
     secret = "http://user:hunter2@127.0.0.1:9/live?key=hunter3"
@@ -521,55 +386,34 @@ async def test_sources_come_and_go_with_a_token(model, video, monkeypatch):
             assert len((await client.get("/v1/sources")).json()["sources"]) == 1
             for path in ("events", "preview.mjpeg"):
                 assert (await client.get(f"/v1/sources/{added['id']}/{path}")).status_code == 404
-
-
-@run
-async def test_a_source_that_is_removed_ends_for_those_who_look_on(model, video, gate):
-    with serving({"demo": model}, token=TOKEN, source=(f"door={video}",)) as address:
-        async with httpx.AsyncClient(base_url=f"http://{address}", headers=BEARER, timeout=30) as client:
-            following = asyncio.create_task(events_of(client, "door"))
+            following = asyncio.create_task(events_of(client, "front-door-mp4"))
             await asyncio.sleep(0.2)
-            assert (await client.delete("/v1/sources/door")).status_code == 204
-            assert await following == []
+            assert (await client.delete("/v1/sources/front-door-mp4")).status_code == 204
+            assert await following == []  # a source that is removed ends for those who look on
             gate.set()
 
 
 @run
-async def test_without_a_token_nobody_changes_sources(plain):
+async def test_sources_may_be_none_and_are_not_changed_without_a_token(model, plain):
     async with httpx.AsyncClient(base_url=f"http://{plain}") as client:
         assert (await client.get("/v1/sources")).json() == {"sources": []}
         assert (await client.post("/v1/sources", json={"url": "rtsp://10.0.0.1/"})).status_code == 403
         assert (await client.delete("/v1/sources/door")).status_code == 403
-
-
-@run
-async def test_a_service_without_sources_takes_none(model):
     async with served({"demo": model}, token=TOKEN, sources=0) as client:
         answer = await client.post("/v1/sources", json={"url": "rtsp://192.0.2.1/"}, headers=BEARER)
         assert problem_of(answer)[0] == 403
         assert problem_of(answer)[1].startswith("This service watches no sources: its setting sources is 0")
-    with pytest.raises(InputError, match=r"^source must be given at most 0 times, got 1; see sources\.$"):
-        Settings(sources=0, source=("a.mp4",))
+    with pytest.raises(InputError, match=r"^source must be given at most 1 times, got 2; see sources\.$"):
+        Settings(source=("a", "b"), sources=1)
     with pytest.raises(InputError, match=r"^sources must be a whole number of at least 0, got -1\.$"):
         Settings(sources=-1)
+    assert "hunter2" not in repr(Settings(source=("rtsp://user:hunter2@camera/",)))
 
 
-@run
-async def test_the_end_closes_events_and_previews(model, video, gate):
-    with serving({"demo": model}, source=(f"door={video}",)) as address:
-        async with httpx.AsyncClient(base_url=f"http://{address}", timeout=30) as client:
-            following = asyncio.create_task(events_of(client, "door"))
-            await asyncio.sleep(0.3)
-            start = time.monotonic()
-            address.end()
-            assert await following == []
-            assert time.monotonic() - start < 3
-            gate.set()
-
-
-@contextlib.contextmanager
-def camera(scenes):
+@pytest.fixture
+def camera(scenes, monkeypatch):
     """The URL of a camera that breaks off after 15 pictures, and can be opened again."""
+    monkeypatch.setattr("maskjet.media.live._FIRST_WAIT_S", 0.1)
     pictures = [encoded(scene, ".jpg") for scene in scenes]
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -598,8 +442,8 @@ def camera(scenes):
 
 
 @run
-async def test_a_camera_that_breaks_off_is_opened_again(model, scenes):
-    with camera(scenes) as url, serving({"demo": model}, source=(f"door={url}",)) as address:
+async def test_a_camera_that_breaks_off_is_opened_again(model, camera):
+    with serving({"demo": model}, source=(f"door={camera}",)) as address:
         async with httpx.AsyncClient(base_url=f"http://{address}", timeout=30) as client:
             indices = []
             async with client.stream("GET", "/v1/sources/door/events") as answer:
@@ -622,18 +466,18 @@ async def test_a_camera_that_breaks_off_is_opened_again(model, scenes):
 
 
 @run
-async def test_a_camera_by_its_number_is_waited_for(model, scenes, monkeypatch):
+async def test_a_camera_by_its_number_is_waited_for(model, camera, monkeypatch):
     opened = []
 
     def open_late(stream, *how):
         opened.append(stream)
         if len(opened) < 3:
             raise SourceError(f"source must be there, {stream!r} is not.")
-        return real(url, *how)
+        return real(camera, *how)
 
     real = sources.open_stream
     monkeypatch.setattr(sources, "open_stream", open_late)
-    with camera(scenes) as url, serving({"demo": model}, source=("door=0",)) as address:
+    with serving({"demo": model}, source=("door=0",)) as address:
         async with httpx.AsyncClient(base_url=f"http://{address}", timeout=30) as client:
             facts = await wait_for(client, "door", "waiting")
             assert facts["error"] == "source must be there, '/dev/video0' is not."
@@ -644,13 +488,13 @@ async def test_a_camera_by_its_number_is_waited_for(model, scenes, monkeypatch):
 
 
 @run
-async def test_the_host_of_a_clients_url_is_checked_each_time(model, scenes, monkeypatch):
+async def test_the_host_of_a_clients_url_is_checked_each_time(model, camera, monkeypatch):
     checked = []
     monkeypatch.setattr(sources, "check_host", checked.append)
     monkeypatch.setattr("maskjet.serve.watching.check_host", lambda _: None)
-    with camera(scenes) as url, serving({"demo": model}, token=TOKEN) as address:
+    with serving({"demo": model}, token=TOKEN) as address:
         async with httpx.AsyncClient(base_url=f"http://{address}", headers=BEARER, timeout=30) as client:
-            identity = (await client.post("/v1/sources", json={"url": url})).json()["id"]
+            identity = (await client.post("/v1/sources", json={"url": camera})).json()["id"]
             async with asyncio.timeout(60):
                 while len(checked) < 2:
                     await asyncio.sleep(0.02)
@@ -663,23 +507,15 @@ async def test_the_host_of_a_clients_url_is_checked_each_time(model, scenes, mon
             async with asyncio.timeout(60):
                 while (await wait_for(client, identity, "waiting", within_s=60))["error"] != refused:
                     await asyncio.sleep(0.02)
-    assert set(checked) == {url}
+    assert set(checked) == {camera}
 
 
 @pytest.mark.parametrize(
     "url",
     [
         "file:///etc/passwd",
-        "/etc/passwd",
-        "concat:/etc/passwd",
-        "async:file:///etc/passwd",
-        "subfile,,start,0,end,9,,:/etc/passwd",
-        "rtsp+file://host/etc/passwd",
-        "crypto+http://host/",
-        "udp://239.0.0.1:1234",
-        "rtmp://host/live",
-        "0",
         "/dev/video0",
+        "rtsp+file://host/etc/passwd",
         "http:///nohost",
         "http://host:99999/",
         "http://host\\@other/",
@@ -687,8 +523,6 @@ async def test_the_host_of_a_clients_url_is_checked_each_time(model, scenes, mon
         "http://host/\n",
         "http://[::1/",
         "http://" + "a" * 3000,
-        "",
-        7,
         None,
     ],
 )
@@ -697,59 +531,37 @@ def test_clients_name_network_urls_alone(url):
         names.check_url(url)
 
 
-def test_schemes_are_taken_in_either_case():
-    assert names.check_url("RTSP://User:Pass@Camera:554/A?b=c") == "rtsp://User:Pass@Camera:554/A?b=c"
-
-
 @pytest.mark.parametrize(
-    "host",
-    ["127.0.0.1", "localhost", "[::1]", "0.0.0.0", "169.254.169.254", "[fe80::1]", "[::ffff:127.0.0.1]", "2130706433"],
+    "host", ["127.0.0.1", "localhost", "[::1]", "0.0.0.0", "169.254.169.254", "[::ffff:127.0.0.1]", "2130706433"]
 )
 def test_urls_of_this_machine_are_refused(host):
     with pytest.raises(names.problems.ProblemError, match="it names this one or a reserved address"):
         names.check_host(f"http://{host}/")
 
 
-def test_urls_of_cameras_are_allowed():
+def test_urls_of_cameras_are_allowed_and_names_have_no_passwords():
+    assert names.check_url("RTSP://User:Pass@Camera:554/A?b=c") == "rtsp://User:Pass@Camera:554/A?b=c"
     names.check_host("rtsp://192.168.1.20/stream")
     with pytest.raises(names.problems.ProblemError, match="url must name a host that is known"):
         names.check_host("rtsp://nowhere.invalid/")
-
-
-@pytest.mark.parametrize(
-    ("what", "name"),
-    [
+    for what, name in (
         ("rtsp://user:pa@ss@camera:554/live?key=1#x", "rtsp://camera:554/live"),
         ("/home/me/videos/a.mp4", "a.mp4"),
         ("0", "0"),
-    ],
-)
-def test_names_have_no_passwords(what, name):
-    assert names.shown_name(what) == name
-    assert names.redact(f"source {what!r} broke", what) == f"source {name!r} broke"
+    ):
+        assert names.shown_name(what) == name
+        assert names.redact(f"source {what!r} broke", what) == f"source {name!r} broke"
+    for text, split in (
+        ("door=rtsp://camera/?a=b", ("door", "rtsp://camera/?a=b")),
+        ("rtsp://camera/?a=b", (None, "rtsp://camera/?a=b")),
+        ("a.mp4", (None, "a.mp4")),
+    ):
+        assert names.split_name(text) == split
 
 
-def test_names_of_sources_on_the_command_line():
-    assert names.split_name("door=rtsp://camera/?a=b") == ("door", "rtsp://camera/?a=b")
-    assert names.split_name("rtsp://camera/?a=b") == (None, "rtsp://camera/?a=b")
-    assert names.split_name("a.mp4") == (None, "a.mp4")
-
-
-def test_a_source_that_does_not_exist_is_told(model):
-    @run
-    async def test():
-        with serving({"demo": model}, source=("/nowhere/at all.mp4",)) as address:
-            async with httpx.AsyncClient(base_url=f"http://{address}") as client:
-                facts = await wait_for(client, "at-all-mp4", "failed")
-        assert facts["error"] == "source must exist, 'at all.mp4' does not."
-
-    test()
-
-
-def test_the_document_tells_of_streams(plain):
-    document = httpx.get(f"http://{plain}/openapi.json").json()
-    assert "/v1/stream" in document["info"]["description"]
-    events = document["paths"]["/v1/sources/{id}/events"]["get"]["responses"]["200"]
-    assert list(events["content"]) == ["text/event-stream"]
-    preview = document["paths"]["/v1/sources/{id}/preview.mjpeg"]["get"]["responses"]["200"]
-    assert list(preview["content"]) == ["multipart/x-mixed-replace"]
+@run
+async def test_a_source_that_does_not_exist_is_told(model):
+    with serving({"demo": model}, source=("/nowhere/at all.mp4",)) as address:
+        async with httpx.AsyncClient(base_url=f"http://{address}") as client:
+            facts = await wait_for(client, "at-all-mp4", "failed")
+    assert facts["error"] == "source must exist, 'at all.mp4' does not."

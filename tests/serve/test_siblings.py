@@ -1,11 +1,16 @@
-"""Measurements of several processes in one text."""
+"""Between the processes of a service: measurements of all in one text, and messages."""
 
+import asyncio
 import math
+from types import SimpleNamespace
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from maskjet.devices import Place
+from maskjet.serve.handover import Channel, Taker
 from maskjet.serve.siblings import merge
+from tests.serve.client import run
 
 
 def text_of(requests, seconds, only=None):
@@ -47,10 +52,20 @@ def test_each_sample_has_its_process_and_each_family_is_one():
     assert families["took_seconds"].type == "histogram"
 
 
-def test_a_process_that_did_not_answer_is_left_out():
-    assert {labels for _, labels in samples_of(merge({1: text_of(1, [])}).decode())} == {
-        (("process", "1"), ("route", '/a"\\\n')),
-        (("process", "1"),),
-        *((("le", bound), ("process", "1")) for bound in ("1.0", "2.0", "+Inf")),
-    }
-    assert merge({}) == b""
+@run
+async def test_a_process_that_ends_with_its_failure_unread_is_not_waited_for():
+    mine, its = Channel.pair()
+    taker = Taker(Place(0, "cpu", {}), SimpleNamespace(returncode=1), Channel(mine))
+
+    def receive(message, _):
+        taker.failure = message[1], message[2]
+        taker.dismiss(60)
+
+    other = Channel(its)
+    taker.channel.start(receive)
+    other.send("failed", "DeviceError", "The device failed.")
+    other.close()
+    timers = asyncio.get_running_loop()._scheduled
+    assert taker.close() == []
+    assert taker.end == "failed: The device failed."
+    assert all(timer.cancelled() for timer in timers if timer._callback == taker._give_up)

@@ -16,7 +16,6 @@ from hypothesis import example, given, settings
 from maskjet import coco_rle
 from maskjet.detections import Detections
 from maskjet.errors import InputError
-from maskjet.serve import v2_codec, v2_json
 from maskjet.serve.problems import ProblemError
 from maskjet.serve.v2_codec import OUTPUTS, read_request, write_response
 
@@ -87,21 +86,9 @@ def test_encoded_images_are_read_as_they_were_written(sizes, is_binary):
 
 
 def test_parameters_and_outputs_are_read():
-    request = read(
-        binary_body(
-            [1, 1, 3],
-            b"abc",
-            id="7",
-            parameters={
-                "threshold": 0.25,
-                "classes": "car, bus",
-                "max_detections": 3,
-                "timeout": 5,
-                "binary_data_output": True,
-            },
-            outputs=[{"name": "masks", "parameters": {"binary_data": False}}, {"name": "boxes"}],
-        )
-    )
+    chosen = {"threshold": 0.25, "classes": "car, bus", "max_detections": 3, "timeout": 5, "binary_data_output": True}
+    outputs = [{"name": "masks", "parameters": {"binary_data": False}}, {"name": "boxes"}]
+    request = read(binary_body([1, 1, 3], b"abc", id="7", parameters=chosen, outputs=outputs))
     assert (request.id, request.threshold, request.classes, request.max_detections) == ("7", 0.25, ("car", "bus"), 3)
     assert request.timeout_s == pytest.approx(5e-6)
     assert [(each.spec.name, each.is_binary) for each in request.outputs] == [("masks", False), ("boxes", True)]
@@ -115,42 +102,29 @@ WRONG_FIELDS = [
     ([], "The request must be a JSON object, got a list of 0"),
     ({}, "inputs must have one tensor, 'image', got 0"),
     ({"inputs": {}}, "inputs must be a list of tensors, got an object of 0"),
-    ({"inputs": [{}, {}]}, "inputs must have one tensor, 'image', got 2"),
     ({"inputs": [7]}, r"inputs\[0\] must be a JSON object, got 7"),
-    ({"inputs": [{"name": None}]}, r"inputs\[0\].name must be 'image', got null"),
     ({"inputs": [{"name": "imgae"}]}, "inputs must have one tensor, 'image', got 'imgae'"),
     ({"inputs": [{"name": "\ud800\x1b[2J" + "x" * 10**5}]}, "got '\ufffd\ufffd\\[2Jx{54}…'"),
     (image_input([1, 1, 3], "FP32", data=[0, 0, 0]), "datatype must be UINT8 or BYTES, got 'FP32'"),
-    (image_input([1, 1, 3], ["UINT8"], data=[0, 0, 0]), "datatype must be UINT8 or BYTES, got a list of 1"),
     (image_input(None, data=[]), r"shape must be \[H, W, 3\] or \[N, H, W, 3\], got null"),
-    (image_input([1, 3], data=[]), r"got \[1, 3\]"),
     (image_input([1, 1, 1, 1, 3], data=[]), "got a list of 5"),
     (image_input([0, 1, 3], data=[]), r"each at least 1, got \[0, 1, 3\]"),
-    (image_input([-1, -1, 3], data=[]), r"got \[-1, -1, 3\]"),
     (image_input([-(2**32), -(2**32), 3], data=[]), "each at least 1"),
-    (image_input([2**32, 2**32, 3], data=[]), "each at least 1"),
     (image_input([10**4000, 1, 3], data=[]), r"got \[a huge number, 1, 3\]"),
     (image_input([1.0, 1, 3], data=[]), r"got \[1.0, 1, 3\]"),
     (image_input([True, 1, 3], data=[]), r"got \[true, 1, 3\]"),
-    (image_input([1, 1, 4], data=[]), r"got \[1, 1, 4\]"),
     (image_input([1, 1], "BYTES", data=[]), r"shape must be \[N\] of BYTES"),
     (image_input([1, 1, 3]), "must have either data or the parameter binary_data_size"),
     (image_input([1, 1, 3], data=[1, 2]), "data must be 3 numbers, as its shape, got 2"),
     (image_input([1, 1, 3], data="abc"), "data must be a list, got 'abc'"),
     (image_input([1, 1, 3], data=[1, 2, 256]), r"whole numbers 0\.\.255"),
-    (image_input([1, 1, 3], data=[1, 2, -1]), r"whole numbers 0\.\.255"),
     (image_input([1, 1, 3], data=[1, 2, 3.0]), r"whole numbers 0\.\.255"),
     (image_input([1, 1, 3], data=[1, 2, True]), r"whole numbers 0\.\.255"),
     (image_input([1, 1, 3], data=[1, 2, [3]]), r"whole numbers 0\.\.255"),
     (image_input([2, 1, 3], data=[[[1, 2, 3]], [[1, 2]]]), "flat or nested as its shape"),
-    (image_input([2, 1, 3], data=[[[1, 2, 3]], 4]), "flat or nested as its shape"),
-    (image_input([2, 1, 3], data=[[[1, 2, 3], [1, 2, 3]]]), "flat or nested as its shape"),
-    (image_input([1, 1, 3], data=[[]]), "flat or nested as its shape"),
-    (image_input([1, 1, 3], data=[[[[]]]]), "flat or nested as its shape"),
     (image_input([1], "BYTES", data=[]), "data must be 1 texts, as its shape, got 0"),
     (image_input([1], "BYTES", data=[7]), "data must be base64, got 7"),
     (image_input([1], "BYTES", data=["é"]), "data must be base64"),
-    (image_input([1], "BYTES", data=["a"]), "data must be base64"),
     (image_input([1, 1, 3], parameters=[]), "image: parameters must be an object, got a list of 0"),
     (image_input([1, 1, 3], parameters={"shared_memory_region": "a"}), "must not have 'shared_memory_region'"),
     (image_input([1, 1, 3], parameters={"binary_data_size": 3}), "must be the 0 bytes after the JSON, got 3"),
@@ -160,14 +134,11 @@ WRONG_CHOICES = [
     ({"id": "x" * 1025}, "id must have at most 1024 letters, got 1025"),
     ({"parameters": [1]}, "parameters must be a JSON object, got a list of 1"),
     ({"parameters": {"treshold": 1}}, "got 'treshold'; did you mean 'threshold'?"),
-    ({"parameters": {"sequence_id": 1}}, "parameters must be known, got 'sequence_id'"),
     ({"parameters": {"threshold": 1.5}}, r"threshold must be 0\.\.1, got 1\.5"),
     ({"parameters": {"threshold": True}}, r"threshold must be a number 0\.\.1, got true"),
     ({"parameters": {"threshold": 10**4000}}, "got a huge number"),
-    ({"parameters": {"threshold": "0.5"}}, r"threshold must be a number 0\.\.1, got '0\.5'"),
     ({"parameters": {"classes": 7}}, "classes must be a list of names, or one text"),
     ({"parameters": {"classes": []}}, r"classes must be 1\.\.4096 names, got 0"),
-    ({"parameters": {"classes": [None]}}, "classes must be a list of names.*, got null"),
     ({"parameters": {"classes": ["x" * 1025]}}, "at most 1024 letters"),
     ({"parameters": {"max_detections": 0}}, "max_detections must be at least 1"),
     ({"parameters": {"max_detections": 1.0}}, r"max_detections must be a whole number, got 1\.0"),
@@ -176,7 +147,6 @@ WRONG_CHOICES = [
     ({"parameters": {"timeout": 0.5}}, r"timeout must be a whole number of microseconds, got 0\.5"),
     ({"parameters": {"binary_data_output": 1}}, "binary_data_output must be true or false, got 1"),
     ({"outputs": "boxes"}, "outputs must be a list of tensors, got 'boxes'"),
-    ({"outputs": None}, "outputs must be a list of tensors, got null"),
     ({"outputs": ["boxes"]}, r"outputs\[0\] must be a JSON object, got 'boxes'"),
     ({"outputs": [{}]}, r"outputs\[0\].name must be a text, got null"),
     ({"outputs": [{"name": "box"}]}, "got 'box'; did you mean 'boxes'?"),
@@ -186,30 +156,25 @@ WRONG_CHOICES = [
 ]
 
 
-@pytest.mark.parametrize(("fields", "message"), WRONG_FIELDS, ids=[message[-30:] for _, message in WRONG_FIELDS])
-def test_a_wrong_tensor_is_refused(fields, message):
+@pytest.mark.parametrize(
+    ("sent", "message"),
+    [(join(fields), message) for fields, message in WRONG_FIELDS]
+    + [(binary_body([1, 1, 3], b"abc", **fields), message) for fields, message in WRONG_CHOICES],
+    ids=[message[-30:] for _, message in WRONG_FIELDS + WRONG_CHOICES],
+)
+def test_a_wrong_tensor_or_choice_is_refused(sent, message):
     with pytest.raises(InputError, match=message) as caught:
-        read(join(fields))
+        read(sent)
     assert len(str(caught.value).encode()) < 300  # which also is valid UTF-8
-
-
-@pytest.mark.parametrize(("fields", "message"), WRONG_CHOICES, ids=[message[-30:] for _, message in WRONG_CHOICES])
-def test_a_wrong_choice_is_refused(fields, message):
-    with pytest.raises(InputError, match=message) as caught:
-        read(binary_body([1, 1, 3], b"abc", **fields))
-    assert len(str(caught.value).encode()) < 300
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         (b"", "The request must be JSON"),
-        (b"\xff\xfe", "The request must be JSON"),
-        (b"\xef\xbb\xbf{}", "The request must be JSON"),
         (b"[" * 50_000, "at most some hundred levels"),
         (b'{"id":' * 20_000, "at most some hundred levels"),
         (b'{"threshold": NaN}', "JSON, which has no NaN"),
-        (b"[-Infinity]", "JSON, which has no -Infinity"),
         (b'{"id": 1, "id": 2}', "each name once in an object, got 'id' twice"),
         (b"[" + b"9" * 5000 + b"]", "The request must be JSON"),
         (b'{"inputs": []} x', "The request must be JSON, or binary data after it with the header Inference-Header"),
@@ -237,9 +202,7 @@ def test_json_that_takes_long_is_not_parsed(text):
 @pytest.mark.parametrize("header", ["", "-1", "+5", "1", "0", " 90", "1e2", "0x10", "٣٣", "9" * 5000, "100000", "5.0"])
 def test_a_wrong_length_of_the_json_is_refused(header):
     body, _ = binary_body([1, 1, 3], b"abc")
-    with pytest.raises(
-        InputError, match=rf"Inference-Header-Content-Length must be 2\.\.{len(body)}, the body's bytes"
-    ):
+    with pytest.raises(InputError, match=rf"Inference-Header-Content-Length must be 2\.\.{len(body)}, the body's"):
         read((body, header))
 
 
@@ -262,13 +225,8 @@ def test_bytes_that_nobody_claims_are_refused():
     ("count", "binary", "message"),
     [
         (1, b"", "must have 1 elements, as its shape, its bytes end before number 0"),
-        (1, b"\1\0\0", "its bytes end before number 0"),
         (2, prefixed([png()]), "must have 2 elements, as its shape, its bytes end before number 1"),
-        (
-            1,
-            struct.pack("<I", 2**32 - 1) + b"abc",
-            "element 0 must have the 4,294,967,295 bytes its length states, got 3",
-        ),
+        (1, b"\xff" * 4 + b"abc", "element 0 must have the 4,294,967,295 bytes its length states, got 3"),
         (1, prefixed([png()]) + b"\0", "must end with element 0, got 1 bytes more"),
         (1, png(), "element 0 must have the 1,196,314,761 bytes"),  # without a length: the signature is one
     ],
@@ -312,7 +270,7 @@ anything = st.recursive(
 
 
 @given(st.dictionaries(names, anything), st.binary(max_size=20), st.none() | st.integers(-2, 300).map(str))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @example({"inputs": [{"name": "image", "datatype": "UINT8", "shape": [1, 1, 3], "data": {}}]}, b"", None)
 def test_any_json_is_read_or_refused(fields, binary, header):
     text = json.dumps(fields).encode()
@@ -322,41 +280,14 @@ def test_any_json_is_read_or_refused(fields, binary, header):
         str(error).encode()
 
 
-@given(st.data())
-@settings(max_examples=150, deadline=None)
-def test_a_damaged_body_is_read_or_refused(data):
-    body, header = data.draw(
-        st.sampled_from(
-            [
-                binary_body(
-                    [2, 1, 1, 3], b"abcdef", id="7", parameters={"threshold": 0.5}, outputs=[{"name": "boxes"}]
-                ),
-                binary_body([2], prefixed([png(), png(1, 1)]), "BYTES"),
-                join(image_input([1, 2, 3], data=[[[1, 2, 3], [4, 5, 6]]])),
-            ]
-        )
-    )
-    broken = bytearray(body)
-    for _ in range(data.draw(st.integers(1, 4))):
-        at = data.draw(st.integers(0, len(broken)))
-        broken[at : at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
-    try:
-        request = read((bytes(broken), header))
-    except (InputError, ProblemError) as error:
-        str(error).encode()
-    else:
-        assert 1 <= len(request.images) <= 8
-        assert all(isinstance(one, bytes) or one.shape[0] * one.shape[1] <= 10_000 for one in request.images)
-
-
-def make_detections(count, height=4, width=5, *, has_masks=True):
+def make_detections(count, height=4, width=5):
     rng = np.random.default_rng(count)
     return Detections(
         image_size=(height, width),
         xyxy=rng.random((count, 4), dtype=np.float32),
         confidence=rng.random(count, dtype=np.float32),
         class_id=rng.integers(0, 9, count, dtype=np.int32),
-        rle=coco_rle.encode(rng.random((count, height, width)) < 0.5) if has_masks else None,
+        rle=coco_rle.encode(rng.random((count, height, width)) < 0.5),
     )
 
 
@@ -415,19 +346,8 @@ def test_values_that_are_not_finite_need_binary():
     assert math.isnan(values["boxes"][0][0])
 
 
-def test_a_model_without_masks_has_no_such_output():
-    known = [spec for spec in OUTPUTS if spec.name != "masks"]
-    request = read(binary_body([1, 1, 3], b"abc"), outputs=known)
-    body, header = write_response([make_detections(2, has_masks=False)], request, model="demo", version="1")
-    assert set(read_response(body, header)[1]) == {spec.name for spec in known}
-    with pytest.raises(InputError, match="outputs must be of the model's, got 'masks'"):
-        read(binary_body([1, 1, 3], b"abc", outputs=[{"name": "masks"}]), outputs=known)
-
-
-def test_the_limit_of_json_parts_is_what_parsing_takes_little_time_for():
-    assert v2_json.MOST_PARTS == 2**19
+def test_a_large_image_may_be_json():
     side = 400
     data = [255] * (side * side * 3)
     got = read(join(image_input([side, side, 3], data=data)), most_pixels=side**2).images
     assert got[0].min() == 255
-    assert v2_codec.INPUT.shape == (-1, -1, 3)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from tests.ops.cases.linear import tolerance_used
 
+from tests.ops.cases.linear import tolerance_used
 from tests.ops.cases.tolerances import bytes_of
 
 __all__ = ["CASES", "bytes_moved", "tolerance_used"]
