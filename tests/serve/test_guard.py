@@ -99,7 +99,6 @@ def test_listening_beyond_this_machine_needs_a_token(host):
         ("deadline_s", 0, "deadline_s must be a number of seconds above 0, got 0."),
         ("port", 70000, "port must be 0..65535, got 70000."),
         ("token", "", "token must be printable ASCII characters, at least one; the given one is not shown here."),
-        ("batch", 0, "batch must be a whole number of at least 1, got 0."),
     ],
 )
 def test_settings_are_checked(field, value, message):

@@ -505,7 +505,7 @@ def test_a_model_that_can_not_be_loaded_is_one_sentence(capfd):
     assert (code, err) == (3, "maskjet: --weights must be a file, got 'nowhere.pt', which does not exist.\n")
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGKILL, marks=pytest.mark.slow), signal.SIGTERM])
 def test_no_process_stays_behind_while_it_starts(number, tmp_path):
     with started(tmp_path) as service:
         children = Path(f"/proc/{service.process.pid}/task/{service.process.pid}/children")
