@@ -216,8 +216,9 @@ def test_a_video_that_changes_its_size():
         write(part, size_hw=size_hw, frames=5, seed=number, pix_fmt="yuv444p" if size_hw[0] % 2 else "yuv420p")
         with path.open("ab") as file:
             file.write(part.read_bytes())
-    source, found = read(path, decoder="cuda")
-    assert source.decoder == "cuda:0"
+    with open_source(path, decoder="cuda") as source:
+        assert source.decoder == "cuda:0"
+        found = list(source)
     assert {frame.image.shape for frame in found} == {(180, 320, 3), (240, 426, 3), (181, 321, 3)}
     assert_same(found, read(path)[1])
 

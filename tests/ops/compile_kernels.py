@@ -27,119 +27,73 @@ from maskjet.ops.resize_pixels.kernels import resize_pixels_kernel
 from maskjet.ops.roi_align.kernels import roi_align_kernel
 from maskjet.ops.select.kernels import select_kernel
 
+FLOATS, HALVES = ["*fp32", "*fp16", "*bf16"], ["*fp16", "*bf16"]
 TYPES = {  # of what is not int32
-    "frames_ptr": "*u8",
-    "luma_ptr": "*u8",
-    "chroma_ptr": "*u8",
-    "strings_ptr": "*u8",
-    "is_inside_ptr": "*u8",
+    **dict.fromkeys(("frames_ptr", "luma_ptr", "chroma_ptr", "strings_ptr", "is_inside_ptr"), "*u8"),
     "keys_ptr": "*i64",
-    "bias_ptr": "*fp32",
-    "sums_ptr": "*fp32",
-    "residual_sums_ptr": "*fp32",
-    "out_sums_ptr": "*fp32",
-    "parts_ptr": "*fp32",
-    "eps": "fp32",
-    "residual_eps": "fp32",
-    "norm_eps": "fp32",
-    "last_eps": "fp32",
+    **{f"{name}_ptr": "*fp32" for name in ("bias", "sums", "residual_sums", "out_sums", "parts", "thresholds")},
+    **{f"{name}_ptr": "*fp32" for name in ("confidence", "xyxy", "boxes", "canvases", "scores")},
+    **{f"{name}_ptr": "*fp32" for name in ("positions", "references", "offsets", "frequencies")},
     **{f"{name}_{part}_ptr": "*fp32" for name in ("residual", "norm", "last") for part in ("weight", "bias")},
-    **{f"{name}_ptr": "*fp32" for name in ("positions", "references", "offsets", "frequencies", "scores")},
-    "thresholds_ptr": "*fp32",
-    "confidence_ptr": "*fp32",
-    "xyxy_ptr": "*fp32",
-    "boxes_ptr": "*fp32",
-    "mean": ("fp32",) * 3,
-    "std": ("fp32",) * 3,
-    "padding": ("fp32",) * 3,
-    "canvases_ptr": "*fp32",
-    "left_fraction": "fp32",
-    "top_fraction": "fp32",
-    "across_scale": "fp32",
-    "down_scale": "fp32",
-    "threshold": "fp32",
+    **dict.fromkeys(("eps", "residual_eps", "norm_eps", "last_eps", "threshold"), "fp32"),
+    **dict.fromkeys(("left_fraction", "top_fraction", "across_scale", "down_scale"), "fp32"),
+    **dict.fromkeys(("mean", "std", "padding"), ("fp32",) * 3),
 }
 
 
+def tensors(types, *names):
+    return {f"{name}_ptr": types for name in names}
+
+
 def constants(**values):
-    return [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())]
+    """Every combination; what is no list has one value."""
+    lists = [value if isinstance(value, list) else [value] for value in values.values()]
+    return [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*lists)]
 
 
+LINEAR = dict.fromkeys(("INPUTS", "OUTPUTS", "COLUMNS", "STEP"), 64)
+PREPROCESS = {"IS_CV2": [False, True], "TILE_HEIGHT": 4, "TILE_WIDTH": 32}
+ENCODE = {"COLUMNS": 16, "SLOTS": 128, "HAS_BOXES": [False, True]}
 KERNELS = [
-    (
-        preprocess_kernel,
-        {"out_ptr": ["*fp32", "*fp16", "*bf16"]},
-        constants(IS_BGR=[True], IS_CV2=[False, True], TILE_HEIGHT=[4], TILE_WIDTH=[32]),
-    ),
-    (
-        preprocess_yuv_kernel,
-        {"out_ptr": ["*fp32", "*fp16", "*bf16"]},
-        constants(IS_CV2=[False, True], TILE_HEIGHT=[4], TILE_WIDTH=[32]),
-    ),
-    (
-        select_kernel,
-        {"logits_ptr": ["*fp32", "*fp16", "*bf16"]},
-        constants(IS_ROUNDED=[True], TILE=[2048], RANKED=[64]),
-    ),
-    (
-        find_edges_kernel,
-        {"masks_ptr": ["*fp32", "*fp16", "*bf16"], "boxes_ptr": ["*i32"]},
-        constants(ROWS=[16], COLUMNS=[16], SLOTS=[128], HAS_BOXES=[False, True]),
-    ),
-    (
-        write_strings_kernel,
-        {"strings_ptr": ["*u8"]},
-        constants(COLUMNS=[16], SLOTS=[128], HAS_BOXES=[False, True], BLOCKS=[64], TILE=[1024]),
-    ),
+    (preprocess_kernel, tensors(FLOATS, "out"), constants(IS_BGR=True, **PREPROCESS)),
+    (preprocess_yuv_kernel, tensors(FLOATS, "out"), constants(**PREPROCESS)),
+    (select_kernel, tensors(FLOATS, "logits"), constants(IS_ROUNDED=True, TILE=2048, RANKED=64)),
+    (find_edges_kernel, {**tensors(FLOATS, "masks"), "boxes_ptr": ["*i32"]}, constants(ROWS=16, **ENCODE)),
+    (write_strings_kernel, {}, constants(**ENCODE, BLOCKS=64, TILE=1024)),
     (
         paste_kernel,
-        {"masks_ptr": ["*fp32", "*fp16", "*bf16"], "out_ptr": ["*u8"]},
-        constants(TILE_HEIGHT=[8], TILE_WIDTH=[128], LOGITS_HEIGHT=[8], LOGITS_WIDTH=[16]),
+        {**tensors(FLOATS, "masks"), "out_ptr": ["*u8"]},
+        constants(TILE_HEIGHT=8, TILE_WIDTH=128, LOGITS_HEIGHT=8, LOGITS_WIDTH=16),
     ),
-    (find_overlaps_kernel, {"boxes_ptr": ["*fp32"]}, constants(ROWS=[64], BITS=[32])),
+    (find_overlaps_kernel, tensors(["*fp32"], "boxes"), constants(ROWS=64, BITS=32)),
+    (choose_kernel, tensors(["*i32"], "overlaps"), constants(BITS=32, WORDS=32)),
     (
         roi_align_kernel,
-        {f"{name}_ptr": ["*fp32", "*fp16", "*bf16"] for name in ("level0", "level1", "level2", "level3", "out")},
-        constants(SIZE=[7], BINS=[8], CHANNELS=[256], BLOCK=[128]),
+        tensors(FLOATS, "level0", "level1", "level2", "level3", "out"),
+        constants(SIZE=7, BINS=8, CHANNELS=256, BLOCK=128),
     ),
     (
         linear_kernel,
-        {f"{name}_ptr": ["*fp16", "*bf16"] for name in ("x", "weight", "residual", "out")},
+        tensors(HALVES, "x", "weight", "residual", "out"),
         constants(
-            **{name: [64] for name in ("INPUTS", "OUTPUTS", "KEPT", "X_STRIDE", "COLUMNS", "STEP", "ROWS")},
-            **{name: [128] for name in ("OUT_STRIDE", "RESIDUAL_STRIDE")},
-            **{name: [True] for name in ("HAS_RESIDUAL", "HAS_OUT_SUMS")},
-            HAS_NORM=[False, True],
-            HAS_LAST_NORM=[False],
-            HAS_ROWS=[False],
-            GIVES_MAXIMA=[False],
-            SEGMENTS=[1],
-            READS_EARLY=[False, True],
-            HEIGHT=[0],
-            WIDTH=[0],
-            SPLITS=[1],
-            PARTS=[6],
-            RESIDUAL_PARTS=[0, 6],
+            **{**LINEAR, "X_STRIDE": 64, "KEPT": 64, "ROWS": 64, "OUT_STRIDE": 128, "RESIDUAL_STRIDE": 128, "PARTS": 6},
+            **dict.fromkeys(("HAS_RESIDUAL", "HAS_OUT_SUMS"), True),
+            **dict.fromkeys(("HAS_LAST_NORM", "HAS_ROWS", "GIVES_MAXIMA"), False),
+            **{name: [False, True] for name in ("HAS_NORM", "READS_EARLY")},
+            **{**dict.fromkeys(("HEIGHT", "WIDTH"), 0), "SEGMENTS": 1, "SPLITS": 1, "RESIDUAL_PARTS": [0, 6]},
             ACTIVATION=["gelu", "silu"],
-            WAITS=[False],
         ),
     ),
     (
         linear_kernel,
-        {f"{name}_ptr": ["*fp16", "*bf16"] for name in ("x", "weight", "residual", "out")},
+        tensors(HALVES, "x", "weight", "residual", "out"),
         constants(
-            **{name: [64] for name in ("INPUTS", "OUTPUTS", "X_STRIDE", "OUT_STRIDE", "COLUMNS", "STEP")},
-            **{name: [True] for name in ("HAS_NORM", "HAS_LAST_NORM", "HAS_ROWS")},
-            **{name: [False] for name in ("HAS_RESIDUAL", "HAS_OUT_SUMS", "READS_EARLY", "WAITS")},
-            **{name: [0] for name in ("PARTS", "RESIDUAL_PARTS", "RESIDUAL_STRIDE")},
-            ACTIVATION=["silu"],
+            **{**LINEAR, "X_STRIDE": 64, "KEPT": 60, "ROWS": 16, "OUT_STRIDE": 64, "SEGMENTS": 9, "SPLITS": 4},
+            **dict.fromkeys(("HAS_NORM", "HAS_LAST_NORM", "HAS_ROWS"), True),
+            **dict.fromkeys(("HAS_RESIDUAL", "HAS_OUT_SUMS", "READS_EARLY"), False),
+            **{**dict.fromkeys(("PARTS", "RESIDUAL_PARTS", "RESIDUAL_STRIDE"), 0), "HEIGHT": [0, 26], "WIDTH": 26},
+            ACTIVATION="silu",
             GIVES_MAXIMA=[False, True],
-            KEPT=[60],
-            SEGMENTS=[9],
-            HEIGHT=[0, 26],
-            WIDTH=[26],
-            SPLITS=[4],
-            ROWS=[16],
         ),
     ),
     (
@@ -149,97 +103,50 @@ KERNELS = [
             **{name: ["tensordesc<fp16[64, 32]>", "tensordesc<bf16[64, 32]>"] for name in ("residual", "out")},
         },
         constants(
-            **{name: [64] for name in ("INPUTS", "OUTPUTS", "ROWS", "COLUMNS", "STEP")},
-            **{name: [True] for name in ("HAS_RESIDUAL", "HAS_OUT_SUMS")},
-            PARTS=[6],
+            **{**LINEAR, "ROWS": 64, "HAS_RESIDUAL": True, "HAS_OUT_SUMS": True, "PARTS": 6},
             ACTIVATION=["gelu", "silu"],
             IS_PERSISTENT=[False, True],
-            WAITS=[False],
         ),
     ),
     (
         embed_patches_kernel,
-        {f"{name}_ptr": ["*fp16", "*bf16"] for name in ("images", "weight", "out")},
-        constants(
-            **{name: [312] for name in ("HEIGHT", "WIDTH")},
-            **{name: [64] for name in ("ROWS", "COLUMNS", "STEP")},
-            SIDE=[12],
-            WINDOWS=[1],
-            OUTPUTS=[384],
-            WAITS=[False],
-        ),
+        tensors(HALVES, "images", "weight", "out"),
+        constants(HEIGHT=312, WIDTH=312, SIDE=12, WINDOWS=1, OUTPUTS=384, ROWS=64, COLUMNS=64, STEP=64),
     ),
     (
         deformable_attention_kernel,
-        {f"{name}_ptr": ["*fp16", "*bf16"] for name in ("projections", "values", "out")},
-        constants(
-            **{name: [16] for name in ("HEADS", "SIDE")},
-            **{name: [26] for name in ("HEIGHT", "WIDTH")},
-            QUERIES=[100],
-            POINTS=[2],
-            VALUES_STRIDE=[1024],
-            WAITS=[False],
-            ROWS=[2],
-        ),
+        tensors(HALVES, "projections", "values", "out"),
+        constants(HEADS=16, SIDE=16, HEIGHT=26, WIDTH=26, QUERIES=100, POINTS=2, VALUES_STRIDE=1024, ROWS=2),
     ),
-    (
-        resize_pixels_kernel,
-        {f"{name}_ptr": ["*fp16", "*bf16"] for name in ("image", "out")},
-        constants(CHANNELS=[256], WAITS=[False], ROWS=[4], COLUMNS=[4]),
-    ),
+    (resize_pixels_kernel, tensors(HALVES, "image", "out"), constants(CHANNELS=256, ROWS=4, COLUMNS=4)),
     (
         depthwise_norm_kernel,
-        {"image_ptr": ["*fp16", "*bf16"], "weight_ptr": ["*fp32"] * 2, "out_ptr": ["*fp16", "*bf16"]},
-        constants(HEIGHT=[78], WIDTH=[78], CHANNELS=[256], WAITS=[False], ROWS=[4], PAIRS=[2], AHEAD=[0, 2]),
+        {**tensors(HALVES, "image", "out"), "weight_ptr": ["*fp32"] * 2},
+        constants(HEIGHT=78, WIDTH=78, CHANNELS=256, ROWS=4, PAIRS=2, AHEAD=[0, 2]),
     ),
     (
         mask_logits_kernel,
-        {f"{name}_ptr": ["*fp16", "*bf16"] for name in ("queries", "pixels", "out")},
-        constants(
-            **{name: [128] for name in ("ROWS", "COLUMNS")},
-            QUERIES=[100],
-            PIXELS=[6084],
-            CHANNELS=[256],
-            STRIDE=[320],
-            WAITS=[False],
-            STEP=[64],
-        ),
+        tensors(HALVES, "queries", "pixels", "out"),
+        constants(ROWS=128, COLUMNS=128, QUERIES=100, PIXELS=6084, CHANNELS=256, STRIDE=320, STEP=64),
     ),
-    (
-        rank_tokens_kernel,
-        {"scores_ptr": ["*fp32"], "out_ptr": ["*i32"]},
-        constants(TOKENS=[676], PARTS=[3], COUNT=[100], WAITS=[False], RANKED=[8, 16], RIVALS=[256, 512]),
-    ),
+    (rank_tokens_kernel, {}, constants(TOKENS=676, PARTS=3, COUNT=100, RANKED=[8, 16], RIVALS=[256, 512])),
     (
         refine_boxes_kernel,
-        {
-            "hidden_ptr": ["*fp16", "*bf16"],
-            "embedding_ptr": ["*fp16", "*bf16"],
-            **dict.fromkeys(("weight_ptr", "out_ptr"), ["*fp32"] * 2),
-        },
-        constants(
-            INPUTS=[256],
-            REFERENCES=[676],
-            OFFSETS=[100],
-            FREQUENCIES=[128],
-            HAS_ROWS=[True],
-            WAITS=[False],
-            ROWS=[2],
-        ),
+        {**tensors(HALVES, "hidden", "embedding"), **tensors(["*fp32"] * 2, "weight", "out")},
+        constants(INPUTS=256, REFERENCES=676, OFFSETS=100, FREQUENCIES=128, HAS_ROWS=True, ROWS=2),
     ),
     (
         attention_kernel,
-        {f"{name}_ptr": ["*fp16", "*bf16"] for name in ("projections", "out")},
-        constants(LENGTH=[677], HEADS=[6], SIDE=[64], WAITS=[False], QUERIES=[64], KEYS=[64], REST=[16, 64]),
+        tensors(HALVES, "projections", "out"),
+        constants(LENGTH=677, HEADS=6, SIDE=64, QUERIES=64, KEYS=64, REST=[16, 64]),
     ),
-    (choose_kernel, {"overlaps_ptr": ["*i32"]}, constants(BITS=[32], WORDS=[32])),
 ]
 
 
 def choose(kernel, types, choices):
     """Of all combinations the first, the last and a few others; the tensors of some kernels go together."""
     is_product = kernel in (find_edges_kernel, write_strings_kernel, paste_kernel)
-    dtypes = itertools.product(*types.values()) if is_product else zip(*types.values(), strict=True)
+    dtypes = itertools.product(*types.values()) if is_product or not types else zip(*types.values(), strict=True)
     first, *others = itertools.product(dtypes, choices)
     return [first, *random.Random(0).sample(others[:-1], min(len(others[:-1]), 2)), *others[-1:]]
 
@@ -252,6 +159,7 @@ def compile_all(capability):
         for dtypes, values in choose(kernel, types, choices):
             if "*bf16" in dtypes and not has_bfloat16 and kernel not in (preprocess_kernel, preprocess_yuv_kernel):
                 continue
+            values = {**values, **({"WAITS": False} if "WAITS" in kernel.arg_names else {})}
             chosen = {**TYPES, **dict(zip(types, dtypes, strict=True)), **dict.fromkeys(values, "constexpr")}
             signature = {
                 name: chosen.get(name, "*i32" if name.endswith("_ptr") else "i32") for name in kernel.arg_names

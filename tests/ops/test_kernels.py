@@ -18,11 +18,9 @@ from maskjet.ops.encode_masks import triton as encode
 from maskjet.ops.paste_masks import triton as paste
 from maskjet.ops.select import triton as select
 from maskjet.ops.selection import MaskQueries, SizeTable, mask_queries
-from maskjet.spec import IMAGENET_MEAN, IMAGENET_STD
 from tests.ops.cases import CHECKS
 from tests.ops.cases.paste_masks import blobs
-
-NORMALISATION = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}
+from tests.ops.frames import NORMALISATION
 
 
 def queries(device, *rows, limit):
@@ -91,8 +89,15 @@ def test_encode_stays_within_its_buffers(device):
     assert strings == ops.encode_masks(masks, [given.query[0]], [size], implementation="reference")
 
 
-@pytest.mark.parametrize("limits", [{"_EDGES": 4, "_LEAST_ROOM": 1}, {"_BYTES": 8, "_LEAST_ROOM": 1}])
-def test_masks_that_do_not_fit_are_made_again_and_counted(monkeypatch, device, limits):
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        ({"_EDGES": 4, "_LEAST_ROOM": 1}, "a mask with too many edges"),
+        ({"_BYTES": 8, "_LEAST_ROOM": 1}, "a mask with too many edges"),
+        ({"_BYTES_AT_ONCE": 16}, "strings that needed a second copy"),
+    ],
+)
+def test_what_does_not_fit_is_made_or_copied_again_and_counted(monkeypatch, device, limits, reason):
     encode._own_buffers.cache_clear()
     for name, value in limits.items():
         monkeypatch.setattr(encode, name, value)
@@ -106,16 +111,17 @@ def test_masks_that_do_not_fit_are_made_again_and_counted(monkeypatch, device, l
     expected = ops.encode_masks(**inputs, implementation="reference")
     actual = ops.encode_masks(**inputs, implementation="triton")
     assert CHECKS["encode_masks"].tolerance_used(inputs, expected, actual) <= 1
-    assert list(ops.FALLBACKS) == ["encode_masks: a mask with too many edges"]
+    assert list(ops.FALLBACKS) == [f"encode_masks: {reason}"]
     assert 1 <= ops.FALLBACKS.total() <= 4  # the mask that is asked for twice is made once
 
 
-def test_a_long_answer_takes_a_second_copy(monkeypatch, device):
-    monkeypatch.setattr(encode, "_BYTES_AT_ONCE", 16)
-    masks = blobs(1, 4, (26, 26), torch.Generator().manual_seed(6)).to(device)
-    inputs = {"mask_logits": masks, "query": [torch.tensor([3, 1, 0], device=device)], "image_sizes": [(60, 95)]}
-    expected = ops.encode_masks(**inputs, implementation="reference")
-    assert ops.encode_masks(**inputs, implementation="triton") == expected
+@pytest.mark.parametrize("op", [ops.paste_masks, ops.encode_masks])
+def test_a_selection_of_other_masks_is_named(op, device):
+    selection = Selection.empty(1, 3, device)
+    selection.count.fill_(2)
+    selection.query.copy_(torch.tensor([[0, 7, 99]]))
+    with pytest.raises(InputError, match=r"query\[0\] must hold indices in 0\.\.3, got 0\.\.7"):
+        op(torch.zeros(1, 4, 5, 5, device=device), selection, [(9, 9)], implementation="triton")
 
 
 def test_inference_mode_may_be_left(device):
@@ -172,15 +178,6 @@ def test_paste_of_no_such_mask_is_empty(device):
     paste.launch(masks, torch.tensor([2], dtype=torch.int32, device=device), given, out, is_inside)
     assert not out.any()
     assert not is_inside.any()
-
-
-@pytest.mark.parametrize("op", [ops.paste_masks, ops.encode_masks])
-def test_a_selection_of_other_masks_is_named(op, device):
-    selection = Selection.empty(1, 3, device)
-    selection.count.fill_(2)
-    selection.query.copy_(torch.tensor([[0, 7, 99]]))
-    with pytest.raises(InputError, match=r"query\[0\] must hold indices in 0\.\.3, got 0\.\.7"):
-        op(torch.zeros(1, 4, 5, 5, device=device), selection, [(9, 9)], implementation="triton")
 
 
 def test_select_uses_few_keys_when_everything_passes(device, monkeypatch):
@@ -313,8 +310,12 @@ def test_fifty_sizes_compile_nothing():
 
     def run(height, width, threshold):
         frame = torch.zeros(height, width, 3, dtype=torch.uint8, device="cuda")
+        memory = torch.zeros((height + 1) // 2 * 3, width + width % 2, dtype=torch.uint8, device="cuda")
+        layout, conversion = "nv12" if height % 2 else "i420", ops.yuv_conversion("bt709", full_range=False).cuda()
+        yuv = ops.YUVFrames.within(memory, conversion, layout=layout)
         for options in ({}, {"letterbox": 114}, {"resample": "cv2"}):
-            ops.preprocess(frame, size=(312, 312), **NORMALISATION, **options)
+            for frames in (frame, yuv):
+                ops.preprocess(frames, size=(312, 312), **NORMALISATION, **options)
         selection = ops.select(logits, boxes, [(height, width)], threshold=threshold)
         ops.encode_masks(masks, selection, [(height, width)])
         ops.paste_masks(masks, selection, [(height, width)])

@@ -19,10 +19,6 @@ def rows_of(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def given(**changes):
-    return {"x": rows_of(3, 32).half(), "weight": rows_of(48, 32).half(), "bias": torch.zeros(48), **changes}
-
-
 @pytest.mark.parametrize("implementation", on_cpu("linear"))
 def test_a_folded_norm_is_a_norm_before_the_layer(implementation):
     x, weight, bias = rows_of(20, 64).half() + 3, rows_of(32, 64, seed=1) / 8, rows_of(32, seed=2)
@@ -137,86 +133,54 @@ def test_tiles_divide_the_product():
             assert inputs % tile.step == outputs % tile.columns == 0
 
 
+NORM, SUMS = Norm(torch.ones(48), torch.ones(48), 1e-5), torch.zeros(3, 2, 1)
+WIDE = {"weight": rows_of(48, 288).half()}
+ONES = torch.ones(64)
+OF_64 = {"weight": rows_of(64, 32).half(), "bias": ONES, "residual": rows_of(3, 64).half()}
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"x": rows_of(3, 32)}, r"x must be float16 or bfloat16 \[any, K\], .*, got float32 \[3, 32\]"),
         ({"x": rows_of(3, 31).half()}, "x must be .* K a multiple of 16, got"),
-        ({"x": None}, "x must be .*, got NoneType"),
-        (
-            {"weight": rows_of(48, 16).half()},
-            r"weight must be float16 \[N, S × 32\] on cpu, .*, got float16 \[48, 16\]",
-        ),
+        ({"weight": torch.ones(48, 16).half()}, r"weight must be float16 \[N, S × 32\] .*, got float16 \[48, 16\]"),
+        ({"weight": torch.ones(48, 32)}, r"weight must be float16 \[N, S × 32\] on cpu, .*, got float32"),
         ({"weight": rows_of(40, 32).half()}, "weight must be .* N a multiple of 16, got"),
-        ({"weight": rows_of(48, 32)}, "weight must be float16 .*, got float32"),
         ({"bias": torch.zeros(47)}, r"bias must be float32 \[48\] on cpu, got float32 \[47\]"),
-        ({"bias": torch.zeros(48).half()}, r"bias must be float32 \[48\] on cpu, got float16"),
         ({"residual": torch.zeros(3, 47).half()}, r"residual must be float16 \[3, 48\] on cpu, got float16 \[3, 47\]"),
         ({"sums": torch.zeros(3, 2)}, r"sums must be float32 \[3, 2, 1\] on cpu, got float32 \[3, 2\]"),
         ({"sums": 3}, "sums must be .*, got int"),
-        ({"norm": Norm(torch.ones(48), torch.ones(48), 1e-5)}, "norm needs N, a power of two up to 512, got 48"),
-        ({"last_norm": Norm(torch.ones(48), torch.ones(48), 1e-5)}, "last_norm needs N, a power of two up to 512, got"),
-        (
-            {"residual_norm": Norm(torch.ones(48), torch.ones(48), 1e-5), "residual": rows_of(3, 48).half()},
-            "residual_norm, residual_sums and residual must come together",
-        ),
-        (
-            {"residual_norm": Norm(torch.ones(48), torch.ones(48), 1e-5), "residual_sums": torch.zeros(3, 2, 1)},
-            "residual_norm, residual_sums and residual must come together",
-        ),
         ({"residual_sums": torch.zeros(2, 2, 1)}, r"residual_sums must be float32 \[3, 2, 1\] on cpu, got float32"),
+        ({"norm": NORM}, "norm needs N, a power of two up to 512, got 48"),
+        ({"last_norm": NORM}, "last_norm needs N, a power of two up to 512, got"),
+        ({"residual_norm": NORM}, "residual_norm, residual_sums and residual must come together"),
+        ({**OF_64, "norm": Norm(ONES[:32], ONES, 1e-5)}, r"norm\.weight must be float32 \[64\] on cpu, got"),
+        ({**OF_64, "norm": Norm(ONES, ONES.half(), 1e-5)}, r"norm\.bias must be float32 \[64\] on cpu, got"),
+        ({**OF_64, "last_norm": Norm(ONES, ONES, 1e-5)}, "last_norm must be None with a residual but no norm"),
         ({"activation": "tanh"}, "activation must be one of .*, got 'tanh'"),
         ({"gives": "minima"}, "gives must be one of .*, got 'minima'"),
         ({"rows": torch.zeros(2, 3).int()}, r"rows must be int32 \[M\] on cpu, contiguous, .*, got int32 \[2, 3\]"),
-        ({"rows": torch.zeros(3)}, r"rows must be int32 \[M\] on cpu, contiguous, .*, got float32 \[3\]"),
         ({"rows": torch.zeros(3).int(), "image_hw": (1, 3)}, "rows must be .* None with image_hw, got int32"),
         ({"image_hw": 3}, "image_hw must be a height and a width, got 3"),
         ({"image_hw": (1, 3)}, "image_hw needs x of whole images and a weight 9 times as wide, got 1 × 3, float16"),
-        ({"image_hw": (2, 2), "weight": rows_of(48, 288).half()}, "image_hw needs x of whole images .*, got 2 × 2"),
-        ({"image_hw": (0, 3), "weight": rows_of(48, 288).half()}, "image_hw needs x of whole images .*, got 0 × 3"),
-        (
-            {"weight": rows_of(48, 288).half(), "image_hw": (1, 3), "sums": torch.zeros(3, 2, 1)},
-            "sums must be None with image_hw",
-        ),
-        (
-            {
-                "weight": rows_of(64, 32).half(),
-                "bias": torch.zeros(64),
-                "residual": rows_of(3, 64).half(),
-                "last_norm": Norm(torch.ones(64), torch.ones(64), 1e-5),
-            },
-            "last_norm must be None with a residual but no norm",
-        ),
+        ({"image_hw": (2, 2), **WIDE}, "image_hw needs x of whole images .*, got 2 × 2"),
+        ({"image_hw": (0, 3), **WIDE}, "image_hw needs x of whole images .*, got 0 × 3"),
+        ({"image_hw": (1, 3), **WIDE, "sums": SUMS}, "sums must be None with image_hw"),
     ],
 )
 def test_bad_input_is_named(changes, message):
+    x, weight = rows_of(3, 32).half(), rows_of(48, 32).half()
     with pytest.raises(InputError, match=message):
-        ops.linear(**given(**changes))
+        ops.linear(**{"x": x, "weight": weight, "bias": torch.zeros(48), **changes})
 
 
-def test_a_norm_behind_is_checked():
-    x, weight, good = rows_of(3, 32).half(), rows_of(64, 32).half(), torch.ones(64)
-    for norm in (Norm(good[:32], good, 1e-5), Norm(good, good.half(), 1e-5)):
-        with pytest.raises(InputError, match=r"norm\.(weight|bias) must be float32 \[64\] on cpu, got"):
-            ops.linear(x, weight, good, norm=norm)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        rows_of(1, 4, 3, 2, 16),
-        rows_of(1, 4, 2, 2, 16).half(),
-        rows_of(1, 4, 3, 2, 24).half(),
-        rows_of(4, 3, 2, 16).half(),
-        rows_of(1, 8, 3, 2, 16).half()[:, ::2],
-        None,
-    ],
-)
-def test_attention_names_what_it_takes(wrong):
-    with pytest.raises(
-        InputError, match=r"projections must be float16 or bfloat16 \[B, L, 3, H, D\], contiguous, D one"
-    ):
-        ops.attention(wrong)
+def test_attention_names_what_it_takes():
+    message = r"projections must be float16 or bfloat16 \[B, L, 3, H, D\], contiguous, D one"
+    right = rows_of(1, 8, 3, 2, 16).half()
+    for wrong in (right.float(), right[:, :, :2].contiguous(), right[..., :8].contiguous(), right[0], right[:, ::2], 0):
+        with pytest.raises(InputError, match=message):
+            ops.attention(wrong)
 
 
 @pytest.mark.gpu

@@ -1,5 +1,7 @@
 """paste_masks and encode_masks: against F.interpolate and pycocotools, on random inputs, and bad input."""
 
+from dataclasses import replace
+
 import hypothesis.strategies as st
 import numpy as np
 import pytest
@@ -60,13 +62,10 @@ def masks_and_sizes(draw, widest):
     side = draw(st.tuples(st.integers(1, 30), st.integers(1, 30)))
     size = draw(st.tuples(st.integers(1, 200), st.integers(1, widest)))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
-    masks = torch.randn(1, 3, *side, generator=generator) * draw(st.sampled_from([0.01, 1, 5])) + draw(
-        st.sampled_from([-3, 0, 3])
-    )
-    for _ in range(draw(st.integers(0, 3))):
-        masks.view(-1)[draw(st.integers(0, masks.numel() - 1))] = draw(
-            st.sampled_from([torch.nan, torch.inf, -torch.inf, 0.0])
-        )
+    scale, shift = draw(st.sampled_from([0.01, 1, 5])), draw(st.sampled_from([-3, 0, 3]))
+    masks = torch.randn(1, 3, *side, generator=generator) * scale + shift
+    for place in draw(st.lists(st.integers(0, masks.numel() - 1), max_size=3)):
+        masks.view(-1)[place] = draw(st.sampled_from([torch.nan, torch.inf, -torch.inf, 0.0]))
     return masks, size
 
 
@@ -118,7 +117,7 @@ def test_logits_that_need_a_gradient_are_taken():
 def test_a_selection_is_taken_as_it_is():
     masks = blobs(2, 4, (20, 20), torch.Generator().manual_seed(2))
     selection = Selection(
-        count=torch.tensor([2, 0]),  # int64, as somebody else may have made it
+        count=torch.tensor([2, 3, 0, 3])[::2],  # int64, as somebody else may have made it
         query=torch.tensor([[3, 1, 99], [99, 99, 99]]),
         class_id=torch.zeros(2, 3, dtype=torch.int32),
         confidence=torch.zeros(2, 3),
@@ -126,13 +125,25 @@ def test_a_selection_is_taken_as_it_is():
     )
     sizes = [(100, 90), (30, 200)]
     rows = [torch.tensor([3, 1]), torch.tensor([], dtype=torch.int64)]
-    for implementation in on_cpu("encode_masks"):
-        given = {"image_sizes": sizes, "implementation": implementation}
-        assert ops.encode_masks(masks, selection, **given) == ops.encode_masks(masks, rows, **given)
-    assert [len(counts) for counts in ops.encode_masks(masks, selection, sizes)] == [2, 0]
+    for each in (selection, replace(selection, count=selection.count.int().repeat_interleave(2)[::2])):
+        for implementation in on_cpu("encode_masks"):
+            given = {"image_sizes": sizes, "implementation": implementation}
+            strings = ops.encode_masks(masks, each, **given)
+            assert strings == ops.encode_masks(masks, rows, **given)
+            assert [len(counts) for counts in strings] == [2, 0]
+        for implementation in on_cpu("paste_masks"):
+            pasted = ops.paste_masks(masks, each, sizes, implementation=implementation)
+            assert [len(dense) for dense, _ in pasted] == [2, 0]
 
 
-@pytest.mark.parametrize("op", [ops.paste_masks, ops.encode_masks])
+def chosen(count, query):
+    """A selection of one image."""
+    query = torch.tensor([query])
+    blank = torch.zeros(query.shape)
+    return Selection(torch.tensor([count]), query, blank.int(), blank, torch.zeros(*query.shape, 4))
+
+
+@pytest.mark.parametrize("op", ["paste_masks", "encode_masks"])
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -140,23 +151,32 @@ def test_a_selection_is_taken_as_it_is():
             {"mask_logits": torch.zeros(4, 5, 5)},
             r"mask_logits must be float32, float16 or bfloat16 \[B, Q, h, w\] .*, got float32 \[4, 5, 5\]",
         ),
-        ({"mask_logits": torch.zeros(1, 4, 5, 5, dtype=torch.int32)}, r"mask_logits must be float32, .* got int32"),
-        ({"mask_logits": torch.zeros(1, 4, 5, 5, dtype=torch.float64)}, r"mask_logits must be float32, .* got float64"),
+        ({"mask_logits": torch.zeros(1, 4, 5, 5).double()}, r"mask_logits must be float32, .* got float64"),
         ({"mask_logits": torch.zeros(1, 4, 0, 5)}, r"of at least one logit per mask, got float32 \[1, 4, 0, 5\]"),
         ({"mask_logits": np.zeros((1, 4, 5, 5))}, "mask_logits must be a tensor, got ndarray"),
+        ({"image_sizes": [(5, 5, 3)]}, r"image_sizes\[0\] must be \(height, width\)"),
+        ({"image_sizes": [(2**17, 2**17)]}, r"image_sizes\[0\] must be .* 17,179,869,183 pixels"),
+        ({"query": None}, "query must be a Selection or one integer tensor"),
         ({"query": []}, "query must have one entry per image, 1, got 0"),
         ({"query": [[0, 1]]}, r"query\[0\] must be an integer tensor \[n\], got list"),
-        ({"query": [torch.zeros(2)]}, r"query\[0\] must be an integer tensor \[n\], got torch.float32 \[2\]"),
-        ({"query": [torch.tensor([4])]}, r"query\[0\] must hold indices in 0\.\.3, got 4\.\.4"),
+        ({"query": [torch.tensor([True])]}, r"query\[0\] must be an integer tensor \[n\], got torch\.bool \[1\]"),
+        ({"query": [torch.tensor([2**32])]}, r"query\[0\] must hold indices in 0\.\.3, got 4294967296"),
         ({"query": [torch.tensor([-1])]}, r"query\[0\] must hold indices in 0\.\.3, got -1\.\.-1"),
-        ({"image_sizes": [(5, 5, 3)]}, r"image_sizes\[0\] must be \(height, width\)"),
-        ({"image_sizes": [(5.0, 5)]}, r"image_sizes\[0\] must be \(height, width\)"),
+        ({"query": chosen(-1, [0, 1])}, r"query must have counts in 0\.\.2, got \[-1\]"),
+        ({"query": chosen(2**32 + 1, [0, 1])}, r"query must have counts in 0\.\.2, got \[3\]"),
+        ({"query": chosen(2, [0, 2**32])}, r"query\[0\] must hold indices in 0\.\.3, got 0\.\.5"),
+        ({"query": chosen(2, [0, -(2**32)])}, r"query\[0\] must hold indices in 0\.\.3, got -1\.\.0"),
+        (
+            {"query": chosen(1, [[0], [1]])},
+            r"query must have counts \[1\] and queries \[1, K\], got \[1\] and \[1, 2, 1\]",
+        ),
     ],
 )
 def test_bad_input_is_named(op, change, message):
     inputs = {"mask_logits": torch.zeros(1, 4, 5, 5), "query": [torch.tensor([0])], "image_sizes": [(5, 5)]}
-    with pytest.raises(InputError, match=message):
-        op(**{**inputs, **change})
+    for implementation in on_cpu(op):
+        with pytest.raises(InputError, match=message):
+            getattr(ops, op)(**{**inputs, **change}, implementation=implementation)
 
 
 @pytest.mark.parametrize("implementation", on_cpu("encode_masks"))

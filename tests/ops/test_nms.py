@@ -59,11 +59,12 @@ def test_images_do_not_touch_each_other():
     ("changes", "message"),
     [
         ({"boxes": torch.zeros(3, 4)}, r"boxes must be a float32 tensor \[B, N, 4\], got float32 \[3, 4\] on cpu"),
-        ({"boxes": [1]}, r"boxes must be a float32 tensor \[B, N, 4\], got list"),
-        ({"count": torch.zeros(1)}, r"count must be int32 \[1\] on cpu, got float32 \[1\] on cpu"),
+        ({"count": [1]}, r"count must be int32 \[1\] on cpu, got list"),
         ({"groups": torch.zeros(1, 2, dtype=torch.int32)}, r"groups must be int32 \[1, 3\] on cpu, got int32 \[1, 2\]"),
-        ({"iou_threshold": 1.5}, r"iou_threshold must be 0\.\.1, got 1\.5"),
+        ({"iou_threshold": torch.nan}, r"iou_threshold must be 0\.\.1, got nan"),
+        ({"iou_threshold": "1"}, r"iou_threshold must be 0\.\.1, got 1"),
         ({"max_output": 0}, "max_output must be at least 1, got 0"),
+        ({"max_output": 1.5}, r"max_output must be at least 1, got 1\.5"),
     ],
 )
 def test_what_is_wrong_is_named(changes, message):

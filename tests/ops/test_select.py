@@ -39,15 +39,8 @@ def test_equals_rfdetrs_postprocess(queries, num_select, threshold, coarseness, 
     expected = postprocess.PostProcess(num_select=num_select)(
         {"pred_logits": logits, "pred_boxes": boxes}, torch.tensor(sizes)
     )
-    actual = ops.select(
-        logits,
-        boxes,
-        sizes,
-        threshold=threshold,
-        num_select=num_select,
-        max_detections=num_select,
-        implementation=implementation,
-    )
+    given = {"threshold": threshold, "num_select": num_select, "max_detections": num_select}
+    actual = ops.select(logits, boxes, sizes, **given, implementation=implementation)
     for image, theirs in enumerate(expected):
         kept = theirs["scores"] > threshold
         count = int(actual.count[image])
@@ -66,13 +59,10 @@ def test_equals_rfdetrs_postprocess(queries, num_select, threshold, coarseness, 
 @given(data=st.data())
 def test_implementations_agree(data):
     batch, queries, classes = (data.draw(st.integers(1, high)) for high in (3, 30, 12))
-    logits, boxes = predictions(
-        batch, queries, classes, data.draw(st.integers(0, 2**31)), data.draw(st.sampled_from([1, 50]))
-    )
-    for _ in range(data.draw(st.integers(0, 3))):
-        logits.view(-1)[data.draw(st.integers(0, logits.numel() - 1))] = data.draw(
-            st.sampled_from([torch.nan, torch.inf, -torch.inf])
-        )
+    seed, coarseness = data.draw(st.integers(0, 2**31)), data.draw(st.sampled_from([1, 50]))
+    logits, boxes = predictions(batch, queries, classes, seed, coarseness)
+    for place in data.draw(st.lists(st.integers(0, logits.numel() - 1), max_size=3)):
+        logits.view(-1)[place] = data.draw(st.sampled_from([torch.nan, torch.inf, -torch.inf]))
     inputs = {
         "logits": logits,
         "boxes": boxes,
@@ -105,29 +95,34 @@ def test_boxes_are_clamped_and_rounded_half_to_even():
     assert selection.xyxy[0, :2].tolist() == [[0, 2, 10, 8], [2, 2, 6, 5]]
 
 
-GOOD = {"logits": torch.zeros(2, 5, 3), "boxes": torch.zeros(2, 5, 4), "image_sizes": [(4, 4), (5, 5)]}
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"logits": torch.zeros(5, 3)}, r"logits must be a floating tensor \[B, Q, C\], got float32 \[5, 3\] on cpu"),
-        ({"logits": [1.0]}, r"logits must be a floating tensor \[B, Q, C\], got list"),
-        (
-            {"boxes": torch.zeros(2, 5, 3)},
-            r"boxes must be \[2, 5, 4\] on cpu to go with the logits, got float32 \[2, 5, 3\]",
-        ),
+        ({"boxes": torch.zeros(2, 5, 3)}, r"boxes must be \[2, 5, 4\] on cpu to go with the logits, got float32 \[2,"),
+        ({"boxes": torch.zeros(2, 5, 4).cfloat()}, r"boxes must be \[2, 5, 4\] on cpu .*, got complex64"),
         ({"image_sizes": [(4, 4)]}, r"image_sizes must have one \(height, width\) per image, 2, got 1"),
+        ({"image_sizes": None}, r"image_sizes must have one \(height, width\) per image"),
         (
             {"image_sizes": [(4, 4), (0, 5)]},
             r"image_sizes\[1\] must be \(height, width\) of at least 1 pixel, got \(0, 5\)",
         ),
+        ({"image_sizes": [(True, 5), (5, 5)]}, r"image_sizes\[0\] must be \(height, width\) of at least 1 pixel"),
+        ({"image_sizes": [(2**31, 1), (5, 5)]}, r"image_sizes\[0\] must be .* with sides of at most 2,147,483,647 and"),
+        ({"image_sizes": [(2**17, 2**17)] * 2}, r"\[0\] must be .* 17,179,869,183 pixels, got \(131072, 131072\)"),
         ({"threshold": [0.5, 0.5]}, r"threshold must have one value per class, 3, got \[2\]"),
-        ({"class_map": [0, 1]}, r"class_map must have one value per class, 3, got \[2\]"),
+        ({"threshold": ["a", "b", "c"]}, "threshold must be numbers"),
+        ({"class_map": [0, 1.5, 2]}, "class_map must be whole numbers, one per class"),
+        ({"class_map": [0, 1, 2**31]}, "class_map must be numbers"),
+        ({"class_map": torch.tensor([0.0, 1, 2])}, "class_map must be int, got float32"),
+        ({"class_map": torch.tensor([0, 1, 2**32])}, "class_map must hold class ids of 32 bits"),
+        ({"max_detections": True}, "max_detections must be at least 1, got True"),
         ({"max_detections": 0}, "max_detections must be at least 1, got 0"),
-        ({"num_select": 0}, "num_select must be at least 1 or None, got 0"),
+        ({"max_detections": 2**40}, "max_detections must be at most 134,217,728 here, got 1,099,511,627,776"),
+        ({"num_select": "7"}, "num_select must be at least 1 or None, got 7"),
     ],
 )
 def test_bad_input_is_named(change, message):
+    inputs = {"logits": torch.zeros(2, 5, 3), "boxes": torch.zeros(2, 5, 4), "image_sizes": [(4, 4), (5, 5)]}
     with pytest.raises(InputError, match=message):
-        ops.select(**{**GOOD, **change})
+        ops.select(**{**inputs, **change})
