@@ -12,7 +12,12 @@ import sys
 import time
 
 THREADS = (1, 2)
-INSTRUCTIONS = ("AVX2", "AVX512_CORE", None)  # the most that oneDNN may use; None: all that the processor has
+INSTRUCTIONS = {  # the most that oneDNN and ATen may use; unset: all that the processor has
+    "AVX2": {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"},
+    "AVX2, SSE": {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "default"},
+    "AVX-512": {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"},
+    "unset": {},
+}
 PRECISIONS = ("highest", "high")
 TESTS = [
     *("tests/networks", "tests/engine", "tests/test_model.py", "tests/test_demo_model.py"),
@@ -23,16 +28,15 @@ TESTS = [
         "tests/benchmarks/test_peers.py",
         "tests/tools/test_evaluate.py",
     ),
-    "tests/tools/test_train_demo.py",
+    *("tests/tools/test_train_demo.py", "tests/test_docs.py"),
 ]
 """All that compare what PyTorch's kernels compute on a CPU; Triton's interpreter knows none of the settings."""
 
 
 def run(threads, instructions, precision, arguments):
     """Pytest's process, when it is done."""
-    environment = {name: value for name, value in os.environ.items() if name != "ONEDNN_MAX_CPU_ISA"}
-    if instructions is not None:
-        environment["ONEDNN_MAX_CPU_ISA"] = instructions
+    environment = {name: value for name, value in os.environ.items() if name not in INSTRUCTIONS["AVX2"]}
+    environment |= INSTRUCTIONS[instructions]
     options = [f"--torch-threads={threads}", f"--matmul-precision={precision}", "-q", "-rfE", "--tb=short"]
     command = [sys.executable, "-m", "pytest", *options, *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -50,9 +54,7 @@ def main():
         is_complete = done.returncode in (0, 1)  # of pytest: all passed, or some failed
         summary = lines[-1].strip("= ") if is_complete else f"pytest ended with status {done.returncode}"
         seconds = time.monotonic() - started
-        print(
-            f"{threads} threads, {instructions or 'unset':<11}, {precision:<7}: {summary} ({seconds:.0f} s)", flush=True
-        )
+        print(f"{threads} threads, {instructions:<9}, {precision:<7}: {summary} ({seconds:.0f} s)", flush=True)
         if done.returncode:
             status = 1
             print(*(line for line in lines if line.startswith(("FAILED", "ERROR", "E  "))), sep="\n", flush=True)
