@@ -97,9 +97,7 @@ class TestChoices:
         [
             ({"threshold": 1.5}, r"threshold must be 0\.\.1, got 1\.5"),
             ({"threshold": 10**400}, r"threshold must be 0\.\.1, got a whole number beyond every float"),
-            ({"threshold": {"a": -(10**5000)}}, r"threshold must be 0\.\.1, got a whole number"),
             ({"threshold": "high"}, r"threshold must be a number 0\.\.1, or one by class name, got str"),
-            ({"threshold": {"a": None}}, r"threshold must be a number 0\.\.1, or one by class name, got NoneType"),
             ({"threshold": {"b": 0.5}}, "threshold must name classes of tiny, got 'b'; known: a, c"),
             ({"classes": ["C"]}, r"classes must name classes of tiny, got 'C'; did you mean 'c'\?$"),
             ({"classes": "a"}, "classes must be a list of names, at least one, got 'a'"),
@@ -254,12 +252,6 @@ class TestImages:
         ((frame, found),) = model.stream(given)
         np.testing.assert_array_equal(frame.image, rounded)
         assert_equal(found, model.predict(rounded))
-
-    def test_floats_are_rounded_to_the_nearest(self):
-        from maskjet.media.images import from_floats
-
-        given = torch.tensor([0.0, 0.49, 0.51, 1.49, 254.49, 254.51, 255, 0.5]) / 255
-        assert from_floats(given.expand(3, 4, 8), "image")[0, :, 0].tolist() == [0, 0, 1, 1, 254, 255, 255, 0]
 
     @pytest.mark.parametrize("given", [torch.from_numpy(image()), floats(image())])
     def test_tensors_of_other_libraries(self, model, given):

@@ -235,21 +235,16 @@ def test_json_and_good_fields_are_read():
     ("changes", "message"),
     [
         ({"size": None}, "fields must be what Detections.as_dict returns: "),
-        ({"size": [2.5, 2]}, "fields must be what"),
         ({"size": [True, 2]}, "size must be a whole number of at least 0, got True"),
         ({"size": [3, 2]}, r"rle\[0\] must have the image's size"),
-        ({"detections": [None]}, "fields must be what"),
         ({"detections": [{}]}, "fields must be what .*: 'class_id'"),
         ({"detections": [entry(class_id=2**40)]}, "fields must be what"),
-        ({"detections": [entry(class_id="3")]}, "fields must be what"),
         ({"detections": [entry(class_name=["car"])]}, "class_name must be text, got list"),
         ({"detections": [entry(confidence="0.5")]}, "confidence must be numbers, got <U3"),
         ({"detections": [entry(confidence=1e300)]}, "fields must be what .*: overflow"),
         ({"detections": [entry(xyxy=[1, 2, 3])]}, r"xyxy must be float32 \[1, 4\], got float32 \[1, 3\]"),
         ({"detections": [entry(rle=None)]}, r"rle must be \{'size'"),
         ({"detections": [entry(rle={"size": [2, 2], "counts": "\ud800"})]}, "counts must be a whole COCO RLE string"),
-        ({"detections": [entry(rle={"size": [2, 2], "counts": "5"})]}, "counts must sum to 2 × 2 = 4, got more"),
-        ({"detections": [entry(rle={"size": [2, 2], "counts": "3"})]}, "counts must sum to 2 × 2 = 4, got 3"),
     ],
 )
 def test_wrong_fields_are_named(changes, message):

@@ -18,7 +18,6 @@ from maskjet.errors import InputError, UnsupportedError
         ({"max_detections": 0}, "max_detections must be at least 1, got 0"),
         ({"batch": -1}, "batch must be at least 1, got -1"),
         ({"input_size": 384}, r"input_size must be \(height, width\) in pixels, or None, got 384"),
-        ({"input_size": (0, 384)}, "input_size must be "),
         ({"input_size": (384.0, 384)}, "input_size must be "),
     ],
 )
@@ -30,8 +29,6 @@ def test_choices_are_checked(choice, message):
 @pytest.mark.parametrize(
     ("choice", "error", "message"),
     [
-        ({"device": ""}, InputError, "device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got ''"),
-        ({"device": "gpu"}, InputError, "device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got 'gpu'"),
         ({"device": "cuda:x"}, InputError, "device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got 'cuda:x'"),
         (
             {"device": "cuda:99"},

@@ -78,7 +78,6 @@ def test_devices_have_the_names_of_device(text, names, gpus):
     ("text", "message"),
     [
         ("", r"devices must be all, or cpu, cuda or cuda:N with commas between them, got ''\."),
-        ("auto", r"devices must be .*, got 'auto'\."),
         ("cuda:0,", r"devices must be .*, got '' in 'cuda:0,'\."),
         ("cuda:-1", r"devices must be .*, got 'cuda:-1'\."),
         ("cuda:99999999999999999999", r"devices must be .*, got 'cuda:9+'\."),
@@ -103,10 +102,3 @@ def test_devices_that_are_not_here_are_refused(gpus, monkeypatch):
     assert len(choose("cpu,cpu", EngineConfig())) == 2
     with pytest.raises(UnsupportedError, match="precision='fp16' needs a GPU"):
         choose("cpu", dataclasses.replace(EngineConfig(), precision="fp16"))
-
-
-@pytest.mark.gpu
-def test_all_is_every_gpu():
-    assert [each.device for each in choose("all", EngineConfig())] == [
-        f"cuda:{index}" for index in range(torch.cuda.device_count())
-    ]

@@ -1,18 +1,9 @@
 """Optional packages that are missing, or here and broken."""
 
-import sys
-
 import pytest
 
 from maskjet.errors import MissingDependencyError
 from maskjet.extras import require
-
-
-def test_what_is_missing_is_one_sentence(monkeypatch):
-    for name in ("faster_coco_eval", "faster_coco_eval.core"):
-        monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(MissingDependencyError, match=r'^mAP needs faster-coco-eval: pip install "maskjet\[coco\]"\.$'):
-        require("faster_coco_eval.core", extra="coco", purpose="mAP")
 
 
 def test_what_is_broken_says_so(monkeypatch, tmp_path):

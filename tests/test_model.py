@@ -108,16 +108,12 @@ def test_report_says_what_runs_and_why(tiny):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"model": "rf-detr-seg-nano"}, "weights must be the path of a checkpoint for 'rf-detr-seg-nano', got None"),
         (
             {"model": "yolo"},
             "model must be a name or a checkpoint's path, got 'yolo'; known: demo, rf-detr-nano",
         ),
         ({"model": "demo", "weights": "x.pt"}, "model must be a named size when weights are given, got 'demo'"),
-        ({"threshold": 1.5}, r"threshold must be 0\.\.1, got 1\.5"),
-        ({"classes": ["dog"]}, "classes must name classes of tiny, got 'dog'; known: a, c"),
         ({"model": "rfdetr-seg-nan"}, r"got 'rfdetr-seg-nan'; did you mean 'rf-detr-seg-nano'\?$"),
-        ({"model": "RFDETRSegSmall"}, r"got 'RFDETRSegSmall'; did you mean 'rf-detr-seg-small'\?$"),
         ({"treshold": 0.5}, r"load\(\) must be given options that it has, got 'treshold'; did you mean 'threshold'\?$"),
         ({"fish": 1}, r"load\(\) must be given options that it has, got 'fish'; known: weights, threshold, classes"),
         (
@@ -126,7 +122,6 @@ def test_report_says_what_runs_and_why(tiny):
         ),
         ({"max_detections": 2.5}, r"max_detections must be a whole number, got 2\.5"),
         ({"threshold": {"a": float("nan")}}, "threshold must be 0..1, got nan"),
-        ({"classes": []}, r"classes must be a list of names, at least one, got \[\]"),
     ],
 )
 def test_bad_choices_are_named(arguments, message, tiny):

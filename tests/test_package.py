@@ -73,7 +73,6 @@ def test_importing_loads_nothing_and_adds_one_variable():
         "import maskjet\n"
         "assert not {'torch', 'numpy', 'cv2', 'av', 'numba', 'typer', 'rich'} & set(sys.modules)\n"
         "assert {name for name, _ in os.environ.items() ^ before.items()} <= {'ONEDNN_MAX_CPU_ISA'}\n"
-        "assert set(maskjet.__all__) <= set(dir(maskjet))\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
 
@@ -87,8 +86,8 @@ def test_importing_a_model_changes_nothing_and_loads_no_extras():
         "assert (torch.get_default_dtype(), torch.is_grad_enabled()) == (torch.float32, True)\n"
         "assert torch.get_num_threads() == 1\n"
         "assert not torch.cuda.is_initialized()\n"
-        "extras = {'PIL', 'supervision', 'pycocotools', 'rfdetr', 'transformers', 'torchvision', 'onnx'}\n"
-        "assert not extras & set(sys.modules)\n"
+        "extras = {'PIL', 'supervision', 'pycocotools', 'rfdetr', 'transformers', 'torchvision'}\n"
+        "assert not [name for name in sys.modules if name in extras or name.startswith('onnx')]\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
 

@@ -8,7 +8,7 @@ import pytest
 
 from maskjet.errors import InputError
 from maskjet.printing import sanitise
-from maskjet.spec import BOUNDS, SPECS, ModelSpec
+from maskjet.spec import BOUNDS, ModelSpec
 from tests.networks.test_network import TINY
 
 ODD = (None, True, False, -1, 0, 1, 2, 7, 10**6, 10**30, 10**5000, 0.5, float("nan"), float("inf"), "", "7", "\ud800")
@@ -30,13 +30,10 @@ def test_numbers_are_bounded(name):
     [
         ({"name": ""}, "name must be a text of at least one character, got ''"),
         ({"has_masks": 1}, "has_masks must be True or False, got 1"),
-        ({"mean": (0.5, 0.5)}, r"mean must be three finite numbers, got \(0\.5, 0\.5\)"),
         ({"mean": (0.5, 0.5, float("nan"))}, "mean must be three finite numbers, got "),
         ({"std": (0.5, 0.0, 0.5)}, r"std must be above 0, got \(0\.5, 0\.0, 0\.5\)"),
-        ({"feature_layers": ()}, r"feature_layers must be whole numbers, at least one, got \(\)"),
         ({"feature_layers": (2.0,)}, r"feature_layers must be whole numbers, at least one, got \(2\.0,\)"),
         ({"feature_layers": (4, 2)}, r"feature_layers must ascend from at least 1, got \(4, 2\)"),
-        ({"feature_layers": (0, 2)}, "feature_layers must ascend from at least 1"),
         ({"backbone_heads": 5}, "backbone_heads must divide backbone_width = 48, got 5"),
         ({"self_attention_heads": 3}, "self_attention_heads must divide hidden_dim = 32, got 3"),
         ({"cross_attention_heads": 3}, "cross_attention_heads must divide hidden_dim = 32, got 3"),
@@ -45,15 +42,10 @@ def test_numbers_are_bounded(name):
             "hidden_dim must be a multiple of 4",
         ),
         ({"class_names": {4: "a"}}, "class_names must map ids from 0 to 3 to names, got 4: 'a'"),
-        ({"class_names": {0: 1}}, "class_names must map ids from 0 to 3 to names, got 0: 1"),
         ({"input_size": 2064, "patch_size": 4}, "input_size must be at most 256 patches of 4, got 2064"),
         (
             {"input_size": 4096, "patch_size": 16, "mask_stride": 1},
             "mask_stride must leave masks of 1 to 2048 pixels a side .*, got 1 at input_size 4096",
-        ),
-        (
-            {"mask_stride": 65},
-            "mask_stride must leave masks of 1 to 2048 pixels a side for 10 queries and hidden_dim 32",
         ),
     ],
 )
@@ -73,12 +65,6 @@ def test_inputs_may_be_rectangular():
             ModelSpec(**{**vars(TINY), "input_size": wrong})
 
 
-def test_named_sizes_are_far_within_the_bounds():
-    for spec in SPECS.values():
-        for name, (_, most) in BOUNDS.items():
-            assert 4 * (getattr(spec, name) or 0) <= most
-
-
 @pytest.mark.parametrize(
     ("stated", "message"),
     [
@@ -88,7 +74,6 @@ def test_named_sizes_are_far_within_the_bounds():
         (TINY.as_dict() | {"anchors": 3}, "spec must have the fields of ModelSpec only, got anchors"),
         (TINY.as_dict() | {"class_names": ["a"]}, r"class_names must be a mapping of ids to names, got \['a'\]"),
         (TINY.as_dict() | {"class_names": {"x": "a"}}, "class_names must map whole numbers to names, got 'x': 'a'"),
-        (TINY.as_dict() | {"class_names": {"-1": "a"}}, "class_names must map whole numbers to names, got '-1': 'a'"),
     ],
 )
 def test_what_a_file_states_is_checked(stated, message):

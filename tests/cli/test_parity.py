@@ -143,12 +143,8 @@ def test_skipped_images_are_told(parity):
     Path("images").mkdir()
     cv2.imwrite("images/1.png", IMAGES[0][1])
     Path("images/2.png").write_bytes(b"no image")
-    for name in ("a", "b"):
-        code, _, err = parity(f"dump {name}.npz --images images --device cpu --threshold 0")
-        assert (code, "2.png' is corrupt" in err, "on 1 images to" in err, ", 1 skipped" in err) == (0, *[True] * 3)
-    code, out, err = parity("check a.npz b.npz")
-    for text in (out, err):
-        assert (code, "'a' is without 1 images that could not be read: image must be decodable" in text) == (0, True)
+    code, _, err = parity("dump a.npz --images images --device cpu --threshold 0")
+    assert (code, "2.png' is corrupt" in err, "on 1 images to" in err, ", 1 skipped" in err) == (0, *[True] * 3)
 
 
 def test_numbers_that_differ_from_the_truth_are_told(parity):

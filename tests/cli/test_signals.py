@@ -10,8 +10,6 @@ import sys
 import threading
 import time
 
-import av
-import numpy as np
 import pytest
 
 from maskjet import traffic
@@ -19,6 +17,7 @@ from maskjet.cli import runs, signals
 from maskjet.engine import reading
 from maskjet.media.frames import Frame, open_source
 from maskjet.media.sinks import open_sinks
+from tests.media.clips import write_video
 from tests.test_detections import some_detections
 from tests.waiting import until
 
@@ -116,15 +115,7 @@ def test_ctrl_c_while_modules_are_imported_is_quiet(module):
 @pytest.mark.usefixtures("quick")
 def test_a_signal_ends_waiting_for_a_source_that_fell_silent(tmp_path, monkeypatch, maskjet):
     monkeypatch.setattr(reading, "_PATIENCE_S", 0.3)
-    video = tmp_path / "v.ts"
-    with av.open(str(video), "w", format="mpegts") as container:
-        stream = container.add_stream(
-            "libx264", rate=10, options={"g": "1", "preset": "ultrafast", "tune": "zerolatency"}
-        )
-        stream.width, stream.height = 160, 96
-        for _ in range(30):
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(np.zeros((96, 160, 3), np.uint8), format="rgb24")))
-        container.mux(stream.encode(None))
+    video = write_video(tmp_path / "v.ts", frames=30, size=(96, 160), gop=1)
     lines, sent = tmp_path / "a.partial.jsonl", []
 
     def serve(server):

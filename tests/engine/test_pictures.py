@@ -36,7 +36,6 @@ def test_rgb_is_that_of_the_definition():
     np.testing.assert_array_equal(one.to_rgb(), expected[0].numpy())
     assert one.size_hw == (6, 10)
     assert conversion_of(1, is_full_range=False) is HD  # so that it is uploaded once
-    assert not torch.equal(HD, SD)
 
 
 @pytest.mark.parametrize(("size_hw", "looks"), [((88, 156), (HD, SD, HD)), ((2, 2), (HD,))])
@@ -67,13 +66,3 @@ def test_as_a_graph(precision, where):
     kinds = graph.report().graphs
     layout = "NV12" if where == "cpu" else "NV12, from GPU memory"
     assert kinds[f"4 × 1280 × 720, {layout}"].startswith("1 launch per batch")
-
-
-@pytest.mark.gpu
-def test_a_device_without_graphs_takes_them_too():
-    eager = model(device="cuda", engine="eager")
-    pictures = [picture(90, 120, seed, look, "cuda") for seed, look in enumerate((HD, SD))]
-    for actual, expected in zip(
-        detect(eager, pictures), eager.predict([one.to_rgb() for one in pictures]), strict=True
-    ):
-        assert_same(actual, expected)

@@ -14,18 +14,6 @@ from tests.networks.test_network import tiny_network
 from tests.threads import run_at_once
 
 
-def test_an_implementation_on_the_cpu_fills_what_it_is_given():
-    given = torch.arange(6.0)
-    out = torch.full((6,), torch.nan)
-
-    def double(values, out):
-        assert out.device.type == "cpu"
-        torch.mul(values, 2, out=out)
-
-    _on_cpu(double)(given, out=out)
-    assert torch.equal(out, 2 * given)
-
-
 def test_a_selection_is_copied_back():
     generator = torch.Generator().manual_seed(0)
     logits, boxes = torch.randn(2, 9, 3, generator=generator), torch.rand(2, 9, 4, generator=generator)

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from maskjet.errors import OutputError
-from maskjet.media.expansion import expand_sources
 from maskjet.media.frames import open_source
-from maskjet.media.sinks import AnnotatedVideo, audio, check_outputs
+from maskjet.media.sinks import AnnotatedVideo, audio
 from tests.media import outputs
 from tests.media.clips import SOUND_RATE, encode, packets_of, picture, read, write_video
 from tests.media.outputs import names
@@ -70,17 +69,6 @@ def end_s(path):
 def has_sound(path):
     with av.open(str(path)) as container:
         return bool(container.streams.audio)
-
-
-@pytest.mark.parametrize("with_audio", [True, False])
-def test_a_source_that_is_opened_in_its_turn_has_sound(with_audio, heard_video):
-    found = expand_sources(str(heard_video()))
-    outputs = check_outputs(["o.mp4"], found, with_audio=with_audio)
-    with outputs.open_in_turn() as sinks, found[0].open() as opened:
-        sinks.begin(0, opened)
-        for frame in opened:
-            sinks.write(frame, some_detections(1))
-    assert has_sound("o.mp4") == with_audio
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from maskjet.media.source import Frame
 from maskjet.media.videos import VideoSource
 from tests.media.rtsp import RtspCamera
 from tests.test_detections import some_detections
+from tests.waiting import until
 
 PATIENCE_S = 60  # far more than anything here takes
 
@@ -106,17 +107,10 @@ def check_gaps(frames, source):
     return gaps
 
 
-def wait_until(condition):
-    end = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.001)
-
-
 @contextmanager
 def when(condition, do):
     """Do something in another thread once a condition holds."""
-    thread = threading.Thread(target=lambda: (wait_until(condition), do()))
+    thread = threading.Thread(target=lambda: (until(condition), do()))
     thread.start()
     yield
     thread.join(PATIENCE_S)
@@ -183,11 +177,12 @@ class TestRtsp:
 
             def take_until(condition):
                 def is_done():
-                    for frame in readers.take(2, waits=False):
-                        seen[frame.stream].append(frame)
+                    while frames := readers.take(2, waits=False):
+                        for frame in frames:
+                            seen[frame.stream].append(frame)
                     return condition()
 
-                wait_until(is_done)
+                until(is_done)
 
             take_until(lambda: len(seen[0]) >= 5)
             camera.kill()
@@ -206,9 +201,9 @@ class TestRtsp:
         with RtspCamera() as camera:
             source = open_source(camera.url)
             readers = Readers([source], room=1, drops_late=True)
-            wait_until(lambda: source.state.drops > 5)
+            until(lambda: source.state.drops > 5)
             camera.kill()
-            wait_until(lambda: source.state.error)
+            until(lambda: source.state.error)
             assert source.state.drops == readers.dropped
             source._retries._wait_s = 1000.0
             readers.close()

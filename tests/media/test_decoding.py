@@ -21,12 +21,11 @@ from maskjet.media.decoding import ON_CPU, Decoding, check_decoder, why_not_deco
 from maskjet.media.frames import open_source
 from maskjet.media.picture import Picture, conversion_of
 from maskjet.media.source import Frame
-from maskjet.model import Model
+from tests.engine.test_pictures import model
 from tests.media.clips import assert_same, encode, read
 from tests.media.outputs import lines
 from tests.media.outputs import write as write_to
 from tests.media.rtsp import RtspCamera
-from tests.networks.test_network import tiny_network
 from tests.test_detections import some_detections
 from tests.threads import run_at_once
 
@@ -49,10 +48,6 @@ def write(path, size_hw=(96, 160), codec="libx264", pix_fmt="yuv420p", frames=FR
 
     options = {"x265-params": "log-level=none"} if codec == "libx265" else {}
     return encode(path, images, codec, options, rate=30, pix_fmt=pix_fmt, prepare=prepare)
-
-
-def model(**choices):
-    return Model(tiny_network(), EngineConfig(**{"compile": False, **choices}), threshold=0.02)
 
 
 class Far:

@@ -110,7 +110,7 @@ def test_nothing_to_read():
     with pytest.raises(SourceError, match="source must exist"):
         expand_sources("none.mp4")
     source = open_source("v2.mp4")
-    with pytest.raises(InputError, match="source must be given once"):
+    with pytest.raises(InputError, match=r"source must be given once, 'v2\.mp4' is given twice: open it twice"):
         expand_sources([source, source])
 
 

@@ -14,7 +14,7 @@ from maskjet.errors import InputError, SourceError
 from maskjet.media import videos as videos_module
 from maskjet.media.frames import open_source
 from maskjet.media.images import read_image, to_image
-from tests.media.clips import FASTSTART, SOUND_RATE, close_to, damage, encode, picture, read, write_image, write_video
+from tests.media.clips import SOUND_RATE, close_to, damage, encode, picture, read, remux, write_image, write_video
 
 pytestmark = pytest.mark.usefixtures("in_folder")
 
@@ -117,16 +117,6 @@ class TestImages:
 
 
 class TestLists:
-    def test_a_folder_in_natural_order(self):
-        for number in (10, 2, 1):
-            write_image(f"frame{number}.png", picture(seed=number))
-        Path("notes.txt").write_text("not an image")
-        source, frames = read(".")
-        assert source.length == 3
-        assert [Path(frame.name).name for frame in frames] == ["frame1.png", "frame2.png", "frame10.png"]
-        assert open_source("frame1*.png").length == 2
-        np.testing.assert_array_equal(frames[2].image, picture(seed=10))
-
     def test_a_bad_image_costs_itself_alone(self):
         for number in range(4):
             write_image(f"{number}.jpg", picture(seed=number))
@@ -145,19 +135,15 @@ class TestLists:
         assert open_source(source) is source
         assert len(list(source)) == 1
 
-    @pytest.mark.parametrize(
-        ("name", "message"),
-        [
-            (".", "source must be a folder with images, .* has none"),
-            ("*.png", "source must be a glob that matches files, .* has none"),
-            ("nothing.mp4", r"source must exist, .*nothing\.mp4' does not"),
-        ],
-    )
-    def test_nothing_to_read(self, name, message):
-        with pytest.raises(SourceError, match=message):
-            open_source(name)
-        message = "source must be a path, URL, camera, image or an iterable of these, got float"
-        with pytest.raises(InputError, match=message):
+    def test_nothing_to_read(self):
+        for name, message in {
+            ".": "source must be a folder with images, .* has none",
+            "*.png": "source must be a glob that matches files, .* has none",
+            "nothing.mp4": r"source must exist, .*nothing\.mp4' does not",
+        }.items():
+            with pytest.raises(SourceError, match=message):
+                open_source(name)
+        with pytest.raises(InputError, match="must be a path, URL, camera, image or an iterable of these, got float"):
             open_source(1.5)
 
 
@@ -178,15 +164,11 @@ class TestVideos:
 
     @pytest.mark.parametrize("quarter_turns", [1, 2, 3])
     def test_a_phones_rotation_is_applied(self, quarter_turns):
-        path = Path(write_video("v.mp4", frames=2))
-        data = bytearray(path.read_bytes())
-        matrix = data.index(b"tkhd") + 44  # ISO 14496-12: the track header's 3 × 3 matrix in 16.16
-        a, b = {1: (0, 1), 2: (-1, 0), 3: (0, -1)}[quarter_turns]  # clockwise
-        for offset, value in ((0, a), (4, b), (12, -b), (16, a)):
-            data[matrix + offset : matrix + offset + 4] = (value * 65536).to_bytes(4, "big", signed=True)
-        path.write_bytes(data)
-        frames = list(open_source(path))
-        assert close_to(frames[0].image, np.rot90(picture(), -quarter_turns))
+        def turn(stream):
+            stream.set_display_rotation(90 * quarter_turns)  # counter-clockwise
+
+        frames = list(open_source(remux("turned.mp4", write_video("v.mp4", frames=2), prepare=turn)))
+        assert close_to(frames[0].image, np.rot90(picture(), quarter_turns))
 
     @pytest.mark.parametrize(
         ("threads", "damaged"), [(1, [20]), (1, [4, 39]), (16, [37]), (16, [4, 39]), (16, [35, 36])]
@@ -211,15 +193,6 @@ class TestVideos:
         spoilt = {later for index in damaged for later in range(index, (index // 5 + 1) * 5)}
         for frame in (frame for frame in frames if frame.index not in spoilt):
             assert close_to(frame.image, picture(96, 128, seed=frame.index))
-
-    @pytest.mark.parametrize("name", ["v.mkv", "v.mp4"])
-    def test_a_truncated_file_gives_what_it_has_and_announces_more(self, name):
-        images = [picture(96, 128, seed=index) for index in range(40)]
-        path = encode(Path(name), images, container_options=FASTSTART)
-        path.write_bytes(path.read_bytes()[: path.stat().st_size * 2 // 3])
-        source, frames = read(path)
-        assert 5 < len(frames) < 40
-        assert "breaks off at" in source.bad_frames[-1][1]
 
     def test_not_a_video(self):
         for name, data in (("noise.mp4", os.urandom(2000)), ("empty.mp4", b""), ("text.txt", b"hello\n" * 50)):

@@ -321,10 +321,3 @@ class TestCoco:
         assert names() == sinks.paths == ["a.json"]
         whole = [entry for part in read_json("a.json").values() for entry in part]
         assert sorted(map(str, entries)) == sorted(map(str, whole))
-
-
-def test_sources_tell_their_files(tmp_path):
-    write(["a.mp4"], frames(2))
-    with open_source(f"file://{tmp_path}/a.mp4") as source:
-        assert [path.samefile("a.mp4") for path in source.files] == [True]
-    assert ListSource(["no/such.mp4", np.zeros((2, 2, 3))], "list").files == [Path("no/such.mp4")]

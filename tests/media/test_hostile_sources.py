@@ -19,8 +19,8 @@ from maskjet.engine.reading import Readers
 from maskjet.errors import InputError, MaskjetError, SourceError, UnsupportedError
 from maskjet.media import containers
 from maskjet.media.frames import ListSource, open_source
+from tests.engine.test_pictures import model
 from tests.media.clips import encode, picture, read, write_image, write_video
-from tests.media.test_decoding import model
 from tests.media.test_lost_frames import FORMATS, write
 
 PATIENCE_S = 60  # far more than anything here takes
@@ -33,11 +33,6 @@ def video(in_folder):
 
 
 class TestOneReader:
-    def test_a_source_given_twice(self, video):
-        message = r"source must be given once, 'v\.mp4' is given twice: open it twice"
-        with open_source(video) as source, model() as loaded, pytest.raises(InputError, match=message):
-            loaded.stream([source, source])
-
     def test_two_streams_over_one_open_source(self, video):
         source = open_source(video)
         both = Readers([source], room=1), Readers([source], room=1)
@@ -177,21 +172,6 @@ class TestSilence:
         message = r"can't be read: nothing came for \d+ s"
         with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(SourceError, match=message):
             open_source(f"http://127.0.0.1:{silent.getsockname()[1]}/v.mp4")
-
-    def test_a_stream_ends_while_no_frame_comes(self, monkeypatch):
-        monkeypatch.setattr("maskjet.engine.reading._PATIENCE_S", 0.1)
-        gate, stop, ended = threading.Event(), threading.Event(), []
-
-        def silent():
-            yield picture()
-            ended.append(gate.wait(PATIENCE_S))
-
-        stream = model().stream(silent(), stop=stop)
-        next(stream)
-        threading.Timer(0.2, stop.set).start()
-        assert list(stream) == []
-        assert ended == []
-        gate.set()
 
     @pytest.mark.parametrize("read", [open_source, lambda url: list(model().stream(url))])
     def test_ctrl_c_ends_it(self, read, monkeypatch):

@@ -216,11 +216,7 @@ def test_any_edit_list(name, edits, clips, tmp_path):
 
 
 def test_rotation(clips, tmp_path):
-    data = bytearray(clips("open-pyramid.mp4").read_bytes())
-    matrix = box_at(data, ["moov", "trak", "tkhd"]) + 8 + 40
-    struct.pack_into(">9i", data, matrix, 0, 1 << 16, 0, -1 << 16, 0, 0, 0, 0, 1 << 30)  # a quarter turn
-    path = tmp_path / "v.mp4"
-    path.write_bytes(data)
+    path = remux(tmp_path / "v.mp4", clips("open-pyramid.mp4"), prepare=lambda stream: stream.set_display_rotation(90))
     parts = cut_video(str(path), seconds=0.1)
     assert kind_of(parts) == ENTERED
     assert assert_whole(path, parts, 3) == 0

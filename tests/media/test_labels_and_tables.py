@@ -177,13 +177,6 @@ class TestInTurn:
         assert names("out") == ["a.jsonl", "b.partial.jsonl", "c.jsonl"]
         assert sinks.paths == [f"out/{name}" for name in names("out")]
 
-    def test_no_unopened_source_is_written_over(self):
-        found = expand_sources([write_video(f"{name}.mp4", frames=1) for name in "ab"])
-        with pytest.raises(InputError, match=r"out must not be the source, got 'a\.mp4' for both"):
-            check_outputs(["{}.mp4"], found)
-        with pytest.raises(InputError, match=r"out must contain \{\} for several sources, got 'x\.yolo'"):
-            check_outputs(["x.yolo"], found)
-
     def test_names_below_a_folder(self, tmp_path):
         names = [f"{tmp_path}/{name}" for name in ("a/x.mp4", "b/x.mp4", "b/x.mkv", "x.mp4", "c.d;/.. /x.mp4")]
         assert unique_stems(names, [tmp_path] * 5) == ["a/x", "b/x", "b/x_2", "x", "c_d_/source/x"]

@@ -79,12 +79,6 @@ class TestRetries:
         with pytest.raises(ZeroDivisionError):  # which is no failure
             Retries(clock).run(lambda: 1 // 0, ignore)
 
-    def test_the_last_try_comes_when_the_patience_ends(self, monkeypatch):
-        clock, tries = Clock(monkeypatch), []
-        with pytest.raises(SourceError):
-            Retries(clock, patience_s=10).run(lambda: tries.append(clock.now) or fail(), ignore, waits=True)
-        assert tries == [100.5, 101.5, 103.5, 107.5, 110]
-
     @pytest.mark.parametrize(("held_s", "wait_s"), [(59, 2), (60, 0.5)])
     def test_success_that_held_makes_waits_short_again(self, held_s, wait_s, monkeypatch):
         clock, work = Clock(monkeypatch), Mock(side_effect=[fail_error(), fail_error(), "opened", "again"])
@@ -314,19 +308,6 @@ class TestTheEnd:
                     open_it(reconnect_for=value)
         with pytest.raises(InputError, match="reconnect_for must be given when 'rtsp://gate/1' is opened"):
             open_source(live_of([Connection(clock, 1)]), reconnect_for=5)
-
-    def test_closing_while_it_waits(self, clock):
-        source = live_of([Connection(clock, 1), *[fail_error()] * 3])
-        wait = clock.wait
-
-        def close_at_last(seconds):
-            if len(clock.waited) == 2:
-                source.close()
-            return wait(seconds)
-
-        clock.wait = close_at_last
-        assert len(read(source)) == 1
-        assert len(source.asked) == 2
 
     def test_closing_while_it_is_opened(self, clock):
         late = Connection(clock, 5)

@@ -144,15 +144,6 @@ def test_a_source_gives_its_outputs_their_name(name, expected):
     assert names() == sorted(sinks.paths)
 
 
-def test_each_frame_goes_to_the_sinks_of_its_source():
-    outs = ["all.jsonl", "{}/out.jsonl"]
-    with open_sinks_by_source(outs, sources("a.mp4", "b.mp4")) as sinks:
-        for stream, frame in zip((0, 1, 1, 0), frames(4), strict=True):
-            sinks.write(replace(frame, stream=stream), some_detections(1))
-    for path, expected in {"all.jsonl": [0, 1, 2, 3], "a/out.jsonl": [0, 3], "b/out.jsonl": [1, 2]}.items():
-        assert [line["index"] for line in lines(path)] == expected
-
-
 @pytest.mark.parametrize(("names", "expected"), [(["a.mp4", "b.mp4"], [None, None]), (["a.mp4", "a.mp4"], [0, 1])])
 def test_lines_tell_the_stream_only_where_the_name_does_not(names, expected):
     with open_sinks_by_source(["all.jsonl", "all.csv"], sources(*names)) as sinks:

@@ -144,10 +144,3 @@ def test_no_tk_and_no_screen_are_said(tk, monkeypatch):
     monkeypatch.setitem(sys.modules, "tkinter", None)
     with pytest.raises(MissingDependencyError, match=r"a window needs Tk, which this Python lacks: .*, or write a v"):
         Window()
-
-
-def test_tk_itself_without_a_screen(monkeypatch):
-    pytest.importorskip("tkinter")
-    monkeypatch.delenv("DISPLAY", raising=False)
-    with pytest.raises(UnsupportedError, match="a window needs a screen, there is none"):
-        Window()

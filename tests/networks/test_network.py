@@ -1,14 +1,11 @@
 """What a network must be able to do beside giving the right numbers."""
 
-import math
-
 import pytest
 import torch
 
 from benchmarks.planted import TINY, randomise
 from maskjet.errors import InputError
 from maskjet.networks.rfdetr import RFDETR
-from maskjet.networks.rfdetr.backbone import join_windows, split_windows
 from maskjet.spec import ModelSpec
 from tests.rounding import additions, rounding
 
@@ -43,14 +40,6 @@ def test_compiles_without_graph_breaks_at_any_batch():
                 assert_close(actual, expected)
 
 
-def test_images_of_a_batch_do_not_see_each_other():
-    network, batch = tiny_network(), images(3)
-    together = network(batch)
-    for image in range(3):
-        for whole, alone in zip(together, network(batch[image : image + 1]), strict=True):
-            assert_close(whole[image], alone[0])
-
-
 def test_no_parameter_is_left_out_of_the_graph():
     network = tiny_network().requires_grad_(requires_grad=True)
     output = network(images(2))
@@ -58,18 +47,6 @@ def test_no_parameter_is_left_out_of_the_graph():
     # Class logits pick reference boxes; picking has no gradient.
     unused = {name for name, parameter in network.named_parameters() if parameter.grad is None}
     assert unused == {"transformer.enc_out_class_embed.0.weight", "transformer.enc_out_class_embed.0.bias"}
-
-
-@pytest.mark.parametrize(("windows", "grid_hw"), [(1, (4, 12)), (2, (8, 8)), (2, (4, 12)), (4, (4, 12))])
-def test_joining_windows_undoes_splitting(windows, grid_hw):
-    tokens = torch.randn(3, math.prod(grid_hw), 5)
-    image = join_windows(split_windows(tokens, grid_hw, windows), grid_hw, windows)
-    torch.testing.assert_close(image, tokens.transpose(1, 2).reshape(3, 5, *grid_hw), atol=0, rtol=0)
-
-
-def test_first_window_is_the_top_left():
-    tokens = torch.arange(24.0).view(1, 24, 1)
-    assert split_windows(tokens, (4, 6), 2)[0, :, 0].tolist() == [0, 1, 2, 6, 7, 8]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import functools
 import io
 import json
 import sys
-from dataclasses import asdict
 
 import faster_coco_eval
 import numpy as np
@@ -174,26 +173,6 @@ def test_an_interval_is_that_of_pycocotools_on_the_same_draws():
         assert m.delta_low < m.delta_high
 
 
-def test_a_planted_fault_is_seen():
-    truth, perfect = streets(4)
-    one = perfect[3]
-    (x, y, w, h), category = one["bbox"], one["category_id"]
-    faults = {
-        "dropped": [],
-        "swapped": [{**one, "category_id": category % len(CATEGORIES) + 1}],
-        "shifted": [{**one, "bbox": [x + w / 2, y, w, h]}],
-        "masked": [{**one, "segmentation": coco_rle.to_json(coco_rle.encode(np.zeros(SIZE, bool))[0])}],
-    }
-    results = {"right": perfect} | {name: [*perfect[:3], *entry, *perfect[4:]] for name, entry in faults.items()}
-    report = coco.evaluate(truth, results, resamples=0)
-    for name in ("dropped", "swapped", "shifted"):
-        m = only(report, name)
-        assert m.ap < 0.999
-        assert m.delta == pytest.approx(m.ap - 1)  # the truth itself gets full marks
-    assert only(report, "masked", "bbox").delta == 0
-    assert only(report, "masked", "segm").delta < -0.001
-
-
 def test_differences_are_told_from_noise():
     truth, perfect = streets(20)
     results = {
@@ -217,14 +196,6 @@ def test_differences_are_told_from_noise():
     cells = {row[0]: row[9] for row in report.rows()}
     assert (cells["base"], cells["same"]) == ("baseline", "the same")
     assert "noise" not in cells["half"]
-
-
-def test_the_same_seed_draws_the_same_images():
-    truth, perfect = streets(6)
-    results = {"base": perfect, "half": perfect[::2]}
-    intervals = [asdict(coco.evaluate(truth, results, resamples=10, seed=seed))["measurements"] for seed in (5, 5, 6)]
-    assert intervals[0] == intervals[1]
-    assert intervals[0][1]["delta_low"] != intervals[2][1]["delta_low"]
 
 
 def test_a_truth_without_annotations_scores_nothing():
@@ -315,10 +286,8 @@ def edited(**fields):
         ({"category_id": 44}, r"results\['fp16'\] must be of the truth's categories, got category_id \[44\]"),
         ({"image_id": "1"}, r"entry 2 of results\['fp16'\] must have a whole number as 'image_id', got '1'"),
         ({"bbox": [1, 2, 3]}, r"entry 2 of .* must have four finite numbers as 'bbox', got \[1, 2, 3\]"),
-        ({"bbox": [1, 2, 3, float("nan")]}, "must have four finite numbers as 'bbox', got .*nan"),
         ({"score": float("nan")}, "must have a finite number as 'score', got nan"),
         ({"segmentation": [[1, 1, 9, 1, 9, 9]]}, r"an RLE of its image's size \[96, 160\] as 'segm.*, got \[\["),
-        ({"segmentation": {"size": [96, 160], "counts": "zz"}}, "entry 2 of .* must have an RLE of its image's size"),
         ({"segmentation": {"size": [96, 160], "counts": [15360]}}, "must have an RLE of its image's size"),
         ({"segmentation": coco_rle.to_json(coco_rle.encode(np.zeros((9, 9), bool))[0])}, "an RLE of its image's size"),
     ],

@@ -72,14 +72,6 @@ def test_a_damaged_file_is_refused(tmp_path, monkeypatch):
     with pytest.raises(SourceError, match=r"one\.npz' must be a dump, there is no such file"):
         Dump.load(path)
     dump().save(path)
-    data = path.read_bytes()
-    for broken in (b"", b"no zip", data[: len(data) // 2], data[:200] + b"\xff" * 40 + data[240:]):
-        path.write_bytes(broken)
-        with pytest.raises(SourceError, match=r"one\.npz' must be a dump that maskjet parity dump wrote, it is not"):
-            Dump.load(path)
-    np.savez(path, a=np.zeros(3))
-    with pytest.raises(SourceError, match="must be a dump that maskjet"):
-        Dump.load(path)
     monkeypatch.setattr(dump_module, "_VERSION", 7)
     dump().save(path)
     monkeypatch.undo()

@@ -345,7 +345,6 @@ NO_MODEL = "model must be a name or a checkpoint's path"
         ({"model": "rf-detr-seg-nano"}, InputError, "weights must be the path of a checkpoint"),
         ({"model": 5}, InputError, "model must be a name, a path or a torchvision detector, got a int"),
         ({"weights": "a.pt"}, InputError, "model must be a named size when weights are given, got 'demo'"),
-        ({"model": "none.pt"}, InputError, f"{NO_MODEL}, got 'none.pt'"),
         ({"model": TORCHVISION_NAMES[0]}, UnsupportedError, "must be an RF-DETR .*maskjet.rewrites.optimize_onnx"),
         ({"model": torch.nn.Linear(1, 1)}, UnsupportedError, "must be an RF-DETR to be exported, got a Linear"),
         ({"model": tiny_network(), "weights": "a.pt"}, InputError, "weights must be None for a network"),

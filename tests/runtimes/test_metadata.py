@@ -79,14 +79,12 @@ def test_the_keys_are_those_of_the_documentation():
     [
         ({}, r"must have keys that begin with maskjet\., got none"),
         (changed(version=2), "maskjet.version must be 1, got 2: export the file again"),
-        (changed(version=True), "maskjet.version must be 1, got True"),
         (changed(other=1), r"must have the keys of version 1, maskjet\.other is unknown"),
         ({key: text for key, text in changed().items() if "resize" not in key}, r"maskjet\.resize is missing"),
         (changed() | {"maskjet.mean": "[0.1,"}, r"maskjet\.mean must be JSON: "),
         (changed() | {"maskjet.mean": "[" * 100_000}, r"maskjet\.mean must be JSON: "),
         (changed() | {"maskjet.mean": " " * (2**24 + 1)}, r"maskjet\.mean must have at most 16,777,216 characters"),
         (changed() | {"maskjet.std": "[NaN, 1, 1]"}, "std must be three finite numbers"),
-        (changed(mean=[0, 0]), "mean must be three finite numbers"),
         (changed(std=[0, 1, 1]), "std must be above 0"),
         (changed(class_names={"9": "z"}), "class_names must map ids from 0 to 3"),
         (changed(class_names=["z"]), "class_names must be a mapping"),
@@ -100,7 +98,6 @@ def test_the_keys_are_those_of_the_documentation():
         (changed(precision="bf16"), r"maskjet\.precision must be one of \('fp32', 'fp16'\), got 'bf16'"),
         (changed(selecting=3), r"maskjet\.selecting must be null or have rows, thresholds, got 3"),
         (changed(CHOOSING, selecting={"thresholds": [0.5], "rows": 3}), "must have 4 thresholds, each null or 0..1"),
-        (changed(CHOOSING, selecting={"thresholds": [True] * 4, "rows": 3}), "must have 4 thresholds"),
         *((changed(CHOOSING, selecting={"thresholds": [0.5] * 4, "rows": rows}), ROWS) for rows in (0, 10**6)),
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else "",
@@ -111,11 +108,6 @@ def test_what_is_invalid_is_named(properties, message, tmp_path):
     path = write(tmp_path / "a.onnx", properties.items())
     with pytest.raises(CheckpointError, match=f"path must be a file that maskjet export wrote, got .*: .*{message}"):
         runtimes.read_metadata(path)
-
-
-def test_names_are_sanitised():
-    properties = changed(class_names={"0": "a\x1b[31m"})
-    assert Metadata.from_properties(properties).spec.class_names[0].isprintable()
 
 
 def test_files_that_are_none_are_refused(tmp_path, monkeypatch):

@@ -187,10 +187,6 @@ def inside_a_constant(proto):
             rf"{NO_IMAGES}, got \[any, 3, any, 64\]",
         ),
         (
-            lambda proto: setattr(sides(proto.graph.input[0])[1], "dim_value", 4),
-            rf"{NO_IMAGES}, got \[any, 4, 64, 64\]",
-        ),
-        (
             lambda proto: setattr(proto.graph.input[0].type.tensor_type, "elem_type", onnx.TensorProto.UINT8),
             "'images' must be float32 or float16 .*, got type 2",
         ),

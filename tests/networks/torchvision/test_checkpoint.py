@@ -17,6 +17,7 @@ from maskjet.networks import find_family
 from maskjet.networks.torchvision import family
 from maskjet.networks.torchvision.checkpoint import builder_names, read_detector
 from maskjet.spec import COCO_CLASS_NAMES, TORCHVISION_NAMES
+from tests.networks.checkpoints import save_torch
 from tests.networks.torchvision.detectors import named
 
 SMALL = "fasterrcnn_mobilenet_v3_large_320_fpn"
@@ -43,22 +44,13 @@ def shapes():
     return state_of(WITH_MASKS)
 
 
-def save(content, path):
-    torch.save(content, path)
-    return path
-
-
-def prefixed(state):
-    return {f"module.{name}": tensor for name, tensor in state.items()}
-
-
 FORMS = {
     "state dict": lambda state, path: torch.save(state, path),
     "training script": lambda state, path: torch.save(
         {"model": state, "optimizer": {"state": {}}, "args": argparse.Namespace(lr=0.02), "epoch": 25}, path
     ),
     "lightning": lambda state, path: torch.save({"state_dict": {f"model.{n}": t for n, t in state.items()}}, path),
-    "parallel": lambda state, path: torch.save(prefixed(state), path),
+    "parallel": lambda state, path: torch.save({f"module.{n}": t for n, t in state.items()}, path),
     "before 1.6": lambda state, path: torch.save(state, path, _use_new_zipfile_serialization=False),
     "parameters before 1.6": lambda state, path: torch.save(
         {"model": {n: torch.nn.Parameter(t) if t.is_floating_point() else t for n, t in state.items()}},
@@ -110,7 +102,7 @@ def test_detections_are_those_of_the_optimized_model(tmp_path):
 
 
 def test_ninety_one_classes_are_cocos(small, tmp_path):
-    detector = family.load(f"torchvision:{SMALL}", save(small, tmp_path / "a.pth"))
+    detector = family.load(f"torchvision:{SMALL}", save_torch(small, tmp_path / "a.pth"))
     assert detector.spec.class_names == COCO_CLASS_NAMES
 
 
@@ -123,7 +115,7 @@ def test_names_of_2019_are_todays(shapes, tmp_path):
         if not name.endswith("num_batches_tracked"):
             old[name] = tensor
     assert len(old.keys() - shapes.keys()) == 2 * (8 + 1 + 4)
-    read = read_detector(WITH_MASKS, save(old, tmp_path / "a.pth"))
+    read = read_detector(WITH_MASKS, save_torch(old, tmp_path / "a.pth"))
     assert read.state_dict().keys() == shapes.keys()
     assert read.rpn.anchor_generator.cell_anchors[0].device.type == "cpu"
 
@@ -131,7 +123,7 @@ def test_names_of_2019_are_todays(shapes, tmp_path):
 def test_only_torchvisions_own_file_gets_its_builders_epsilon(shapes, tmp_path):
     own = torchvision.models.get_model_weights(WITH_MASKS).COCO_V1.url.rpartition("/")[2]
     for name, epsilon in ((own, 0.0), ("mine.pth", 1e-5)):
-        read = read_detector(WITH_MASKS, save(shapes, tmp_path / name))
+        read = read_detector(WITH_MASKS, save_torch(shapes, tmp_path / name))
         assert {m.eps for m in read.modules() if hasattr(m, "running_var")} == {epsilon}
 
 
@@ -162,13 +154,13 @@ CLASSIFIER = "roi_heads.box_predictor.cls_score.weight"
 )
 def test_other_weights_are_refused(change, message, shapes, tmp_path):
     with pytest.raises(CheckpointError, match=message):
-        read_detector(WITH_MASKS, save(change(shapes), tmp_path / "a.pth"))
+        read_detector(WITH_MASKS, save_torch(change(shapes), tmp_path / "a.pth"))
 
 
 def test_memory_is_limited_before_it_is_taken(shapes, tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "checkpoint_bytes", 10**8)
     with pytest.raises(CheckpointError, match=r"the network of .* has 178,030,532 bytes, the limit is 100,000,000"):
-        read_detector(WITH_MASKS, save(shapes, tmp_path / "a.pth"))
+        read_detector(WITH_MASKS, save_torch(shapes, tmp_path / "a.pth"))
 
 
 def test_foreign_files_are_told(tmp_path):
