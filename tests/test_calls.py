@@ -103,7 +103,6 @@ class TestChoices:
             ({"classes": "a"}, "classes must be a list of names, at least one, got 'a'"),
             ({"classes": []}, r"classes must be a list of names, at least one, got \(\)"),
             ({"max_detections": 101}, r"max_detections must be 1\.\.100, got 101; load\(max_detections=\.\.\.\) sets"),
-            ({"max_detections": 0}, r"max_detections must be 1\.\.100, got 0"),
             ({"max_detections": 1.0}, r"max_detections must be a whole number, got 1\.0"),
         ],
     )
@@ -273,7 +272,7 @@ class TestImages:
             (torch.zeros(3, 0, 5), r"image must be uint8 \[H, W, 3\] RGB of at least one pixel, got uint8 \[0, 5, 3\]"),
             (np.zeros((2, 3, 8, 9), np.uint8), r"images\[0\] must be \[H, W, 3\], .* looks like \[C, H, W\]"),
             (np.zeros((2, 8, 9, 3)), r"images\[0\] must be uint8 .* float64 \[8, 9, 3\]\. If it is in 0\.\.1, give"),
-            ([np.zeros((2, 8, 9, 3), np.uint8)], r"images\[0\] must be uint8 .*, got uint8 \[2, 8, 9, 3\]"),
+            ([image(), np.zeros((2, 8, 9, 3), np.uint8)], r"images\[1\] must be .*, got uint8 \[2, 8, 9, 3\]"),
             (torch.zeros(8, 9, 3, dtype=torch.int32), r"image must be uint8 .* got int32 \[8, 9, 3\]"),
             (object(), "image must be an array, tensor, PIL image or path, got object"),
         ],
@@ -303,7 +302,9 @@ class TestImages:
         PILImage.fromarray(image()).save(tmp_path / "a.png")
         batch = np.stack([image(seed=1), image()])
         pictures = [PILImage.fromarray(image()), tmp_path / "a.png", floats(image())]
-        for found in (*model.predict(pictures), model.predict(batch)[1], model.predict(tmp_path / "a.png")):
+        batches = batch, floats(batch)
+        seconds = [model.predict(each)[1] for each in batches]
+        for found in (*model.predict(pictures), *seconds, model.predict(tmp_path / "a.png")):
             np.testing.assert_array_equal(found.draw(), found.draw(image()))
         ((_, found),) = model.stream(tmp_path / "a.png")
         with pytest.raises(InputError, match="image must be given"):

@@ -13,7 +13,6 @@ from maskjet.errors import InputError, UnsupportedError
         ({"precision": "fp8"}, r"precision must be one of \('auto', 'fp32', 'fp16', 'bf16'\), got 'fp8'"),
         ({"implementation": "cuda"}, r"implementation must be one of .*, got 'cuda'"),
         ({"implementation": {"select": "cuda"}}, r"implementation must be one of .*, got 'cuda'"),
-        ({"implementation": {"network": "cpu"}}, "implementation must name steps of .*, got 'network'"),
         ({"resample": "cubic"}, r"resample must be one of \('bilinear', 'cv2'\), got 'cubic'"),
         ({"max_detections": 0}, "max_detections must be at least 1, got 0"),
         ({"batch": -1}, "batch must be at least 1, got -1"),

@@ -351,14 +351,6 @@ class TestOrigins:
             found.draw()
         assert found._repr_png_() == some_detections(2)._repr_png_()
 
-    def test_a_batch_is_remembered_with_the_position(self):
-        found = some_detections(2)
-        batch = np.stack([picture(50), picture(150)])
-        floats = torch.from_numpy(batch).permute(0, 3, 1, 2) / 255
-        for given in (batch, floats):
-            found.remember(Origin(given, 1))
-            np.testing.assert_array_equal(found.draw(), found.draw(picture(150)))
-
     def test_a_file_is_read_again(self, tmp_path, monkeypatch):
         PILImage.fromarray(picture()).save(tmp_path / "a.png")
         monkeypatch.chdir(tmp_path)

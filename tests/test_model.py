@@ -10,7 +10,7 @@ import torch
 import maskjet
 from maskjet import model as models
 from maskjet.engine.slot import EagerSlot
-from maskjet.errors import InputError, SourceError
+from maskjet.errors import InputError
 from maskjet.spec import SPECS
 from tests.networks.test_network import TINY, tiny_network, tolerance
 from tests.rounding import pair_rows
@@ -150,11 +150,3 @@ def test_the_files_of_named_sizes_are_rfdetrs(monkeypatch, tmp_path):
         theirs = by_name[size.replace("-", "") + "config"].model_fields["pretrain_weights"].default
         with pytest.raises(InputError, match=rf"rfdetr's is {theirs}, which rfdetr downloads to '"):
             maskjet.load(size)
-
-
-def test_bad_images_are_named(tiny):
-    model = load(tiny)
-    with pytest.raises(InputError, match=r"images\[1\]"):
-        model.predict([image(), np.zeros((4, 4, 3))])
-    with pytest.raises(SourceError, match=r"nowhere\.jpg"):
-        model.predict("nowhere.jpg")

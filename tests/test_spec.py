@@ -41,6 +41,9 @@ def test_numbers_are_bounded(name):
             {"hidden_dim": 30, "self_attention_heads": 1, "cross_attention_heads": 1},
             "hidden_dim must be a multiple of 4",
         ),
+        ({"input_size": 60}, "input_size must be a multiple of patch_size × windows = 16 for tiny, got 60"),
+        ({"queries": 65}, "queries must be at most the 64 backbone tokens, got 65"),
+        ({"feature_layers": (2, 9)}, r"feature_layers must be at most 4, got \(2, 9\)"),
         ({"class_names": {4: "a"}}, "class_names must map ids from 0 to 3 to names, got 4: 'a'"),
         ({"input_size": 2064, "patch_size": 4}, "input_size must be at most 256 patches of 4, got 2064"),
         (

@@ -61,7 +61,6 @@ def test_the_version_is_printed(capsys):
     [
         (("rnu",), "No such command 'rnu'. Did you mean 'run'?"),
         (("run", "a.mp4", "--modle", "demo"), "No such option: --modle; did you mean --model?"),
-        (("parity", "gate", "--max-unmached", "1"), "No such option: --max-unmached; did you mean --max-unmatched?"),
         (("run", "a.mp4", "--zzz"), "No such option: --zzz"),
     ],
 )

@@ -75,14 +75,10 @@ def test_the_options_of_drawing_are_fields_of_what_they_make():
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ({}, DrawStyle()),
-        ({"draw": "annotate", "boxes": False}, DrawStyle(boxes=False)),
-        ({"draw": "redact"}, Redaction()),
         (
             {"draw": "redact=person, traffic light", "replace_with": "blur", "margin": 0, "hold": 9},
             Redaction(["person", "traffic light"], "blur", 0, 9),
         ),
-        ({"draw": "cutout=car", "replace_with": "00ff00"}, Cutout(["car"], "00ff00")),
         ({"draw": "redact", "boxes": False}, Redaction()),
         (
             {"draw": "cutout", "outlines": True, "line_width": 3.0},

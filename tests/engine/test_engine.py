@@ -202,18 +202,6 @@ def test_a_live_source_is_not_held_up_by_frames_to_come(fake):
         gate.release()
 
 
-def test_a_consumer_that_raises(fake):
-    def consumer():
-        for frame, _ in fake.stream(frames(100), depth=4):
-            if frame.index == 5:
-                raise KeyError
-
-    with pytest.raises(KeyError):
-        consumer()
-    assert no_reader_is_left()
-    assert fake._engine._out == []
-
-
 def test_ctrl_c_in_a_wait(fake):
     """The signal comes while the stream waits for a frame that never comes."""
 

@@ -75,12 +75,6 @@ def test_any_size_within_its_frame():
             assert found.masks().shape == (len(found), *size_hw)
             assert (found.xyxy >= 0).all()
             assert (found.xyxy <= np.array([size_hw[1], size_hw[0]] * 2)).all()
-        sizes = [(40, 91), (91, 40), (40, 91), (64, 64)]
-        frames = [frame_of(*size, seed) for seed, size in enumerate(sizes)]
-        for together, frame in zip(model.predict(frames), frames, strict=True):
-            alone = model.predict(frame)
-            np.testing.assert_array_equal(together.class_id, alone.class_id)
-            np.testing.assert_allclose(together.xyxy, alone.xyxy, atol=0.01)
 
 
 @pytest.mark.parametrize("size_hw", [(88, 156), (90, 40)])

@@ -4,7 +4,6 @@ import json
 import threading
 from pathlib import Path
 
-import cv2
 import numpy as np
 
 from maskjet import traffic
@@ -14,6 +13,7 @@ from maskjet.jobs.processing import process
 from maskjet.jobs.rows import FoundFrame, TableBuilder, with_metadata
 from maskjet.jobs.segments import Segment, Settings, SourceFile, digest
 from maskjet.jobs.storage import stat_file
+from tests.media.clips import write_image
 from tests.test_detections import NAMES, some_detections
 
 SETTINGS = Settings().identity(None)
@@ -39,9 +39,7 @@ def images(paths):
 
 def write_street(path, seed, size_hw=(96, 160)):
     """A street as an image file."""
-    image = traffic.sample(seed=seed, size_hw=size_hw).image
-    assert cv2.imwrite(str(path), image[..., ::-1])
-    return path
+    return write_image(path, traffic.sample(seed=seed, size_hw=size_hw).image)
 
 
 def put(system, path, data=b"1"):

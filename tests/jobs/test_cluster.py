@@ -31,14 +31,12 @@ def node(cpus, gpus=0):
     [
         pytest.param([node(2)], "auto", None, Pool(1, "cpu", 0, 0.5, 2), id="one machine without a GPU"),
         pytest.param([node(2)], "auto", 2, Pool(2, "cpu", 0, 0.5, 1), id="as many workers as CPUs"),
-        pytest.param([node(1)], "cpu", 1, Pool(1, "cpu", 0, 0.5, 1), id="a single CPU"),
         pytest.param([node(7)], "auto", 2, Pool(2, "cpu", 0, 0.5, 3), id="a core remains"),
         pytest.param([node(4)] * 3, "auto", None, Pool(3, "cpu", 0, 0.5, 4), id="a worker on each node"),
         pytest.param([node(4)] * 3, "auto", 4, Pool(4, "cpu", 0, 0.5, 2), id="one node has two"),
         pytest.param([node(2), node(64)], "auto", None, Pool(2, "cpu", 0, 0.5, 2), id="the smallest node's lanes"),
         pytest.param([node(0), node(8)], "auto", None, Pool(1, "cpu", 0, 0.5, 8), id="a head without CPUs"),
         pytest.param([node(0.5), node(2)], "auto", None, Pool(1, "cpu", 0, 0.5, 2), id="half a CPU is none"),
-        pytest.param([node(8, 1)], "auto", None, Pool(1, "cuda", 1, 0.5, 8), id="one GPU"),
         pytest.param([node(32, 8)] * 2, "auto", None, Pool(16, "cuda", 1, 0.5, 8), id="all GPUs"),
         pytest.param([node(32, 8)] * 2, "cuda", 3, Pool(3, "cuda", 1, 0.5, 8), id="some GPUs"),
         pytest.param([node(4, 8)], "auto", None, Pool(8, "cuda", 1, 0.25, 8), id="more GPUs than CPUs"),
@@ -73,9 +71,7 @@ def test_the_largest_pool_leaves_half_of_the_cpus_free(cpus, gpus, device):
         ([node(8, 2)], "cuda:1", None, InputError, "device must be auto, cpu or cuda .* got 'cuda:1'"),
         ([node(2)] * 2, "cuda", None, UnsupportedError, "needs GPUs, the cluster has 2 nodes with 4 CPUs and 0 GPUs: "),
         ([node(2)], "auto", 3, UnsupportedError, "at most 2, one per CPU, got 3: the cluster has 1 node with 2 CPUs"),
-        ([node(8, 1)], "auto", 2, UnsupportedError, "at most 1, one per GPU, got 2: .* with 8 CPUs and 1 GPUs"),
         ([node(0, 4)], "auto", None, UnsupportedError, "Ray Data needs CPUs, the cluster has 1 node with 0 CPUs"),
-        ([], "auto", None, UnsupportedError, "Ray Data needs CPUs, the cluster has 0 nodes"),
     ],
 )
 def test_a_pool_without_room_is_refused(nodes, device, workers, error, message):

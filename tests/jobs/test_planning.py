@@ -224,13 +224,11 @@ class TestGlobs:
         ("pattern", "expected"),
         [
             ("*.mp4", ["v2.mp4", "v10.mp4"]),
-            ("b/*.png", ["b/1.png", "b/2.png", "b/10.png"]),
             ("*/*[12].png", ["b/1.png", "b/2.png"]),
             ("?/v.mp4", ["b/v.mp4"]),
             ("**/1.png", ["1.png", "b/1.png", "c.d/e/1.png"]),
             ("**/**/e/*", ["c.d/e/1.png"]),
             ("*.d", ["c.d/e/1.png"]),
-            ("*/e", ["c.d/e/1.png"]),
             ("c*/e/1.png", ["c.d/e/1.png"]),
             (".h*.jpg", [".hidden.jpg"]),
             (".hidden/*", [".hidden/1.png"]),
@@ -259,15 +257,11 @@ class TestLists:
         ("line", "message"),
         [
             (b"none.jpg", "source must exist, '.*none.jpg' does not"),
-            (b"none*.jpg", "source must be a glob that matches files"),
-            (b".hidden", "source must be a folder with images or videos|source must exist"),
-            (b"fifo.png", "source must be a file or a folder, .*fifo.png' is a FIFO, socket or device"),
             (b"rtsp://user:SECRET@camera/1", "source must have an end, 'rtsp://camera/1' is a camera or a live stream"),
             (b"0", "source must have an end, '0' is a camera"),
             (b"s3://a:SECRET@b/c", "source must be a URL without credentials"),
             (b"abc://x", "source must be a path or a URL of a known scheme"),
             (b"other.txt", "source must be no list in a list"),
-            (b"a\0b", "source must be a path or URL without NUL characters"),
             (b"x" * 70_000, "source must be a line of at most 65536 bytes"),
             (b"x" * 300, "source must be readable, .* File name too long"),
             ("a.jpg".encode("utf-16"), "source must be a path or URL without NUL characters"),
@@ -275,7 +269,6 @@ class TestLists:
     )
     def test_a_bad_line_is_named_before_anything_begins(self, tree, cuts, line, message):
         (tree / "other.txt").write_text("a2.jpg")
-        (tree / ".hidden" / "1.png").unlink()
         (tree / "l.txt").write_bytes(b"# first\nv2.mp4\n" + line + b"\na2.jpg\n")
         with pytest.raises(InputError, match=rf"^Line 3 of '.*l\.txt': ({message})") as caught:
             next(plan([tree / "v10.mp4", tree / "l.txt"]))
@@ -348,7 +341,6 @@ class TestErrors:
             (f"{tree}/*.mov", r"source must be a glob that matches files, '.*/\*\.mov' has none"),
             (f"{tree}/*.d", "source must be a glob that matches files"),  # its files lie deeper
             (tree / "l.txt", r"source must be a list of files, '.*l\.txt' names none"),
-            (f"{tree}/none/*.jpg", "source must be a glob that matches files"),
             (tmp_path / "empty", "source must be a folder with images or videos, .* its sub-folders are searched only"),
             (tree / "fifo.png", r"source must be a file or a folder, '.*fifo\.png' is a FIFO, socket or device"),
             ("/dev/video0", "source must have an end, '/dev/video0' is a camera or a live stream: use `maskjet run`"),

@@ -32,11 +32,6 @@ def copies(monkeypatch, tmp_path):
     return tmp_path
 
 
-class QuietHandler(SimpleHTTPRequestHandler):
-    def log_message(self, *_):
-        pass
-
-
 def planned(url):
     return storage.as_file(url, storage.look(url))
 
@@ -148,7 +143,7 @@ class TestResolving:
     @pytest.mark.usefixtures("copies")
     def test_a_file_on_the_web(self, tmp_path):
         (tmp_path / "a b%.mp4").write_bytes(b"123")
-        handler = functools.partial(QuietHandler, directory=str(tmp_path))
+        handler = functools.partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
         with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
             threading.Thread(target=server.serve_forever, args=[0.01]).start()
             try:

@@ -167,7 +167,7 @@ class TestRtsp:
         def others():
             yield np.zeros((4, 4, 3), np.uint8)
             assert away.wait(PATIENCE_S)
-            for _ in range(200):
+            for _ in range(40):
                 yield np.zeros((4, 4, 3), np.uint8)
 
         with RtspCamera() as camera:
@@ -188,13 +188,13 @@ class TestRtsp:
             camera.kill()
             take_until(lambda: source.state.error)
             away.set()
-            take_until(lambda: len(seen[1]) == 201)
+            take_until(lambda: len(seen[1]) == 41)
             assert not source.state.connected
             camera.come_back()
             before = len(seen[0])
             take_until(lambda: len(seen[0]) >= before + 5)
             readers.close()
-        assert [frame.index for frame in seen[1]] == list(range(201))
+        assert [frame.index for frame in seen[1]] == list(range(41))
         assert check_gaps(seen[0], source) >= 1
 
     def test_drops_are_told_and_closing_while_it_is_away(self):

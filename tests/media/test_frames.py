@@ -117,16 +117,6 @@ class TestImages:
 
 
 class TestLists:
-    def test_a_bad_image_costs_itself_alone(self):
-        for number in range(4):
-            write_image(f"{number}.jpg", picture(seed=number))
-        Path("1.jpg").write_bytes(b"\xff\xd8 no more")
-        source, frames = read(".")
-        assert [frame.index for frame in frames] == [0, 2, 3]
-        ((index, reason),) = source.bad_frames
-        assert index == 1
-        assert "1.jpg" in reason
-
     def test_a_generator_is_read_as_it_comes_and_one_array_is_one_frame(self):
         source = open_source(picture(seed=seed) for seed in range(3))
         assert source.length is None

@@ -106,11 +106,11 @@ class Connection(Source):
     kind = "video"
     is_live = True
 
-    def __init__(self, clock, frames, *, fps=10.0, start_s=5.0, error=None, size_hw=(2, 2), every=1, untimed=0):
+    def __init__(self, clock, frames, *, fps=10.0, start_s=5.0, error=None, every=1, untimed=0):
         super().__init__("rtsp://gate/1")
         self._clock, self._frames, self._error, self._every = clock, frames, error, every
         self._start_s, self._step_s, self._untimed = start_s, 1 / (fps or 10), untimed
-        self.fps, self.size_hw = fps and fps / every, size_hw
+        self.fps, self.size_hw = fps and fps / every, (2, 2)
         self.is_closed = False
 
     def _read(self):
@@ -192,13 +192,6 @@ class TestGaps:
         source = live_of([Connection(clock, 2)], Selection(limit=2))
         assert len(read(source)) == 2  # and then it is the end
         assert source.asked == []
-
-    def test_an_end_is_a_gap_too_and_the_size_may_change(self, clock):
-        source = live_of([Connection(clock, 2), Connection(clock, 2, size_hw=(4, 6))])
-        frames = read(source, 4)
-        assert [frame.index for frame in frames] == [0, 1, 7, 8]  # 0.6 s later
-        assert [frame.image.shape for frame in frames] == [(2, 2, 3)] * 2 + [(4, 6, 3)] * 2
-        assert source.size_hw == (4, 6)
 
     def test_old_entries_are_forgotten_but_counted(self, clock):
         source = live_of([Connection(clock, 1) for _ in range(1202)])

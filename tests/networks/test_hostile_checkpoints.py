@@ -190,7 +190,6 @@ def test_class_names_are_made_printable(state, tmp_path):
     names = list(HOSTILE_NAMES)
     path = save_torch({"model": state, "args": argparse.Namespace(class_names=names)}, tmp_path / "weights.pth")
     assert read_checkpoint(path).class_names == tuple(HOSTILE_NAMES.values())
-    "".join(HOSTILE_NAMES.values()).encode()
 
 
 @pytest.mark.parametrize("names", [[None], [["a"]], {"0": "a"}, 7, [b"a"], [True]])

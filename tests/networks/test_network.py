@@ -4,9 +4,7 @@ import pytest
 import torch
 
 from benchmarks.planted import TINY, randomise
-from maskjet.errors import InputError
 from maskjet.networks.rfdetr import RFDETR
-from maskjet.spec import ModelSpec
 from tests.rounding import additions, rounding
 
 
@@ -47,19 +45,6 @@ def test_no_parameter_is_left_out_of_the_graph():
     # Class logits pick reference boxes; picking has no gradient.
     unused = {name for name, parameter in network.named_parameters() if parameter.grad is None}
     assert unused == {"transformer.enc_out_class_embed.0.weight", "transformer.enc_out_class_embed.0.bias"}
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"input_size": 60}, "input_size must be a multiple of patch_size × windows = 16 for tiny, got 60"),
-        ({"queries": 65}, "queries must be at most the 64 backbone tokens, got 65"),
-        ({"feature_layers": (2, 9)}, r"feature_layers must be at most 4, got \(2, 9\)"),
-    ],
-)
-def test_impossible_specs_are_refused(change, message):
-    with pytest.raises(InputError, match=message):
-        ModelSpec(**{**vars(TINY), **change})
 
 
 def test_boxes_and_scores_stay_in_float32_at_any_precision():

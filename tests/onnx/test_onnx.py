@@ -162,16 +162,6 @@ def test_mask_rcnn_finds_the_same(files, tmp_path):
     assert all((outputs[3] > 0).any(axis=(1, 2, 3)).all() for outputs in found)
 
 
-@pytest.mark.slow
-def test_each_rewrite_alone_finds_the_same(files, tmp_path):
-    path = files("mask")
-    for rewrite in ("nms_top_k", "level_pooling", "loop_concat"):
-        report = optimize_onnx(path, tmp_path / f"{rewrite}.onnx", rewrites=[rewrite])
-        assert list(count(report)) == [rewrite]
-        assert report.matched(rewrite) == (1 if rewrite == "loop_concat" else 2)
-        assert_equal(path, tmp_path / f"{rewrite}.onnx", [(draw(1).numpy(),)])
-
-
 def test_images_of_other_sizes_with_dynamic_axes(files, tmp_path):
     path = files("mask, dynamic")
     report = optimize_onnx(path, tmp_path / "fast.onnx")

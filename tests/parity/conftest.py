@@ -1,9 +1,17 @@
-"""Reports say where they were made: that takes longer than all else here."""
+"""What tests of parity share."""
 
 import pytest
+
+from maskjet.model import read_network
 
 
 @pytest.fixture(autouse=True)
 def _no_machine(monkeypatch):
+    """Reports say where they were made: that takes longer than all else here."""
     for module in ("check", "coco"):
         monkeypatch.setattr(f"maskjet.parity.{module}.describe_machine", lambda: None)
+
+
+@pytest.fixture(scope="module")
+def network():
+    return read_network("demo")

@@ -18,11 +18,6 @@ from tests.parity.dumps import STREETS, detections, dump
 CPU = EngineConfig(device="cpu")
 
 
-@pytest.fixture(scope="module")
-def network():
-    return read_network("demo")
-
-
 def assert_equal(actual, expected):
     assert len(actual.found) == len(expected.found)
     for one, other in zip(actual.found, expected.found, strict=True):

@@ -11,7 +11,6 @@ from maskjet import traffic
 from maskjet.config import EngineConfig
 from maskjet.detections import Detections
 from maskjet.errors import InputError, SourceError
-from maskjet.model import read_network
 from maskjet.parity import dump as dump_module
 from maskjet.parity import images as images_module
 from maskjet.parity.check import check
@@ -29,11 +28,6 @@ STREETS = Traffic(8, (32, 48), seed=3)
 def draw(streets, number, really=images_module._draw):
     """Each street once for all tests."""
     return really(streets, number)
-
-
-@pytest.fixture(scope="module")
-def network():
-    return read_network("demo")
 
 
 @pytest.fixture(autouse=True)

@@ -331,7 +331,6 @@ def test_operators_that_cannot_be_exported_are_named(inner, message):
 
 
 PRECISIONS = r"precision must be one of \('fp32', 'fp16'\), got 'fp61'; did you mean 'fp16'"
-NO_MODEL = "model must be a name or a checkpoint's path"
 
 
 @pytest.mark.parametrize(
@@ -341,7 +340,11 @@ NO_MODEL = "model must be a name or a checkpoint's path"
         ({"out": 3}, InputError, "out must be a path, got a int"),
         ({"precision": "fp61"}, InputError, PRECISIONS),
         ({"postprocess": True}, InputError, "postprocess must be a Postprocess or None, got a bool"),
-        ({"model": "demmo"}, InputError, f"{NO_MODEL}, got 'demmo'; did you mean 'demo'"),
+        (
+            {"model": "demmo"},
+            InputError,
+            "a name or a checkpoint's path, got 'demmo'; did you mean 'demo'",
+        ),
         ({"model": "rf-detr-seg-nano"}, InputError, "weights must be the path of a checkpoint"),
         ({"model": 5}, InputError, "model must be a name, a path or a torchvision detector, got a int"),
         ({"weights": "a.pt"}, InputError, "model must be a named size when weights are given, got 'demo'"),

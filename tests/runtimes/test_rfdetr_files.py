@@ -58,13 +58,14 @@ def from_file(path, image, threshold):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of PyTorch's tracer
-def test_detections_are_rfdetrs_from_the_same_file(tmp_path):
+@pytest.mark.parametrize("dynamic_batch", [False, True])
+def test_detections_are_rfdetrs_from_the_same_file(dynamic_batch, tmp_path):
     torch.manual_seed(0)
     theirs = rfdetr.RFDETRSegNano(pretrain_weights=None, device="cpu", resolution=144)
-    path = theirs.export(output_dir=str(tmp_path), verbose=False)
+    path = theirs.export(output_dir=str(tmp_path), verbose=False, dynamic_batch=dynamic_batch)
     file = read_network_file(path)
     assert file.spec.input_hw == (144, 144)
-    assert file.batch == 1
+    assert file.batch == (None if dynamic_batch else 1)
     image = maskjet.traffic.sample(seed=3).image
     threshold = 0.012  # of a network that has learned nothing
     expected = from_file(path, image, threshold)

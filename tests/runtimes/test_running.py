@@ -26,13 +26,10 @@ from maskjet.runtimes import in_onnxruntime
 from maskjet.runtimes.network_file import read_network_file
 from tests.networks.checkpoints import save_safetensors
 from tests.networks.test_network import tiny_network
+from tests.test_model import image
 
 THRESHOLD = 0.1
 RUNTIMES = ("onnxruntime", "openvino")
-
-
-def image(seed, height=48, width=80):
-    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
 
 
 def in_torch(images):
@@ -72,7 +69,7 @@ def fixed_batch(proto, batch=1):
 @pytest.mark.parametrize("batch", [None, 1])
 def test_detections_are_the_networks(runtime, batch, exported, changed):
     path = exported().path if batch is None else changed(fixed_batch)
-    images = [image(seed) for seed in range(3)]
+    images = [image(seed=seed) for seed in range(3)]
     with maskjet.load(path, runtime=runtime, device="cpu", threshold=THRESHOLD) as model:
         assert find_family(path) is exported_family
         for found, expected in zip(model.predict(images), in_torch(images), strict=True):
@@ -94,13 +91,13 @@ def test_float16_files_find_nearly_the_same(runtime, exported):
     with maskjet.load(path, runtime=runtime, device="cpu", threshold=THRESHOLD) as model:
         assert model.report().precision == "fp16"
         assert model.report().network.startswith("ONNX Runtime" if runtime == "auto" else "OpenVINO")
-        found, (expected,) = model.predict(image(0)), in_torch([image(0)])
+        found, (expected,) = model.predict(image(seed=0)), in_torch([image(seed=0)])
     assert len(found) > 0
     assert abs(len(found) - len(expected)) <= 1  # one near the threshold
 
 
 def test_calls_of_several_threads_do_not_share_buffers(exported):
-    images = [image(seed) for seed in range(8)]
+    images = [image(seed=seed) for seed in range(8)]
     with (
         maskjet.load(exported().path, runtime="onnxruntime", device="cpu", threshold=THRESHOLD) as model,
         ThreadPoolExecutor(4) as threads,
@@ -222,7 +219,7 @@ def test_weights_beside_the_file_are_read(exported, tmp_path, monkeypatch):
     assert [each.name for each in file.files] == ["split.onnx", "split.data"]
     for runtime in RUNTIMES:
         with maskjet.load(path, runtime=runtime, device="cpu", threshold=THRESHOLD) as model:
-            assert_close(model.predict(image(0)), in_torch([image(0)])[0])
+            assert_close(model.predict(image(seed=0)), in_torch([image(seed=0)])[0])
     monkeypatch.setattr(limits, "checkpoint_bytes", path.stat().st_size)
     with pytest.raises(CheckpointError, match=r"the files of its weights have .* bytes, the limit is"):
         read_network_file(path)
@@ -328,7 +325,7 @@ def test_a_file_keeps_the_letterbox_and_the_input_size_that_it_was_exported_with
     with maskjet.load(path, **options) as model, maskjet.load(weights, **options) as torchs:
         assert model.spec.input_hw == (32, 64)
         assert model.report().resize == "letterbox, top-left, #0000ff"
-        assert_close(model.predict(image(3)), torchs.predict(image(3)))
+        assert_close(model.predict(image(seed=3)), torchs.predict(image(seed=3)))
 
 
 def test_networks_that_cannot_be_exported_are_told(tmp_path):
@@ -345,7 +342,7 @@ def test_onnx_runtime_on_a_gpu_finds_the_same(exported):
     """For machines with onnxruntime-gpu: several batches in a row on the slots' streams."""
     if "CUDAExecutionProvider" not in pytest.importorskip("onnxruntime").get_available_providers():
         pytest.skip("needs onnxruntime-gpu")
-    images = [image(seed) for seed in range(6)]
+    images = [image(seed=seed) for seed in range(6)]
     with maskjet.load(exported().path, device="cuda", threshold=THRESHOLD) as model:
         for (_, found), expected in zip(model.stream(images, depth=4, batch=2), in_torch(images), strict=True):
             assert len(found) == len(expected)

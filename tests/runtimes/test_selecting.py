@@ -44,11 +44,6 @@ def select_in_a_file(logits, boxes, image_sizes, *, threshold=0.5, class_map=Non
     return selection, found[1].shape[1]
 
 
-def reference(inputs):
-    """The definition's rows, as many as the file's."""
-    return ops.select(**inputs, implementation="reference")
-
-
 CASES = SELECT.cases.keys() - {"rounded", "letterboxes"}  # files neither round pixels nor undo letterboxes
 QUICK = {"some pass", "ties", "nan", "infinite", "limited", "threshold per class", "class map", "batch"}
 
@@ -58,7 +53,7 @@ QUICK = {"some pass", "ties", "nan", "infinite", "limited", "threshold per class
 )
 def test_a_file_selects_as_the_reference_does(case):
     inputs = SELECT.cases[case](CPU)
-    expected = reference(inputs)
+    expected = ops.select(**inputs, implementation="reference")
     assert SELECT.tolerance_used(inputs, expected, select_in_a_file(**inputs)[0]) <= 1
 
 
@@ -66,7 +61,7 @@ def test_odd_boxes_are_those_of_the_reference():
     inputs = SELECT.cases["all pass"](CPU)
     for query, (value, coordinate) in enumerate(product([torch.nan, torch.inf, -torch.inf, -0.5, 1e30], range(4))):
         inputs["boxes"][:, query, coordinate] = value
-    expected = reference(inputs)
+    expected = ops.select(**inputs, implementation="reference")
     assert int(expected.count[0]) == 20 * 7
     assert SELECT.tolerance_used(inputs, expected, select_in_a_file(**inputs)[0]) <= 1
 

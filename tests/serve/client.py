@@ -3,13 +3,12 @@
 import asyncio
 import functools
 import inspect
-import struct
 import threading
-import zlib
 from contextlib import asynccontextmanager, contextmanager
 
 import cv2
 import httpx
+import numpy as np
 
 from maskjet.serve import Settings, create_app, server
 
@@ -92,6 +91,19 @@ class Held:
         return self._model.predict(images, **options)
 
 
+def check_equal(result, found, *, is_text=False):
+    """The outputs of a response of the Open Inference Protocol are these detections."""
+    assert result.as_numpy("count").tolist() == [len(one) for one in found]
+    assert result.as_numpy("image_size").tolist() == [list(one.image_size) for one in found]
+    for name, field in (("boxes", "xyxy"), ("scores", "confidence"), ("class_ids", "class_id")):
+        expected = np.concatenate([getattr(one, field) for one in found])
+        got = result.as_numpy(name)
+        assert got.dtype == expected.dtype
+        assert np.array_equal(got, expected)
+    masks = [rle["counts"] for one in found for rle in one.rle]
+    assert result.as_numpy("masks").tolist() == [mask.decode() if is_text else mask for mask in masks]
+
+
 def run(test):
     """Run a test's coroutine function in an event loop, for a minute at most."""
 
@@ -123,15 +135,3 @@ def asking(**settings):
         return run(ask)
 
     return decorate
-
-
-def bomb(width, height):
-    """A PNG of this many black pixels, in few bytes."""
-    row = zlib.compressobj(9)
-    data = b"".join(row.compress(b"\0" * ((width + 7) // 8 + 1)) for _ in range(min(height, 4000))) + row.flush()
-    header = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
-    chunks = [(b"IHDR", header), (b"IDAT", data), (b"IEND", b"")]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-        for kind, content in chunks
-    )

@@ -1,10 +1,10 @@
 """One demo model for the tests of the service."""
 
-import av
 import numpy as np
 import pytest
 
 import maskjet
+from tests.media.clips import encode
 
 
 @pytest.fixture(scope="session")
@@ -49,15 +49,7 @@ def write_video(tmp_path_factory, scenes):
     """Writes a video of so many frames, which show the scenes in turn, and gives its path."""
 
     def write(name, frames, rate):
-        path = tmp_path_factory.mktemp("videos") / "secret folder" / name
-        path.parent.mkdir()
-        with av.open(str(path), "w") as container:
-            stream = container.add_stream("mpeg4", rate=rate)
-            stream.height, stream.width = scenes[0].shape[:2]
-            stream.pix_fmt = "yuv420p"
-            for number in range(frames):
-                container.mux(stream.encode(av.VideoFrame.from_ndarray(scenes[number % len(scenes)], "rgb24")))
-            container.mux(stream.encode())
-        return path
+        images = [scenes[number % len(scenes)] for number in range(frames)]
+        return encode(tmp_path_factory.mktemp("videos") / name, images, "mpeg4", rate=rate)
 
     return write

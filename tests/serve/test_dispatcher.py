@@ -161,22 +161,6 @@ async def test_a_deadline_that_passes_saves_the_work():
 
 
 @run
-async def test_what_nobody_waits_for_is_not_done():
-    async with started(lanes=1, is_held=True) as (dispatcher, model, _):
-        running = ask(dispatcher, picture(0))
-        await until(lambda: model.calls)
-        gone = ask(dispatcher, picture(1))
-        await until(lambda: dispatcher.depth == 1)
-        gone.cancel()
-        running.cancel()
-        await asyncio.gather(gone, running, return_exceptions=True)
-        assert dispatcher.depth == 0
-        model.go.set()
-        assert (await dispatcher.predict(picture(2))).batch == 1
-        assert len(model.calls) == 2
-
-
-@run
 async def test_images_are_made_by_threads_which_take_a_free_lane():
     names = []
 

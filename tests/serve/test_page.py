@@ -7,7 +7,6 @@ import shutil
 import threading
 from pathlib import Path
 
-import av
 import cv2
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ import maskjet
 from maskjet import Detections, coco_rle
 from maskjet.media.drawing import class_colour
 from maskjet.media.drawing.shades import colour_instances
+from tests.media.clips import encode, write_image
 from tests.serve.client import serving
 from tests.waiting import until
 
@@ -32,6 +32,18 @@ FLAGS = ["--no-sandbox", "--use-fake-device-for-media-stream", "--use-fake-ui-fo
 CLASS_NAMES = {0: "car", 1: "truck", 2: "bus", 3: "motorcycle", 4: "person"}
 
 
+def detections_of(masks, confidence, class_id):
+    boxes = [cv2.boundingRect(mask) for mask in masks]
+    return Detections(
+        image_size=masks.shape[1:],
+        xyxy=np.array([(x, y, x + w, y + h) for x, y, w, h in boxes], np.float32),
+        confidence=np.array(confidence, np.float32),
+        class_id=np.array(class_id, np.int32),
+        rle=coco_rle.encode(masks),
+        class_names=CLASS_NAMES,
+    )
+
+
 def find(image):
     """Three detections of any image: masks of an ellipse, of a ring and of all of a corner."""
     height, width = image.shape[:2]
@@ -39,15 +51,7 @@ def find(image):
     cv2.ellipse(masks[0], (width // 3, height // 2), (width // 8, height // 5), 20, 0, 360, 1, -1)
     cv2.circle(masks[1], (2 * width // 3, height // 2), height // 5, 1, max(height // 20, 1))
     masks[2, : height // 4, : width // 4] = 1
-    boxes = [cv2.boundingRect(mask) for mask in masks]
-    return Detections(
-        image_size=(height, width),
-        xyxy=np.array([(x, y, x + w, y + h) for x, y, w, h in boxes], np.float32),
-        confidence=np.array([0.9, 0.7, 0.2], np.float32),
-        class_id=np.array([0, 4, 0], np.int32),
-        rle=coco_rle.encode(masks),
-        class_names=CLASS_NAMES,
-    )
+    return detections_of(masks, [0.9, 0.7, 0.2], [0, 4, 0])
 
 
 class Finder:
@@ -102,10 +106,8 @@ def page(browser, address):
 
 
 @pytest.fixture(scope="module")
-def picture(tmp_path_factory):
-    path = tmp_path_factory.mktemp("page") / "street.png"
-    cv2.imwrite(str(path), maskjet.traffic.sample(seed=3, size_hw=(180, 320)).image[..., ::-1])
-    return path
+def picture(tmp_path_factory, street):
+    return write_image(tmp_path_factory.mktemp("page") / "street.png", street)
 
 
 @pytest.fixture(scope="module")
@@ -325,28 +327,13 @@ def test_a_video_plays_with_its_results(page, video):
 
 def test_frames_are_drawn_with_their_own_results(page, tmp_path, finder, monkeypatch):
     """A bright square moves; its mask, found with a delay, must lie on it in each picture that is shown."""
-    path = tmp_path / "square.webm"
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("libvpx", rate=20)
-        stream.height, stream.width = 120, 400
-        stream.pix_fmt, stream.bit_rate = "yuv420p", 2_000_000
-        for i in range(40):
-            frame = np.zeros((120, 400, 3), np.uint8)
-            frame[40:80, 8 * i : 8 * i + 40] = 255
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, "rgb24")))
-        container.mux(stream.encode())
+    frames = np.zeros((40, 120, 400, 3), np.uint8)
+    for i, frame in enumerate(frames):
+        frame[40:80, 8 * i : 8 * i + 40] = 255
+    path = encode(tmp_path / "square.webm", frames, "libvpx", {"b": "2M"}, rate=20)
 
     def find_square(image):
-        bright = (image.min(axis=2) > 128).astype(np.uint8)
-        x, y, w, h = cv2.boundingRect(bright)
-        return Detections(
-            image_size=image.shape[:2],
-            xyxy=np.array([(x, y, x + w, y + h)], np.float32),
-            confidence=np.array([0.9], np.float32),
-            class_id=np.zeros(1, np.int32),
-            rle=coco_rle.encode(bright),
-            class_names=CLASS_NAMES,
-        )
+        return detections_of((image.min(axis=2) > 128)[None].astype(np.uint8), [0.9], [0])
 
     monkeypatch.setattr(finder, "find", find_square)
     page.set_input_files("#file", path)

@@ -236,8 +236,6 @@ def test_status_and_measurements_are_those_of_all_processes(service, street):
             assert counts(text, "maskjet_ready") == {"0": 1, "1": 1}
             samples = [each for family in text_string_to_metric_families(text.decode()) for each in family.samples]
             assert {each.labels.get("process") for each in samples} == {"0", "1"}
-            headings = [line.split()[1:3] for line in text.decode().splitlines() if line.startswith("#")]
-            assert len(headings) == len(set(map(tuple, headings)))
 
 
 def counts(text, name, **labels):
@@ -540,7 +538,6 @@ def listening(pid):
     ("options", "message"),
     [
         (("--devices", "cpu", "--device", "cpu"), r"--devices must be given without --device cpu, got .*"),
-        (("--devices", "gpu"), r"--devices must be all, or cpu, .*, got 'gpu'\."),
         (("--devices", "cpu", "--precision", "fp16"), r"--precision fp16 needs a GPU; .*"),
     ],
 )

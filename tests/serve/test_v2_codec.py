@@ -7,17 +7,17 @@ import struct
 import time
 import tracemalloc
 
-import cv2
 import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 
-from maskjet import coco_rle
-from maskjet.detections import Detections
 from maskjet.errors import InputError
 from maskjet.serve.problems import ProblemError
 from maskjet.serve.v2_codec import OUTPUTS, read_request, write_response
+from tests.media.test_hostile_images import png_of
+from tests.serve.client import check_equal
+from tests.test_detections import some_detections
 
 LIMITS = {"most_images": 8, "most_pixels": 10_000}
 
@@ -38,10 +38,6 @@ def binary_body(shape, binary, datatype="UINT8", **fields):
 
 def prefixed(elements):
     return b"".join(struct.pack("<I", len(one)) + one for one in elements)
-
-
-def png(height=2, width=3, value=7):
-    return cv2.imencode(".png", np.full((height, width, 3), value, dtype=np.uint8))[1].tobytes()
 
 
 def read(body_and_header, **limits):
@@ -77,7 +73,7 @@ def test_binary_pixels_share_the_memory_of_the_body():
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(1, 5)), min_size=1, max_size=4), st.booleans())
 @settings(max_examples=20, deadline=None)
 def test_encoded_images_are_read_as_they_were_written(sizes, is_binary):
-    encoded = [png(*size) for size in sizes]
+    encoded = [png_of(*size) for size in sizes]
     if is_binary:
         sent = binary_body([len(encoded)], prefixed(encoded), "BYTES")
     else:
@@ -109,16 +105,13 @@ WRONG_FIELDS = [
     (image_input(None, data=[]), r"shape must be \[H, W, 3\] or \[N, H, W, 3\], got null"),
     (image_input([1, 1, 1, 1, 3], data=[]), "got a list of 5"),
     (image_input([0, 1, 3], data=[]), r"each at least 1, got \[0, 1, 3\]"),
-    (image_input([-(2**32), -(2**32), 3], data=[]), "each at least 1"),
     (image_input([10**4000, 1, 3], data=[]), r"got \[a huge number, 1, 3\]"),
-    (image_input([1.0, 1, 3], data=[]), r"got \[1.0, 1, 3\]"),
     (image_input([True, 1, 3], data=[]), r"got \[true, 1, 3\]"),
     (image_input([1, 1], "BYTES", data=[]), r"shape must be \[N\] of BYTES"),
     (image_input([1, 1, 3]), "must have either data or the parameter binary_data_size"),
     (image_input([1, 1, 3], data=[1, 2]), "data must be 3 numbers, as its shape, got 2"),
     (image_input([1, 1, 3], data="abc"), "data must be a list, got 'abc'"),
     (image_input([1, 1, 3], data=[1, 2, 256]), r"whole numbers 0\.\.255"),
-    (image_input([1, 1, 3], data=[1, 2, 3.0]), r"whole numbers 0\.\.255"),
     (image_input([1, 1, 3], data=[1, 2, True]), r"whole numbers 0\.\.255"),
     (image_input([2, 1, 3], data=[[[1, 2, 3]], [[1, 2]]]), "flat or nested as its shape"),
     (image_input([1], "BYTES", data=[]), "data must be 1 texts, as its shape, got 0"),
@@ -135,7 +128,6 @@ WRONG_CHOICES = [
     ({"parameters": {"treshold": 1}}, "got 'treshold'; did you mean 'threshold'?"),
     ({"parameters": {"threshold": 1.5}}, r"threshold must be 0\.\.1, got 1\.5"),
     ({"parameters": {"threshold": True}}, r"threshold must be a number 0\.\.1, got true"),
-    ({"parameters": {"threshold": 10**4000}}, "got a huge number"),
     ({"parameters": {"classes": 7}}, "classes must be a list of names, or one text"),
     ({"parameters": {"classes": []}}, r"classes must be 1\.\.4096 names, got 0"),
     ({"parameters": {"classes": ["x" * 1025]}}, "at most 1024 letters"),
@@ -184,12 +176,6 @@ def test_broken_json_is_refused(text, message):
         read((text, None))
 
 
-def test_an_infinite_threshold_is_refused():
-    body, header = binary_body([1, 1, 3], b"abc", parameters={"threshold": 0.125})
-    with pytest.raises(InputError, match=r"threshold must be 0\.\.1, got inf"):
-        read((body.replace(b"0.125", b"1e999"), header))
-
-
 @pytest.mark.parametrize("text", [b"[" + b"1," * 2**20 + b"1]", b"[" + b"[]," * 2**18 + b"1]", b'"' + b"\\n" * 2**20])
 def test_json_that_takes_long_is_not_parsed(text):
     start = time.perf_counter()
@@ -224,10 +210,10 @@ def test_bytes_that_nobody_claims_are_refused():
     ("count", "binary", "message"),
     [
         (1, b"", "must have 1 elements, as its shape, its bytes end before number 0"),
-        (2, prefixed([png()]), "must have 2 elements, as its shape, its bytes end before number 1"),
+        (2, prefixed([png_of(2, 3)]), "must have 2 elements, as its shape, its bytes end before number 1"),
         (1, b"\xff" * 4 + b"abc", "element 0 must have the 4,294,967,295 bytes its length states, got 3"),
-        (1, prefixed([png()]) + b"\0", "must end with element 0, got 1 bytes more"),
-        (1, png(), "element 0 must have the 1,196,314,761 bytes"),  # without a length: the signature is one
+        (1, prefixed([png_of(2, 3)]) + b"\0", "must end with element 0, got 1 bytes more"),
+        (1, png_of(2, 3), "element 0 must have the 1,196,314,761 bytes"),  # without a length: the signature is one
     ],
 )
 def test_lengths_of_elements_that_lie_are_refused(count, binary, message):
@@ -279,70 +265,36 @@ def test_any_json_is_read_or_refused(fields, binary, header):
         str(error).encode()
 
 
-def make_detections(count, height=4, width=5):
-    rng = np.random.default_rng(count)
-    return Detections(
-        image_size=(height, width),
-        xyxy=rng.random((count, 4), dtype=np.float32),
-        confidence=rng.random(count, dtype=np.float32),
-        class_id=rng.integers(0, 9, count, dtype=np.int32),
-        rle=coco_rle.encode(rng.random((count, height, width)) < 0.5),
-    )
-
-
 def read_response(body, header):
-    """Values by output, as a client reads them."""
-    fields = json.loads(body if header is None else body[:header])
-    position, values = header, {}
-    for tensor in fields["outputs"]:
-        size = tensor.get("parameters", {}).get("binary_data_size")
-        if size is None:
-            flat = tensor["data"]
-        else:
-            blob, position = body[position : position + size], position + size
-            assert len(blob) == size
-            if tensor["datatype"] == "BYTES":
-                flat = []
-                while blob:
-                    length = 4 + struct.unpack_from("<I", blob)[0]
-                    flat.append(blob[4:length].decode())
-                    blob = blob[length:]
-            else:
-                flat = np.frombuffer(blob, {"INT32": "<i4", "FP32": "<f4"}[tensor["datatype"]]).tolist()
-        values[tensor["name"]] = np.array(flat, object).reshape(tensor["shape"]).tolist()
-    assert position in (header, len(body))
-    return fields, values
+    triton = pytest.importorskip("tritonclient.http", reason="needs tritonclient[http]", exc_type=ImportError)
+    return triton.InferenceServerClient.parse_response_body(body, header_length=header)
 
 
 @pytest.mark.parametrize("counts", [[2], [0], [3, 0, 1], [0, 0]], ids=str)
 @pytest.mark.parametrize("binary", [[], ["masks"], ["boxes", "count"], [spec.name for spec in OUTPUTS]], ids=str)
 def test_a_response_holds_all_rows_in_order(counts, binary):
-    found = [make_detections(count, 4 + number, 5) for number, count in enumerate(counts)]
+    found = [some_detections(count, size=(4 + number, 5)) for number, count in enumerate(counts)]
     outputs = [{"name": spec.name, "parameters": {"binary_data": spec.name in binary}} for spec in reversed(OUTPUTS)]
     request = read(binary_body([1, 1, 3], b"abc", id="a", outputs=outputs))
     body, header = write_response(found, request, model="demo", version="1")
     assert (header is None) == (not binary)
-    fields, values = read_response(body, header)
+    result = read_response(body, header)
+    check_equal(result, found, is_text="masks" not in binary)
+    fields = result.get_response()
+    sizes = [tensor.get("parameters", {}).get("binary_data_size", 0) for tensor in fields["outputs"]]
+    assert sum(sizes) == len(body) - (header or len(body))
     assert (fields["model_name"], fields["model_version"], fields["id"]) == ("demo", "1", "a")
     assert [tensor["name"] for tensor in fields["outputs"]] == [spec.name for spec in reversed(OUTPUTS)]
-    assert values == {
-        "count": counts,
-        "image_size": [[4 + number, 5] for number in range(len(counts))],
-        "boxes": [row for one in found for row in one.xyxy.tolist()],
-        "scores": [score for one in found for score in one.confidence.tolist()],
-        "class_ids": [class_id for one in found for class_id in one.class_id.tolist()],
-        "masks": [rle["counts"].decode() for one in found for rle in one.rle],
-    }
 
 
 def test_values_that_are_not_finite_need_binary():
-    found = make_detections(1)
+    found = some_detections(1)
     found.xyxy[0, 0] = np.nan
     with pytest.raises(InputError, match="boxes must be finite to be written as JSON; ask for it in binary"):
         write_response([found], read(binary_body([1, 1, 3], b"abc")), model="demo", version="1")
     binary = read(binary_body([1, 1, 3], b"abc", parameters={"binary_data_output": True}))
-    _, values = read_response(*write_response([found], binary, model="demo", version="1"))
-    assert math.isnan(values["boxes"][0][0])
+    result = read_response(*write_response([found], binary, model="demo", version="1"))
+    assert math.isnan(result.as_numpy("boxes")[0][0])
 
 
 def test_a_large_image_may_be_json():
