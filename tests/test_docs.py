@@ -256,21 +256,6 @@ def test_every_problem_of_the_service_is_on_its_page():
     assert rows == raised | {("404", "not-found"), ("405", "method-not-allowed")}  # of the framework
 
 
-@pytest.mark.parametrize(
-    ("page", "before", "after"),
-    [
-        ("index.md", "[a](../benchmarks/video.md)", "[a](benchmarks/video.md)"),
-        ("api/ops.md", "[a](../../benchmarks/video.md#b)", "[a](../benchmarks/video.md#b)"),
-        ("index.md", "[a](../CHANGELOG.md)", "[a](changelog.md)"),
-        ("serving.md", "[a](../deploy/Dockerfile)", "[a](deploy/Dockerfile)"),
-        ("benchmarks/demo_model.md", "![a](../docs/demo_model.jpg)", "![a](../demo_model.jpg)"),
-        ("benchmarks/video.md", "[a](parity.md)", "[a](parity.md)"),
-    ],
-)
-def test_links_of_the_repository_become_the_sites(page, before, after):
-    assert site_pages.to_site_links(before, page) == after
-
-
 def test_every_public_name_is_on_a_page():
     pages = "\n".join(path.read_text() for path in (ROOT / "docs" / "api").glob("*.md"))
     for name in maskjet.__all__:

@@ -5,12 +5,9 @@ import pytest
 import torch
 
 from benchmarks.peers import PIPELINES, inference_models, rfdetr
-from benchmarks.peers.loading import check_spec
 from benchmarks.planted import randomise
 from maskjet.config import EngineConfig
-from maskjet.errors import UnsupportedError
 from maskjet.model import Model
-from maskjet.networks import read_network
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.spec import SPECS
 from tests.rounding import SameTokens, pair_rows
@@ -79,11 +76,3 @@ def test_inference_models(network):
     pytest.importorskip("inference_models", reason="inference-models, a peer, is not installed")
     side = NANO.input_size  # nothing to resize: it does that in another way
     _assert_finds_as_we_do("inference_models", network, _frame(side, side), pixels=0.51)  # it rounds boxes
-
-
-def test_another_architecture_is_refused():
-    for build in PIPELINES.values():
-        with pytest.raises(UnsupportedError, match="the peers run rf-detr-seg-nano only, got rf-detr-seg-small"):
-            build({}, SPECS["rf-detr-seg-small"], CPU, THRESHOLD)
-    with pytest.raises(UnsupportedError, match="the peers run rf-detr-seg-nano only, got demo"):
-        check_spec(read_network("demo", None).spec)

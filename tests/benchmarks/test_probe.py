@@ -3,7 +3,6 @@
 from dataclasses import replace
 from functools import partial
 
-import cv2
 import numpy as np
 import pytest
 import torch
@@ -118,9 +117,6 @@ def test_a_pixel_one_byte_off_is_found_and_never_rounded_away():
     np.testing.assert_array_equal(scene.image, images[2])
     where = scene.maps["planted", "F.interpolate"]
     assert np.argwhere(where).tolist() == [[69, 0]]
-    row = module._as_row(found)
-    assert row[:4] == ("planted", "F.interpolate", "4", "1.8e-02")
-    assert row[5:] == ("99.99 %", "99.99 %", "99.99 %", ">1024 ULPs")
 
 
 def test_implementations_get_an_output_full_of_nan(monkeypatch):
@@ -153,19 +149,3 @@ def test_ulps_between_two_numbers():
     ):
         numbers = torch.tensor([value, other], dtype=torch.float32)
         assert ulps_apart(numbers, numbers.flip(0)).tolist() == [distance, distance], (value, other)
-
-
-def test_the_picture_shows_the_planted_pixel(monkeypatch, tmp_path):
-    """A map without a difference but one: grey, a ring, and in it the colour of the largest."""
-    pytest.importorskip("matplotlib")
-    planted = plant(lambda value: value + 1, image=0, at=(0, 35, 50))
-    monkeypatch.setattr(module, "_find_variants", lambda *_: ({"planted": planted}, []))
-    probe([np.zeros((8, 8, 3), np.uint8)], spec=SPEC, device=CPU, picture=tmp_path / "where.png")
-    drawn = cv2.imread(str(tmp_path / "where.png"))[..., ::-1]
-    grey = np.argwhere((drawn == 0xE4).all(axis=-1))
-    ring = np.argwhere((np.abs(drawn.astype(int) - (0xFF, 0x2D, 0x78)) < 20).all(axis=-1))
-    top_left, bottom_right = np.quantile(grey, [0.01, 0.99], axis=0)
-    ring = ring[(ring < bottom_right).all(axis=-1)]  # not that of the legend
-    assert len(ring) > 20
-    share = (ring.mean(axis=0) - top_left) / (bottom_right - top_left)
-    np.testing.assert_allclose(share, np.array([35.5, 50.5]) / SIDE, atol=0.02)

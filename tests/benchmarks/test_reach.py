@@ -13,14 +13,12 @@ import torch
 
 from benchmarks import reach, reach_speed, reach_videos
 from benchmarks.reach_live import sending
-from benchmarks.reach_report import DecodingSpeed, ReachReport, Speed, StreamSpeed
 from benchmarks.reach_videos import repeat, write_live
 from maskjet import traffic
 from maskjet.config import EngineConfig
 from maskjet.errors import UnsupportedError
 from maskjet.media.frames import open_source
 from maskjet.model import Model
-from maskjet.parity.machine import describe_machine
 
 FRAMES = 9
 
@@ -131,18 +129,6 @@ def test_floors_of_a_gpu(network):
     assert reach_speed.measure_pcie(torch.device("cuda", 0)) > 0
     assert reach_speed.bytes_of(pixels) == pixels.numel()
     assert reach_speed.bytes_of(pixels.cuda()) is None
-
-
-def test_floors_stand_beside_each_figure():
-    speed, alone = Speed(150.0, 300, 2.0, 0.25), Speed(200.0, 400, 2.0, 0.5)
-    report = ReachReport(
-        describe_machine(),
-        [StreamSpeed("1080p", 2, "cpu", 3, 2, speed, 25.0, 100.0, 300.0, 1000.0)],
-        decoding=[DecodingSpeed("1080p", 2, "cpu", alone), DecodingSpeed("1080p", 2, "cuda:0", speed)],
-    )
-    row = report.rows()[1]
-    assert row == ("2 × 1080p", "cpu", "3 × 2", "150", "25%", "100", "25.0", "200", "300", "1000", "75%")
-    assert "2 × 1080p       200           50%       150              25%" in str(report)
 
 
 def test_a_decoder_that_was_not_had_is_an_error(street):

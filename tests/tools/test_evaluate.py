@@ -1,6 +1,5 @@
-"""Evaluating the demo model: the truth scores full marks, and the tables name every row."""
+"""Evaluating the demo model: the truth scores full marks, and calibration moves all scores alike."""
 
-from dataclasses import asdict
 from importlib.resources import files
 
 import numpy as np
@@ -8,7 +7,6 @@ import numpy as np
 import maskjet
 from maskjet import coco_rle
 from maskjet.detections import Detections
-from maskjet.parity.machine import describe_machine
 from maskjet.traffic import sample
 from tools.train_demo import calibrate, evaluate
 
@@ -35,34 +33,13 @@ def one_thing(scene):
     return np.float32([[0, 0, 9, 9]]), np.int32([2]), np.ones((1, *scene.image.shape[:2]), bool)
 
 
-def test_the_truth_gets_full_marks_and_a_wrong_answer_none_and_all_is_in_the_tables():
+def test_the_truth_gets_full_marks_and_a_wrong_answer_none():
     scenes = evaluate.Scenes(4, (48, 80))
     perfect, wrong = (evaluate.evaluate(Fake(find), scenes) for find in (truth, one_thing))
     for kind in evaluate.KINDS:
         assert perfect[kind]["AP"] == 1
         assert wrong[kind]["AP"] < 0.1
         assert set(perfect[kind]) >= {"AP50", "car", "person"}
-    report = {
-        "machine": asdict(describe_machine()),
-        "scenes": 4,
-        "first_seed": evaluate.FIRST_SEED,
-        "size_hw": (48, 80),
-        "fp32": perfect,
-        "bf16": wrong,
-        "robustness": {"unchanged": perfect},
-        "ghosts": {"one colour": (3, 0)},
-    }
-    text = evaluate.as_markdown(report)
-    for row in ("| segm, fp32 |", "| bbox, bf16 |", "| unchanged |", "| one colour | 3 | 0 |"):
-        assert row in text
-
-
-def test_changes_keep_an_image_an_image():
-    image = sample(1, size_hw=(48, 64)).image
-    for name, change in evaluate.changes(np.random.default_rng(0)).items():
-        changed = change(image)
-        assert (changed.shape, changed.dtype) == (image.shape, image.dtype), name
-        assert (name == "unchanged") == np.array_equal(changed, image), name
 
 
 def test_calibration_puts_a_score_just_below_the_threshold_and_keeps_the_order(tmp_path):
