@@ -30,7 +30,7 @@ from tools import site_pages
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SERVING = (ROOT / "docs" / "serving.md").read_text()
-QUICK = {"index.md", "images.md", "exit-codes.md", "limits.md", "api"}
+QUICK = {"images.md", "limits.md", "api"}
 """Pages, and folders of pages, that `make test` runs; it only reads the others, which measure or start processes."""
 
 

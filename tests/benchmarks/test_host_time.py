@@ -24,6 +24,7 @@ def run(tmp_path, monkeypatch, network):
     return run
 
 
+@pytest.mark.slow
 def test_the_parts_make_the_whole(run):
     before = [vars(owner)[method] for owner, method in host_time.SECTIONS.values()]
     found, written = run(seconds=0.1)

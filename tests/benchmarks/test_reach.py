@@ -106,6 +106,7 @@ def test_all_is_measured_and_noted(run, tmp_path):
     assert "2 × 312   cpu" in str(found)
 
 
+@pytest.mark.slow
 def test_what_fails_or_has_no_time_left_is_a_note(run, monkeypatch):
     found = run(limit_s=0.0, only=["streams", "border"])
     assert (len(found.measurements), len(found.decoding), len(found.notes)) == (0, 0, 4)

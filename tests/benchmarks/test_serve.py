@@ -139,6 +139,7 @@ def test_a_kept_connection_may_end_between_requests(files, answers_new_ones):
     assert len(opened) >= 4
 
 
+@pytest.mark.slow
 def test_a_slow_server_is_measured_for_longer():
     async def answer(reader, writer):
         with contextlib.suppress(asyncio.IncompleteReadError):

@@ -15,6 +15,7 @@ def _short(monkeypatch, network):
     monkeypatch.setattr("benchmarks.trend._SAMPLE_S", 0.1)
 
 
+@pytest.mark.slow
 def test_all_sources_go_on():
     found = soak.soak(0.8, sources=3, size_hw=(64, 96), config=EngineConfig(device="cpu"))
     assert found.out_of_turn == 0

@@ -36,6 +36,7 @@ def test_contenders_are_paired_and_written(tmp_path, monkeypatch):
     assert len(report.rows()) == 4
 
 
+@pytest.mark.slow
 def test_pooling_is_compared_and_timed():
     theirs, ours = measure_pooling(3, 2, 1, torch.device("cpu"))
     assert (theirs.contender, ours.contender) == (two_stage.BASELINE, "maskjet")

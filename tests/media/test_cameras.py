@@ -119,6 +119,7 @@ def when(condition, do):
 
 @pytest.mark.usefixtures("quick")
 class TestRtsp:
+    @pytest.mark.slow
     def test_a_server_that_is_killed_and_comes_back(self, caplog):
         with RtspCamera() as camera, open_source(camera.url) as source:
             assert source.is_live

@@ -12,13 +12,24 @@ from tests.ops.serving import on_cpu
 LONG = {
     "encode_masks": {
         *("a wide image", "noise", "checkerboard", "bfloat16", "everything inside", "letterboxes of a batch"),
-        *("beyond the bottom", "smaller than the logits", "between the pixels"),
+        *("beyond the bottom", "smaller than the logits", "between the pixels", "at the bottom", "strided"),
+        *("smaller than the masks", "one row", "one row of logits", "letterbox, one row", "a mask in two boxes"),
+        *("batch with boxes", "float16", "same size"),
     },
     "nms": {"two tiles of words"},
+    "paste_masks": {"letterboxes of a batch", "letterbox, tall", "letterbox, top left"},
+    "preprocess": {
+        *("letterbox, batch, bgr", "letterbox, tall", "letterbox, coloured", "strided rows", "bfloat16", "batch"),
+        *("nv12, letterbox, coloured", "nv12, three matrices", "nv12, letterbox"),
+    },
     "rank_tokens": {"many tokens of many images", "ties among blocks of many images"},
     "resize_pixels": {"many pixels"},
+    "roi_align": {
+        *("box head", "mask head", "small boxes", "level limits", "channels first", "float16", "bfloat16"),
+        *("one level", "two levels"),
+    },
 }
-"""Cases that take an interpreted kernel half a second and more."""
+"""Cases that take an interpreted kernel a quarter of a second and more, on a quick core."""
 ON_A_GPU_ALONE = {("depthwise_norm", "many pixels")}  # a minute, interpreted; test_kernels.py has a smaller one
 
 

@@ -69,7 +69,7 @@ def assert_plain(path):
     return model
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("fp16", marks=pytest.mark.slow)])
 def test_a_file_equals_its_network(precision, exported):
     file = exported(precision)
     assert_plain(file.path)

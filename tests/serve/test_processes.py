@@ -180,6 +180,7 @@ def check_shared(service, count=8):
         assert collections.Counter(connection.number() for connection in connections) == {0: count / 2, 1: count / 2}
 
 
+@pytest.mark.slow
 def test_each_process_answers_as_predict_does(service, model, street):
     expected = json.loads(model.predict(street).to_json())
     with both(service) as pair:
@@ -192,6 +193,7 @@ def test_each_process_answers_as_predict_does(service, model, street):
             assert (answer.status, answer.read()[:1]) == (401, b"{")
 
 
+@pytest.mark.slow
 def test_connections_that_stay_are_shared_evenly(service):
     check_shared(service)
     settle(service, 0)
@@ -216,6 +218,7 @@ def open_connections(service):
     return sum(int(line[1].split(":")[1], 16) == port and line[3] == "01" for line in lines)
 
 
+@pytest.mark.slow
 def test_status_and_measurements_are_those_of_all_processes(service, street):
     with both(service) as pair:
         for number, connection in enumerate(pair):
@@ -248,6 +251,7 @@ def counts(text, name, **labels):
     return dict(found)
 
 
+@pytest.mark.slow
 def test_sources_are_the_same_and_followed_through_either_process(service):
     with both(service) as pair:
         for connection in pair:
@@ -284,6 +288,7 @@ def check_refused(connection, why):
     assert why in answer.read()
 
 
+@pytest.mark.slow
 def test_connections_are_limited_for_all_processes_together(service):
     settle(service, 0)
     with contextlib.ExitStack() as stack:
