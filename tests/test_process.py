@@ -81,6 +81,7 @@ def python(program, *arguments):
     return subprocess.run(command, env=inherited, check=True, capture_output=True, text=True, timeout=120).stdout
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="these levels are of x86")
 def test_the_level_is_read_when_onednn_is_first_used_and_what_others_print_is_passed_on(tmp_path):
     """PyTorch may be imported before, as long as it does not use oneDNN."""

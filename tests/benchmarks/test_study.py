@@ -21,6 +21,7 @@ def folder(tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 def test_each_question_is_answered_where_its_variants_can_run(folder):
     report = json.loads((folder / "study.json").read_text())
     (part,) = report["parts"]

@@ -166,6 +166,7 @@ def test_a_driver_that_is_killed_loses_no_failure(streets, tmp_path, capsys, mon
     assert [what for what, _ in failures_of(tmp_path)] == [str(streets / "5.png")]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick", "quick_leases")
 def test_results_in_a_store(streets, expected, tmp_path, remote_out, capsys):
     code, told, err = job(capsys, streets, remote_out, "--json")

@@ -86,6 +86,7 @@ def test_a_file_equals_its_network(precision, exported):
         assert (ours.dtype, ours.shape) == (tensor.numpy().dtype, tuple(tensor.shape)), name
 
 
+@pytest.mark.slow
 def test_a_file_chooses_what_predict_finds(exported):
     path, image = exported(chooses=True).path, maskjet.traffic.sample(seed=3).image
     assert_plain(path)
@@ -169,6 +170,7 @@ def test_names_say_where_nodes_and_initialisers_come_from(exported):
     assert {re.split(r"[./]", name)[0] for name in others} <= {"integers", "number", "scales", "select"}
 
 
+@pytest.mark.slow
 def test_what_cast_keeps_exact_is_exact_in_float16(exported):
     model = onnx.load(exported("fp16").path)
     kinds = {tensor.name: tensor.data_type for tensor in model.graph.initializer}

@@ -435,6 +435,7 @@ def camera(scenes, monkeypatch):
         server.shutdown()
 
 
+@pytest.mark.slow
 @run
 async def test_a_camera_that_breaks_off_is_opened_again(model, camera):
     with serving({"demo": model}, source=(f"door={camera}",)) as address:

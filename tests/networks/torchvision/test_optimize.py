@@ -118,6 +118,7 @@ def test_the_model_is_left_as_it_is_and_so_is_what_was_made_of_it():
         assert assert_same(loaded.predict(image), run_torchvision(model, image)) > 5
 
 
+@pytest.mark.slow
 def test_several_images_of_several_sizes_and_streams(usual, monkeypatch):
     model, fast = usual
     images, ran = pictures((100, 140), (90, 90), (100, 140), seed=2), {}
