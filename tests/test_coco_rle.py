@@ -55,7 +55,7 @@ def test_awkward_masks_encode_as_pycocotools_does(masks):
     np.testing.assert_array_equal(np.reshape(decoded, masks.shape), masks != 0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(hypothesis_numpy.arrays(np.bool_, st.tuples(st.integers(1, 40), st.integers(1, 40))))
 def test_everything_agrees_with_pycocotools(mask):
     (rle,) = coco_rle.encode(mask)
@@ -66,13 +66,13 @@ def test_everything_agrees_with_pycocotools(mask):
     assert coco_rle.to_xyxy(rle) == ((x, y, x + width, y + height) if mask.any() else (0, 0, 0, 0))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.integers(0, 2**32 - 1), max_size=30))
 def test_strings_round_trip_any_counts(counts):
     assert counts_of(coco_rle.counts_to_string(counts)) == counts
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(hypothesis_numpy.arrays(np.bool_, st.tuples(st.integers(1, 30), st.integers(1, 30))))
 def test_polygons_filled_give_the_mask_without_its_holes(mask):
     (rle,) = coco_rle.encode(mask)
@@ -116,7 +116,7 @@ def test_malformed_input_is_named(call, message):
         call()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(hypothesis_numpy.arrays(np.bool_, st.tuples(st.just(2), st.integers(0, 9), st.integers(0, 9))))
 def test_iou_is_that_of_the_dense_masks(masks):
     union = (masks[0] | masks[1]).sum()

@@ -106,7 +106,7 @@ VALUES = st.one_of(
 )
 
 
-few = settings(max_examples=60, deadline=None)
+few = settings(max_examples=60)
 
 
 @few

@@ -311,7 +311,7 @@ class TestLabels:
         st.text(max_size=30),
         st.sampled_from([(240, 320), (60, 320), (240, 40), (15, 15)]),
     )
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=100)
     def test_never_cover_each_other_and_lie_inside(self, rows, name, size):
         found = boxes(*rows, size=size, name=name)
         xyxy = found.xyxy.clip(0, (size[1], size[0]) * 2)

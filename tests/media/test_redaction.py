@@ -83,7 +83,7 @@ cases = given(
 
 class TestRedaction:
     @cases
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=150)
     def test_no_pixel_inside_has_any_influence_and_all_outside_stay(self, size, count, seed, margin, replace_with):
         masks = blobs(size, count, seed)
         inside = grown(masks.any(axis=0), margin)
@@ -206,7 +206,7 @@ class TestRedaction:
 
 class TestCutout:
     @cases
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=100)
     def test_the_instances_stay_and_their_pixels_are_nowhere_else(self, size, count, seed, margin, replace_with):
         masks = blobs(size, count, seed)
         kept = masks.any(axis=0)

@@ -76,14 +76,14 @@ def assert_encodes_as_the_reference(masks, size, implementation):
     assert CHECKS["encode_masks"].tolerance_used(inputs, expected, actual) <= 1
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(drawn=masks_and_sizes(widest=200))
 def test_encode_implementations_agree(drawn):
     assert_encodes_as_the_reference(*drawn, "cpu")
 
 
 @pytest.mark.skipif("triton" not in on_cpu("encode_masks"), reason="kernels are compiled here, not interpreted")
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(drawn=masks_and_sizes(widest=70))
 def test_interpreted_encode_agrees(drawn):
     masks, size = drawn

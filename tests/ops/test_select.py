@@ -55,7 +55,7 @@ def test_equals_rfdetrs_postprocess(queries, num_select, threshold, coarseness, 
         torch.testing.assert_close(actual.xyxy[image, :count], theirs["boxes"][kept], atol=1e-4, rtol=0)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_implementations_agree(data):
     batch, queries, classes = (data.draw(st.integers(1, high)) for high in (3, 30, 12))

@@ -70,7 +70,7 @@ def test_every_colour_is_swscales():
             assert torch.equal(cpu.to_rgb(frames)[0], by_swscale(picture_of(luma, chroma, matrix, is_full_range)))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(1, 40), st.integers(1, 70), st.sampled_from([*CODES]), st.booleans(), st.integers(0, 99))
 def test_both_conversions_agree_and_even_heights_are_swscales(height, width, matrix, is_full, seed):
     luma, chroma = random_planes(height, width, seed=seed)

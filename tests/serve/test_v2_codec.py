@@ -52,7 +52,7 @@ pixels = st.tuples(st.integers(1, 3), st.integers(1, 4), st.integers(1, 4)).flat
 
 
 @given(pixels, st.sampled_from(["binary", "flat", "nested"]), st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_pixels_are_read_as_they_were_written(images, form, is_batch):
     images = images if is_batch else images[0]
     if form == "binary":
@@ -71,7 +71,7 @@ def test_binary_pixels_share_the_memory_of_the_body():
 
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(1, 5)), min_size=1, max_size=4), st.booleans())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_encoded_images_are_read_as_they_were_written(sizes, is_binary):
     encoded = [png_of(*size) for size in sizes]
     if is_binary:
@@ -255,7 +255,7 @@ anything = st.recursive(
 
 
 @given(st.dictionaries(names, anything), st.binary(max_size=20), st.none() | st.integers(-2, 300).map(str))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @example({"inputs": [{"name": "image", "datatype": "UINT8", "shape": [1, 1, 3], "data": {}}]}, b"", None)
 def test_any_json_is_read_or_refused(fields, binary, header):
     text = json.dumps(fields).encode()

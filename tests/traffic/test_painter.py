@@ -32,7 +32,7 @@ def test_a_long_thing_does_not_hide_what_stands_between_it_and_the_camera():
     assert (together == 1).any()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=2, max_size=20, unique=True), st.floats(-9, 9)
 )
