@@ -3,8 +3,7 @@
     python tools/check_install.py
 
 runs in the environment that maskjet is installed in; `make check-install` makes one from the pinned lock and a wheel.
-With --base LOCK, packages that the lock does not name are hidden first, so that an environment with more can stand in
-for one. With --demo FOLDER, what `make demo`'s commands wrote there is looked at, too.
+With --demo FOLDER, what `make demo`'s commands wrote there is looked at, too.
 """
 
 from __future__ import annotations
@@ -19,8 +18,6 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from importlib.machinery import ModuleSpec, PathFinder
-from importlib.metadata import packages_distributions
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -63,32 +60,6 @@ COMMANDS: Mapping[str, tuple[tuple[str, ...], str]] = {
 # Packages that ask for their extras before they import their modules.
 _ASKED_FOR = ("maskjet.onnx.", "maskjet.runtimes.", "maskjet.serve.")
 _NEEDS_EXTRA = re.compile(r"^.+ needs .+: pip install \"maskjet\[\w+\]\"\.$")
-
-
-class _Hiding(PathFinder):
-    """Finds modules as Python does, but for those of packages that are not in a lock."""
-
-    base: frozenset[str] = frozenset()
-    owners: Mapping[str, list[str]] = {}
-
-    @classmethod
-    def find_spec(cls, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        owners = cls.owners.get(fullname.partition(".")[0])
-        if owners is not None and not cls.base.intersection(map(_canonical, owners)):
-            return None
-        return super().find_spec(fullname, path, target)
-
-
-def _canonical(distribution: str) -> str:
-    return re.sub(r"[-_.]+", "-", distribution).lower()
-
-
-def hide_extras(lock: Path) -> None:
-    """Let nothing be found but Python, what a lock names, and maskjet itself."""
-    names = re.findall(r"^([A-Za-z0-9_.-]+)==", lock.read_text(), re.MULTILINE)
-    _Hiding.base = frozenset({"maskjet", "pip", *map(_canonical, names)})
-    _Hiding.owners = packages_distributions()
-    sys.meta_path[sys.meta_path.index(PathFinder)] = _Hiding
 
 
 def check_help() -> None:
@@ -194,11 +165,8 @@ def check_demo(folder: Path) -> None:
 def main() -> None:
     """Check everything; the first thing that fails ends it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--base", type=Path, help="requirements/run.txt: hide what it does not name")
     parser.add_argument("--demo", type=Path, help="a folder that the demo was run in")
     options = parser.parse_args()
-    if options.base is not None:
-        hide_extras(options.base)
     demo = options.demo and options.demo.resolve()
     with TemporaryDirectory() as folder, contextlib.chdir(folder):
         for check in (check_help, check_commands, check_modules, check_functions):
