@@ -28,6 +28,7 @@ def test_choices_are_checked(choice, message):
 @pytest.mark.parametrize(
     ("choice", "error", "message"),
     [
+        ({"device": "meta"}, InputError, "device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got 'meta'"),
         ({"device": "cuda:x"}, InputError, "device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got 'cuda:x'"),
         (
             {"device": "cuda:99"},

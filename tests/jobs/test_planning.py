@@ -225,10 +225,10 @@ class TestGlobs:
         [
             ("*.mp4", ["v2.mp4", "v10.mp4"]),
             ("*/*[12].png", ["b/1.png", "b/2.png"]),
-            ("?/v.mp4", ["b/v.mp4"]),
             ("**/1.png", ["1.png", "b/1.png", "c.d/e/1.png"]),
             ("**/**/e/*", ["c.d/e/1.png"]),
             ("*.d", ["c.d/e/1.png"]),
+            ("*/e", ["c.d/e/1.png"]),
             ("c*/e/1.png", ["c.d/e/1.png"]),
             (".h*.jpg", [".hidden.jpg"]),
             (".hidden/*", [".hidden/1.png"]),
@@ -238,6 +238,10 @@ class TestGlobs:
     )
     def test_what_matches(self, tree, pattern, expected):
         assert files(plan(f"{tree}/{pattern}", recursive=True), tree) == expected
+
+    def test_a_folder_that_matches_is_searched_as_deep_as_any_folder(self, tree):
+        with pytest.raises(SourceError, match=r"source must be a glob that matches files, '.*/\*\.d' has none"):
+            next(plan(f"{tree}/*.d"))
 
 
 class TestLists:

@@ -179,6 +179,8 @@ def test_names_are_torchvisions():
         maskjet.load("torchvision:ssd", weights="a.pth")
     with pytest.raises(InputError, match=r"weights must be the path of a state dict for 'torchvision:.*', got None"):
         maskjet.load(f"torchvision:{SMALL}")
+    with pytest.raises(CheckpointError, match="weights must be a file, got '/nowhere', which does not exist"):
+        maskjet.load(f"torchvision:{SMALL}", weights="/nowhere")
     with pytest.raises(InputError, match="weights must be a name or a path, got a int"):
         maskjet.load(f"torchvision:{SMALL}", weights=5)
 
