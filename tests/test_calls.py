@@ -160,6 +160,7 @@ def fast(plain):
 class TestTwoStage:
     picture = image(100, 140, seed=4)
 
+    @pytest.mark.slow
     def test_choices_equal_those_of_load(self, fast):
         with maskjet.load(fast, device="cpu") as call:
             assert (call._choices.as_loaded.thresholds == 0.5).all()

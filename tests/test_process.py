@@ -125,6 +125,7 @@ class Knot:
         self.itself = self
 
 
+@pytest.mark.slow
 def test_what_is_alive_is_left_alone_until_the_end() -> None:
     knot = Knot()
     known = weakref.ref(knot)

@@ -57,7 +57,7 @@ def test_implementations_agree(frames, size):
 
 # ATen's kernels for small outputs on a CPU round otherwise, which the kernels for a GPU needn't follow.
 @pytest.mark.skipif("triton" not in IMPLEMENTATIONS, reason="kernels are compiled here, not interpreted")
-@settings(max_examples=10)
+@settings(max_examples=5)
 @given(
     frames=drawn_frames(most=1),
     size=st.tuples(st.integers(1, 9), st.integers(SMALL, SMALL + 30)),
@@ -67,7 +67,7 @@ def test_interpreted_kernels_agree(frames, size, is_tall):
     assert_equals_the_reference(frames, size[::-1] if is_tall else size, "triton")
 
 
-@settings(max_examples=10)
+@settings(max_examples=5)
 @given(
     source=st.tuples(st.integers(1, 90), st.integers(1, 90)),
     size=st.tuples(st.integers(1, 40), st.integers(1, 60)),

@@ -275,6 +275,7 @@ async def test_the_end_comes_after_the_frame_in_flight(model, scenes, video, gat
             gate.set()
 
 
+@pytest.mark.slow
 def test_a_client_that_does_not_read_is_cut_off(model, scenes):
     data = encoded(scenes[0], ".jpg")
     frame = b"\x82\xfe" + len(data).to_bytes(2, "big") + bytes(4) + data  # masked by zeros

@@ -114,7 +114,7 @@ def test_a_stalled_client_does_not_hold_the_end(model):
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("fails", [True, False])
+@pytest.mark.parametrize("fails", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_a_failed_device_or_a_signal_ends_the_service_when_all_are_answered(fails, model, street, capsys, monkeypatch):
     held = Held(model, error=DeviceError("The device failed.", index=0) if fails else None)
     announced = queue.SimpleQueue()

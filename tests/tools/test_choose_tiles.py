@@ -15,7 +15,6 @@ def test_all_products_of_a_network_are_found_and_have_tiles_to_try():
     assert launches[677, 384, 1536, 384, False] == launches[16 * 677, 384, 1536, 384, False] == 12
     assert (16 * 677, 384, 1152, 384, False) in products
     assert (676, 9 * 128, 128, 128, True) in products
-    assert len(products) > 40
     for rows, width, outputs, inputs, is_whole in products:
         key = (rows, width, outputs, inputs, is_whole)
         plain = {*candidates(key, is_plain=True)} - {*candidates(key, is_plain=False)}

@@ -39,7 +39,6 @@ def test_the_truth_gets_full_marks_and_a_wrong_answer_none():
     for kind in evaluate.KINDS:
         assert perfect[kind]["AP"] == 1
         assert wrong[kind]["AP"] < 0.1
-        assert set(perfect[kind]) >= {"AP50", "car", "person"}
 
 
 def test_calibration_puts_a_score_just_below_the_threshold_and_keeps_the_order(tmp_path):
