@@ -30,7 +30,7 @@ LONG = {
         *("one level", "two levels"),
     },
 }
-"""Cases that take an interpreted kernel a quarter of a second and more, on a quick core."""
+"""Cases of interpreted kernels that are left to `make test-all`: most take a quarter of a second and more each."""
 ON_A_GPU_ALONE = {("depthwise_norm", "many pixels")}  # a minute, interpreted; test_kernels.py has a smaller one
 
 
