@@ -99,7 +99,10 @@ def test_boxes_are_clamped_and_rounded_half_to_even():
     ("change", "message"),
     [
         ({"logits": torch.zeros(5, 3)}, r"logits must be a floating tensor \[B, Q, C\], got float32 \[5, 3\] on cpu"),
-        ({"boxes": torch.zeros(2, 5, 3)}, r"boxes must be \[2, 5, 4\] on cpu to go with the logits, got float32 \[2,"),
+        (
+            {"boxes": torch.zeros(2, 5, 3)},
+            r"boxes must be \[2, 5, 4\] on cpu to go with the logits, got float32 \[2, 5, 3\]",
+        ),
         ({"boxes": torch.zeros(2, 5, 4).cfloat()}, r"boxes must be \[2, 5, 4\] on cpu .*, got complex64"),
         ({"image_sizes": [(4, 4)]}, r"image_sizes must have one \(height, width\) per image, 2, got 1"),
         ({"image_sizes": None}, r"image_sizes must have one \(height, width\) per image"),
