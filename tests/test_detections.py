@@ -19,8 +19,8 @@ from pycocotools import mask as pycoco_mask
 
 from maskjet import coco_rle
 from maskjet.detections import Detections, DrawOptions, assemble
+from maskjet.drawing import DrawStyle, draw
 from maskjet.errors import InputError, MissingDependencyError, OutputError, SourceError, UnsupportedError
-from maskjet.media.drawing import DrawStyle, draw
 from maskjet.media.images import Origin, read_image
 from tests.threads import run_at_once
 

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, Union
 
 import cv2
 import numpy as np
@@ -22,10 +22,24 @@ from maskjet import limits
 from maskjet.errors import InputError, SourceError, border, explain
 from maskjet.media.image_headers import MOST_PARTS, avif_orientation, is_avif, stated_size_hw
 
+if TYPE_CHECKING:
+    from PIL.Image import Image as PILImage
+
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".avif")
 """File names that are read as images; anything else is tried as a video, as is an animated GIF or PNG."""
 
 Image = NDArray[np.uint8]
+
+
+class SharesMemory(Protocol):
+    """An array or tensor of any library that exports its memory by DLPack, as CuPy's and JAX's do."""
+
+    def __dlpack__(self, *args: Any, **kwargs: Any) -> Any:
+        """Export the memory."""
+
+
+ImageLike = Union["np.ndarray[Any, Any]", torch.Tensor, str, os.PathLike[str], "PILImage", SharesMemory]
+"""uint8 [H, W, 3] RGB array or tensor, floating tensor [3, H, W] in 0..1, path, or PIL image."""
 
 
 def to_image(value: Any, name: str) -> Image:
