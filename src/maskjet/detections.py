@@ -395,7 +395,6 @@ class Detections:
         Raises:
             InputError: As in `draw`.
             UnsupportedError: There is neither a notebook nor a display.
-            MissingDependencyError: Pillow, which opens windows, is not installed.
         """
         from maskjet.drawing import showing
 
