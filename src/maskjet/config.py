@@ -61,7 +61,7 @@ class EngineConfig:
     ] = None
     implementation: Annotated[
         Implementation | Mapping[Step, Implementation],
-        "Code of the steps around the network: auto, reference, triton or cpu; or by step, as in preprocess=reference,"
+        "Code of the steps around the network: auto, reference, triton or cpu; or by step, with commas, as in "
         "encode_masks=cpu. Steps set to cpu run there even if the network is on a GPU.",
     ] = "auto"
     resample: Annotated[

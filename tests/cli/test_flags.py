@@ -1,51 +1,57 @@
 """Errors name flags on the command line, and arguments in Python."""
 
-import pytest
+import inspect
 
-from maskjet.cli.flags import flags_of, translate
+import pytest
+import typer
+
+from maskjet.cli.flags import add_command, in_flags
+from maskjet.errors import InputError
 from tests.cli.test_help import ALL
 
-NOT_GIVEN = ("weights", "limit")
-RUN = flags_of(ALL[("run",)].params, {param.name: 1 for param in ALL[("run",)].params if param.name not in NOT_GIVEN})
-OPTIONS = [
-    (words, param)
-    for words, command in ALL.items()
-    for param in command.params
-    if param.param_type_name == "option" and param.expose_value
-]
 
-
-def test_every_option_is_named_by_its_flag():
-    for words, param in OPTIONS:
-        flags, flag = flags_of(ALL[words].params, {param.name: 1}), max(param.opts, key=len)
-        assert flag.startswith("--")
-        assert translate(f"{param.name} must be at least 1, got 0.", flags) == f"{flag} must be at least 1, got 0."
-        assert translate(f"use {param.name}=5 instead.", flags).startswith(f"use {flag}")
+def test_options_are_keyword_only_and_their_names_are_the_flags():
+    for words, command in ALL.items():
+        parameters = inspect.signature(command.callback).parameters if words and command.callback else {}
+        for param in command.params:
+            if param.name in parameters:
+                is_option = param.param_type_name == "option"
+                kind = parameters[param.name].kind
+                assert (kind is inspect.Parameter.KEYWORD_ONLY) == is_option, (words, param.name)
+                name = "json" if param.name == "as_json" else param.name.replace("_", "-")
+                assert not is_option or f"--{name}" in param.opts, (words, param.name)
 
 
 @pytest.mark.parametrize(
-    ("message", "expected"),
+    ("message", "argument", "expected"),
     [
-        ("out must be a path, got ''.", "--out must be a path, got ''."),
-        ("source must exist, 'a' does not.", "source must exist, 'a' does not."),
-        ("image must be whole.", "image must be whole."),
-        ("device='cuda:7' is not here: use device='cpu'.", "--device cuda:7 is not here: use --device cpu."),
-        ("nvtx=True needs a GPU.", "--nvtx needs a GPU."),
-        ("compile=True does it, compile=False does not.", "--compile does it, --no-compile does not."),
-        ("drop_late must be False for 'a'.", "--drop-late must not be given for 'a'."),
-        ("weights must be the path, got None; none.", "--weights must be the path, it is not given; none."),
-        ("weights must be a file, got 'a', which is none.", "weights must be a file, got 'a', which is none."),
-        ("precision must be one of ('auto', 'fp32'), got 'x'.", "--precision must be one of auto, fp32, got 'x'."),
-        ("Name it: maskjet.load(NAME, weights=PATH).", "Name it: --model NAME --weights PATH."),
-        ("got 6; load(max_detections=...) sets the most.", "got 6; --max-detections sets the most."),
-        ("'/tmp/device=3/every=2.mp4' can't be read", "'/tmp/device=3/every=2.mp4' can't be read"),
-        ("/tmp/device=3/a.mp4 is bad", "/tmp/device=3/a.mp4 is bad"),
-        ("out must be a path, it is rfdetr's; every=2 isn't", "--out must be a path, it is rfdetr's; --every 2 isn't"),
-        ("every must be 1\nmaskjet: b", "--every must be 1\nmaskjet: b"),
+        ("line_width must be 1.", "line_width", "--line-width must be 1."),
+        (
+            "line_width='cuda' is not here: use line_width=1.",
+            "line_width",
+            "--line-width='cuda' is not here: use line_width=1.",
+        ),
+        ("source must exist, 'a' does not.", "source", "source must exist, 'a' does not."),
+        ("image must be whole.", "image", "image must be whole."),
+        ("size_hw must be 1.", "size_hw", "--size must be 1."),
+        ("weights must be the path, got None; none.", "weights", "--weights must be the path, got None; none."),
+        (
+            "weights must be a file, got 'a', which is none.",
+            "weights",
+            "weights must be a file, got 'a', which is none.",
+        ),
+        ("'/tmp/size=3/line_width=2.mp4' can't be read", None, "'/tmp/size=3/line_width=2.mp4' can't be read"),
+        ("line_width must be 1\nmaskjet: b", "line_width", "--line-width must be 1\nmaskjet: b"),
+        ("The size must be 1.", None, "The size must be 1."),
     ],
 )
-def test_messages(message, expected):
-    assert translate(message, RUN) == expected
+def test_messages(message, argument, expected):
+    def command(source, *, line_width=1.0, size="big", weights=None): ...
+
+    error = InputError(message)
+    assert error.argument == argument
+    add_command(typer.Typer(), "")(command)(source="a", line_width=1.0, size="big", weights=None)
+    assert in_flags(error) == expected
 
 
 WRONG = [  # a command, its argument, and values that its options don't take

@@ -7,10 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from maskjet.cli.choosing import load_model
-from maskjet.cli.options import INPUT, JsonOption, WeightsOption, complete_model, print_result, with_config
+from maskjet.cli.options import INPUT, JsonOption, WeightsOption, complete_model, option, print_result, with_config
 from maskjet.config import EngineConfig
 
 if TYPE_CHECKING:
@@ -28,10 +26,10 @@ def info(
     *,
     model: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME|PATH",
-            help="Describe this model, as run --model takes it: its file, classes, input size and thresholds, and, "
-            "after two black frames, what each step runs on and why.",
+        option(
+            "NAME|PATH",
+            "Describe this model, as run --model takes it: its file, classes, input size and thresholds; and, after "
+            "two black frames, what each step runs on and why.",
             autocompletion=complete_model,
         ),
     ] = None,
