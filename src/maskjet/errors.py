@@ -107,7 +107,7 @@ class UnsupportedError(MaskjetError, RuntimeError):
         >>> import maskjet
         >>> maskjet.load("demo", device="cpu", precision="fp16")
         Traceback (most recent call last):
-        maskjet.errors.UnsupportedError: precision='fp16' needs a GPU; on a CPU use precision='bf16' or 'fp32'.
+        maskjet.errors.UnsupportedError: precision='fp16' needs a GPU; on a CPU use 'bf16' or 'fp32'.
     """
 
 

@@ -59,17 +59,10 @@ def with_style(command: Callable[..., None]) -> Callable[..., None]:
 
     The command gets a function that makes the style, as its class takes long to import.
     """
-    options = {
-        name: optional(
-            name,
-            bool | None if kind is bool else kind,
-            metavar,
-            text,
-            None if name == "draw" else _PANEL,
-            _CHOICES.get(name, ()),
-        )
-        for name, (kind, metavar, text) in {**_OTHERS, **FIELDS}.items()
-    }
+    options = {}
+    for name, (kind, metavar, text) in {**_OTHERS, **FIELDS}.items():
+        panel, value = None if name == "draw" else _PANEL, bool | None if kind is bool else kind
+        options[name] = optional(name, value, metavar, text, panel, _CHOICES.get(name, ()))
     return with_options(command, "style", options, lambda given: functools.partial(make_style, given))
 
 

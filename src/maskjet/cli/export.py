@@ -8,7 +8,7 @@ from typing import Annotated, cast, get_args
 import typer
 
 from maskjet.cli.choosing import ClassesOption, ThresholdOption, parse_thresholds, split_list
-from maskjet.cli.options import JsonOption, WeightsOption, complete_model, option, print_result, switch
+from maskjet.cli.options import MODELS, JsonOption, WeightsOption, completing, option, print_result, switch
 from maskjet.config import DEFAULT_THRESHOLD, EngineConfig, parse_input_size
 from maskjet.errors import InputError
 from maskjet.runtimes.metadata import Precision
@@ -31,7 +31,7 @@ def export(
             metavar="MODEL",
             help="demo; a checkpoint's path; or a size of RF-DETR with --weights, rf-detr-nano to rf-detr-large or "
             "rf-detr-seg-nano to rf-detr-seg-2xlarge.",
-            autocompletion=complete_model,
+            autocompletion=completing(MODELS),
         ),
     ],
     *,

@@ -31,11 +31,11 @@ def add_command(app: typer.Typer, examples: str, name: str | None = None) -> Cal
     def add(command: AnyCommand) -> AnyCommand:
         @functools.wraps(command)
         def run(**arguments: Any) -> None:
-            _given.set({name: arguments[name] for name in options})
+            _given.set({option: arguments[option] for option in options})
             command(**arguments)
 
         parameters = inspect.signature(command).parameters
-        options = [name for name, parameter in parameters.items() if parameter.kind is parameter.KEYWORD_ONLY]
+        options = [each for each, parameter in parameters.items() if parameter.kind is parameter.KEYWORD_ONLY]
         return app.command(name, epilog=examples)(run)
 
     return add

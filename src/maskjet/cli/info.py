@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from maskjet.cli.choosing import load_model
-from maskjet.cli.options import INPUT, JsonOption, WeightsOption, complete_model, option, print_result, with_config
+from maskjet.cli.options import INPUT, MODELS, JsonOption, WeightsOption, option, print_result, with_config
 from maskjet.config import EngineConfig
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def info(
             "NAME|PATH",
             "Describe this model, as run --model takes it: its file, classes, input size and thresholds; and, after "
             "two black frames, what each step runs on and why.",
-            autocompletion=complete_model,
+            choices=MODELS,
         ),
     ] = None,
     weights: WeightsOption = None,
@@ -42,7 +42,6 @@ def info(
 
     from maskjet import __version__, process
     from maskjet.networks import find_family
-    from maskjet.spec import SPECS, TORCHVISION_NAMES
 
     facts: dict[str, Any] = {
         "maskjet": __version__,
@@ -50,7 +49,7 @@ def info(
         "torch": torch.__version__,
         "devices": ["cpu", *(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count()))],
         "processor": list(process.notes()) or ["nothing wrong"],
-        "models": ["demo", *SPECS, *TORCHVISION_NAMES],
+        "models": list(MODELS),
     }
     if model is None:
         print_result(facts if as_json else _lines(facts), to_stdout=True)

@@ -169,13 +169,7 @@ def job(
         config=config,
     ).with_absolute_paths()
     planned = driver.Job(
-        source,
-        out,
-        settings,
-        recursive=recursive,
-        seconds=segment_seconds,
-        images=segment_images,
-        verify=verify,
+        source, out, settings, recursive=recursive, seconds=segment_seconds, images=segment_images, verify=verify
     )
     driver.check(planned)
     make_workers = _make_workers(ray, workers, devices, streams, config)

@@ -30,24 +30,25 @@ ENGINE_PANEL = "How the model runs"
 _INPUT_PANEL = "How frames become the model's input"
 INPUT = ("input_size", "resize", "letterbox_color", "letterbox_place")
 """Fields of `EngineConfig` that say how frames become the network's input."""
+MODELS = ("demo", *SPECS, *TORCHVISION_NAMES)
+"""Names that `--model` takes besides paths."""
 _METAVARS = {"input_size": "WIDTHxHEIGHT", "letterbox_color": "#RRGGBB"}  # of values that are no names
 _PANELS = {"device": None, **dict.fromkeys((*INPUT, "resample"), _INPUT_PANEL)}  # of options in no panel, or another
 _WIDEST = 24  # characters of a metavar; with a wider one little is left for the help
 
 
-def complete_model(incomplete: str) -> list[str]:
-    """Names that `--model` takes; for a path, the shell completes files instead."""
-    names = ["demo", *SPECS, *TORCHVISION_NAMES]
-    return [name for name in names if name.startswith(incomplete)]
-
-
 def option(
     metavar: str, text: str, *flags: str, panel: str | None = None, choices: Sequence[str] = (), **others: Any
 ) -> Any:
-    """An option with a value, of which the shell completes `choices`; its flag is the parameter's name if not given."""
+    """An option with a value, whose `choices` the shell completes; its flag is the parameter's name if not given."""
     if choices:
-        others["autocompletion"] = lambda incomplete: [each for each in choices if each.startswith(incomplete)]
+        others["autocompletion"] = completing(choices)
     return typer.Option(*flags, metavar=metavar, help=text, rich_help_panel=panel, **others)
+
+
+def completing(choices: Sequence[str]) -> Callable[[str], list[str]]:
+    """A function that completes a value in the shell; where it has no answer, the shell completes files."""
+    return lambda incomplete: [choice for choice in choices if choice.startswith(incomplete)]
 
 
 def switch(flag: str, text: str, panel: str | None = None) -> Any:
@@ -55,11 +56,15 @@ def switch(flag: str, text: str, panel: str | None = None) -> Any:
     return option("", text, flag, panel=panel)
 
 
-MODEL_HELP = (
-    "demo; the path of a checkpoint, .onnx or .engine; a size of RF-DETR, rf-detr-nano to rf-detr-large or "
-    "rf-detr-seg-nano to rf-detr-seg-2xlarge; or torchvision:NAME, one of torchvision's."
-)
-ModelOption = Annotated[str, option("NAME|PATH", MODEL_HELP, autocompletion=complete_model)]
+ModelOption = Annotated[
+    str,
+    option(
+        "NAME|PATH",
+        "demo; the path of a checkpoint, .onnx or .engine; a size of RF-DETR, rf-detr-nano to rf-detr-large or "
+        "rf-detr-seg-nano to rf-detr-seg-2xlarge; or torchvision:NAME, one of torchvision's.",
+        choices=MODELS,
+    ),
+]
 WeightsOption = Annotated[
     Path | None, option("PATH", "Checkpoint for a named model: .pt, .pth, .ckpt or .safetensors.")
 ]

@@ -59,16 +59,11 @@ maskjet parity gate exact.npz fast.npz --max-dconf 0.2 --report page.html
 """
 
 parity_app = typer.Typer(
-    no_args_is_help=True,
-    help="Check that another model, setting or machine finds the same.",
-    epilog=_EXAMPLES,
+    no_args_is_help=True, help="Check that another model, setting or machine finds the same.", epilog=_EXAMPLES
 )
 _EXIT_BROKEN = 1
 
-ImagesOption = Annotated[
-    str | None,
-    option("SOURCE", "Image, folder, glob or video; if not given, drawn streets."),
-]
+ImagesOption = Annotated[str | None, option("SOURCE", "Image, folder, glob or video; if not given, drawn streets.")]
 CocoDirOption = Annotated[
     Path | None,
     option(
@@ -86,8 +81,7 @@ _ExpectedArgument = Annotated[Path, typer.Argument(metavar="EXPECTED", help="A f
 @with_config("device", "precision", "runtime", "engine", "compile", "implementation", "resample", *INPUT)
 def parity_dump(
     out: Annotated[
-        Path,
-        typer.Argument(metavar="OUT", help="The file to write, .npz; repeat the command after an interruption."),
+        Path, typer.Argument(metavar="OUT", help="The file to write, .npz; repeat the command after an interruption.")
     ],
     *,
     images: ImagesOption = None,
@@ -123,8 +117,7 @@ def parity_dump(
 def parity_check(
     expected: _ExpectedArgument,
     actual: Annotated[
-        list[Path],
-        typer.Argument(metavar="ACTUAL", help="Dumps of the same images, each compared with the first."),
+        list[Path], typer.Argument(metavar="ACTUAL", help="Dumps of the same images, each compared with the first.")
     ],
     *,
     confidence: Annotated[

@@ -24,9 +24,7 @@ maskjet traffic coco streets --images 20 --annotations polygon
 """
 
 traffic_app = typer.Typer(
-    no_args_is_help=True,
-    help="Draw streets to test with: a video, or images with exact masks.",
-    epilog=_EXAMPLES,
+    no_args_is_help=True, help="Draw streets to test with: a video, or images with exact masks.", epilog=_EXAMPLES
 )
 
 
