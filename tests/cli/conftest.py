@@ -29,8 +29,3 @@ def quick(monkeypatch):
     """
     monkeypatch.setenv("MASKJET_INPUT_SIZE", "80x80")
     monkeypatch.setattr("maskjet.process.garbage_frozen", nullcontext)
-
-
-@pytest.fixture(autouse=True)
-def plain(monkeypatch):
-    monkeypatch.setattr("typer.rich_utils.FORCE_TERMINAL", None)  # no colours on GitHub's runners either

@@ -41,18 +41,15 @@ def test_help_is_plain(words, capsys, monkeypatch):
     assert max(map(len, out.splitlines())) <= 80
     assert "…" not in out.replace("NAME,NAME,…", ""), "A word is cut."
     assert len(examples_of(ALL[words])) >= 2
-    lines = [line.strip() for line in out.splitlines()]
-    assert all(line.strip() in lines for text in split_epilog(ALL[words]) for line in text.splitlines()), (
-        "One is broken."
-    )
+    assert {*"\n".join(split_epilog(ALL[words])).split("\n")} <= {line[1:].rstrip() for line in out.split("\n")}
 
 
 def test_help_begins_with_the_options_that_most_people_use(capsys, monkeypatch):
     out = helped(capsys, monkeypatch, ("run",))
     panels = re.findall(r"^╭─ (.*?) ─+╮\n(.*?)^╰", out, re.MULTILINE | re.DOTALL)
     options = {title: re.findall(r"^│ (--[\w-]+)", text, re.MULTILINE) for title, text in panels}
-    names = ("out", "show", "model", "weights", "threshold", "classes", "recursive", "json", "draw", "device", "help")
-    assert options["Options"] == [f"--{name}" for name in names]
+    names = "out show model weights threshold classes recursive json draw device help"
+    assert options["Options"] == [f"--{name}" for name in names.split()]
     assert sum(map(len, options.values())) == sum(param.param_type_name == "option" for param in ALL["run",].params) + 1
 
 
@@ -73,10 +70,7 @@ def test_the_version_is_printed(capsys):
     ("words", "message"),
     [
         (("rnu",), "No such command 'rnu'. Did you mean 'run'?"),
-        (
-            ("run", "a.mp4", "--modle", "demo"),
-            "No such option: --modle (Possible options: --compile, --decoder, --model)",
-        ),
+        (("run", "a.mp4", "--modle"), "No such option: --modle (Possible options: --compile, --decoder, --model"),
         (("run", "a.mp4", "--zzz"), "No such option: --zzz"),
     ],
 )
