@@ -20,13 +20,7 @@ AnyCommand = Callable[..., None]
 
 
 def add_command(app: typer.Typer, examples: str, name: str | None = None) -> Callable[[AnyCommand], AnyCommand]:
-    """Add a function to an app as a command, whose keyword-only parameters are its options.
-
-    Args:
-        app: The app.
-        examples: Text at the end of the command's help.
-        name: The command's name; the function's if not given.
-    """
+    """Add a function to an app as a command: keyword-only parameters are its options, examples the end of its help."""
 
     def add(command: AnyCommand) -> AnyCommand:
         @functools.wraps(command)

@@ -130,13 +130,7 @@ def optional(
 ) -> inspect.Parameter:
     """The parameter of an option whose value is None if it is not given.
 
-    Args:
-        name: Name of the parameter.
-        kind: Type of the value; bool for a switch, bool | None for one that can also be switched off.
-        metavar: The value's name in the help; a switch has none.
-        text: The option's help.
-        panel: Heading of the option in the help.
-        choices: Values that the shell completes.
+    Its kind is the value's type: bool makes a switch, bool | None one that can also be switched off, without metavars.
     """
     flag = f"--{name.replace('_', '-')}"
     if kind in (bool, bool | None):
