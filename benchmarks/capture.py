@@ -25,9 +25,9 @@ from safetensors.torch import load_file, save_file
 
 from benchmarks.command import DeviceOption, start
 from maskjet import __version__, ops
+from maskjet.calls import Postprocessing
 from maskjet.cli.options import ModelOption, print_result, progress
 from maskjet.config import DEFAULT_THRESHOLD, EngineConfig
-from maskjet.engine.steps import Postprocessing
 from maskjet.errors import InputError, SourceError
 from maskjet.files import write_json
 from maskjet.media.frames import open_source

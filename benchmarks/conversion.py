@@ -22,10 +22,9 @@ import typer
 from numpy.typing import NDArray
 
 from benchmarks.command import ReportOption, SizesOption, start
-from maskjet import traffic
+from maskjet import measured, traffic
 from maskjet.cli.options import parse_size, print_result
-from maskjet.parity import report
-from maskjet.parity.machine import describe_machine
+from maskjet.machine import describe_machine
 
 _DRAWN, _SEED = 24, 7  # frames of a video
 _BT709 = 1
@@ -48,7 +47,7 @@ class ConversionCost:
 
 
 @dataclass(frozen=True)
-class ConversionReport(report.MeasuredReport):
+class ConversionReport(measured.MeasuredReport):
     """All sizes."""
 
     measurements: Sequence[ConversionCost]
@@ -79,7 +78,7 @@ def run(
     Raises:
         InputError: runs is less than 1.
     """
-    report.check_runs(runs)
+    measured.check_runs(runs)
     with TemporaryDirectory() as folder:
         costs = [_measure(Path(folder, f"{n}.mp4"), size_hw, runs) for n, size_hw in enumerate(sizes_hw)]
     result = ConversionReport(describe_machine(), costs)

@@ -38,9 +38,9 @@ from maskjet.engine.reading import Readers
 from maskjet.engine.slot import EagerSlot, FrameGraph, GraphSlot
 from maskjet.engine.steps import Work
 from maskjet.files import write_json
+from maskjet.machine import describe_machine
+from maskjet.measured import check_runs
 from maskjet.model import Model, read_network
-from maskjet.parity.machine import describe_machine
-from maskjet.parity.report import check_runs
 from maskjet.spec import SPECS
 from maskjet.timing import percentile
 

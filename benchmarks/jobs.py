@@ -42,7 +42,7 @@ from maskjet.jobs import GPU_LANES, cluster, driver
 from maskjet.jobs.local import ONE_THREAD, LocalWorkers, choose_lanes
 from maskjet.jobs.ray import RayWorkers
 from maskjet.jobs.segments import Settings
-from maskjet.parity.machine import describe_machine
+from maskjet.machine import describe_machine
 from maskjet.traffic import FPS
 
 ONLY = ("images", "video", "planning")

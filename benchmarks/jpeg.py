@@ -26,12 +26,12 @@ from numpy.typing import NDArray
 from benchmarks.command import ReportOption, SizesOption, start
 from benchmarks.contest import median_ms
 from benchmarks.serve import draw_images
+from maskjet import measured
 from maskjet.cli.options import ModelOption, WeightsOption, parse_size, print_result
 from maskjet.errors import UnsupportedError
+from maskjet.machine import describe_machine
 from maskjet.media.images import decode_image
 from maskjet.model import Model, load
-from maskjet.parity import report
-from maskjet.parity.machine import describe_machine
 from maskjet.parity.pair import compare
 
 _BATCH = 8  # as the service's on a GPU
@@ -70,7 +70,7 @@ class DecodeCost:
 
 
 @dataclass(frozen=True)
-class JpegReport(report.MeasuredReport):
+class JpegReport(measured.MeasuredReport):
     """All decoders for all sizes."""
 
     measurements: Sequence[DecodeCost]
@@ -111,7 +111,7 @@ def run(
         InputError: runs is less than 1.
         UnsupportedError: There is no GPU.
     """
-    report.check_runs(runs)
+    measured.check_runs(runs)
     if not torch.cuda.is_available():
         raise UnsupportedError("nvJPEG decodes on NVIDIA GPUs, there is none.")
     machine, costs = describe_machine(), list[DecodeCost]()

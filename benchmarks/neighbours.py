@@ -85,7 +85,7 @@ def main() -> None:
             print("{setting:24} {neighbours} neighbours {p50_ms:8.1f} ms, at most {worst_ms:8.1f}".format(**row))
     if options.out is not None:
         from maskjet.files import write_json
-        from maskjet.parity.machine import describe_machine  # imported last, so as not to disturb the measurements
+        from maskjet.machine import describe_machine  # imported last, so as not to disturb the measurements
 
         report = {"machine": asdict(describe_machine()), "measurements": rows}
         write_json(options.out, report)

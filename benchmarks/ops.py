@@ -22,14 +22,13 @@ import typer
 from benchmarks.command import DeviceOption, OnlyOption, ReportOption, check_names, start
 from benchmarks.contest import Contest, Entry, take_turns
 from benchmarks.workloads import GPU_WORKLOADS, WORKLOADS, Inputs, Workload, as_listed, to_device
-from maskjet import ops
+from maskjet import measured, ops
 from maskjet.cli.options import print_result
 from maskjet.config import EngineConfig
 from maskjet.errors import MaskjetError
+from maskjet.machine import describe_machine
 from maskjet.ops.record import Op
-from maskjet.parity import report
-from maskjet.parity.machine import describe_machine
-from maskjet.parity.table import shown
+from maskjet.tables import shown
 from tests.ops.cases import CHECKS
 
 Call = Callable[..., Any]
@@ -67,7 +66,7 @@ class VariantCost:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OpsReport(report.MeasuredReport):
+class OpsReport(measured.MeasuredReport):
     """All measurements of a run."""
 
     measurements: Sequence[VariantCost]
@@ -127,7 +126,7 @@ def run(path: Path | None = None, *, runs: int = 30, only: Sequence[str] = (), d
         UnsupportedError: The device is not available.
         MaskjetError: An implementation does not equal the reference; nothing is written.
     """
-    report.check_runs(runs)
+    measured.check_runs(runs)
     check_names(only, ops.RECORDS)
     resolved = EngineConfig(device=device).resolve_device()
     bandwidth = measure_bandwidth(resolved)

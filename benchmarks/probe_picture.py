@@ -11,8 +11,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from maskjet.machine import Machine
 from maskjet.media.images import Image
-from maskjet.parity.machine import Machine
 from maskjet.spec import ModelSpec
 
 

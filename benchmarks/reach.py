@@ -33,12 +33,12 @@ from maskjet import process, traffic
 from maskjet.cli.options import ModelOption, WeightsOption, print_result, with_config
 from maskjet.config import DEFAULT_THRESHOLD, EngineConfig
 from maskjet.errors import UnsupportedError, first_line
+from maskjet.machine import describe_machine
+from maskjet.measured import check_runs
 from maskjet.media.frames import open_source
 from maskjet.model import Model, read_network
 from maskjet.networks import Network
 from maskjet.networks.rfdetr import RFDETR
-from maskjet.parity.machine import describe_machine
-from maskjet.parity.report import check_runs
 from maskjet.parity.variants import Detect
 from maskjet.spec import SPECS, ModelSpec
 from maskjet.timing import rotate

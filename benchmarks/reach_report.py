@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from maskjet.parity.report import MeasuredReport
-from maskjet.parity.table import as_table, shown
+from maskjet.measured import MeasuredReport
+from maskjet.tables import as_table, shown
 
 
 @dataclass(frozen=True)

@@ -25,15 +25,14 @@ from benchmarks.command import OnlyOption, ReportOption, SizeOption, check_names
 from benchmarks.contest import Contest, Entry
 from benchmarks.peers.rfdetr import export_onnx
 from benchmarks.planted import plant_network
-from maskjet import runtimes
+from maskjet import measured, runtimes
 from maskjet.cli.options import parse_size, print_result, progress
 from maskjet.config import EngineConfig, RuntimeName
 from maskjet.detections import Detections
+from maskjet.machine import describe_machine
 from maskjet.model import Model
 from maskjet.networks import read_network
 from maskjet.networks.rfdetr import RFDETR
-from maskjet.parity import report
-from maskjet.parity.machine import describe_machine
 from maskjet.parity.pair import Pairing, pair
 from maskjet.spec import SPECS
 from maskjet.traffic import sample
@@ -76,7 +75,7 @@ class RuntimeCost:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RuntimesReport(report.MeasuredReport):
+class RuntimesReport(measured.MeasuredReport):
     """All runtimes."""
 
     measurements: Sequence[RuntimeCost]
@@ -138,7 +137,7 @@ def run(
         InputError: runs is less than 1, or a name is not known.
         MissingDependencyError: A runtime, or rfdetr, is not installed.
     """
-    report.check_runs(runs)
+    measured.check_runs(runs)
     check_names(names, NETWORKS)
     images = [np.array(sample(seed, size_hw=size_hw).image) for seed in range(_IMAGES)]
     costs: list[RuntimeCost] = []
@@ -149,8 +148,8 @@ def run(
             contenders = list(_contenders(network, Path(folder), has_peer=name != "demo"))
             for each in contenders:
                 stack.enter_context(each.model)
-            measured, refused = _measure(name, contenders, images, runs)
-        costs += measured
+            found, refused = _measure(name, contenders, images, runs)
+        costs += found
         notes += refused
         on_progress()
     result = RuntimesReport(machine=describe_machine(), measurements=costs, notes=notes)

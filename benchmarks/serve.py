@@ -25,14 +25,13 @@ from benchmarks.peers.loading import check_spec, load_module
 from benchmarks.planted import plant_network
 from benchmarks.serve_processes import Server, run_ceiling, run_load, started
 from benchmarks.serve_report import Ceiling, ServeCost, ServeReport, agree, sum_up
-from maskjet import traffic
+from maskjet import measured, traffic
 from maskjet.cli.options import ModelOption, WeightsOption, parse_size, print_result, progress, with_config
 from maskjet.config import EngineConfig
 from maskjet.errors import MaskjetError, first_line
+from maskjet.machine import describe_machine
 from maskjet.media.images import read_image
 from maskjet.model import read_network
-from maskjet.parity import report
-from maskjet.parity.machine import describe_machine
 from maskjet.spec import SPECS
 
 NAMES = ("maskjet serve", "FastAPI + predict", "LitServe + rfdetr")
@@ -88,7 +87,7 @@ def run(
         InputError: An argument is not as above.
         MaskjetError: A server finds other things than `predict`.
     """
-    report.check_runs(runs)
+    measured.check_runs(runs)
     check_names(only, NAMES)
     machine, config = describe_machine(), config or EngineConfig()
     processes = processes or max(1, len(os.sched_getaffinity(0)) // 4)

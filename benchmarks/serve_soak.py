@@ -35,7 +35,7 @@ from benchmarks.trend import Sampler, Trend
 from maskjet.cli.options import ModelOption, WeightsOption, print_result, with_config
 from maskjet.config import EngineConfig
 from maskjet.files import write_json
-from maskjet.parity.machine import describe_machine
+from maskjet.machine import describe_machine
 from maskjet.timing import percentile
 
 _SIZES_HW = ((176, 312), (720, 1280))

@@ -29,9 +29,9 @@ from maskjet import traffic
 from maskjet.cli.options import parse_size, print_result, with_config
 from maskjet.config import EngineConfig
 from maskjet.files import write_json
+from maskjet.machine import describe_machine
+from maskjet.measured import check_runs
 from maskjet.model import Model
-from maskjet.parity.machine import describe_machine
-from maskjet.parity.report import check_runs
 from maskjet.spec import SPECS
 
 _FRAMES = 40  # of a video

@@ -24,14 +24,14 @@ from maskjet.cli.options import parse_size, print_result, progress
 from maskjet.cli.parity import ResamplesOption
 from maskjet.errors import InputError, SourceError, UnsupportedError
 from maskjet.files import write_json
+from maskjet.machine import Machine, describe_machine
 from maskjet.parity import RESAMPLES, check, coco
 from maskjet.parity.dump import Dump, write_dump
 from maskjet.parity.dump_file import as_json
 from maskjet.parity.images import Images, Traffic
-from maskjet.parity.machine import Machine, describe_machine
-from maskjet.parity.table import as_table
 from maskjet.parity.variants import DetectorVariant
 from maskjet.process import convolutions_in_tf32
+from maskjet.tables import as_table
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from benchmarks.command import OnlyOption, ReportOption, SizesOption, start
 from benchmarks.contenders import Contender, Image, Ours, build
 from benchmarks.planted import plant_network
 from benchmarks.video_report import OutputCost, VideoCost, VideoReport
-from maskjet import process, traffic
+from maskjet import measured, process, traffic
 from maskjet.cli.options import (
     ModelOption,
     WeightsOption,
@@ -37,12 +37,11 @@ from maskjet.cli.options import (
 from maskjet.config import EngineConfig
 from maskjet.detections import Detections
 from maskjet.errors import MaskjetError
+from maskjet.machine import describe_machine
 from maskjet.media.frames import open_source
 from maskjet.media.sinks import open_sinks
 from maskjet.model import read_network
 from maskjet.networks.rfdetr import RFDETR
-from maskjet.parity import report
-from maskjet.parity.machine import describe_machine
 from maskjet.parity.pair import Pairing, pair
 from maskjet.profiling import HostWork, profile_host
 from maskjet.spec import SPECS, ModelSpec
@@ -96,8 +95,8 @@ def run(
         UnsupportedError: The device or precision is not available.
         MaskjetError: Two rungs that must find exactly the same do not.
     """
-    report.check_runs(runs)
-    report.check_runs(frames, "frames")
+    measured.check_runs(runs)
+    measured.check_runs(frames, "frames")
     machine = describe_machine()
     config = config or EngineConfig()
     trials: list[_Trial] = []

@@ -1,6 +1,5 @@
 """What `import maskjet` offers and what it costs."""
 
-import ast
 import doctest
 import functools
 import importlib
@@ -27,7 +26,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import maskjet
-from maskjet.media.drawing import Redaction
+from maskjet.drawing import Redaction
 
 model: maskjet.Model = maskjet.load("demo", device="cpu", engine="auto", resample="cv2", batch=4, graphs=2, nvtx=False)
 maskjet.load(Path("a.pt"), threshold={"car": 0.3}, classes=["car"], max_detections=5, implementation={"select": "cpu"})
@@ -158,13 +157,3 @@ def test_a_users_script_is_typed(tmp_path):
 def test_other_names_are_not():
     with pytest.raises(AttributeError, match="module 'maskjet' has no attribute 'lod'"):
         maskjet.lod  # noqa: B018
-
-
-def test_the_product_imports_no_laboratory():
-    imported = set()
-    for path in FOLDER.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
-            imported |= {(path.name, name) for name in names if name.split(".")[0] in ("benchmarks", "tests", "tools")}
-    assert imported == set()

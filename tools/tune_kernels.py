@@ -23,6 +23,7 @@ from unittest.mock import patch
 import torch
 
 from benchmarks.workloads import GPU_WORKLOADS, WORKLOADS, projections, to_device
+from maskjet.machine import describe_machine
 from maskjet.ops import RECORDS
 from maskjet.ops.attention.triton import Blocks
 from maskjet.ops.canvas import stretch
@@ -32,7 +33,6 @@ from maskjet.ops.paste_masks import triton as paste
 from maskjet.ops.preprocess import triton as preprocess
 from maskjet.ops.select import triton as select
 from maskjet.ops.selection import SizeTable, mask_queries
-from maskjet.parity.machine import describe_machine
 from maskjet.spec import IMAGENET_MEAN, IMAGENET_STD
 
 GPU_AND_CPU = {op: {**WORKLOADS[op], **GPU_WORKLOADS.get(op, {})} for op in WORKLOADS}

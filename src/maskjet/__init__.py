@@ -24,16 +24,15 @@ from maskjet.errors import (
     SourceError,
     UnsupportedError,
 )
+from maskjet.version import __version__
 
 if TYPE_CHECKING:
     from maskjet import ops, rewrites, traffic
     from maskjet.detections import Detections
-    from maskjet.media.drawing import draw
+    from maskjet.drawing import draw
     from maskjet.media.frames import Frame
     from maskjet.model import Model, load
     from maskjet.report import Report
-
-__version__ = "0.2.0"
 
 __all__ = [
     "CheckpointError",
@@ -62,7 +61,7 @@ _HOMES = {
     "Frame": "media.frames",
     "Model": "model",
     "Report": "report",
-    "draw": "media.drawing",
+    "draw": "drawing",
     "load": "model",
 }
 _MODULES = ("ops", "rewrites", "traffic")

@@ -11,13 +11,13 @@ from typing import Any
 
 from maskjet import process
 from maskjet.errors import InputError, SourceError
+from maskjet.machine import describe_machine
+from maskjet.measured import MeasuredReport, check_runs
 from maskjet.media.frames import open_source
 from maskjet.media.images import Image
 from maskjet.model import Model
-from maskjet.parity.machine import describe_machine
-from maskjet.parity.report import MeasuredReport, check_runs
-from maskjet.parity.table import shown
 from maskjet.profiling import profile_gpu, profile_host
+from maskjet.tables import shown
 from maskjet.timing import percentile, play, rotate
 
 DEPTHS = (1, 2, 4)

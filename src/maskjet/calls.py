@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from maskjet.config import DEFAULT_THRESHOLD
-from maskjet.engine.steps import Postprocessing
 from maskjet.errors import InputError, suggest
 from maskjet.spec import ModelSpec, TwoStageSpec
 
 Threshold = float | Mapping[str, float]
 """One threshold for all classes, or one by class name; classes not named keep theirs."""
 
+_NEVER = 2.0  # exceeded by no score
 _MOST_KEPT = 16  # choices of single calls, so that a loop with one of them uploads it once
+
+
+@dataclass(frozen=True, eq=False)
+class Postprocessing:
+    """Which detections are reported, per class of the network's class head. Compared by identity, never changed."""
+
+    thresholds: torch.Tensor
+    """float32 [C] on the CPU: a score must exceed its class's threshold; above 1 for classes that are dropped."""
+    class_map: torch.Tensor
+    """int32 [C] on the CPU: the class id to report, -1 to drop."""
+    max_detections: int
+    """Most detections per image, the most confident ones; at most the config's."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "thresholds", self.thresholds.where(self.class_map >= 0, _NEVER))
 
 
 class Choices:

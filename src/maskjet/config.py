@@ -15,7 +15,6 @@ from maskjet.spec import parse_color
 if TYPE_CHECKING:
     import torch
 
-    from maskjet.media.decoding import Decoding
 
 Precision = Literal["auto", "fp32", "fp16", "bf16"]
 Driver = Literal["auto", "graph", "eager"]
@@ -177,22 +176,6 @@ class EngineConfig:
         if (device.index or 0) >= count:
             raise UnsupportedError(f"device={self.device!r} is not here: PyTorch sees {count} GPUs. Use 'cpu'.")
         return torch.device("cuda", device.index or 0)
-
-    def decoding(self, streams: int = 1) -> Decoding:
-        """Where videos are decoded.
-
-        Args:
-            streams: Videos that are decoded side by side.
-
-        Raises:
-            InputError, UnsupportedError: As `resolve_device`.
-        """
-        from maskjet.media.decoding import ON_CPU, Decoding
-
-        device = self.resolve_device()
-        if self.decoder == "cpu" or device.type == "cpu":
-            return ON_CPU
-        return Decoding(str(device), self.decoder == "auto", streams)
 
     @classmethod
     def from_env(cls, **choices: Any) -> EngineConfig:

@@ -24,15 +24,14 @@ if TYPE_CHECKING:
     import pandas
     import supervision
 
-    from maskjet.media.images import Origin
-    from maskjet.model import ImageLike
+    from maskjet.media.images import ImageLike, Origin
 
 _MOST_CLASSES = 8  # that `repr` counts one by one
 _GREY = 128  # of the canvas where there is no image
 
 
 class DrawOptions(TypedDict, total=False):
-    """Options of `Detections.draw`, `save` and `show`: the fields of `maskjet.media.drawing.DrawStyle`."""
+    """Options of `Detections.draw`, `save` and `show`: the fields of `maskjet.drawing.DrawStyle`."""
 
     boxes: bool
     labels: bool
@@ -322,7 +321,7 @@ class Detections:
                 again; an array, tensor or PIL image is only remembered while something else holds it. Frames of
                 `stream` are in hand: `found.draw(frame.image)`.
             **style: What is drawn, and how: boxes, labels, scores, masks and outlines (True or False), line_width in
-                pixels, color_by "class" or "instance"; see `maskjet.media.drawing.DrawStyle`.
+                pixels, color_by "class" or "instance"; see `maskjet.drawing.DrawStyle`.
 
         Returns:
             uint8 [H, W, 3], RGB.
@@ -371,8 +370,8 @@ class Detections:
             ...     [path.name for path in pathlib.Path(folder).iterdir()]
             ['street.jpg']
         """
+        from maskjet.drawing import showing
         from maskjet.files import is_same_file
-        from maskjet.media import showing
 
         suffix = Path(path).suffix.lower()
         if suffix == ".json":
@@ -396,15 +395,14 @@ class Detections:
         Raises:
             InputError: As in `draw`.
             UnsupportedError: There is neither a notebook nor a display.
-            MissingDependencyError: Pillow, which opens windows, is not installed.
         """
-        from maskjet.media import showing
+        from maskjet.drawing import showing
 
         showing.show(self.draw(image, **style), title=repr(self))
 
     def _repr_png_(self) -> bytes:
         """A PNG for notebooks; on a grey canvas where the image is not held any more."""
-        from maskjet.media import showing
+        from maskjet.drawing import showing
 
         try:
             pixels = self._image()
@@ -522,7 +520,7 @@ def _read(image: Any) -> NDArray[np.uint8]:
 
 
 def _draw(image: NDArray[np.uint8], detections: Detections, style: DrawOptions) -> NDArray[np.uint8]:
-    from maskjet.media.drawing import DrawStyle, draw
+    from maskjet.drawing import DrawStyle, draw
 
     known = DrawOptions.__annotations__
     for name in style:

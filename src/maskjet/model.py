@@ -7,7 +7,7 @@ import inspect
 import os
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, Union, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 import torch
 
@@ -30,30 +30,18 @@ from maskjet.detections import Detections
 from maskjet.engine import pipeline
 from maskjet.engine.engine import Engine
 from maskjet.errors import InputError, suggest
+from maskjet.media.decoding import choose_decoding
 from maskjet.media.frames import Frame, kind_of_source, split_sources
-from maskjet.media.images import Origin, as_tensor, split_images, to_image
+from maskjet.media.images import ImageLike, Origin, as_tensor, split_images, to_image
 from maskjet.networks import Network, find_family, read_network
 from maskjet.ops.gpu import on_device
 from maskjet.report import Report, make_report
 
 if TYPE_CHECKING:
-    import numpy as np
-    from PIL.Image import Image as PILImage
-
     from maskjet.media.decoding import Decoding
 
 __all__ = ["ImageLike", "Model", "Report", "Threshold", "load", "read_network"]
 
-
-class SharesMemory(Protocol):
-    """An array or tensor of any library that exports its memory by DLPack, as CuPy's and JAX's do."""
-
-    def __dlpack__(self, *args: Any, **kwargs: Any) -> Any:
-        """Export the memory."""
-
-
-ImageLike = Union["np.ndarray[Any, Any]", torch.Tensor, str, os.PathLike[str], "PILImage", SharesMemory]
-"""uint8 [H, W, 3] RGB array or tensor, floating tensor [3, H, W] in 0..1, path, or PIL image."""
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -258,7 +246,7 @@ class Model:
             >>> maskjet.load("demo", device="cpu").decoding(streams=8).device
             'cpu'
         """
-        return self.config.decoding(streams)
+        return choose_decoding(self.config, streams)
 
     @property
     def thresholds(self) -> dict[str, float]:

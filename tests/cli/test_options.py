@@ -12,9 +12,9 @@ from maskjet.cli import drawing
 from maskjet.cli.choosing import parse_thresholds
 from maskjet.cli.options import with_config
 from maskjet.config import EngineConfig
+from maskjet.drawing import Cutout, DrawStyle, Redaction
+from maskjet.drawing.style import ColorBy
 from maskjet.errors import InputError
-from maskjet.media.drawing import Cutout, DrawStyle, Redaction
-from maskjet.media.drawing.style import ColorBy
 
 NAMES = tuple(field.name for field in fields(EngineConfig))
 

@@ -11,9 +11,9 @@ import pytest
 from maskjet import traffic
 from maskjet.cli import runs
 from maskjet.detections import Detections
+from maskjet.drawing import DrawStyle, Redaction, draw
 from maskjet.errors import UnsupportedError
 from maskjet.media import sinks
-from maskjet.media.drawing import DrawStyle, Redaction, draw
 from maskjet.media.frames import open_source
 from maskjet.media.images import read_image
 from tests.media.outputs import lines as lines_of

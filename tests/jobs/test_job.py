@@ -21,7 +21,7 @@ from maskjet.jobs.locks import LOCK, locked
 from maskjet.jobs.parts import Parts
 from maskjet.jobs.segments import Settings
 from maskjet.jobs.work import Worker
-from maskjet.runtimes import network_file
+from maskjet.networks.exported import network_file
 from tests.cli.command_line import call
 from tests.waiting import until
 

@@ -5,8 +5,8 @@ from functools import partial
 
 import pytest
 
+from maskjet.drawing import Painter
 from maskjet.errors import InputError
-from maskjet.media.drawing import Painter
 from maskjet.media.sinks import open_sinks
 from maskjet.media.sinks.behind import Behind
 from tests.media.outputs import frames, names, write

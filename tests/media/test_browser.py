@@ -9,7 +9,7 @@ import av
 import numpy as np
 import pytest
 
-from maskjet.media.drawing import DrawStyle, Redaction, draw
+from maskjet.drawing import DrawStyle, Redaction, draw
 from maskjet.media.sinks import open_sinks
 from tests.media.test_redaction import blobs, found_in, frame
 

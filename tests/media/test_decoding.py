@@ -17,7 +17,7 @@ from maskjet import traffic
 from maskjet.config import EngineConfig
 from maskjet.errors import DeviceError, InputError, UnsupportedError
 from maskjet.media import videos
-from maskjet.media.decoding import ON_CPU, Decoding, check_decoder, why_not_decoded
+from maskjet.media.decoding import ON_CPU, Decoding, check_decoder, choose_decoding, why_not_decoded
 from maskjet.media.frames import open_source
 from maskjet.media.picture import Picture, conversion_of
 from maskjet.media.source import Frame
@@ -69,7 +69,7 @@ def test_decoders_have_names(clips):
 
 
 def test_a_config_on_a_cpu_decodes_there():
-    assert EngineConfig(device="cpu").decoding(32) is ON_CPU
+    assert choose_decoding(EngineConfig(device="cpu"), 32) is ON_CPU
     with pytest.raises(UnsupportedError, match="decoder='cuda' needs a model on a GPU"):
         model(device="cpu", decoder="cuda")
     with pytest.raises(InputError, match="decoder must be one of"):

@@ -13,11 +13,11 @@ from PIL import Image as PILImage
 
 from maskjet import coco_rle
 from maskjet.detections import Detections
+from maskjet.drawing import DrawStyle, Painter, class_colour, draw, labels
+from maskjet.drawing.labels import arrange_labels
+from maskjet.drawing.shades import colour_instances, letters_on
+from maskjet.drawing.style import measure
 from maskjet.errors import InputError
-from maskjet.media.drawing import DrawStyle, Painter, class_colour, draw, labels
-from maskjet.media.drawing.labels import arrange_labels
-from maskjet.media.drawing.shades import colour_instances, letters_on
-from maskjet.media.drawing.style import measure
 from maskjet.media.frames import Frame
 from tests.media.clips import write_image
 from tests.test_detections import some_detections

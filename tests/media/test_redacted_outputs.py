@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from maskjet.detections import Detections
+from maskjet.drawing import Cutout, DrawStyle, Redaction
 from maskjet.errors import InputError
-from maskjet.media.drawing import Cutout, DrawStyle, Redaction
 from maskjet.media.frames import ListSource, open_source
 from maskjet.media.images import read_image
 from maskjet.media.sinks import (

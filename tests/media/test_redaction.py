@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 import maskjet
 from maskjet import coco_rle
 from maskjet.detections import Detections
+from maskjet.drawing import Cutout, DrawStyle, Painter, Redaction, annotating, draw
+from maskjet.drawing.regions import grow, unite
 from maskjet.errors import InputError
-from maskjet.media.drawing import Cutout, DrawStyle, Painter, Redaction, annotating, draw
-from maskjet.media.drawing.regions import grow, unite
 from maskjet.media.frames import Frame
 
 NAMES = {0: "car", 1: "person", 2: "bus"}

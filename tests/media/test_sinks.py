@@ -10,8 +10,8 @@ from pycocotools import mask as pycoco_mask
 from pycocotools.coco import COCO
 
 from maskjet.detections import Detections
+from maskjet.drawing import draw
 from maskjet.errors import InputError
-from maskjet.media.drawing import draw
 from maskjet.media.frames import Frame, ListSource
 from maskjet.media.images import read_image
 from maskjet.media.sinks import AnnotatedVideo, open_sinks, open_sinks_by_source

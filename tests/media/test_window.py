@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from maskjet.drawing import draw
 from maskjet.errors import InputError, MissingDependencyError, UnsupportedError
-from maskjet.media.drawing import draw
 from maskjet.media.sinks import Sinks, Window
 from maskjet.media.sinks import window as window_module
 from tests.media.outputs import frames

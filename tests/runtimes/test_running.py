@@ -21,9 +21,9 @@ from maskjet.errors import CheckpointError, InputError, MissingDependencyError, 
 from maskjet.model import Model
 from maskjet.networks import find_family, read_network
 from maskjet.networks.exported import family as exported_family
+from maskjet.networks.exported import in_onnxruntime
+from maskjet.networks.exported.network_file import read_network_file
 from maskjet.parity.variants import DetectorVariant
-from maskjet.runtimes import in_onnxruntime
-from maskjet.runtimes.network_file import read_network_file
 from tests.networks.checkpoints import save_safetensors
 from tests.networks.test_network import tiny_network
 from tests.test_model import image

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from maskjet import ops
-from maskjet.engine.steps import Postprocessing
+from maskjet.calls import Postprocessing
 from maskjet.runtimes.exporting import trace
 from maskjet.runtimes.operators import TRANSLATORS
 from maskjet.runtimes.selecting import FIELDS, Select

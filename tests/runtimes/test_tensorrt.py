@@ -14,9 +14,9 @@ import maskjet
 from benchmarks.planted import TINY
 from maskjet import runtimes
 from maskjet.errors import CheckpointError, InputError, MissingDependencyError, UnsupportedError
-from maskjet.runtimes import in_tensorrt
-from maskjet.runtimes.network_file import read_network_file
-from maskjet.runtimes.running import FileRuntime
+from maskjet.networks.exported import in_tensorrt
+from maskjet.networks.exported.network_file import read_network_file
+from maskjet.networks.exported.running import FileRuntime
 from tests.networks.test_network import tiny_network
 
 CPU = torch.device("cpu")

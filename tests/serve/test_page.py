@@ -13,8 +13,8 @@ import pytest
 
 import maskjet
 from maskjet import Detections, coco_rle
-from maskjet.media.drawing import class_colour
-from maskjet.media.drawing.shades import colour_instances
+from maskjet.drawing import class_colour
+from maskjet.drawing.shades import colour_instances
 from tests.media.clips import encode, write_image
 from tests.serve.client import serving
 from tests.waiting import until

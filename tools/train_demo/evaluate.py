@@ -19,8 +19,8 @@ from faster_coco_eval import COCO, COCOeval_faster
 import maskjet
 from maskjet import coco_rle
 from maskjet.detections import Detections
-from maskjet.media.drawing import draw
-from maskjet.parity.machine import describe_machine
+from maskjet.drawing import draw
+from maskjet.machine import describe_machine
 from maskjet.traffic import CLASSES, MIN_PIXELS, Street, sample
 from maskjet.traffic.dataset import CATEGORIES, annotate
 

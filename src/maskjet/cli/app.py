@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from maskjet import __version__
 from maskjet.cli import bench, export, info, run, serve
 from maskjet.cli.flags import add_command
 from maskjet.cli.job import job_app
 from maskjet.cli.parity import parity_app
 from maskjet.cli.traffic import traffic_app
+from maskjet.version import __version__
 
 _EXAMPLES = """
 # Draw a street to try maskjet on; find its cars with the built-in model.

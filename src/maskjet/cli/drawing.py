@@ -11,7 +11,7 @@ from maskjet.cli.options import optional, with_options
 from maskjet.errors import InputError, suggest
 
 if TYPE_CHECKING:
-    from maskjet.media.drawing import Style
+    from maskjet.drawing import Style
     from maskjet.model import Model
 
 _PANEL = "How results are drawn"
@@ -75,7 +75,7 @@ def make_style(given: Mapping[str, Any]) -> Style:
     Raises:
         InputError: Options don't go together, or one has a wrong value.
     """
-    from maskjet.media.drawing import Cutout, DrawStyle, Redaction
+    from maskjet.drawing import Cutout, DrawStyle, Redaction
 
     values = {name: value for name, value in given.items() if value is not None}
     way, classes = _parse_draw(values.pop("draw", DRAWINGS[0]))
@@ -100,7 +100,7 @@ def check_drawn(style: Style, outs: Sequence[str], *, shows: bool) -> None:
     Raises:
         InputError: It has none.
     """
-    from maskjet.media.drawing import DrawStyle
+    from maskjet.drawing import DrawStyle
     from maskjet.media.sinks.outputs import kind_of
 
     if not isinstance(style, DrawStyle) and not shows and not any(kind_of(out) in ("video", "images") for out in outs):
@@ -116,7 +116,7 @@ def check_classes(style: Style, model: Model) -> None:
     Raises:
         InputError: One is unknown, or not reported.
     """
-    from maskjet.media.drawing import DrawStyle
+    from maskjet.drawing import DrawStyle
 
     if isinstance(style, DrawStyle) or style.classes is None:
         return

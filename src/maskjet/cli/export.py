@@ -11,7 +11,7 @@ from maskjet.cli.choosing import ClassesOption, ThresholdOption, parse_threshold
 from maskjet.cli.options import MODELS, JsonOption, WeightsOption, completing, option, print_result, switch
 from maskjet.config import DEFAULT_THRESHOLD, EngineConfig, parse_input_size
 from maskjet.errors import InputError
-from maskjet.runtimes.metadata import Precision
+from maskjet.networks.exported.metadata import Precision
 
 EPILOG = """
 maskjet export demo --out demo.onnx

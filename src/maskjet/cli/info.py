@@ -40,8 +40,9 @@ def info(
     """Show versions and devices, or what a model finds and how it runs."""
     import torch
 
-    from maskjet import __version__, process
+    from maskjet import process
     from maskjet.networks import find_family
+    from maskjet.version import __version__
 
     facts: dict[str, Any] = {
         "maskjet": __version__,

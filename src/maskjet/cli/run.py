@@ -164,6 +164,7 @@ def run(
     ] = None,
 ) -> None:
     """Find things in images and video; write video, JSON or pictures."""
+    from maskjet.media.decoding import choose_decoding
     from maskjet.media.expansion import expand_sources
     from maskjet.media.source import check_opening
 
@@ -191,7 +192,7 @@ def run(
     )
     try:
         found = expand_sources(source[0] if len(source) == 1 else list(source), recursive=recursive)
-        job.decoding = partial(config.decoding, len(found) if is_together else 1)
+        job.decoding = partial(choose_decoding, config, len(found) if is_together else 1)
         (_run_together if is_together else _run_in_turn)(job, found, outs)
     except Exception:
         if job.summary.frames or job.summary.outputs:

@@ -18,8 +18,8 @@ from maskjet.errors import FrameError, SourceError
 
 if TYPE_CHECKING:
     from maskjet.detections import Detections
+    from maskjet.drawing import Style
     from maskjet.media.decoding import Decoding
-    from maskjet.media.drawing import Style
     from maskjet.media.frames import Frame, Source, UnopenedSource
     from maskjet.media.sinks import Outputs, Sinks, SinksInTurn, Window
     from maskjet.model import Model

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from maskjet.errors import InputError
 
 if TYPE_CHECKING:
-    from maskjet.media.drawing import Style
+    from maskjet.drawing import Style
     from maskjet.media.selection import Selection
     from maskjet.media.sinks import Outputs
     from maskjet.media.source import Opening, Source, UnopenedSource

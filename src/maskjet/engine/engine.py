@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from weakref import WeakSet
 
+from maskjet.calls import Postprocessing
 from maskjet.engine.copying import Copier
 from maskjet.engine.slot import EagerSlot, GraphSlot, Slot
-from maskjet.engine.steps import Postprocessing, Steps
+from maskjet.engine.steps import Steps
 from maskjet.errors import UnsupportedError
 
 _MOST_SLOTS = 16  # graph slots lent at once: two streams of depth 8, or 16 threads

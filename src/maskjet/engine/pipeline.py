@@ -19,12 +19,13 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from maskjet.calls import Postprocessing
 from maskjet.detections import Detections
 from maskjet.engine.engine import Engine
 from maskjet.engine.reading import Readers
 from maskjet.engine.slot import Pixels, Slot
-from maskjet.engine.steps import Postprocessing
 from maskjet.errors import MaskjetError, UnsupportedError, device_error
+from maskjet.media.decoding import choose_decoding
 from maskjet.media.frames import Frame
 
 
@@ -275,7 +276,7 @@ def stream(
         DeviceError: The device failed on a frame; the frames before it were yielded.
         Exception: The error of a source that broke, when all sources have ended.
     """
-    decoding = engine.steps.config.decoding(len(sources))
+    decoding = choose_decoding(engine.steps.config, len(sources))
 
     def note(reason: str) -> None:
         with engine.counting:

@@ -168,9 +168,7 @@ class Readers:
         """Add a frame; returns False if the readers were closed."""
         if lane.number:
             # dataclasses.replace takes three times as long, which counts at thousands of frames per second.
-            frame = Frame(
-                frame.index, frame.time_s, frame.pixels, frame.source, frame.name, lane.number, frame.index_is_exact
-            )
+            frame = Frame(frame.index, frame.time_s, frame.pixels, frame.source, frame.name, lane.number)
         with self._lock:
             if dropping is not None and len(lane.frames) >= room:
                 dropping.frames_dropped += len(lane.frames)

@@ -22,9 +22,10 @@ import numpy as np
 import torch
 
 from maskjet import process
+from maskjet.calls import Postprocessing
 from maskjet.detections import Detections
 from maskjet.engine.copying import Copier, Rows
-from maskjet.engine.steps import Postprocessing, Rules, Steps, Work
+from maskjet.engine.steps import Rules, Steps, Work
 from maskjet.errors import first_line
 from maskjet.media.picture import Picture
 from maskjet.ops.gpu import capturing, on_device

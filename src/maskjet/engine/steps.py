@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from maskjet import ops
+from maskjet.calls import Postprocessing
 from maskjet.config import EngineConfig, Step, torch_dtype
 from maskjet.detections import Detections, assemble
 from maskjet.engine.runtime import Runtime
@@ -27,23 +28,7 @@ from maskjet.ops.selection import MaskQueries, Selection, SizeTable, check_image
 from maskjet.spec import ModelSpec, TwoStageSpec
 
 _CPU = torch.device("cpu")
-_NEVER = 2.0  # exceeded by no score
 _NO_RANGE = nullcontext()
-
-
-@dataclass(frozen=True, eq=False)
-class Postprocessing:
-    """Which detections are reported, per class of the network's class head. Compared by identity, never changed."""
-
-    thresholds: torch.Tensor
-    """float32 [C] on the CPU: a score must exceed its class's threshold; above 1 for classes that are dropped."""
-    class_map: torch.Tensor
-    """int32 [C] on the CPU: the class id to report, -1 to drop."""
-    max_detections: int
-    """Most detections per image, the most confident ones; at most the config's."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "thresholds", self.thresholds.where(self.class_map >= 0, _NEVER))
 
 
 class Rules:

@@ -12,7 +12,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
-from maskjet import __version__
 from maskjet.errors import CheckpointError, InputError, explain
 from maskjet.jobs.folders import open_folder
 from maskjet.jobs.ledger import Failures, Plan
@@ -22,7 +21,8 @@ from maskjet.jobs.planning import plan
 from maskjet.jobs.rows import check_kind
 from maskjet.jobs.segments import Segment, Settings
 from maskjet.jobs.work import Outcome
-from maskjet.runtimes.metadata import ENGINES, ONNX
+from maskjet.networks.exported.metadata import ENGINES, ONNX
+from maskjet.version import __version__
 
 _TOGETHER = 256  # parts that are looked for at once
 
@@ -224,7 +224,7 @@ def _files_of(weights: Path) -> Sequence[Path]:
     """The files that a model consists of: an exported one may have its weights in others."""
     if weights.suffix not in (ONNX, *ENGINES):
         return [weights]
-    from maskjet.runtimes.network_file import read_network_file
+    from maskjet.networks.exported.network_file import read_network_file
 
     return read_network_file(weights).files
 

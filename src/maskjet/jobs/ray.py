@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from maskjet import __version__, limits, process
+from maskjet import limits, process
 from maskjet.errors import DeviceError, MaskjetError, UnsupportedError, first_line
 from maskjet.jobs import cluster, storage
 from maskjet.jobs.cluster import Pool
@@ -27,6 +27,7 @@ from maskjet.jobs.desk import Desk
 from maskjet.jobs.local import error_of
 from maskjet.jobs.segments import Segment
 from maskjet.jobs.work import TRIES, Outcome, Worker
+from maskjet.version import __version__
 
 if TYPE_CHECKING:
     import pyarrow

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-import maskjet
 from maskjet.detections import Detections
 from maskjet.errors import InputError
 from maskjet.extras import require
+from maskjet.version import __version__
 
 if TYPE_CHECKING:
     import pyarrow
@@ -176,11 +176,7 @@ class TableBuilder:
     def __init__(self, rows: Kind, **about: Any) -> None:
         self._rows = rows
         self._schema = schema(rows).with_metadata(
-            {
-                METADATA_KEY: _dump(
-                    {"version": maskjet.__version__, "schema": SCHEMA, "rows": rows, "bad_frames": []} | about
-                )
-            }
+            {METADATA_KEY: _dump({"version": __version__, "schema": SCHEMA, "rows": rows, "bad_frames": []} | about)}
         )
         self._frames = self._detections = 0
         self._waiting: list[FoundFrame] = []

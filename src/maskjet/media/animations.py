@@ -10,7 +10,7 @@ from maskjet import limits
 from maskjet.errors import SourceError
 from maskjet.media.image_headers import stated_size_hw
 
-_GIF_IMAGE, _GIF_EXTENSION = b"\x2c", b"\x21"
+_HEAD_BYTES = 2**16  # of a PNG; FFmpeg looks for an animation in fewer
 
 
 def is_animated(path: Path) -> bool:
@@ -20,11 +20,13 @@ def is_animated(path: Path) -> bool:
     in part.
     """
     with suppress(OSError, IndexError), path.open("rb") as file:
-        start = file.read(13)
-        if start.startswith((b"GIF87a", b"GIF89a")):
-            return _gif_is_animated(file, start)
+        start = file.read(_HEAD_BYTES)
         if start.startswith(b"\x89PNG\r\n\x1a\n"):
-            return _png_is_animated(file)
+            _, _, count = start.partition(b"IDAT")[0].partition(b"\0\0\0\x08acTL")
+            return int.from_bytes(count[:4], "big") > 1
+        if start.startswith((b"GIF87a", b"GIF89a")):
+            file.seek(0)
+            return _gif_is_animated(file)
     return False
 
 
@@ -40,38 +42,22 @@ def check_size(path: Path) -> None:
         limits.check("image_pixels", size_hw[0] * size_hw[1], f"a frame of {str(path)!r} has", SourceError)
 
 
-def _gif_is_animated(file: BinaryIO, screen: bytes) -> bool:
-    """Whether a second image follows the first, found by walking the blocks."""
-    _skip_colours(file, screen[10])
+def _gif_is_animated(file: BinaryIO) -> bool:
+    """Whether a second image follows the first. Pillow before 13 copies all comments anew for each of their blocks."""
     images = 0
-    while kind := file.read(1):
-        if kind == _GIF_IMAGE:
+    file.seek(_colour_bytes(file.read(13)[10]), 1)
+    while (kind := file.read(1)) in (b",", b"!"):  # an image, an extension
+        if kind == b",":
             images += 1
             if images == 2:
                 return True
-            _skip_colours(file, file.read(9)[8])
-            file.seek(1, 1)
-        elif kind == _GIF_EXTENSION:
-            file.seek(1, 1)
+            file.seek(_colour_bytes(file.read(9)[8]) + 1, 1)
         else:
-            return False
+            file.seek(1, 1)
         while size := file.read(1)[0]:
             file.seek(size, 1)
     return False
 
 
-def _skip_colours(file: BinaryIO, flags: int) -> None:
-    if flags & 0x80:
-        file.seek(3 << (flags & 7) + 1, 1)
-
-
-def _png_is_animated(file: BinaryIO) -> bool:
-    """Whether an animation's header comes before the pixels and states several images."""
-    file.seek(8)
-    while len(header := file.read(8)) == 8:
-        if header[4:] == b"acTL":
-            return int.from_bytes(file.read(4), "big") > 1
-        if header[4:] in (b"IDAT", b"IEND"):
-            return False
-        file.seek(int.from_bytes(header[:4], "big") + 4, 1)
-    return False
+def _colour_bytes(flags: int) -> int:
+    return 3 << (flags & 7) + 1 if flags & 0x80 else 0

@@ -6,12 +6,15 @@ import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import av
 from av.codec.hwaccel import HWAccel
 
 from maskjet.errors import InputError, UnsupportedError, first_line
+
+if TYPE_CHECKING:
+    from maskjet.config import EngineConfig
 
 _CODECS = ("h264", "hevc", "vp8", "vp9")  # decoders of FFmpeg that hand work to NVDEC, of codecs that state every bit
 _FORMATS = ("yuv420p", "yuvj420p", "cuda")  # the last is all that is known once the GPU is to decode
@@ -71,6 +74,22 @@ class Decoding:
 
 ON_CPU = Decoding()
 """On the CPU."""
+
+
+def choose_decoding(config: EngineConfig, streams: int = 1) -> Decoding:
+    """Where the videos of a model are decoded.
+
+    Args:
+        config: How the model runs.
+        streams: Videos that are decoded side by side.
+
+    Raises:
+        InputError, UnsupportedError: As `EngineConfig.resolve_device`.
+    """
+    device = config.resolve_device()
+    if config.decoder == "cpu" or device.type == "cpu":
+        return ON_CPU
+    return Decoding(str(device), config.decoder == "auto", streams)
 
 
 def check_decoder(decoder: str | Decoding) -> Decoding:

@@ -323,23 +323,16 @@ class ListSource(Source):
 
     def _number(self, source: Source, frames: Iterator[Frame]) -> Iterator[Frame]:
         """The frames of one source, numbered on from the end of the previous one, as many as are still wanted."""
-        first, is_exact = self.frames_seen, self.index_is_exact
+        first = self.frames_seen
         try:
             for frame in frames:
                 if not self._selection.has(first + frame.index):  # the source was opened by others
                     continue
                 self._given += 1
-                yield replace(
-                    frame,
-                    index=first + frame.index,
-                    source=self.name,
-                    index_is_exact=is_exact and frame.index_is_exact,
-                )
+                yield replace(frame, index=first + frame.index, source=self.name)
                 if self._given == self._selection.limit:
                     break
         finally:
             self.bad_frames += [(first + index, reason) for index, reason in source.bad_frames]
             self.frames_seen = first + source.frames_seen
-            self.index_is_exact = is_exact and source.index_is_exact
-            self.states_end &= source.states_end
             self.fallback = self.fallback or source.fallback

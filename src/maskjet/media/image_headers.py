@@ -1,149 +1,128 @@
-"""Image sizes read from file headers, to be checked before memory is allocated for decoding."""
+"""Image sizes read from file headers, to be checked before memory is allocated for decoding.
+
+Pillow reads AVIF's. The other headers take bounded time here: in Pillow's readers, 2 MB of PNG chunks that hold packed
+colour profiles take 4 s, and a warning of a damaged tag goes to stderr.
+"""
 
 from __future__ import annotations
 
+import math
 import re
+import struct
 from collections.abc import Iterator
+from contextlib import suppress
+from io import BytesIO
+from struct import Struct, unpack_from
+from typing import TYPE_CHECKING
 
-_JPEG_FRAME = re.compile(rb"\xff[\xc0-\xc3\xc5-\xc7\xc9-\xcb\xcd-\xcf]")
-_JPEG_SEGMENT = re.compile(rb"\xff+[\x01-\xfe]")
+if TYPE_CHECKING:
+    from PIL.AvifImagePlugin import AvifImageFile
+
 MOST_PARTS = 2**16
-"""Most segments, chunks, entries or boxes of a file; millions of empty ones would take seconds to look at."""
-_MOST_NESTED = 4  # boxes within boxes; AVIF's own nest three deep
+"""Most segments, chunks or entries of a file; millions of empty ones would take seconds to look at."""
+_JPEG_MARKER = re.compile(rb"\xff[\x02-\xcf\xd8-\xfe]")  # neither a stuffed zero nor one without a length
+_START_OF_SCAN, _END_OF_IMAGE = 0xDA, 0xD9
 _TIFF_WIDTH, _TIFF_HEIGHT = 256, 257
-_TIFF_SIZES = {1: 1, 3: 2, 4: 4, 16: 8}  # bytes of a value by its type
+_TIFF_NUMBERS = {1: "B", 3: "H", 4: "I", 6: "B", 8: "H", 9: "I", 16: "Q", 17: "Q"}  # whole numbers, by their type
 
 
 def stated_size_hw(data: bytes) -> tuple[int, int] | None:
     """The (height, width) that a PNG, JPEG, WebP, AVIF, BMP, GIF or TIFF states; None for anything else.
 
     Args:
-        data: Content of the whole file.
+        data: Content of the whole file; all but AVIF state their size in its first part.
     """
     try:
         if data.startswith(b"\x89PNG\r\n\x1a\n"):
-            return _read(data, 20, 4, "big"), _read(data, 16, 4, "big")
-        if data.startswith((b"GIF87a", b"GIF89a")):
-            return _read(data, 8, 2), _read(data, 6, 2)
-        if data.startswith(b"BM"):
-            return _bmp(data)
-        if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
-            return _webp(data)
-        if is_avif(data):
-            return _avif(data)
-        if data.startswith((b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")):
-            return _tiff(data)
-        return _jpeg(data) if data.startswith(b"\xff\xd8") else None
-    except IndexError:  # the file ends within its header
+            width, height = unpack_from(">II", data, 16)
+        elif data.startswith((b"GIF87a", b"GIF89a")):
+            width, height = unpack_from("<HH", data, 6)
+        elif data.startswith(b"BM"):  # with a header of OS/2 or Windows; rows from top to bottom have a negative height
+            width, height = map(abs, unpack_from("<HH" if unpack_from("<I", data, 14) == (12,) else "<ii", data, 18))
+        elif data.startswith(b"RIFF"):
+            width, height = _webp(data)
+        elif data.startswith((b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")):
+            width, height = _tiff(data)
+        elif data.startswith(b"\xff\xd8"):
+            width, height = _jpeg(data)
+        else:
+            avif = open_avif(data)
+            return None if avif is None else (avif.height, avif.width)
+    except (struct.error, OverflowError, ValueError):  # the file ends within its header, or states no size
         return None
+    return height, width
 
 
-def _read(data: bytes, start: int, size: int, order: str = "little") -> int:
-    part = data[start : start + size]
-    if len(part) < size:
-        raise IndexError
-    return int.from_bytes(part, "big" if order == "big" else "little")
+def open_avif(data: bytes) -> AvifImageFile | None:
+    """An AVIF as Pillow's image, whose pixels are not decoded yet; None if it is none, or not whole.
 
-
-def _bmp(data: bytes) -> tuple[int, int]:
-    if _read(data, 14, 4) == 12:  # header of OS/2
-        return _read(data, 20, 2), _read(data, 18, 2)
-    height, width = _read(data, 22, 4), _read(data, 18, 4)
-    return min(height, 2**32 - height), min(width, 2**32 - width)  # negative height: rows from top to bottom
-
-
-def _webp(data: bytes) -> tuple[int, int] | None:
-    kind = data[12:16]
-    if kind == b"VP8X":
-        return _read(data, 27, 3) + 1, _read(data, 24, 3) + 1
-    if kind == b"VP8L":
-        bits = _read(data, 21, 4)
-        return (bits >> 14 & 0x3FFF) + 1, (bits & 0x3FFF) + 1
-    return (_read(data, 28, 2) & 0x3FFF, _read(data, 26, 2) & 0x3FFF) if kind == b"VP8 " else None
-
-
-def _tiff(data: bytes) -> tuple[int, int] | None:
-    """Size of the first image; its directory is a list of (tag, type, count, value)."""
-    order = "big" if data.startswith(b"MM") else "little"
-    is_big = _read(data, 2, 2, order) == 43
-    offset, count_size, entry_size, value_at = (8, 8, 20, 12) if is_big else (4, 2, 12, 8)
-    start = _read(data, offset, 8 if is_big else 4, order)
-    found: dict[int, int] = {}
-    count = _read(data, start, count_size, order)
-    if count > MOST_PARTS:
+    `PIL.Image.open` would try other kinds, too, and has a limit and warnings of its own.
+    """
+    if data[4:8] != b"ftyp":
         return None
-    for number in range(count):
-        entry = start + count_size + number * entry_size
-        tag, kind = _read(data, entry, 2, order), _read(data, entry + 2, 2, order)
-        if tag in (_TIFF_WIDTH, _TIFF_HEIGHT) and kind in _TIFF_SIZES:
-            value = _read(data, entry + value_at, _TIFF_SIZES[kind], order)
-            found[tag] = max(found.get(tag, 0), value)
-    return (found[_TIFF_HEIGHT], found[_TIFF_WIDTH]) if len(found) == 2 else None
+    from PIL.AvifImagePlugin import AvifImageFile
 
-
-def _jpeg(data: bytes) -> tuple[int, int] | None:
-    """Size in the largest frame header before the first scan, found by walking the segments."""
-    position, largest = 2, None
-    for _ in range(MOST_PARTS):
-        marker = _JPEG_SEGMENT.search(data, position)
-        if marker is None:
-            return largest
-        start = marker.end()
-        if _JPEG_FRAME.fullmatch(data, start - 2, start):
-            size = _read(data, start + 3, 2, "big"), _read(data, start + 5, 2, "big")
-            largest = max(largest or size, size, key=lambda hw: hw[0] * hw[1])
-        if data[start - 1] == 0xDA:
-            return largest
-        position = start + (0 if 0xD0 <= data[start - 1] <= 0xD8 else _read(data, start, 2, "big"))
+    with suppress(Exception):
+        return AvifImageFile(BytesIO(data))
     return None
 
 
-_BOXES = {b"meta": 4, b"iprp": 0, b"ipco": 0}  # AVIF's boxes around properties, with the bytes before what they hold
+def is_whole_jpeg(data: bytes) -> bool:
+    """Whether walking the segments reaches the image's end marker, not that of a thumbnail or appended video."""
+    return any(marker == _END_OF_IMAGE for marker, _ in _jpeg_segments(data))
 
 
-def is_avif(data: bytes) -> bool:
-    """Whether a file is an AVIF, by its brands."""
-    return data[4:8] == b"ftyp" and any(
-        brand in data[8 : int.from_bytes(data[:4], "big")] for brand in (b"avif", b"avis")
-    )
+def _webp(data: bytes) -> tuple[int, int]:
+    if data[8:16] == b"WEBPVP8X":
+        width, wider, height, higher = unpack_from("<HBHB", data, 24)
+        return (wider << 16 | width) + 1, (higher << 16 | height) + 1
+    if data[8:16] == b"WEBPVP8L":
+        (bits,) = unpack_from("<I", data, 21)
+        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+    if data[8:16] != b"WEBPVP8 ":
+        raise ValueError
+    width, height = unpack_from("<HH", data, 26)
+    return width & 0x3FFF, height & 0x3FFF
 
 
-def avif_orientation(data: bytes) -> tuple[int, int | None]:
-    """How an AVIF is to be turned, then mirrored.
-
-    Returns:
-        Quarter turns against the clock, and the axis to mirror along: 0 swaps top and bottom, 1 left and right, None
-        mirrors nothing. (0, None) where several images in the file state different ones.
-    """
-    turns = {content[0] & 3 for kind, content in _properties(data, 0, len(data)) if kind == b"irot" and content}
-    mirrors = {content[0] & 1 for kind, content in _properties(data, 0, len(data)) if kind == b"imir" and content}
-    return turns.pop() if len(turns) == 1 else 0, mirrors.pop() if len(mirrors) == 1 else None
-
-
-def _avif(data: bytes) -> tuple[int, int] | None:
-    """The largest size of an image in the file: that of the whole, not of its tiles."""
-    sizes = [
-        (_read(content, 8, 4, "big"), _read(content, 4, 4, "big"))
-        for kind, content in _properties(data, 0, len(data))
-        if kind == b"ispe"
-    ]
-    return max(sizes, key=lambda hw: hw[0] * hw[1], default=None)
+def _tiff(data: bytes) -> tuple[int, int]:
+    """The largest size that the first image states; its directory is a list of (tag, type, count, value)."""
+    order = ">" if data.startswith(b"MM") else "<"
+    if 43 in data[2:4]:  # a BigTIFF
+        at, counts, entry = 8, Struct(order + "Q"), Struct(order + "HHQ8s")
+    else:
+        at, counts, entry = 4, Struct(order + "H"), Struct(order + "HHI4s")
+    (start,) = unpack_from(order + ("Q" if at == 8 else "I"), data, at)
+    (count,) = counts.unpack_from(data, start)
+    if count > MOST_PARTS:
+        raise ValueError
+    start += counts.size
+    sides: dict[int, list[int]] = {_TIFF_WIDTH: [], _TIFF_HEIGHT: []}
+    for tag, kind, _, value in entry.iter_unpack(data[start : start + count * entry.size]):
+        if tag in sides and kind in _TIFF_NUMBERS:
+            sides[tag] += unpack_from(order + _TIFF_NUMBERS[kind], value)
+    return max(sides[_TIFF_WIDTH]), max(sides[_TIFF_HEIGHT])
 
 
-def _properties(data: bytes, start: int, end: int, depth: int = 0) -> Iterator[tuple[bytes, bytes]]:
-    """Type and content of each box that is a property of an image."""
-    for _ in range(MOST_PARTS):
-        if start + 8 > end:
-            return
-        if depth > _MOST_NESTED:
+def _jpeg(data: bytes) -> tuple[int, int]:
+    """The largest size in a frame header before the first scan."""
+    sizes = []
+    for marker, start in _jpeg_segments(data):
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            height, width = unpack_from(">HH", data, start + 3)
+            sizes.append((width, height))
+        if marker == _START_OF_SCAN:
             break
-        size, kind = _read(data, start, 4, "big"), data[start + 4 : start + 8]
-        if size < 8:  # 0 and 1 are for boxes of gigabytes
+    return max(sizes, key=math.prod)
+
+
+def _jpeg_segments(data: bytes) -> Iterator[tuple[int, int]]:
+    """The marker of each segment, and where its length begins, in order; no more than MOST_PARTS."""
+    position = 2
+    for _ in range(MOST_PARTS):
+        found = _JPEG_MARKER.search(data, position)
+        if found is None:
             return
-        stop = min(start + size, end)
-        if kind in _BOXES:
-            yield from _properties(data, start + 8 + _BOXES[kind], stop, depth + 1)
-        elif kind in (b"ispe", b"irot", b"imir"):
-            yield kind, data[start + 8 : stop]
-        start += size
-    raise IndexError  # what is not looked at might state a larger size
+        start = found.end()
+        yield data[start - 1], start
+        position = start + int.from_bytes(data[start : start + 2], "big")

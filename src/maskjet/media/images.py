@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
 import threading
 import weakref
@@ -11,7 +10,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, Union
 
 import cv2
 import numpy as np
@@ -20,12 +19,26 @@ from numpy.typing import NDArray
 
 from maskjet import limits
 from maskjet.errors import InputError, SourceError, border, explain
-from maskjet.media.image_headers import MOST_PARTS, avif_orientation, is_avif, stated_size_hw
+from maskjet.media.image_headers import MOST_PARTS, is_whole_jpeg, open_avif, stated_size_hw
+
+if TYPE_CHECKING:
+    from PIL.Image import Image as PILImage
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".avif")
 """File names that are read as images; anything else is tried as a video, as is an animated GIF or PNG."""
 
 Image = NDArray[np.uint8]
+
+
+class SharesMemory(Protocol):
+    """An array or tensor of any library that exports its memory by DLPack, as CuPy's and JAX's do."""
+
+    def __dlpack__(self, *args: Any, **kwargs: Any) -> Any:
+        """Export the memory."""
+
+
+ImageLike = Union["np.ndarray[Any, Any]", torch.Tensor, str, os.PathLike[str], "PILImage", SharesMemory]
+"""uint8 [H, W, 3] RGB array or tensor, floating tensor [3, H, W] in 0..1, path, or PIL image."""
 
 
 def to_image(value: Any, name: str) -> Image:
@@ -193,22 +206,21 @@ def decode_image(data: bytes, name: str) -> Image:
     """
     with border(SourceError, f"image must be decodable, {name} is not"):
         plain = _plain_png(data) if data.startswith(b"\x89PNG") else data
-        if plain is None or not _is_whole(plain):
+        if not plain or (plain.startswith(b"\xff\xd8") and not is_whole_jpeg(plain)):  # OpenCV would fill it with grey
             raise SourceError(f"image must be whole, {name} is empty, cut off or damaged.")
-        data = plain
-        size_hw = stated_size_hw(data)
+        size_hw = stated_size_hw(plain)
         if size_hw is None:  # OpenCV decodes other formats, but their size is unknown beforehand
             raise SourceError(
                 f"image must be decodable, {name} is corrupt or no PNG, JPEG, WebP, AVIF, BMP, TIFF or GIF."
             )
         limits.check("image_pixels", size_hw[0] * size_hw[1], f"{name} has", SourceError)
+        avif = open_avif(plain)
+        if avif is not None:  # not every OpenCV reads it, and none turns it as the file states
+            return _from_pil(avif, name)
         with _without_warnings():
-            pixels = cv2.imdecode(np.frombuffer(data, dtype=np.uint8), cv2.IMREAD_COLOR)
+            pixels = cv2.imdecode(np.frombuffer(plain, dtype=np.uint8), cv2.IMREAD_COLOR)
         if pixels is None:
-            reason = "corrupt" if not is_avif(data) else "corrupt, or OpenCV was built without AVIF"
-            raise SourceError(f"image must be decodable, {name} is {reason}.")
-        if is_avif(data):
-            pixels = _upright_avif(pixels, data)
+            raise SourceError(f"image must be decodable, {name} is corrupt.")
         return np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB, dst=pixels), dtype=np.uint8)
 
 
@@ -221,13 +233,6 @@ def _read_file(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise SourceError(f"image must be a readable file, {str(path)!r} is not: {explain(error)}.") from error
-
-
-def _upright_avif(pixels: NDArray[Any], data: bytes) -> NDArray[Any]:
-    """Turn and mirror an AVIF as it states, which OpenCV leaves undone."""
-    quarter_turns, mirror = avif_orientation(data)
-    upright = np.rot90(pixels, quarter_turns)
-    return np.ascontiguousarray(upright if mirror is None else np.flip(upright, mirror))
 
 
 _quiet = threading.Lock()
@@ -250,27 +255,7 @@ def _without_warnings() -> Iterator[None]:
                 logging.setLogLevel(before)
 
 
-def _is_whole(data: bytes) -> bool:
-    """Whether a file is not empty and a JPEG has its end marker; OpenCV silently fills missing parts with grey."""
-    if data.startswith(b"\xff\xd8"):
-        return _is_whole_jpeg(data)
-    return len(data) > 0
-
-
-_PNG_EXTRAS = {
-    b"iCCP",
-    b"sRGB",
-    b"gAMA",
-    b"cHRM",
-    b"cICP",
-    b"tEXt",
-    b"zTXt",
-    b"iTXt",
-    b"tIME",
-    b"pHYs",
-    b"bKGD",
-    b"sBIT",
-}
+_PNG_EXTRAS = set(b"iCCP sRGB gAMA cHRM cICP tEXt zTXt iTXt tIME pHYs bKGD sBIT".split())
 """PNG chunks that do not change the pixels OpenCV decodes."""
 
 
@@ -292,25 +277,11 @@ def _plain_png(data: bytes) -> bytes | None:
     return None
 
 
-_JPEG_MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")  # neither a stuffed zero nor a restart marker
-
-
-def _is_whole_jpeg(data: bytes) -> bool:
-    """Whether walking the segments reaches the image's end marker, not that of a thumbnail or appended video."""
-    position = 2
-    for _ in range(MOST_PARTS):
-        marker = _JPEG_MARKER.search(data, position)
-        if marker is None or marker[0] == b"\xff\xd9":
-            return marker is not None
-        position = marker.end() + int.from_bytes(data[marker.end() : marker.end() + 2], "big")
-    return False
-
-
 def _from_pil(image: Any, name: str) -> Image:
-    from PIL import ImageOps  # installed, or there would be no such image
+    from PIL import ImageOps
 
     limits.check("image_pixels", image.width * image.height, f"{name} has")
-    with border(SourceError, f"{name} must be whole, the PIL image can't be read"):  # PIL reads the pixels only now
+    with border(SourceError, f"{name} must be whole, Pillow can't read it"):  # PIL reads the pixels only now
         upright = ImageOps.exif_transpose(image)
     if upright.mode.startswith("I;16"):
         deep = np.asarray(upright).astype(np.uint16)

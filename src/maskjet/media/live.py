@@ -85,10 +85,9 @@ class Retries:
 class LiveSource(Source):
     """A camera or network stream over all its connections.
 
-    When it ends, breaks off or gives nothing for 10 s, it is opened again. The index and time of its frames go on: the
-    time by the clock, the index by the frames that were missed at the stated rate. Each gap is an entry in
-    `bad_frames`; the number is an estimate, so `index_is_exact` is False from there on. Frames may change their size,
-    and the stream its codec. `every` counts anew from the first frame after a gap.
+    When it ends, breaks off or gives nothing for 10 s, it is opened again. The time of its frames goes on by the clock;
+    their index counts the frames that came. Each gap is an entry in `bad_frames`. Frames may change their size, and the
+    stream its codec. `every` counts anew from the first frame after a gap.
 
     Args:
         first: The first connection.
@@ -99,7 +98,6 @@ class LiveSource(Source):
 
     kind = "video"
     is_live = True
-    states_end = False
 
     def __init__(
         self,
@@ -120,7 +118,7 @@ class LiveSource(Source):
         self._starts_s: float | None = None  # time of its first frame, if it is a later connection with times
         self._step_s = 0.0  # between its frames
         self._ahead_s: float | None = None  # to add to its times; None until its first time is known
-        self._last = -1, time.monotonic()  # index of the last frame, and when it came
+        self._came = time.monotonic()  # when the last frame did
         self._last_s: float | None = None  # its time
         self._reconnects = 0
         self._error: str | None = None
@@ -171,8 +169,8 @@ class LiveSource(Source):
         if self._reconnects:
             index, time_s = self._first + frame.index, self._carried(frame)
             name = f"{self.name}#{index}"
-            frame = replace(frame, index=index, time_s=time_s, name=name, index_is_exact=self.index_is_exact)
-        self._last, self._last_s = (frame.index, time.monotonic()), frame.time_s
+            frame = replace(frame, index=index, time_s=time_s, name=name)
+        self._came, self._last_s = time.monotonic(), frame.time_s
         return frame
 
     def _carried(self, frame: Frame) -> float | None:
@@ -192,7 +190,6 @@ class LiveSource(Source):
         self._forgotten += max(len(self.bad_frames) - _MOST_BAD, 0)
         del self.bad_frames[:-_MOST_BAD]
         self.frames_seen = self._first + connection.frames_seen
-        self.index_is_exact &= connection.index_is_exact
 
     def _open_again(self) -> bool:
         """Make another connection; returns False if the source was closed."""
@@ -221,12 +218,12 @@ class LiveSource(Source):
 
     def _carry_on(self, opened: VideoSource) -> None:
         """Count the gap before another connection, whose first frame has just come."""
-        last, came = self._last
-        gap_s = time.monotonic() - came
+        gap_s = time.monotonic() - self._came
         rate = (opened.fps or 0.0) * self._selection.every
         rate = rate if rate <= _HIGHEST_FPS else 0.0
-        missed = last + round(gap_s * rate) - self.frames_seen if rate else 0
-        self._miss(max(missed, 0), False, f"as it was not connected for {gap_s:.1f} s")
+        missed = round(gap_s * rate)
+        about = f"about {missed}" if missed > 0 else "an unknown number of"
+        self._skip(f"{self.name}: {about} frames missing as it was not connected for {gap_s:.1f} s", 0)
         self._first = self.frames_seen
         self._starts_s = None if self._last_s is None else self._last_s + gap_s
         self._step_s, self._ahead_s = 1 / (rate or _HIGHEST_FPS), None

@@ -37,7 +37,7 @@ class Frame:
     """
 
     index: int
-    """Position in the source, from 0; frames that could not be decoded, or are missing, are counted."""
+    """Position in the source, from 0; frames that could not be decoded are counted, missing packets are not."""
     time_s: float | None
     """Presentation time in seconds; None if the source has no clock."""
     pixels: NDArray[np.uint8] | Picture
@@ -48,8 +48,6 @@ class Frame:
     """Name of the image, its path if it has one; for a video, the video's name, "#" and the index."""
     stream: int = 0
     """Position of the frame's source among those read side by side, from 0."""
-    index_is_exact: bool = True
-    """False if an unknown number of frames may be missing before this one; `index` then counts the known ones."""
 
     @cached_property
     def image(self) -> NDArray[np.uint8]:
@@ -89,8 +87,6 @@ class Source(ABC):
         name: Name of the source, as given; of a URL without user, password and the values in its query, but for numbers
             of up to three digits.
         length: Expected number of frames it gives; None if unknown.
-        states_end: Whether the source states its number of frames or its duration, so that a premature end is noticed;
-            raw streams, transport streams and fragmented MP4 do not.
         fps: Frames given per second of the source's time; None if there is no clock.
         size_hw: (height, width) of the first frame in pixels; None if unknown before it is read.
         look: Colour space and pixel aspect ratio; None for images, and before a video's first frame is decoded.
@@ -98,9 +94,8 @@ class Source(ABC):
         files: Files the source reads, as far as they are known beforehand.
         is_live: Whether frames arrive in real time, from a camera or an endless stream.
         frames_seen: Number of frames so far, including those left out and those in `bad_frames`; the index of the next.
-        index_is_exact: Whether `frames_seen` is exact; see `Frame.index_is_exact`.
-        bad_frames: One (index, reason) per frame that could not be decoded and per run of missing frames; a run has its
-            first frame's index, and its length in the reason. Of a live source, the last 1,000.
+        bad_frames: One (index, reason) per frame that could not be decoded, and per gap where frames are missing: a gap
+            has the next frame's index, and about how many are missing in the reason. Of a live source, the last 1,000.
         frames_dropped: Number of frames skipped because newer ones had arrived.
         decoder: Where its video is decoded: "cpu", or "cuda:N", whose frames stay in GPU memory.
         fallback: Why frames are decoded or converted on the CPU although the GPU was to do it; None if they are not.
@@ -108,7 +103,6 @@ class Source(ABC):
 
     kind: ClassVar[Literal["image", "list", "video"]]
     length: int | None = None
-    states_end: bool = True
     fps: float | None = None
     size_hw: tuple[int, int] | None = None
     look: Look | None = None
@@ -121,7 +115,6 @@ class Source(ABC):
     def __init__(self, name: str) -> None:
         self.name = name
         self.frames_seen = 0
-        self.index_is_exact = True
         self.bad_frames: list[tuple[int, str]] = []
         self.frames_dropped = 0
         self._meter = Meter()
@@ -173,23 +166,9 @@ class Source(ABC):
         self.close()
 
     def _skip(self, reason: str, count: int = 1) -> None:
-        """Record frames that are left out, and why."""
+        """Record frames that are left out, and why; none are counted where packets are missing."""
         self.bad_frames.append((self.frames_seen, reason))
         self.frames_seen += count
-
-    def _miss(self, count: int, is_exact: bool, where: str) -> None:
-        """Record a run of missing frames.
-
-        Args:
-            count: Their number; 0 if unknown.
-            is_exact: Whether that is no estimate.
-            where: Where they are missing.
-        """
-        how_many = f"{count} frame{'s'[: count > 1]}"
-        if not is_exact:
-            how_many = f"about {how_many}" if count else "an unknown number of frames"
-        self.index_is_exact &= is_exact
-        self._skip(f"{self.name}: {how_many} missing {where}", count)
 
 
 @dataclass(frozen=True)

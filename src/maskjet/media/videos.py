@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from fractions import Fraction
-from heapq import heappop, heappush
-from pathlib import Path
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import av
 import av.error
 import av.video.reformatter
 import numpy as np
+from av.video.frame import PictureType
 from numpy.typing import NDArray
 
 from maskjet import limits
@@ -34,35 +34,31 @@ from maskjet.media.containers import (
     shown_name,
 )
 from maskjet.media.decoding import ON_CPU, Decoding, download, why_not_decoded, why_not_kept
+from maskjet.media.losses import Losses
 from maskjet.media.selection import EVERYTHING, BeyondEndError, Selection
-from maskjet.media.skipping import CannotSkipError, PacketSkipper, check_is_whole
 from maskjet.media.source import Frame, Source
-from maskjet.media.timeline import Timeline, announced_end_s, stated_packets, states_end
+from maskjet.media.video_index import MOST_PASSED, SEEKABLE, Entry, find_entry
 
 if TYPE_CHECKING:
     from maskjet.media.picture import Picture
 
-_DAMAGED = "its data are damaged"
 _T = TypeVar("_T")
 _CONVERTING_THREADS = 4  # to RGB; FFmpeg's choice, 16 on 16 cores, makes decoding at 720p a fifth slower
+
+
+class CannotEnterError(SourceError):
+    """A video can't be decoded from an entry; from its beginning, it can."""
 
 
 class VideoSource(Source):
     """A video file, camera or network stream, decoded by FFmpeg, upright.
 
-    Damage loses the damaged frame and those that can't be shown without it. A run of frames whose packets are missing
-    is one entry in `bad_frames`, with their number, so that every frame keeps the index it has in the whole file.
-    Frames predicted from a damaged one are shown as FFmpeg decodes them, with traces of the damage up to the next key
-    frame. A file that ends before its stated frame count or duration gets one more entry in `bad_frames`, for its end;
-    see `states_end`.
+    Every packet of the video that holds a frame is shown, or is an entry in `bad_frames`; an index counts the packets
+    that are there. Frames predicted from a damaged one are shown as FFmpeg decodes them, with traces of the damage up
+    to the next key frame.
 
-    If the number of missing frames is unknown, the entry says so and `index_is_exact` is False from there on. This is
-    always so in raw streams, whose packets have no times, and in an AVI without its index. In other files it happens
-    after damage if the frame rate varies or times are damaged as well, and if the file begins inside a frame or without
-    a key frame.
-
-    A loss goes unnoticed if the rest looks like a whole file: if it was cut to begin with a key frame, if a packet was
-    removed together with its header, or if it ends too early by less than a gap elsewhere.
+    Packets that are missing are not counted. If damage is found next to a gap in time of more than 1.5 usual intervals,
+    or the file ends before the end it states, one entry in `bad_frames` tells about how many are missing.
 
     Files that refer to other files, such as playlists, are refused. URLs are read over network protocols only.
 
@@ -84,6 +80,7 @@ class VideoSource(Source):
 
     kind = "video"
     _stop = math.inf  # index at which reading ends
+    _entry: Entry | None = None
 
     def __init__(self, name: str, selection: Selection = EVERYTHING, decoding: Decoding = ON_CPU) -> None:
         super().__init__(shown_name(name))
@@ -91,10 +88,19 @@ class VideoSource(Source):
         self.files = files_of(name)
         self._selection = selection
         self._is_reading = threading.Lock()
-        self._may_skip = selection.starts_late
         self._may_wait = is_stream(name)
         self._decoding = decoding
-        self._first = self._run(self._open)
+        self._first = self._run(self._open_at_start)
+
+    def _open_at_start(self) -> Frame | None:
+        """Open the source at the last key frame before the first frame to give, or at the beginning."""
+        if self._selection.starts_late and not self._may_wait:
+            self._entry = find_entry(self._url, self._selection)
+        try:
+            return self._open()
+        except CannotEnterError:
+            self._entry = None
+            return self._reopen(self._decoding)
 
     def _open(self) -> Frame | None:
         """Open the source and decode the first frame to give."""
@@ -104,11 +110,8 @@ class VideoSource(Source):
             with border_of_ffmpeg(self.name):
                 self._take_facts()
             first = self._next()
-        except CannotSkipError:
-            self._may_skip = False
-            return self._reopen(self._decoding)
         except BaseException:
-            self.close()
+            self._close_container()
             raise
         if self._is_on_gpu and not self._may_wait and (first is None or self.fallback is not None):
             self.fallback = self.fallback or "the GPU decodes none of its frames"
@@ -164,7 +167,7 @@ class VideoSource(Source):
         """Open the source once more, after another decision."""
         self._close_container()
         self._decoding = decoding
-        self.frames_seen, self.bad_frames, self.look, self.index_is_exact = 0, [], None, True
+        self.frames_seen, self.bad_frames, self.look = 0, [], None
         return self._open()
 
     def _take_no_frame(self) -> None:
@@ -197,30 +200,14 @@ class VideoSource(Source):
         if self.is_live and self._selection.starts_late:
             raise InputError(f"start must be 0 for {self.name!r}, which is live, got {self._selection.shown_start}.")
         self.length = None if self.is_live else self._announced_length(rate)
-        self.states_end = not self.is_live and states_end(container, stream)
         self._has_decoder = False  # on a GPU it is made when the first pictures are decoded
         self._to_rgb = av.video.reformatter.VideoReformatter()
-        self._timeline = self._new_timeline()
-        self.index_is_exact = not self._timeline.lacks_index
-        self._skipper = PacketSkipper(stream, self._selection, self._new_timeline()) if self._may_skip else None
-        self._cut: int | None = None  # presentation time from which on frames are decoded, until one is
-        self._skipped_to: int | None = None  # presentation time of the last frame skipped
+        self._losses = Losses(container, stream, self._entry)
+        self._awaited = self._entry  # until its frame is decoded
         self._start: int | None = self._selection.start if self._selection.start_s is None else None
         self._start_s = float((stream.start_time or 0) * (stream.time_base or 0))
-        self._has_damage = False  # even if it is not reported, as it lies before the first frame given
-        self._due: list[int] = []  # a heap: presentation times of packets without a frame yet
-        self._given_up: set[int] = set()  # presentation times of frames counted as lost
-        # The decoder's last report of damage; FFmpeg's HEVC decoder reports none, so damage is assumed.
-        self._damage = _DAMAGED if stream.codec_context.name == "hevc" else None
-        self._stated_s = announced_end_s(container, stream)
-        self._stated_packets = stated_packets(container, stream)
-        self._packets_seen = 0
-        self._missing = 0
-        self._end_s = 0.0
-        self._end_of_all_s = 0.0
-
-    def _new_timeline(self) -> Timeline:
-        return Timeline(self._container, self._stream, None if self._may_wait else Path(self._url))
+        if self._entry is not None:
+            self.frames_seen = self._entry.index
 
     def _announced_length(self, rate: Fraction | None) -> int | None:
         if self._stream.frames:
@@ -261,66 +248,61 @@ class VideoSource(Source):
         """Close it and free its decoder, which its stream and the pictures that are not shown yet keep."""
         with self._decoding.alone():
             self._container.close()
-            for keeper in ("_frames", "_stream", "_timeline", "_skipper"):
+            for keeper in ("_frames", "_stream", "_losses"):
                 vars(self).pop(keeper, None)
 
     def _decoded(self) -> Iterator[Frame]:
-        for packet in self._packets(self._container, self._stream):
-            for ready in (packet,) if self._skipper is None else self._skip_ahead(self._skipper, packet):
-                if self._see(ready):
-                    for picture in self._decode(ready):
-                        yield from self._show(picture)
-                        if self.frames_seen >= self._stop:
-                            return
-        if self._due and not self.is_live:
-            yield from self._decoded_end()
-        self._miss_before(None)
-        self._miss_end()
+        packets = self._packets(self._container, self._stream)
+        for packet in packets if self._entry is None else self._packets_from(self._entry, packets):
+            self._losses.see(packet)
+            if packet.stream_index != self._stream.index:
+                continue
+            for picture in self._decode(packet):
+                yield from self._show(picture)
+                if self.frames_seen >= self._stop:
+                    return
+        if self._losses.first_due is not None and not self.is_live:
+            yield from self._decoded_end(self._losses.first_due)
+        self._lose_before(None)
 
-    def _see(self, packet: av.Packet[Any]) -> bool:
-        """Record a packet of any stream, before it is decoded; returns whether it is the video's."""
-        self._timeline.see(packet)
-        end_s = _end_s(packet)
-        self._end_of_all_s = max(self._end_of_all_s, end_s)
-        if packet.stream_index != self._stream.index:
-            return False
-        self._packets_seen += packet.pos is not None
-        if not packet.size and packet.dts is None:  # the final, empty packet, which drains the decoder
-            self._timeline.end(is_cut=self._missing_at_end() > 0, states_end=self.states_end)
-        is_shown = self._skipped_to is None or packet.pts is None or packet.pts > self._skipped_to
-        if packet.size and packet.pts is not None and not packet.is_discard and is_shown:
-            heappush(self._due, packet.pts)
-            self._end_s = max(self._end_s, end_s)
-        return True
+    def _packets_from(self, entry: Entry, packets: Iterator[av.Packet[Any]]) -> Iterator[av.Packet[Any]]:
+        """The packets from the entry's on; in some files, FFmpeg's seeking ends at an earlier key frame."""
+        is_sought = self._container.format.name in SEEKABLE
+        if is_sought:
+            try:
+                self._container.seek(entry.pts, stream=self._stream)
+            except (av.error.FFmpegError, OverflowError) as error:
+                raise self._refusal(entry, "seeking to it fails") from error
+        passed = 0
+        for packet in packets:
+            if packet.stream_index != self._stream.index:
+                continue
+            if entry.is_of(packet) if is_sought else passed == entry.packets:
+                yield from chain([packet], packets)
+                return
+            passed += 1
+            if is_sought and passed == MOST_PASSED:
+                break
+        raise self._refusal(entry, "its packet is not found")
 
-    def _skip_ahead(self, skipper: PacketSkipper, packet: av.Packet[Any]) -> Sequence[av.Packet[Any]]:
-        """Count the frames that need no decoding, and return the packets that do."""
-        taken = skipper.take(packet)
-        for dropped in taken.dropped:
-            self._see(dropped)
-        for pts in taken.skipped:
-            while self._due and self._due[0] <= pts:
-                heappop(self._due)
-            self._skipped_to = pts
-            self._place(pts)
-            self.frames_seen += 1
-        if taken.skipped and (self.bad_frames or not self.index_is_exact):
-            raise CannotSkipError
-        if taken.ready:
-            self._skipper, self._cut = None, skipper.cut
-        return taken.ready
+    def _refusal(self, entry: Entry, cause: str) -> CannotEnterError:
+        return CannotEnterError(
+            f"entry must be the key frame {entry.index} of {self.name!r}, at {entry.pts} ticks, with whole frames up "
+            f"to the part's end: {cause}. Open the part with entry=None."
+        )
 
-    def _decoded_end(self) -> Iterator[Frame]:
+    def _decoded_end(self, first_due: int) -> Iterator[Frame]:
         """Decode the frames still due again, without frame threads: at damage PyAV stops draining those."""
         with open_container(self._url) as container:
             stream = container.streams.video[0]
             stream.thread_type = "SLICE"
-            container.seek(self._due[0], stream=stream)
+            container.seek(first_due, stream=stream)
             for packet in self._packets(container, stream):
                 if packet.stream_index != stream.index:
                     continue
                 for picture in self._decode(packet):
-                    if self._due and picture.pts is not None and picture.pts >= self._due[0]:
+                    due = self._losses.first_due
+                    if due is not None and picture.pts is not None and picture.pts >= due:
                         yield from self._show(picture)
 
     def _packets(self, container: av.container.InputContainer, stream: av.VideoStream) -> Iterator[av.Packet[Any]]:
@@ -330,7 +312,7 @@ class VideoSource(Source):
         except av.error.FFmpegError as error:
             if self.is_live:
                 raise FrameError(f"{self.name!r} broke off: {reason(error)}.", index=self.frames_seen) from error
-            self._damage = reason(error)
+            self._losses.fail(reason(error))
             drain: av.Packet[Any] = av.Packet()
             drain.stream = stream
             yield drain
@@ -341,30 +323,19 @@ class VideoSource(Source):
             with nullcontext() if self._has_decoder else self._decoding.alone():
                 pictures = packet.decode()
         except av.error.FFmpegError as error:
-            self._damage = reason(error)
-            self._timeline.suspect()
-            if packet.size and packet.pts is None:  # not in `_due`: counted here
-                self._skip(f"{self.name}: {self._damage}")
+            self._losses.fail(reason(error))
+            if packet.size and packet.pts is None:  # not among those due
+                self._skip(f"{self.name}: {reason(error)}")
             return []
         self._has_decoder |= bool(pictures)
         return pictures
 
     def _show(self, picture: av.VideoFrame) -> Iterator[Frame]:
-        """Yield a decoded picture as a frame, unless it is damaged or was already counted as lost."""
-        if picture.pts in self._given_up:
+        """Yield a decoded picture as a frame, unless it is damaged or was already told to be lost."""
+        if self._losses.is_given_up(picture) or not self._is_entered(picture):
             return
-        if self._cut is not None:
-            if picture.pts is not None and picture.pts < self._cut:
-                return
-            check_is_whole(picture, self._cut)
-            self._cut = None
-        self._miss_before(picture.pts)
-        if picture.is_corrupt and picture.pts is not None:
-            self._timeline.suspect(picture.pts)
-        self._place(picture.pts)
+        self._lose_before(picture)
         if picture.is_corrupt:
-            self._damage = _DAMAGED
-            self._skip(f"{self.name}: {self._damage}")
             return
         index = self.frames_seen
         self.frames_seen += 1
@@ -375,7 +346,7 @@ class VideoSource(Source):
             self.look = read_look(picture, self._stream.sample_aspect_ratio)
         name = f"{self.name}#{index}"
         pixels = self._pixels_of(picture, index)
-        yield Frame(index, picture.time, pixels, self.name, name, index_is_exact=self.index_is_exact)
+        yield Frame(index, picture.time, pixels, self.name, name)
 
     def _pixels_of(self, picture: av.VideoFrame, index: int) -> NDArray[np.uint8] | Picture:
         """The pixels of a decoded picture, upright: where they are if a GPU decoded it, else as RGB."""
@@ -409,60 +380,23 @@ class VideoSource(Source):
                 return False
             self._start = index
         if self.look is None and index >= self._start and self.bad_frames:  # the first one
-            self._has_damage |= bool(self.bad_frames)
             self.bad_frames = [bad for bad in self.bad_frames if bad[0] >= self._start]
         return index >= self._start and (index - self._start) % self._selection.every == 0
 
-    def _miss_before(self, pts: int | None) -> None:
-        """Count the packets due before `pts`, or the end if None, as lost frames if there is damage.
+    def _is_entered(self, picture: av.VideoFrame) -> bool:
+        """Whether the entry's picture was decoded, or is this one; those shown before it refer to earlier ones."""
+        entry = self._awaited
+        if entry is None:
+            return True
+        if picture.pts is not None and picture.pts < entry.pts:
+            return False
+        if picture.pts != entry.pts or picture.pict_type != PictureType.I or picture.is_corrupt:
+            # Encoders may mark a picture as a key frame from which on the picture is refreshed bit by bit.
+            raise self._refusal(entry, "its picture is another, or refers to others")
+        self._awaited = None
+        return True
 
-        Without damage they are no frames but second fields, or pictures that are never shown.
-        """
-        while self._due and (pts is None or self._due[0] <= pts):
-            due = heappop(self._due)
-            if due != pts and (self._damage is not None or self._timeline.is_suspect(due, due)):
-                self._timeline.suspect(due)
-                self._place(due)
-                self._given_up.add(due)
-                self._skip(f"{self.name}: {self._damage or _DAMAGED}")
-
-    def _place(self, pts: int | None) -> None:
-        """Count the frames whose packets are missing before a frame that is shown or lost."""
-        if self.is_live:  # frames are numbered as they arrive
-            return
-        if pts is None or self._stream.time_base is None:
-            self.index_is_exact = False
-            return
-        gap = self._timeline.place(pts, has_damage=self._has_damage or bool(self.bad_frames))
-        self.index_is_exact &= not self._timeline.is_doubtful
-        if gap is not None and (gap.count or self.index_is_exact):  # an unknown number is reported once
-            self._miss(gap.count, gap.is_exact, f"before {float(pts * self._stream.time_base):.2f} s")
-
-    def _missing_at_end(self) -> int:
-        """Number of frames the file states beyond its actual end."""
-        if self.is_live:
-            return 0
-        if self._stated_packets:
-            return max(self._stated_packets - self._packets_seen - self._missing, 0)
-        if self._stated_s or not (self.states_end and self._container.duration):
-            return self._timeline.frames_in(self._stated_s - self._end_s)
-        return self._timeline.frames_in(self._container.duration / av.time_base - self._end_of_all_s)
-
-    def _miss_end(self) -> None:
-        """Count the frames that are missing at the end."""
-        count = self._missing_at_end()
-        if count > 0:
-            stated_s = self._stated_s or (self._container.duration or 0) / av.time_base
-            is_exact = bool(self._stated_packets) or self._timeline.is_constant
-            self._miss(count, is_exact, f"at the end: the video breaks off at {self._end_s:.2f} of {stated_s:.2f} s")
-
-    def _miss(self, count: int, is_exact: bool, where: str) -> None:
-        """Record a run of frames whose packets are missing."""
-        self._missing += count
-        super()._miss(count, is_exact, where)
-
-
-def _end_s(packet: av.Packet[Any]) -> float:
-    """End of a packet's presentation, in seconds; 0 if it has no clock."""
-    tick, end = packet.time_base, (packet.pts or 0) + (packet.duration or 0)
-    return end * tick.numerator / tick.denominator if tick else 0.0  # as a Fraction it takes four times as long
+    def _lose_before(self, picture: av.VideoFrame | None) -> None:
+        """Record the frames lost before a picture, or the end if None, and the picture itself if it is damaged."""
+        for loss in self._losses.before(picture):
+            self._skip(f"{self.name}: {loss.reason}", loss.frames)

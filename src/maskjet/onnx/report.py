@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from maskjet.parity.table import as_table
+from maskjet.tables import as_table
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,7 @@ def why_not(device: torch.device, dtype: torch.dtype) -> str | None:
 
 def _try_to_compile(device: torch.device) -> str | None:
     """Compile and run a one-line kernel: a missing C compiler or an old driver shows before the first frame."""
-    from maskjet.ops.triton_language import fill_kernel
+    from maskjet.ops.trial_kernel import fill_kernel
 
     try:
         with torch.cuda.device(device):

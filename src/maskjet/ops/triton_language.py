@@ -18,12 +18,6 @@ _LARGEST = tl.constexpr(LARGEST)
 
 
 @triton.jit
-def fill_kernel(out_ptr, value):
-    """Write one number; `gpu.why_not` compiles it to test Triton."""
-    tl.store(out_ptr, value)
-
-
-@triton.jit
 def sigmoid(x):
     """1 / (1 + exp(-x)) of float32, with the exponential and the division of CUDA's math library."""
     exponential = tl.exp(-x) if _IS_INTERPRETED else libdevice.exp(-x)

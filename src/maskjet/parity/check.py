@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from maskjet import measured
 from maskjet.errors import InputError
-from maskjet.parity import report
+from maskjet.machine import describe_machine
 from maskjet.parity.dump import Dump
-from maskjet.parity.machine import describe_machine
 from maskjet.parity.pair import KINDS, Difference, Pairing, compare
 from maskjet.printing import printable
 
@@ -106,7 +106,7 @@ class ChangedImage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckReport(report.MeasuredReport):
+class CheckReport(measured.MeasuredReport):
     """Two variants side by side; `measurements` has one entry per confidence."""
 
     expected: Mapping[str, Any]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from maskjet import coco_rle
 from maskjet.detections import Detections
-from maskjet.media.showing import encode
+from maskjet.drawing.showing import encode
 from maskjet.parity.check import severity
 from maskjet.parity.pair import Difference, box_iou, compare
 from maskjet.parity.pictures import FRAMED, ONLY_ACTUAL, ONLY_EXPECTED, Found, Image, cover

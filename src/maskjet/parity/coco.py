@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from maskjet import measured
 from maskjet.errors import InputError, UnsupportedError
 from maskjet.extras import require
-from maskjet.parity import RESAMPLES, report
+from maskjet.machine import describe_machine
+from maskjet.parity import RESAMPLES
 from maskjet.parity.coco_files import Entry, check_masks, check_results, check_truth, copy_results, copy_truth
-from maskjet.parity.machine import describe_machine
 from maskjet.parity.numbering import find_mismatches
-from maskjet.parity.table import shown
+from maskjet.tables import shown
 
 KINDS = ("bbox", "segm")
 """Kinds of average precision: that of boxes, and that of masks."""
@@ -68,7 +69,7 @@ class Precision:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrecisionReport(report.MeasuredReport):
+class PrecisionReport(measured.MeasuredReport):
     """All variants, kind by kind."""
 
     measurements: Sequence[Precision]

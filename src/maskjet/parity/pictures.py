@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from maskjet import coco_rle
 from maskjet.detections import Detections
+from maskjet.drawing import draw
+from maskjet.drawing.showing import encode
 from maskjet.errors import InputError
 from maskjet.files import replacing
-from maskjet.media.drawing import draw
-from maskjet.media.showing import encode
 from maskjet.parity.check import ChangedImage, CheckReport
 from maskjet.parity.dump import Dump
 from maskjet.parity.images import Images, digest, streets_from

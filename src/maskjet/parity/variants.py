@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from maskjet.config import EngineConfig
 from maskjet.detections import Detections
 from maskjet.errors import InputError
+from maskjet.machine import describe_machine
 from maskjet.media.frames import Frame, Source
 from maskjet.model import Model
+from maskjet.networks.exported.network_file import NetworkFile
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.parity import OURS, THRESHOLD
-from maskjet.parity.machine import describe_machine
-from maskjet.runtimes.network_file import NetworkFile
 from maskjet.spec import ModelSpec
 
 Detect = Callable[[NDArray[np.uint8]], Detections]

@@ -12,8 +12,8 @@ from maskjet import process
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError, UnsupportedError, suggest
 from maskjet.extras import require
+from maskjet.networks.exported.metadata import ENGINES, ONNX, Metadata, Precision, Selecting, read_metadata
 from maskjet.runtimes.exported import ExportedFile, Postprocess
-from maskjet.runtimes.metadata import ENGINES, ONNX, Metadata, Precision, Selecting, read_metadata
 
 if TYPE_CHECKING:
     from torch import nn

@@ -9,8 +9,8 @@ import torch
 
 from maskjet.errors import UnsupportedError, border
 from maskjet.files import replacing
-from maskjet.runtimes.in_tensorrt import BATCHES, Log, make_log, require_tensorrt
-from maskjet.runtimes.network_file import NetworkFile, read_network_file
+from maskjet.networks.exported.in_tensorrt import BATCHES, Log, make_log, require_tensorrt
+from maskjet.networks.exported.network_file import NetworkFile, read_network_file
 
 
 def check_building() -> None:

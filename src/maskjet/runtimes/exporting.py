@@ -10,18 +10,18 @@ import onnx_ir as ir
 import torch
 from torch import nn
 
-from maskjet import __version__
 from maskjet.calls import Choices
 from maskjet.errors import UnsupportedError
 from maskjet.files import replacing
+from maskjet.networks.exported.metadata import Metadata, Precision, Selecting
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.runtimes.comparing import BATCHES, IMAGES, OUTPUTS, compare, runtime_name
 from maskjet.runtimes.exported import ExportedFile, Postprocess
-from maskjet.runtimes.metadata import Metadata, Precision, Selecting
 from maskjet.runtimes.operators import TRANSLATORS
 from maskjet.runtimes.selecting import FIELDS, MASKS, SIZES, Select
 from maskjet.runtimes.translation import OPSET, Translation
 from maskjet.spec import ModelSpec
+from maskjet.version import __version__
 
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
 

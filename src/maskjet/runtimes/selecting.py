@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from maskjet.engine.steps import Postprocessing
+from maskjet.calls import Postprocessing
 
 FIELDS = ("count", "query", "class_id", "confidence", "xyxy")
 """Names of the outputs, those of `ops.selection.Selection`."""

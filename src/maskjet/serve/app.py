@@ -12,7 +12,6 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from maskjet import __version__
 from maskjet.errors import InputError, MaskjetError
 from maskjet.serve import health, live, metrics, problems, reference, v1, v2, watching
 from maskjet.serve.guard import Guard
@@ -22,6 +21,7 @@ from maskjet.serve.service import Service
 from maskjet.serve.settings import Settings
 from maskjet.serve.siblings import Siblings
 from maskjet.serve.sources import Sources
+from maskjet.version import __version__
 
 if TYPE_CHECKING:
     from maskjet.model import Model

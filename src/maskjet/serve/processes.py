@@ -22,7 +22,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import maskjet
 from maskjet import errors
 from maskjet.config import EngineConfig
 from maskjet.devices import Place
@@ -329,7 +328,7 @@ def _refuse(connection: socket.socket, problem: problems.ProblemError) -> None:
 
 def _command(descriptor: int) -> list[str]:
     """The program of a process; modules in the current folder are not taken for libraries, unless maskjet is there."""
-    folder = Path(maskjet.__file__).parent.parent
+    folder = Path(__file__).parents[2]
     safe = [] if folder == Path.cwd() else ["-P"]
     return [sys.executable, *safe, "-m", "maskjet.serve.worker", str(descriptor)]
 

@@ -111,7 +111,7 @@ def _make_app(chosen: Chosen) -> FastAPI:
     `state.resources` of the application closes the models.
     """
     process.suit_program()
-    from maskjet import load
+    from maskjet.model import load
     from maskjet.serve import create_app
 
     context = serve.get_replica_context()

@@ -17,12 +17,12 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Literal
 
+from maskjet.drawing.showing import encode
 from maskjet.errors import DeviceError, MaskjetError, SourceError
 from maskjet.media.containers import stream_named
 from maskjet.media.frames import open_source
 from maskjet.media.live import Retries, open_stream
 from maskjet.media.metering import Meter, SourceState
-from maskjet.media.showing import encode
 from maskjet.media.source import Opening
 from maskjet.serve import problems, v1
 from maskjet.serve.dispatcher import Dispatcher

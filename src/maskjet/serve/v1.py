@@ -11,9 +11,8 @@ import numpy as np
 import orjson
 from fastapi import APIRouter, Request, Response
 
-from maskjet import __version__
 from maskjet.config import DEFAULT_THRESHOLD
-from maskjet.media.showing import encode
+from maskjet.drawing.showing import encode
 from maskjet.serve import bodies, documents, guard, problems
 from maskjet.serve.clients import while_connected
 from maskjet.serve.dispatcher import Dispatcher
@@ -21,6 +20,7 @@ from maskjet.serve.queries import PARAMETERS, Masks, Query, parse_query
 from maskjet.serve.service import Service
 from maskjet.serve.siblings import Siblings, is_from_sibling
 from maskjet.serve.tickets import Answer, Image
+from maskjet.version import __version__
 
 if TYPE_CHECKING:
     from maskjet.detections import Detections

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import APIRouter, Header, Request, Response
 from fastapi.responses import JSONResponse
 
-from maskjet import __version__
 from maskjet.serve import bodies, problems, v2_codec, v2_documents
 from maskjet.serve.clients import while_connected
 from maskjet.serve.dispatcher import Dispatcher
 from maskjet.serve.service import Service
 from maskjet.serve.tickets import Options
+from maskjet.version import __version__
 
 if TYPE_CHECKING:
     from maskjet.detections import Detections

@@ -69,12 +69,12 @@ def _tell_failure(channel: Channel, kind: str, text: str) -> None:
 def _serve(job: Job, channel: Channel) -> str | None:
     """Load the models and serve; returns the reason if the device failed."""
     limits.read_environment()
-    import maskjet
+    from maskjet.model import load
     from maskjet.serve.app import create_app
 
     with ExitStack() as stack:
         models = {
-            name: stack.enter_context(maskjet.load(what, weights=job.weights, **job.config))
+            name: stack.enter_context(load(what, weights=job.weights, **job.config))
             for name, what in job.models.items()
         }
         stack.enter_context(process.garbage_frozen())

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from maskjet.drawing import DrawStyle, Style
 from maskjet.errors import InputError
-from maskjet.media.drawing import DrawStyle, Style
 from maskjet.media.frames import Source
 from maskjet.media.sinks.coco import CocoJson
 from maskjet.media.sinks.labels import YoloLabels

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
+from maskjet.drawing import DrawStyle, Style
+from maskjet.drawing.style import refuse_transparency
 from maskjet.errors import InputError, OutputError
 from maskjet.files import naming
-from maskjet.media.drawing import DrawStyle, Style
-from maskjet.media.drawing.style import refuse_transparency
 from maskjet.media.frames import Source, UnopenedSource
 from maskjet.media.images import IMAGE_SUFFIXES
 from maskjet.media.sinks import labels, pictures, video

@@ -10,10 +10,10 @@ from pathlib import Path
 import cv2
 
 from maskjet.detections import Detections
+from maskjet.drawing import DrawStyle, Painter, Redaction, Style
+from maskjet.drawing.style import is_transparent, refuse_transparency
 from maskjet.errors import InputError, OutputError
 from maskjet.files import Part, naming
-from maskjet.media.drawing import DrawStyle, Painter, Redaction, Style
-from maskjet.media.drawing.style import is_transparent, refuse_transparency
 from maskjet.media.frames import Frame
 from maskjet.media.images import IMAGE_SUFFIXES
 from maskjet.media.sinks.behind import Behind

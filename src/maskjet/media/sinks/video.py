@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskjet.detections import Detections
+from maskjet.drawing import DrawStyle, Painter, Redaction, Style
+from maskjet.drawing.style import refuse_transparency
 from maskjet.errors import OutputError
 from maskjet.files import Part, naming
 from maskjet.media.colours import Look, guess_look
-from maskjet.media.drawing import DrawStyle, Painter, Redaction, Style
-from maskjet.media.drawing.style import refuse_transparency
 from maskjet.media.frames import Frame, Source
 from maskjet.media.sinks.audio import AudioTrack, open_audio
 from maskjet.media.sinks.behind import Behind

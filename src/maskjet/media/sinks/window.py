@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskjet.detections import Detections
+from maskjet.drawing import DrawStyle, Painter, Redaction, Style
 from maskjet.errors import InputError, MissingDependencyError, UnsupportedError, first_line
-from maskjet.media.drawing import DrawStyle, Painter, Redaction, Style
 from maskjet.media.frames import Frame
 from maskjet.media.sinks.sink import Sink
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from maskjet.calls import Postprocessing
 from maskjet.config import DEFAULT_THRESHOLD, EngineConfig
-from maskjet.engine.steps import Postprocessing
 from maskjet.errors import CheckpointError, InputError
 from maskjet.networks import Defaults
+from maskjet.networks.exported.metadata import ENGINES, ONNX
+from maskjet.networks.exported.network_file import NetworkFile, read_network_file
+from maskjet.networks.exported.running import open_file
 from maskjet.networks.rfdetr.steps import OneStage
-from maskjet.runtimes.metadata import ENGINES, ONNX
-from maskjet.runtimes.network_file import NetworkFile, read_network_file
-from maskjet.runtimes.running import open_file
 
 
 def serves(model: object) -> bool:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import torch
 
+from maskjet.calls import Postprocessing
 from maskjet.config import DEFAULT_THRESHOLD, EngineConfig, torch_dtype
 from maskjet.engine.compilation import Compiler
 from maskjet.engine.runtime import Runtime
-from maskjet.engine.steps import Postprocessing
 from maskjet.errors import InputError, suggest
 from maskjet.networks import Defaults
 from maskjet.networks.rfdetr.checkpoint import load_network, read_checkpoint, resolve_spec

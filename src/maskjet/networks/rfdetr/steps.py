@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from maskjet.calls import Postprocessing
 from maskjet.config import EngineConfig, Step
 from maskjet.engine.runtime import Runtime
-from maskjet.engine.steps import Postprocessing, Rules, Steps, Work
+from maskjet.engine.steps import Rules, Steps, Work
 from maskjet.errors import InputError
 from maskjet.ops.canvas import Letterbox, stretch
 from maskjet.ops.preprocess.yuv import YUVFrames

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from torch import nn
 
+from maskjet.calls import Postprocessing
 from maskjet.config import EngineConfig
-from maskjet.engine.steps import Postprocessing
 from maskjet.errors import InputError
 from maskjet.networks import Defaults
 from maskjet.networks.torchvision.checkpoint import PREFIX, read_detector

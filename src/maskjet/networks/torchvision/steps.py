@@ -12,10 +12,11 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from maskjet import ops
+from maskjet.calls import Postprocessing
 from maskjet.config import EngineConfig, Step
 from maskjet.detections import Detections
 from maskjet.engine.compilation import Compiler
-from maskjet.engine.steps import Postprocessing, Rules, Steps, Work
+from maskjet.engine.steps import Rules, Steps, Work
 from maskjet.networks.torchvision.detector import StaticDetector, StaticOutput
 from maskjet.ops.canvas import stretch
 from maskjet.ops.gpu import on_device

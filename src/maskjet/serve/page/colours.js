@@ -1,4 +1,4 @@
-// The colours of `maskjet.media.drawing`: a hue per class, and shades of it that keep neighbours apart. The reasons for
+// The colours of `maskjet.drawing`: a hue per class, and shades of it that keep neighbours apart. The reasons for
 // these numbers are there, in shades.py.
 
 const PHASES = 64;

@@ -1,4 +1,4 @@
-// Places of labels, as `maskjet.media.drawing.labels` chooses them: no label covers another, large boxes choose first.
+// Places of labels, as `maskjet.drawing.labels` chooses them: no label covers another, large boxes choose first.
 
 /**
  * Place labels greedily, each at the cheapest of twelve places about its box; one that finds none is left out.

@@ -1,4 +1,4 @@
-// Drawing masks, outlines, boxes and labels over a picture, in the order and the colours of `maskjet.media.drawing`.
+// Drawing masks, outlines, boxes and labels over a picture, in the order and the colours of `maskjet.drawing`.
 
 import { css, needsDarkLetters } from "./colours.js";
 import { placeLabels } from "./labels.js";

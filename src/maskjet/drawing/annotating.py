@@ -7,24 +7,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskjet import coco_rle
-from maskjet.detections import Detections
+from maskjet.drawing.instances import Instances
+from maskjet.drawing.labels import arrange_labels, write_label
+from maskjet.drawing.shades import colour_instances
+from maskjet.drawing.style import DrawStyle, measure
 from maskjet.jit import compiled
-from maskjet.media.drawing.labels import arrange_labels, write_label
-from maskjet.media.drawing.shades import colour_instances
-from maskjet.media.drawing.style import DrawStyle, measure
 
 _FILL = 108  # opacity of a mask's inside, in 256ths
 _SMOOTHING = 0.7  # pixels by which an outline may leave a mask's border, so that its steps don't show
 
 
-def annotate(canvas: NDArray[np.uint8], detections: Detections, style: DrawStyle) -> None:
+def annotate(canvas: NDArray[np.uint8], detections: Instances, style: DrawStyle) -> None:
     """Draw detections into their image, the most confident on top, labels above all.
 
     Those whose box is not finite or lies outside the image are left out. The same detections always look the same.
 
     Args:
         canvas: uint8 [H, W, 3], RGB, contiguous, of the detections' size.
-        detections: Detections of the image; without masks, only boxes and labels are drawn.
+        detections: Instances of the image; without masks, only boxes and labels are drawn.
         style: What is drawn, and in which colours.
 
     Raises:
@@ -35,7 +35,7 @@ def annotate(canvas: NDArray[np.uint8], detections: Detections, style: DrawStyle
         _draw_visible(canvas, detections if is_visible.all() else detections[is_visible], style)
 
 
-def _draw_visible(canvas: NDArray[np.uint8], detections: Detections, style: DrawStyle) -> None:
+def _draw_visible(canvas: NDArray[np.uint8], detections: Instances, style: DrawStyle) -> None:
     """Draw detections whose boxes are finite and touch the image, at least one."""
     height, width = detections.image_size
     measures = measure((height, width), style.line_width)

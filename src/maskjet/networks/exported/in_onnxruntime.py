@@ -11,9 +11,9 @@ from torch import Tensor
 
 from maskjet.errors import UnsupportedError
 from maskjet.extras import require
-from maskjet.runtimes.in_tensorrt import BATCHES
-from maskjet.runtimes.network_file import NetworkFile
-from maskjet.runtimes.running import Call
+from maskjet.networks.exported.in_tensorrt import BATCHES
+from maskjet.networks.exported.network_file import NetworkFile
+from maskjet.networks.exported.running import Call
 
 _CPU, _CUDA, _TENSORRT = "CPUExecutionProvider", "CUDAExecutionProvider", "TensorrtExecutionProvider"
 _NUMPY = {torch.float32: np.float32, torch.float16: np.float16}

@@ -9,10 +9,10 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from maskjet.detections import Detections
+from maskjet.drawing.instances import Instances
+from maskjet.drawing.shades import letters_on
+from maskjet.drawing.style import DrawStyle, Measures
 from maskjet.jit import compiled
-from maskjet.media.drawing.shades import letters_on
-from maskjet.media.drawing.style import DrawStyle, Measures
 
 _FONT = cv2.FONT_HERSHEY_SIMPLEX
 _LONGEST_NAME = 60  # characters of a class name that are drawn
@@ -34,7 +34,7 @@ class Label:
     """Its rectangle, left, top, right, bottom in pixels, right and bottom exclusive, inside the image."""
 
 
-def arrange_labels(detections: Detections, frames: Rectangles, *, style: DrawStyle, measures: Measures) -> list[Label]:
+def arrange_labels(detections: Instances, frames: Rectangles, *, style: DrawStyle, measures: Measures) -> list[Label]:
     """Choose the labels' texts and places, so that no label covers another.
 
     A label that finds no place is left out: in a crowd, two texts on top of each other say less than one, and the box's
@@ -77,7 +77,7 @@ def _letters(measures: Measures) -> tuple[int, int]:
     return above, below
 
 
-def _texts(detections: Detections, style: DrawStyle) -> list[tuple[str, str]]:
+def _texts(detections: Instances, style: DrawStyle) -> list[tuple[str, str]]:
     """Name and score of each label; empty if not written, or not finite."""
     names = detections.class_name.tolist() if style.labels else [""] * len(detections)
     scores = detections.confidence.tolist()

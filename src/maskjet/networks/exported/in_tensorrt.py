@@ -10,8 +10,8 @@ from torch import Tensor
 
 from maskjet.errors import UnsupportedError
 from maskjet.extras import require
-from maskjet.runtimes.network_file import NetworkFile, Port
-from maskjet.runtimes.running import Call
+from maskjet.networks.exported.network_file import NetworkFile, Port
+from maskjet.networks.exported.running import Call
 
 BATCHES = (1, 4, 8)
 """Least, most usual and most images of a batch that an engine is built for; larger ones run in parts."""

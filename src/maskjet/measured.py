@@ -10,8 +10,8 @@ from typing import Any
 
 from maskjet.errors import InputError
 from maskjet.files import write_json
-from maskjet.parity.machine import Machine
-from maskjet.parity.table import as_table
+from maskjet.machine import Machine
+from maskjet.tables import as_table
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from maskjet.errors import UnsupportedError
 from maskjet.extras import require
-from maskjet.runtimes.network_file import NetworkFile
-from maskjet.runtimes.running import Call
+from maskjet.networks.exported.network_file import NetworkFile
+from maskjet.networks.exported.running import Call
 
 
 def open_session(file: NetworkFile, device: torch.device) -> OpenVinoSession:

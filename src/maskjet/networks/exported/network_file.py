@@ -15,8 +15,8 @@ import torch
 from maskjet import limits
 from maskjet.errors import CheckpointError, InputError, border
 from maskjet.extras import require
-from maskjet.runtimes.metadata import ENGINES, ONNX, Metadata, Precision, properties_of
-from maskjet.runtimes.rfdetr_files import rfdetr_spec
+from maskjet.networks.exported.metadata import ENGINES, ONNX, Metadata, Precision, properties_of
+from maskjet.networks.exported.rfdetr_files import rfdetr_spec
 from maskjet.spec import ModelSpec, shown
 
 if TYPE_CHECKING:

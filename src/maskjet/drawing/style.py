@@ -64,7 +64,7 @@ class Redaction:
 
     Examples:
         >>> import maskjet
-        >>> from maskjet.media.drawing import Redaction
+        >>> from maskjet.drawing import Redaction
         >>> image = maskjet.traffic.sample(seed=3).image
         >>> found = maskjet.load("demo").predict(image)
         >>> redacted = maskjet.draw(image, found, Redaction(["person"], margin=4))
@@ -99,7 +99,7 @@ class Cutout:
 
     Examples:
         >>> import maskjet
-        >>> from maskjet.media.drawing import Cutout
+        >>> from maskjet.drawing import Cutout
         >>> image = maskjet.traffic.sample(seed=3).image
         >>> found = maskjet.load("demo").predict(image)
         >>> cut = maskjet.draw(image, found, Cutout(["bus"], replace_with="transparent"))

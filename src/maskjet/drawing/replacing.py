@@ -6,9 +6,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from maskjet.drawing.regions import Region
+from maskjet.drawing.style import parse_replacement
 from maskjet.jit import compiled
-from maskjet.media.drawing.regions import Region
-from maskjet.media.drawing.style import parse_replacement
 
 _CELLS = 64  # along an image's longer side, of a mosaic
 _SMALLEST_CELL = 4  # pixels

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskjet import coco_rle
-from maskjet.detections import Detections
+from maskjet.drawing.instances import Instances
 from maskjet.errors import InputError, suggest
 from maskjet.jit import compiled
 
@@ -17,7 +17,7 @@ Region = NDArray[np.uint8]
 """uint8 [H, W], 1 inside, 0 outside."""
 
 
-def pick(detections: Detections, classes: Sequence[str] | None) -> Detections:
+def pick(detections: Instances, classes: Sequence[str] | None) -> Instances:
     """The detections of the classes of these names; all for None.
 
     Raises:
@@ -37,7 +37,7 @@ def pick(detections: Detections, classes: Sequence[str] | None) -> Detections:
     return detections if len(chosen) == len(ids) else detections[chosen]
 
 
-def unite(detections: Detections) -> Region:
+def unite(detections: Instances) -> Region:
     """The union of all masks; a detection without a mask, or with an empty one, counts with its box.
 
     Raises:

@@ -8,29 +8,29 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from maskjet.detections import Detections
+from maskjet.drawing.annotating import annotate
+from maskjet.drawing.instances import Instances
+from maskjet.drawing.regions import HeldRegion, Region, grow, pick, unite
+from maskjet.drawing.replacing import replace_inside, replace_outside
+from maskjet.drawing.style import DrawStyle, Redaction, Style
 from maskjet.errors import InputError
-from maskjet.media.drawing.annotating import annotate
-from maskjet.media.drawing.regions import HeldRegion, Region, grow, pick, unite
-from maskjet.media.drawing.replacing import replace_inside, replace_outside
-from maskjet.media.drawing.style import DrawStyle, Redaction, Style
 
 if TYPE_CHECKING:
-    from maskjet.media.frames import Frame
-    from maskjet.model import ImageLike
+    from maskjet.media.images import ImageLike
+    from maskjet.media.source import Frame
 
 _DEFAULT = DrawStyle()
 _HOLD = 5  # frames of a video
 _MARGIN_SHARE = 0.01  # of the longer side: masks come from grids of 78 to 192 cells a side
 
 
-def draw(image: ImageLike, detections: Detections, style: Style = _DEFAULT) -> NDArray[np.uint8]:
+def draw(image: ImageLike, detections: Instances, style: Style = _DEFAULT) -> NDArray[np.uint8]:
     """Annotate, redact or cut out detections in a copy of their image.
 
     Args:
         image: uint8 [H, W, 3] RGB array; or an image of another kind that `predict` takes.
-        detections: Detections of the image. An annotation without masks has boxes and labels only.
-        style: A `DrawStyle`, `Redaction` or `Cutout` of `maskjet.media.drawing`. Redaction holds nothing here, as there
+        detections: Instances of the image. An annotation without masks has boxes and labels only.
+        style: A `DrawStyle`, `Redaction` or `Cutout` of `maskjet.drawing`. Redaction holds nothing here, as there
             is no frame before: `Painter` is for frames of a video.
 
     Returns:
@@ -43,7 +43,7 @@ def draw(image: ImageLike, detections: Detections, style: Style = _DEFAULT) -> N
 
     Examples:
         >>> import maskjet
-        >>> from maskjet.media.drawing import Redaction
+        >>> from maskjet.drawing import Redaction
         >>> image = maskjet.traffic.sample(seed=3).image
         >>> found = maskjet.load("demo").predict(image)
         >>> redacted = maskjet.draw(image, found, Redaction(["person", "car"], replace_with="blur"))
@@ -68,7 +68,7 @@ class Painter:
 
     Examples:
         >>> import maskjet
-        >>> from maskjet.media.drawing import Painter, Redaction
+        >>> from maskjet.drawing import Painter, Redaction
         >>> model = maskjet.load("demo")
         >>> painter = Painter(Redaction(["person"], hold=10))
         >>> images = [maskjet.traffic.sample(seed=seed).image for seed in range(2)]
@@ -80,11 +80,11 @@ class Painter:
         self._style = style
         self._held: dict[int, tuple[str, HeldRegion]] = {}  # by stream, with the name of its source
 
-    def paint(self, frame: Frame, detections: Detections) -> NDArray[np.uint8]:
+    def paint(self, frame: Frame, detections: Instances) -> NDArray[np.uint8]:
         """Draw the next frame of a source; result and errors are those of `draw`."""
         return _paint(_copy(frame.image, detections), detections, self._style, self._held_of(frame))
 
-    def skip(self, frame: Frame, detections: Detections) -> None:
+    def skip(self, frame: Frame, detections: Instances) -> None:
         """Take note of the next frame of a source without drawing it."""
         held = self._held_of(frame)
         if held is not None and isinstance(self._style, Redaction):
@@ -105,7 +105,7 @@ class Painter:
 
 
 def _paint(
-    canvas: NDArray[np.uint8], detections: Detections, style: Style, held: HeldRegion | None = None
+    canvas: NDArray[np.uint8], detections: Instances, style: Style, held: HeldRegion | None = None
 ) -> NDArray[np.uint8]:
     """Draw into a copy of the image, checked; see `draw`."""
     if isinstance(style, DrawStyle):
@@ -120,7 +120,7 @@ def _paint(
     return painted
 
 
-def _find_redacted(detections: Detections, style: Redaction, held: HeldRegion | None) -> Region:
+def _find_redacted(detections: Instances, style: Redaction, held: HeldRegion | None) -> Region:
     """The region that is redacted, with all that is held."""
     margin = style.margin
     if margin is None:
@@ -131,7 +131,7 @@ def _find_redacted(detections: Detections, style: Redaction, held: HeldRegion | 
     return region
 
 
-def _copy(image: NDArray[np.uint8], detections: Detections) -> NDArray[np.uint8]:
+def _copy(image: NDArray[np.uint8], detections: Instances) -> NDArray[np.uint8]:
     """A contiguous copy of the image, checked."""
     if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
         got = f"{image.dtype} {list(image.shape)}" if isinstance(image, np.ndarray) else type(image).__name__

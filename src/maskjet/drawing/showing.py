@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskjet.errors import OutputError, UnsupportedError, border
-from maskjet.extras import require
 from maskjet.files import replacing
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
@@ -60,7 +59,6 @@ def show(pixels: NDArray[np.uint8], title: str) -> None:
 
     Raises:
         UnsupportedError: There is neither a notebook nor a display, or no program that shows pictures.
-        MissingDependencyError: Pillow, which opens windows, is not installed.
     """
     if _is_notebook():
         from IPython import display
@@ -69,8 +67,9 @@ def show(pixels: NDArray[np.uint8], title: str) -> None:
         return
     if sys.platform.startswith("linux") and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         raise UnsupportedError(f"show() needs a display or a notebook, and there is none here: {_ADVICE}")
-    picture = require("PIL.Image", extra="show", purpose="show()").fromarray(pixels)
-    if not require("PIL.ImageShow", extra="show", purpose="show()").show(picture, title=title):
+    from PIL import Image, ImageShow
+
+    if not ImageShow.show(Image.fromarray(pixels), title=title):
         raise UnsupportedError(f"show() needs a program that shows pictures, and there is none here: {_ADVICE}")
 
 

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from maskjet.parity import machine
-from maskjet.parity.machine import Gpu, describe_machine
+from maskjet import machine
+from maskjet.machine import Gpu, describe_machine
 
 GPU = Gpu(name="NVIDIA T4", driver="580.1", cuda="13.0", triton="3.6.0")
 

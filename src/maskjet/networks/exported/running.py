@@ -11,9 +11,9 @@ from torch import Tensor
 
 from maskjet.config import RuntimeName
 from maskjet.errors import InputError, UnsupportedError, border
+from maskjet.networks.exported.metadata import ENGINES
+from maskjet.networks.exported.network_file import NetworkFile
 from maskjet.networks.rfdetr.network import NetworkOutput
-from maskjet.runtimes.metadata import ENGINES
-from maskjet.runtimes.network_file import NetworkFile
 
 Call = Callable[[Tensor, Sequence[Tensor]], None]
 """Runs a file once: takes images and the tensors that its outputs are written to, contiguous and on the device.
@@ -105,9 +105,9 @@ def open_file(file: NetworkFile, runtime: RuntimeName, device: torch.device) -> 
     name = fitting[0] if runtime == "auto" else runtime
     if name not in fitting:
         raise InputError(f"runtime must be one of {('auto', *fitting)} for {str(file.path)!r}, got {runtime!r}.")
-    module, function = f"maskjet.runtimes.in_{name}", "open_session"
+    module, function = f"maskjet.networks.exported.in_{name}", "open_session"
     if name == "tensorrt" and not is_engine:
-        module, function = "maskjet.runtimes.in_onnxruntime", "open_session_in_tensorrt"
+        module, function = "maskjet.networks.exported.in_onnxruntime", "open_session_in_tensorrt"
     open_session: Callable[[NetworkFile, torch.device], Session] = getattr(import_module(module), function)
     with border(UnsupportedError, f"runtime={name!r} must be able to open {str(file.path)!r}, it is not"):
         session = open_session(file, device)
