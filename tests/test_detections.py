@@ -21,7 +21,7 @@ from maskjet import coco_rle
 from maskjet.detections import Detections, DrawOptions, assemble
 from maskjet.drawing import DrawStyle, draw
 from maskjet.errors import InputError, MissingDependencyError, OutputError, SourceError, UnsupportedError
-from maskjet.media.images import Origin, read_image
+from maskjet.media.images import ImageReference, read_image
 from tests.threads import run_at_once
 
 NAMES = {0: "car", 2: "bus"}
@@ -273,7 +273,7 @@ class TestPictures:
         found = some_detections(2)
         before = path.read_bytes()
         for image in (None, path, str(path)):
-            found.remember(Origin(path))
+            found.remember(ImageReference(path))
             with pytest.raises(InputError, match=r"path must not be the image's own, .*link\.png' would be"):
                 found.save(tmp_path / "link.png", image)
         assert path.read_bytes() == before
@@ -336,7 +336,7 @@ class TestOrigins:
 
     def test_what_is_held_is_drawn_into_and_what_is_not_is_asked_for(self):
         found, image = some_detections(2), picture()
-        found.remember(Origin(image))
+        found.remember(ImageReference(image))
         expected = found.draw(image)
         for same in (found, found[:], found[[0, 1]]):
             np.testing.assert_array_equal(same.draw(), expected)
@@ -350,7 +350,7 @@ class TestOrigins:
         PILImage.fromarray(picture()).save(tmp_path / "a.png")
         monkeypatch.chdir(tmp_path)
         found = some_detections(2)
-        found.remember(Origin("a.png"))
+        found.remember(ImageReference("a.png"))
         monkeypatch.chdir("/")
         np.testing.assert_array_equal(found.draw(), found.draw(picture()))
         (tmp_path / "a.png").unlink()
@@ -361,7 +361,11 @@ class TestOrigins:
     def test_copies_and_other_processes_know_files_only(self, tmp_path):
         PILImage.fromarray(picture()).save(tmp_path / "a.png")
         found, image = some_detections(2), picture()
-        for origin, is_kept in ((Origin(tmp_path / "a.png"), True), (Origin(image), False), (Origin(3), False)):
+        for origin, is_kept in (
+            (ImageReference(tmp_path / "a.png"), True),
+            (ImageReference(image), False),
+            (ImageReference(3), False),
+        ):
             found.remember(origin)
             for again in (pickle.loads(pickle.dumps(found)), copy.deepcopy(found)):
                 assert again.rle == found.rle

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pandas
     import supervision
 
-    from maskjet.media.images import ImageLike, Origin
+    from maskjet.media.images import ImageLike, ImageReference
 
 _MOST_CLASSES = 8  # that `repr` counts one by one
 _GREY = 128  # of the canvas where there is no image
@@ -70,7 +70,9 @@ class Detections:
     """n COCO RLEs, {"size": [H, W], "counts": bytes}; None from a detector without masks."""
     class_names: Mapping[int, str] = field(default_factory=dict)
     """Class id to name; a class without a name is called by its id."""
-    _origin: ClassVar[Origin | None] = None  # where `draw` gets the image; set on single instances by `remember`
+    _remembered: ClassVar[ImageReference | None] = (
+        None  # where `draw` gets the image; set on single instances by `remember`
+    )
 
     def __post_init__(self) -> None:
         try:  # plain Python throughout: this runs for every frame
@@ -151,8 +153,8 @@ class Detections:
             rle=None if self.rle is None else [self.rle[i] for i in picked],
             class_names=self.class_names,
         )
-        if self._origin is not None:
-            selected.remember(self._origin)
+        if self._remembered is not None:
+            selected.remember(self._remembered)
         return selected
 
     @property
@@ -309,9 +311,9 @@ class Detections:
         write_json(os.fspath(path), self.as_dict(), "path")
         return None
 
-    def remember(self, origin: Origin) -> None:
+    def remember(self, image: ImageReference) -> None:
         """Remember where the image is to be had, for `draw`; it is no field, and not compared, written or printed."""
-        object.__setattr__(self, "_origin", origin)
+        object.__setattr__(self, "_remembered", image)
 
     def draw(self, image: ImageLike | None = None, **style: Unpack[DrawOptions]) -> NDArray[np.uint8]:
         """Draw the detections into a copy of their image; `maskjet.draw` also redacts them or cuts them out.
@@ -380,8 +382,8 @@ class Detections:
         if suffix not in showing.SUFFIXES:
             raise InputError(f"path must end in {', '.join(showing.SUFFIXES)} or .json, got {os.fspath(path)!r}.")
         given = image if isinstance(image, str | os.PathLike) else None
-        remembered = None if self._origin is None else self._origin.path
-        if any(source is not None and is_same_file(path, source) for source in (given, remembered)):
+        path_of_image = None if self._remembered is None else self._remembered.path
+        if any(source is not None and is_same_file(path, source) for source in (given, path_of_image)):
             raise InputError(f"path must not be the image's own, {os.fspath(path)!r} would be overwritten.")
         showing.write(path, self.draw(image, **style))
 
@@ -414,7 +416,7 @@ class Detections:
 
     def _image(self) -> NDArray[np.uint8] | None:
         """The image that `predict` saw; None if nothing holds it any more."""
-        return None if self._origin is None else self._origin.image()
+        return None if self._remembered is None else self._remembered.image()
 
     def _check_is_json(self) -> None:
         is_finite = np.isfinite(self.xyxy).all(axis=1) & np.isfinite(self.confidence)

@@ -32,7 +32,7 @@ from maskjet.engine.engine import Engine
 from maskjet.errors import InputError, suggest
 from maskjet.media.decoding import choose_decoding
 from maskjet.media.frames import Frame, kind_of_source, split_sources
-from maskjet.media.images import ImageLike, Origin, as_tensor, split_images, to_image
+from maskjet.media.images import ImageLike, ImageReference, as_tensor, split_images, to_image
 from maskjet.networks import Network, find_family, read_network
 from maskjet.ops.gpu import on_device
 from maskjet.report import Report, make_report
@@ -142,13 +142,13 @@ class Model:
         if several is None:
             one: Any = images
             (found,) = pipeline.predict(self._engine, lambda _: _to_tensor(one, "image"), 1, postprocessing)
-            found.remember(Origin(images))
+            found.remember(ImageReference(images))
             return found
         every = pipeline.predict(
             self._engine, lambda number: _to_tensor(several[number], f"images[{number}]"), len(several), postprocessing
         )
         for number, found in enumerate(every):
-            found.remember(Origin(several[number]) if several is images else Origin(images, number))
+            found.remember(ImageReference(several[number]) if several is images else ImageReference(images, number))
         return every
 
     __call__ = predict

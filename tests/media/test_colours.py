@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from av.video.reformatter import VideoReformatter
 
-from maskjet.media.colours import Look, guess_look, is_hd
+from maskjet.media.colours import PictureFormat, guess_picture_format, is_hd
 from maskjet.media.frames import Frame, ListSource, open_source
 from tests.media.clips import read, remux
 from tests.media.outputs import annotate, write
@@ -57,7 +57,7 @@ def decode(path):
         stream = container.streams.video[0]
         picture = next(container.decode(stream))
         tags = picture.colorspace, int(picture.color_primaries), int(picture.color_trc), picture.color_range == 2
-        return Look(*tags, stream.sample_aspect_ratio), VideoReformatter().reformat(
+        return PictureFormat(*tags, stream.sample_aspect_ratio), VideoReformatter().reformat(
             picture, format="rgb24"
         ).to_ndarray()
 
@@ -66,7 +66,7 @@ def decode(path):
 @pytest.mark.parametrize("is_full_range", [False, True])
 @pytest.mark.parametrize(("matrix", "transfer"), [(BT709, 1), (SMPTE170M, 6), (BT470BG, 6), (BT2020, 14)])
 def test_bars_there_and_back(matrix, transfer, is_full_range, suffix):
-    look = Look(matrix, matrix, transfer, is_full_range, Fraction(4, 3))
+    look = PictureFormat(matrix, matrix, transfer, is_full_range, Fraction(4, 3))
     tags, given = decode(write_source("source.mp4", SMALL, look))
     assert tags == look
     annotate("source.mp4", f"out{suffix}", instances=0)
@@ -80,34 +80,34 @@ def test_bars_there_and_back(matrix, transfer, is_full_range, suffix):
 def test_what_says_nothing_is_written_as_players_take_it(size_hw, matrix):
     write(["out.mp4"], [Frame(0, None, bars(size_hw), "s", "n")], some_detections(0, size=size_hw))
     tags, shown = decode("out.mp4")
-    assert tags == replace(guess_look(size_hw), matrix=matrix)
+    assert tags == replace(guess_picture_format(size_hw), matrix=matrix)
     np.testing.assert_allclose(middles(shown), BARS, atol=LEVELS)
 
 
 def test_a_turned_video_has_turned_pixels():
-    source = write_source("source.mp4", SMALL, Look(SMPTE170M, 6, 6, pixel_aspect=Fraction(4, 3)))
+    source = write_source("source.mp4", SMALL, PictureFormat(SMPTE170M, 6, 6, pixel_aspect=Fraction(4, 3)))
     annotate(remux("turned.mp4", source, prepare=lambda stream: stream.set_display_rotation(90)), "out.mp4")
     assert decode("out.mp4")[0].pixel_aspect == Fraction(3, 4)
 
 
 def test_a_list_has_the_look_of_its_first_video():
-    look = Look(BT709, BT709, BT709, True, Fraction(1))
+    look = PictureFormat(BT709, BT709, BT709, True, Fraction(1))
     source = ListSource([str(write_source("a.mp4", SMALL, look))], "list")
-    assert source.look is None
+    assert source.picture_format is None
     assert len(list(source)) == 1
-    assert source.look == look
+    assert source.picture_format == look
 
 
 @pytest.mark.parametrize(("size_hw", "matrix"), [(HD, BT709), (SMALL, SMPTE170M)])
 def test_a_video_that_says_nothing_is_decoded_as_players_do(size_hw, matrix):
-    (frame,) = open_source(write_source("a.mp4", size_hw, Look(matrix, matrix, matrix), tags=False))
+    (frame,) = open_source(write_source("a.mp4", size_hw, PictureFormat(matrix, matrix, matrix), tags=False))
     np.testing.assert_allclose(middles(frame.image), BARS, atol=LEVELS)
 
 
 @pytest.mark.parametrize("matrix", [3, 8, 13, 100])
 def test_a_matrix_that_is_none_is_guessed(matrix):
-    source, (frame,) = read(write_source("a.mp4", SMALL, Look(matrix, 99, 99)))
-    assert source.look == guess_look(SMALL)
+    source, (frame,) = read(write_source("a.mp4", SMALL, PictureFormat(matrix, 99, 99)))
+    assert source.picture_format == guess_picture_format(SMALL)
     np.testing.assert_allclose(middles(frame.image), BARS, atol=LEVELS)
 
 

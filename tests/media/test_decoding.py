@@ -15,8 +15,9 @@ import torch
 
 from maskjet import traffic
 from maskjet.config import EngineConfig
+from maskjet.engine import pipeline
 from maskjet.errors import DeviceError, InputError, UnsupportedError
-from maskjet.media import videos
+from maskjet.media import conversion
 from maskjet.media.decoding import ON_CPU, Decoding, check_decoder, choose_decoding, why_not_decoded
 from maskjet.media.frames import open_source
 from maskjet.media.picture import Picture, conversion_of
@@ -107,7 +108,7 @@ def test_what_a_gpu_decodes_exactly(video, reason):
 
 
 def test_a_fallback_is_counted(monkeypatch):
-    monkeypatch.setattr(EngineConfig, "decoding", lambda *_: Decoding("cuda:99"))
+    monkeypatch.setattr(pipeline, "choose_decoding", lambda *_: Decoding("cuda:99"))
     paths = [write(f"{seed}.mp4", seed=seed, frames=4) for seed in range(3)]
     with model(device="cpu") as loaded:
         found = sorted((frame for frame, _ in loaded.stream(paths)), key=lambda frame: (frame.stream, frame.index))
@@ -130,9 +131,9 @@ def test_a_failed_device_is_named_and_makes_no_bad_source(monkeypatch):
     with pytest.raises(DeviceError, match=r"The device failed on frame 3 of 'a.mp4': CUDA error: far away") as caught:
         Frame(3, 0.1, Far(), "a.mp4", "a.mp4#3").image  # noqa: B018 - a property
     assert caught.value.index == 3
-    monkeypatch.setattr(videos, "why_not_kept", lambda _: None)
+    monkeypatch.setattr(conversion, "why_not_kept", lambda _: None)
     with open_source(write("a.mp4")) as source:
-        source._decoding, source._copier = Decoding("cuda:0"), Mock(copy=Mock(side_effect=RuntimeError("error 700")))
+        source._converter._copier = Mock(copy=Mock(side_effect=RuntimeError("error 700")))
         with pytest.raises(DeviceError, match=r"The device failed on frame 1 of '.*a.mp4': error 700") as caught:
             list(source)
     assert caught.value.index == 1
@@ -161,7 +162,11 @@ def test_frames_are_those_of_the_cpu(video, options):
     path = write("a.mp4", **video)
     (source, frames), (expected, others) = read(path, decoder="cuda", **options), read(path, **options)
     assert (source.decoder, source.fallback) == ("cuda:0", None)
-    assert (source.size_hw, source.fps, source.look) == (expected.size_hw, expected.fps, expected.look)
+    assert (source.size_hw, source.fps, source.picture_format) == (
+        expected.size_hw,
+        expected.fps,
+        expected.picture_format,
+    )
     assert all(frame.pixels.memory.is_cuda for frame in frames)
     assert_same(frames, others)
 

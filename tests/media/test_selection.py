@@ -7,7 +7,7 @@ import pytest
 from PIL import Image as PILImage
 
 from maskjet.errors import InputError, SourceError
-from maskjet.media import videos as videos_module
+from maskjet.media import conversion
 from maskjet.media.frames import ListSource, VideoSource, open_source
 from maskjet.media.selection import BeyondEndError, select_frames
 from tests.media.clips import assert_same, damage, encode, moving, packets_of, picture, read, write_image, write_video
@@ -64,8 +64,8 @@ def test_every_start_and_limit(whole):
 
 
 def test_frames_left_out_are_not_converted(clips, monkeypatch):
-    converted, guess = [], videos_module.guess_matrix
-    monkeypatch.setattr(videos_module, "guess_matrix", lambda picture: converted.append(1) or guess(picture))
+    converted, guess = [], conversion.guess_matrix
+    monkeypatch.setattr(conversion, "guess_matrix", lambda picture: converted.append(1) or guess(picture))
     assert len(list(open_source(clips("endless.mp4"), every=20, start=5))) == len(converted) == 3
 
 

@@ -29,7 +29,7 @@ _COMPANIONS: Mapping[int, tuple[int, int]] = {
 
 
 @dataclass(frozen=True)
-class Look:
+class PictureFormat:
     """Colour space and pixel aspect ratio of a video; integers are code points of ITU-T H.273."""
 
     matrix: int
@@ -49,10 +49,10 @@ def is_hd(size_hw: tuple[int, int]) -> bool:
     return size_hw[0] > 576 or size_hw[1] >= 1280
 
 
-def guess_look(size_hw: tuple[int, int]) -> Look:
-    """The look assumed for video that states none: BT.709 for HD, BT.601 below, limited range, square pixels."""
+def guess_picture_format(size_hw: tuple[int, int]) -> PictureFormat:
+    """The format assumed for video that states none: BT.709 for HD, BT.601 below, limited range, square pixels."""
     matrix = _BT709 if is_hd(size_hw) else _SMPTE170M
-    return Look(matrix, *_COMPANIONS[matrix])
+    return PictureFormat(matrix, *_COMPANIONS[matrix])
 
 
 def guess_matrix(picture: VideoFrame) -> int | None:
@@ -63,8 +63,8 @@ def guess_matrix(picture: VideoFrame) -> int | None:
     return _BT709 if is_hd((picture.height, picture.width)) else _BT470BG
 
 
-def read_look(picture: VideoFrame, pixel_aspect: Fraction | None) -> Look:
-    """The look of a decoded picture, after rotation; values that are missing or invalid are guessed.
+def read_picture_format(picture: VideoFrame, pixel_aspect: Fraction | None) -> PictureFormat:
+    """The colours and pixel aspect of a decoded picture, upright; missing or invalid values are guessed.
 
     Args:
         picture: Picture as it comes from the decoder.
@@ -72,10 +72,10 @@ def read_look(picture: VideoFrame, pixel_aspect: Fraction | None) -> Look:
     """
     matrix = int(picture.colorspace)
     if matrix not in _COMPANIONS:
-        matrix = guess_look((picture.height, picture.width)).matrix
+        matrix = guess_picture_format((picture.height, picture.width)).matrix
     primaries, transfer = _COMPANIONS[matrix]
     is_full_range = picture.color_range == FULL_RANGE or picture.format.name.startswith("yuvj")
-    return Look(
+    return PictureFormat(
         matrix,
         int(picture.color_primaries) if int(picture.color_primaries) in _PRIMARIES else primaries,
         int(picture.color_trc) if int(picture.color_trc) in _TRANSFERS else transfer,

@@ -316,7 +316,7 @@ class ListSource(Source):
         else:
             source = open_with(item, replace(self._opening, selection=within), name)
         frames = iter(source)  # raises if another reads it, before it is closed below
-        self.look = self.look or source.look
+        self.picture_format = self.picture_format or source.picture_format
         self.decoder = source.decoder
         with source:
             yield from self._number(source, frames)

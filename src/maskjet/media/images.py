@@ -145,7 +145,7 @@ def split_images(value: Any, name: str) -> list[Any] | None:
     return list(as_tensor(value, name))
 
 
-class Origin:
+class ImageReference:
     """A way to get an image again without keeping its memory: its path, or a weak reference to it.
 
     Args:
@@ -179,7 +179,7 @@ class Origin:
         return to_image((split_images(given, "images") or ())[self._position], "image")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Origin, (self.path,)  # in another process, or a copy, nothing but a file can be had again
+        return ImageReference, (self.path,)  # in another process, or a copy, nothing but a file can be had again
 
 
 def read_image(path: Path) -> Image:

@@ -107,7 +107,12 @@ class LiveSource(Source):
         reconnect_for: float = math.inf,
     ) -> None:
         super().__init__(first.name)
-        self.files, self.fps, self.size_hw, self.look = first.files, first.fps, first.size_hw, first.look
+        self.files, self.fps, self.size_hw, self.picture_format = (
+            first.files,
+            first.fps,
+            first.size_hw,
+            first.picture_format,
+        )
         self.decoder, self.fallback = first.decoder, first.fallback
         self._connection, self._connect, self._selection = first, connect, selection
         self._closed = threading.Event()
@@ -227,7 +232,7 @@ class LiveSource(Source):
         self._first = self.frames_seen
         self._starts_s = None if self._last_s is None else self._last_s + gap_s
         self._step_s, self._ahead_s = 1 / (rate or _HIGHEST_FPS), None
-        self.size_hw, self.look = opened.size_hw, opened.look
+        self.size_hw, self.picture_format = opened.size_hw, opened.picture_format
         self.decoder, self.fallback = opened.decoder, opened.fallback
         self._error, self._is_connected = None, True
         self._reconnects += 1

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskjet.errors import InputError, device_error
-from maskjet.media.colours import Look
+from maskjet.media.colours import PictureFormat
 from maskjet.media.decoding import ON_CPU, Decoding, check_decoder
 from maskjet.media.metering import Meter, SourceState
 from maskjet.media.selection import EVERYTHING, Selection, select_frames
@@ -89,7 +89,7 @@ class Source(ABC):
         length: Expected number of frames it gives; None if unknown.
         fps: Frames given per second of the source's time; None if there is no clock.
         size_hw: (height, width) of the first frame in pixels; None if unknown before it is read.
-        look: Colour space and pixel aspect ratio; None for images, and before a video's first frame is decoded.
+        picture_format: Colours and pixel aspect ratio; None for images, and before a video's first frame is decoded.
         root: Folder below which annotated images and labels keep their images' sub-folders; None if they keep none.
         files: Files the source reads, as far as they are known beforehand.
         is_live: Whether frames arrive in real time, from a camera or an endless stream.
@@ -105,7 +105,7 @@ class Source(ABC):
     length: int | None = None
     fps: float | None = None
     size_hw: tuple[int, int] | None = None
-    look: Look | None = None
+    picture_format: PictureFormat | None = None
     root: Path | None = None
     files: Sequence[Path] = ()
     is_live: bool = False

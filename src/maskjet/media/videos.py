@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import av
 import av.error
-import av.video.reformatter
 import numpy as np
 from av.video.frame import PictureType
 from numpy.typing import NDArray
 
 from maskjet import limits
 from maskjet.errors import FrameError, InputError, SourceError, UnsupportedError, device_error
-from maskjet.media.colours import FULL_RANGE, guess_matrix, read_look
+from maskjet.media.colours import read_picture_format
 from maskjet.media.containers import (
     border_of_ffmpeg,
     cause_of,
@@ -33,7 +32,8 @@ from maskjet.media.containers import (
     reason,
     shown_name,
 )
-from maskjet.media.decoding import ON_CPU, Decoding, download, why_not_decoded, why_not_kept
+from maskjet.media.conversion import PictureConverter
+from maskjet.media.decoding import ON_CPU, Decoding, why_not_decoded
 from maskjet.media.losses import Losses
 from maskjet.media.selection import EVERYTHING, BeyondEndError, Selection
 from maskjet.media.source import Frame, Source
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from maskjet.media.picture import Picture
 
 _T = TypeVar("_T")
-_CONVERTING_THREADS = 4  # to RGB; FFmpeg's choice, 16 on 16 cores, makes decoding at 720p a fifth slower
 
 
 class CannotEnterError(SourceError):
@@ -104,6 +103,7 @@ class VideoSource(Source):
 
     def _open(self) -> Frame | None:
         """Open the source and decode the first frame to give."""
+        self._converter = PictureConverter("cpu")
         self._container = self._open_container()
         self._frames = self._decoded()
         try:
@@ -145,9 +145,7 @@ class VideoSource(Source):
         """Open the container for a GPU, or for the CPU if the GPU can't decode it."""
         try:
             with self._decoding.accelerated() as hwaccel:
-                from maskjet.media.surfaces import SurfaceCopier  # PyTorch
-
-                self._copier = SurfaceCopier(self._decoding.device)
+                self._converter = PictureConverter(self._decoding.device)
                 container = open_container(self._url, hwaccel)
         except (SourceError, UnsupportedError, RuntimeError) as error:
             self.fallback = f"the GPU's decoder can't be opened: {cause_of(error)}"
@@ -156,7 +154,7 @@ class VideoSource(Source):
             if self.fallback is None:
                 return container
             container.close()
-        self._decoding = ON_CPU
+        self._decoding, self._converter = ON_CPU, PictureConverter("cpu")
         return open_container(self._url)
 
     @property
@@ -167,7 +165,7 @@ class VideoSource(Source):
         """Open the source once more, after another decision."""
         self._close_container()
         self._decoding = decoding
-        self.frames_seen, self.bad_frames, self.look = 0, [], None
+        self.frames_seen, self.bad_frames, self.picture_format = 0, [], None
         return self._open()
 
     def _take_no_frame(self) -> None:
@@ -201,7 +199,6 @@ class VideoSource(Source):
             raise InputError(f"start must be 0 for {self.name!r}, which is live, got {self._selection.shown_start}.")
         self.length = None if self.is_live else self._announced_length(rate)
         self._has_decoder = False  # on a GPU it is made when the first pictures are decoded
-        self._to_rgb = av.video.reformatter.VideoReformatter()
         self._losses = Losses(container, stream, self._entry)
         self._awaited = self._entry  # until its frame is decoded
         self._start: int | None = self._selection.start if self._selection.start_s is None else None
@@ -342,34 +339,22 @@ class VideoSource(Source):
         if not self._is_wanted(index, picture.time):
             return
         limits.check("image_pixels", picture.width * picture.height, f"a frame of {self.name!r} has", SourceError)
-        if self.look is None:
-            self.look = read_look(picture, self._stream.sample_aspect_ratio)
+        if self.picture_format is None:
+            self.picture_format = read_picture_format(picture, self._stream.sample_aspect_ratio)
         name = f"{self.name}#{index}"
         pixels = self._pixels_of(picture, index)
         yield Frame(index, picture.time, pixels, self.name, name)
 
     def _pixels_of(self, picture: av.VideoFrame, index: int) -> NDArray[np.uint8] | Picture:
-        """The pixels of a decoded picture, upright: where they are if a GPU decoded it, else as RGB."""
-        matrix, host = guess_matrix(picture), picture
-        if self._is_on_gpu:
-            why_not = why_not_kept(picture)
-            if why_not is None:
-                from maskjet.media.picture import Picture, conversion_of  # PyTorch
-
-                is_full_range = picture.color_range == FULL_RANGE
-                conversion = conversion_of(matrix or int(picture.colorspace), is_full_range=is_full_range)
-                try:
-                    return Picture(self._copier.copy(picture), conversion)
-                except RuntimeError as error:
-                    raise device_error(f"frame {index} of {self.name!r}", index, error) from error
-            self.fallback = self.fallback or why_not
-            if picture.format.name == "cuda":
-                host = download(picture)
-            else:
+        """The pixels of a decoded picture."""
+        try:
+            return self._converter.convert(picture)
+        except RuntimeError as error:
+            raise device_error(f"frame {index} of {self.name!r}", index, error) from error
+        finally:
+            self.fallback = self.fallback or self._converter.fallback
+            if self._converter.is_on_cpu:
                 self.decoder = "cpu"
-        rgb = self._to_rgb.reformat(host, format="rgb24", src_colorspace=matrix, threads=_CONVERTING_THREADS)
-        pixels = np.asarray(rgb.to_ndarray(), dtype=np.uint8)
-        return np.ascontiguousarray(np.rot90(pixels, round(picture.rotation / 90)))
 
     def _is_wanted(self, index: int, time_s: float | None) -> bool:
         """Whether a frame is given; the first one that is ends the search for the start."""
@@ -379,7 +364,7 @@ class VideoSource(Source):
             if not self._selection.is_late_enough(time_s - self._start_s):
                 return False
             self._start = index
-        if self.look is None and index >= self._start and self.bad_frames:  # the first one
+        if self.picture_format is None and index >= self._start and self.bad_frames:  # the first one
             self.bad_frames = [bad for bad in self.bad_frames if bad[0] >= self._start]
         return index >= self._start and (index - self._start) % self._selection.every == 0
 

@@ -19,7 +19,7 @@ from maskjet.drawing import DrawStyle, Painter, Redaction, Style
 from maskjet.drawing.style import refuse_transparency
 from maskjet.errors import OutputError
 from maskjet.files import Part, naming
-from maskjet.media.colours import Look, guess_look
+from maskjet.media.colours import PictureFormat, guess_picture_format
 from maskjet.media.frames import Frame, Source
 from maskjet.media.sinks.audio import AudioTrack, open_audio
 from maskjet.media.sinks.behind import Behind
@@ -184,8 +184,8 @@ class AnnotatedVideo(Sink):
         self._stream.height, self._stream.width = height, width
         self._stream.pix_fmt = "yuv420p"
         self._stream.codec_context.time_base = Fraction(1, _CLOCK_HZ)
-        look = self._source.look if self._source is not None else None
-        _tag(self._stream.codec_context, look or guess_look((height, width)))
+        stated = self._source.picture_format if self._source is not None else None
+        _tag(self._stream.codec_context, stated or guess_picture_format((height, width)))
         if self._audio is not None:
             self._audio.add_to(self._container)
 
@@ -258,11 +258,11 @@ class AnnotatedVideo(Sink):
             self._give_up(part)
 
 
-def _tag(context: av.VideoCodecContext, look: Look) -> None:
+def _tag(context: av.VideoCodecContext, wanted: PictureFormat) -> None:
     """Tag a stream with colour space and pixel aspect ratio."""
-    context.colorspace, context.color_primaries, context.color_trc = look.matrix, look.primaries, look.transfer
-    context.color_range = 2 if look.is_full_range else 1
-    context.sample_aspect_ratio = look.pixel_aspect
+    context.colorspace, context.color_primaries, context.color_trc = wanted.matrix, wanted.primaries, wanted.transfer
+    context.color_range = 2 if wanted.is_full_range else 1
+    context.sample_aspect_ratio = wanted.pixel_aspect
 
 
 def _copy(part: Part, whole: Part, container_format: str) -> int:
