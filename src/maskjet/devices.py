@@ -55,7 +55,7 @@ def choose(devices: str, config: EngineConfig) -> list[Place]:
     count = _count_gpus() if set(names) != {"cpu"} else 0
     if devices == ALL:
         if not count:
-            raise UnsupportedError("devices='all' needs a GPU, PyTorch sees none; use devices='cpu'.")
+            raise UnsupportedError("devices='all' needs a GPU, PyTorch sees none; use 'cpu'.")
         names = [f"cuda:{index}" for index in range(count)]
     names = ["cuda:0" if name == "cuda" else name for name in names]
     for name in names:

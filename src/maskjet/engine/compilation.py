@@ -104,7 +104,7 @@ class Compiler:
         reason = f"{type(error).__name__}: {first_line(error)}"
         if self._is_demanded:
             raise UnsupportedError(
-                f"compile=True can't be had here, {reason}. Use compile=None to take what works."
+                f"compile=True can't be had here, {reason}. Leave it out to take what works."
             ) from error
         self._why_not = f"torch.compile failed here, {reason}"
         _log.warning("the network runs uncompiled: %s", self._why_not)

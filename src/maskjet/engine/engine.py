@@ -40,7 +40,7 @@ class Engine:
         """Why the steps run one by one; None if they run as graphs."""
         if steps.config.engine == "graph" and self.why_no_graph is not None:
             raise UnsupportedError(
-                f"engine='graph' can't be had here: {self.why_no_graph}. Use engine='auto' to take what works."
+                f"engine='graph' can't be had here: {self.why_no_graph}. Use 'auto' to take what works."
             )
         self.refusal: str | None = None
         """Why new work is refused; None while it is accepted."""

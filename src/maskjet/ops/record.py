@@ -85,7 +85,7 @@ class Op:
         if reason is not None:
             raise UnsupportedError(
                 f"implementation={implementation!r} can't run ops.{self.name} here: {reason}. "
-                "Use implementation='auto' to take the fastest that can."
+                "Use 'auto' to take the fastest that can."
             )
         return Choice(implementation, variant.run, "asked for", variant.allocate)
 

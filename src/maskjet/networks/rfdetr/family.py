@@ -109,7 +109,7 @@ def make_steps(network: RFDETR, config: EngineConfig, postprocessing: Postproces
     runtime: Runtime
     if config.runtime == "fused":
         if config.compile:
-            raise InputError(f"compile must be None or False with runtime='fused', got {config.compile}.")
+            raise InputError(f"compile must be None or False with runtime 'fused', got {config.compile}.")
         runtime = Fused(network.to(device), dtype)
     elif config.runtime == "auto" and config.compile is None and device.type == "cuda":
         runtime = FusedOrCompiled(network.to(device), dtype, by_torch)

@@ -60,7 +60,7 @@ class Fused:
         except Exception as error:  # whatever Triton, ptxas and the driver raise
             raise UnsupportedError(
                 f"runtime='fused' can't compile a kernel here, {type(error).__name__}: {first_line(error)}; "
-                "use runtime='torch'."
+                "use 'torch'."
             ) from error
 
     def release(self) -> None:
@@ -117,7 +117,7 @@ class FusedOrCompiled:
 def refuse(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> str | None:
     """Why the kernels can't run a network, or None."""
     if dtype not in HALVES:
-        return f"it needs precision='fp16' or 'bf16', got {str(dtype).removeprefix('torch.')}"
+        return f"it needs precision 'fp16' or 'bf16', got {str(dtype).removeprefix('torch.')}"
     hidden = spec.hidden_dim
     if hidden & (hidden - 1) or not 2 * _MULTIPLE <= hidden <= _MOST_HIDDEN:
         return f"hidden_dim must be a power of two from {2 * _MULTIPLE} to {_MOST_HIDDEN}, got {hidden}"
