@@ -14,7 +14,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
@@ -223,18 +223,19 @@ class _Copy:
     def fill(self, file: SourceFile) -> None:
         """Copy an object; raises as soon as it has another size than planned."""
         (system, path), size = resolve(file.path), 0
-        with naming(tempfile.gettempdir(), "TMPDIR"):
-            copy = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closing it writes nothing, and so can't fail
-        weakref.finalize(self, copy.close)
-        with reaching(file.path), system.open(path, "rb") as stream:
-            while size <= file.size and (block := stream.read(_BLOCK)):
-                size += len(block)
-                with naming(tempfile.gettempdir(), "TMPDIR"):
-                    while block := block[copy.write(block) :]:  # before a disk is full, it takes a part
-                        pass
-        if size != file.size:
-            raise _changed(file)
-        self.path = f"/proc/self/fd/{copy.fileno()}"
+        with ExitStack() as opened:
+            with naming(tempfile.gettempdir(), "TMPDIR"):  # without a buffer, closing it writes nothing and can't fail
+                copy = opened.enter_context(tempfile.TemporaryFile(buffering=0))
+            with reaching(file.path), system.open(path, "rb") as stream:
+                while size <= file.size and (block := stream.read(_BLOCK)):
+                    size += len(block)
+                    with naming(tempfile.gettempdir(), "TMPDIR"):
+                        while block := block[copy.write(block) :]:  # before a disk is full, it takes a part
+                            pass
+            if size != file.size:
+                raise _changed(file)
+            self.path = f"/proc/self/fd/{copy.fileno()}"
+            weakref.finalize(self, opened.pop_all().close)
 
 
 _taking = threading.Lock()
