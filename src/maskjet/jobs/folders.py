@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import posixpath
 import tempfile
 from bisect import bisect_left
 from collections.abc import Iterable
@@ -43,7 +44,7 @@ class Folder(Protocol):
         """All of a file; None if there is none."""
 
     def open(self, place: str) -> Any:
-        """Open a file to read it: a binary file of Python's or pyarrow's. Raises what these raise."""
+        """Open a binary file to read it. Raises what Python or fsspec raises."""
 
     def existing(self, places: Iterable[str]) -> set[str]:
         """Those of the places that have a file."""
@@ -65,7 +66,7 @@ def open_folder(out: str) -> Folder:
     """The folder at a path or URL; nothing is made yet.
 
     Raises:
-        InputError: It is a URL that holds a secret, or that neither pyarrow nor fsspec has a file system for.
+        InputError: It is a URL that may hold a secret, or of an unknown scheme.
         OutputError: The store can't be reached.
         MissingDependencyError: The package for such a URL is not installed.
     """
@@ -167,8 +168,7 @@ class RemoteFolder:
     can_append = False
 
     def __init__(self, out: str) -> None:
-        self._address, _, query = out.partition("?")
-        self._query = f"?{query}" if query else ""
+        self._url = out
         self._system, self._root = storage.resolve(out, "out", OutputError)
         self._listed: dict[str, NDArray[np.bytes_]] = {}
 
@@ -176,7 +176,7 @@ class RemoteFolder:
         return f"{self._root}/{place}"
 
     def name(self, place: str) -> str:  # noqa: D102
-        return f"{self._address.rstrip('/')}/{place}{self._query}"
+        return f"{self._url.rstrip('/')}/{place}"
 
     def write(self, place: str, data: bytes) -> None:  # noqa: D102
         self._upload(place, [data])
@@ -185,13 +185,13 @@ class RemoteFolder:
         try:
             with (
                 border(OutputError, f"out must be writable, {self.name(place)!r} is not"),
-                self._system.open_output_stream(self._at(place)) as stream,
+                self._system.open(self._at(place), "wb") as stream,
             ):
                 for block in blocks:
                     stream.write(block)
         except BaseException:
             with suppress(Exception):  # closing the stream may have kept what was written so far
-                self._system.delete_file(self._at(place))
+                self._system.rm_file(self._at(place))
             raise
 
     def append(self, place: str, data: bytes) -> None:  # noqa: D102
@@ -200,14 +200,14 @@ class RemoteFolder:
     def read(self, place: str) -> bytes | None:  # noqa: D102
         with border(OutputError, f"out must be readable, {self.name(place)!r} is not"):
             try:
-                with self._system.open_input_stream(self._at(place)) as stream:
+                with self._system.open(self._at(place), "rb") as stream:
                     data: bytes = stream.read()
                     return data
             except FileNotFoundError:
                 return None
 
     def open(self, place: str) -> Any:  # noqa: D102
-        return self._system.open_input_file(self._at(place))
+        return self._system.open(self._at(place), "rb")
 
     def existing(self, places: Iterable[str]) -> set[str]:
         """Those of the places that had a file when their folder was first asked about.
@@ -227,19 +227,19 @@ class RemoteFolder:
 
     def _names(self, folder: str) -> NDArray[np.bytes_]:
         """The names of a folder's files, sorted."""
-        from pyarrow import fs
-
         with border(OutputError, f"out must be readable, {self.name(folder)!r} is not"):
-            selector = fs.FileSelector(self._at(folder), allow_not_found=True)
-            infos = self._system.get_file_info(selector)
-            return np.sort(np.array([info.base_name.encode() for info in infos if info.is_file], np.bytes_))
+            infos = []
+            with suppress(FileNotFoundError):
+                infos = self._system.ls(self._at(folder), detail=True)
+            names = [posixpath.basename(info["name"]).encode() for info in infos if info["type"] == "file"]
+            return np.sort(np.array(names, np.bytes_))
 
     def remove(self, place: str) -> None:  # noqa: D102
         with (
             border(OutputError, f"out must be writable, {self.name(place)!r} is not"),
             suppress(FileNotFoundError),
         ):
-            self._system.delete_file(self._at(place))
+            self._system.rm_file(self._at(place))
 
     def draft(self, place: str) -> IO[bytes]:  # noqa: D102, ARG002
         with naming(tempfile.gettempdir(), "TMPDIR"):

@@ -221,7 +221,7 @@ def _read_object(file: SourceFile, most: int | None = None) -> bytes:
     """The first bytes of an object, or all of it."""
     with border(SourceError, f"source must be readable, {file.path!r} is not"):
         system, path = storage.resolve(file.path)
-        with system.open_input_file(path) as stream:
+        with system.open(path, "rb") as stream:
             data: bytes = stream.read(most)
             return data
 
