@@ -97,8 +97,20 @@ class Parts:
             OutputError: The folder can't be read.
             InputError: One is no digest.
         """
-        by_place = {self._place_of(each): each for each in digests}
-        return {by_place[place] for place in self._folder.existing(by_place)}
+        return {each for each in digests if self._folder.had(self._place_of(each))}
+
+    def has(self, digest: str) -> bool:
+        """Whether there is a part now; raises as `existing`."""
+        return self._folder.has(self._place_of(digest))
+
+    def remove(self, digest: str) -> None:
+        """Remove a part, if it is there.
+
+        Raises:
+            OutputError: It can't be removed.
+            InputError: It is no digest.
+        """
+        self._folder.remove(self._place_of(digest))
 
     @contextmanager
     def open(self, digest: str) -> Iterator[ParquetFile]:
@@ -126,6 +138,11 @@ class Parts:
         """
         with self.open(digest) as file:
             return file.read()
+
+    def about(self, digest: str) -> dict[str, Any]:
+        """The metadata of a part; raises as `read`, and InputError if it is not of a job."""
+        with self.open(digest) as file:
+            return metadata(file.schema_arrow)
 
     def verify(self, digests: Iterable[str]) -> Iterator[tuple[str, str]]:
         """Read parts with all their columns.
