@@ -16,7 +16,8 @@ from maskjet.errors import UnsupportedError
 from maskjet.jobs import ray as jobs_ray
 from maskjet.jobs import ray_dataset, work
 from maskjet.jobs.folders import open_folder
-from maskjet.jobs.parts import FAILURES, Parts
+from maskjet.jobs.ledger import FAILURES
+from maskjet.jobs.parts import Parts
 from tests import ray_cluster
 from tests.cli.command_line import call
 from tests.jobs.making import run_driver

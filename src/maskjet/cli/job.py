@@ -264,7 +264,7 @@ def _showing() -> Iterator[Any]:
 
 def _summary(found: Progress, out: str) -> str:
     from maskjet.jobs.folders import open_folder
-    from maskjet.jobs.parts import FAILURES
+    from maskjet.jobs.ledger import FAILURES
 
     rate = f", {found.frames / found.seconds:.1f} frames/s" if found.frames and found.seconds else ""
     lines = [

@@ -139,7 +139,7 @@ def run(
             try:
                 with closing(_outcomes(left, make_workers, orders, stop)) as outcomes:
                     for outcome in outcomes:
-                        failures.take(outcome)
+                        failures.take(outcome.part, outcome.failures)
                         progress.take(outcome)
                         tell()
             finally:

@@ -32,9 +32,6 @@ class LocalFolder:
         out: Its path.
     """
 
-    can_append = True
-    """Whether files can grow; in a store they are replaced."""
-
     def __init__(self, out: str) -> None:
         self.path = Path(out)
 
@@ -62,11 +59,6 @@ class LocalFolder:
         with naming(str(path)):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
-
-    def append(self, place: str, data: bytes) -> None:
-        """Add to a file, if `can_append`."""
-        with naming(self.name(place)), (self.path / place).open("ab") as file:
-            file.write(data)
 
     def read(self, place: str) -> bytes | None:
         """All of a file; None if there is none."""
@@ -148,8 +140,6 @@ class RemoteFolder:
         out: Its URL.
     """
 
-    can_append = False
-
     def __init__(self, out: str) -> None:
         self._address, _, query = out.partition("?")
         self._query = f"?{query}" if query else ""
@@ -180,9 +170,6 @@ class RemoteFolder:
             with suppress(Exception):  # closing the stream may have kept what was written so far
                 self._system.delete_file(self._at(place))
             raise
-
-    def append(self, place: str, data: bytes) -> None:  # noqa: D102
-        raise NotImplementedError
 
     def read(self, place: str) -> bytes | None:  # noqa: D102
         with self._reaching(place, "readable"):

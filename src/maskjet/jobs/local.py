@@ -68,11 +68,7 @@ class LocalWorkers:
         self._deaths: dict[int, int] = {}  # of a place, in a row
 
     def run(self, tasks: Iterator[Task | None], stop: threading.Event) -> Iterator[Outcome]:
-        """Work on segments; outcomes come as they are ready, in any order.
-
-        Args:
-            tasks: Name of the part and segment; None while the next one is not known yet.
-            stop: Once it is set, no more segments are begun, and those begun are finished.
+        """Work on segments; see `driver.Workers`.
 
         Raises:
             MaskjetError: A worker can't begin, or a part can't be written; see `Worker`.

@@ -14,6 +14,7 @@ from maskjet import __version__, errors
 from maskjet.config import EngineConfig
 from maskjet.errors import DeviceError, MaskjetError, OutputError, UnsupportedError, first_line
 from maskjet.jobs.folders import open_folder
+from maskjet.jobs.ledger import note_failures
 from maskjet.jobs.markers import TRIES, Markers, of_segment
 from maskjet.jobs.parts import Parts
 from maskjet.jobs.processing import process
@@ -100,7 +101,8 @@ class Worker:
                 f"maskjet must be of one version on all nodes, got {__version__} beside the driver's "
                 f"{self._facts['version']}."
             )
-        self._parts, self._markers = Parts(orders["out"]), Markers(open_folder(orders["out"]))
+        self._folder, self._parts = open_folder(orders["out"]), Parts(orders["out"])
+        self._markers = Markers(self._folder)
         self._run, self._turns = orders["run"], _Turns()
         self.model = open_model(self._settings, replace(self._settings.config, device=orders["device"]))
 
@@ -147,8 +149,11 @@ class Worker:
             begun.append(f"{part}.{len(begun) + 1}")
             self._markers.put(begun[-1])
             if len(begun) > TRIES:
-                why = f"its worker died {TRIES} times"
-                return Outcome(part, failures=((segment.name, why),), is_written=False, is_lost=True)
+                failures = ((segment.name, f"its worker died {TRIES} times"),)
+                note_failures(self._folder, part, failures)
+                return Outcome(part, failures=failures, is_written=False, is_lost=True)
+            if len(begun) > 1:
+                note_failures(self._folder, part, ())  # instead of those that the last one may have noted
             outcome = self._work(part, segment)
         self._markers.remove(*begun)
         return outcome
@@ -160,8 +165,10 @@ class Worker:
             outcome, table = self._try(part, segment)
             if not outcome.failures:
                 break
+        if outcome.failures:
+            note_failures(self._folder, part, outcome.failures)
         if table is not None:
-            self._parts.write(part, with_metadata(table, **self._facts), outcome.failures)
+            self._parts.write(part, with_metadata(table, **self._facts))
         return outcome
 
     def _try(self, part: str, segment: Segment) -> tuple[Outcome, pyarrow.Table | None]:

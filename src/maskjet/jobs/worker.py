@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
@@ -24,54 +24,37 @@ if TYPE_CHECKING:
     import pyarrow
 
 
-class _Driver:
-    """The connection to the driver, with which the process ends."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._connection = Connection(descriptor)
-        self._sending = threading.Lock()
-
-    def receive(self) -> Any:
-        """The next message."""
-        try:
-            return json.loads(self._connection.recv_bytes())
-        except (EOFError, OSError):
-            os._exit(FAILED)
-
-    def send(self, message: Any) -> None:
-        """Send a message."""
-        try:
-            with self._sending:
-                self._connection.send_bytes(json.dumps(message).encode())
-        except OSError:
-            os._exit(FAILED)
-
-
 def main(descriptor: int) -> None:
-    """Work on the segments that the driver sends, until it closes the connection.
+    """Work on the segments that the driver sends, until it closes the connection, with which the process ends.
 
     Args:
         descriptor: A socket to the driver, open already.
     """
     process.suit_program()
     print_warnings()
-    driver = _Driver(descriptor)
-    orders = driver.receive()
-    try:
-        limits.read_environment()
-        worker = Worker(orders)
-    except MaskjetError as error:
-        driver.send(told(error, "a worker"))
-        return
+    driver, sending = Connection(descriptor), threading.Lock()
+
+    def send(message: dict[str, Any]) -> None:
+        with sending, suppress(OSError):
+            driver.send_bytes(json.dumps(message).encode())
 
     def work(part: str, segment: Segment) -> None:
-        driver.send(worker.answer(part, segment))
+        send(worker.answer(part, segment))
 
-    with process.garbage_frozen(), ThreadPoolExecutor(orders["lanes"], "maskjet-segment") as lanes:
-        driver.send({})
-        while True:
-            task = driver.receive()
-            lanes.submit(work, task["part"], Segment.from_dict(task["segment"]))
+    with suppress(EOFError, OSError):
+        orders = json.loads(driver.recv_bytes())
+        try:
+            limits.read_environment()
+            worker = Worker(orders)
+        except MaskjetError as error:
+            return send(told(error, "a worker"))
+        with process.garbage_frozen():
+            threads = ThreadPoolExecutor(orders["lanes"], "maskjet-segment")
+            send({})
+            while True:
+                task = json.loads(driver.recv_bytes())
+                threads.submit(work, task["part"], Segment.from_dict(task["segment"]))
+    os._exit(FAILED)  # with what its threads are at
 
 
 class Actor:
