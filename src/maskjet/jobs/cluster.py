@@ -17,8 +17,7 @@ from maskjet.extras import require
 from maskjet.jobs import GPU_LANES
 from maskjet.jobs.local import ONE_THREAD
 
-_CPUS = 0.5
-"""Of Ray's CPUs that a worker reserves; with one worker per CPU at most, half of them stay free for Ray Data."""
+_CPUS = 0.5  # of Ray's that a worker reserves; with one per CPU at most, half of them stay free for Ray Data
 _ANSWER_S = 10.0  # for a cluster to take a connection
 _PASSED = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "MASKJET_LIMIT_")  # beginnings of variables
 
@@ -41,11 +40,6 @@ def connected(address: str) -> Iterator[Any]:
         UnsupportedError: There is none, or the connection is of Ray's client.
         MissingDependencyError: Ray is not installed.
     """
-    if "://" in address:
-        raise UnsupportedError(
-            f"ray must be auto, local or HOST:PORT, got {address!r}. Run the command on a node of the cluster, for "
-            "example with ray job submit."
-        )
     ray = import_ray("--ray")
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # errors are raised, too
     if ray.is_initialized():
@@ -60,8 +54,8 @@ def connected(address: str) -> Iterator[Any]:
         ray.init(address, logging_level=logging.WARNING, log_to_driver=False, **options)
     except Exception as error:
         raise UnsupportedError(
-            f"ray must be the address of a cluster that answers, got {address!r}: {first_line(error)}. Start one with "
-            "ray start --head, or use --ray local."
+            "ray must be auto, local or the HOST:PORT of a cluster that answers and has this machine as a node, got "
+            f"{address!r}: {first_line(error)}. Start one with ray start --head, or use --ray local."
         ) from error
     finally:
         if threading.current_thread() is threading.main_thread():

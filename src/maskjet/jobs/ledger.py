@@ -104,7 +104,7 @@ class Failures:
     """
 
     def __init__(self, folder: Folder) -> None:
-        self._folder, self._saved_at = folder, -_SAVE_S
+        self._folder, self._saved_at, self._is_saved = folder, -_SAVE_S, True
         self._by_part = _parse(folder.read(FAILURES))
         for part in folder.names(_NOTES):
             self._by_part |= _parse(folder.read(f"{_NOTES}/{part}"))
@@ -131,9 +131,10 @@ class Failures:
         if failures:
             self._by_part[part] = dict(failures)
             self._current.add(part)
-            if time.monotonic() - self._saved_at >= _SAVE_S:
-                self._write(self._by_part)
-                self._saved_at = time.monotonic()
+            self._is_saved = False
+        if not self._is_saved and time.monotonic() - self._saved_at >= _SAVE_S:
+            self._write(self._by_part)
+            self._saved_at, self._is_saved = time.monotonic(), True
 
     def finish(self, *, plan_is_complete: bool) -> None:
         """Write the file anew, without what was mended; and without what the plan no longer has, if that is known.

@@ -105,15 +105,16 @@ class LocalWorkers:
         for connection in wait(list(by_connection), _GLANCE_S):
             each = by_connection[connection]
             try:
-                outcome = taken(json.loads(each.connection.recv_bytes()))
+                message = json.loads(each.connection.recv_bytes())
             except (EOFError, OSError):
                 self._replace(each)
                 continue
+            outcome = taken(message["answer"])
             each.is_ready = True
+            each.tasks.pop(message["part"], None)
             if outcome is not None:
                 if not outcome.is_lost:
                     self._deaths.pop(each.place.number, None)
-                del each.tasks[outcome.part]
                 yield outcome
 
     def _replace(self, dead: _Process) -> None:

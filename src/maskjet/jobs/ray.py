@@ -1,9 +1,8 @@
 """Workers on a Ray cluster: Ray Data pipelines of segments, whose actors write the parts themselves.
 
-Through Ray go the names of parts, segments in JSON, and counts; no pixels and no tables. A pipeline has a fixed input
-and its own actors, each of which loads the model. So the plan is taken in windows: the first has what is found within
-seconds, so that work begins while planning goes on; the next ones are so large that loading the model again takes a
-few per cent of their time, and yet bounded, as each is held in memory.
+Through Ray go names, segments in JSON, and counts. A pipeline has a fixed input and its own actors, each of which loads
+the model. So the plan is taken in windows: the first has what is found within seconds, so that work begins while
+planning goes on; the next are so large that loading takes a few per cent of their time, and yet fit into memory.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from typing import Any
 
 from maskjet.errors import DeviceError, UnsupportedError, first_line
 from maskjet.jobs import cluster, storage
-from maskjet.jobs.cluster import Pool
 from maskjet.jobs.folders import open_folder
 from maskjet.jobs.local import Task
 from maskjet.jobs.markers import ARRIVED, TRIES, Markers, under_way
@@ -74,7 +72,7 @@ class RayWorkers:
             except ray.exceptions.RayError as error:
                 raise _failed(error) from error
 
-    def _work(self, ray: Any, pool: Pool, window: Sequence[Task], stop: threading.Event) -> Iterator[Outcome]:
+    def _work(self, ray: Any, pool: cluster.Pool, window: Sequence[Task], stop: threading.Event) -> Iterator[Outcome]:
         self._markers.remove(ARRIVED)
         rows = _Rows(_pipeline(ray, pool, window, {**self._orders, "device": pool.device, "lanes": pool.lanes}))
         left, lost, deadline = dict(window), 0, time.monotonic() + _ARRIVAL_S
@@ -106,10 +104,10 @@ class RayWorkers:
     def _wait_for_begun(self) -> None:
         """Let no more segments begin, and wait for those that workers are at."""
         self._markers.remove(self._orders["run"])
-        deadline = time.monotonic() + _PATIENCE_S
-        time.sleep(_GLANCE_S)  # for workers that are about to begin
-        while under_way(self._markers.names()) and time.monotonic() < deadline:
-            time.sleep(_GLANCE_S)
+        for _ in range(round(_PATIENCE_S / _GLANCE_S)):
+            time.sleep(_GLANCE_S)  # first for workers that are about to begin
+            if not under_way(self._markers.names()):
+                return
 
 
 class _Rows:
@@ -146,17 +144,13 @@ class _Rows:
         return answers, False
 
     def close(self) -> None:
-        """Read no more.
-
-        Once nothing begins, rows come fast, and the actors end with the last one; after some seconds they are killed.
-        Where no actor runs, as no node has room, the thread goes on until one does, or until the connection ends.
-        """
+        """Read no more. Actors end with the last row, which comes fast once nothing begins; or else with the next."""
         self._thread.join(_GOODBYE_S)
         self._is_closed = True
         self._thread.join(_GOODBYE_S)
 
 
-def _pipeline(ray: Any, pool: Pool, window: Sequence[Task], orders: Mapping[str, Any]) -> Any:
+def _pipeline(ray: Any, pool: cluster.Pool, window: Sequence[Task], orders: Mapping[str, Any]) -> Any:
     """A dataset of answers, a row for each segment. Ray Data restarts actors and repeats their tasks without limit."""
     of_block = max(1, min(_LARGEST_BLOCK, len(window) // (pool.size * pool.lanes * _BLOCKS)))
     items = [{"part": part, "segment": json.dumps(segment.as_dict())} for part, segment in window]
@@ -187,7 +181,7 @@ def _windows(tasks: Iterable[Task | None], stop: threading.Event, largest: int) 
         yield window
 
 
-def _no_room(ray: Any, pool: Pool) -> UnsupportedError:
+def _no_room(ray: Any, pool: cluster.Pool) -> UnsupportedError:
     kind, each = ("GPU", 1) if pool.device == "cuda" else ("CPU", pool.num_cpus)
     return UnsupportedError(
         f"No worker began within {_ARRIVAL_S:g} s. Each needs {each:g} {kind}s; the cluster has "

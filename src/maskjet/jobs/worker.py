@@ -34,12 +34,12 @@ def main(descriptor: int) -> None:
     print_warnings()
     driver, sending = Connection(descriptor), threading.Lock()
 
-    def send(message: dict[str, Any]) -> None:
+    def send(part: str | None, answer: dict[str, Any]) -> None:
         with sending, suppress(OSError):
-            driver.send_bytes(json.dumps(message).encode())
+            driver.send_bytes(json.dumps({"part": part, "answer": answer}).encode())
 
     def work(part: str, segment: Segment) -> None:
-        send(worker.answer(part, segment))
+        send(part, worker.answer(part, segment))
 
     with suppress(EOFError, OSError):
         orders = json.loads(driver.recv_bytes())
@@ -47,10 +47,10 @@ def main(descriptor: int) -> None:
             limits.read_environment()
             worker = Worker(orders)
         except MaskjetError as error:
-            return send(told(error, "a worker"))
+            return send(None, told(error, "a worker"))
         with process.garbage_frozen():
             threads = ThreadPoolExecutor(orders["lanes"], "maskjet-segment")
-            send({})
+            send(None, {})  # it is ready
             while True:
                 task = json.loads(driver.recv_bytes())
                 threads.submit(work, task["part"], Segment.from_dict(task["segment"]))
