@@ -70,8 +70,8 @@ def test_parts_are_found(out):
 
 
 def test_each_folder_of_a_store_is_listed_once(tmp_path, monkeypatch):
-    listed, names = [], RemoteFolder._names
-    monkeypatch.setattr(RemoteFolder, "_names", lambda folder, name: listed.append(name) or names(folder, name))
+    listed, names = [], RemoteFolder.names
+    monkeypatch.setattr(RemoteFolder, "names", lambda folder, name: listed.append(name) or names(folder, name))
     parts, noise = Parts(f"file://{tmp_path}"), random.Random(0)
     for _ in range(20):
         parts.existing(noise.randbytes(16).hex() for _ in range(256))

@@ -28,8 +28,8 @@ from maskjet.cli.options import (
     with_config,
 )
 from maskjet.config import EngineConfig
+from maskjet.devices import SEGMENTS_PER_GPU
 from maskjet.errors import InputError, OutputError
-from maskjet.jobs import GPU_LANES
 
 if TYPE_CHECKING:
     from maskjet.jobs.driver import Progress, Workers
@@ -131,7 +131,7 @@ def job(
         int | None,
         option(
             "N",
-            f"Segments that a process works on at a time. Not given: {GPU_LANES} on a GPU, on a CPU its cores.",
+            f"Segments that a process works on at a time. Not given: {SEGMENTS_PER_GPU} on a GPU, on a CPU its cores.",
             panel=_PLACE_PANEL,
         ),
     ] = None,
@@ -220,8 +220,8 @@ def _local_workers(devices: str | None, streams: int | None, config: EngineConfi
     places = choose(devices or _every_device(config), config)
     if streams is not None and streams < 1:
         raise InputError(f"streams must be at least 1, got {streams}.")
-    if streams is not None and streams > GPU_LANES and any(place.device != "cpu" for place in places):
-        raise InputError(f"streams must be at most {GPU_LANES} on a GPU, got {streams}.")
+    if streams is not None and streams > SEGMENTS_PER_GPU and any(place.device != "cpu" for place in places):
+        raise InputError(f"streams must be at most {SEGMENTS_PER_GPU} on a GPU, got {streams}.")
     lanes = streams or choose_lanes(places)
     return lambda orders: LocalWorkers(orders, places, lanes)
 
@@ -249,7 +249,7 @@ def _showing() -> Iterator[Any]:
 
 def _summary(found: Progress, out: str) -> str:
     from maskjet.jobs.folders import open_folder
-    from maskjet.jobs.parts import FAILURES
+    from maskjet.jobs.ledger import FAILURES
 
     rate = f", {found.frames / found.seconds:.1f} frames/s" if found.frames and found.seconds else ""
     lines = [

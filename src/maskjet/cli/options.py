@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import json
-import logging
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -239,20 +238,6 @@ def print_result(result: Any, *, to_stdout: bool = False) -> None:
 def print_error(error: Exception) -> None:
     """Print an error as one line on stderr, which names the running command's flags."""
     _print(f"maskjet: {printable(in_flags(error))}", to_stdout=False)
-
-
-class _Printing(logging.Handler):
-    """Prints the library's warnings in the form of errors."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        _print(f"maskjet: {printable(record.getMessage())}", to_stdout=False)
-
-
-def print_warnings() -> None:
-    """Print the library's logged warnings on stderr, with control characters escaped."""
-    logger = logging.getLogger("maskjet")
-    if not any(isinstance(handler, _Printing) for handler in logger.handlers):
-        logger.addHandler(_Printing(logging.WARNING))
 
 
 def _print(text: str, *, to_stdout: bool) -> None:
