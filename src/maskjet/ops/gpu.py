@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from maskjet.errors import first_line
-from maskjet.ops.record import Variant
+from maskjet.ops.record import HALVES, Op, Variant, serves_any
 
 capturing = threading.Lock()
 """Held while a graph is captured, and while a video decoder is made or freed. Both at once fail: to make a decoder CUDA
@@ -33,6 +33,30 @@ MULTIPROCESSORS = 132
 _HOPPERS_SHARED = 227 * 1024
 _OLDEST = (7, 5)  # T4; Triton's own limit
 _OLDEST_WITH_BFLOAT16 = (8, 0)
+
+
+def make_op(
+    public: Callable[..., Any],
+    reference: Callable[..., Any],
+    *,
+    dtypes: tuple[torch.dtype, ...] = HALVES,
+    cpu: Variant | None = None,
+) -> Op:
+    """Make the record of an op whose Triton implementation has its name and lies in its package's `triton.py`.
+
+    Args:
+        public: The function users call.
+        reference: The definition; serves every input.
+        dtypes: Types of the op's first tensor that the Triton implementation takes.
+        cpu: The implementation for CPUs, if there is one.
+    """
+    name = public.__name__
+    variants = {
+        "triton": triton_variant(f"{public.__module__}.triton", name, dtypes),
+        **({} if cpu is None else {"cpu": cpu}),
+        "reference": Variant(reference, serves_any),
+    }
+    return Op(name, public, variants)
 
 
 def triton_variant(

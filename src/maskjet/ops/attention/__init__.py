@@ -7,8 +7,8 @@ import torch
 from maskjet.config import Implementation
 from maskjet.errors import InputError
 from maskjet.ops.attention import reference
-from maskjet.ops.gpu import triton_variant
-from maskjet.ops.record import HALVES, Op, Variant, describe, serves_any
+from maskjet.ops.gpu import make_op
+from maskjet.ops.record import HALVES, describe
 
 _SIDES = (16, 32, 64, 128)
 
@@ -55,11 +55,4 @@ def attention(projections: torch.Tensor, *, implementation: Implementation = "au
     return out
 
 
-RECORD = Op(
-    name="attention",
-    public=attention,
-    variants={
-        "triton": triton_variant("maskjet.ops.attention.triton", "attention", HALVES),
-        "reference": Variant(reference.attention, serves_any),
-    },
-)
+RECORD = make_op(attention, reference.attention)

@@ -42,10 +42,7 @@ def choose_blocks(batch: int, length: int, heads: int, side: int) -> Blocks:
 
 
 def attention(projections: torch.Tensor, out: torch.Tensor) -> None:
-    """Write the attention of projections [B, L, 3, H, D] into out [B, L, H × D]; see `ops.attention`.
-
-    Never waits, and can be captured in a CUDA graph.
-    """
+    """Write the attention of projections [B, L, 3, H, D] into out [B, L, H × D]; see `ops.attention`."""
     batch, length, _, heads, side = projections.shape
     if not projections.numel():
         return

@@ -7,8 +7,8 @@ import torch
 from maskjet.config import Implementation
 from maskjet.errors import InputError
 from maskjet.ops.deformable_attention import reference
-from maskjet.ops.gpu import triton_variant
-from maskjet.ops.record import HALVES, Op, Variant, check_like, describe, serves_any
+from maskjet.ops.gpu import make_op
+from maskjet.ops.record import HALVES, check_like, describe
 
 _AXES = 3
 
@@ -88,11 +88,4 @@ def _is_power(number: float) -> bool:
     return number >= 1 and number == int(number) and not int(number) & (int(number) - 1)
 
 
-RECORD = Op(
-    name="deformable_attention",
-    public=deformable_attention,
-    variants={
-        "triton": triton_variant("maskjet.ops.deformable_attention.triton", "deformable_attention", HALVES),
-        "reference": Variant(reference.deformable_attention, serves_any),
-    },
-)
+RECORD = make_op(deformable_attention, reference.deformable_attention)

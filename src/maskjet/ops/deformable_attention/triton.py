@@ -15,10 +15,7 @@ _ROWS = 1
 def deformable_attention(
     projections: torch.Tensor, boxes: torch.Tensor, values: torch.Tensor, *, out: torch.Tensor
 ) -> None:
-    """Write the context; see `ops.deformable_attention`.
-
-    Never waits, and can be captured in a CUDA graph.
-    """
+    """Write the context; see `ops.deformable_attention`."""
     batch, queries, points, _, heads = projections.shape
     if not out.numel():
         return

@@ -6,8 +6,8 @@ import torch
 
 from maskjet.config import Implementation
 from maskjet.ops.depthwise_norm import reference
-from maskjet.ops.gpu import triton_variant
-from maskjet.ops.record import HALVES, Op, Variant, check_like, check_pixels, serves_any
+from maskjet.ops.gpu import make_op
+from maskjet.ops.record import check_like, check_pixels
 
 
 def depthwise_norm(
@@ -54,11 +54,4 @@ def depthwise_norm(
     return out
 
 
-RECORD = Op(
-    name="depthwise_norm",
-    public=depthwise_norm,
-    variants={
-        "triton": triton_variant("maskjet.ops.depthwise_norm.triton", "depthwise_norm", HALVES),
-        "reference": Variant(reference.depthwise_norm, serves_any),
-    },
-)
+RECORD = make_op(depthwise_norm, reference.depthwise_norm)

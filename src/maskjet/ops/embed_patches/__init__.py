@@ -9,9 +9,9 @@ import torch
 from maskjet.config import Implementation
 from maskjet.errors import InputError
 from maskjet.ops.embed_patches import reference
-from maskjet.ops.gpu import triton_variant
+from maskjet.ops.gpu import make_op
 from maskjet.ops.linear import parts_of
-from maskjet.ops.record import HALVES, Op, Variant, check_like, describe, is_whole, serves_any
+from maskjet.ops.record import HALVES, check_like, describe, is_whole
 
 _CHANNELS = 3
 
@@ -81,11 +81,4 @@ def embed_patches(
     return out, sums
 
 
-RECORD = Op(
-    name="embed_patches",
-    public=embed_patches,
-    variants={
-        "triton": triton_variant("maskjet.ops.embed_patches.triton", "embed_patches", HALVES),
-        "reference": Variant(reference.embed_patches, serves_any),
-    },
-)
+RECORD = make_op(embed_patches, reference.embed_patches)

@@ -8,11 +8,11 @@ import torch
 
 from maskjet.config import Implementation
 from maskjet.errors import InputError
-from maskjet.ops.gpu import triton_variant
+from maskjet.ops.gpu import make_op
 from maskjet.ops.linear import reference
 from maskjet.ops.linear.reference import Norm
 from maskjet.ops.linear.tiles import Workspace, choose_tile
-from maskjet.ops.record import HALVES, Op, Variant, describe, is_pair, serves_any
+from maskjet.ops.record import HALVES, describe, is_pair
 
 Activation = Literal["none", "gelu", "relu", "silu"]
 Gives = Literal["values", "sums", "float32", "maxima"]
@@ -220,11 +220,4 @@ def _check_like(name: str, value: object, dtype: torch.dtype, shape: tuple[int, 
         raise InputError(f"{name} must be {kind} {list(shape)} on {device}, got {describe(value)}.")
 
 
-RECORD = Op(
-    name="linear",
-    public=linear,
-    variants={
-        "triton": triton_variant("maskjet.ops.linear.triton", "linear", HALVES),
-        "reference": Variant(reference.linear, serves_any),
-    },
-)
+RECORD = make_op(linear, reference.linear)

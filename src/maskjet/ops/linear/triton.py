@@ -40,10 +40,7 @@ def linear(
     gives_maxima: bool = False,
     workspace: Workspace | None = None,
 ) -> None:
-    """Write the layer's result into out; see `ops.linear`.
-
-    Never waits, and can be captured in a CUDA graph.
-    """
+    """Write the layer's result into out; see `ops.linear`."""
     (outputs, width), inputs, count = weight.shape, x.shape[1], len(out)
     if not count:
         return

@@ -6,9 +6,9 @@ import torch
 
 from maskjet.config import Implementation
 from maskjet.errors import InputError
-from maskjet.ops.gpu import triton_variant
+from maskjet.ops.gpu import make_op
 from maskjet.ops.mask_logits import reference
-from maskjet.ops.record import HALVES, Op, Variant, describe, serves_any
+from maskjet.ops.record import HALVES, describe
 
 
 def mask_logits(
@@ -59,11 +59,4 @@ def mask_logits(
     return out
 
 
-RECORD = Op(
-    name="mask_logits",
-    public=mask_logits,
-    variants={
-        "triton": triton_variant("maskjet.ops.mask_logits.triton", "mask_logits", HALVES),
-        "reference": Variant(reference.mask_logits, serves_any),
-    },
-)
+RECORD = make_op(mask_logits, reference.mask_logits)

@@ -14,10 +14,7 @@ _STEPS = (64, 32, 16)
 
 
 def mask_logits(queries: torch.Tensor, pixels: torch.Tensor, *, out: torch.Tensor) -> None:
-    """Write the mask logits; see `ops.mask_logits`.
-
-    Never waits, and can be captured in a CUDA graph.
-    """
+    """Write the mask logits; see `ops.mask_logits`."""
     if not out.numel():
         return
     (batch, count, stride), (_, height, width, channels) = queries.shape, pixels.shape

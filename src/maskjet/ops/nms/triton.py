@@ -10,8 +10,8 @@ from __future__ import annotations
 import torch
 
 from maskjet.ops.gpu import Launcher, on_device_of
-from maskjet.ops.nms.kept import Kept
 from maskjet.ops.nms.kernels import choose_kernel, find_overlaps_kernel
+from maskjet.ops.nms.reference import Kept
 
 _ROWS = 64
 _BITS = 32

@@ -6,9 +6,9 @@ import torch
 
 from maskjet.config import Implementation
 from maskjet.errors import InputError
-from maskjet.ops.gpu import triton_variant
+from maskjet.ops.gpu import make_op
 from maskjet.ops.rank_tokens import reference
-from maskjet.ops.record import Op, Variant, describe, is_whole, serves_any
+from maskjet.ops.record import describe, is_whole
 
 
 def rank_tokens(scores: torch.Tensor, *, count: int, implementation: Implementation = "auto") -> torch.Tensor:
@@ -52,11 +52,4 @@ def rank_tokens(scores: torch.Tensor, *, count: int, implementation: Implementat
     return out
 
 
-RECORD = Op(
-    name="rank_tokens",
-    public=rank_tokens,
-    variants={
-        "triton": triton_variant("maskjet.ops.rank_tokens.triton", "rank_tokens", (torch.float32,)),
-        "reference": Variant(reference.rank_tokens, serves_any),
-    },
-)
+RECORD = make_op(rank_tokens, reference.rank_tokens, dtypes=(torch.float32,))

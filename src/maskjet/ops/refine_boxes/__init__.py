@@ -6,8 +6,8 @@ import torch
 
 from maskjet.config import Implementation
 from maskjet.errors import InputError
-from maskjet.ops.gpu import triton_variant
-from maskjet.ops.record import HALVES, Op, Variant, check_like, describe, serves_any
+from maskjet.ops.gpu import make_op
+from maskjet.ops.record import HALVES, check_like, describe
 from maskjet.ops.refine_boxes import reference
 
 _SIDES = 4
@@ -89,11 +89,4 @@ def refine_boxes(
     return out, embedding
 
 
-RECORD = Op(
-    name="refine_boxes",
-    public=refine_boxes,
-    variants={
-        "triton": triton_variant("maskjet.ops.refine_boxes.triton", "refine_boxes", HALVES),
-        "reference": Variant(reference.refine_boxes, serves_any),
-    },
-)
+RECORD = make_op(refine_boxes, reference.refine_boxes)

@@ -25,10 +25,7 @@ def refine_boxes(
     out: torch.Tensor,
     out_embedding: torch.Tensor | None,
 ) -> None:
-    """Write the boxes and their embedding; see `ops.refine_boxes`.
-
-    Never waits, and can be captured in a CUDA graph.
-    """
+    """Write the boxes and their embedding; see `ops.refine_boxes`."""
     count, inputs = hidden.shape
     if not count:
         return

@@ -32,10 +32,7 @@ def select(
     num_select: int,
     round_boxes: bool,
 ) -> Selection:
-    """Choose detections from logits [B, Q, C] and boxes [B, Q, 4]; see `ops.select`.
-
-    Never waits, and can be captured in a CUDA graph.
-    """
+    """Choose detections from logits [B, Q, C] and boxes [B, Q, 4]; see `ops.select`."""
     selection = out or Selection.empty(len(logits), max_detections, logits.device)
     batch, queries, classes = logits.shape
     keys = torch.empty((batch, queries * classes), dtype=torch.int64, device=logits.device)
