@@ -10,7 +10,7 @@ from maskjet.config import Implementation
 from maskjet.errors import InputError
 from maskjet.ops.embed_patches import reference
 from maskjet.ops.gpu import make_op
-from maskjet.ops.linear import parts_of
+from maskjet.ops.linear import count_partials
 from maskjet.ops.record import HALVES, check_like, describe, is_whole
 
 _CHANNELS = 3
@@ -75,7 +75,7 @@ def embed_patches(
     check_like("positions", positions, torch.float32, (tokens, outputs), images.device)
     rows = len(images) * tokens
     out = torch.empty(rows, outputs, dtype=images.dtype, device=images.device)
-    sums = torch.empty(rows, 2, parts_of(rows, 64, outputs), dtype=torch.float32, device=images.device)
+    sums = torch.empty(rows, 2, count_partials(rows, 64, outputs), dtype=torch.float32, device=images.device)
     run = RECORD.choose(implementation, images).run
     run(images, weight, positions, windows=windows, out=out, out_sums=sums)
     return out, sums

@@ -105,7 +105,8 @@ def linear(
     for name, value, known in (("activation", activation, Activation), ("gives", gives, Gives)):
         if value not in get_args(known):
             raise InputError(f"{name} must be one of {get_args(known)}, got {value!r}.")
-    parts = parts_of(count, weight.shape[1], outputs, x.shape[1], is_whole=norm is not None or last_norm is not None)
+    is_whole = norm is not None or last_norm is not None
+    parts = count_partials(count, weight.shape[1], outputs, x.shape[1], is_whole=is_whole)
     dtype = torch.float32 if gives in ("float32", "maxima") else x.dtype
     out = torch.empty(count, parts if gives == "maxima" else outputs, dtype=dtype, device=x.device)
     out_sums = None
@@ -133,7 +134,7 @@ def linear(
     return out, out_sums
 
 
-def parts_of(rows: int, width: int, outputs: int, inputs: int | None = None, *, is_whole: bool = False) -> int:
+def count_partials(rows: int, width: int, outputs: int, inputs: int | None = None, *, is_whole: bool = False) -> int:
     """In how many parts a layer gives the sums or maxima of its rows.
 
     Args:
