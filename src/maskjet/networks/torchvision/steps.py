@@ -32,7 +32,7 @@ class Found(NamedTuple):
 
     selection: Selection
     masks: torch.Tensor | None
-    """float32 [B, K, m + 2, m + 2]: positive inside, with a border that is outside."""
+    """float32 [B, K, m + 2, m + 2]: positive inside the mask, negative along the border."""
     boxes: torch.Tensor | None
     """int32 [B, K, 4]: left, top, width and height of the box that each mask fills."""
     is_exact: torch.Tensor
@@ -91,7 +91,7 @@ class TwoStage(Steps):
 
 
 class _Work(Work):
-    """The steps of one kind of batch; see `Work`. The marks say which images had more candidates than rows."""
+    """See `Work`. The marks: which images had more candidates than rows, int32 [B]."""
 
     steps: TwoStage
 
@@ -108,7 +108,7 @@ class _Work(Work):
         self._network = network
         self._inputs = steps.inputs(batch, *steps.spec.padded_hw(size_hw))
         self._inner = self._inputs[:, :, :height, :width]
-        # Kept: memory that a graph reads must not be freed.
+        # Held because memory that a graph reads must not be freed.
         self._resized, self._originals = steps.sizes(batch, (height, width)), steps.sizes(batch, size_hw)
         self._preprocessing = steps.preprocessing(stretch((height, width)))
 

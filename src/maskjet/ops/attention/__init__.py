@@ -14,10 +14,10 @@ _SIDES = (16, 32, 64, 128)
 
 
 def attention(projections: torch.Tensor, *, implementation: Implementation = "auto") -> torch.Tensor:
-    """Mix the values of a sequence, weighted by 2 ** (query · key), normalised.
+    """Average the values of a sequence, weighted by 2 ** (query · key).
 
-    That is the usual softmax attention of queries that are multiplied by log₂ e / √D, best in the weights that made
-    them. On a GPU it is one launch on the current stream, which never waits and allocates only the result.
+    That is softmax attention if the queries are multiplied by log₂ e / √D, best in the weights that make them. On a GPU
+    it is one launch on the current stream, which never waits and allocates only the result.
 
     Args:
         projections: float16 or bfloat16 [B, L, 3, H, D], contiguous: queries, keys and values of H heads for each of L

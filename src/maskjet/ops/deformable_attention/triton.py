@@ -1,4 +1,4 @@
-"""deformable_attention on an NVIDIA GPU: one launch, few queries per program, so that all multiprocessors fetch."""
+"""deformable_attention on an NVIDIA GPU: one launch; a query per program keeps all multiprocessors busy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 import triton
 
 from maskjet.ops.deformable_attention.kernels import deformable_attention_kernel
-from maskjet.ops.gpu import Launchers, has_dependent_launches, on_device_of
+from maskjet.ops.gpu import Launchers, has_dependent_launches, on_device
 
 _LAUNCHERS = Launchers(deformable_attention_kernel)
 _ROWS = 1
@@ -21,7 +21,7 @@ def deformable_attention(
         return
     _, height, width, channels = values.shape
     waits = has_dependent_launches(values.device)
-    with on_device_of(values):
+    with on_device(values.device):
         _LAUNCHERS.of(2, 1, waits=waits)(
             (triton.cdiv(batch * queries, _ROWS), 1, 1),
             (values.device, values.dtype),

@@ -18,9 +18,9 @@ def depthwise_norm(
     eps: float = 1e-6,
     implementation: Implementation = "auto",
 ) -> torch.Tensor:
-    """Convolve each channel by itself, 3 × 3 with zeros around, and normalise each pixel over its channels.
+    """Convolve each channel, 3 × 3 with zero padding, and normalise each pixel over its channels.
 
-    The norm has no affine, which belongs into the layer behind it. On a GPU it is one launch on the current stream,
+    The norm has no affine, which is folded into the layer behind it. On a GPU it is one launch on the current stream,
     which never waits.
 
     Args:
@@ -31,7 +31,7 @@ def depthwise_norm(
         implementation: "auto", "reference" or "triton".
 
     Returns:
-        Of the image's type and shape.
+        The normalised convolution, of the image's type and shape.
 
     Raises:
         InputError: An argument is not as above.

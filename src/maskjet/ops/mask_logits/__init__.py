@@ -1,4 +1,4 @@
-"""The end of a mask head: the products of queries and pixels."""
+"""The last step of a mask head: products of queries and pixels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def mask_logits(
     On a GPU it is one launch on the current stream, which never waits.
 
     Args:
-        queries: float16 or bfloat16 [B, Q, more than C], contiguous: C channels, the constant, and what is not read.
+        queries: float16 or bfloat16 [B, Q, more than C], contiguous: C channels, the constant, and unused padding.
         pixels: Of the same type, [B, H, W, C], contiguous; C is a multiple of 16.
         implementation: "auto", "reference" or "triton".
 

@@ -1,4 +1,4 @@
-"""A bilinear resize of feature maps whose channels lie side by side."""
+"""Bilinear resizing of channels-last feature maps."""
 
 from __future__ import annotations
 
