@@ -87,7 +87,9 @@ class Steps(ABC):
         """The device that each step runs on: the network's, or the CPU where the config says so."""
         self.fallbacks: Counter[str] = Counter()
         """Slower paths taken, by step and reason."""
-        self.mark: Callable[..., AbstractContextManager[Any]] = torch.cuda.nvtx.range if config.nvtx else _no_range
+        self.mark: Callable[..., AbstractContextManager[Any]] = (
+            torch.cuda.nvtx.range if config.nvtx else lambda *_: _NO_RANGE
+        )
         """Opens an NVTX range with the arguments of `str.format`; an empty context unless `config.nvtx`."""
         for step, dtype in named.items():
             asked = config.implementation_of(step)
@@ -116,10 +118,6 @@ class Steps(ABC):
             "order": "rgb",
             "resample": self.config.resample,
         }
-
-
-def _no_range(_name: str, *_values: object) -> AbstractContextManager[None]:
-    return _NO_RANGE
 
 
 def _on_cpu(run: Callable[..., Any]) -> Callable[..., None]:

@@ -73,7 +73,7 @@ class Region:
             source_hw: (height, width) of the frame, in pixels.
             size_hw: (h, w) of the input, in pixels.
         """
-        height, width = source_hw  # multiplied before divided, so that whole numbers of pixels are exact
+        height, width = source_hw  # the product comes first, so that whole numbers of pixels are exact
         return Canvas(
             -self.left * width / self.width,
             -self.top * height / self.height,

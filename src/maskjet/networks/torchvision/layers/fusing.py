@@ -58,12 +58,10 @@ def _unfused(
     weight: torch.Tensor,
     bias: torch.Tensor | None,
     added: torch.Tensor | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
+    *options: Sequence[int],
 ) -> torch.Tensor:
     """The same as `_convolution_relu` as separate calls, which a compiler can fuse."""
-    found = F.conv2d(features, weight, bias, stride, padding, dilation)
+    found = F.conv2d(features, weight, bias, *options)
     return (found if added is None else found + added).relu()
 
 
