@@ -58,10 +58,12 @@ def _unfused(
     weight: torch.Tensor,
     bias: torch.Tensor | None,
     added: torch.Tensor | None,
-    *options: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
 ) -> torch.Tensor:
     """The same as `_convolution_relu` as separate calls, which a compiler can fuse."""
-    found = F.conv2d(features, weight, bias, *options)
+    found = F.conv2d(features, weight, bias, stride, padding, dilation)
     return (found if added is None else found + added).relu()
 
 
