@@ -179,7 +179,7 @@ def test_a_released_network_is_gone():
 
 
 def by_torch(network, dtype=torch.float32):
-    return lambda: Compiler(network.cast(dtype), lambda _: (), EngineConfig(), why_not_by_itself="a test")
+    return lambda: Compiler(network.cast(dtype), lambda _: (), EngineConfig(), why_not_by_default="a test")
 
 
 def test_what_it_does_not_serve_runs_by_pytorch():
