@@ -414,6 +414,27 @@ async def test_sources_may_be_none_and_are_not_changed_without_a_token(model, pl
     assert "hunter2" not in repr(Settings(source=("rtsp://user:hunter2@camera/",)))
 
 
+@run
+async def test_a_new_source_that_is_malformed_is_one_sentence_without_its_secrets(model):
+    mistakes = (
+        ({"url": 1}, "url must be valid, it is not: Input should be a valid string."),
+        ({"url": "rtsp://user:hunter2@[camera/"}, "url must be a URL of rtsp, rtsps, http, https that names a host; "),
+        ({"urls": "rtsp://camera/"}, "url must be valid, it is not: Field required."),
+        ({"url": "rtsp://camera/", "key": 1}, "The body must have fields of url, name, model, threshold, "),
+        ({"url": "rtsp://camera/", "name": "a\n"}, "name must be valid, it is not: "),
+        ({"url": "rtsp://camera/", "threshold": True}, "threshold must be valid, it is not: "),
+        ({"url": "rtsp://camera/", "threshold": {"car": 1.5}}, "threshold must be valid, it is not: "),
+        ({"url": "rtsp://camera/", "max_detections": 2.5}, "max_detections must be valid, it is not: "),
+        (["hunter2"], "The body must be valid, it is not: Input should be an object."),
+    )
+    async with served({"demo": model}, token=TOKEN) as client:
+        for new, detail in mistakes:
+            answer = await client.post("/v1/sources", json=new, headers=BEARER)
+            assert problem_of(answer)[0] == 400
+            assert problem_of(answer)[1].startswith(detail), answer.text
+            assert "hunter" not in answer.text
+
+
 @pytest.fixture
 def camera(scenes, monkeypatch):
     """The URL of a camera that breaks off after 15 pictures, and can be opened again."""

@@ -51,7 +51,7 @@ class Observer(Protocol):
 
 
 class Dispatcher:
-    """The queue of one model, which it empties in batches.
+    """Queues images for one model, and calls it in batches.
 
     Args:
         name: Name of the model in the service.

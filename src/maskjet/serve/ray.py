@@ -104,8 +104,8 @@ def _make_app(chosen: ReplicaConfig) -> FastAPI:
     options = {each.name: getattr(config, each.name) for each in fields(config)}
     with ExitStack() as stack:
         models = {
-            name: stack.enter_context(load(what, weights=chosen.weights, **options))
-            for name, what in chosen.models.items()
+            name: stack.enter_context(load(given, weights=chosen.weights, **options))
+            for name, given in chosen.models.items()
         }
         stack.enter_context(process.garbage_frozen())
         made = create_app(models, settings)

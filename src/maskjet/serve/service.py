@@ -124,7 +124,7 @@ class Service:
         return self.is_warm and not self.waits_for_others and not self.is_draining and self.failure is None
 
     def dispatcher(self, name: str | None = None) -> Dispatcher:
-        """The queue of the model of this name; of the first one for None.
+        """The dispatcher of the model of this name; of the first one for None.
 
         Raises:
             ProblemError: 404, there is no such model; 503, the service has failed.

@@ -17,28 +17,28 @@ _MOST_CHARACTERS = 2048  # of a URL
 
 def split_name(text: str) -> tuple[str | None, str]:
     """Split NAME=SOURCE; the name is None if there is none."""
-    name, separator, what = text.partition("=")
-    return (name, what) if separator and what and re.fullmatch(r"[\w -]+", name) else (None, text)
+    name, separator, location = text.partition("=")
+    return (name, location) if separator and location and re.fullmatch(r"[\w -]+", name) else (None, text)
 
 
-def shown_name(what: str) -> str:
+def shown_name(location: str) -> str:
     """A source's display name: a URL without user, password and query; a file without its folders."""
-    if "://" not in what:
-        return re.split(r"[/\\]", what.rstrip("/\\"))[-1] or what
-    scheme, _, rest = what.partition("://")
+    if "://" not in location:
+        return re.split(r"[/\\]", location.rstrip("/\\"))[-1] or location
+    scheme, _, rest = location.partition("://")
     return f"{scheme}://{re.split(r'[?#]', rest)[0].rpartition('@')[2]}"
 
 
-def redact(text: str, what: str) -> str:
+def redact(text: str, location: str) -> str:
     """Remove a source's user, password, query and folders from a message."""
-    shown = shown_name(what)
-    for form in (repr(what), what):
-        text = text.replace(form, repr(shown) if form is not what else shown)
+    shown = shown_name(location)
+    for form in (repr(location), location):
+        text = text.replace(form, repr(shown) if form is not location else shown)
     with suppress(ValueError):
-        parts = urlsplit(what)
+        parts = urlsplit(location)
         user = parts.netloc.rpartition("@")[0]
         for secret in (user, parts.password, parts.query):
-            if secret and "://" in what:
+            if secret and "://" in location:
                 text = text.replace(secret, "…").replace(unquote(secret), "…")
     return text
 

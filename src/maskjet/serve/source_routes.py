@@ -19,7 +19,7 @@ from maskjet.serve.tickets import Options
 
 
 class _Route(APIRoute):
-    """A route of the process that watches the sources; other processes of the service forward its requests."""
+    """A route of the worker that has the sources; other workers forward its requests."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         answer = super().get_route_handler()
@@ -38,7 +38,7 @@ _Id = Annotated[str, Path(alias="id", description="Of the source, from GET /v1/s
 _MOST_BYTES = 2**16  # of the JSON of a new source
 _HEARTBEAT_S = 15.0
 _BOUNDARY = "frame"
-_NO_STORE = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # the second: nginx does not buffer it
+_NO_STORE = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # the second stops nginx's buffering
 _Threshold = Annotated[float, Field(ge=0, le=1)]
 _ShortText = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^([^\p{C}\p{Z}]| )*$")]  # printable
 
@@ -132,7 +132,7 @@ async def _events(source: WatchedSource) -> AsyncIterator[str]:
     with source.broadcast.subscribed() as subscriber:
         yield ": from here on\n\n"
         while (texts := await subscriber.take(_HEARTBEAT_S)) is not None:
-            yield "".join(texts) or ": nothing new\n\n"  # a client that has gone is noticed
+            yield "".join(texts) or ": nothing new\n\n"  # writing reveals a disconnect
 
 
 async def _pictures(source: WatchedSource) -> AsyncIterator[bytes]:

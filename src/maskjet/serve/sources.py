@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from maskjet.serve.service import Service
 
 State = Literal["starting", "running", "waiting", "ended", "failed"]
-_BEHIND_S = 1.0  # a video that falls behind its own time by more is not hurried
+_BEHIND_S = 1.0  # a video that is later than this does not catch up
 _JOIN_S = 5.0
 _log = logging.getLogger("maskjet.serve")
 
@@ -40,7 +40,7 @@ class WatchedSource:
 
     Args:
         identity: Its name in paths.
-        what: Path, camera or URL.
+        location: Path, camera or URL.
         name: Its name for people, without passwords.
         dispatcher: The model.
         options: Threshold, classes and most detections.
@@ -51,7 +51,7 @@ class WatchedSource:
     def __init__(
         self,
         identity: str,
-        what: str,
+        location: str,
         name: str,
         dispatcher: Dispatcher,
         options: Options,
@@ -60,7 +60,7 @@ class WatchedSource:
         is_from_client: bool = False,
     ) -> None:
         self.id, self.name = identity, name
-        self._what, self._is_from_client = what, is_from_client
+        self._location, self._is_from_client = location, is_from_client
         self._dispatcher, self._options, self._service = dispatcher, options, service
         self._state: State = "starting"
         self._error: str | None = None
@@ -93,7 +93,7 @@ class WatchedSource:
         """Its state as JSON types."""
         reading, state, error = self.reading, self._state, self._error
         if state == "running" and reading.error is not None:
-            state, error = "waiting", redact(reading.error, self._what)
+            state, error = "waiting", redact(reading.error, self._location)
         return {
             "id": self.id,
             "name": self.name,
@@ -111,7 +111,7 @@ class WatchedSource:
 
     @property
     def reading(self) -> SourceState:
-        """Frame rate, lag and counts of its frames; those of a closed source before it was opened."""
+        """State of its reader; the default until it has been opened."""
         return SourceState() if self._opened is None else self._opened.state
 
     # In the thread.
@@ -121,7 +121,7 @@ class WatchedSource:
             if self._stop.wait(0.1):
                 return
         try:
-            if stream_named(self._what) is None:
+            if stream_named(self._location) is None:
                 self._watch()
             else:
                 Retries(self._stop).run(self._watch, self._wait)
@@ -143,10 +143,10 @@ class WatchedSource:
 
     def _watch(self) -> None:
         """Open the source, and detect on its frames until it ends."""
-        stream = stream_named(self._what)
+        stream = stream_named(self._location)
         decoder = self._dispatcher.model.decoding()
         with closing(
-            open_source(self._what, decoder=decoder)
+            open_source(self._location, decoder=decoder)
             if stream is None
             else open_stream(stream, Opening(decoding=decoder), self._check)
         ) as opened:
@@ -157,7 +157,7 @@ class WatchedSource:
         """Check the host of a client's URL again, as its name may resolve to another address by now."""
         if self._is_from_client:
             try:
-                check_host(self._what)
+                check_host(self._location)
             except problems.ProblemError as error:
                 raise SourceError(error.detail) from None
 
@@ -200,7 +200,7 @@ class WatchedSource:
         if isinstance(error, DeviceError):
             self._service.failed(error)
         if isinstance(error, MaskjetError | problems.ProblemError):
-            return redact(str(error), self._what)
+            return redact(str(error), self._location)
         return problems.to_problem(error).detail
 
 
@@ -220,8 +220,8 @@ class Sources:
     def start(self) -> None:
         """Watch the sources of the settings."""
         for text in self._service.settings.source:
-            name, what = split_name(text)
-            self.add(what, name=name)
+            name, location = split_name(text)
+            self.add(location, name=name)
         self._ending = asyncio.create_task(self._end())
 
     async def _end(self) -> None:
@@ -254,7 +254,7 @@ class Sources:
 
     def add(
         self,
-        what: str,
+        location: str,
         *,
         name: str | None = None,
         model: str | None = None,
@@ -278,9 +278,15 @@ class Sources:
         dispatcher = self._service.dispatcher(model)
         options = options or Options()
         dispatcher.check(options)
-        name = name or shown_name(what)
+        name = name or shown_name(location)
         source = WatchedSource(
-            self._free_id(name), what, name, dispatcher, options, service=self._service, is_from_client=is_from_client
+            self._free_id(name),
+            location,
+            name,
+            dispatcher,
+            options,
+            service=self._service,
+            is_from_client=is_from_client,
         )
         self._by_id[source.id] = source
         source.thread.start()

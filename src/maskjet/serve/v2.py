@@ -59,7 +59,7 @@ async def ready(request: Request) -> Response:
     responses=v2_schemas.MODEL_HEALTH,
 )
 async def model_ready(request: Request, model: str, version: str = VERSION) -> Response:
-    """As the server's readiness."""
+    """200 or 400, as for the server."""
     service, dispatcher = _find(request, model, version)
     return _answer_health({"name": dispatcher.name, "ready": service.is_ready})
 
@@ -183,7 +183,7 @@ class _Inference:
 
 
 def _find(request: Request, model: str, version: str) -> tuple[Service, Dispatcher]:
-    """The service, and the queue of a model.
+    """The service, and a model's dispatcher.
 
     Raises:
         ProblemError: 404, there is no such model or version.
@@ -196,5 +196,5 @@ def _find(request: Request, model: str, version: str) -> tuple[Service, Dispatch
 
 
 def _outputs(dispatcher: Dispatcher) -> list[v2_codec.TensorSpec]:
-    """The outputs that a model has."""
+    """The model's outputs: `masks` only if it has masks."""
     return [output for output in v2_codec.OUTPUTS if output.name != "masks" or dispatcher.model.spec.has_masks]

@@ -73,8 +73,8 @@ def _serve(config: WorkerConfig, channel: Channel) -> str | None:
 
     with ExitStack() as stack:
         models = {
-            name: stack.enter_context(load(what, weights=config.weights, **config.engine))
-            for name, what in config.models.items()
+            name: stack.enter_context(load(given, weights=config.weights, **config.engine))
+            for name, given in config.models.items()
         }
         stack.enter_context(process.garbage_frozen())
         settings = Settings(**{**config.settings, "source": tuple(config.settings["source"])})
