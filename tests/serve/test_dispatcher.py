@@ -1,4 +1,4 @@
-"""Batches and lanes: what waits together is answered together, and nothing is lost, held up, forgotten or kept."""
+"""Batches and permits: what waits together is answered together, and nothing is lost, held up, forgotten or kept."""
 
 import asyncio
 import gc
@@ -69,14 +69,14 @@ class Observer:
 
 @asynccontextmanager
 async def started(*, pool=None, threads=2, is_held=False, **options):
-    """A dispatcher of a fake model whose lanes are warm."""
+    """A dispatcher of a fake model that is warm."""
     model, observer = Fake(), Observer()
     made = pool or ThreadPoolExecutor(threads)
     dispatcher = Dispatcher("fake", model, made, observer=observer, **options)
     dispatcher.start()
     try:
         assert await asyncio.to_thread(observer.is_warm.wait, 30)
-        await until(lambda: dispatcher._is_started)
+        await until(lambda: not dispatcher._warming)
         model.calls.clear()
         if is_held:
             model.go.clear()
@@ -110,7 +110,7 @@ def ask(dispatcher, *args, **options):
 
 @run
 async def test_what_waits_is_batched_by_size_and_options():
-    async with started(batch=3, lanes=1, is_held=True) as (dispatcher, model, _):
+    async with started(batch=3, permits=1, is_held=True) as (dispatcher, model, _):
         first = ask(dispatcher, picture(0))
         await until(lambda: model.calls)
         few = Options(threshold=0.9, classes=("car",))
@@ -127,7 +127,7 @@ async def test_what_waits_is_batched_by_size_and_options():
 
 @run
 async def test_a_full_queue_takes_all_or_none():
-    async with started(queue=3, lanes=1, is_held=True) as (dispatcher, model, _):
+    async with started(queue=3, permits=1, is_held=True) as (dispatcher, model, _):
         first = ask(dispatcher, picture(0))
         await until(lambda: model.calls)
         waiting = asyncio.ensure_future(dispatcher.predict_all(PICTURES[:2]))
@@ -144,7 +144,7 @@ async def test_a_full_queue_takes_all_or_none():
 
 @run
 async def test_a_deadline_that_passes_saves_the_work():
-    async with started(lanes=1, is_held=True) as (dispatcher, model, _):
+    async with started(permits=1, is_held=True) as (dispatcher, model, _):
         loop = asyncio.get_running_loop()
         first = ask(dispatcher, picture(0), deadline=loop.time() + 0.2)
         await until(lambda: model.calls)
@@ -161,27 +161,27 @@ async def test_a_deadline_that_passes_saves_the_work():
 
 
 @run
-async def test_images_are_made_by_threads_which_take_a_free_lane():
+async def test_images_are_decoded_by_threads_which_take_a_free_permit():
     names = []
 
     def make(number):
         names.append(threading.current_thread().name)
         return PICTURES[number]
 
-    async with started(lanes=1) as (dispatcher, model, _):
+    async with started(permits=1) as (dispatcher, model, _):
         model.before = lambda _: names.append(threading.current_thread().name)
         answers = await dispatcher.predict_all([lambda: make(2)])
         assert names[0] == names[1]  # one thread did both
         assert answers[0].image is PICTURES[2]
-        assert answers[0].made_s > 0
+        assert answers[0].decode_s > 0
         several = await dispatcher.predict_all([partial(make, n) for n in range(4)])
         assert [answer.image is image for answer, image in zip(several, PICTURES, strict=True)] == [True] * 4
         assert [answer.detections.number for answer in several] == [0, 1, 2, 3]
-        await until(lambda: not dispatcher._taken)
+        await until(lambda: not dispatcher._held)
 
 
 @run
-async def test_images_that_are_being_made_count_as_waiting():
+async def test_images_that_are_being_decoded_count_as_waiting():
     go, begun = threading.Event(), threading.Event()
 
     def make():
@@ -189,7 +189,7 @@ async def test_images_that_are_being_made_count_as_waiting():
         assert go.wait(30)
         return picture(0)
 
-    async with started(queue=3, lanes=1) as (dispatcher, model, _):
+    async with started(queue=3, permits=1) as (dispatcher, model, _):
         task = asyncio.ensure_future(dispatcher.predict_all([make] * 3))  # two threads: the third is not begun
         await until(begun.is_set)
         assert dispatcher.depth == 3
@@ -212,7 +212,7 @@ async def test_an_error_is_one_of_its_request_alone():
     def fail(_):
         raise InputError("threshold must name classes.")
 
-    async with started(lanes=1) as (dispatcher, model, _):
+    async with started(permits=1) as (dispatcher, model, _):
         with pytest.raises(ZeroDivisionError):
             await dispatcher.predict_all([lambda: picture(0), lambda: 1 // 0])
         await until(lambda: dispatcher.depth == 0)
@@ -245,12 +245,12 @@ async def test_what_is_no_exception_is_an_error_of_its_request(error, caplog):
                     await asyncio.wait_for(dispatcher.predict(image), 5)
         model.before = lambda _: None
         assert (await asyncio.wait_for(dispatcher.predict(picture(4)), 5)).detections.number == 4
-        await until(lambda: not dispatcher._taken)
+        await until(lambda: not dispatcher._held)
 
 
 @run
 async def test_closing_answers_what_waits_and_refuses_more():
-    async with started(lanes=1, is_held=True) as (dispatcher, model, _):
+    async with started(permits=1, is_held=True) as (dispatcher, model, _):
         tasks = [ask(dispatcher, image) for image in PICTURES]
         await until(lambda: dispatcher.depth == 3)
         closing = asyncio.ensure_future(asyncio.to_thread(dispatcher.close))
@@ -295,7 +295,7 @@ async def test_a_thread_that_decodes_is_not_held_by_what_comes_later():
             assert go.wait(30)
 
     made = []
-    async with started(lanes=1, threads=1) as (dispatcher, model, _):
+    async with started(permits=1, threads=1) as (dispatcher, model, _):
         is_waiting, may_run = threading.Event(), threading.Event()
         model.before = lambda _: is_waiting.set() or may_run.wait(30)
         first = ask(dispatcher, make_first)
@@ -317,7 +317,7 @@ async def test_a_thread_that_decodes_is_not_held_by_what_comes_later():
 
 
 @run
-async def test_an_observer_that_fails_costs_no_lane(caplog):
+async def test_an_observer_that_fails_costs_no_permit(caplog):
     async with started() as (dispatcher, _, observer):
         observer.batch_error = ValueError("no room")
         with caplog.at_level(logging.CRITICAL, "maskjet.serve"):
@@ -325,7 +325,7 @@ async def test_an_observer_that_fails_costs_no_lane(caplog):
                 image = picture(number) if number % 2 else partial(picture, number)
                 answer = await asyncio.wait_for(dispatcher.predict(image), 5)
                 assert answer.detections.number == number
-        await until(lambda: not dispatcher._taken)
+        await until(lambda: not dispatcher._held)
 
 
 class Short(ThreadPoolExecutor):
@@ -350,7 +350,7 @@ async def test_a_thread_that_cannot_be_started_leaves_nothing_behind():
                 await dispatcher.predict_all([lambda: picture(1)] * count)
             pool.is_short = False
             assert (await dispatcher.predict(lambda: picture(2))).detections.number == 2
-            await until(lambda: dispatcher.depth == 0 == dispatcher._taken)
+            await until(lambda: dispatcher.depth == 0 == dispatcher._held)
 
 
 @run
@@ -411,7 +411,7 @@ async def test_nothing_is_lost_among_cancellations_errors_and_deadlines():
         done, _ = await asyncio.wait(tasks, timeout=30)
         assert len(done) == 400
         assert [task for task in done if not task.cancelled() and task.exception()] == []
-        await until(lambda: dispatcher.depth == 0 == dispatcher._taken)
+        await until(lambda: dispatcher.depth == 0 == dispatcher._held)
         answers = await dispatcher.predict_all([picture(1), lambda: picture(2)])
         assert [answer.detections.number for answer in answers] == [1, 2]
 
@@ -426,7 +426,7 @@ async def test_over_http_the_queue_and_the_deadline_are_statuses(model, street):
         running = [post()]
         await until(lambda: len(held.images) == 1)
         running.append(post())
-        await until(lambda: len(held.images) == 2)  # each lane has one
+        await until(lambda: len(held.images) == 2)  # each permit has one
         waiting = [post()]
         await until(lambda: client.service.dispatcher().depth == 1)
         asked = {"inputs": [image], "parameters": {"timeout": 1000}}  # microseconds

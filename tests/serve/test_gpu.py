@@ -39,7 +39,7 @@ async def test_clients_of_many_sizes_share_batches_and_get_what_predict_finds(on
                 assert len(found) == len(alone[number])
                 assert found.class_id.tolist() == alone[number].class_id.tolist()
                 assert found.confidence == pytest.approx(alone[number].confidence, abs=2e-3)  # batches round otherwise
-        for _ in range(3):  # one of the two lanes sees this kind of batch twice, and captures it
+        for _ in range(3):  # one of the two threads sees this kind of batch twice, and captures it
             assert (await client.post("/v1/predict", content=encoded(streets[0]))).status_code == 200
         told = numbers((await client.get("/metrics")).text)
     assert told['maskjet_batch_images_sum{model="demo"}'] == 99
@@ -51,7 +51,7 @@ async def test_clients_of_many_sizes_share_batches_and_get_what_predict_finds(on
 
 
 @run
-async def test_both_lanes_are_warm_before_it_is_ready(on_gpu, monkeypatch):
+async def test_both_threads_are_warm_before_it_is_ready(on_gpu, monkeypatch):
     monkeypatch.setattr("maskjet.serve.dispatcher._SIZES_HW", ((72, 128), (96, 160)))
     async with served({"demo": on_gpu}, batch=2) as client:
         assert (await client.get("/health/ready")).status_code == 503

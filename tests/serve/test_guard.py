@@ -21,7 +21,7 @@ def never_read(monkeypatch):
     async def body():
         yield b"x"
 
-    monkeypatch.setattr("maskjet.serve.guard._Request.receive", lambda _: pytest.fail("The body was read."))
+    monkeypatch.setattr("maskjet.serve.guard._GuardedRequest.receive", lambda _: pytest.fail("The body was read."))
     return body
 
 
@@ -145,8 +145,8 @@ async def test_the_memory_of_images_is_limited(model, street):
     data = encoded(street)
     async with served({"demo": model}, memory_bytes=len(data) + street.nbytes) as client:
         assert (await client.post("/v1/predict", content=data)).status_code == 200
-        with client.service.memory.share() as share:
-            share.take(street.nbytes)
+        with client.service.memory.reserve() as reservation:
+            reservation.take(street.nbytes)
             answer = await client.post("/v1/predict", content=data)
         assert problem_of(answer)[0] == 429
         assert int(answer.headers["retry-after"]) >= 1
@@ -182,19 +182,19 @@ async def test_a_file_of_nothing_but_headers_is_refused_soon(client, data):
     assert time.perf_counter() - start < 2
 
 
-def test_a_share_of_the_memory_ends_with_its_request():
+def test_a_memory_reservation_ends_with_its_request():
     memory = Memory(100)
-    with memory.share(beside=30) as share:
-        share.take(60)
-        share.take(10)
+    with memory.reserve(held=30) as reservation:
+        reservation.take(60)
+        reservation.take(10)
         assert memory.taken == 70
         with pytest.raises(ProblemError) as never:
-            share.take(1)
+            reservation.take(1)
         assert never.value.status == 413  # 30 + 70 + 1
-        with memory.share() as other, pytest.raises(ProblemError) as later:
+        with memory.reserve() as other, pytest.raises(ProblemError) as later:
             other.take(31)
         assert later.value.status == 429
     assert memory.taken == 0
     with pytest.raises(GoneError):  # a thread that was still at work
-        share.take(1)
+        reservation.take(1)
     assert memory.taken == 0

@@ -19,7 +19,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from maskjet.errors import InputError, SourceError
-from maskjet.serve import Settings, following, names, sources
+from maskjet.serve import Settings, source_names, sources, subscribers
 from tests.media.test_hostile_images import png_of
 from tests.serve.client import BEARER, TOKEN, Held, encoded, problem_of, run, served, serving
 from tests.waiting import until
@@ -301,8 +301,8 @@ def test_a_client_that_does_not_read_is_cut_off(model, scenes):
 @run
 async def test_a_videos_results_and_pictures_come_until_it_ends(model, video, gate, monkeypatch):
     drawn = []
-    real = sources._to_jpeg
-    monkeypatch.setattr(sources, "_to_jpeg", lambda *args: drawn.append(1) or real(*args))
+    real = subscribers._to_jpeg
+    monkeypatch.setattr(subscribers, "_to_jpeg", lambda *args: drawn.append(1) or real(*args))
     with serving({"demo": model}, source=(str(video),), preview_fps=5) as address, contextlib.ExitStack() as held:
         for path in ("events", "preview.mjpeg"):  # slow readers hold nothing back
             connection = held.enter_context(socket.create_connection(address.split(":")))
@@ -347,16 +347,16 @@ async def test_a_videos_results_and_pictures_come_until_it_ends(model, video, ga
 
 
 @run
-async def test_a_follower_that_is_too_slow_misses_the_oldest_and_a_viewer_all_but_the_newest():
-    follower = following.Follower()
-    follower.put([str(number) for number in range(100)])
-    assert await follower.take(1) == [str(number) for number in range(36, 100)]
-    assert await follower.take(0.01) == []
-    follower.put(["a"])
-    follower.finish()
-    assert await follower.take(1) == ["a"]
-    assert await follower.take(1) is None
-    latest = following.Latest()
+async def test_a_subscriber_that_is_too_slow_misses_the_oldest_and_a_viewer_all_but_the_newest():
+    subscriber = subscribers.Subscriber()
+    subscriber.put([str(number) for number in range(100)])
+    assert await subscriber.take(1) == [str(number) for number in range(36, 100)]
+    assert await subscriber.take(0.01) == []
+    subscriber.put(["a"])
+    subscriber.finish()
+    assert await subscriber.take(1) == ["a"]
+    assert await subscriber.take(1) is None
+    latest = subscribers.Latest()
     waiting = asyncio.create_task(latest.after(0))
     await asyncio.sleep(0)
     latest.put("a")
@@ -370,7 +370,7 @@ async def test_a_follower_that_is_too_slow_misses_the_oldest_and_a_viewer_all_bu
 @run
 async def test_sources_come_and_go_with_a_token(model, video, gate, monkeypatch):
     monkeypatch.setattr(sources, "check_host", lambda _: None)
-    monkeypatch.setattr("maskjet.serve.watching.check_host", lambda _: None)
+    monkeypatch.setattr("maskjet.serve.source_routes.check_host", lambda _: None)
     secret = "http://user:hunter2@127.0.0.1:9/live?key=hunter3"
     with serving({"demo": model}, token=TOKEN, sources=2, source=(str(video),)) as address:
         async with httpx.AsyncClient(base_url=f"http://{address}", headers=BEARER, timeout=30) as client:
@@ -412,6 +412,27 @@ async def test_sources_may_be_none_and_are_not_changed_without_a_token(model, pl
     with pytest.raises(InputError, match=r"^sources must be a whole number of at least 0, got -1\.$"):
         Settings(sources=-1)
     assert "hunter2" not in repr(Settings(source=("rtsp://user:hunter2@camera/",)))
+
+
+@run
+async def test_a_new_source_that_is_malformed_is_one_sentence_without_its_secrets(model):
+    mistakes = (
+        ({"url": 1}, "url must be valid, it is not: Input should be a valid string."),
+        ({"url": "rtsp://user:hunter2@[camera/"}, "url must be a URL of rtsp, rtsps, http, https that names a host; "),
+        ({"urls": "rtsp://camera/"}, "url must be valid, it is not: Field required."),
+        ({"url": "rtsp://camera/", "key": 1}, "The body must have fields of url, name, model, threshold, "),
+        ({"url": "rtsp://camera/", "name": "a\n"}, "name must be valid, it is not: "),
+        ({"url": "rtsp://camera/", "threshold": True}, "threshold must be valid, it is not: "),
+        ({"url": "rtsp://camera/", "threshold": {"car": 1.5}}, "threshold must be valid, it is not: "),
+        ({"url": "rtsp://camera/", "max_detections": 2.5}, "max_detections must be valid, it is not: "),
+        (["hunter2"], "The body must be valid, it is not: Input should be an object."),
+    )
+    async with served({"demo": model}, token=TOKEN) as client:
+        for new, detail in mistakes:
+            answer = await client.post("/v1/sources", json=new, headers=BEARER)
+            assert problem_of(answer)[0] == 400
+            assert problem_of(answer)[1].startswith(detail), answer.text
+            assert "hunter" not in answer.text
 
 
 @pytest.fixture
@@ -481,7 +502,7 @@ async def test_a_camera_by_its_number_is_waited_for(model, camera, monkeypatch):
 async def test_the_host_of_a_clients_url_is_checked_each_time(model, camera, monkeypatch):
     checked = []
     monkeypatch.setattr(sources, "check_host", checked.append)
-    monkeypatch.setattr("maskjet.serve.watching.check_host", lambda _: None)
+    monkeypatch.setattr("maskjet.serve.source_routes.check_host", lambda _: None)
     with serving({"demo": model}, token=TOKEN) as address:
         async with httpx.AsyncClient(base_url=f"http://{address}", headers=BEARER, timeout=30) as client:
             identity = (await client.post("/v1/sources", json={"url": camera})).json()["id"]
@@ -490,7 +511,7 @@ async def test_the_host_of_a_clients_url_is_checked_each_time(model, camera, mon
                     await asyncio.sleep(0.02)
 
             def refuse(_):
-                raise names.problems.bad_request("url must name another machine, it names this one.")
+                raise source_names.problems.bad_request("url must name another machine, it names this one.")
 
             monkeypatch.setattr(sources, "check_host", refuse)
             refused = "url must name another machine, it names this one"
@@ -513,40 +534,39 @@ async def test_the_host_of_a_clients_url_is_checked_each_time(model, camera, mon
         "http://host/\n",
         "http://[::1/",
         "http://" + "a" * 3000,
-        None,
     ],
 )
 def test_clients_name_network_urls_alone(url):
-    with pytest.raises(names.problems.ProblemError, match=r"^url must be a URL of rtsp, rtsps, http, https"):
-        names.check_url(url)
+    with pytest.raises(source_names.problems.ProblemError, match=r"^url must be a URL of rtsp, rtsps, http, https"):
+        source_names.check_url(url)
 
 
 @pytest.mark.parametrize(
     "host", ["127.0.0.1", "localhost", "[::1]", "0.0.0.0", "169.254.169.254", "[::ffff:127.0.0.1]", "2130706433"]
 )
 def test_urls_of_this_machine_are_refused(host):
-    with pytest.raises(names.problems.ProblemError, match="it names this one or a reserved address"):
-        names.check_host(f"http://{host}/")
+    with pytest.raises(source_names.problems.ProblemError, match="it names this one or a reserved address"):
+        source_names.check_host(f"http://{host}/")
 
 
 def test_urls_of_cameras_are_allowed_and_names_have_no_passwords():
-    assert names.check_url("RTSP://User:Pass@Camera:554/A?b=c") == "rtsp://User:Pass@Camera:554/A?b=c"
-    names.check_host("rtsp://192.168.1.20/stream")
-    with pytest.raises(names.problems.ProblemError, match="url must name a host that is known"):
-        names.check_host("rtsp://nowhere.invalid/")
+    assert source_names.check_url("RTSP://User:Pass@Camera:554/A?b=c") == "rtsp://User:Pass@Camera:554/A?b=c"
+    source_names.check_host("rtsp://192.168.1.20/stream")
+    with pytest.raises(source_names.problems.ProblemError, match="url must name a host that is known"):
+        source_names.check_host("rtsp://nowhere.invalid/")
     for what, name in (
         ("rtsp://user:pa@ss@camera:554/live?key=1#x", "rtsp://camera:554/live"),
         ("/home/me/videos/a.mp4", "a.mp4"),
         ("0", "0"),
     ):
-        assert names.shown_name(what) == name
-        assert names.redact(f"source {what!r} broke", what) == f"source {name!r} broke"
+        assert source_names.shown_name(what) == name
+        assert source_names.redact(f"source {what!r} broke", what) == f"source {name!r} broke"
     for text, split in (
         ("door=rtsp://camera/?a=b", ("door", "rtsp://camera/?a=b")),
         ("rtsp://camera/?a=b", (None, "rtsp://camera/?a=b")),
         ("a.mp4", (None, "a.mp4")),
     ):
-        assert names.split_name(text) == split
+        assert source_names.split_name(text) == split
 
 
 @run

@@ -33,7 +33,7 @@ from maskjet.errors import DeviceError
 from maskjet.serve import handover, processes
 
 processes._HUNG_S = 3.0
-answer, given = dispatcher.Dispatcher._answer, handover.Job.from_file.__func__
+answer, given = dispatcher.Dispatcher._answer, handover.WorkerConfig.from_file.__func__
 
 def answer_or_break(self, tickets):
     if tickets[0].image.shape != (3, 5, 3):
@@ -44,15 +44,15 @@ def answer_or_break(self, tickets):
     dispatcher.resolve(tickets, [error])
 
 def from_file(cls, file):
-    job = given(cls, file)
-    if job.number == 1 and job.starts == 1:
+    config = given(cls, file)
+    if config.number == 1 and config.starts == 1:
         def fail(*_):
             raise RuntimeError("CUDA error: out of luck")
-        dispatcher.Dispatcher._answer_black = fail
-    return job
+        dispatcher.Dispatcher._predict_black_frames = fail
+    return config
 
 dispatcher.Dispatcher._answer = answer_or_break
-handover.Job.from_file = classmethod(from_file)
+handover.WorkerConfig.from_file = classmethod(from_file)
 """
 """The device fails on an image of 5 by 3 pixels, and on the first frames of the second process when it is started
 again; a process that hangs is seen soon."""

@@ -3,11 +3,11 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
-import textwrap
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -270,7 +270,7 @@ def test_a_replica_runs_on_the_gpu_that_it_was_given(args, gpus, device, model, 
         loaded.append((name, options["device"]))
         return contextlib.nullcontext(model)
 
-    monkeypatch.setattr(maskjet, "load", load)
+    monkeypatch.setattr("maskjet.model.load", load)
     monkeypatch.setattr(served.process, "suit_program", lambda: None)
     monkeypatch.setattr(serve, "get_replica_context", lambda: SimpleNamespace(world_size=2, replica_tag="a1"))
     runtime = SimpleNamespace(get_accelerator_ids=lambda: {"GPU": gpus})
@@ -282,7 +282,8 @@ def test_a_replica_runs_on_the_gpu_that_it_was_given(args, gpus, device, model, 
 
 
 def test_the_documented_file_is_one_of_serves():
-    text = textwrap.dedent(served.__doc__[served.__doc__.index("    http_options") :].partition("\n\n")[0])
+    document = (Path(__file__).parents[2] / "docs" / "serving.md").read_text()
+    (text,) = re.findall(r"```yaml\n(http_options:.*?)```", document, re.DOTALL)
     schema = ServeDeploySchema.model_validate(yaml.safe_load(text))
     (application,) = schema.applications
     assert application.import_path == "maskjet.serve.ray:app"

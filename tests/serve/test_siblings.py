@@ -8,8 +8,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.parser import text_string_to_metric_families
 
 from maskjet.devices import Place
-from maskjet.serve.handover import Channel, Taker
-from maskjet.serve.siblings import merge
+from maskjet.serve.handover import Channel, WorkerHandle
+from maskjet.serve.metrics import merge
 from tests.serve.client import run
 
 
@@ -35,7 +35,7 @@ def samples_of(text):
 
 def test_each_sample_has_its_process_and_each_family_is_one():
     texts = {0: text_of(3, [0.5, 1.5]), 2: text_of(4, [9.0], only="lonely")}
-    merged = merge(texts).decode()
+    merged = merge({str(number): text for number, text in texts.items()}, "process").decode()
     expected = {
         (name, tuple(sorted([*labels, ("process", str(number))]))): value
         for number, text in texts.items()
@@ -54,17 +54,17 @@ def test_each_sample_has_its_process_and_each_family_is_one():
 @run
 async def test_a_process_that_ends_with_its_failure_unread_is_not_waited_for():
     mine, its = Channel.pair()
-    taker = Taker(Place(0, "cpu", {}), SimpleNamespace(returncode=1), Channel(mine))
+    worker = WorkerHandle(Place(0, "cpu", {}), SimpleNamespace(returncode=1), Channel(mine))
 
     def receive(message, _):
-        taker.failure = message[1], message[2]
-        taker.dismiss(60)
+        worker.failure = message[1], message[2]
+        worker.dismiss(60)
 
     other = Channel(its)
-    taker.channel.start(receive)
+    worker.channel.start(receive)
     other.send("failed", "DeviceError", "The device failed.")
     other.close()
     timers = asyncio.get_running_loop()._scheduled
-    assert taker.close() == []
-    assert taker.end == "failed: The device failed."
-    assert all(timer.cancelled() for timer in timers if timer._callback == taker._give_up)
+    assert worker.close() == []
+    assert worker.end == "failed: The device failed."
+    assert all(timer.cancelled() for timer in timers if timer._callback == worker._give_up)

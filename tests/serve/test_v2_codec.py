@@ -14,6 +14,7 @@ from hypothesis import example, given, settings
 
 from maskjet.errors import InputError
 from maskjet.serve.problems import ProblemError
+from maskjet.serve.tickets import Options
 from maskjet.serve.v2_codec import OUTPUTS, read_request, write_response
 from tests.media.test_hostile_images import png_of
 from tests.serve.client import check_equal
@@ -85,13 +86,12 @@ def test_parameters_and_outputs_are_read():
     chosen = {"threshold": 0.25, "classes": "car, bus", "max_detections": 3, "timeout": 5, "binary_data_output": True}
     outputs = [{"name": "masks", "parameters": {"binary_data": False}}, {"name": "boxes"}]
     request = read(binary_body([1, 1, 3], b"abc", id="7", parameters=chosen, outputs=outputs))
-    assert (request.id, request.threshold, request.classes, request.max_detections) == ("7", 0.25, ("car", "bus"), 3)
+    assert (request.id, request.options) == ("7", Options(0.25, ("car", "bus"), 3))
     assert request.timeout_s == pytest.approx(5e-6)
     assert [(each.spec.name, each.is_binary) for each in request.outputs] == [("masks", False), ("boxes", True)]
     plain = read(binary_body([1, 1, 3], b"abc", parameters={"classes": ["a, b"]}))
     assert [(each.spec, each.is_binary) for each in plain.outputs] == [(spec, False) for spec in OUTPUTS]
-    assert plain.classes == ("a, b",)
-    assert (plain.id, plain.threshold, plain.max_detections, plain.timeout_s) == (None, None, None, None)
+    assert (plain.id, plain.options, plain.timeout_s) == (None, Options(classes=("a, b",)), None)
 
 
 WRONG_FIELDS = [

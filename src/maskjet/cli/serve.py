@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 import types
 import typing
 from collections.abc import Callable
@@ -31,7 +30,6 @@ maskjet serve --source door=rtsp://camera.local/stream
 # Use every GPU, by a process for each.
 maskjet serve --devices all
 """
-_TOKEN = "MASKJET_TOKEN"
 _MAIN = ("host", "port", "token", "insecure", "source")  # settings that most services need
 _SETTINGS_PANEL = "Limits of the service"
 
@@ -43,11 +41,9 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
 
 def _make_settings(given: dict[str, Any]) -> Settings:
     chosen = {name: value for name, value in given.items() if value is not None}
-    if "token" not in chosen and os.environ.get(_TOKEN):
-        chosen["token"] = os.environ[_TOKEN]
     if "source" in chosen:
         chosen["source"] = tuple(chosen["source"])
-    return Settings(**chosen)
+    return Settings(**chosen).with_token()
 
 
 def _option(name: str) -> inspect.Parameter:
@@ -96,9 +92,7 @@ def serve(
     POST /v1/predict answers an image with what is found in it; /docs has more.
     """
     check_extra()
-    chosen = parse_models(model or ["demo"])
-    if weights is not None and len(chosen) > 1:
-        raise InputError("weights must go with one model, got several; give each as NAME=PATH.")
+    chosen = parse_models(model or ["demo"], weights)
     if devices is None:
         _serve_alone(chosen, weights, config, settings)
         return

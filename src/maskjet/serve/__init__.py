@@ -1,8 +1,7 @@
-"""The HTTP service: masks for images that come over the network; `maskjet serve` runs it.
+"""The HTTP service behind `maskjet serve`.
 
 `create_app` makes the ASGI application of loaded models, and `server.run` runs it with uvicorn. A request passes
-`guard` (token and limits, before any work), a route (`v1`), `bodies` (decoding, in threads) and `dispatcher` (batches
-for the engine).
+`guard` (authentication and limits), a route (`v1`), `bodies` (decoding in threads) and `dispatcher` (batches).
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ _PACKAGES = (
 
 
 def check_extra() -> None:
-    """Check that the packages of the extra are here; what needs none of them, as the help, works without.
+    """Check that the packages of the extra are installed.
 
     Raises:
-        MissingDependencyError: One is missing.
+        MissingDependencyError: A package is missing.
     """
     for module in _PACKAGES:
         require(module, extra="serve", purpose="maskjet serve")

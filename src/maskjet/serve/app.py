@@ -13,9 +13,9 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from maskjet.errors import InputError, MaskjetError
-from maskjet.serve import health, live, metrics, problems, reference, v1, v2, watching
+from maskjet.serve import docs_page, health, live, metrics, problems, source_routes, v1, v2
 from maskjet.serve.guard import Guard
-from maskjet.serve.metrics import Counting
+from maskjet.serve.metrics import RequestCounter
 from maskjet.serve.page import page_router
 from maskjet.serve.service import Service
 from maskjet.serve.settings import Settings
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 def create_app(
     models: Mapping[str, Model], settings: Settings | None = None, siblings: Siblings | None = None
 ) -> FastAPI:
-    """Make the application that serves loaded models; `app.state.service` holds what its routes share.
+    """Make the application that serves loaded models; its state is `app.state.service`.
 
-    Its lifespan starts the threads that call the models, and ends them; the models stay the caller's.
+    Its lifespan starts and ends the threads that call the models. The caller closes the models.
 
     Args:
         models: Models by name, at least one; the first one serves requests that name none.
         settings: Limits and the token; None for the defaults.
-        siblings: Other processes of the service; None if this one serves alone.
+        siblings: The workers of a service of several processes; None for one process.
 
     Raises:
         InputError: There is no model.
@@ -71,25 +71,25 @@ def create_app(
         v1.router,
         v2.router,
         live.router,
-        watching.router,
+        source_routes.router,
         health.router,
         metrics.router,
-        reference.router,
+        docs_page.router,
         page_router(),
     ):
         app.include_router(router)
     for kind in (problems.ProblemError, MaskjetError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, _answer_problem)
-    app.add_middleware(_Direct)
+    app.add_middleware(_PredictShortcut)
     app.add_middleware(Guard, service=service)
-    app.add_middleware(Counting, metrics=service.metrics)  # the one added last is the outermost
+    app.add_middleware(RequestCounter, metrics=service.metrics)  # the one added last is the outermost
     return app
 
 
-class _Direct:
-    """Answers the busiest route without FastAPI's way to it, which takes longer than the route's own Python.
+class _PredictShortcut:
+    """Calls the route of POST /v1/predict directly, as FastAPI's routing takes longer than the route's own Python.
 
-    The route stays in the application for its OpenAPI document, and for requests below a prefix.
+    FastAPI still has the route, for the OpenAPI document and for requests below a prefix.
 
     Args:
         app: The application behind it.
@@ -100,7 +100,7 @@ class _Direct:
         (self._route,) = (route for route in v1.router.routes if getattr(route, "endpoint", None) is v1.predict)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request; `Guard`, around it, answers with its errors."""
+        """Serve one request; `Guard` answers if it raises an error."""
         is_one = scope["type"] == "http" and scope["path"] == v1.PREDICT and scope["method"] == "POST"
         if is_one and not scope.get("root_path"):
             scope["route"] = self._route

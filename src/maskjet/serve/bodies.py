@@ -1,4 +1,4 @@
-"""Bodies of requests: read within limits, taken apart, and decoded in threads."""
+"""Bodies of requests: read within limits, split into images, and decoded in threads."""
 
 from __future__ import annotations
 
@@ -15,25 +15,22 @@ from maskjet.errors import SourceError, border
 from maskjet.media.image_headers import stated_size_hw
 from maskjet.media.images import decode_image
 from maskjet.serve import problems
-from maskjet.serve.service import Service, Share
+from maskjet.serve.service import Reservation, Service
 from maskjet.serve.tickets import Image
 
 _UNNAMED = (b"", b"application/octet-stream", b"application/x-www-form-urlencoded")  # the last is curl's own
 
 
 @dataclass(frozen=True)
-class Part:
-    """One image of a request, encoded."""
+class EncodedImage:
+    """One image of a request, as the content of an image file."""
 
-    name: str
-    """What the client calls it; empty for a body that is one image."""
     data: bytes
-    """The content of an image file."""
-
-    @property
-    def title(self) -> str:
-        """The name in error messages."""
-        return f"part {self.name!r}" if self.name else "the body"
+    """The content, unchecked."""
+    title: str = "the body"
+    """Its name in error messages."""
+    name: str = ""
+    """The client's name of a multipart part; empty for other images."""
 
 
 async def read(request: Request) -> bytes:
@@ -49,8 +46,8 @@ async def read(request: Request) -> bytes:
         raise problems.GoneError from error
 
 
-def split(content_type: str, body: bytes, most: int) -> list[Part]:
-    """The images of a body: its parts if it is multipart/form-data, else itself.
+def split(content_type: str, body: bytes, most: int) -> list[EncodedImage]:
+    """The images of a body: the parts of multipart/form-data, else the body itself.
 
     Args:
         content_type: The request's header.
@@ -64,7 +61,7 @@ def split(content_type: str, body: bytes, most: int) -> list[Part]:
     if kind == b"multipart/form-data":
         parts = _split_form(options.get(b"boundary", b""), body, most)
     elif kind in _UNNAMED or kind.startswith(b"image/"):
-        parts = [Part("", body)]
+        parts = [EncodedImage(body)]
     else:
         raise problems.ProblemError(
             415,
@@ -77,7 +74,7 @@ def split(content_type: str, body: bytes, most: int) -> list[Part]:
     return parts
 
 
-def _split_form(boundary: bytes, body: bytes, most: int) -> list[Part]:
+def _split_form(boundary: bytes, body: bytes, most: int) -> list[EncodedImage]:
     if not boundary:
         raise problems.bad_request("Content-Type must name the boundary of multipart/form-data, it does not.")
     form = _Form(body, most)
@@ -93,10 +90,10 @@ def _split_form(boundary: bytes, body: bytes, most: int) -> list[Part]:
 
 
 class _Form:
-    """Collects the parts of a form; each is one piece of the body."""
+    """Collects the parts of a form from the parser's callbacks."""
 
     def __init__(self, body: bytes, most: int) -> None:
-        self.parts: list[Part] = []
+        self.parts: list[EncodedImage] = []
         self.is_whole = False
         self._body, self._most = body, most
         self._header, self._value = bytearray(), bytearray()
@@ -111,7 +108,7 @@ class _Form:
             "on_header_field": lambda data, start, end: self._header.extend(data[start:end]),
             "on_header_value": lambda data, start, end: self._value.extend(data[start:end]),
             "on_header_end": self._end_header,
-            "on_end": self._finish,
+            "on_end": lambda: setattr(self, "is_whole", True),
         }
 
     def _begin(self) -> None:
@@ -126,54 +123,54 @@ class _Form:
 
     def _end(self) -> None:
         _, options = parse_options_header(self._headers.get(b"content-disposition", b""))
-        name = options.get(b"filename") or options.get(b"name") or str(len(self.parts)).encode()
-        self.parts.append(Part(name.decode(errors="replace"), b"".join(self._chunks)))
-
-    def _finish(self) -> None:
-        self.is_whole = True
+        given = options.get(b"filename") or options.get(b"name") or str(len(self.parts)).encode()
+        name = given.decode(errors="replace")
+        self.parts.append(EncodedImage(b"".join(self._chunks), f"part {name!r}", name))
 
 
-def check_sizes(parts: Sequence[Part], most: int) -> int:
-    """Read the sizes that images state, before any is decoded.
+def check_sizes(images: Sequence[EncodedImage], most: int) -> int:
+    """Check the sizes in the images' headers, before any is decoded.
 
     Args:
-        parts: The images.
+        images: The images.
         most: Most pixels of one.
 
     Returns:
-        Bytes that they take together when decoded.
+        Bytes of all images once decoded.
 
     Raises:
         ProblemError: 413, an image is larger.
         SourceError: Not an image.
     """
     total = 0
-    for part in parts:
-        with border(SourceError, f"image must be decodable, {part.title} is not"):
-            size_hw = stated_size_hw(part.data)
+    for image in images:
+        with border(SourceError, f"image must be decodable, {image.title} is not"):
+            size_hw = stated_size_hw(image.data)
         if size_hw is None:
-            decode_image(part.data[:64], part.title)  # says what is wrong
-            raise problems.ProblemError(422, "undecodable", f"image must be decodable, {part.title} is not.")
+            decode_image(image.data[:64], image.title)  # raises with the reason
+            raise problems.ProblemError(422, "undecodable", f"image must be decodable, {image.title} is not.")
         pixels = size_hw[0] * size_hw[1]
         if pixels > most:
-            raise problems.too_large(f"{part.title} has {size_hw[1]}×{size_hw[0]} pixels, the limit is {most:,}.")
+            raise problems.too_large(f"{image.title} has {size_hw[1]}×{size_hw[0]} pixels, the limit is {most:,}.")
         total += 3 * pixels
     return total
 
 
-async def decoders(service: Service, parts: Sequence[Part], share: Share) -> list[Callable[[], Image]]:
-    """Functions that decode images, for `Dispatcher.predict_all`; each image has memory before it is decoded.
+async def decoders(
+    service: Service, images: Sequence[EncodedImage], reservation: Reservation
+) -> list[Callable[[], Image]]:
+    """Functions that decode images, for `Dispatcher.predict_all`; memory is reserved before decoding.
 
     Raises:
         ProblemError: 413, an image is too large; 429, the memory is taken. For one image, its function raises them.
-        SourceError: Not an image, as above.
+        SourceError: Not an image; raised likewise.
     """
-    if len(parts) == 1:
-        return [partial(_decode, parts[0], service.settings.pixels, share)]
-    share.take(await service.in_thread(check_sizes, parts, service.settings.pixels))
-    return [partial(decode_image, part.data, part.title) for part in parts]
+    if len(images) == 1:  # one thread crossing less
+        return [partial(_decode, images[0], service.settings.pixels, reservation)]
+    reservation.take(await service.in_thread(check_sizes, images, service.settings.pixels))
+    return [partial(decode_image, image.data, image.title) for image in images]
 
 
-def _decode(part: Part, most_pixels: int, share: Share) -> Image:
-    share.take(check_sizes([part], most_pixels))
-    return decode_image(part.data, part.title)
+def _decode(image: EncodedImage, most_pixels: int, reservation: Reservation) -> Image:
+    reservation.take(check_sizes([image], most_pixels))
+    return decode_image(image.data, image.title)

@@ -1,4 +1,4 @@
-"""Clients that may go away before they are answered."""
+"""Cancelling work for clients that disconnect before they are answered."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from starlette.types import Receive
 from maskjet.serve.problems import GoneError
 
 _R = TypeVar("_R")
-_QUICK_S = 0.02  # most work is done by then, and needs no second task
+_QUICK_S = 0.02  # most work takes less, and is spared the second task
 
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, _R]) -> _R:
-    """Do work for a client whose request has been read; it is cancelled when the client goes away.
+    """Do work for a client whose request has been read; a disconnect cancels it.
 
     Raises:
         GoneError: The client has gone.
         Exception: Any error of the work.
     """
-    task, watch = asyncio.current_task(), _Watch(receive)
+    task, watch = asyncio.current_task(), _DisconnectWatch(receive)
     assert task is not None
     timer = asyncio.get_running_loop().call_later(_QUICK_S, watch.start, task)
     try:
@@ -35,11 +35,11 @@ async def while_connected(receive: Receive, work: Coroutine[Any, Any, _R]) -> _R
         await watch.end()
 
 
-class _Watch:
-    """Cancels a task when its client goes away.
+class _DisconnectWatch:
+    """Cancels a task when its client disconnects.
 
     Args:
-        receive: The request's, after its body.
+        receive: The request's ASGI receive, after its body.
     """
 
     def __init__(self, receive: Receive) -> None:
@@ -47,7 +47,7 @@ class _Watch:
         self._watching: asyncio.Task[None] | None = None
         self._is_over = False
         self.has_gone = False
-        """Whether the client has gone, and the task was cancelled for that."""
+        """Whether the task was cancelled because the client disconnected."""
 
     def start(self, task: asyncio.Task[Any]) -> None:
         self._watching = asyncio.ensure_future(self._run(task))

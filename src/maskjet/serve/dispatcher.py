@@ -1,13 +1,12 @@
-"""Batches for a model: requests wait in one bounded queue, and lanes give the engine what came while it was busy.
+"""Batches for a model: a bounded queue, and permits to call the model.
 
-A lane is the right to call the model. The thread that has decoded an image takes a free lane with it, so that a lone
-request crosses threads twice; if none is free the image waits, and whoever has a lane takes it next. After one batch it
-hands the lane on to a thread of the dispatcher's own, which also takes those images that came decoded, so that nothing
-waits for the model behind others that are decoded.
+At most `PERMITS` threads call the model at once, each with a permit. The thread that decoded an image takes a free
+permit, so that a lone request crosses threads only twice; without a free permit the image waits. After one batch that
+thread passes its permit to one of the dispatcher's own threads, which serve the queue until it is empty, so that images
+decoded meanwhile need not wait for a thread of the pool.
 
-No artificial delay: a lane takes the oldest image as soon as it is free, and with it the others of the same size and
-options that wait, up to the batch. A client that went away, or a deadline that passed, takes the image out of the
-queue, so that the work is not done.
+There is no artificial delay: a free permit takes the oldest image at once, with the waiting images of the same size and
+options, up to the batch size. A disconnect or a passed deadline removes an image from the queue.
 """
 
 from __future__ import annotations
@@ -30,41 +29,40 @@ from maskjet.serve.tickets import Answer, Image, Options, Ticket, resolve
 if TYPE_CHECKING:
     from maskjet.model import Model
 
-LANES = 2
-"""Lanes of a model."""
+PERMITS = 2
+"""Threads that may call a model at once."""
 _CPU_BATCH = 1
 _SIZES_HW = ((720, 1280), (1080, 1920), (176, 312))
-_PATIENCE_S = 1800.0  # for other lanes, which may compile
+_PATIENCE_S = 1800.0  # for other threads, which may compile
 _log = logging.getLogger("maskjet.serve")
 
 
 class Observer(Protocol):
-    """Told about a model's work, from its lanes' threads."""
+    """Receives a dispatcher's events, in the threads that call the model."""
 
     def warm(self, model: str) -> None:
-        """Take note that the model has answered frames."""
+        """The model has answered its first frames."""
 
     def batch_done(self, model: str, images: int, queue_s: Sequence[float], predict_s: float) -> None:
-        """Take note of a batch that was answered."""
+        """A batch was answered."""
 
     def failed(self, error: Exception) -> None:
-        """Take note that the model can't be used any more."""
+        """The model can't be used any more."""
 
 
 class Dispatcher:
-    """Gives one model what waits for it, in batches.
+    """Queues images for one model, and calls it in batches.
 
     Args:
         name: Name of the model in the service.
         model: The model.
-        pool: Threads that make images, and call the model with them; more of them than lanes.
-        queue: Most images that wait, those that are being made included.
+        pool: Threads that decode images and call the model; more than `permits`.
+        queue: Most images that wait, including those being decoded.
         batch: Largest batch; None for the model's own on a GPU. On a CPU None is 1: larger ones are no faster (one
-            lane, demo at 720p, 2 cores: 9.1 images/s alone, 9.6 in twos, 7.3 in eights).
-        lanes: Threads that call the model at a time; None for 2, so that one batch is copied in or read out while
-            another one is worked on. On a CPU each takes 3 % more of its time, and two fill the cores (9.1 to 11.8
-            images/s).
-        observer: Told about each batch.
+            permit, demo at 720p, 2 cores: 9.1 images/s alone, 9.6 in twos, 7.3 in eights).
+        permits: Threads that may call the model at once. With 2, one batch is copied while another one is computed; on
+            a CPU two fill the cores (9.1 to 11.8 images/s), and each takes 3 % longer.
+        observer: Receives the events.
     """
 
     def __init__(
@@ -75,53 +73,53 @@ class Dispatcher:
         *,
         queue: int = 64,
         batch: int | None = None,
-        lanes: int | None = None,
+        permits: int = PERMITS,
         observer: Observer | None = None,
     ) -> None:
         on_gpu = model.report().device.startswith("cuda")
         self.name, self.model, self.queue = name, model, queue
         self.batch = batch or (model.config.batch if on_gpu else _CPU_BATCH)
         self._pool, self._observer = pool, observer
-        self._lanes = lanes or LANES
+        self._permits = permits
         self._changed = threading.Condition()
         self._waiting: deque[Ticket] = deque()
-        self._coming = 0  # tickets whose image is being made
-        self._taken = 0  # lanes
-        self._cold = self._lanes  # lanes that have not answered a frame
-        self._is_started = self._is_closed = self._is_over = False
-        self._together = threading.Barrier(self._lanes)
-        self._handed = threading.Semaphore(0)  # lanes that own threads are to take
+        self._decoding = 0  # tickets whose image is being decoded
+        self._held = 0  # permits
+        self._warming = permits  # own threads that still predict black frames
+        self._is_closed = self._is_over = False
+        self._barrier = threading.Barrier(permits)
+        self._passed = threading.Semaphore(0)  # permits for own threads
         self._threads: list[threading.Thread] = []
 
     @property
     def depth(self) -> int:
-        """Images that wait now, or are being made."""
-        return len(self._waiting) + self._coming
+        """Images that wait now, or are being decoded."""
+        return len(self._waiting) + self._decoding
 
     def start(self) -> None:
-        """Answer black frames in all lanes, so that what is compiled and captured is so; then what has come."""
-        for number in range(self._lanes):
-            thread = threading.Thread(target=self._run_lanes, name=f"maskjet-{self.name}-{number}", daemon=True)
+        """Compile and capture on black frames in all own threads, then serve the queue."""
+        for number in range(self._permits):
+            thread = threading.Thread(target=self._run_thread, name=f"maskjet-{self.name}-{number}", daemon=True)
             thread.start()
             self._threads.append(thread)
 
     def close(self, patience_s: float = 5.0) -> None:
-        """Refuse new images, and wait a bounded time for those in the queue; blocks the calling thread."""
+        """Refuse new images and wait a bounded time until the queue is empty; blocks."""
         deadline = time.monotonic() + patience_s
         with self._changed:
             self._is_closed = True
-        self._together.abort()
+        self._barrier.abort()
         with self._changed:
             self._changed.wait_for(
-                lambda: not (self.depth or self._taken or (self._cold and self._threads)), patience_s
+                lambda: not (self.depth or self._held or (self._warming and self._threads)), patience_s
             )
             self._is_over = True
-        self._handed.release(self._lanes)
+        self._passed.release(self._permits)
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def check(self, options: Options) -> None:
-        """Check options before any work.
+        """Check options against the model.
 
         Raises:
             InputError: An option does not fit the model.
@@ -132,7 +130,7 @@ class Dispatcher:
         self.model.predict([], **options.arguments())
 
     def check_room(self, images: int = 1) -> None:
-        """Check that so many images may come now.
+        """Check that the queue has room for so many images.
 
         Raises:
             ProblemError: 429, the queue is full; 503, the service ends.
@@ -156,18 +154,18 @@ class Dispatcher:
         *,
         deadline: float | None = None,
     ) -> list[Answer]:
-        """Detect on images; all of them or none are taken into the queue. Cancelling takes those that wait out of it.
+        """Detect on images; all or none enter the queue. Cancelling removes those that wait.
 
         Args:
-            images: uint8 [H, W, 3] RGB, of any sizes, not changed until answered; or functions that make them, each
+            images: uint8 [H, W, 3] RGB, of any sizes, not changed until answered; or functions that decode them, each
                 called in a thread of the pool.
-            options: What is reported; None is what the model was loaded with.
-            deadline: Time of the event loop's clock; an image that still waits then is not worked on.
+            options: Threshold, classes and most detections; None for the model's own.
+            deadline: Time of the event loop's clock; images that still wait then are removed from the queue.
 
         Raises:
             ProblemError: 429, the queue is full; 503, the service ends; 504, the deadline passed.
             MaskjetError: An error of `Model.predict`.
-            Exception: An error of a function that makes an image.
+            Exception: An error of a function that decodes an image.
         """
         loop = asyncio.get_running_loop()
         if deadline is not None and loop.time() >= deadline:
@@ -179,12 +177,12 @@ class Dispatcher:
                 self.check_room(len(tickets))
                 for ticket, image in zip(tickets, images, strict=True):
                     if callable(image):
-                        ticket.make = image
-                        self._coming += 1  # first: a pool that can't start a thread has taken the job all the same
-                        ticket.job = self._pool.submit(self._make, ticket)
+                        ticket.decode = image
+                        self._decoding += 1  # first: `submit` queues the call even if it fails to start a thread
+                        ticket.future = self._pool.submit(self._decode, ticket)
                     else:
                         self._enqueue(ticket, image)
-                self._fill_lanes()
+                self._pass_permits()
             return await asyncio.gather(*(ticket.answer for ticket in tickets))
         finally:
             if timer is not None:
@@ -204,108 +202,106 @@ class Dispatcher:
                 ticket for ticket in tickets if ticket in self._waiting or (ticket.image is None and not ticket.is_gone)
             ]
             for ticket in left:
-                ticket.is_gone, ticket.make = True, None
+                ticket.is_gone, ticket.decode = True, None
                 if ticket.image is not None:
                     self._waiting.remove(ticket)
-                elif ticket.job is not None and ticket.job.cancel():
-                    self._coming -= 1
+                elif ticket.future is not None and ticket.future.cancel():
+                    self._decoding -= 1
             self._changed.notify_all()
         return left
 
-    def _make(self, ticket: Ticket) -> None:
-        """Make a ticket's image in this thread, and take a lane with it if one is free."""
+    def _decode(self, ticket: Ticket) -> None:
+        """Decode a ticket's image in this thread, and run its batch here if a permit is free."""
         start = time.perf_counter()
-        error, takes_lane = None, False
-        make, ticket.make = ticket.make, None
-        image = None
+        image, error, has_permit = None, None, False
+        decode, ticket.decode = ticket.decode, None
         try:
-            image = None if make is None else make()
+            image = None if decode is None else decode()
         except BaseException as caught:
             error = caught
         with self._changed:
-            self._coming -= 1
+            self._decoding -= 1
             if image is not None and not ticket.is_gone:
-                ticket.made_s = time.perf_counter() - start
+                ticket.decode_s = time.perf_counter() - start
                 self._enqueue(ticket, image)
-                takes_lane = self._claim()
+                has_permit = self._acquire()
             self._changed.notify_all()
         if error is not None:
             resolve([ticket], [error])
-        elif takes_lane and self._work_once():
-            self._handed.release()  # this thread has an image, and others to make
+        elif has_permit and self._run_batch():
+            self._passed.release()  # this thread is needed for decoding
 
     def _enqueue(self, ticket: Ticket, image: Image) -> None:
         ticket.image, ticket.arrived = image, time.perf_counter()
         self._waiting.append(ticket)
 
-    def _claim(self) -> bool:
-        """Take a lane if one is free and an image waits; the caller has the lock, and works without it."""
-        is_free = self._is_started and self._taken < self._lanes and bool(self._waiting)
-        self._taken += is_free
+    def _acquire(self) -> bool:
+        """Take a permit if one is free and an image waits; called with the lock held."""
+        is_free = not self._warming and self._held < self._permits and bool(self._waiting)
+        self._held += is_free
         return is_free
 
-    def _fill_lanes(self) -> None:
-        """Let own threads take lanes with the images that wait; the caller has the lock."""
+    def _pass_permits(self) -> None:
+        """Pass free permits to own threads while images wait; called with the lock held."""
         for _ in range(len(self._waiting)):
-            if self._claim():
-                self._handed.release()
+            if self._acquire():
+                self._passed.release()
 
-    def _run_lanes(self) -> None:
-        """Warm up, and then work in each lane that is handed to this thread, until nothing waits."""
+    def _run_thread(self) -> None:
+        """Warm up; then, with each permit passed to this thread, run batches until the queue is empty."""
         self._warm_up()
         while True:
-            self._handed.acquire()
+            self._passed.acquire()
             if self._is_over:
                 return
-            while self._work_once():
+            while self._run_batch():
                 pass
 
-    def _work_once(self) -> bool:
-        """Answer the images that wait for longest in this thread, which has a lane; gives it back if no more wait."""
+    def _run_batch(self) -> bool:
+        """Answer the oldest images with this thread's permit; returns it and False if no more wait."""
         with self._changed:
-            tickets = self._take()
+            tickets = self._take_batch()
         if tickets:
             try:
                 self._answer(tickets)
             except BaseException as error:
-                _log.exception("the model %s was left by a batch", self.name)
+                _log.exception("a batch of the model %s failed outside of predict", self.name)
                 resolve(tickets, [error] * len(tickets))
         with self._changed:
             if self._waiting:
                 return True
-            self._taken -= 1
+            self._held -= 1
             self._changed.notify_all()
             return False
 
     def _warm_up(self) -> None:
         try:
-            self._answer_black()
+            self._predict_black_frames()
         except Exception as error:
-            self._together.abort()
+            self._barrier.abort()
             if self._observer is not None and not isinstance(error, threading.BrokenBarrierError):
                 _log.exception("the model %s failed on its first frames", self.name)
                 self._observer.failed(error)
         with self._changed:
-            self._cold -= 1
-            self._is_started = not self._cold
-            self._fill_lanes()
+            self._warming -= 1
+            self._pass_permits()
             self._changed.notify_all()
 
-    def _answer_black(self) -> None:
-        """Detect on black frames of common sizes in each batch size, in all lanes at once, as each has its slot."""
+    def _predict_black_frames(self) -> None:
+        """Detect on black frames of common sizes and batch sizes, in all own threads at once, as each has a slot."""
         batches = [1 << power for power in range(self.batch.bit_length()) if 1 << power <= self.batch]
         for size_hw in _SIZES_HW[: max(1, self.model.config.graphs // len(batches))]:
             for batch in batches:
-                for threshold in (0.0, None):  # first with as many detections as there can be
-                    self._together.wait(_PATIENCE_S)
+                for threshold in (0.0, None):  # the first gives the most detections
+                    self._barrier.wait(_PATIENCE_S)
                     images = [np.zeros((*size_hw, 3), np.uint8)] * batch
                     found = self.model.predict(images, threshold=threshold)
-        found[0].draw(images[0])  # its code is compiled, too
-        if not self._together.wait(_PATIENCE_S) and self._observer is not None:
+        found[0].draw(images[0])  # compiles the drawing
+        if not self._barrier.wait(_PATIENCE_S) and self._observer is not None:
             self._observer.warm(self.name)
 
-    def _take(self) -> list[Ticket]:
-        """The oldest ticket, and those like it; none if none waits any more."""
+    def _take_batch(self) -> list[Ticket]:
+        """Take the oldest ticket and those that may share its batch; none if the queue is empty."""
         if not self._waiting:
             return []
         key = self._waiting[0].key
@@ -315,7 +311,7 @@ class Dispatcher:
         return taken
 
     def _answer(self, tickets: Sequence[Ticket]) -> None:
-        """Run a batch, and give the event loop its results."""
+        """Run a batch, and give its results to the event loop."""
         start = time.perf_counter()
         images = [ticket.image for ticket in tickets if ticket.image is not None]
         try:
@@ -327,7 +323,7 @@ class Dispatcher:
             return
         predict_s = time.perf_counter() - start
         answers = [
-            Answer(each, image, ticket.made_s, start - ticket.arrived, predict_s, len(tickets))
+            Answer(each, image, ticket.decode_s, start - ticket.arrived, predict_s, len(tickets))
             for ticket, image, each in zip(tickets, images, found, strict=True)
         ]
         resolve(tickets, answers)

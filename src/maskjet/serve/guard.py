@@ -1,14 +1,13 @@
-"""Limits and the token, before any work: a pure ASGI middleware around all routes.
+"""Authentication and limits: a pure ASGI middleware that checks each request before any work.
 
-Order: draining, requests at a time, token, origin, the body's stated length. Then the body is counted and timed while a
-route reads it. Nothing of a body is read for a request that is refused.
+Order: shutting down, concurrent requests, token, Origin, Content-Length. Then the body's bytes and seconds are limited
+while a route reads it. The body of a refused request is not read.
 
-Who may come: with a token, whoever sends it as `Authorization: Bearer`, or a browser that has exchanged it for a cookie
-at POST /v1/session (WebSockets, event sources and pictures in a page send no headers). A WebSocket may have it as the
-subprotocol `bearer.<base64url>` beside `maskjet`. Without a token, this machine:
-a connection that came to another address than its own is refused, as the server may listen where it was not told to
-(Ray's proxy does); another site's page that a browser here shows is refused by its Origin, and by its Host if its name
-was pointed at this machine (DNS rebinding).
+With a token, a client sends it as `Authorization: Bearer`, as a WebSocket's subprotocol `bearer.<base64url>` beside
+`maskjet`, or as the cookie of POST /v1/session, since browsers send no headers for WebSockets, event sources and
+pictures. Without a token, only this machine is answered: connections to an address other than loopback are refused, as
+the server may listen more widely than it was told to (Ray's proxy does); pages of other sites are refused by Origin,
+and by Host against DNS rebinding.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ from maskjet.serve.siblings import is_from_sibling
 COOKIE = "maskjet_session"
 """Name of the cookie that stands for the token."""
 HEALTH = frozenset({"/health/live", "/health/ready", "/v2/health/live", "/v2/health/ready"})
-"""Paths for supervisors: answered while draining, above the limits, and without a token."""
+"""Paths for health probes: answered while draining, above the limits, and without a token."""
 OPEN = HEALTH | {"/", "/docs", "/openapi.json"}
-"""Paths that need no token: they tell nothing about images or models."""
+"""Paths that need no token, as they show no images or models."""
 OPEN_FOLDER = "/page/"
 """Prefix of the page's own files, which need no token."""
 _LINGER_S, _LINGER_BYTES = 1.0, 2**23
@@ -44,7 +43,7 @@ _log = logging.getLogger("maskjet.serve")
 
 
 def cookie_of(token: str) -> str:
-    """The value of the cookie that stands for a token; the token can't be had back from it."""
+    """The value of the cookie that stands for a token: a keyed hash, which does not reveal it."""
     return hmac.new(token.encode(), b"maskjet session", hashlib.sha256).hexdigest()
 
 
@@ -58,16 +57,16 @@ class Guard:
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app, self._service, self._settings = app, service, service.settings
-        self._callers = _Callers(service.settings)
-        self._under_way = 0
+        self._access = _AccessControl(service.settings)
+        self._concurrent = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or refuse it."""
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        guarded = _Request(scope, receive, send, self._service)
-        self._under_way += 1
+        guarded = _GuardedRequest(scope, receive, send, self._service)
+        self._concurrent += 1
         try:
             if not is_from_sibling(scope):
                 self._check(scope)
@@ -77,7 +76,7 @@ class Guard:
         except Exception as error:
             await guarded.refuse(problems.to_problem(error))
         finally:
-            self._under_way -= 1
+            self._concurrent -= 1
             guarded.release()
 
     def _check(self, scope: Scope) -> None:
@@ -85,9 +84,9 @@ class Guard:
         if path not in HEALTH:
             if self._service.is_closed:
                 raise problems.unavailable("The service is shutting down.")
-            if self._under_way > self._settings.connections:
+            if self._concurrent > self._settings.connections:
                 raise problems.unavailable(f"The service has {self._settings.connections} requests under way.")
-            self._callers.check(scope, headers, is_open=path in OPEN or path.startswith(OPEN_FOLDER))
+            self._access.check(scope, headers, is_open=path in OPEN or path.startswith(OPEN_FOLDER))
         length = headers.get("content-length", "0")
         if not (length.isascii() and length.isdecimal()):
             raise problems.bad_request(f"Content-Length must be a whole number, got {length[:30]!r}.")
@@ -95,8 +94,8 @@ class Guard:
             raise problems.too_large(f"The body has {length[:30]} bytes, the limit is {self._settings.body_bytes:,}.")
 
 
-class _Callers:
-    """Tells whom the service answers."""
+class _AccessControl:
+    """Decides who may send requests: by token, cookie, address, Host and Origin."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -130,7 +129,7 @@ class _Callers:
             )
 
     def _check_address(self, scope: Scope) -> None:
-        """Refuse what came over the network; a Unix socket has no address."""
+        """Refuse connections to an address that is not loopback; a Unix socket has none."""
         address, _ = scope.get("server") or ("localhost", None)
         if not self._settings.insecure and not self._is_own(address):
             raise problems.ProblemError(
@@ -141,7 +140,7 @@ class _Callers:
             )
 
     def _check_host(self, headers: Headers) -> None:
-        """Refuse a foreign name of this machine, which another site's page may have given it."""
+        """Refuse names of this machine that are not loopback's: DNS rebinding."""
         if self._settings.insecure:
             return
         name = urlsplit(f"//{headers.get('host', '')}").hostname or ""
@@ -155,7 +154,7 @@ class _Callers:
 
     @staticmethod
     def _check_origin(headers: Headers) -> None:
-        """Refuse what another site's page sends."""
+        """Refuse requests of other sites' pages."""
         origin = headers.get("origin")
         if origin is not None and urlsplit(origin).netloc != headers.get("host"):
             raise problems.ProblemError(
@@ -164,12 +163,12 @@ class _Callers:
 
 
 def _digest(text: str) -> bytes:
-    """Of one length for all texts, so that comparing takes the same time."""
+    """A digest, so that comparing takes the same time for texts of all lengths."""
     return hashlib.sha256(text.encode(errors="surrogateescape")).digest()
 
 
 def _subprotocol(headers: Headers) -> str:
-    """The token in a WebSocket's subprotocols, which are all that a page can choose; empty without one."""
+    """The token in a WebSocket's subprotocols, the only header that a page can set; empty without one."""
     for protocol in headers.get("sec-websocket-protocol", "").split(","):
         kind, _, encoded = protocol.strip().partition(".")
         if kind == "bearer":
@@ -188,12 +187,12 @@ def _cookie(headers: Headers) -> str:
     return cookies[COOKIE].value if COOKIE in cookies else ""
 
 
-class _Request:
-    """The messages of one request: counts and times its body, and ends it well if that is not read to its end."""
+class _GuardedRequest:
+    """The ASGI messages of one request: limits its body, and closes the connection if the body is not read."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, service: Service) -> None:
         self._scope, self._receive, self._send = scope, receive, send
-        self._settings, self._share = service.settings, service.memory.share()
+        self._settings, self._reservation = service.settings, service.memory.reserve()
         self._deadline = asyncio.get_running_loop().time() + self._settings.body_s
         headers = Headers(scope=scope)
         self._is_read = scope["type"] != "http" or not (
@@ -203,7 +202,7 @@ class _Request:
 
     def release(self) -> None:
         """Give back the memory of the body."""
-        self._share.__exit__()
+        self._reservation.__exit__()
 
     async def receive(self) -> Message:
         """The next message; raises ProblemError if the body is too large or too slow."""
@@ -218,14 +217,14 @@ class _Request:
             ) from None
         if message["type"] == "http.request":
             count = len(message.get("body", b""))
-            if self._share.taken + count > self._settings.body_bytes:
+            if self._reservation.taken + count > self._settings.body_bytes:
                 raise problems.too_large(f"The body has more bytes than the limit of {self._settings.body_bytes:,}.")
-            self._share.take(count)
+            self._reservation.take(count)
             self._is_read = not message.get("more_body", False)
         return message
 
     async def send(self, message: Message) -> None:
-        """Pass a message on; a response to a body that was not read ends the connection."""
+        """Send a message; a response before the body was read closes the connection."""
         if message["type"] in ("http.response.start", "websocket.accept", "websocket.close"):
             self._is_answered = True
             if message["type"] == "http.response.start" and not self._is_read:
@@ -238,7 +237,7 @@ class _Request:
         await self._send(message)
 
     async def _linger(self) -> None:
-        """Read on for a moment: a client that still sends would see a broken connection, and not the answer."""
+        """Read on for a moment, as a client that still sends would see a reset connection instead of the answer."""
         dropped = 0
         try:
             async with asyncio.timeout(_LINGER_S):
@@ -266,7 +265,7 @@ class _Request:
 
 
 def _websocket_refusal(problem: problems.ProblemError) -> list[dict[str, Any]]:
-    """Messages that answer a WebSocket's handshake with a problem."""
+    """Messages that refuse a WebSocket's handshake with a problem."""
     response = problem.response()
     start = {"type": "websocket.http.response.start", "status": problem.status, "headers": response.raw_headers}
     return [start, {"type": "websocket.http.response.body", "body": response.body}]

@@ -1,10 +1,10 @@
-"""Between the process that listens and those that serve: what a process is to do, messages, and connections.
+"""Protocol between acceptor and workers: configuration, control messages, passed sockets.
 
-A message is a list of texts and numbers. The process that listens sends ("take", "client") with a connection of a
-client and ("take", "sibling") with one of another process; ("whole",) once all processes are ready; ("drain",) to end,
-and ("last",) behind the last connection. It receives ("serving",), ("ready",), ("taken",) and ("closed",) for each
-connection, ("reach", number) with a connection for another process, and ("failed", kind, text). `Taker` is its view of
-a process.
+A message is a list of texts and numbers, with a socket or without. The acceptor, which listens, sends ("take",
+"client") with a client's connection, ("take", "sibling") with another worker's, ("all_ready",) once all workers are
+ready, ("drain",) to shut down, and ("last",) after the last connection. A worker sends ("serving",), ("ready",),
+("taken",) and ("closed",) for each connection, ("reach", number) with a connection for another worker, and ("failed",
+kind, text).
 """
 
 from __future__ import annotations
@@ -29,50 +29,50 @@ if TYPE_CHECKING:
 _MESSAGE_BYTES = 2**16
 _NO_ROOM = frozenset({errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM, errno.ETOOMANYREFS})
 _RETRY_S = 0.05
-_MOST_UNTAKEN = 64  # connections on their way to one process
+_MOST_UNTAKEN = 64  # connections sent to one worker that it has not taken
 _log = logging.getLogger("maskjet.serve")
 
 
 @dataclass(frozen=True)
-class Job:
-    """What a process is to do; it reads it from its standard input, as it has the token."""
+class WorkerConfig:
+    """Configuration of a worker, which reads it from standard input, as it includes the token."""
 
     number: int
-    """Position among the processes, from 0; the first one watches the sources."""
+    """The worker's number, from 0; worker 0 has the sources."""
     count: int
-    """Processes of the service."""
+    """Workers of the service."""
     device: str
-    """Its device, as the process that listens names it."""
+    """Its device, as the acceptor names it."""
     starts: int
-    """How many times it was started before."""
-    is_whole: bool
-    """Whether all processes have been ready, so that this one need not wait for others."""
+    """Restarts of this worker so far."""
+    all_were_ready: bool
+    """Whether all workers have been ready at once, so that this one need not wait for others."""
     models: Mapping[str, str]
-    """What to load, by name."""
+    """Models as `maskjet.load` takes them, by name."""
     weights: str | None
-    """Checkpoint of the one model, if it has a name."""
-    config: Mapping[str, Any]
+    """Checkpoint of the only model."""
+    engine: Mapping[str, Any]
     """Fields of `EngineConfig`."""
     settings: Mapping[str, Any] = field(repr=False)
     """Fields of `Settings`."""
 
     def to_file(self) -> BinaryIO:
-        """A file in memory to be read by `from_file`."""
-        file = os.fdopen(os.memfd_create("maskjet-job"), "w+b")
+        """Write it to a file in memory."""
+        file = os.fdopen(os.memfd_create("maskjet-worker"), "w+b")
         file.write(json.dumps(asdict(self)).encode())
         file.seek(0)
         return file
 
     @classmethod
-    def from_file(cls, file: BinaryIO) -> Job:
-        """Read what `to_file` has written."""
+    def from_file(cls, file: BinaryIO) -> WorkerConfig:
+        """Read a file of `to_file`."""
         return cls(**json.load(file))
 
 
 class Channel:
-    """One end of the socket between two processes, in an event loop.
+    """One end of the socket between acceptor and worker, in an event loop.
 
-    Sending never blocks: messages that find no room wait. There are few, as a process that does not take its
+    Sending never blocks: messages wait while the socket is full. They are few, as a worker that does not take its
     connections gets no more.
 
     Args:
@@ -89,16 +89,16 @@ class Channel:
 
     @staticmethod
     def pair() -> tuple[socket.socket, socket.socket]:
-        """Two ends of a socket that keeps messages apart."""
+        """Both ends of a socket that preserves message boundaries."""
         return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
     def start(self, receive: Callable[[list[Any], socket.socket | None], None]) -> None:
-        """Give each message, with its connection, to a function, from now on."""
+        """Call a function with each message and its socket, from now on."""
         self._receive = receive
         asyncio.get_running_loop().add_reader(self._end, self.read)
 
     def send(self, *message: Any, passed: socket.socket | None = None) -> None:
-        """Send a message, with a socket, which is closed here; an end that is gone is not noticed."""
+        """Send a message with a socket, which is then closed here; ignored if the other end has closed."""
         self._waiting.append((json.dumps(message).encode(), passed))
         if self._retry is None:
             self._flush()
@@ -118,7 +118,7 @@ class Channel:
                 passed.close()
 
     def read(self) -> None:
-        """Read all messages that are here; not to be called before `start`."""
+        """Read all messages that have arrived; only after `start`."""
         assert self._receive is not None
         while True:
             try:
@@ -127,7 +127,7 @@ class Channel:
                 )
             except BlockingIOError:
                 return
-            except ConnectionResetError:  # told once if the other end closed with messages unread; its own are here
+            except ConnectionResetError:  # once, if the other end closed with unread messages; its own still follow
                 continue
             if not data:
                 asyncio.get_running_loop().remove_reader(self._end)
@@ -136,10 +136,10 @@ class Channel:
             self._receive(json.loads(data), passed)
 
     def close(self) -> None:
-        """Close this end, and the sockets that wait to be passed on."""
+        """Close this end, and the sockets that wait to be sent."""
         if self._retry is not None:
             self._retry.cancel()
-        with suppress(RuntimeError):  # there is no event loop any more
+        with suppress(RuntimeError):  # the event loop has ended
             asyncio.get_running_loop().remove_reader(self._end)
         for _, passed in self._waiting:
             if passed is not None:
@@ -148,14 +148,14 @@ class Channel:
         self._end.close()
 
 
-class Taker:
-    """A process that serves, as the one that listens sees it.
+class WorkerHandle:
+    """The acceptor's handle on a worker process.
 
     Attributes:
-        open: Connections of clients that it has or will have.
+        open: Clients' connections that it has taken or was sent.
         is_serving: Whether it takes connections.
         is_ready: Whether its models have answered frames.
-        failure: Kind and text of what it could not go on with.
+        failure: Exception type and message that it failed with.
     """
 
     def __init__(self, place: Place, process: asyncio.subprocess.Process, channel: Channel) -> None:
@@ -169,7 +169,7 @@ class Taker:
 
     @property
     def has_room(self) -> bool:
-        """Whether it may be handed a connection now."""
+        """Whether it may be sent another connection."""
         return len(self._untaken) < _MOST_UNTAKEN
 
     def waits_s(self, now: float) -> float:
@@ -177,10 +177,10 @@ class Taker:
         return now - self._untaken[0][2] if self._untaken else 0.0
 
     def hand(self, connection: socket.socket, *, is_client: bool) -> None:
-        """Hand a connection on; it is kept until a copy of it has been taken.
+        """Send a connection to the worker; a copy is kept here until it has taken it.
 
         Raises:
-            OSError: There is no descriptor for the copy.
+            OSError: No descriptor is left for the copy.
         """
         copy = connection.dup()
         self.handed_at = time.monotonic()
@@ -189,12 +189,12 @@ class Taker:
         self.channel.send("take", "client" if is_client else "sibling", passed=copy)
 
     def taken(self) -> None:
-        """Let go of the oldest connection that was handed on."""
+        """Close the copy of the oldest connection, which the worker has taken."""
         self._untaken.popleft()[0].close()
 
     def close(self) -> list[socket.socket]:
-        """End what is left of a process that has ended; returns the clients' connections that it had not taken."""
-        self.channel.read()  # what it said last
+        """Clean up after the worker has ended; returns the clients' connections that it had not taken."""
+        self.channel.read()  # its last messages
         self.channel.close()
         if self._patience is not None:
             self._patience.cancel()
@@ -207,12 +207,12 @@ class Taker:
         return clients
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill it."""
         with suppress(ProcessLookupError):
             self.process.kill()
 
     def dismiss(self, patience_s: float) -> None:
-        """Let it answer what is under way, and end within a bounded time; nothing is handed on to it any more."""
+        """Send it no more connections and drain it; it is killed after `patience_s`."""
         self.is_serving = False
         self.channel.send("drain")
         self.channel.send("last")
@@ -225,7 +225,7 @@ class Taker:
 
     @property
     def end(self) -> str:
-        """How it ended."""
+        """How it ended, for messages."""
         if self.failure is not None:
             return f"failed: {self.failure[1]}"
         code = self.process.returncode or 0

@@ -1,4 +1,4 @@
-"""Health for supervisors: live until the device fails, ready while requests are answered at once."""
+"""Health probes: live until the device fails, ready while requests are answered at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NOT: dict[int | str, dict[str, Any]] = {
 
 @router.get("/health/live", response_class=PlainTextResponse, responses=_NOT)
 async def live(request: Request) -> PlainTextResponse:
-    """Whether the process is worth keeping: 503 from a device's failure on, for a supervisor to restart it."""
+    """Whether the process works: 503 once the device has failed, so that a supervisor restarts it."""
     service: Service = request.app.state.service
     if service.failure is not None:
         return PlainTextResponse(service.failure, 503)

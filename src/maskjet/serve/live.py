@@ -1,7 +1,7 @@
-"""The WebSocket /v1/stream: frames in, results out in order, and the newest frame wins.
+"""The WebSocket /v1/stream: frames in, results out in order.
 
-A socket has at most `_DEPTH` frames under way. The frame that waits behind them is replaced when a newer one comes, so
-that a client which sends faster than it is answered gets answers to fresh frames, and nothing piles up.
+At most `_DEPTH` frames of a socket are in progress, and one more waits. A newer frame replaces the one that waits, so a
+client that sends faster than it is answered gets answers to fresh frames.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import asyncio
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
@@ -31,28 +30,18 @@ dropped and counted. Subprotocol: `maskjet`; browsers, which send no Authorizati
 too many frames a second or none for long, 1009 after a message that is too large, 1011 when the device failed, and 1013
 when there are too many WebSockets.
 """
-_DEPTH = 2  # as many as a model has lanes
-_BURST_S = 2.0  # seconds of frames that may come at once, after the network was held up
+_DEPTH = 2  # as `dispatcher.PERMITS`
+_BURST_S = 2.0  # seconds of frames that may come at once, as after a network stall
 _SUBPROTOCOL = "maskjet"
-_SOURCE = "stream"  # label of the metrics
+_SOURCE = "stream"  # the metrics' label `source`
 
 
 class _CloseError(Exception):
-    """The socket is closed with a code and a reason."""
+    """The WebSocket must be closed with this code and reason."""
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(reason)
         self.code, self.reason = code, reason
-
-
-@dataclass(frozen=True)
-class _Frame(bodies.Part):
-    """One frame, encoded."""
-
-    @property
-    def title(self) -> str:
-        """The name in error messages."""
-        return "the frame"
 
 
 @router.websocket("/v1/stream")
@@ -62,8 +51,7 @@ async def stream(websocket: WebSocket) -> None:
     offered = websocket.scope.get("subprotocols", ())
     await websocket.accept(_SUBPROTOCOL if _SUBPROTOCOL in offered else None)
     try:
-        _check_room(service)
-        await _run(websocket, service, _parse(websocket, service))
+        await _run(websocket, service)
     except _CloseError as error:
         await _close(websocket, error)
     except WebSocketDisconnect:
@@ -72,41 +60,33 @@ async def stream(websocket: WebSocket) -> None:
         await _close(websocket, _CloseError(1011, problems.to_problem(error).detail))
 
 
-def _check_room(service: Service) -> None:
-    limit = service.settings.streams
-    if len(service.streams) >= limit:
-        raise _CloseError(1013, f"The service has {limit} WebSockets already; try again later.")
-
-
 async def _close(websocket: WebSocket, error: _CloseError) -> None:
     reason = error.reason.encode()[:120].decode(errors="ignore")  # a close frame holds 123 bytes
     with suppress(WebSocketDisconnect, RuntimeError):  # it is closed already
         await websocket.close(error.code, reason)
 
 
-async def _run(websocket: WebSocket, service: Service, query: Query) -> None:
-    task = asyncio.current_task()
+async def _run(websocket: WebSocket, service: Service) -> None:
+    limit, task = service.settings.streams, asyncio.current_task()
+    if len(service.streams) >= limit:
+        raise _CloseError(1013, f"The service has {limit} WebSockets already; try again later.")
+    try:
+        query = parse_query(websocket.query_params, service)
+    except (problems.ProblemError, MaskjetError) as error:
+        problem = problems.to_problem(error)
+        raise _CloseError(1013 if problem.status == 503 else 1008, problem.detail) from error
     assert task is not None
     service.streams.add(task)
     service.metrics.streams.inc()
     try:
-        await _Socket(websocket, service, query).run()
+        await _FrameStream(websocket, service, query).run()
     finally:
         service.streams.discard(task)
         service.metrics.streams.dec()
 
 
-def _parse(websocket: WebSocket, service: Service) -> Query:
-    """The query's parameters; raises _CloseError if they are invalid."""
-    try:
-        return parse_query(websocket.query_params, service)
-    except (problems.ProblemError, MaskjetError) as error:
-        problem = problems.to_problem(error)
-        raise _CloseError(1013 if problem.status == 503 else 1008, problem.detail) from error
-
-
-class _Rate:
-    """Counts frames against a rate; up to `_BURST_S` seconds' worth may come at once.
+class _RateLimit:
+    """A token bucket for frames that holds `_BURST_S` seconds' worth.
 
     Args:
         most: Frames a second.
@@ -124,7 +104,7 @@ class _Rate:
         return self._room >= 0
 
 
-class _Socket:
+class _FrameStream:
     """The frames and answers of one WebSocket."""
 
     def __init__(self, websocket: WebSocket, service: Service, query: Query) -> None:
@@ -132,8 +112,8 @@ class _Socket:
         self._dropped = 0
         self._newest: tuple[int, bytes] | None = None
         self._came = asyncio.Event()
-        self._flying: set[asyncio.Task[None]] = set()
-        self._broken: asyncio.Future[_CloseError] = asyncio.get_running_loop().create_future()
+        self._in_progress: set[asyncio.Task[None]] = set()
+        self._failed: asyncio.Future[_CloseError] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> None:
         """Answer until the client leaves or the service ends.
@@ -144,31 +124,31 @@ class _Socket:
         receiving = asyncio.create_task(self._receive())
         answering = asyncio.create_task(self._answer_all())
         ending = asyncio.create_task(self._service.ending.wait())
-        ends: Sequence[asyncio.Future[Any]] = (receiving, answering, ending, self._broken)
+        ends: Sequence[asyncio.Future[Any]] = (receiving, answering, ending, self._failed)
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            if self._broken.done():
-                raise self._broken.result()
+            if self._failed.done():
+                raise self._failed.result()
             for task in (receiving, answering):
                 if task.done():
                     task.result()
                     return
             answering.cancel()
-            if self._flying:
-                await asyncio.wait((receiving, asyncio.gather(*self._flying)), return_when=asyncio.FIRST_COMPLETED)
+            if self._in_progress:
+                await asyncio.wait((receiving, asyncio.gather(*self._in_progress)), return_when=asyncio.FIRST_COMPLETED)
             if self._service.failure is not None:
                 raise _CloseError(1011, self._service.failure)
             raise _CloseError(1001, "The service is shutting down.")
         finally:
-            tasks: Sequence[asyncio.Future[Any]] = (receiving, answering, ending, self._broken, *self._flying)
+            tasks: Sequence[asyncio.Future[Any]] = (receiving, answering, ending, self._failed, *self._in_progress)
             for each in tasks:
                 each.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _receive(self) -> None:
-        """Take the frames as they come, and keep the newest; returns when the client leaves."""
+        """Receive frames and keep the newest; returns when the client disconnects."""
         loop, settings = asyncio.get_running_loop(), self._service.settings
-        rate = _Rate(settings.frame_rate, loop.time())
+        rate = _RateLimit(settings.frame_rate, loop.time())
         index = 0
         while True:
             try:
@@ -193,7 +173,7 @@ class _Socket:
             index += 1
 
     async def _answer_all(self) -> None:
-        """Begin the newest frame whenever there is room for one."""
+        """Start on the newest frame whenever fewer than `_DEPTH` are in progress."""
         room = asyncio.Semaphore(_DEPTH)
         before: asyncio.Task[None] | None = None
         while True:
@@ -203,12 +183,12 @@ class _Socket:
             (index, data), self._newest = self._newest, None
             self._came.clear()
             before = asyncio.create_task(self._answer(index, data, before))
-            self._flying.add(before)
-            before.add_done_callback(self._flying.discard)
+            self._in_progress.add(before)
+            before.add_done_callback(self._in_progress.discard)
             before.add_done_callback(lambda _: room.release())
 
     async def _answer(self, index: int, data: bytes, before: asyncio.Task[None] | None) -> None:
-        """Answer one frame, after the one before it."""
+        """Detect on one frame, and answer after the frame before it."""
         problem = None
         try:
             answer = f'"result": {await self._detect(data)}'
@@ -219,17 +199,17 @@ class _Socket:
             await asyncio.wait((before,))
         with suppress(WebSocketDisconnect, RuntimeError):  # it is closed: `_receive` ends, too
             await self._websocket.send_text(f'{{"frame": {index}, "dropped": {self._dropped}, {answer}}}')
-        if self._service.failure is not None and problem is not None and not self._broken.done():
-            self._broken.set_result(_CloseError(1011, problem.detail))
+        if self._service.failure is not None and problem is not None and not self._failed.done():
+            self._failed.set_result(_CloseError(1011, problem.detail))
 
     async def _detect(self, data: bytes) -> str:
         """The result of one frame, as JSON."""
         service, query = self._service, self._query
         deadline = asyncio.get_running_loop().time() + service.settings.deadline_s
-        with service.memory.share() as share:
-            share.take(len(data))
+        with service.memory.reserve() as reservation:
+            reservation.take(len(data))
             query.dispatcher.check_room()
-            (image,) = await bodies.decoders(service, [_Frame("", data)], share)
+            (image,) = await bodies.decoders(service, [bodies.EncodedImage(data, "the frame")], reservation)
             answer = await query.dispatcher.predict(image, query.options, deadline=deadline)
             service.metrics.frames.labels(_SOURCE).inc()
             return (await v1.to_json(service, answer.detections, query.masks)).decode()

@@ -1,4 +1,4 @@
-"""Measurements for Prometheus, in a registry of the application's own."""
+"""Metrics for Prometheus, in a registry per application."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request, Response
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -27,17 +28,17 @@ _BEAT_S = 0.01
 
 
 class Metrics:
-    """All measurements of one application.
+    """The metrics of one application.
 
     Args:
-        dispatchers: Queues by model, read when the measurements are.
-        is_ready: Tells whether the service is ready.
+        dispatchers: Dispatchers by model, read at each scrape.
+        is_ready: Returns whether the service is ready.
     """
 
     def __init__(self, dispatchers: Mapping[str, Dispatcher], is_ready: Callable[[], bool]) -> None:
         self.registry = CollectorRegistry()
         self.replica: str | None = None
-        """Name of this replica of the service, a label of all measurements; None where there is one only."""
+        """Label `replica` of all samples; None for no label."""
         self.requests = Counter(
             "maskjet_requests",
             "Requests by route and HTTP status, or gone.",
@@ -68,11 +69,11 @@ class Metrics:
         self.most_loop_lag = Gauge(
             "maskjet_loop_lag_most_seconds", "The most that the event loop was late.", registry=self.registry
         )
-        self.registry.register(_State(dispatchers, is_ready))
+        self.registry.register(_OnScrape(lambda: _collect_state(dispatchers, is_ready())))
 
     def watch_sources(self, states: Callable[[], Mapping[str, SourceState]]) -> None:
-        """Measure sources, too, as the function tells them by id."""
-        self.registry.register(_Sources(states))
+        """Add metrics of sources; `states` returns their states by id."""
+        self.registry.register(_OnScrape(lambda: _collect_sources(states())))
 
     async def watch_loop(self) -> None:
         """Measure how late the event loop is, until cancelled."""
@@ -87,70 +88,78 @@ class Metrics:
                 self.most_loop_lag.set(most)
 
     def text(self) -> bytes:
-        """The measurements in Prometheus' text format."""
-        return generate_latest(self.registry if self.replica is None else _Labelled(self.registry, self.replica))
+        """The samples in Prometheus' text format."""
+        text = generate_latest(self.registry)
+        return text if self.replica is None else merge({self.replica: text.decode()}, "replica")
 
 
-class _State(Collector):
-    """What is read off the models when it is asked for."""
+class _OnScrape(Collector):
+    """Metrics that a function reads at each scrape."""
 
-    def __init__(self, dispatchers: Mapping[str, Dispatcher], is_ready: Callable[[], bool]) -> None:
-        self._dispatchers, self._is_ready = dispatchers, is_ready
-
-    def describe(self) -> Iterable[Metric]:
-        """Name nothing beforehand."""
-        return ()
+    def __init__(self, collect: Callable[[], Iterator[Metric]]) -> None:
+        self._collect = collect
 
     def collect(self) -> Iterator[Metric]:
-        """The state now."""
-        yield GaugeMetricFamily("maskjet_ready", "1 while requests are answered at once.", value=self._is_ready())
-        depth = GaugeMetricFamily("maskjet_queue_depth", "Images that wait.", labels=("model",))
-        images = CounterMetricFamily("maskjet_images", "Images detected on.", labels=("model",))
-        found = CounterMetricFamily("maskjet_detections", "Detections returned.", labels=("model",))
-        graphs = GaugeMetricFamily("maskjet_graphs", "CUDA graphs captured.", labels=("model",))
-        fallbacks = CounterMetricFamily("maskjet_fallbacks", "Slower paths taken.", labels=("model", "reason"))
-        devices = set()
-        for name, dispatcher in self._dispatchers.items():
-            report = dispatcher.model.report()
-            devices.add(report.device.partition(" ")[0])
-            depth.add_metric((name,), dispatcher.depth)
-            images.add_metric((name,), report.images)
-            found.add_metric((name,), report.detections)
-            captured = [text for text in report.graphs.values() if text.startswith("1 launch")]
-            graphs.add_metric((name,), len(captured))
-            for reason, times in report.fallbacks.items():
-                fallbacks.add_metric((name, reason), times)
-        yield from (depth, images, found, graphs, fallbacks, _gpu_memory(devices))
+        """The metrics now."""
+        return self._collect()
 
 
-class _Sources(Collector):
-    """What is read off the sources when it is asked for."""
+def merge(texts: Mapping[str, str], label: str) -> bytes:
+    """Join metrics in Prometheus' text format, with a label that tells each sample's origin.
 
-    def __init__(self, states: Callable[[], Mapping[str, SourceState]]) -> None:
-        self._states = states
+    Args:
+        texts: The metrics by origin, the label's value.
+        label: The label's name.
+    """
+    families: dict[str, Metric] = {}
+    for origin, text in texts.items():
+        for family in text_string_to_metric_families(text):
+            joined = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+            for sample in family.samples:
+                joined.add_sample(sample.name, {**sample.labels, label: origin}, sample.value)
+    return generate_latest(_OnScrape(lambda: iter(families.values())))
 
-    def describe(self) -> Iterable[Metric]:
-        """Name nothing beforehand."""
-        return ()
 
-    def collect(self) -> Iterator[Metric]:
-        """The state now."""
-        labels = ("source",)
-        connected = GaugeMetricFamily("maskjet_source_connected", "1 while a source is open.", labels=labels)
-        lag = GaugeMetricFamily("maskjet_source_lag_seconds", "How late a live source's frames are.", labels=labels)
-        reconnects = CounterMetricFamily("maskjet_source_reconnects", "Times a source was opened again.", labels=labels)
-        bad_frames = CounterMetricFamily("maskjet_source_bad_frames", "Bad frames, and gaps.", labels=labels)
-        for identity, state in self._states().items():
-            connected.add_metric((identity,), state.connected)
-            reconnects.add_metric((identity,), state.reconnects)
-            bad_frames.add_metric((identity,), state.bad_frames)
-            if state.lag_s is not None:
-                lag.add_metric((identity,), state.lag_s)
-        yield from (connected, lag, reconnects, bad_frames)
+def _collect_state(dispatchers: Mapping[str, Dispatcher], is_ready: bool) -> Iterator[Metric]:
+    """Metrics of the models."""
+    yield GaugeMetricFamily("maskjet_ready", "1 while requests are answered at once.", value=is_ready)
+    depth = GaugeMetricFamily("maskjet_queue_depth", "Images that wait.", labels=("model",))
+    images = CounterMetricFamily("maskjet_images", "Images detected on.", labels=("model",))
+    found = CounterMetricFamily("maskjet_detections", "Detections returned.", labels=("model",))
+    graphs = GaugeMetricFamily("maskjet_graphs", "CUDA graphs captured.", labels=("model",))
+    fallbacks = CounterMetricFamily("maskjet_fallbacks", "Slower paths taken.", labels=("model", "reason"))
+    devices = set()
+    for name, dispatcher in dispatchers.items():
+        report = dispatcher.model.report()
+        devices.add(report.device.partition(" ")[0])
+        depth.add_metric((name,), dispatcher.depth)
+        images.add_metric((name,), report.images)
+        found.add_metric((name,), report.detections)
+        captured = [text for text in report.graphs.values() if text.startswith("1 launch")]
+        graphs.add_metric((name,), len(captured))
+        for reason, times in report.fallbacks.items():
+            fallbacks.add_metric((name, reason), times)
+    yield from (depth, images, found, graphs, fallbacks, _gpu_memory(devices))
+
+
+def _collect_sources(states: Mapping[str, SourceState]) -> Iterator[Metric]:
+    """Metrics of the sources, by id."""
+    labels = ("source",)
+    connected = GaugeMetricFamily("maskjet_source_connected", "1 while a source is open.", labels=labels)
+    lag = GaugeMetricFamily("maskjet_source_lag_seconds", "How late a live source's frames are.", labels=labels)
+    reconnects = CounterMetricFamily("maskjet_source_reconnects", "Times a source was opened again.", labels=labels)
+    bad_frames = CounterMetricFamily("maskjet_source_bad_frames", "Bad frames, and gaps.", labels=labels)
+    for identity, state in states.items():
+        connected.add_metric((identity,), state.connected)
+        reconnects.add_metric((identity,), state.reconnects)
+        bad_frames.add_metric((identity,), state.bad_frames)
+        if state.lag_s is not None:
+            lag.add_metric((identity,), state.lag_s)
+    yield from (connected, lag, reconnects, bad_frames)
 
 
 def _gpu_memory(devices: Iterable[str]) -> Metric:
-    """Memory that PyTorch holds on the models' GPUs."""
+    """Memory held by PyTorch on the models' GPUs."""
     import torch
 
     family = GaugeMetricFamily("maskjet_gpu_memory_bytes", "GPU memory held by PyTorch.", labels=("device", "kind"))
@@ -161,28 +170,12 @@ def _gpu_memory(devices: Iterable[str]) -> Metric:
     return family
 
 
-class _Labelled(CollectorRegistry):
-    """The measurements of a registry, with the replica's name as a label."""
-
-    def __init__(self, registry: CollectorRegistry, replica: str) -> None:
-        super().__init__()
-        self._registry, self._replica = registry, replica
-
-    def collect(self) -> Iterator[Metric]:
-        """The measurements now."""
-        for family in self._registry.collect():
-            family.samples = [
-                sample._replace(labels={**sample.labels, "replica": self._replica}) for sample in family.samples
-            ]
-            yield family
-
-
-class Counting:
-    """Counts requests by route and outcome; a pure ASGI middleware outside of all others.
+class RequestCounter:
+    """Counts requests by route and outcome; the outermost ASGI middleware.
 
     Args:
         app: The application behind it.
-        metrics: What it counts in.
+        metrics: Has the counter.
     """
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
@@ -210,9 +203,11 @@ class Counting:
 
 @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
 async def metrics(request: Request) -> Response:
-    """Measurements in Prometheus' text format; with several processes those of all, each with its process."""
+    """Metrics in Prometheus' text format; with several processes those of all, labelled `process`."""
     text: bytes = request.app.state.service.metrics.text()
     siblings: Siblings | None = request.app.state.siblings
     if siblings is not None and not is_from_sibling(request.scope):
-        text = await siblings.metrics(text)
+        texts = await siblings.ask_all("/metrics", text.decode())
+        answered = {str(number): each for number, each in texts.items() if each is not None}
+        text = await asyncio.to_thread(merge, answered, "process")
     return Response(text, media_type=CONTENT_TYPE_LATEST)

@@ -1,4 +1,4 @@
-"""The models that a service is asked for."""
+"""Names of the models to serve."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ from pathlib import Path
 from maskjet.errors import InputError
 
 
-def parse_models(given: Sequence[str]) -> dict[str, str]:
-    """The models of `model=` or `--model` by name.
+def parse_models(given: Sequence[str], weights: object = None) -> dict[str, str]:
+    """Parse values of `--model` or `model=` to models by name.
 
     Raises:
-        InputError: Two have one name.
+        InputError: Two have the same name, or there are weights for several models.
     """
     models: dict[str, str] = {}
     for text in given:
-        name, separator, what = text.partition("=")
+        name, separator, model = text.partition("=")
         if not separator:
-            name, what = Path(text).stem if os.sep in text or "." in text else text, text
-        if not name or not what:
+            name, model = Path(text).stem if os.sep in text or "." in text else text, text
+        if not name or not model:
             raise InputError(f"model must be MODEL or NAME=MODEL, got {text!r}.")
         if name in models:
             raise InputError(f"model must have a name of its own for each, got {name!r} twice; give NAME=MODEL.")
-        models[name] = what
+        models[name] = model
+    if weights is not None and len(models) > 1:
+        raise InputError("weights must go with one model, got several; give each as NAME=PATH.")
     return models

@@ -1,4 +1,4 @@
-"""The service's page: static files that come with the package, served at `/` and `/page/`."""
+"""The service's page: the package's static files, served at `/` and `/page/`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _TYPES = {
 }
 _INDEX = "index.html"
 
-# Scripts and styles from this server alone, no inline ones, no markup from text (trusted types). Pictures and videos of
-# the user are blobs. 'self' of connect-src includes this server's WebSocket.
+# Scripts and styles from this server alone, none inline; no HTML from strings (trusted types). The user's pictures and
+# videos are blobs. connect-src 'self' includes this server's WebSocket.
 _POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -35,7 +35,7 @@ _POLICY = "; ".join(
 )
 
 _HEADERS = {
-    "Cache-Control": "no-cache",  # kept by the browser, but asked for by ETag: a new version shows at once
+    "Cache-Control": "no-cache",  # revalidated by ETag, so that a new version shows at once
     "Content-Security-Policy": _POLICY,
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -48,13 +48,11 @@ _HEADERS = {
 def page_router() -> APIRouter:
     """Make the router of the page.
 
-    It answers GET and HEAD of `/` and `/page/<file>`, from memory, and needs no token: the page itself asks for one.
-    Its paths are relative, so that it may be mounted below a prefix that ends in a slash.
-
-    Returns:
-        A router to be included in the service's app; it is no part of the OpenAPI document.
+    It answers GET and HEAD of `/` and `/page/<file>` from memory, without a token: the page itself asks for one. The
+    page's links are relative, so a proxy may mount it below a prefix that ends in a slash.
     """
-    contents = _read_files()
+    folder = files("maskjet.serve") / "page"
+    contents = {one.name: one.read_bytes() for one in folder.iterdir() if _suffix(one.name) in _TYPES}
     router = APIRouter(include_in_schema=False)
 
     @router.api_route("/", methods=["GET", "HEAD"])
@@ -70,14 +68,8 @@ def page_router() -> APIRouter:
     return router
 
 
-def _read_files() -> dict[str, bytes]:
-    """The page's files by name."""
-    folder = files("maskjet.serve") / "page"
-    return {one.name: one.read_bytes() for one in folder.iterdir() if _suffix(one.name) in _TYPES}
-
-
 def _respond(request: Request, name: str, content: bytes) -> Response:
-    """The file, or 304 if the browser has this very version."""
+    """The file, or 304 if the browser has this version."""
     etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
     headers = {**_HEADERS, "ETag": etag}
     known = {one.strip().removeprefix("W/") for one in request.headers.get("If-None-Match", "").split(",")}

@@ -1,4 +1,4 @@
-"""Errors as clients see them: RFC 9457 problem details, in the words of maskjet's own exceptions."""
+"""Errors as HTTP answers: RFC 9457 problem details with the messages of maskjet's exceptions."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from maskjet.errors import DeviceError, InputError, SourceError, UnsupportedErro
 
 MEDIA_TYPE = "application/problem+json"
 PROTOCOL = "/v2"
-"""Path of the Open Inference Protocol, and beginning of all others of it."""
-_GONE = 499  # nginx's number; for the count of requests
+"""Path prefix of the Open Inference Protocol."""
+_GONE = 499  # as nginx counts clients that disconnected
 _log = logging.getLogger("maskjet.serve")
 
 
 class ProblemError(Exception):
-    """A request that is answered with a problem.
+    """An error that is answered with problem details.
 
     Attributes:
         status: HTTP status code.
         name: Short name of the kind of problem; its type is `urn:maskjet:problem:<name>`.
         detail: One sentence for the client.
         headers: Further headers of the answer.
+        reference: Number of the log's entry, if there is one.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class ProblemError(Exception):
         self.reference = reference
 
     def as_dict(self) -> dict[str, Any]:
-        """The members of the problem, as JSON types."""
+        """The problem details, as JSON types."""
         members: dict[str, Any] = {
             "type": f"urn:maskjet:problem:{self.name}",
             "title": "Gone Away" if self.status == _GONE else HTTPStatus(self.status).phrase,
@@ -53,11 +54,11 @@ class ProblemError(Exception):
         return members
 
     def body(self) -> bytes:
-        """The problem as JSON."""
+        """The problem details as JSON."""
         return json.dumps(self.as_dict()).encode()
 
     def response(self, path: str = "") -> Response:
-        """The answer to a request of this path; the Open Inference Protocol has a form of its own for errors."""
+        """The answer to a request of this path; the Open Inference Protocol has its own form of errors."""
         if path != PROTOCOL and not path.startswith(f"{PROTOCOL}/"):
             return Response(self.body(), self.status, self.headers, MEDIA_TYPE)
         detail = self.detail
@@ -70,7 +71,7 @@ class ProblemError(Exception):
 
 
 class GoneError(Exception):
-    """The client has gone: there is nobody to answer."""
+    """The client has disconnected before it was answered."""
 
 
 def bad_request(detail: str) -> ProblemError:
@@ -84,7 +85,7 @@ def too_large(detail: str) -> ProblemError:
 
 
 def busy(detail: str, *, retry_s: float = 1) -> ProblemError:
-    """There is no room now."""
+    """The queue or the memory is full."""
     return ProblemError(429, "queue-full", detail, headers={"Retry-After": str(max(1, round(retry_s)))})
 
 
@@ -99,7 +100,7 @@ def unavailable(detail: str) -> ProblemError:
 
 
 def to_problem(error: BaseException) -> ProblemError:
-    """The problem that tells a client about an exception; one that nobody expected is logged with a reference."""
+    """The problem details of an exception; an unexpected one is logged, and only its reference is told."""
     if isinstance(error, ProblemError):
         return error
     if isinstance(error, SourceError):
@@ -121,7 +122,7 @@ def to_problem(error: BaseException) -> ProblemError:
 
 
 def _first_mistake(error: RequestValidationError) -> str:
-    """The first invalid parameter, in the form of our own messages."""
+    """The first invalid parameter, in maskjet's form of messages."""
     mistake = error.errors()[0]
     name, got, facts = mistake["loc"][-1], mistake.get("input"), mistake.get("ctx", {})
     expected = {

@@ -1,7 +1,7 @@
-"""A service of several processes behind one port, as for several GPUs: this process listens, the others serve.
+"""A service of several processes behind one port: this acceptor listens, and one worker per device serves.
 
-It loads no model. Each connection goes to the ready process with the fewest open ones, by its descriptor. A process
-that ends is started again while the others serve on.
+The acceptor loads no model. It sends each connection, by descriptor, to the ready worker with the fewest open ones, and
+restarts workers that end while the others serve on.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from maskjet.config import EngineConfig
 from maskjet.devices import Place
 from maskjet.errors import MaskjetError, UnsupportedError, explain
 from maskjet.serve import problems, server
-from maskjet.serve.handover import Channel, Job, Taker
+from maskjet.serve.handover import Channel, WorkerConfig, WorkerHandle
+from maskjet.serve.placeholder import PlaceholderApp
 from maskjet.serve.settings import Settings
-from maskjet.serve.standin import StandIn
 
 _BACKLOG = 2048  # uvicorn's
-_AT_ONCE = 64  # connections that are accepted before messages are read
-_LATE_S = 1.0  # after which a process that takes none gets new ones only if all are late
-_HUNG_S = 30.0  # after which it is ended
-_REST_S = 0.05  # while no process has room, or no descriptor is left
-_END_S = 12.0  # for threads and models, after `Settings.drain_s`
+_AT_ONCE = 64  # connections accepted before messages are read
+_LATE_S = 1.0  # a worker with a connection untaken for longer gets new ones only if all are late
+_HUNG_S = 30.0  # such a worker is killed after this
+_REST_S = 0.05  # pause of accepting while no worker has room or no descriptor is left
+_END_S = 12.0  # for threads and models to end, after `Settings.drain_s`
 _KINDS = {
     kind.__name__: kind
     for kind in (errors.InputError, errors.CheckpointError, errors.UnsupportedError, errors.MissingDependencyError)
@@ -53,62 +53,62 @@ def serve(
     weights: Path | None = None,
     announce: Callable[[str], None],
 ) -> None:
-    """Serve models in a process for each place until SIGTERM, SIGINT or SIGHUP; see `server.run`.
+    """Serve models with one worker per place until SIGTERM, SIGINT or SIGHUP; see `server.run`.
 
     Args:
-        models: What to load by name, as `maskjet.load` takes it.
-        places: Of `devices.choose`.
-        config: How the models run; each process has the device of its place.
-        settings: Where to listen, and the limits. `connections` holds for all processes together, and the first process
-            has the sources; other limits hold for each process.
-        weights: Checkpoint of the one model, if it has a name.
-        announce: Given the URL once, when all processes are ready.
+        models: Models by name, as `maskjet.load` takes them.
+        places: Devices, of `devices.choose`.
+        config: How the models run; each worker has the device of its place.
+        settings: Address, token and limits. `connections` limits all workers together, other limits each worker.
+            Worker 0 has the sources.
+        weights: Checkpoint of the only model.
+        announce: Called with the URL once all workers are ready.
 
     Raises:
         InputError: Other machines would reach the service and there is no token; or a model can't be loaded.
-        UnsupportedError: The port can't be opened, or a process ended before it was ready.
+        UnsupportedError: The port can't be opened, or a worker ended before it was ready.
         MaskjetError: Another error of `maskjet.load`.
     """
 
-    def job(place: Place, starts: int, is_whole: bool) -> Job:
+    def configure(place: Place, starts: int, all_were_ready: bool) -> WorkerConfig:
         own = replace(settings, source=settings.source if place.number == 0 else ())
-        return Job(
+        return WorkerConfig(
             number=place.number,
             count=len(places),
             device=place.device,
             starts=starts,
-            is_whole=is_whole,
+            all_were_ready=all_were_ready,
             models=dict(models),
             weights=None if weights is None else str(weights),
-            config=asdict(replace(config, device=place.own_device)),
+            engine=asdict(replace(config, device=place.own_device)),
             settings=asdict(own),
         )
 
     with server.listen(settings) as listener, server.logging_on_stderr():
-        service = _Service(places, job, listener, settings, announce=lambda: announce(server.url_of(listener)))
+        service = _Acceptor(places, configure, listener, settings, announce=lambda: announce(server.url_of(listener)))
         asyncio.run(service.run())
 
 
-class _Service:
-    """All processes of a service."""
+class _Acceptor:
+    """Accepts connections, and starts, restarts and ends the workers."""
 
     def __init__(
         self,
         places: Sequence[Place],
-        job: Callable[[Place, int, bool], Job],
+        configure: Callable[[Place, int, bool], WorkerConfig],
         listener: socket.socket,
         settings: Settings,
         *,
         announce: Callable[[], None],
     ) -> None:
-        self._places, self._job, self._listener, self._settings = places, job, listener, settings
+        self._places, self._configure, self._listener, self._settings = places, configure, listener, settings
         self._announce, self._patience_s = announce, settings.drain_s + _END_S
-        self._processes: dict[int, Taker] = {}
-        self._is_whole = False
+        self._workers: dict[int, WorkerHandle] = {}
+        self._all_were_ready = False
         self._is_ending = False
         self._ending: asyncio.Task[None] | None = None
         self._error: MaskjetError | None = None
-        self._standin = StandIn(settings)
+        self._placeholder = PlaceholderApp(settings)
 
     async def run(self) -> None:
         """Serve until a signal."""
@@ -120,8 +120,8 @@ class _Service:
             try:
                 await asyncio.gather(*map(self._keep, self._places))
             finally:
-                for process in self._processes.values():
-                    process.kill()
+                for worker in self._workers.values():
+                    worker.kill()
                 watching.cancel()
                 self._stop_listening()
         if self._ending is not None:
@@ -129,96 +129,96 @@ class _Service:
         if self._error is not None:
             raise self._error
 
-    # Processes.
+    # Workers.
 
     async def _keep(self, place: Place) -> None:
-        """Run a process, and start it again as often as it ends, until the service does."""
+        """Run a worker and restart it whenever it ends, until the service ends."""
         starts = 0
         while not self._is_ending:
             try:
-                process = await self._start(place, starts)
+                worker = await self._start(place, starts)
             except OSError as error:
                 self._fail(UnsupportedError(f"The service has ended: {place} can't be started: {explain(error)}."))
                 return
-            await process.process.wait()
-            left = process.close()
-            del self._processes[place.number]
-            if not self._is_ending and process.is_ready:
+            await worker.process.wait()
+            left = worker.close()
+            del self._workers[place.number]
+            if not self._is_ending and worker.is_ready:
                 starts += 1
-                _log.warning("%s is started again: it %s", place, process.end)
+                _log.warning("%s is started again: it %s", place, worker.end)
             elif not self._is_ending:
-                self._fail(_error_of(process))
+                self._fail(_error_of(worker))
             for connection in left:
                 self._place(connection)
 
-    async def _start(self, place: Place, starts: int) -> Taker:
+    async def _start(self, place: Place, starts: int) -> WorkerHandle:
         mine, its = Channel.pair()
         command, environment = _command(its.fileno()), {**os.environ, **place.variables}
         with ExitStack() as failed:
             failed.enter_context(mine)
-            with its, self._job(place, starts, self._is_whole).to_file() as job:
+            with its, self._configure(place, starts, self._all_were_ready).to_file() as config:
                 process = await asyncio.create_subprocess_exec(
-                    *command, stdin=job, pass_fds=[its.fileno()], env=environment
+                    *command, stdin=config, pass_fds=[its.fileno()], env=environment
                 )
             failed.pop_all()
-        started = Taker(place, process, Channel(mine))
-        self._processes[place.number] = started
+        started = WorkerHandle(place, process, Channel(mine))
+        self._workers[place.number] = started
         started.channel.start(partial(self._receive, started))
-        if self._is_ending:  # since a moment ago
+        if self._is_ending:  # since it was begun
             started.kill()
         return started
 
-    def _receive(self, process: Taker, message: list[Any], connection: socket.socket | None) -> None:
+    def _receive(self, worker: WorkerHandle, message: list[Any], connection: socket.socket | None) -> None:
         match message:
             case ["taken"]:
-                process.taken()
+                worker.taken()
             case ["closed"]:
-                process.open -= 1
+                worker.open -= 1
             case ["serving"]:
-                process.is_serving = True
+                worker.is_serving = True
             case ["ready"]:
-                process.is_ready = True
-                self._check_whole()
+                worker.is_ready = True
+                self._check_all_ready()
             case ["failed", kind, text]:
-                process.failure = kind, text
-                process.dismiss(self._patience_s)
+                worker.failure = kind, text
+                worker.dismiss(self._patience_s)
             case ["reach", number] if connection is not None:
                 self._reach(number, connection)
 
     def _reach(self, number: int, connection: socket.socket) -> None:
-        """Hand a connection from one process to another; it is closed if that one can't take it."""
-        other = self._processes.get(number)
+        """Pass a connection from one worker to another; it is closed if that one can't take it."""
+        other = self._workers.get(number)
         if other is not None and other.is_serving and other.has_room:
             with suppress(OSError):
                 other.hand(connection, is_client=False)
                 return
         connection.close()
 
-    def _check_whole(self) -> None:
-        """Tell once that all processes are ready."""
-        ready = [process for process in self._processes.values() if process.is_ready]
-        if self._is_whole or len(ready) < len(self._places):
+    def _check_all_ready(self) -> None:
+        """Announce the service once all workers are ready."""
+        ready = [worker for worker in self._workers.values() if worker.is_ready]
+        if self._all_were_ready or len(ready) < len(self._places):
             return
-        self._is_whole = True
-        for process in ready:
-            process.channel.send("whole")
+        self._all_were_ready = True
+        for worker in ready:
+            worker.channel.send("all_ready")
         self._announce()
 
     async def _watch(self) -> None:
-        """End processes that have hung: they take no connections, and would never end by themselves."""
+        """Kill workers that hang: they take no connections, and would not end by themselves."""
         while True:
             await asyncio.sleep(1)
-            for process in self._processes.values():
-                if process.is_ready and process.waits_s(time.monotonic()) > _HUNG_S:
-                    _log.error("%s has taken no connection for %g s and is ended", process.place, _HUNG_S)
-                    process.kill()
+            for worker in self._workers.values():
+                if worker.is_ready and worker.waits_s(time.monotonic()) > _HUNG_S:
+                    _log.error("%s has taken no connection for %g s and is ended", worker.place, _HUNG_S)
+                    worker.kill()
 
     # Connections.
 
     def _accept(self) -> None:
         for _ in range(_AT_ONCE):
-            takers = self._takers()
-            if takers and not any(process.has_room for process in takers):
+            candidates = self._candidates()
+            if candidates and not any(worker.has_room for worker in candidates):
                 self._rest()
                 return
             try:
@@ -233,7 +233,7 @@ class _Service:
             self._place(connection)
 
     def _rest(self) -> None:
-        """Accept nothing for a moment; clients wait in the kernel."""
+        """Pause accepting; clients wait in the kernel's backlog."""
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._listener)
         loop.call_later(_REST_S, self._resume)
@@ -242,42 +242,42 @@ class _Service:
         if self._listener.fileno() != -1:
             asyncio.get_running_loop().add_reader(self._listener, self._accept)
 
-    def _takers(self) -> list[Taker]:
-        """The processes that may have new connections: those that are ready, else those that answer at all."""
-        serving = [process for process in self._processes.values() if process.is_serving]
-        return [process for process in serving if process.is_ready] or serving
+    def _candidates(self) -> list[WorkerHandle]:
+        """Workers that may get new connections: those that are ready, else those that serve at all."""
+        serving = [worker for worker in self._workers.values() if worker.is_serving]
+        return [worker for worker in serving if worker.is_ready] or serving
 
     def _place(self, connection: socket.socket) -> None:
-        """Hand a client's connection on."""
-        taken = sum(process.open for process in self._processes.values()) + self._standin.open
+        """Send a client's connection to a worker."""
+        taken = sum(worker.open for worker in self._workers.values()) + self._placeholder.open
         if taken >= self._settings.connections + server.SPARE:
             _refuse(connection, server.too_many(self._settings))
             return
-        takers = self._takers()
-        if not takers:
-            self._standin.take(connection)
+        candidates = self._candidates()
+        if not candidates:
+            self._placeholder.take(connection)
             return
         now = time.monotonic()
-        best = min(takers, key=lambda each: (each.waits_s(now) > _LATE_S, each.open, each.handed_at))
+        best = min(candidates, key=lambda each: (each.waits_s(now) > _LATE_S, each.open, each.handed_at))
         try:
             best.hand(connection, is_client=True)
         except OSError:
             _refuse(connection, problems.unavailable("The service has no descriptors left; try again later."))
 
-    # The end.
+    # Shutdown.
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Let the first signal end the service, the second one at once."""
-        loop, before, is_told = asyncio.get_running_loop(), {}, False
+        """Drain on the first signal, and exit at once on the second."""
+        loop, before, is_signalled = asyncio.get_running_loop(), {}, False
 
         def end(number: int, _: FrameType | None) -> None:
-            nonlocal is_told
-            if is_told:
-                for process in self._processes.values():
-                    process.kill()
+            nonlocal is_signalled
+            if is_signalled:
+                for worker in self._workers.values():
+                    worker.kill()
                 os._exit(128 + number)
-            is_told = self._is_ending = True  # from now on a process that ends has been ended
+            is_signalled = self._is_ending = True  # a worker that ends from now on is not a failure
             loop.call_soon_threadsafe(self._begin_end)
 
         if threading.current_thread() is threading.main_thread():
@@ -291,7 +291,7 @@ class _Service:
                 signal.signal(number, handler)
 
     def _fail(self, error: MaskjetError) -> None:
-        """End the service with an error."""
+        """End the service, which then raises this error."""
         self._error = self._error or error
         self._begin_end()
 
@@ -301,17 +301,17 @@ class _Service:
             self._ending = asyncio.create_task(self._drain())
 
     async def _drain(self) -> None:
-        """End all processes within a bounded time; see `server.Server.shutdown`."""
-        self._standin.is_draining = True
-        for process in list(self._processes.values()):
-            if process.is_serving:
-                process.channel.send("drain")
+        """Drain all workers within a bounded time; see `server.Server.shutdown`."""
+        self._placeholder.is_draining = True
+        for worker in list(self._workers.values()):
+            if worker.is_serving:
+                worker.channel.send("drain")
             else:
-                process.kill()
+                worker.kill()
         await asyncio.sleep(server.GRACE_S)
         self._stop_listening()
-        for process in self._processes.values():
-            process.dismiss(self._patience_s)
+        for worker in self._workers.values():
+            worker.dismiss(self._patience_s)
 
     def _stop_listening(self) -> None:
         if self._listener.fileno() != -1:
@@ -320,21 +320,21 @@ class _Service:
 
 
 def _refuse(connection: socket.socket, problem: problems.ProblemError) -> None:
-    """Answer without a request, and close the connection."""
+    """Answer before a request was read, and close the connection."""
     with connection, suppress(OSError):
         connection.setblocking(False)
         connection.send(server.refusal(problem))
 
 
 def _command(descriptor: int) -> list[str]:
-    """The program of a process; modules in the current folder are not taken for libraries, unless maskjet is there."""
+    """Command line of a worker; -P keeps modules in the current folder out of its imports, unless maskjet is there."""
     folder = Path(__file__).parents[2]
     safe = [] if folder == Path.cwd() else ["-P"]
     return [sys.executable, *safe, "-m", "maskjet.serve.worker", str(descriptor)]
 
 
-def _error_of(process: Taker) -> MaskjetError:
-    """The error of a process that ended before it was ready."""
-    if process.failure is not None and process.failure[0] in _KINDS:
-        return _KINDS[process.failure[0]](process.failure[1])
-    return UnsupportedError(f"The service has ended: {process.place} was not ready yet when it {process.end}")
+def _error_of(worker: WorkerHandle) -> MaskjetError:
+    """The error of a worker that ended before it was ready."""
+    if worker.failure is not None and worker.failure[0] in _KINDS:
+        return _KINDS[worker.failure[0]](worker.failure[1])
+    return UnsupportedError(f"The service has ended: {worker.place} was not ready yet when it {worker.end}")

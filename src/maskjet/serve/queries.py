@@ -1,4 +1,4 @@
-"""What a query asks for, at /v1/predict and /v1/stream."""
+"""Query parameters of /v1/predict and /v1/stream."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ from maskjet.serve import problems
 from maskjet.serve.dispatcher import Dispatcher
 from maskjet.serve.service import Service
 from maskjet.serve.tickets import Options
+from maskjet.serve.v1_schemas import TEXT
 
 Masks = Literal["rle", "polygons", "none"]
-"""How masks are given."""
+"""Form of the masks in an answer."""
 
-_TEXT = {"type": "string"}
 _PARAMETERS: dict[str, tuple[str, dict[str, Any]]] = {
     "threshold": (
         "A confidence must exceed it: a number 0..1 for all classes; or name=value, repeated, for some, where others "
         "keep theirs.",
-        {"type": "array", "items": _TEXT},
+        {"type": "array", "items": TEXT},
     ),
-    "classes": ("Names of the classes to report, separated by commas.", _TEXT),
+    "classes": ("Names of the classes to report, separated by commas.", TEXT),
     "max_detections": ("Most detections per image.", {"type": "integer", "minimum": 1}),
     "masks": (
         "How masks are given: COCO RLE, outlines as lists of [x, y], or not at all.",
-        {**_TEXT, "enum": list(get_args(Masks)), "default": "rle"},
+        {**TEXT, "enum": list(get_args(Masks)), "default": "rle"},
     ),
-    "model": ("Name of the model; the first one that is served if left out.", _TEXT),
+    "model": ("Name of the model; the first one that is served if left out.", TEXT),
 }
 PARAMETERS = [
     {"name": name, "in": "query", "required": False, "description": text, "schema": schema}
     for name, (text, schema) in _PARAMETERS.items()
 ]
-"""The parameters, for the OpenAPI document."""
+"""The parameters, as OpenAPI objects."""
 _MOST_DIGITS = 9
 
 
 @dataclass(frozen=True)
 class Query:
-    """What a client asks for."""
+    """The parameters of a request, checked."""
 
     dispatcher: Dispatcher
-    """The queue of the model."""
+    """The model's dispatcher."""
     options: Options
-    """What is reported."""
+    """Threshold, classes and most detections."""
     masks: Masks
-    """How masks are given."""
+    """Form of the masks."""
 
 
 def parse_query(given: QueryParams, service: Service) -> Query:
@@ -70,8 +70,8 @@ def parse_query(given: QueryParams, service: Service) -> Query:
     dispatcher = service.dispatcher(given.get("model"))
     options = Options(
         _parse_threshold(given.getlist("threshold")),
-        _parse_classes(given.get("classes")),
-        _parse_whole("max_detections", given.get("max_detections")),
+        None if "classes" not in given else tuple(name.strip() for name in given["classes"].split(",")),
+        _parse_max_detections(given.get("max_detections")),
     )
     dispatcher.check(options)
     return Query(dispatcher, options, masks)  # type: ignore[arg-type]
@@ -94,13 +94,9 @@ def _parse_threshold(texts: Sequence[str]) -> float | tuple[tuple[str, float], .
     )
 
 
-def _parse_classes(text: str | None) -> tuple[str, ...] | None:
-    return None if text is None else tuple(name.strip() for name in text.split(","))
-
-
-def _parse_whole(name: str, text: str | None) -> int | None:
+def _parse_max_detections(text: str | None) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS):
-        raise problems.bad_request(f"{name} must be a whole number, got {text!r}.")
+        raise problems.bad_request(f"max_detections must be a whole number, got {text!r}.")
     return int(text)

@@ -2,28 +2,10 @@
 
     serve run maskjet.serve.ray:app model=demo replicas=2
 
-serves at http://127.0.0.1:8000. The same in a configuration file of Serve, as `serve run FILE`, `serve deploy` and
-KubeRay's RayService take it:
-
-    http_options: {host: 0.0.0.0}
-    applications:
-      - name: maskjet
-        import_path: maskjet.serve.ray:app
-        route_prefix: /
-        args: {model: [demo, cars=/models/cars.pt], replicas: 4, num_gpus: 1, queue: 128}
-
-Arguments: `model` and `weights` as those of `maskjet serve`; where replicas run: `replicas`, `num_gpus`, `num_cpus` and
-`max_ongoing_requests`; the engine's `device`, `precision`, `runtime`, `engine`, `compile` and `max_detections`; and
-limits by the names of the fields of `Settings`. Options of the deployment `maskjet` in the file, as
-`autoscaling_config`, win.
-
-The token comes from MASKJET_TOKEN where the application is built or where a replica runs. It is no argument, as Ray
-writes arguments to its logs. Without a token only requests that came to a loopback address are answered (`guard`),
-wherever Ray's proxies listen.
-
-Ray's proxies listen, read requests and spread them over replicas, so that what `server` limits (connections, the time
-of headers, clients that do not read) is theirs to limit. A source would live in one replica and be unknown to others:
-there are none unless `sources` asks for them, with one replica.
+docs/serving.md describes the arguments, which `arguments` parses. The token is none, as Ray logs arguments: it comes
+from MASKJET_TOKEN where the application is built or a replica runs. Ray's proxies accept connections and read requests,
+so `server`'s limits on connections, headers and stalled clients don't apply. A source would live in one replica and be
+unknown to the others, so `sources` is 0 unless given, and then needs one replica.
 """
 
 from __future__ import annotations
@@ -37,7 +19,7 @@ from maskjet.config import EngineConfig
 from maskjet.errors import UnsupportedError
 from maskjet.extras import require
 from maskjet.serve import check_extra
-from maskjet.serve.arguments import Chosen, Scale, check_exposure, check_sources, parse, with_token
+from maskjet.serve.arguments import ReplicaConfig, Scale, check_exposure, check_sources, parse
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -49,12 +31,12 @@ ray = require("ray", extra="ray", purpose="maskjet.serve.ray")
 serve = require("ray.serve", extra="ray", purpose="maskjet.serve.ray")
 
 _HEALTH_S = 2.0
-"""Seconds between checks of a replica, which Ray replaces after three that fail. Ray's default is 10: until it is
-replaced, a replica whose device has failed refuses requests so quickly that most of them go to it."""
+"""Seconds between checks of a replica, which Ray replaces after three failures. Ray's default is 10: until then a
+replica whose device has failed gets most requests, as it refuses them at once."""
 
 
 def app(args: dict[str, Any]) -> Any:
-    """Build the application for Ray Serve; the module's docstring has the arguments.
+    """Build the application for Ray Serve; docs/serving.md has the arguments.
 
     Args:
         args: Arguments by name: texts from a command line, or values from a configuration file.
@@ -63,7 +45,7 @@ def app(args: dict[str, Any]) -> Any:
         A `ray.serve.Application` with one deployment, `maskjet`.
 
     Raises:
-        InputError: There is no such argument, or its value does not fit.
+        InputError: An argument is unknown, or its value invalid.
     """
     chosen, scale = parse(args)
 
@@ -85,15 +67,15 @@ def app(args: dict[str, Any]) -> Any:
 
 
 class Replica:
-    """One replica, as Ray asks for its health and ends it; `serve.ingress` gives it the application."""
+    """One replica; Ray calls `check_health`, and `serve.ingress` sets `app`."""
 
     app: FastAPI
 
     async def check_health(self) -> None:
-        """Wait until the models have answered frames; Ray sends no request before the first check has passed.
+        """Wait until the models have answered frames; Ray sends no request before the first check passes.
 
         Raises:
-            UnsupportedError: A device has failed, so that Ray replaces the replica.
+            UnsupportedError: A device has failed; Ray then replaces the replica.
         """
         service: Service = self.app.state.service
         await service.warmed_up()
@@ -101,21 +83,18 @@ class Replica:
             raise UnsupportedError(f"The replica has failed: {service.failure}")
 
     def __del__(self) -> None:
-        if hasattr(self, "app"):  # not where its constructor failed
+        if hasattr(self, "app"):  # its constructor may have failed
             self.app.state.resources.close()
 
 
-def _make_app(chosen: Chosen) -> FastAPI:
-    """Load the models and make the application that serves them, in a replica.
-
-    `state.resources` of the application closes the models.
-    """
+def _make_app(chosen: ReplicaConfig) -> FastAPI:
+    """Load the models in a replica and make their application, whose `state.resources` closes them."""
     process.suit_program()
     from maskjet.model import load
     from maskjet.serve import create_app
 
     context = serve.get_replica_context()
-    settings = with_token(chosen.settings)
+    settings = chosen.settings.with_token()
     check_exposure(settings)
     check_sources(settings.sources, context.world_size)
     config = EngineConfig.from_env(**chosen.engine)
@@ -125,8 +104,8 @@ def _make_app(chosen: Chosen) -> FastAPI:
     options = {each.name: getattr(config, each.name) for each in fields(config)}
     with ExitStack() as stack:
         models = {
-            name: stack.enter_context(load(what, weights=chosen.weights, **options))
-            for name, what in chosen.models.items()
+            name: stack.enter_context(load(given, weights=chosen.weights, **options))
+            for name, given in chosen.models.items()
         }
         stack.enter_context(process.garbage_frozen())
         made = create_app(models, settings)
@@ -136,14 +115,14 @@ def _make_app(chosen: Chosen) -> FastAPI:
 
 
 def _num_gpus(scale: Scale, device: str) -> float:
-    """GPUs of each replica; if not asked for, one where the device or else the cluster has any."""
+    """GPUs of each replica; if not given, 1 for device cuda, or for auto on a cluster with GPUs."""
     if scale.num_gpus is not None:
         return scale.num_gpus
     return float(device == "cuda" or (device == "auto" and _has_gpus()))
 
 
 def _has_gpus() -> bool:
-    """Whether Ray's cluster has GPUs; before Ray runs, as in `serve run`, whether this machine has."""
+    """Whether Ray's cluster has GPUs; or this machine, before Ray runs, as in `serve run`."""
     if ray.is_initialized():
         return bool(ray.cluster_resources().get("GPU"))
     import torch

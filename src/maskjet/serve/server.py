@@ -1,4 +1,4 @@
-"""Running the application: uvicorn, with limits on connections and headers, and an end within a bounded time."""
+"""Runs the application with uvicorn, limits on connections and headers, and a bounded shutdown."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import uvicorn
 from fastapi import FastAPI
@@ -28,27 +28,24 @@ from maskjet.serve import problems
 from maskjet.serve.service import Service
 from maskjet.serve.settings import Settings
 
-if TYPE_CHECKING:
-    from maskjet.model import Model
-
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals that end a service."""
 SPARE = 16
-"""Connections for supervisors' probes, beyond the limit."""
+"""Connections beyond the limit, kept for health probes."""
 GRACE_S = 0.25
-"""Seconds after a signal in which connections are still taken."""
+"""Seconds after a signal in which connections are still accepted."""
 _HEADER_BYTES = 2**16
 _KEEP_ALIVE_S = 15
-_UNSENT_BYTES = 2**17  # more in the kernel, up to 4 MiB, would be old pictures for a slow viewer
+_UNSENT_BYTES = 2**17  # by default up to 4 MiB in the kernel, which are old frames for a slow viewer
 _FRAGMENTS = 4096  # of one WebSocket message
 
 
 def listen(settings: Settings) -> socket.socket:
-    """Open the port, before models are loaded for it.
+    """Bind the port, before models are loaded.
 
     Raises:
         InputError: Other machines would reach it, and there is no token.
-        UnsupportedError: It can't be opened.
+        UnsupportedError: It can't be bound.
     """
     settings.check_exposure()
     host = settings.host.strip("[]")
@@ -71,25 +68,24 @@ def listen(settings: Settings) -> socket.socket:
 
 
 def url_of(listener: socket.socket) -> str:
-    """The URL of a service on an open port."""
+    """The URL of a bound socket."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def run(app: FastAPI, listener: socket.socket, *, announce: Callable[[str], None]) -> None:
-    """Serve until a signal, or until the device fails; then answer what is under way, and return.
+    """Serve until a signal, or until the device fails; then finish the requests in progress and return.
 
-    SIGTERM, SIGINT and SIGHUP end it within `Settings.drain_s`, a second one at once; they are handled in the main
-    thread alone.
+    SIGTERM, SIGINT and SIGHUP end it within `Settings.drain_s`, and a second one at once, if this is the main thread.
 
     Args:
-        app: Of `create_app`.
-        listener: Of `listen`; closed at the end.
-        announce: Given the URL once, when the service is ready.
+        app: The application of `create_app`.
+        listener: The socket of `listen`; closed at the end.
+        announce: Called with the URL once the service is ready.
 
     Raises:
         UnsupportedError: A model failed on its first frames.
-        DeviceError: The device failed later; what was under way is answered.
+        DeviceError: The device failed later.
     """
     service: Service = app.state.service
     with logging_on_stderr():
@@ -107,14 +103,14 @@ def configure(app: ASGIApp, settings: Settings, *bases: type) -> uvicorn.Config:
     Args:
         app: The application.
         settings: Its limits.
-        bases: Further classes of the protocols of its connections, HTTP and WebSockets.
+        bases: Mixins for uvicorn's HTTP and WebSocket protocols.
     """
     return uvicorn.Config(
         app,
         http=type("Protocol", (*bases, _Protocol), {"limits": settings}),
         ws=type("WebSocket", (*bases, _WebSocket), {"limits": settings}),
         ws_max_size=settings.frame_bytes,
-        ws_per_message_deflate=False,  # pictures are compressed already
+        ws_per_message_deflate=False,  # images are compressed already
         log_config=None,
         access_log=False,
         server_header=False,
@@ -132,16 +128,16 @@ async def adopt(
     *,
     app_state: dict[str, Any] | None = None,
 ) -> bool:
-    """Make a protocol around a connection that was accepted elsewhere, as uvicorn does for its own.
+    """Serve a connection that another process accepted.
 
     Args:
-        connection: The connection, which is given away.
-        config: Of `configure`, loaded.
-        server_state: State of the server, which has all its connections.
+        connection: The connection, owned by the server from now on.
+        config: The configuration of `configure`, loaded.
+        server_state: Uvicorn's state, which holds the connections.
         app_state: State of each request's scope.
 
     Returns:
-        Whether it is open.
+        Whether the client was still connected.
     """
     loop, protocol = asyncio.get_running_loop(), cast(Any, config.http_protocol_class)
     connection.setblocking(False)
@@ -158,11 +154,11 @@ async def adopt(
 
 @contextmanager
 def logging_on_stderr(name: str = "maskjet.serve", *, origin: str = "") -> Iterator[None]:
-    """Log failures with their tracebacks on stderr; uvicorn's remarks on malformed requests are left out.
+    """Log to stderr, without uvicorn's messages about malformed requests.
 
     Args:
         name: The logger.
-        origin: Which process it is, for the beginning of each message.
+        origin: Prefix of each message, which names the process.
     """
     logger, uvicorns = logging.getLogger(name), logging.getLogger("uvicorn.error")
     handler = logging.StreamHandler(sys.stderr)
@@ -180,16 +176,16 @@ def logging_on_stderr(name: str = "maskjet.serve", *, origin: str = "") -> Itera
 
 
 class Server(uvicorn.Server):
-    """A server that drains on the first signal, or when the device has failed, and says when it is ready."""
+    """Announces when the service is ready, and drains on the first signal or when the device fails."""
 
     def __init__(self, config: uvicorn.Config, service: Service, *, announce: Callable[[], None]) -> None:
         super().__init__(config)
         self._service, self._announce = service, announce
         self._announcing: asyncio.Task[None] | None = None
-        self._is_told = False  # by a signal
+        self._is_signalled = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, and wait for the models besides."""
+        """Listen, and announce the service once the models are warm."""
         await super().startup(sockets)
         self._announcing = asyncio.ensure_future(self._wait())
 
@@ -201,7 +197,7 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End what is under way, after a moment for requests that were sent before the signal was seen."""
+        """Drain, after a moment for requests that were sent before the signal arrived."""
         self._service.is_draining = True
         if self._announcing is not None:
             self._announcing.cancel()
@@ -214,12 +210,12 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
     async def _last_connections(self) -> None:
-        """Wait for connections that were on their way when the signal came."""
+        """Wait for connections that were being opened when the signal came."""
         await asyncio.sleep(GRACE_S)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Handle signals while serving; uvicorn would raise them again afterwards."""
+        """Handle signals while serving; uvicorn's own handlers would raise them again afterwards."""
         before: dict[int, Any] = {}
         if threading.current_thread() is threading.main_thread():
             before = {
@@ -234,18 +230,18 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
     def _end(self, number: int, _: FrameType | None) -> None:
-        if self._is_told:
+        if self._is_signalled:
             os._exit(128 + number)
-        self._is_told = True
+        self._is_signalled = True
         self._service.is_draining = True  # not ready from this moment on
         self.should_exit = True
 
 
-class _CutsStalled(asyncio.Protocol):
-    """Cuts off a client that does not read, whose answers would wait in memory for ever."""
+class _AbortsStalled(asyncio.Protocol):
+    """Aborts connections whose client does not read, as their answers would fill memory."""
 
     limits = Settings()
-    """Overridden in a class for each server, as uvicorn makes the instances."""
+    """Overridden in a subclass per server, as uvicorn makes the instances."""
     _stalled: asyncio.TimerHandle | None = None
 
     def pause_writing(self) -> None:
@@ -255,20 +251,20 @@ class _CutsStalled(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._read_on()
+        self._stop_stall_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._read_on()
+        self._stop_stall_timer()
         super().connection_lost(exc)
 
-    def _read_on(self) -> None:
+    def _stop_stall_timer(self) -> None:
         if self._stalled is not None:
             self._stalled.cancel()
             self._stalled = None
 
 
-class _WebSocket(_CutsStalled, WebSocketsSansIOProtocol):
-    """WebSockets as uvicorn speaks them, with a limit on the fragments of a message, which may be empty."""
+class _WebSocket(_AbortsStalled, WebSocketsSansIOProtocol):
+    """Uvicorn's WebSockets with a limit on a message's fragments, which may be empty."""
 
     def handle_cont(self, event: Frame) -> None:
         if len(self.frames) < _FRAGMENTS:
@@ -277,8 +273,8 @@ class _WebSocket(_CutsStalled, WebSocketsSansIOProtocol):
             self.transport.abort()
 
 
-class _Protocol(_CutsStalled, HttpToolsProtocol):
-    """HTTP as uvicorn speaks it, with limits on connections and on the time and bytes of headers."""
+class _Protocol(_AbortsStalled, HttpToolsProtocol):
+    """Uvicorn's HTTP with limits on connections and on the seconds and bytes of headers."""
 
     _timer: asyncio.TimerHandle | None = None
     _header_bytes = 0
@@ -328,7 +324,7 @@ class _Protocol(_CutsStalled, HttpToolsProtocol):
         self._refuse(problems.ProblemError(408, "too-slow", detail))
 
     def _refuse(self, problem: problems.ProblemError) -> None:
-        """Answer without a request, and close the connection."""
+        """Answer before a request was read, and close the connection."""
         self._stop_timer()
         if self.transport.is_closing():
             return
@@ -342,7 +338,7 @@ def too_many(limits: Settings) -> problems.ProblemError:
 
 
 def refusal(problem: problems.ProblemError) -> bytes:
-    """A whole answer, to a connection that is then closed."""
+    """The bytes of an answer after which the connection is closed."""
     body = problem.body()
     lines = (
         f"HTTP/1.1 {problem.status} {problem.as_dict()['title']}",
@@ -351,21 +347,3 @@ def refusal(problem: problems.ProblemError) -> bytes:
         "Connection: close",
     )
     return "\r\n".join((*lines, "", "")).encode() + body
-
-
-def serve(models: dict[str, Model], settings: Settings, *, announce: Callable[[str], None]) -> None:
-    """Serve loaded models until a signal; `listen`, `create_app` and `run` in one.
-
-    Args:
-        models: Models by name, at least one.
-        settings: Where to listen, and the limits.
-        announce: Given the URL once, when the service is ready.
-
-    Raises:
-        InputError: Other machines would reach the service, and there is no token.
-        UnsupportedError: The port can't be opened, or a model failed on its first frames.
-    """
-    from maskjet.serve.app import create_app
-
-    with listen(settings) as listener:
-        run(create_app(models, settings), listener, announce=announce)

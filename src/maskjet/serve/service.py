@@ -1,4 +1,4 @@
-"""The state of one service: its models' queues, its threads, its memory, and whether it is alive and ready."""
+"""The state of one service: queues, threads, memory budget, and whether it is live and ready."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from maskjet.errors import suggest
 from maskjet.serve import problems
-from maskjet.serve.dispatcher import LANES, Dispatcher
+from maskjet.serve.dispatcher import PERMITS, Dispatcher
 from maskjet.serve.metrics import Metrics
 from maskjet.serve.settings import Settings
 
@@ -24,7 +24,7 @@ _R = TypeVar("_R")
 
 
 class Memory:
-    """Bytes that bodies and decoded images may take together.
+    """Budget of bytes for all bodies and decoded images together.
 
     Args:
         most: The limit.
@@ -32,28 +32,19 @@ class Memory:
 
     def __init__(self, most: int) -> None:
         self.most, self.taken = most, 0
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
 
-    def share(self, beside: int = 0) -> Share:
-        """A share of nothing yet, for one request that has taken some bytes already, `beside`."""
-        return Share(self, beside)
-
-    def move(self, count: int) -> bool:
-        """Take bytes, or give them back if below 0; returns False if so many are not free."""
-        with self._lock:
-            if count > 0 and self.taken + count > self.most:
-                return False
-            self.taken += count
-            return True
+    def reserve(self, held: int = 0) -> Reservation:
+        """An empty reservation for a request that holds `held` bytes in another one, which count for its 413."""
+        return Reservation(self, held)
 
 
-class Share:
-    """What one request has of the memory, until its context ends; threads may take more meanwhile."""
+class Reservation:
+    """Bytes reserved for one request, released when its context ends; any thread may take more until then."""
 
-    def __init__(self, memory: Memory, beside: int) -> None:
-        self._memory, self._beside = memory, beside
-        self._lock = threading.Lock()
-        self._is_over = False
+    def __init__(self, memory: Memory, held: int) -> None:
+        self._memory, self._held = memory, held
+        self._is_released = False
         self.taken = 0
         """Bytes taken."""
 
@@ -61,32 +52,32 @@ class Share:
         """Take bytes.
 
         Raises:
-            ProblemError: 429, so many are not free now; 413, they never are.
+            ProblemError: 413, the request needs more than the limit; 429, other requests hold too many.
             GoneError: The context has ended.
         """
-        needed = self._beside + self.taken + count
-        if needed > self._memory.most:
-            most = self._memory.most
-            raise problems.too_large(f"The request needs {needed:,} bytes of memory, the limit is {most:,}.")
-        with self._lock:
-            if self._is_over:
+        memory, needed = self._memory, self._held + self.taken + count
+        if needed > memory.most:
+            raise problems.too_large(f"The request needs {needed:,} bytes of memory, the limit is {memory.most:,}.")
+        with memory.lock:
+            if self._is_released:
                 raise problems.GoneError
-            if not self._memory.move(count):
+            if memory.taken + count > memory.most:
                 raise problems.busy("The memory for images is taken by other requests; try again later.")
+            memory.taken += count
             self.taken += count
 
-    def __enter__(self) -> Share:
+    def __enter__(self) -> Reservation:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._is_over = True
-            self._memory.move(-self.taken)
+        with self._memory.lock:
+            self._is_released = True
+            self._memory.taken -= self.taken
             self.taken = 0
 
 
 class Service:
-    """What the routes share; `app.state.service` of the application.
+    """State shared by the routes; `app.state.service` of the application.
 
     Args:
         models: Loaded models by name, at least one; the first one serves requests that name none.
@@ -97,35 +88,35 @@ class Service:
         self.settings = settings
         self.memory = Memory(settings.memory_bytes)
         self.is_draining = False
-        """Whether the service ends: it is not ready any more."""
+        """Whether the service is shutting down, and so no longer ready."""
         self.waits_for_others = False
-        """Whether other processes of the service have not answered frames yet, since it began."""
+        """Whether other processes of the service are still warming up."""
         self.is_closed = False
-        """Whether new requests are refused, a moment later."""
+        """Whether new requests are refused: a moment after `is_draining`."""
         self.ending = asyncio.Event()
-        """Set when streams end, after the frames in flight."""
+        """Set when WebSockets and sources must end."""
         self.streams: set[asyncio.Task[None]] = set()
-        """Tasks of the WebSockets that are open."""
+        """Tasks of the open WebSockets."""
         self.failure: str | None = None
         """Why the service is not live; None while it is."""
         self.error: Exception | None = None
-        """The error that was the reason."""
+        """The error behind `failure`."""
         threads = settings.threads or min(8, max(2, os.cpu_count() or 2))
-        self._pool = ThreadPoolExecutor(threads + LANES * len(models), thread_name_prefix="maskjet-work")
+        self._pool = ThreadPoolExecutor(threads + PERMITS * len(models), thread_name_prefix="maskjet-work")
         self.dispatchers = {
             name: Dispatcher(name, model, self._pool, queue=settings.queue, batch=settings.batch, observer=self)
             for name, model in models.items()
         }
         self.metrics = Metrics(self.dispatchers, lambda: self.is_ready)
-        self._cold = set(self.dispatchers)
+        self._warming = set(self.dispatchers)
         self._changed: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._watch: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
 
     @property
     def is_warm(self) -> bool:
         """Whether each model has answered frames."""
-        return not self._cold
+        return not self._warming
 
     @property
     def is_ready(self) -> bool:
@@ -133,7 +124,7 @@ class Service:
         return self.is_warm and not self.waits_for_others and not self.is_draining and self.failure is None
 
     def dispatcher(self, name: str | None = None) -> Dispatcher:
-        """The queue of the model of this name; of the first one for None.
+        """The dispatcher of the model of this name; of the first one for None.
 
         Raises:
             ProblemError: 404, there is no such model; 503, the service has failed.
@@ -149,19 +140,19 @@ class Service:
         return self.dispatchers[name]
 
     async def in_thread(self, function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        """Run a function in one of the threads for decoding, drawing and encoding; not run if cancelled before."""
+        """Run a function in the pool for decoding, drawing and encoding; not run if cancelled before it began."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, lambda: function(*args, **kwargs))
 
     def start(self) -> None:
-        """Start the lanes, which first answer frames of their own; called in the event loop."""
+        """Start the dispatchers, which warm up first; called in the event loop."""
         self._loop, self._changed = asyncio.get_running_loop(), asyncio.Event()
         for dispatcher in self.dispatchers.values():
             dispatcher.start()
-        self._watch = asyncio.ensure_future(self._watch_loop())
+        self._watching = asyncio.ensure_future(self._watch_loop())
 
     async def _watch_loop(self) -> None:
-        await self.warmed_up()  # what is compiled before holds the interpreter
+        await self.warmed_up()  # compiling holds the interpreter
         await self.metrics.watch_loop()
 
     async def warmed_up(self) -> None:
@@ -183,33 +174,33 @@ class Service:
             await asyncio.wait(self.streams, timeout=self.settings.drain_s)
 
     async def aclose(self) -> None:
-        """End the lanes and threads, within a bounded time."""
+        """End the dispatchers and threads within a bounded time."""
         self.is_draining = self.is_closed = True
         self.ending.set()
-        if self._watch is not None:
-            self._watch.cancel()
+        if self._watching is not None:
+            self._watching.cancel()
         for dispatcher in self.dispatchers.values():
             await asyncio.to_thread(dispatcher.close)
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def warm(self, model: str) -> None:
-        """Take note that a model has answered frames; see `dispatcher.Observer`."""
-        self._cold.discard(model)
-        self._tell()
+        """A model has answered its first frames; see `dispatcher.Observer`."""
+        self._warming.discard(model)
+        self._wake()
 
     def batch_done(self, model: str, images: int, queue_s: Sequence[float], predict_s: float) -> None:
-        """Measure a batch; see `dispatcher.Observer`."""
+        """Record a batch's measurements; see `dispatcher.Observer`."""
         self.metrics.batch_images.labels(model).observe(images)
         self.metrics.stage_seconds.labels("predict").observe(predict_s)
         for seconds in queue_s:
             self.metrics.stage_seconds.labels("queue").observe(seconds)
 
     def failed(self, error: Exception) -> None:
-        """Take note that a model can't be used any more; see `dispatcher.Observer`."""
+        """A model can't be used any more; see `dispatcher.Observer`."""
         self.failure, self.error = self.failure or str(error), self.error or error
-        self._tell()
+        self._wake()
 
-    def _tell(self) -> None:
+    def _wake(self) -> None:
         if self._loop is not None and self._changed is not None:
             with suppress(RuntimeError):  # the loop was closed meanwhile
                 self._loop.call_soon_threadsafe(self._changed.set)

@@ -1,8 +1,9 @@
-"""The service's configuration: every setting with its default."""
+"""Settings of the service and their defaults."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+import os
+from dataclasses import dataclass, field, fields, replace
 from ipaddress import ip_address
 from typing import Annotated
 
@@ -17,10 +18,9 @@ _SECONDS = ("deadline_s", "header_s", "body_s", "drain_s", "idle_s", "stall_s")
 
 @dataclass(frozen=True)
 class Settings:
-    """Where the service listens, whom it serves, and its limits.
+    """Address, token and limits of the service.
 
-    Field names are the flags of `maskjet serve`. Each field's annotation describes it; the command line shows the same
-    text.
+    Field names are the options of `maskjet serve`, which show the annotations as their help.
     """
 
     host: Annotated[str, "Address to listen on; 0.0.0.0 for all, which needs a token."] = "127.0.0.1"
@@ -73,9 +73,14 @@ class Settings:
         if self.token is not None and not (self.token and self.token.isascii() and self.token.isprintable()):
             raise InputError("token must be printable ASCII characters, at least one; the given one is not shown here.")
 
+    def with_token(self) -> Settings:
+        """These settings, with MASKJET_TOKEN of the environment if they have no token."""
+        token = os.environ.get("MASKJET_TOKEN")
+        return self if self.token is not None or not token else replace(self, token=token)
+
     @property
     def is_loopback(self) -> bool:
-        """Whether `host` can be reached from this machine alone."""
+        """Whether `host` is reached from this machine alone."""
         if self.host == "localhost":
             return True
         try:
@@ -84,7 +89,7 @@ class Settings:
             return False
 
     def check_exposure(self) -> None:
-        """Refuse to serve strangers; called before the service listens.
+        """Refuse to listen beyond this machine without a token.
 
         Raises:
             InputError: `host` can be reached from other machines, and there is neither a token nor `insecure`.

@@ -1,7 +1,7 @@
-"""The other processes of a service, as one of them sees them: requests to them, and their measurements with its own.
+"""Requests between the worker processes of a service.
 
-A request between processes goes over a Unix socket of its own, which the process that listens hands on: there is no
-path in the file system that others could reach.
+Each request has a Unix socket pair of its own, passed on by the acceptor, so that no path in the file system is open to
+others.
 """
 
 from __future__ import annotations
@@ -9,108 +9,96 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import h11
 from fastapi import Request, Response
-from prometheus_client import generate_latest
-from prometheus_client.core import Metric
-from prometheus_client.parser import text_string_to_metric_families
-from prometheus_client.registry import Collector, CollectorRegistry
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from maskjet.serve import problems
 
 if TYPE_CHECKING:
-    from maskjet.serve.handover import Job
+    from maskjet.serve.handover import WorkerConfig
 
 STATE = {"is_sibling": True}
-"""What the scope's state has where another process of the service sends a request; a client can't set it."""
-_LABEL = "process"
-_FIRST = 0  # the process that watches the sources
-_PATIENCE_S = 1.0  # for measurements
-_LONGEST_S = 30.0  # for the beginning of a forwarded answer: a host's name may be looked up
-_PIECE_BYTES = 2**16
-_OF_CONNECTION = frozenset({"connection", "transfer-encoding", "date"})
+"""State in the scope of requests from another worker; a client can't set it."""
+_FIRST = 0  # the worker that has the sources
+_PATIENCE_S = 1.0  # for metrics and status
+_FORWARD_S = 30.0  # until a forwarded answer begins, which may need DNS
+_CHUNK_BYTES = 2**16
+_HOP_BY_HOP = frozenset({"connection", "transfer-encoding", "date"})
 
 
 def is_from_sibling(scope: Scope) -> bool:
-    """Whether another process of the service sends a request, which it has checked and counted."""
+    """Whether a request comes from another worker, which has checked and counted it."""
     return bool(scope.get("state", {}).get("is_sibling"))
 
 
 class Siblings:
-    """All processes of a service, from the view of one.
+    """The workers of a service, as one of them reaches them.
 
     Args:
-        job: What this process is to do.
-        connect: Gives a connection to another one, by its number.
+        config: This worker's configuration.
+        connect: Opens a connection to the worker of a number.
     """
 
-    def __init__(self, job: Job, connect: Callable[[int], socket.socket]) -> None:
-        self._job, self._connect = job, connect
+    def __init__(self, config: WorkerConfig, connect: Callable[[int], socket.socket]) -> None:
+        self._config, self._connect = config, connect
 
     @property
     def has_sources(self) -> bool:
-        """Whether this process watches the sources."""
-        return self._job.number == _FIRST
+        """Whether this worker has the sources."""
+        return self._config.number == _FIRST
 
     @property
     def place(self) -> dict[str, Any]:
-        """This process among all, as JSON types."""
-        return {_LABEL: self._job.number, "device": self._job.device, "pid": os.getpid()}
+        """This worker's number, device and process id, as JSON types."""
+        return {"process": self._config.number, "device": self._config.device, "pid": os.getpid()}
 
     async def ask_all(self, path: str, own: str) -> dict[int, str | None]:
-        """The answers of all processes to a GET by number; None for one that does not answer within a second.
+        """All workers' answers to a GET by number; None for one that does not answer within a second.
 
         Args:
-            path: What is asked for.
-            own: This process's answer.
+            path: The path to GET.
+            own: This worker's answer.
         """
-        numbers = range(self._job.count)
-        others = (self._ask(number, path) for number in numbers if number != self._job.number)
+        numbers = range(self._config.count)
+        others = (self._ask(number, path) for number in numbers if number != self._config.number)
         answers = await asyncio.gather(*others)
-        answers.insert(self._job.number, own)
+        answers.insert(self._config.number, own)
         return dict(zip(numbers, answers, strict=True))
 
     async def _ask(self, number: int, path: str) -> str | None:
         try:
             async with asyncio.timeout(_PATIENCE_S):
-                exchange = await _Exchange.begin(self._connect(number), "GET", path)
+                answer = await _Request.send(self._connect(number), "GET", path)
                 try:
-                    body = b"".join([piece async for piece in exchange.body()])
+                    body = b"".join([chunk async for chunk in answer.body()])
                 finally:
-                    exchange.close()
+                    answer.close()
         except OSError:
             return None
-        return body.decode() if exchange.status == 200 else None
-
-    async def metrics(self, own: bytes) -> bytes:
-        """The measurements of all processes that answer, each sample with its process."""
-        texts = await self.ask_all("/metrics", own.decode())
-        return await asyncio.to_thread(merge, {number: text for number, text in texts.items() if text is not None})
+        return body.decode() if answer.status == 200 else None
 
     async def forward(self, request: Request, body: bytes) -> Response:
-        """Let the process that watches the sources answer a request.
+        """Forward a request to the worker that has the sources.
 
         Raises:
-            ProblemError: 503, it does not.
+            ProblemError: 503, it does not answer.
         """
         try:
-            async with asyncio.timeout(_LONGEST_S):
-                exchange = await _Exchange.begin(
-                    self._connect(_FIRST), request.method, quote(request.scope["path"]), body
-                )
+            async with asyncio.timeout(_FORWARD_S):
+                answer = await _Request.send(self._connect(_FIRST), request.method, quote(request.scope["path"]), body)
         except OSError:
             raise problems.unavailable("The process that watches the sources is not ready; try again later.") from None
-        return _Forwarded(exchange)
+        return _Forwarded(answer)
 
 
-class _Exchange:
-    """One request to another process, and its answer. Neither token nor cookie is passed on: they were checked."""
+class _Request:
+    """A request to another worker, without token and cookie, which were checked; and its answer."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
@@ -119,21 +107,21 @@ class _Exchange:
         self.headers: dict[str, str] = {}
 
     @classmethod
-    async def begin(cls, connection: socket.socket, method: str, target: str, body: bytes = b"") -> _Exchange:
+    async def send(cls, connection: socket.socket, method: str, target: str, body: bytes = b"") -> _Request:
         """Send a request, and read the answer's headers.
 
         Raises:
-            OSError: The other process has gone.
+            OSError: The worker has ended.
         """
-        exchange = cls(*await asyncio.open_unix_connection(sock=connection))
+        answer = cls(*await asyncio.open_unix_connection(sock=connection))
         try:
-            await exchange._begin(method, target, body)
+            await answer._send(method, target, body)
         except BaseException:
-            exchange.close()
+            answer.close()
             raise
-        return exchange
+        return answer
 
-    async def _begin(self, method: str, target: str, body: bytes) -> None:
+    async def _send(self, method: str, target: str, body: bytes) -> None:
         headers = {"Host": "localhost", "Content-Length": str(len(body)), "Connection": "close"}
         request = h11.Request(method=method, target=target, headers=list(headers.items()))
         for event in (request, h11.Data(data=body), h11.EndOfMessage()):
@@ -148,28 +136,28 @@ class _Exchange:
     async def _next(self) -> Any:
         try:
             while (event := self._http.next_event()) is h11.NEED_DATA:
-                self._http.receive_data(await self._reader.read(_PIECE_BYTES))
-        except h11.RemoteProtocolError as error:  # the end came too early
+                self._http.receive_data(await self._reader.read(_CHUNK_BYTES))
+        except h11.RemoteProtocolError as error:  # the connection ended too early
             raise ConnectionResetError(f"The process has gone: {error}.") from error
         return event
 
     async def body(self) -> AsyncIterator[bytes]:
-        """The pieces of the body, as they come; raises as `begin` where it breaks off."""
+        """The chunks of the body as they come; raises OSError if they break off."""
         while isinstance(event := await self._next(), h11.Data):
             yield bytes(event.data)
 
     def close(self) -> None:
-        """Close the connection; the other process then stops answering."""
+        """Close the connection, which cancels an unfinished answer."""
         self._writer.close()
 
 
 class _Forwarded(StreamingResponse):
-    """The answer of another process, passed on as it comes."""
+    """Another worker's answer, passed on as it comes."""
 
-    def __init__(self, exchange: _Exchange) -> None:
-        headers = {name: value for name, value in exchange.headers.items() if name not in _OF_CONNECTION}
-        super().__init__(exchange.body(), exchange.status, headers)
-        self._exchange = exchange
+    def __init__(self, answer: _Request) -> None:
+        headers = {name: value for name, value in answer.headers.items() if name not in _HOP_BY_HOP}
+        super().__init__(answer.body(), answer.status, headers)
+        self._answer = answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -177,31 +165,4 @@ class _Forwarded(StreamingResponse):
         except ConnectionResetError as error:
             raise problems.unavailable("The process that watches the sources has ended.") from error
         finally:
-            self._exchange.close()
-
-
-def merge(texts: Mapping[int, str]) -> bytes:
-    """Join measurements in Prometheus' text format: one family of each name, each sample with its process.
-
-    Args:
-        texts: The measurements by number of the process.
-    """
-    families: dict[str, Metric] = {}
-    for number, text in texts.items():
-        for family in text_string_to_metric_families(text):
-            joined = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
-            for sample in family.samples:
-                joined.add_sample(sample.name, {**sample.labels, _LABEL: str(number)}, sample.value)
-    registry = CollectorRegistry()
-    registry.register(_Families(families.values()))
-    return generate_latest(registry)
-
-
-class _Families(Collector):
-    """Families that are complete."""
-
-    def __init__(self, families: Iterable[Metric]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterable[Metric]:
-        return self._families
+            self._answer.close()

@@ -1,9 +1,4 @@
-"""Sources that the service watches itself: cameras, streams and videos, each read and detected on in its own thread.
-
-Nobody who looks on holds a source back. A follower of results has a bounded line, whose oldest leave when it is full;
-a viewer of the preview gets the newest picture. Pictures are drawn in the pool, once for all viewers, while there are
-any.
-"""
+"""Cameras, streams and videos that the service watches itself, each in its own thread."""
 
 from __future__ import annotations
 
@@ -13,11 +8,9 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, Literal
 
-from maskjet.drawing.showing import encode
 from maskjet.errors import DeviceError, MaskjetError, SourceError
 from maskjet.media.containers import stream_named
 from maskjet.media.frames import open_source
@@ -26,8 +19,8 @@ from maskjet.media.metering import Meter, SourceState
 from maskjet.media.source import Opening
 from maskjet.serve import problems, v1
 from maskjet.serve.dispatcher import Dispatcher
-from maskjet.serve.following import EVENTS_WAITING, Follower, Latest
-from maskjet.serve.names import check_host, redact, shown_name, split_name
+from maskjet.serve.source_names import check_host, redact, shown_name, split_name
+from maskjet.serve.subscribers import Broadcast
 from maskjet.serve.tickets import Options
 
 if TYPE_CHECKING:
@@ -37,28 +30,28 @@ if TYPE_CHECKING:
     from maskjet.serve.service import Service
 
 State = Literal["starting", "running", "waiting", "ended", "failed"]
-_BEHIND_S = 1.0  # of a video's own time, after which it goes on from where it is
+_BEHIND_S = 1.0  # a video that is later than this does not catch up
 _JOIN_S = 5.0
 _log = logging.getLogger("maskjet.serve")
 
 
 class WatchedSource:
-    """One source: its thread, its facts, and those who look on.
+    """One source: its thread and its state; `broadcast` passes on its results.
 
     Args:
         identity: Its name in paths.
-        what: Path, camera or URL.
+        location: Path, camera or URL.
         name: Its name for people, without passwords.
         dispatcher: The model.
-        options: What is reported.
-        service: Its loop, pool and metrics.
-        is_from_client: Whether a client named it: then its host is checked each time it is opened.
+        options: Threshold, classes and most detections.
+        service: Its pool and metrics.
+        is_from_client: Whether a client added it, so that its host is checked each time it is opened.
     """
 
     def __init__(
         self,
         identity: str,
-        what: str,
+        location: str,
         name: str,
         dispatcher: Dispatcher,
         options: Options,
@@ -67,7 +60,7 @@ class WatchedSource:
         is_from_client: bool = False,
     ) -> None:
         self.id, self.name = identity, name
-        self._what, self._is_from_client = what, is_from_client
+        self._location, self._is_from_client = location, is_from_client
         self._dispatcher, self._options, self._service = dispatcher, options, service
         self._state: State = "starting"
         self._error: str | None = None
@@ -77,47 +70,30 @@ class WatchedSource:
         self._meter = Meter()
         self._is_forgotten = False
         self._stop = threading.Event()
-        self._loop = asyncio.get_running_loop()
-        self._thread = threading.Thread(target=self._run, name=f"maskjet-source-{identity}", daemon=True)
-        self._lock = threading.Lock()  # guards the two below
-        self._arrived: tuple[list[str], tuple[Frame, Detections] | None] = ([], None)
-        self._is_told = False
-        self._followers: set[Follower] = set()
-        self._newest: Latest[tuple[Frame, Detections]] = Latest()
-        self._pictures: Latest[bytes] = Latest()
-        self._drawing: asyncio.Task[None] | None = None
-        self._viewers = 0
-        self._is_over = False
-
-    def start(self) -> None:
-        """Start reading."""
-        self._thread.start()
+        self.broadcast = Broadcast(name, service)
+        self.thread = threading.Thread(target=self._run, name=f"maskjet-source-{identity}", daemon=True)
 
     def stop(self) -> None:
-        """Stop reading soon; those who look on see the end."""
+        """Stop reading soon, and end the broadcast; in the event loop."""
         self._stop.set()
-        self._finish()
+        self.broadcast.finish()
 
     def forget(self) -> None:
-        """Stop, and take the counts out of the metrics."""
+        """Stop, and remove its counters from the metrics."""
         self._is_forgotten = True
         self.stop()
-        self._remove_counts()
+        self._remove_counters()
 
-    def _remove_counts(self) -> None:
+    def _remove_counters(self) -> None:
         for counter in (self._service.metrics.frames, self._service.metrics.dropped):
             with suppress(KeyError):
                 counter.remove(self.id)
 
-    def join(self, patience_s: float) -> None:
-        """Wait a bounded time until the thread has ended; blocks."""
-        self._thread.join(patience_s)
-
     def as_dict(self) -> dict[str, Any]:
-        """Its facts as JSON types."""
+        """Its state as JSON types."""
         reading, state, error = self.reading, self._state, self._error
         if state == "running" and reading.error is not None:
-            state, error = "waiting", redact(reading.error, self._what)
+            state, error = "waiting", redact(reading.error, self._location)
         return {
             "id": self.id,
             "name": self.name,
@@ -135,67 +111,8 @@ class WatchedSource:
 
     @property
     def reading(self) -> SourceState:
-        """How its frames are read."""
+        """State of its reader; the default until it has been opened."""
         return SourceState() if self._opened is None else self._opened.state
-
-    @contextmanager
-    def followed(self) -> Iterator[Follower]:
-        """Give a reader the results from now on."""
-        follower = Follower()
-        self._followers.add(follower)
-        if self._is_over:
-            follower.finish()
-        try:
-            yield follower
-        finally:
-            self._followers.discard(follower)
-
-    @contextmanager
-    def viewed(self) -> Iterator[Latest[bytes]]:
-        """Give a viewer annotated JPEGs, which are drawn while there is one."""
-        self._viewers += 1
-        if self._drawing is None or self._drawing.done():
-            self._pictures = Latest()
-            self._drawing = asyncio.create_task(self._draw(self._pictures))
-        try:
-            yield self._pictures
-        finally:
-            self._viewers -= 1
-            if not self._viewers:
-                self._drawing.cancel()
-                self._drawing = None
-
-    async def _draw(self, pictures: Latest[bytes]) -> None:
-        number = 0
-        try:
-            while (newest := await self._newest.after(number)) is not None:
-                start = self._loop.time()
-                number, (frame, found) = newest
-                pictures.put(await self._service.in_thread(_to_jpeg, frame, found))
-                spent_s = self._loop.time() - start
-                await asyncio.sleep(max(0.0, 1 / self._service.settings.preview_fps - spent_s))
-        except Exception:
-            _log.exception("the preview of %s failed", self.name)
-        finally:
-            pictures.finish()
-
-    def _finish(self) -> None:
-        """Tell those who look on that no more comes; in the event loop."""
-        self._deliver()
-        self._is_over = True
-        for follower in self._followers:
-            follower.finish()
-        self._newest.finish()
-
-    def _deliver(self) -> None:
-        """Hand out what the thread has found; in the event loop."""
-        with self._lock:
-            (texts, newest), self._arrived = self._arrived, ([], None)
-            self._is_told = False
-        for follower in self._followers:
-            follower.put(texts)
-        if newest is not None:
-            self._newest.put(newest)
 
     # In the thread.
 
@@ -204,7 +121,7 @@ class WatchedSource:
             if self._stop.wait(0.1):
                 return
         try:
-            if stream_named(self._what) is None:
+            if stream_named(self._location) is None:
                 self._watch()
             else:
                 Retries(self._stop).run(self._watch, self._wait)
@@ -215,21 +132,21 @@ class WatchedSource:
         if self._stop.is_set():
             self._state = "ended"
         if self._is_forgotten:
-            self._remove_counts()
-        self._call(self._finish)
+            self._remove_counters()
+        self.broadcast.call(self.broadcast.finish)
 
     def _wait(self, error: Exception) -> None:
-        """Take note that the source is tried again later."""
+        """Note why the source is opened again later."""
         before, self._error, self._state = self._error, self._explain(error), "waiting"
         if self._error != before:
             _log.warning("source %s can't be watched yet: %s", self.name, self._error)
 
     def _watch(self) -> None:
         """Open the source, and detect on its frames until it ends."""
-        stream = stream_named(self._what)
+        stream = stream_named(self._location)
         decoder = self._dispatcher.model.decoding()
         with closing(
-            open_source(self._what, decoder=decoder)
+            open_source(self._location, decoder=decoder)
             if stream is None
             else open_stream(stream, Opening(decoding=decoder), self._check)
         ) as opened:
@@ -237,19 +154,19 @@ class WatchedSource:
             self._play(opened)
 
     def _check(self) -> None:
-        """Check the host of a client's URL again, as its name may stand for another machine by now."""
+        """Check the host of a client's URL again, as its name may resolve to another address by now."""
         if self._is_from_client:
             try:
-                check_host(self._what)
+                check_host(self._location)
             except problems.ProblemError as error:
                 raise SourceError(error.detail) from None
 
     def _play(self, opened: Source) -> None:
-        """Detect on all frames of an opened source; a video goes no faster than its own time."""
+        """Detect on all frames of an opened source; a video plays no faster than its own time."""
         before, start, start_s = 0, 0.0, None
         results = self._dispatcher.model.stream(
             opened,
-            depth=1,  # each lends a slot of the GPU for as long as the source lives
+            depth=1,  # holds as few slots of the GPU as it can, for as long as the source lives
             drop_late=opened.is_live and opened.kind == "video",
             stop=self._stop,
             **self._options.arguments(),
@@ -273,31 +190,22 @@ class WatchedSource:
         self._meter.add(frame.time_s)
         self._service.metrics.frames.labels(self.id).inc()
         text = None
-        if self._followers:
+        if self.broadcast.has_subscribers:
             event = {"frame": frame.index, "time_s": frame.time_s, "result": v1.to_dict(found, "rle")}
             text = f"data: {json.dumps(event, allow_nan=False)}\n\n"
-        with self._lock:
-            texts = [*self._arrived[0], text][-EVENTS_WAITING:] if text else self._arrived[0]
-            self._arrived = (texts, (frame, found))
-            tells, self._is_told = not self._is_told, True
-        if tells:
-            self._call(self._deliver)
-
-    def _call(self, function: Any) -> None:
-        with suppress(RuntimeError):  # the loop was closed meanwhile
-            self._loop.call_soon_threadsafe(function)
+        self.broadcast.publish(frame, found, text)
 
     def _explain(self, error: Exception) -> str:
-        """An error in words for clients, without passwords and paths."""
+        """An error's message for clients, without passwords and paths."""
         if isinstance(error, DeviceError):
             self._service.failed(error)
         if isinstance(error, MaskjetError | problems.ProblemError):
-            return redact(str(error), self._what)
+            return redact(str(error), self._location)
         return problems.to_problem(error).detail
 
 
 class Sources:
-    """All sources of a service; in the event loop alone.
+    """All sources of a service, by id; in the event loop alone.
 
     Args:
         service: Its models, settings and metrics.
@@ -312,8 +220,8 @@ class Sources:
     def start(self) -> None:
         """Watch the sources of the settings."""
         for text in self._service.settings.source:
-            name, what = split_name(text)
-            self.add(what, name=name)
+            name, location = split_name(text)
+            self.add(location, name=name)
         self._ending = asyncio.create_task(self._end())
 
     async def _end(self) -> None:
@@ -328,7 +236,7 @@ class Sources:
             await self._ending
         deadline = time.monotonic() + _JOIN_S
         for source in self._by_id.values():
-            await asyncio.to_thread(source.join, max(0.0, deadline - time.monotonic()))
+            await asyncio.to_thread(source.thread.join, max(0.0, deadline - time.monotonic()))
 
     def all(self) -> list[WatchedSource]:
         """The sources in the order they were added."""
@@ -346,7 +254,7 @@ class Sources:
 
     def add(
         self,
-        what: str,
+        location: str,
         *,
         name: str | None = None,
         model: str | None = None,
@@ -356,7 +264,7 @@ class Sources:
         """Watch a source from now on; a client's URL must have been checked.
 
         Raises:
-            ProblemError: 403, there may be none; 404, no such model; 429, there are as many as there may be.
+            ProblemError: 403, the setting `sources` is 0; 404, no such model; 429, the limit is reached.
             InputError: An option does not fit the model.
         """
         if not self._service.settings.sources:
@@ -370,16 +278,26 @@ class Sources:
         dispatcher = self._service.dispatcher(model)
         options = options or Options()
         dispatcher.check(options)
-        name = name or shown_name(what)
+        name = name or shown_name(location)
         source = WatchedSource(
-            self._free_id(name), what, name, dispatcher, options, service=self._service, is_from_client=is_from_client
+            self._free_id(name),
+            location,
+            name,
+            dispatcher,
+            options,
+            service=self._service,
+            is_from_client=is_from_client,
         )
         self._by_id[source.id] = source
-        source.start()
+        source.thread.start()
         return source
 
     def remove(self, identity: str) -> None:
-        """Stop a source and forget it; raises as `get`."""
+        """Stop a source and forget it.
+
+        Raises:
+            ProblemError: 404, there is none.
+        """
         self.get(identity).forget()
         del self._by_id[identity]
 
@@ -390,7 +308,3 @@ class Sources:
             number += 1
             identity = f"{slug}-{number}"
         return identity
-
-
-def _to_jpeg(frame: Frame, found: Detections) -> bytes:
-    return encode(found.draw(frame.image), ".jpg")

@@ -1,4 +1,4 @@
-"""Images on their way through a model's queue, and their answers."""
+"""Images in a model's queue, their options and their answers."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Image = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Options:
-    """What a request chooses; images of equal options share batches."""
+    """Options of `Model.predict` that a request gives; images of equal options share batches. None: the model's own."""
 
     threshold: float | tuple[tuple[str, float], ...] | None = None
-    """A confidence must exceed it: one for all classes, or by class name; None is what the model was loaded with."""
+    """A confidence must exceed it: one for all classes, or pairs of class name and threshold."""
     classes: tuple[str, ...] | None = None
-    """Names of the classes to report; None is what the model was loaded with."""
+    """Names of the classes to report."""
     max_detections: int | None = None
-    """Most detections per image; None is what the model was loaded with."""
+    """Most detections per image."""
 
     def arguments(self) -> dict[str, Any]:
         """Arguments of `Model.predict`."""
@@ -42,11 +42,11 @@ class Answer:
 
     detections: Detections
     image: Image
-    """The image."""
-    made_s: float
-    """Seconds that decoding it took; 0 for one that was given."""
+    """The image that they were found in."""
+    decode_s: float
+    """Seconds that decoding it took; 0 for one that came decoded."""
     queue_s: float
-    """Seconds that the image waited for a lane."""
+    """Seconds from decoded until its batch began."""
     predict_s: float
     """Seconds that its batch took."""
     batch: int
@@ -54,16 +54,16 @@ class Answer:
 
 
 class Ticket:
-    """An image that is being made, waits, or is worked on."""
+    """An image that is being decoded, waits, or is in a batch."""
 
-    __slots__ = ("answer", "arrived", "image", "is_gone", "job", "loop", "made_s", "make", "options")
+    __slots__ = ("answer", "arrived", "decode", "decode_s", "future", "image", "is_gone", "loop", "options")
 
     def __init__(self, options: Options, loop: asyncio.AbstractEventLoop) -> None:
         self.options, self.loop = options, loop
         self.image: Image | None = None
-        self.make: Callable[[], Image] | None = None
-        self.job: Future[None] | None = None
-        self.arrived = self.made_s = 0.0
+        self.decode: Callable[[], Image] | None = None
+        self.future: Future[None] | None = None
+        self.arrived = self.decode_s = 0.0
         self.is_gone = False
         self.answer: asyncio.Future[Answer] = loop.create_future()
 
@@ -75,7 +75,7 @@ class Ticket:
 
 
 def resolve(tickets: Sequence[Ticket], outcomes: Sequence[Answer | BaseException]) -> None:
-    """Settle the answers in their event loops, one call for each loop; clients that have gone are left out."""
+    """Set the tickets' answers in their event loops, with one call per loop; answers that are cancelled stay so."""
 
     def settle(mine: Sequence[tuple[Ticket, Answer | BaseException]]) -> None:
         for ticket, outcome in mine:
@@ -95,7 +95,7 @@ def resolve(tickets: Sequence[Ticket], outcomes: Sequence[Answer | BaseException
 
 
 def _as_exception(error: BaseException) -> Exception:
-    """An error that a future may have, and that ends no event loop."""
+    """An error that a future accepts: no StopIteration, and none that would end the event loop."""
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
     made = RuntimeError(f"{type(error).__name__}: {error}")

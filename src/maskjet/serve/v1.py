@@ -13,7 +13,7 @@ from fastapi import APIRouter, Request, Response
 
 from maskjet.config import DEFAULT_THRESHOLD
 from maskjet.drawing.showing import encode
-from maskjet.serve import bodies, documents, guard, problems
+from maskjet.serve import bodies, guard, problems, v1_schemas
 from maskjet.serve.clients import while_connected
 from maskjet.serve.dispatcher import Dispatcher
 from maskjet.serve.queries import PARAMETERS, Masks, Query, parse_query
@@ -37,8 +37,8 @@ _SUFFIXES: Mapping[str, str] = {"image/jpeg": ".jpg", "image/png": ".png"}
 @router.post(
     PREDICT,
     summary="Find things in an image, or in several",
-    openapi_extra={"parameters": PARAMETERS, "requestBody": documents.IMAGES},
-    responses=documents.PREDICT,
+    openapi_extra={"parameters": PARAMETERS, "requestBody": v1_schemas.IMAGES},
+    responses=v1_schemas.PREDICT,
     response_class=Response,
 )
 async def predict(request: Request) -> Response:
@@ -54,7 +54,7 @@ async def predict(request: Request) -> Response:
 
 
 class _Prediction:
-    """The work on one request."""
+    """One request, after its body was read."""
 
     def __init__(self, service: Service, query: Query, kind: Kind, deadline: float) -> None:
         self._service, self._query, self._kind, self._deadline = service, query, kind, deadline
@@ -68,14 +68,14 @@ class _Prediction:
             parts = bodies.split(content_type, body, service.settings.parts)
         if self._kind != "application/json" and len(parts) > 1:
             raise problems.bad_request(f"A body that is answered with a picture must have one image, got {len(parts)}.")
-        with service.memory.share(len(body)) as share:
+        with service.memory.reserve(len(body)) as reservation:
             query.dispatcher.check_room(len(parts))
-            images = await bodies.decoders(service, parts, share)
+            images = await bodies.decoders(service, parts, reservation)
             answers = await query.dispatcher.predict_all(images, query.options, deadline=self._deadline)
             answered = time.perf_counter()
             data = await self._encode(answers, [part.name for part in parts] if is_form else None)
         stages = {
-            "decode": max(answer.made_s for answer in answers),
+            "decode": max(answer.decode_s for answer in answers),
             "queue": max(answer.queue_s for answer in answers),
             "predict": max(answer.predict_s for answer in answers),
             "encode": time.perf_counter() - answered,
@@ -86,7 +86,7 @@ class _Prediction:
         return Response(data, headers={"Server-Timing": timing}, media_type=self._kind)
 
     async def _encode(self, answers: Sequence[Answer], names: Sequence[str] | None) -> bytes:
-        """The body: a picture, or JSON, which has names for a form's images."""
+        """The answer's body: a picture or JSON; `names` are those of a form's images."""
         service, masks, first = self._service, self._query.masks, answers[0]
         if self._kind != "application/json":
             return await service.in_thread(_to_picture, first.image, first.detections, _SUFFIXES[self._kind])
@@ -96,10 +96,10 @@ class _Prediction:
 
 
 def choose_kind(accept: str) -> Kind:
-    """The media type of the answer: the one that the client prefers, JSON among equals.
+    """The media type that the client prefers, JSON among equals.
 
     Raises:
-        ProblemError: 406, the client takes none that there is.
+        ProblemError: 406, it accepts none of them.
     """
     qualities = dict.fromkeys(_KINDS, 0.0)
     for entry in accept.split(","):
@@ -137,7 +137,7 @@ def to_dict(found: Detections, masks: Masks) -> dict[str, Any]:
 
 
 async def to_json(service: Service, found: Detections, masks: Masks) -> bytes:
-    """A result as JSON; what is no search for outlines holds the interpreter anyway, and is not worth a thread."""
+    """A result as JSON; only polygons are worth a thread, as the rest holds the interpreter lock anyway."""
     if masks == "polygons":
         return await service.in_thread(_to_json, found, masks)
     return _to_json(found, masks)
@@ -157,7 +157,7 @@ def _to_picture(image: Image, found: Detections, suffix: str) -> bytes:
     return encode(np.asarray(found.draw(image)), suffix)
 
 
-@router.post("/v1/session", status_code=204, summary="Exchange the token for a cookie", responses=documents.PROBLEMS)
+@router.post("/v1/session", status_code=204, summary="Exchange the token for a cookie", responses=v1_schemas.PROBLEMS)
 async def open_session(request: Request) -> Response:
     """For pages: browsers send cookies where they send no Authorization header, as for WebSockets and pictures."""
     service: Service = request.app.state.service
@@ -168,7 +168,7 @@ async def open_session(request: Request) -> Response:
     return response
 
 
-@router.get("/v1/models", summary="The models that are served", responses=documents.PROBLEMS)
+@router.get("/v1/models", summary="The models that are served", responses=v1_schemas.PROBLEMS)
 async def models(request: Request) -> dict[str, Any]:
     """Each model with its classes, input size and limits; the first one serves requests that name none."""
     service: Service = request.app.state.service
@@ -189,9 +189,9 @@ def describe(dispatcher: Dispatcher) -> dict[str, Any]:
     }
 
 
-@router.get("/v1/status", summary="How the service runs", responses=documents.PROBLEMS)
+@router.get("/v1/status", summary="How the service runs", responses=v1_schemas.PROBLEMS)
 async def status(request: Request) -> dict[str, Any]:
-    """What each model's steps run on and why, and what it has done so far.
+    """Device and implementation of each model's steps, and its counts so far.
 
     With several processes this is the status of the one that answers, and `processes` has those of all.
     """

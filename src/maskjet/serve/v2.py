@@ -1,7 +1,7 @@
 """The Open Inference Protocol (KServe v2, REST) with the binary tensor extension; `v2_codec` has its wire formats.
 
-Each model has one version, "1". Errors are {"error": "..."}, with the status codes of the service's own protocol.
-Extensions of Triton (config, statistics, repository, shared memory, ...) are not supported: their paths are not found.
+Each model has one version, "1". Errors are {"error": "..."}, with the status codes of the /v1 routes. Triton's
+extensions (config, statistics, repository, shared memory, ...) are not supported: their paths answer 404.
 """
 
 from __future__ import annotations
@@ -9,17 +9,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Header, Request, Response
 from fastapi.responses import JSONResponse
 
-from maskjet.serve import bodies, problems, v2_codec, v2_documents
+from maskjet.serve import bodies, problems, v2_codec, v2_schemas
 from maskjet.serve.clients import while_connected
 from maskjet.serve.dispatcher import Dispatcher
 from maskjet.serve.service import Service
-from maskjet.serve.tickets import Options
 from maskjet.version import __version__
 
 if TYPE_CHECKING:
@@ -28,48 +27,39 @@ if TYPE_CHECKING:
 VERSION = "1"
 """The only version of each model."""
 LENGTH_HEADER = "Inference-Header-Content-Length"
-_JSON_FACTOR = 8  # bytes of memory for a byte of JSON: its text, and Python's objects
+_JSON_FACTOR = 8  # bytes of memory per byte of JSON, for its text and Python's objects
 
 router = APIRouter(prefix=problems.PROTOCOL, tags=["Open Inference Protocol"])
 
 
-@dataclass(frozen=True)
-class _Element(bodies.Part):
-    """One encoded image of the input."""
-
-    @property
-    def title(self) -> str:
-        return f"image: element {self.name}"
-
-
-@router.get("", summary="The server's name, version and extensions", responses=v2_documents.SERVER)
+@router.get("", summary="The server's name, version and extensions", responses=v2_schemas.SERVER)
 async def describe_server() -> dict[str, Any]:
     """Metadata of the server."""
     return {"name": "maskjet", "version": __version__, "extensions": ["binary_tensor_data"]}
 
 
-@router.get("/health/live", summary="Whether the server is alive", responses=v2_documents.HEALTH)
+@router.get("/health/live", summary="Whether the server is alive", responses=v2_schemas.HEALTH)
 async def live(request: Request) -> Response:
-    """200 or, as the protocol wants it, 400: the device has failed and the process must be started again."""
+    """200; or 400, as the protocol demands, when the device has failed and the process must be restarted."""
     service: Service = request.app.state.service
     return _answer_health({"live": service.failure is None})
 
 
-@router.get("/health/ready", summary="Whether all models are ready", responses=v2_documents.HEALTH)
+@router.get("/health/ready", summary="Whether all models are ready", responses=v2_schemas.HEALTH)
 async def ready(request: Request) -> Response:
-    """200 or, as the protocol wants it, 400: the models are being compiled, or the service ends or has failed."""
+    """200; or 400, as the protocol demands, while the service warms up, shuts down or has failed."""
     service: Service = request.app.state.service
     return _answer_health({"ready": service.is_ready})
 
 
-@router.get("/models/{model}/ready", summary="Whether a model is ready", responses=v2_documents.MODEL_HEALTH)
+@router.get("/models/{model}/ready", summary="Whether a model is ready", responses=v2_schemas.MODEL_HEALTH)
 @router.get(
     "/models/{model}/versions/{version}/ready",
     summary="Whether a version of a model is ready",
-    responses=v2_documents.MODEL_HEALTH,
+    responses=v2_schemas.MODEL_HEALTH,
 )
 async def model_ready(request: Request, model: str, version: str = VERSION) -> Response:
-    """As the server's readiness."""
+    """200 or 400, as for the server."""
     service, dispatcher = _find(request, model, version)
     return _answer_health({"name": dispatcher.name, "ready": service.is_ready})
 
@@ -78,11 +68,11 @@ def _answer_health(fields: dict[str, Any]) -> Response:
     return JSONResponse(fields, 200 if all(fields.values()) else 400)
 
 
-@router.get("/models/{model}", summary="A model's inputs and outputs", responses=v2_documents.MODEL)
+@router.get("/models/{model}", summary="A model's inputs and outputs", responses=v2_schemas.MODEL)
 @router.get(
     "/models/{model}/versions/{version}",
     summary="The inputs and outputs of a version of a model",
-    responses=v2_documents.MODEL,
+    responses=v2_schemas.MODEL,
 )
 async def describe_model(request: Request, model: str, version: str = VERSION) -> dict[str, Any]:
     """Metadata of a model; `parameters` names its classes and the other forms of its input."""
@@ -106,15 +96,15 @@ async def describe_model(request: Request, model: str, version: str = VERSION) -
 @router.post(
     "/models/{model}/infer",
     summary="Find things in an image, or in several",
-    openapi_extra={"requestBody": v2_documents.REQUEST},
-    responses=v2_documents.INFER,
+    openapi_extra={"requestBody": v2_schemas.REQUEST},
+    responses=v2_schemas.INFER,
     response_class=Response,
 )
 @router.post(
     "/models/{model}/versions/{version}/infer",
     summary="Find things with a version of a model",
-    openapi_extra={"requestBody": v2_documents.REQUEST},
-    responses=v2_documents.INFER,
+    openapi_extra={"requestBody": v2_schemas.REQUEST},
+    responses=v2_schemas.INFER,
     response_class=Response,
 )
 async def infer(
@@ -144,15 +134,15 @@ async def infer(
 
 
 class _Inference:
-    """The work on one request."""
+    """One inference request, after its body was read."""
 
     def __init__(self, service: Service, dispatcher: Dispatcher, start: float) -> None:
         self._service, self._dispatcher, self._start = service, dispatcher, start
 
     async def run(self, body: bytes, header_length: str | None) -> Response:
         service, dispatcher, settings = self._service, self._dispatcher, self._service.settings
-        with service.memory.share(len(body)) as share:
-            share.take(_JSON_FACTOR * v2_codec.read_json_size(header_length, len(body)))
+        with service.memory.reserve(len(body)) as reservation:
+            reservation.take(_JSON_FACTOR * v2_codec.read_json_size(header_length, len(body)))
             request = await service.in_thread(
                 v2_codec.read_request,
                 body,
@@ -173,24 +163,27 @@ class _Inference:
 
     async def _predict(self, request: v2_codec.InferRequest, body_bytes: int) -> list[Detections]:
         service, dispatcher, settings = self._service, self._dispatcher, self._service.settings
-        options = Options(request.threshold, request.classes, request.max_detections)
-        dispatcher.check(options)
+        dispatcher.check(request.options)
         deadline = self._start + min(settings.deadline_s, request.timeout_s or settings.deadline_s)
-        encoded = [_Element(str(i), one) for i, one in enumerate(request.images) if isinstance(one, bytes)]
+        encoded = [
+            bodies.EncodedImage(one, f"image: element {number}")
+            for number, one in enumerate(request.images)
+            if isinstance(one, bytes)
+        ]
         images: Sequence[Any] = request.images
         dispatcher.check_room(len(images))
-        with service.memory.share(body_bytes) as share:
+        with service.memory.reserve(body_bytes) as reservation:
             if encoded:
-                images = await bodies.decoders(service, encoded, share)
+                images = await bodies.decoders(service, encoded, reservation)
             else:
-                share.take(sum(one.nbytes for one in images))  # `predict` copies them, as a body can't be written to
-            answers = await dispatcher.predict_all(images, options, deadline=deadline)
-        service.metrics.stage_seconds.labels("decode").observe(max(answer.made_s for answer in answers))
+                reservation.take(sum(one.nbytes for one in images))  # `predict` copies them: the body is read-only
+            answers = await dispatcher.predict_all(images, request.options, deadline=deadline)
+        service.metrics.stage_seconds.labels("decode").observe(max(answer.decode_s for answer in answers))
         return [answer.detections for answer in answers]
 
 
 def _find(request: Request, model: str, version: str) -> tuple[Service, Dispatcher]:
-    """The service, and the queue of a model.
+    """The service, and a model's dispatcher.
 
     Raises:
         ProblemError: 404, there is no such model or version.
@@ -203,5 +196,5 @@ def _find(request: Request, model: str, version: str) -> tuple[Service, Dispatch
 
 
 def _outputs(dispatcher: Dispatcher) -> list[v2_codec.TensorSpec]:
-    """The outputs that a model has."""
+    """The model's outputs: `masks` only if it has masks."""
     return [output for output in v2_codec.OUTPUTS if output.name != "masks" or dispatcher.model.spec.has_masks]

@@ -1,4 +1,4 @@
-"""Bodies of the Open Inference Protocol (KServe v2, REST), read and written; pure functions.
+"""Parsing and writing bodies of the Open Inference Protocol (KServe v2, REST); pure functions.
 
 A request is JSON, or JSON with the tensors' bytes after it. Then the header Inference-Header-Content-Length states the
 JSON's length, and `parameters.binary_data_size` of a tensor states its own; they follow in the order of the inputs:
@@ -24,21 +24,20 @@ and its values are, row by row,
     BYTES as JSON        `data`, a list of base64 texts, as an image is no text of JSON
 
 Parameters are all optional: `threshold`, `classes` (or a list) and `max_detections` are as in `Model.predict`;
-`timeout` is in microseconds, after which an image that still waits is not worked on.
+`timeout` is in microseconds; an image that waits for longer is not worked on.
 
 The outputs are in `OUTPUTS`. Rows of several images follow each other; `count` says how many belong to each. `masks`
 has the counts of COCO RLEs, whose size is the image's row of `image_size`: texts in JSON, BYTES in binary. Without
 `outputs` all are returned, as JSON unless `binary_data_output` is true.
 
-A request comes from anyone. It is refused by a message before memory is taken that its body does not already occupy:
-sizes, shapes and offsets are compared as Python's unbounded integers, and JSON is not parsed if it has more parts than
-`v2_json.MOST_PARTS`, as the parser holds Python's lock.
+Requests are untrusted. Sizes, shapes and offsets are checked as Python's unbounded integers before memory is taken for
+them, and JSON of more than `v2_json.MOST_VALUES` values is not parsed, as the parser holds the interpreter lock.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -50,6 +49,7 @@ from maskjet.detections import Detections
 from maskjet.errors import InputError, suggest
 from maskjet.printing import sanitise
 from maskjet.serve import v2_images
+from maskjet.serve.tickets import Options
 from maskjet.serve.v2_json import expect, parse, show, tensor_parameters
 
 __all__ = ["INPUT", "OUTPUTS", "InferRequest", "TensorSpec", "read_json_size", "read_request", "write_response"]
@@ -67,11 +67,11 @@ class TensorSpec:
     datatype: str
     """The protocol's name of the dtype."""
     shape: tuple[int, ...]
-    """Sizes; -1 is any."""
+    """Sizes; -1 for any."""
 
 
 INPUT = TensorSpec(v2_images.NAME, "UINT8", (-1, -1, 3))
-"""The input in its plainest form; the module's docstring has the others."""
+"""The input in its simplest form; the module's docstring has the others."""
 OUTPUTS = (
     TensorSpec("count", "INT32", (-1,)),
     TensorSpec("image_size", "INT32", (-1, 2)),
@@ -92,7 +92,7 @@ class RequestedOutput:
     """One output of a response."""
 
     spec: TensorSpec
-    """Which one."""
+    """Its name, datatype and shape."""
     is_binary: bool
     """Whether its values follow the JSON as bytes."""
 
@@ -105,16 +105,12 @@ class InferRequest:
     """At least one, in order: uint8 [H, W, 3] RGB, which shares the body's memory; or an encoded image."""
     outputs: tuple[RequestedOutput, ...]
     """Outputs to return, in order."""
+    options: Options
+    """Threshold, classes and most detections; whether the model has the classes is not checked."""
     id: str | None = None
     """Sent back with the response."""
-    threshold: float | None = None
-    """A confidence must exceed it, 0..1; None is the model's own, as with the two below."""
-    classes: tuple[str, ...] | None = None
-    """Names of the classes to report; whether the model has them is not checked."""
-    max_detections: int | None = None
-    """Most detections per image."""
     timeout_s: float | None = None
-    """Seconds after which nobody waits for the response; None is as long as the service lets images wait."""
+    """Seconds that its images may wait in the queue; None for the service's own limit."""
 
 
 def read_request(
@@ -130,13 +126,13 @@ def read_request(
     Args:
         body: All of it. Arrays of the result share its memory.
         header_length: Value of Inference-Header-Content-Length; None if there is no such header, and all is JSON.
-        outputs: What the model has of `OUTPUTS`.
+        outputs: The model's outputs, of `OUTPUTS`.
         most_images: Most images of the request.
         most_pixels: Most pixels of an image that is not encoded.
 
     Raises:
-        ProblemError: 413, there are more images, one has more pixels, or the JSON has too many parts.
-        InputError: The request is not as above.
+        ProblemError: 413, there are more images, one has more pixels, or the JSON has too many values.
+        InputError: The request is malformed.
     """
     size = read_json_size(header_length, len(body))
     fields = expect(parse(body, size), dict, "The request", "a JSON object")
@@ -145,15 +141,13 @@ def read_request(
     inputs = fields.get("inputs", [])
     if len(inputs) != 1:
         raise InputError(f"inputs must have one tensor, {INPUT.name!r}, got {len(inputs)}.")
-    parameters = _Parameters(fields.get("parameters"))
+    parameters = _read_parameters(fields.get("parameters"))
     return InferRequest(
         images=v2_images.read_images(inputs[0], memoryview(body)[size:], most_images, most_pixels),
-        outputs=_read_outputs(fields.get("outputs") or [], outputs, parameters.is_binary),
+        outputs=_read_outputs(fields.get("outputs") or [], outputs, parameters.get("binary_data_output", False)),
         id=_read_id(fields.get("id")),
-        threshold=parameters.threshold,
-        classes=parameters.classes,
-        max_detections=parameters.max_detections,
-        timeout_s=parameters.timeout_s,
+        options=Options(*(parameters.get(name) for name in ("threshold", "classes", "max_detections"))),
+        timeout_s=parameters.get("timeout"),
     )
 
 
@@ -164,7 +158,7 @@ def write_response(
 
     Args:
         found: The detections of each of the request's images.
-        request: What was asked.
+        request: The request.
         model: The model's name.
         version: Its version.
 
@@ -172,7 +166,7 @@ def write_response(
         The body, and the value of its header Inference-Header-Content-Length; None if it is JSON alone.
 
     Raises:
-        InputError: A box or confidence is not finite, and was asked for as JSON, which has no such numbers.
+        InputError: A box or confidence that is asked for as JSON is not finite.
     """
     described, blobs = [], []
     for output in request.outputs:
@@ -192,10 +186,10 @@ def write_response(
 
 
 def read_json_size(text: str | None, body_size: int) -> int:
-    """Bytes of a body that are JSON, as its header Inference-Header-Content-Length states, if there is one.
+    """Bytes of JSON at the body's start: all of it without the header Inference-Header-Content-Length.
 
     Raises:
-        InputError: The header is not as above.
+        InputError: The header is not a number of bytes that the body has.
     """
     if text is None:
         return body_size
@@ -206,61 +200,60 @@ def read_json_size(text: str | None, body_size: int) -> int:
     return int(text)
 
 
-class _Parameters:
-    """The parameters of a request.
-
-    Args:
-        given: The JSON's value; None if there is none.
+def _read_parameters(given: Any) -> dict[str, Any]:
+    """The request's parameters, checked, by name.
 
     Raises:
         InputError: One is unknown or invalid.
     """
+    fields = expect({} if given is None else given, dict, "parameters", "a JSON object")
+    for name in fields:
+        if name not in _READERS:
+            raise InputError(f"parameters must be known, got {show(name)}{suggest(name[:60], _READERS)}")
+    return {name: _READERS[name](value) for name, value in fields.items()}
 
-    def __init__(self, given: Any) -> None:
-        self.threshold: float | None = None
-        self.classes: tuple[str, ...] | None = None
-        self.max_detections: int | None = None
-        self.timeout_s: float | None = None
-        self.is_binary = False
-        readers = {
-            "threshold": self._read_threshold,
-            "classes": self._read_classes,
-            "max_detections": self._read_max_detections,
-            "timeout": self._read_timeout,
-            "binary_data_output": self._read_binary,
-        }
-        for name, value in expect({} if given is None else given, dict, "parameters", "a JSON object").items():
-            if name not in readers:
-                raise InputError(f"parameters must be known, got {show(name)}{suggest(name[:60], readers)}")
-            readers[name](value)
 
-    def _read_threshold(self, value: Any) -> None:
-        if not 0 <= expect(value, (int, float), "threshold", "a number 0..1") <= 1:
-            raise InputError(f"threshold must be 0..1, got {show(value)}.")
-        self.threshold = float(value)
+def _read_threshold(value: Any) -> float:
+    if not 0 <= expect(value, (int, float), "threshold", "a number 0..1") <= 1:
+        raise InputError(f"threshold must be 0..1, got {show(value)}.")
+    return float(value)
 
-    def _read_classes(self, value: Any) -> None:
-        expected = "a list of names, or one text with commas between them"
-        names = value.split(",") if isinstance(value, str) else expect(value, list, "classes", expected)
-        if not 1 <= len(names) <= _MOST_CLASSES:
-            raise InputError(f"classes must be 1..{_MOST_CLASSES} names, got {len(names)}.")
-        self.classes = tuple(expect(name, str, "classes", expected).strip() for name in names)
-        for name in self.classes:
-            if len(name) > _MOST_LETTERS:
-                raise InputError(f"classes must be names of at most {_MOST_LETTERS} letters, got one of {len(name)}.")
 
-    def _read_max_detections(self, value: Any) -> None:
-        if not 1 <= expect(value, int, "max_detections", "a whole number") < 2**31:
-            raise InputError(f"max_detections must be at least 1 and fit into 32 bits, got {show(value)}.")
-        self.max_detections = value
+def _read_classes(value: Any) -> tuple[str, ...]:
+    expected = "a list of names, or one text with commas between them"
+    names = value.split(",") if isinstance(value, str) else expect(value, list, "classes", expected)
+    if not 1 <= len(names) <= _MOST_CLASSES:
+        raise InputError(f"classes must be 1..{_MOST_CLASSES} names, got {len(names)}.")
+    classes = tuple(expect(name, str, "classes", expected).strip() for name in names)
+    longest = max(map(len, classes))
+    if longest > _MOST_LETTERS:
+        raise InputError(f"classes must be names of at most {_MOST_LETTERS} letters, got one of {longest}.")
+    return classes
 
-    def _read_timeout(self, value: Any) -> None:
-        if not 1 <= expect(value, int, "timeout", "a whole number of microseconds") < 2**63:
-            raise InputError(f"timeout must be at least 1 µs and fit into 64 bits, got {show(value)}.")
-        self.timeout_s = 1e-6 * value
 
-    def _read_binary(self, value: Any) -> None:
-        self.is_binary = expect(value, bool, "binary_data_output", "true or false")
+def _read_max_detections(value: Any) -> int:
+    if not 1 <= expect(value, int, "max_detections", "a whole number") < 2**31:
+        raise InputError(f"max_detections must be at least 1 and fit into 32 bits, got {show(value)}.")
+    return int(value)
+
+
+def _read_timeout_s(value: Any) -> float:
+    if not 1 <= expect(value, int, "timeout", "a whole number of microseconds") < 2**63:
+        raise InputError(f"timeout must be at least 1 µs and fit into 64 bits, got {show(value)}.")
+    return float(1e-6 * value)
+
+
+def _read_is_binary(value: Any) -> bool:
+    return bool(expect(value, bool, "binary_data_output", "true or false"))
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "threshold": _read_threshold,
+    "classes": _read_classes,
+    "max_detections": _read_max_detections,
+    "timeout": _read_timeout_s,
+    "binary_data_output": _read_is_binary,
+}
 
 
 def _read_id(value: Any) -> str | None:
@@ -312,7 +305,7 @@ def _to_bytes(values: NDArray[Any] | list[bytes]) -> bytes:
 
 
 def _to_json(values: NDArray[Any] | list[bytes], name: str) -> list[Any]:
-    """Flat, row by row."""
+    """A flat list, row by row."""
     if isinstance(values, list):
         return [one.decode("ascii") for one in values]
     if not np.isfinite(values).all():

@@ -18,7 +18,7 @@ from maskjet.serve.v2_json import expect, show, tensor_parameters
 NAME = "image"
 """The input's name."""
 PREFIX = struct.Struct("<I")
-"""An element's length in BYTES."""
+"""Length before each element of a BYTES tensor."""
 
 
 def read_images(tensor: Any, binary: memoryview, most_images: int, most_pixels: int) -> list[NDArray[np.uint8] | bytes]:
@@ -26,12 +26,12 @@ def read_images(tensor: Any, binary: memoryview, most_images: int, most_pixels: 
 
     Args:
         tensor: The input, as parsed.
-        binary: The body after the JSON, all of which is the input's.
+        binary: The body after the JSON; all of it belongs to the input.
         most_images: Most images.
         most_pixels: Most pixels of one that is not encoded.
 
     Returns:
-        uint8 [H, W, 3] that share memory with `binary`, or the contents of image files, which may be anything.
+        uint8 [H, W, 3] that share memory with `binary`; or contents of image files, unchecked.
 
     Raises:
         ProblemError: 413, there are more images, or they have more pixels.
@@ -58,7 +58,7 @@ def read_images(tensor: Any, binary: memoryview, most_images: int, most_pixels: 
 
 
 def _read_shape(value: Any, datatype: str, most_images: int) -> list[int]:
-    """The shape of `image`: [N] of BYTES, [N, H, W, 3] of UINT8 with N = 1 where there is none."""
+    """The shape of `image`: [N] of BYTES, or [N, H, W, 3] of UINT8, with N = 1 if left out."""
     expected = "[N]" if datatype == "BYTES" else "[H, W, 3] or [N, H, W, 3]"
     sizes: list[int] = expect(value, list, "image: shape", expected)
     is_size = [type(size) is int and 1 <= size < 2**31 for size in sizes[:5]]
@@ -73,7 +73,7 @@ def _read_shape(value: Any, datatype: str, most_images: int) -> list[int]:
 
 
 def _read_pixels(data: Any, binary: memoryview, shape: list[int], most_pixels: int) -> NDArray[np.uint8]:
-    """uint8 [N, H, W, 3] of `binary`, or of `data` if that is not None."""
+    """uint8 [N, H, W, 3] from `binary`, or from `data` if that is not None."""
     if shape[1] * shape[2] > most_pixels:
         raise problems.too_large(f"image must have at most {most_pixels:,} pixels, got {shape[2]}×{shape[1]}.")
     expected = math.prod(shape)
@@ -90,7 +90,7 @@ def _read_pixels(data: Any, binary: memoryview, shape: list[int], most_pixels: i
 
 
 def _flatten(values: list[Any], shape: list[int]) -> list[Any]:
-    """The numbers in lists nested as the shape, whose N may be left out if it is 1; or in a flat list."""
+    """Flatten lists nested as the shape, without N if it is 1; a flat list stays as it is."""
     if not values or type(values[0]) is not list:
         return values
     is_batch = type(values[0][0]) is list and type(values[0][0][0]) is list if values[0] and values[0][0] else False

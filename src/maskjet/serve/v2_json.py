@@ -1,4 +1,4 @@
-"""JSON of the Open Inference Protocol's requests, which come from anyone."""
+"""Bounded parsing of the JSON of the Open Inference Protocol's requests, which are untrusted."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from maskjet.errors import InputError
 from maskjet.printing import sanitise
 from maskjet.serve import problems
 
-MOST_PARTS = 2**19
-"""Most parts of a request's JSON: values and escapes; a key, list or object counts as four. Parsing them takes 30 ms (a
-Xeon's core, Python 3.11), in which no other thread runs; 75 ms if it starts the garbage collector."""
+MOST_VALUES = 2**19
+"""Most values and escapes in a request's JSON; a key, list or object counts as four. Parsing that many takes 30 ms
+(Xeon core, Python 3.11), 75 ms with a garbage collection, in which no other thread runs."""
 
 
 def parse(body: bytes, size: int) -> Any:
     """The first `size` bytes of a body as JSON.
 
     Raises:
-        ProblemError: 413, they have more than MOST_PARTS parts.
-        InputError: They are no JSON, or have a name twice in an object or a number that is not finite.
+        ProblemError: 413, there are more than MOST_VALUES values.
+        InputError: It is no JSON, has a name twice in an object, or a number that is not finite.
     """
     weights = {b",": 1, b"\\": 1, b":": 4, b"[": 4, b"{": 4}
-    parts = sum(weight * body.count(sign, 0, size) for sign, weight in weights.items())
-    if parts > MOST_PARTS:
+    values = sum(weight * body.count(sign, 0, size) for sign, weight in weights.items())
+    if values > MOST_VALUES:
         raise problems.too_large(
-            f"The JSON must have at most {MOST_PARTS:,} values, got about {parts:,}; send the image in binary, with "
+            f"The JSON must have at most {MOST_VALUES:,} values, got about {values:,}; send the image in binary, with "
             "binary_data_size."
         )
     try:
@@ -51,7 +51,7 @@ def _to_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _to_float(text: str) -> float:
-    """As `float`; a function of Python's, after which other threads get their turn, as long numbers take long."""
+    """`float`, but in Python, so that other threads may run between long numbers."""
     return float(text)
 
 
@@ -60,7 +60,7 @@ def _refuse_constant(text: str) -> None:
 
 
 def show(value: object) -> str:
-    """A value from outside for a message: short, one line, valid UTF-8."""
+    """An untrusted value for a message: short, one line, valid UTF-8."""
     if isinstance(value, str):
         return repr(sanitise(value, 60))
     if isinstance(value, list | dict):
@@ -71,7 +71,7 @@ def show(value: object) -> str:
 
 
 def expect(value: Any, kind: type | tuple[type, ...], name: str, expected: str) -> Any:
-    """Check the type of a value of the JSON; true and false are no numbers."""
+    """Check a JSON value's type; true and false are no numbers."""
     is_number = kind is not bool and isinstance(value, bool)
     if is_number or not isinstance(value, kind):
         raise InputError(f"{name} must be {expected}, got {show(value)}.")
@@ -79,7 +79,7 @@ def expect(value: Any, kind: type | tuple[type, ...], name: str, expected: str) 
 
 
 def tensor_parameters(tensor: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Parameters of an input or output; unknown ones are for other servers, and left alone."""
+    """Parameters of an input or output; unknown ones are ignored, as they are other servers' extensions."""
     parameters: Mapping[str, Any] = expect(
         {} if tensor.get("parameters") is None else tensor["parameters"], dict, f"{name}: parameters", "an object"
     )

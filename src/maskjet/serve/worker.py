@@ -1,8 +1,7 @@
-"""One process of a service of several: serves the connections that the process that listens hands on.
+"""One worker of a service of several processes: serves the connections that the acceptor sends.
 
-`processes` starts it, with a `handover.Job` as its standard input and the number of its channel's descriptor as its
-argument. Signals go to the process that listens, which tells the others; when that one ends, however it does, they end
-at once.
+`processes` starts it with a `handover.WorkerConfig` on standard input and its channel's descriptor as argument. Signals
+are handled by the acceptor, which sends messages; when the acceptor ends for any reason, workers exit at once.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from prometheus_client import Counter
 from maskjet import limits, process
 from maskjet.errors import MaskjetError
 from maskjet.serve import server
-from maskjet.serve.handover import Channel, Job
+from maskjet.serve.handover import Channel, WorkerConfig
 from maskjet.serve.settings import Settings
 from maskjet.serve.siblings import STATE, Siblings
 
@@ -32,22 +31,22 @@ if TYPE_CHECKING:
 
     from maskjet.serve.service import Service
 
-_SETTLE_S = 0.1  # for requests on the last connections to be read
-_MOST_CHARACTERS = 2000  # of a reason
+_SETTLE_S = 0.1  # to read requests on the last connections
+_MOST_CHARACTERS = 2000  # of an error's message
 _FAILED = 1
 
 
 def main() -> None:
-    """Serve until told to end; the program `python -m maskjet.serve.worker DESCRIPTOR`."""
+    """Run `python -m maskjet.serve.worker DESCRIPTOR`: serve until told to end."""
     for number in server.SIGNALS:
         signal.signal(number, lambda *_: None)  # a terminal sends them to all processes
     end = socket.socket(fileno=int(sys.argv[1]))
     threading.Thread(target=_end_with, args=(end.fileno(),), daemon=True).start()
-    channel, job = Channel(end), Job.from_file(sys.stdin.buffer)
+    channel, config = Channel(end), WorkerConfig.from_file(sys.stdin.buffer)
     process.suit_program()
-    with server.logging_on_stderr("maskjet", origin=f"process {job.number} on {job.device}: "):
+    with server.logging_on_stderr("maskjet", origin=f"process {config.number} on {config.device}: "):
         try:
-            failure = _serve(job, channel)
+            failure = _serve(config, channel)
         except MaskjetError as error:
             _tell_failure(channel, type(error).__name__, str(error))
             failure = str(error)
@@ -55,9 +54,9 @@ def main() -> None:
 
 
 def _end_with(descriptor: int) -> None:
-    """Wait until the process that listens has gone, and end this one at once, whatever it is at."""
+    """Wait until the acceptor has ended, then exit at once."""
     poller = select.poll()
-    poller.register(descriptor, 0)  # hanging up is always reported
+    poller.register(descriptor, 0)  # POLLHUP is always reported
     poller.poll()
     os._exit(_FAILED)
 
@@ -66,25 +65,25 @@ def _tell_failure(channel: Channel, kind: str, text: str) -> None:
     channel.send("failed", kind, text[:_MOST_CHARACTERS])
 
 
-def _serve(job: Job, channel: Channel) -> str | None:
-    """Load the models and serve; returns the reason if the device failed."""
+def _serve(config: WorkerConfig, channel: Channel) -> str | None:
+    """Load the models and serve; returns the message if the device failed."""
     limits.read_environment()
     from maskjet.model import load
     from maskjet.serve.app import create_app
 
     with ExitStack() as stack:
         models = {
-            name: stack.enter_context(load(what, weights=job.weights, **job.config))
-            for name, what in job.models.items()
+            name: stack.enter_context(load(given, weights=config.weights, **config.engine))
+            for name, given in config.models.items()
         }
         stack.enter_context(process.garbage_frozen())
-        settings = Settings(**{**job.settings, "source": tuple(job.settings["source"])})
-        siblings = Siblings(job, _connector(channel)) if job.count > 1 else None
+        settings = Settings(**{**config.settings, "source": tuple(config.settings["source"])})
+        siblings = Siblings(config, _connector(channel)) if config.count > 1 else None
         app = create_app(models, settings, siblings)
         service: Service = app.state.service
-        service.waits_for_others = not job.is_whole
+        service.waits_for_others = not config.all_were_ready
         starts = Counter("maskjet_process_restarts", "Starts after an end.", registry=service.metrics.registry)
-        starts.inc(job.starts)
+        starts.inc(config.starts)
         _Server(app, channel).run(sockets=[])
     return service.failure
 
@@ -98,11 +97,11 @@ def _connector(channel: Channel) -> Callable[[int], socket.socket]:
     return connect
 
 
-class _Told(asyncio.Protocol):
-    """Tells the process that listens when a client's connection has closed."""
+class _ReportsClosed(asyncio.Protocol):
+    """Reports to the acceptor that a client's connection has closed."""
 
     channel: Channel
-    """Set in a class for each server, as uvicorn makes the instances."""
+    """Set in a subclass per server, as uvicorn makes the instances."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -110,26 +109,26 @@ class _Told(asyncio.Protocol):
 
 
 class _Server(server.Server):
-    """A server that is handed its connections."""
+    """A server that receives its connections from the acceptor."""
 
     def __init__(self, app: FastAPI, channel: Channel) -> None:
         service: Service = app.state.service
-        config = server.configure(app, service.settings, type("Told", (_Told,), {"channel": channel}))
+        config = server.configure(app, service.settings, type("Reports", (_ReportsClosed,), {"channel": channel}))
         super().__init__(config, service, announce=lambda: channel.send("ready"))
         self._channel = channel
-        self._of_siblings = server.configure(app, service.settings)
-        self._of_siblings.load()
+        self._sibling_config = server.configure(app, service.settings)
+        self._sibling_config.load()
         self._last = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start the application, and take connections."""
+        """Start the application, and receive connections."""
         await super().startup(sockets)
         self._channel.start(self._receive)
         self._channel.send("serving")
 
     async def _wait(self) -> None:
-        """Tell when the models have answered frames, and when the device has failed; then this process is replaced."""
+        """Report when the models are warm, and when the device has failed; the acceptor then replaces this worker."""
         await self._service.warmed_up()
         if self._service.is_warm:
             self._announce()
@@ -140,7 +139,7 @@ class _Server(server.Server):
         match message:
             case ["take", who]:
                 self._take(connection, is_client=who == "client")
-            case ["whole"]:
+            case ["all_ready"]:
                 self._service.waits_for_others = False
             case ["drain"]:
                 self._service.is_draining = True  # not ready from this moment on
@@ -150,7 +149,7 @@ class _Server(server.Server):
 
     def _take(self, connection: socket.socket | None, *, is_client: bool) -> None:
         self._channel.send("taken")
-        if connection is None:  # there were no descriptors left
+        if connection is None:  # no descriptor was left for it
             if is_client:
                 self._channel.send("closed")
             return
@@ -160,7 +159,7 @@ class _Server(server.Server):
 
     async def _connect(self, connection: socket.socket, *, is_client: bool) -> None:
         if not is_client:
-            await server.adopt(connection, self._of_siblings, self.server_state, app_state=STATE)
+            await server.adopt(connection, self._sibling_config, self.server_state, app_state=STATE)
         elif not await server.adopt(connection, self.config, self.server_state, app_state=self.lifespan.state):
             self._channel.send("closed")
 
@@ -170,7 +169,7 @@ class _Server(server.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals to the process that listens."""
+        """Leave signals to the acceptor."""
         yield
 
 

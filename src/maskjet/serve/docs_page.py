@@ -1,4 +1,4 @@
-"""The document as a page to read: made from the OpenAPI document, with nothing fetched from elsewhere."""
+"""/docs: the OpenAPI document as an HTML page that loads nothing from other sites."""
 
 from __future__ import annotations
 

@@ -1,25 +1,25 @@
-"""Routes of the sources that the service watches: their list, their results, and their preview."""
+"""Routes of the sources that the service watches: list, add, remove, results and preview."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request, Response
 from fastapi.routing import APIRoute
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.responses import JSONResponse, StreamingResponse
 
-from maskjet.serve import bodies, documents, problems
-from maskjet.serve.names import check_host, check_url
+from maskjet.serve import bodies, problems, v1_schemas
 from maskjet.serve.service import Service
 from maskjet.serve.siblings import Siblings
+from maskjet.serve.source_names import check_host, check_url
 from maskjet.serve.sources import Sources, WatchedSource
 from maskjet.serve.tickets import Options
 
 
 class _Route(APIRoute):
-    """A route of the process that watches the sources; other processes of the service forward its requests."""
+    """A route of the worker that has the sources; other workers forward its requests."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         answer = super().get_route_handler()
@@ -35,15 +35,37 @@ class _Route(APIRoute):
 
 router = APIRouter(tags=["sources"], route_class=_Route)
 _Id = Annotated[str, Path(alias="id", description="Of the source, from GET /v1/sources.")]
-_MOST_BYTES = 2**16  # of a description of a source
-_MOST_NAME = 100
+_MOST_BYTES = 2**16  # of the JSON of a new source
 _HEARTBEAT_S = 15.0
 _BOUNDARY = "frame"
-_NO_STORE = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # the second: nginx would hold it back
-_FIELDS = ("url", "name", "model", "threshold", "classes", "max_detections")
+_NO_STORE = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # the second stops nginx's buffering
+_Threshold = Annotated[float, Field(ge=0, le=1)]
+_ShortText = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^([^\p{C}\p{Z}]| )*$")]  # printable
 
 
-@router.get("/v1/sources", summary="The sources that the service watches", responses=documents.SOURCES)
+class NewSource(BaseModel):
+    """The JSON body of POST /v1/sources."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    url: str = Field(description="rtsp, rtsps, http or https.", max_length=2048)
+    name: _ShortText | None = Field(None, description="For people.")
+    model: _ShortText | None = Field(None, description="The first one that is served if left out.")
+    threshold: _Threshold | dict[str, _Threshold] | None = Field(
+        None, description="A confidence must exceed it; or one by class name."
+    )
+    classes: Annotated[list[str], Field(min_length=1)] | None = None
+    max_detections: Annotated[int, Field(ge=1)] | None = None
+
+
+_BODY = {
+    "required": True,
+    "description": "The source.",
+    "content": {"application/json": {"schema": NewSource.model_json_schema()}},
+}
+
+
+@router.get("/v1/sources", summary="The sources that the service watches", responses=v1_schemas.SOURCES)
 async def sources(request: Request) -> dict[str, Any]:
     """Each source with its state and counts."""
     return {"sources": [source.as_dict() for source in _sources(request).all()]}
@@ -53,25 +75,27 @@ async def sources(request: Request) -> dict[str, Any]:
     "/v1/sources",
     status_code=201,
     summary="Watch another source",
-    openapi_extra={"requestBody": documents.NEW_SOURCE},
-    responses=documents.ADD_SOURCE,
+    openapi_extra={"requestBody": _BODY},
+    responses=v1_schemas.ADD_SOURCE,
     response_class=JSONResponse,
 )
 async def add_source(request: Request) -> Response:
     """Only for those who have the service's token. This machine and link-local addresses are refused."""
     service: Service = request.app.state.service
     _check_may_change(service)
-    fields = _parse(await bodies.read(request))
-    url = check_url(fields.get("url"))
-    options = _options(fields)
-    await service.in_thread(check_host, url)
-    source = _sources(request).add(
-        url, name=_text(fields, "name"), model=_text(fields, "model"), options=options, is_from_client=True
+    new = _parse(await bodies.read(request))
+    url, threshold = check_url(new.url), new.threshold
+    options = Options(
+        tuple(threshold.items()) if isinstance(threshold, dict) else threshold,
+        None if new.classes is None else tuple(new.classes),
+        new.max_detections,
     )
+    await service.in_thread(check_host, url)
+    source = _sources(request).add(url, name=new.name, model=new.model, options=options, is_from_client=True)
     return JSONResponse(source.as_dict(), 201, {"Location": f"{request.url.path}/{source.id}"})
 
 
-@router.delete("/v1/sources/{id}", status_code=204, summary="Watch a source no longer", responses=documents.ONE_SOURCE)
+@router.delete("/v1/sources/{id}", status_code=204, summary="Watch a source no longer", responses=v1_schemas.ONE_SOURCE)
 async def remove_source(request: Request, identity: _Id) -> Response:
     """Only for those who have the service's token."""
     _check_may_change(request.app.state.service)
@@ -82,7 +106,7 @@ async def remove_source(request: Request, identity: _Id) -> Response:
 @router.get(
     "/v1/sources/{id}/events",
     summary="A source's results, as they come",
-    responses=documents.EVENTS,
+    responses=v1_schemas.EVENTS,
     response_class=StreamingResponse,
 )
 async def events(request: Request, identity: _Id) -> Response:
@@ -94,7 +118,7 @@ async def events(request: Request, identity: _Id) -> Response:
 @router.get(
     "/v1/sources/{id}/preview.mjpeg",
     summary="A source's annotated pictures, as they come",
-    responses=documents.PREVIEW,
+    responses=v1_schemas.PREVIEW,
     response_class=StreamingResponse,
 )
 async def preview(request: Request, identity: _Id) -> Response:
@@ -105,15 +129,15 @@ async def preview(request: Request, identity: _Id) -> Response:
 
 
 async def _events(source: WatchedSource) -> AsyncIterator[str]:
-    with source.followed() as follower:
+    with source.broadcast.subscribed() as subscriber:
         yield ": from here on\n\n"
-        while (texts := await follower.take(_HEARTBEAT_S)) is not None:
-            yield "".join(texts) or ": nothing new\n\n"  # a client that has gone is noticed
+        while (texts := await subscriber.take(_HEARTBEAT_S)) is not None:
+            yield "".join(texts) or ": nothing new\n\n"  # writing reveals a disconnect
 
 
 async def _pictures(source: WatchedSource) -> AsyncIterator[bytes]:
     number = 0
-    with source.viewed() as pictures:
+    with source.broadcast.previewed() as pictures:
         yield f"--{_BOUNDARY}\r\n".encode()
         while (newest := await pictures.after(number)) is not None:
             number, picture = newest
@@ -134,46 +158,16 @@ def _check_may_change(service: Service) -> None:
         )
 
 
-def _parse(body: bytes) -> dict[str, Any]:
-    """The fields of a new source."""
+def _parse(body: bytes) -> NewSource:
+    """The description of a new source; messages do not repeat its values, which may hold passwords."""
     if len(body) > _MOST_BYTES:
         raise problems.too_large(f"The body must have at most {_MOST_BYTES:,} bytes, it has {len(body):,}.")
     try:
-        fields = json.loads(body)
-    except (ValueError, RecursionError):
-        raise problems.bad_request("The body must be JSON, it is not.") from None
-    if not isinstance(fields, dict):
-        raise problems.bad_request(f"The body must be an object, got {type(fields).__name__}.")
-    for name in fields:
-        if name not in _FIELDS:
-            raise problems.bad_request(f"The body must have fields of {', '.join(_FIELDS)}, got {name[:100]!r}.")
-    return fields
-
-
-def _text(fields: dict[str, Any], name: str) -> str | None:
-    """A field that is a text; raises ProblemError if it is another value."""
-    value = fields.get(name)
-    is_fit = isinstance(value, str) and 0 < len(value) <= _MOST_NAME and value.isprintable()
-    if value is not None and not is_fit:
-        raise problems.bad_request(f"{name} must be a printable text of 1..{_MOST_NAME} characters, it is not.")
-    return value
-
-
-def _options(fields: dict[str, Any]) -> Options:
-    """What is reported; raises ProblemError if it is of a wrong type."""
-    threshold, classes, most = (fields.get(name) for name in ("threshold", "classes", "max_detections"))
-    if isinstance(threshold, dict) and all(map(_is_number, threshold.values())):
-        threshold = tuple(threshold.items())
-    elif threshold is not None and not _is_number(threshold):
-        raise problems.bad_request("threshold must be a number 0..1, or an object of one by class name, it is not.")
-    if classes is not None:
-        if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
-            raise problems.bad_request("classes must be a list of names, it is not.")
-        classes = tuple(classes)
-    if most is not None and (isinstance(most, bool) or not isinstance(most, int)):
-        raise problems.bad_request("max_detections must be a whole number, it is not.")
-    return Options(threshold, classes, most)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+        return NewSource.model_validate_json(body)
+    except ValidationError as error:
+        mistake = error.errors(include_input=False, include_url=False)[0]
+        name = str(mistake["loc"][0])[:100] if mistake["loc"] else "The body"
+        if mistake["type"] == "extra_forbidden":
+            known = ", ".join(NewSource.model_fields)
+            raise problems.bad_request(f"The body must have fields of {known}, got {name!r}.") from None
+        raise problems.bad_request(f"{name} must be valid, it is not: {mistake['msg']}.") from None

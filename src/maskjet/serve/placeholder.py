@@ -1,4 +1,4 @@
-"""Answers for a service while none of its processes takes connections, as at its start."""
+"""Placeholder application while no worker takes connections, as at the start."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from maskjet.serve import problems, server
 from maskjet.serve.settings import Settings
 
 
-class StandIn:
-    """Answers health and refuses all else, with the service's limits on connections and headers.
+class PlaceholderApp:
+    """Answers health probes and refuses other requests, with the service's limits on connections and headers.
 
     Args:
         settings: The service's.
@@ -22,7 +22,7 @@ class StandIn:
 
     def __init__(self, settings: Settings) -> None:
         self.is_draining = False
-        """Whether the service ends."""
+        """Whether the service is shutting down."""
         self._config = server.configure(self, settings)
         self._config.load()
         self._state = ServerState()
@@ -30,7 +30,7 @@ class StandIn:
 
     @property
     def open(self) -> int:
-        """Connections that are open."""
+        """Open connections."""
         return len(self._state.connections)
 
     def take(self, connection: socket.socket) -> None:
@@ -45,7 +45,7 @@ class StandIn:
             await send({"type": "websocket.close", "code": 1013})
             return
         response = self._respond(scope["path"])
-        response.headers["Connection"] = "close"  # the next request is for a process that serves
+        response.headers["Connection"] = "close"  # a worker may answer the next request
         await response(scope, receive, send)
 
     def _respond(self, path: str) -> Response:

@@ -1,4 +1,4 @@
-"""Names of sources: what a client may name, and what is shown of them."""
+"""URLs of sources: which ones a client may add, and how they are shown without passwords."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import ipaddress
 import re
 import socket
 from contextlib import suppress
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from maskjet.serve import problems
@@ -17,42 +16,40 @@ _MOST_CHARACTERS = 2048  # of a URL
 
 
 def split_name(text: str) -> tuple[str | None, str]:
-    """The name, if there is one, and the rest of NAME=SOURCE."""
-    name, separator, what = text.partition("=")
-    return (name, what) if separator and what and re.fullmatch(r"[\w -]+", name) else (None, text)
+    """Split NAME=SOURCE; the name is None if there is none."""
+    name, separator, location = text.partition("=")
+    return (name, location) if separator and location and re.fullmatch(r"[\w -]+", name) else (None, text)
 
 
-def shown_name(what: str) -> str:
-    """A source's name for people: a URL without user, password and query, and a file without its folders."""
-    if "://" not in what:
-        return re.split(r"[/\\]", what.rstrip("/\\"))[-1] or what
-    scheme, _, rest = what.partition("://")
+def shown_name(location: str) -> str:
+    """A source's display name: a URL without user, password and query; a file without its folders."""
+    if "://" not in location:
+        return re.split(r"[/\\]", location.rstrip("/\\"))[-1] or location
+    scheme, _, rest = location.partition("://")
     return f"{scheme}://{re.split(r'[?#]', rest)[0].rpartition('@')[2]}"
 
 
-def redact(text: str, what: str) -> str:
-    """A message without the secret parts of a source that it may name."""
-    shown = shown_name(what)
-    for form in (repr(what), what):
-        text = text.replace(form, repr(shown) if form is not what else shown)
+def redact(text: str, location: str) -> str:
+    """Remove a source's user, password, query and folders from a message."""
+    shown = shown_name(location)
+    for form in (repr(location), location):
+        text = text.replace(form, repr(shown) if form is not location else shown)
     with suppress(ValueError):
-        parts = urlsplit(what)
+        parts = urlsplit(location)
         user = parts.netloc.rpartition("@")[0]
         for secret in (user, parts.password, parts.query):
-            if secret and "://" in what:
+            if secret and "://" in location:
                 text = text.replace(secret, "…").replace(unquote(secret), "…")
     return text
 
 
-def check_url(text: Any) -> str:
-    """A client's URL, its scheme in lower case.
+def check_url(text: str) -> str:
+    """Check a client's URL; returns it with its scheme in lower case.
 
     Raises:
         ProblemError: 400, it is no URL of `SCHEMES`.
     """
     expected = f"url must be a URL of {', '.join(SCHEMES)}"
-    if not isinstance(text, str):
-        raise problems.bad_request(f"{expected}, got {type(text).__name__}.")
     if len(text) > _MOST_CHARACTERS or not text.isascii() or not text.isprintable() or " " in text:
         raise problems.bad_request(f"{expected}, of at most {_MOST_CHARACTERS} printable ASCII characters; it is not.")
     scheme, separator, rest = text.partition("://")
@@ -70,13 +67,13 @@ def check_url(text: Any) -> str:
 
 
 def check_host(url: str) -> None:
-    """Refuse URLs of this machine and of link-local addresses, where clouds keep credentials; blocks on the name.
+    """Refuse URLs of this machine and of link-local addresses, where clouds serve credentials; blocks on DNS.
 
-    Private networks are allowed: cameras are there. FFmpeg asks for the name again and follows redirects, so that this
-    is no wall against a client that has the token and a server of its own; a firewall is.
+    Private networks are allowed, as cameras are there. FFmpeg resolves the name again and follows redirects, so a
+    client that has the token and controls a server can get past this; a firewall stops it.
 
     Raises:
-        ProblemError: 400, the host is such a one or unknown.
+        ProblemError: 400, the host is refused or unknown.
     """
     parts = urlsplit(url)
     try:

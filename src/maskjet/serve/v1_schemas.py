@@ -1,0 +1,182 @@
+"""OpenAPI schemas of the /v1 routes: bodies, answers and errors that FastAPI can't infer from the code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+Responses = dict[int | str, dict[str, Any]]
+"""Status code to an OpenAPI response object."""
+TEXT: dict[str, Any] = {"type": "string"}
+INTEGER: dict[str, Any] = {"type": "integer"}
+BINARY: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
+_NUMBER = {"type": "number"}
+
+
+def object_of(required: str = "", **properties: Any) -> dict[str, Any]:
+    """The schema of an object with these properties; `required` names some of them, between spaces."""
+    return {"type": "object", "required": required.split(), "properties": properties}
+
+
+def list_of(items: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """The schema of a list."""
+    return {"type": "array", "items": items, **more}
+
+
+def answer(text: str, schema: dict[str, Any], media_type: str = "application/json") -> dict[str, Any]:
+    """A response of this schema."""
+    return {"description": text, "content": {media_type: {"schema": schema}}}
+
+
+def _problems(texts: Mapping[int | str, str]) -> Responses:
+    return {status: answer(text, _PROBLEM, "application/problem+json") for status, text in texts.items()}
+
+
+def _about(text: str, schema: dict[str, Any] = TEXT) -> dict[str, Any]:
+    return {**schema, "description": text}
+
+
+ERRORS: dict[int | str, str] = {
+    400: "The request is malformed, or a parameter is invalid.",
+    401: "The token is missing or wrong.",
+    403: "The request comes from another site's page.",
+    500: "The service failed; the log has the cause.",
+    503: "The service ends or has failed, or has too many connections.",
+    "4XX": "The request is not as above.",  # without it FastAPI documents its own validation error
+}
+"""Errors of every route."""
+IMAGE_ERRORS: dict[int | str, str] = {
+    408: "The body did not come in time.",
+    413: "The body, an image, or their number is above a limit.",
+    422: "An image can't be decoded.",
+    429: "The queue or the memory is full; Retry-After says when to try again.",
+    504: "The image waited for its deadline; nothing was done.",
+}
+"""Errors of routes that take images."""
+IMAGES: dict[str, Any] = {
+    "required": True,
+    "description": "One image: JPEG, PNG, WebP, AVIF, BMP, TIFF or GIF (its first image); or a form with several.",
+    "content": {
+        **{f"image/{name}": BINARY for name in ("jpeg", "png", "webp", "avif", "bmp", "tiff", "gif")},
+        "application/octet-stream": BINARY,
+        "multipart/form-data": {
+            "schema": {"type": "object", "additionalProperties": BINARY["schema"], "minProperties": 1}
+        },
+    },
+}
+_SIZE = list_of(INTEGER, minItems=2, maxItems=2, description="Height and width, in pixels.")
+_DETECTION = object_of(
+    "class_id class_name confidence xyxy",
+    class_id=INTEGER,
+    class_name=TEXT,
+    confidence={**_NUMBER, "minimum": 0, "maximum": 1},
+    xyxy=list_of(_NUMBER, minItems=4, maxItems=4, description="Corners of the box, in pixels."),
+    rle=_about("COCO RLE of the mask; with masks=rle.", object_of("size counts", size=_SIZE, counts=TEXT)),
+    polygons=list_of(
+        list_of(list_of(_NUMBER, minItems=2, maxItems=2)),
+        description="Outlines of the mask, each a list of [x, y] in pixels; with masks=polygons.",
+    ),
+)
+_RESULT = object_of(
+    "size has_masks detections",
+    size=_SIZE,
+    has_masks=_about("Whether each detection has its mask as `rle`.", {"type": "boolean"}),
+    detections=list_of(_DETECTION, description="Most confident first."),
+    name=_about("Name of the part; for a form."),
+)
+_RESULTS = _about("For a form: one result per part, in order.", object_of("results", results=list_of(_RESULT)))
+_PROBLEM = object_of(
+    "type title status detail",
+    type=_about("urn:maskjet:problem:NAME."),
+    title=TEXT,
+    status=INTEGER,
+    detail=_about("One sentence: what was expected, and what came."),
+    reference=_about("Where to look in the service's log; with status 500."),
+)
+PROBLEMS = _problems(ERRORS)
+"""Errors of every route, as problems."""
+PREDICT: Responses = {
+    200: {
+        "description": "The detections, as maskjet's Detections.as_dict; or with Accept: image/jpeg, drawn.",
+        "headers": {
+            "Server-Timing": {"description": "Milliseconds of decode, queue, predict and encode.", "schema": TEXT}
+        },
+        "content": {
+            "application/json": {"schema": {"oneOf": [_RESULT, _RESULTS]}},
+            "image/jpeg": BINARY,
+            "image/png": BINARY,
+        },
+    },
+    **PROBLEMS,
+    **_problems(
+        {
+            404: "No model of this name is served.",
+            406: "Accept allows neither JSON nor JPEG nor PNG.",
+            415: "The body is of a type that holds no image.",
+            **IMAGE_ERRORS,
+        }
+    ),
+}
+"""Responses of POST /v1/predict."""
+
+_SOURCE = object_of(
+    "id name model state error fps lag_s frames dropped reconnects bad_frames size",
+    id=TEXT,
+    name=_about("Without passwords."),
+    model=TEXT,
+    state={
+        **_about("A camera or stream that broke off waits until it is opened again."),
+        "enum": ["starting", "running", "waiting", "ended", "failed"],
+    },
+    error={"type": ["string", "null"], "description": "Why it waits, or has failed."},
+    fps=_about("Frames detected on per second, lately.", _NUMBER),
+    frames=_about("Frames detected on.", INTEGER),
+    lag_s={
+        "type": ["number", "null"],
+        "description": "Seconds by which a live source's last frame was late; null without times.",
+    },
+    dropped=_about("Frames left out for newer ones.", INTEGER),
+    reconnects=_about("How often it was opened again.", INTEGER),
+    bad_frames=_about("Frames that could not be decoded, and gaps in which frames were missed.", INTEGER),
+    size={"type": ["array", "null"], "items": INTEGER, "description": "Height and width, in pixels."},
+)
+_NO_SUCH = _problems({404: "No such source is watched, or no such model is served."})
+SOURCES: Responses = {**PROBLEMS, 200: answer("The sources.", object_of("sources", sources=list_of(_SOURCE)))}
+"""Responses of GET /v1/sources."""
+ADD_SOURCE: Responses = {
+    **PROBLEMS,
+    201: answer("It is watched.", _SOURCE),
+    **_NO_SUCH,
+    **_problems(
+        {
+            403: "Another site's page sent the request, or the service has no token, or its setting sources is 0.",
+            408: "The body did not come in time.",
+            413: "The body is too large.",
+            429: "There are as many sources as there may be.",
+        }
+    ),
+}
+"""Responses of POST /v1/sources."""
+ONE_SOURCE: Responses = {
+    **PROBLEMS,
+    **_problems({403: "Another site's page sent the request, or the service has no token."}),
+    **_NO_SUCH,
+}
+"""Errors of DELETE /v1/sources/{id}."""
+EVENTS: Responses = {
+    **PROBLEMS,
+    200: answer(
+        "Server-sent events, each with data of JSON: frame, the index from 0; time_s, the time in the source or null; "
+        "result, as of /v1/predict.",
+        TEXT,
+        "text/event-stream",
+    ),
+    **_NO_SUCH,
+}
+"""Responses of GET /v1/sources/{id}/events."""
+PREVIEW: Responses = {
+    **PROBLEMS,
+    200: answer("JPEGs, each a part with its Content-Length.", BINARY["schema"], "multipart/x-mixed-replace"),
+    **_NO_SUCH,
+}
+"""Responses of GET /v1/sources/{id}/preview.mjpeg."""
