@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from maskjet.drawing.annotating import annotate
 from maskjet.drawing.instances import Instances
 from maskjet.drawing.regions import HeldRegion, Region, grow, pick, unite
-from maskjet.drawing.replacing import replace_inside, replace_outside
+from maskjet.drawing.replacing import replace
 from maskjet.drawing.style import DrawStyle, Redaction, Style
 from maskjet.errors import InputError
 
@@ -112,9 +112,11 @@ def _paint(
         annotate(canvas, detections, style)
         return canvas
     if isinstance(style, Redaction):
-        painted = replace_inside(canvas, _find_redacted(detections, style, held), style.replace_with)
+        inside = _find_redacted(detections, style, held)
+        painted = replace(canvas, inside, 1 - inside, style.replace_with)
     else:
-        painted = replace_outside(canvas, unite(pick(detections, style.classes)), style.replace_with)
+        outside = 1 - unite(pick(detections, style.classes))
+        painted = replace(canvas, outside, outside, style.replace_with)
     if style.on_top is not None:
         annotate(painted, detections, style.on_top)
     return painted

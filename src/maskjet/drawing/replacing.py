@@ -1,4 +1,4 @@
-"""Pixels of a region replaced, by a colour or by what is made of the pixels that are not replaced, or are."""
+"""Pixels of a region replaced, by a colour or by a mosaic of other pixels."""
 
 from __future__ import annotations
 
@@ -15,37 +15,17 @@ _SMALLEST_CELL = 4  # pixels
 _GREY = 128.0  # of a mosaic, where no pixel gives a colour
 
 
-def replace_inside(image: NDArray[np.uint8], region: Region, replace_with: str) -> NDArray[np.uint8]:
-    """Replace the pixels inside a region, which have no influence on the result.
+def replace(image: NDArray[np.uint8], replaced: Region, sampled: Region, replace_with: str) -> NDArray[np.uint8]:
+    """Replace pixels; those not sampled have no influence on the replacement.
 
     Args:
         image: uint8 [H, W, 3], RGB, contiguous; may be overwritten.
-        region: The pixels to replace.
+        replaced: The pixels to replace.
+        sampled: The pixels that the colours of "mosaic" and "blur" come from.
         replace_with: As in `Redaction`.
 
     Returns:
-        uint8 [H, W, 3], RGB; if transparent [H, W, 4], with zeros inside.
-    """
-    return _replace(image, region, 1 - region, replace_with)
-
-
-def replace_outside(image: NDArray[np.uint8], region: Region, replace_with: str) -> NDArray[np.uint8]:
-    """Replace the pixels outside a region; those inside have no influence on the others.
-
-    Arguments and result are those of `replace_inside`.
-    """
-    outside = 1 - region
-    return _replace(image, outside, outside, replace_with)
-
-
-def _replace(image: NDArray[np.uint8], replaced: Region, sampled: Region, replace_with: str) -> NDArray[np.uint8]:
-    """Replace pixels.
-
-    Args:
-        image: As in `replace_inside`.
-        replaced: The pixels to replace.
-        sampled: The pixels that a mosaic's colours come from.
-        replace_with: As in `Redaction`.
+        uint8 [H, W, 3], RGB; if transparent [H, W, 4], with zeros where pixels are replaced.
     """
     if not image.size:
         return image
@@ -61,13 +41,7 @@ def _replace(image: NDArray[np.uint8], replaced: Region, sampled: Region, replac
 
 
 def _fill_cells(image: NDArray[np.uint8], sampled: Region, *, is_smooth: bool) -> NDArray[np.uint8]:
-    """A picture of the means of square cells, uint8 [H, W, 3]; smooth, or one colour per cell.
-
-    Args:
-        image: uint8 [H, W, 3], RGB, contiguous.
-        sampled: The pixels that count; others are not read.
-        is_smooth: Whether colours are interpolated between the cells' centres.
-    """
+    """The means of the sampled pixels in square cells, uint8 [H, W, 3]; if smooth, interpolated between the cells."""
     height, width = sampled.shape
     cell = max(round(max(height, width) / _CELLS), _SMALLEST_CELL)
     sums = np.zeros((-(-height // cell), -(-width // cell), 4))

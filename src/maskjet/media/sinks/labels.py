@@ -69,12 +69,6 @@ class YoloLabels(Sink):
             part.write("".join(f"{line}\n" for line in lines).encode())
         self._has_names = True
 
-    def close(self) -> None:
-        """Do nothing: each file is finished already."""
-
-    def abandon(self) -> None:
-        """Do nothing: each file is whole."""
-
 
 def _boxes(detections: Detections) -> list[NDArray[np.float64]]:
     """Each box as centre, width and height."""

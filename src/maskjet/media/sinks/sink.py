@@ -35,12 +35,10 @@ class Sink(ABC):
     def write(self, frame: Frame, detections: Detections) -> None:
         """Add one frame."""
 
-    @abstractmethod
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - some outputs are finished with every frame
         """Finish the output; may be called twice."""
 
-    @abstractmethod
-    def abandon(self) -> None:
+    def abandon(self) -> None:  # noqa: B027
         """Keep the partial output, readable, under its temporary name; does nothing after `close`."""
 
     def __enter__(self) -> Self:
@@ -82,12 +80,12 @@ class Sinks(Sink):
 
     def write(self, frame: Frame, detections: Detections) -> None:
         """Write one frame to each sink."""
-        self._write(self._sinks, frame, detections)
-
-    def _write(self, sinks: Sequence[Sink], frame: Frame, detections: Detections) -> None:
         finite = self._finite(detections)
-        for sink in sinks:
+        for sink in self._sinks_of(frame):
             sink.write(frame, detections if sink.redacts else finite)
+
+    def _sinks_of(self, _: Frame) -> Sequence[Sink]:
+        return self._sinks
 
     def _finite(self, detections: Detections) -> Detections:
         """Drop detections that are not finite: JSON has no such numbers, and they can't be drawn."""
@@ -116,20 +114,14 @@ class Sinks(Sink):
 
 
 class SinksBySource(Sinks):
-    """Sinks of several sources: shared ones take all frames, owned ones those of one source.
-
-    Args:
-        shared: Sinks for the frames of all sources.
-        owned: Sinks per source, in the order of `Frame.stream`.
-    """
+    """Sinks of several sources: `shared` ones take all frames, `owned` ones those of one source, by `Frame.stream`."""
 
     def __init__(self, shared: Sequence[Sink], owned: Sequence[Sequence[Sink]]) -> None:
         super().__init__([*shared, *(sink for own in owned for sink in own)])
         self._of_source = [[*shared, *own] for own in owned]
 
-    def write(self, frame: Frame, detections: Detections) -> None:
-        """Write one frame to the sinks of its source."""
-        self._write(self._of_source[frame.stream], frame, detections)
+    def _sinks_of(self, frame: Frame) -> Sequence[Sink]:
+        return self._of_source[frame.stream]
 
 
 class SinksInTurn(Sinks):

@@ -146,16 +146,18 @@ class AnnotatedVideo(Sink):
                 self._audio.close()
             part.file.flush()
         except BaseException:
-            self._give_up(part)  # FFmpeg crashes if it is called again after a failed header
+            self._give_up()  # FFmpeg crashes if it is called again after a failed header
             raise
 
-    def _give_up(self, part: Part) -> None:
-        """Keep the partial file; remove it if it is empty."""
+    def _give_up(self) -> None:
+        """Keep the partial file, unless that is done; remove it if it is empty."""
+        part, self._part = self._part, None
+        if part is None:
+            return
         part.keep()
         if not self._packets or not part.path.stat().st_size:
             part.remove()
             self.paths = ()
-        self._part = None
         if self._audio is not None:
             self._audio.close()
 
@@ -201,20 +203,19 @@ class AnnotatedVideo(Sink):
         if error is not None:
             self._end()
             raise error
-        assert self._part is not None
         if self._container is None:
-            self._give_up(self._part)
+            self._give_up()
             return
-        part = self._part
+        assert self._part is not None
         with naming(self._path):
-            self._finish_container(part)
             try:
+                self._finish_container(self._part)
                 if self._format in ("matroska", "webm"):
-                    part.finish()
+                    self._part.finish()
                 else:
-                    self._finish_in_order(part)
+                    self._finish_in_order(self._part)
             except BaseException:
-                self._give_up(part)
+                self._give_up()
                 raise
         self._part, self.paths = None, (self._path,)
 
@@ -247,15 +248,11 @@ class AnnotatedVideo(Sink):
             self._end()
 
     def _end(self) -> None:
-        """Keep the partial file, if that is not done."""
-        if self._part is None:
-            return
-        part = self._part
-        if self._container is not None:
+        """Keep the partial file, unless that is done."""
+        if self._part is not None and self._container is not None:
             with suppress(OSError, av.error.FFmpegError):
-                self._finish_container(part)
-        if self._part is not None:  # a file that could not be finished is given up by now
-            self._give_up(part)
+                self._finish_container(self._part)
+        self._give_up()
 
 
 def _tag(context: av.VideoCodecContext, wanted: PictureFormat) -> None:
