@@ -55,13 +55,9 @@ def _fill_cells(image: NDArray[np.uint8], sampled: Region, *, is_smooth: bool) -
 
 
 def _complete(sums: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Means of cells; one without pixels takes that of larger and larger surroundings, interpolated.
+    """Means of cells, float64 [h, w, 3]; one without pixels takes the interpolated mean of larger surroundings.
 
-    Args:
-        sums: float64 [h, w, 4]: sums of red, green and blue, and the number of pixels.
-
-    Returns:
-        float64 [h, w, 3].
+    `sums`, float64 [h, w, 4], has the sums of red, green and blue, and the number of pixels.
     """
     height, width = sums.shape[:2]
     counts = sums[..., 3:]

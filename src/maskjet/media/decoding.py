@@ -77,15 +77,7 @@ ON_CPU = Decoding()
 
 
 def choose_decoding(config: EngineConfig, streams: int = 1) -> Decoding:
-    """Where the videos of a model are decoded.
-
-    Args:
-        config: How the model runs.
-        streams: Videos that are decoded side by side.
-
-    Raises:
-        InputError, UnsupportedError: As `EngineConfig.resolve_device`.
-    """
+    """Where a model decodes so many videos side by side; errors are those of `EngineConfig.resolve_device`."""
     device = config.resolve_device()
     if config.decoder == "cpu" or device.type == "cpu":
         return ON_CPU
@@ -93,11 +85,7 @@ def choose_decoding(config: EngineConfig, streams: int = 1) -> Decoding:
 
 
 def check_decoder(decoder: str | Decoding) -> Decoding:
-    """The decoding that an argument `decoder` names.
-
-    Raises:
-        InputError: It is not "cpu", "cuda" or "cuda:N".
-    """
+    """The decoding that an argument `decoder` names; raises InputError if it is not "cpu", "cuda" or "cuda:N"."""
     if isinstance(decoder, Decoding):
         return decoder
     if not isinstance(decoder, str) or not re.fullmatch(r"cpu|cuda(:\d{1,4})?", decoder):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import stat
 from collections.abc import Sequence
@@ -13,9 +12,9 @@ from typing import Any
 from maskjet.errors import SourceError
 from maskjet.media.animations import is_animated
 from maskjet.media.containers import files_of, shown_name, stream_named
-from maskjet.media.folders import is_image_path, is_video_path, list_folder, match_glob, mode_of
+from maskjet.media.folders import is_image_path, is_video_path, list_folder, match_glob, mode_of_source
 from maskjet.media.frames import ListSource, VideoSource, open_with, split_sources
-from maskjet.media.source import Opening, Source, UnopenedSource
+from maskjet.media.source import Source, UnopenedSource
 
 
 def expand_sources(source: Any, *, recursive: bool = False) -> list[UnopenedSource]:
@@ -57,14 +56,10 @@ def expand_sources(source: Any, *, recursive: bool = False) -> list[UnopenedSour
     text = os.fspath(item).removeprefix("file://")
     if stream_named(text) is not None:
         return [_whole(text)]
-    mode = mode_of(text)
-    if mode is not None and stat.S_ISDIR(mode):
-        return _expand_folder(text, recursive=recursive)
-    if mode is None and glob.has_magic(text):
-        return _expand_glob(text, recursive=recursive)
+    mode = mode_of_source(text)
     if mode is None:
-        raise SourceError(f"source must exist, {text!r} does not.")
-    return [_whole(text)]
+        return _expand_glob(text, recursive=recursive)
+    return _expand_folder(text, recursive=recursive) if stat.S_ISDIR(mode) else [_whole(text)]
 
 
 def _whole(given: Any) -> UnopenedSource:
@@ -93,8 +88,6 @@ def _expand_folder(text: str, *, recursive: bool) -> list[UnopenedSource]:
 
 def _expand_glob(text: str, *, recursive: bool) -> list[UnopenedSource]:
     paths = match_glob(text)
-    if not paths:
-        raise SourceError(f"source must be a glob that matches files, {text!r} has none.")
     videos = [path for path in paths if not is_image_path(path) or _is_animated_gif(path)]
     found = _joined(paths, videos, text, None)
     for path in videos:
@@ -106,18 +99,12 @@ def _joined(paths: Sequence[Path], videos: Sequence[Path], name: str, root: Path
     """The images among the paths as one source, if there are any."""
     moving = set(videos)
     images = [path for path in paths if is_image_path(path) and path not in moving]
-
-    def opening(how: Opening) -> Source:
-        return ListSource(images, name, how, root)
-
-    return [UnopenedSource(name, images, opening, root)] if images else []
+    return [UnopenedSource(name, images, lambda how: ListSource(images, name, how, root), root)] if images else []
 
 
 def _video(path: Path, root: Path | None) -> UnopenedSource:
-    def opening(how: Opening) -> Source:
-        return VideoSource(str(path), how.selection, how.decoding)
-
-    return UnopenedSource(str(path), [path], opening, root)
+    name = str(path)
+    return UnopenedSource(name, [path], lambda how: VideoSource(name, how.selection, how.decoding), root)
 
 
 def _is_animated_gif(path: Path) -> bool:

@@ -15,7 +15,7 @@ from maskjet.errors import InputError, SourceError
 from maskjet.media.animations import check_size, is_animated
 from maskjet.media.containers import files_of, is_stream, stream_named
 from maskjet.media.decoding import Decoding
-from maskjet.media.folders import is_image_path, is_video_path, list_folder, match_glob, mode_of
+from maskjet.media.folders import is_image_path, is_video_path, list_folder, match_glob, mode_of, mode_of_source
 from maskjet.media.images import to_image
 from maskjet.media.live import LiveSource, open_stream
 from maskjet.media.metering import SourceState
@@ -159,11 +159,9 @@ def _open_path(text: str, opening: Opening, *, recursive: bool = False, is_item:
     text = text.removeprefix("file://")
     if is_stream(text):
         return open_stream(text, opening)
-    mode = mode_of(text)
-    if mode is None and glob.has_magic(text):
-        return ListSource(_some(match_glob(text), text, "glob that matches files"), text, opening)
+    mode = mode_of_source(text)
     if mode is None:
-        raise SourceError(f"source must exist, {text!r} does not.")
+        return ListSource(match_glob(text), text, opening)
     if stat.S_ISDIR(mode):
         return _open_folder(text, opening, recursive=recursive)
     if not stat.S_ISREG(mode):  # reading it might wait for ever
@@ -187,22 +185,17 @@ def _open_folder(text: str, opening: Opening, *, recursive: bool) -> Source:
             f"source must be a folder with images, {text!r} has none, but {videos} video{'s'[: videos > 1]}: open each "
             "that maskjet.media.expansion.expand_sources finds."
         )
-    return ListSource(_some(images, text, "folder with images"), text, opening, Path(text) if recursive else None)
-
-
-def _some(paths: list[Path], text: str, expected: str) -> list[Path]:
-    """The paths, at least one."""
-    if not paths:
-        raise SourceError(f"source must be a {expected}, {text!r} has none.")
-    return paths
+    if not images:
+        raise SourceError(f"source must be a folder with images, {text!r} has none.")
+    return ListSource(images, text, opening, Path(text) if recursive else None)
 
 
 def _check_named(item: Any) -> None:
     """Raise if an item is the path of a missing file."""
     if isinstance(item, str | os.PathLike):
         text = os.fspath(item).removeprefix("file://")
-        if stream_named(text) is None and not glob.has_magic(text) and mode_of(text) is None:
-            raise SourceError(f"source must exist, {text!r} does not.")
+        if stream_named(text) is None:
+            mode_of_source(text)
 
 
 def _files_of(item: Any) -> list[Path]:
@@ -235,7 +228,7 @@ class ImageSource(Source):
     Args:
         image: Path or image in memory, as `to_image` takes it.
         name: Path of the image, or its name in frames and messages.
-        selection: Frames to give: the image, as a limit is at least 1.
+        selection: Frames to give; any without a start gives the image.
 
     Raises:
         SourceError: The file can't be read.

@@ -34,7 +34,7 @@ class Retries:
     Each wait is shorter by up to a half, at random, so that the sources of a host that was away don't return at once.
 
     Args:
-        stop: Ends a wait at once, and all tries.
+        stop: Ends all tries, and a wait at once.
         patience_s: Seconds after which a failure is raised.
     """
 
@@ -44,19 +44,16 @@ class Retries:
         self._succeeded = math.inf
 
     def run(self, work: Callable[[], _T], on_failure: Callable[[Exception], None], *, waits: bool = False) -> _T | None:
-        """Work until it succeeds.
+        """Call `work` until it succeeds, and return its result; None once `stop` is set.
 
         Args:
-            work: What to try.
+            work: The work to try.
             on_failure: Called with each error that is followed by another try.
             waits: Whether to wait before the first try.
 
-        Returns:
-            What the work returns; None once `stop` is set.
-
         Raises:
-            SourceError, FrameError, UnsupportedError: The work failed, and the patience is at its end. Other errors are
-                raised at once.
+            SourceError, FrameError, UnsupportedError: The last try after `patience_s` failed. Other errors are raised
+                at once.
         """
         end = time.monotonic() + self._patience_s
         if time.monotonic() - self._succeeded >= _HELD_S:
@@ -107,14 +104,9 @@ class LiveSource(Source):
         reconnect_for: float = math.inf,
     ) -> None:
         super().__init__(first.name)
-        self.files, self.fps, self.size_hw, self.picture_format = (
-            first.files,
-            first.fps,
-            first.size_hw,
-            first.picture_format,
-        )
-        self.decoder, self.fallback = first.decoder, first.fallback
-        self._connection, self._connect, self._selection = first, connect, selection
+        self.files, self.fps = first.files, first.fps
+        self._use(first)
+        self._connect, self._selection = connect, selection
         self._closed = threading.Event()
         self._patience_s = reconnect_for
         self._retries = Retries(self._closed, reconnect_for)
@@ -141,6 +133,11 @@ class LiveSource(Source):
         self._is_closed = True
         self._closed.set()
         self._connection.close()
+
+    def _use(self, connection: VideoSource) -> None:
+        self._connection = connection
+        self.size_hw, self.picture_format = connection.size_hw, connection.picture_format
+        self.decoder, self.fallback = connection.decoder, connection.fallback
 
     def _read(self) -> Iterator[Frame]:
         while True:
@@ -172,9 +169,8 @@ class LiveSource(Source):
         """A connection's frame with the index and time that it has in the source."""
         self._given += 1
         if self._reconnects:
-            index, time_s = self._first + frame.index, self._carried(frame)
-            name = f"{self.name}#{index}"
-            frame = replace(frame, index=index, time_s=time_s, name=name)
+            index = self._first + frame.index
+            frame = replace(frame, index=index, time_s=self._carried(frame), name=f"{self.name}#{index}")
         self._came, self._last_s = time.monotonic(), frame.time_s
         return frame
 
@@ -198,8 +194,9 @@ class LiveSource(Source):
 
     def _open_again(self) -> bool:
         """Make another connection; returns False if the source was closed."""
+        remaining = self._selection.within(0, self._given)
         try:
-            opened = self._retries.run(self._reconnect, self._note, waits=True)
+            opened = self._retries.run(lambda: self._connect(remaining), self._note, waits=True)
         except _RETRIED as error:
             raise FrameError(
                 f"{self.name!r} broke off and could not be opened again for {self._patience_s:g} s: {cause_of(error)}.",
@@ -207,16 +204,12 @@ class LiveSource(Source):
             ) from error
         if opened is None:
             return False
-        self._connection = opened
+        self._use(opened)
         if self._closed.is_set():  # before the connection was known
             opened.close()
             return False
         self._carry_on(opened)
         return True
-
-    def _reconnect(self) -> VideoSource:
-        limit = self._selection.limit
-        return self._connect(replace(self._selection, limit=None if limit is None else limit - self._given))
 
     def _note(self, error: Exception) -> None:
         self._error = cause_of(error)
@@ -232,8 +225,6 @@ class LiveSource(Source):
         self._first = self.frames_seen
         self._starts_s = None if self._last_s is None else self._last_s + gap_s
         self._step_s, self._ahead_s = 1 / (rate or _HIGHEST_FPS), None
-        self.size_hw, self.picture_format = opened.size_hw, opened.picture_format
-        self.decoder, self.fallback = opened.decoder, opened.fallback
         self._error, self._is_connected = None, True
         self._reconnects += 1
         _log.info("%r is connected again after %.1f s", self.name, gap_s)

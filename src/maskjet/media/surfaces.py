@@ -27,21 +27,18 @@ _compiling = threading.Lock()  # many decoders are opened at once
 class _Copy(ctypes.Structure):
     """CUDA_MEMCPY2D: rows of bytes from one place to another."""
 
+    _place = (
+        ("{}_x", ctypes.c_size_t),
+        ("{}_y", ctypes.c_size_t),
+        ("{}_type", ctypes.c_int),
+        ("{}_host", ctypes.c_void_p),
+        ("{}", ctypes.c_uint64),
+        ("{}_array", ctypes.c_void_p),
+        ("{}_pitch", ctypes.c_size_t),
+    )
     _fields_ = (
-        ("source_x", ctypes.c_size_t),
-        ("source_y", ctypes.c_size_t),
-        ("source_type", ctypes.c_int),
-        ("source_host", ctypes.c_void_p),
-        ("source", ctypes.c_uint64),
-        ("source_array", ctypes.c_void_p),
-        ("source_pitch", ctypes.c_size_t),
-        ("target_x", ctypes.c_size_t),
-        ("target_y", ctypes.c_size_t),
-        ("target_type", ctypes.c_int),
-        ("target_host", ctypes.c_void_p),
-        ("target", ctypes.c_uint64),
-        ("target_array", ctypes.c_void_p),
-        ("target_pitch", ctypes.c_size_t),
+        *((name.format("source"), kind) for name, kind in _place),
+        *((name.format("target"), kind) for name, kind in _place),
         ("width", ctypes.c_size_t),
         ("height", ctypes.c_size_t),
     )
@@ -126,17 +123,10 @@ def _compiled_copies() -> Callable[..., int]:
         if error != 0:
             return error
         if stream != _DEFAULT_STREAM:
-            error = record(event, _DEFAULT_STREAM)
-            if error == 0:
-                error = let_wait(stream, event, 0)
-        if error == 0:
-            error = copy_rows(luma, stream)
-        if error == 0:
-            error = copy_rows(chroma, stream)
-        if error == 0:
-            error = record(event, stream)
+            error = record(event, _DEFAULT_STREAM) or let_wait(stream, event, 0)
+        error = error or copy_rows(luma, stream) or copy_rows(chroma, stream) or record(event, stream)
         pop(0)
-        return synchronize(event) if error == 0 else error
+        return error or synchronize(event)
 
     return copy_both
 

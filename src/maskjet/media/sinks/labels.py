@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from maskjet.detections import Detections
+from maskjet.detections import Detections, check_finite
 from maskjet.files import replacing
 from maskjet.media.frames import Frame
 from maskjet.media.sinks.pictures import PictureNames
-from maskjet.media.sinks.sink import Sink, check_finite
+from maskjet.media.sinks.sink import Sink
 
 SUFFIX = ".yolo"
 """Suffix of a folder of labels."""

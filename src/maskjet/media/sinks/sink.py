@@ -11,8 +11,7 @@ from typing import Self
 
 import numpy as np
 
-from maskjet.detections import Detections
-from maskjet.errors import InputError
+from maskjet.detections import Detections, are_finite
 from maskjet.media.frames import Frame, Source
 
 
@@ -55,16 +54,6 @@ class Sink(ABC):
             error.add_note(f"What was written lies in {', '.join(self.paths)}.")
 
 
-def check_finite(detections: Detections) -> None:
-    """Raise if a box or confidence is not finite; `Sinks` leaves such detections out.
-
-    Raises:
-        InputError: One is not.
-    """
-    if not (np.isfinite(detections.xyxy).all() and np.isfinite(detections.confidence).all()):
-        raise InputError("xyxy and confidence must be finite to be written, got others; pick those that are.")
-
-
 class Sinks(Sink):
     """Several sinks as one.
 
@@ -89,7 +78,7 @@ class Sinks(Sink):
 
     def _finite(self, detections: Detections) -> Detections:
         """Drop detections that are not finite: JSON has no such numbers, and they can't be drawn."""
-        is_finite = np.isfinite(detections.xyxy).all(axis=1) & np.isfinite(detections.confidence)
+        is_finite = are_finite(detections)
         if is_finite.all():
             return detections
         self.left_out += int(np.count_nonzero(~is_finite))

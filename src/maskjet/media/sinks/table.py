@@ -5,10 +5,9 @@ from __future__ import annotations
 import csv
 import io
 
-from maskjet.detections import Detections
+from maskjet.detections import Detections, check_finite
 from maskjet.media.frames import Frame
 from maskjet.media.sinks.lines import TextFile
-from maskjet.media.sinks.sink import check_finite
 from maskjet.printing import printable
 
 COLUMNS = (
