@@ -35,9 +35,9 @@ def replace(image: NDArray[np.uint8], replaced: Region, sampled: Region, replace
         return np.asarray(cv2.copyTo(cv2.cvtColor(image, cv2.COLOR_RGB2RGBA), 1 - replaced, kept))
     if replacement == "mosaic" or replacement == "blur":
         filling = _fill_cells(image, sampled, is_smooth=replacement == "blur")
-        return np.asarray(cv2.copyTo(filling, replaced, image))
-    colour(image, replaced, *replacement)
-    return image
+    else:  # np.full takes 40 times as long
+        filling = cv2.rectangle(np.empty_like(image), (0, 0), image.shape[1::-1], replacement, cv2.FILLED)
+    return np.asarray(cv2.copyTo(filling, replaced, image))
 
 
 def _fill_cells(image: NDArray[np.uint8], sampled: Region, *, is_smooth: bool) -> NDArray[np.uint8]:
@@ -70,17 +70,6 @@ def _complete(sums: NDArray[np.float64]) -> NDArray[np.float64]:
     halves = even.reshape(even.shape[0] // 2, 2, even.shape[1] // 2, 2, 4).sum(axis=(1, 3))
     around = cv2.resize(_complete(halves), even.shape[1::-1], interpolation=cv2.INTER_LINEAR)[:height, :width]
     return np.where(counts > 0, means, around)
-
-
-@compiled("void(uint8[:, :, ::1], uint8[:, ::1], int64, int64, int64)")
-def colour(image: NDArray[np.uint8], replaced: Region, red: int, green: int, blue: int) -> None:
-    """Give the pixels to replace a colour."""
-    for y in range(replaced.shape[0]):
-        for x in range(replaced.shape[1]):
-            if replaced[y, x]:
-                image[y, x, 0] = red
-                image[y, x, 1] = green
-                image[y, x, 2] = blue
 
 
 @compiled("void(uint8[:, :, ::1], uint8[:, ::1], int64, float64[:, :, ::1])")

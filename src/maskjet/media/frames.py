@@ -17,8 +17,7 @@ from maskjet.media.containers import files_of, is_stream, stream_named
 from maskjet.media.decoding import Decoding
 from maskjet.media.folders import is_image_path, is_video_path, list_folder, match_glob, mode_of, mode_of_source
 from maskjet.media.images import to_image
-from maskjet.media.live import LiveSource, open_stream
-from maskjet.media.metering import SourceState
+from maskjet.media.live import open_stream
 from maskjet.media.selection import EVERYTHING, BeyondEndError, Selection
 from maskjet.media.source import AS_IT_COMES, Frame, Opening, Source, UnopenedSource, check_opening
 from maskjet.media.videos import VideoSource
@@ -27,9 +26,7 @@ __all__ = [
     "Frame",
     "ImageSource",
     "ListSource",
-    "LiveSource",
     "Source",
-    "SourceState",
     "UnopenedSource",
     "VideoSource",
     "kind_of_source",
@@ -64,12 +61,11 @@ def open_source(
             Only a single video has times; a live source has no start.
         limit: Most frames given; None for all.
         recursive: Whether a folder's sub-folders are read, too; see `maskjet.media.folders.list_folder`.
-        reconnect_for: Seconds for which a live source that broke off, ended or gave nothing for 10 s is tried to be
-            opened again, at growing intervals; `math.inf` for ever, 0 not at all. See `LiveSource`. Items of a list
-            are not opened again.
+        reconnect_for: Seconds for which a live source that broke off, ended or gave nothing for 10 s is opened again,
+            at growing intervals; `math.inf` for ever, 0 not at all. Items of a list are not opened again.
         decoder: Where videos are decoded: "cpu"; "cuda" or "cuda:N", a GPU, which keeps the frames in its memory until
-            `Frame.image` is asked for; or what `Model.decoding` returns. What the GPU can't decode, the CPU does, and
-            `Source.fallback` says why.
+            `Frame.image` is asked for; or the result of `Model.decoding`. Videos that the GPU can't decode go to the
+            CPU, and `Source.fallback` says why.
 
     Returns:
         The opened source, whose `length` and `fps` are those of the frames it gives.

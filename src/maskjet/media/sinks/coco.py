@@ -27,12 +27,6 @@ class CocoJson(TextFile):
 
     Entries are written as they come, one JSON object per line, to a .partial.jsonl beside the file, so that memory does
     not grow and entries survive a crash. `close` builds the data set from them.
-
-    Args:
-        path: Path of the .json file.
-
-    Raises:
-        OutputError: The file can't be opened.
     """
 
     def __init__(self, path: str) -> None:

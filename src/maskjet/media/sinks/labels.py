@@ -32,9 +32,6 @@ class YoloLabels(Sink):
         with_confidence: Whether a line ends in the confidence, as with Ultralytics' save_conf; no labels to train on.
         taken: Paths that other sinks write; own ones are added.
         root: Folder whose sub-folders are kept; see `Source.root`.
-
-    Raises:
-        OutputError: The folder can't be written to.
     """
 
     def __init__(

@@ -20,9 +20,6 @@ class TextFile(Sink):
     Args:
         path: Path of the file.
         suffix: Suffix of the temporary name; None for the path's own.
-
-    Raises:
-        OutputError: The file can't be opened.
     """
 
     def __init__(self, path: str, *, suffix: str | None = None) -> None:
@@ -67,12 +64,7 @@ class TextFile(Sink):
 class JsonLines(TextFile):
     """One line of JSON per frame: index, time_s, source, name and the fields of `Detections.as_dict`.
 
-    Args:
-        path: Path of the .jsonl file.
-        tells_streams: Whether each line also has the frame's "stream", as sources may share a name.
-
-    Raises:
-        OutputError: The file can't be opened.
+    With `tells_streams`, each line also has the frame's "stream", as sources may share a name.
     """
 
     def __init__(self, path: str, *, tells_streams: bool = False) -> None:

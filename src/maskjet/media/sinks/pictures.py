@@ -84,11 +84,7 @@ def suffix_of(style: Style) -> str | None:
 
 
 def check_style(style: Style, path: str) -> None:
-    """Check that a folder or picture can hold pictures in a style.
-
-    Raises:
-        InputError: Pixels are transparent, and the path is that of a .jpg.
-    """
+    """Raise InputError if pixels of a style are transparent, and the path is that of a .jpg."""
     if is_picture(path) and Path(path).suffix.lower() != _ALPHA:
         refuse_transparency(style, path)
 
@@ -109,7 +105,6 @@ class AnnotatedImages(Sink):
 
     Raises:
         InputError: Pixels of the style are transparent, and the path is that of a .jpg.
-        OutputError: The folder can't be written to.
     """
 
     def __init__(
@@ -135,7 +130,6 @@ class AnnotatedImages(Sink):
 
         Raises:
             InputError: The image would overwrite one of a source, or the sink is closed.
-            Exception: An earlier image could not be drawn or written.
         """
         path = self._names.take(frame.name, frame.index)
         with naming(str(path)):
@@ -153,11 +147,7 @@ class AnnotatedImages(Sink):
             raise InputError(f"out must not be where the source is, {str(path)!r} would be overwritten.")
 
     def close(self) -> None:
-        """Wait until all images are written.
-
-        Raises:
-            Exception: One could not be drawn or written.
-        """
+        """Wait until all images are written."""
         error = None if self._behind.is_closed else self._behind.close()
         if error is not None:
             raise error

@@ -22,6 +22,9 @@ class Sink(ABC):
     ends the context, `abandon` is called instead: an existing file stays, and the partial output is kept beside it.
     KeyboardInterrupt closes the sink: a user who stops a run wants the results so far.
 
+    Making a sink, `write` and `close` raise OutputError if the output can't be written. In sinks that draw, `write` and
+    `close` also raise the errors of frames written before; once closed, `write` raises InputError.
+
     Attributes:
         paths: Current paths of the output; empty if there is none.
         redacts: Whether it redacts the detections, so that it must get all of them.

@@ -73,7 +73,6 @@ class AnnotatedVideo(Sink):
 
     Raises:
         InputError: Pixels of the style are transparent.
-        OutputError: The file can't be opened.
     """
 
     def __init__(
@@ -106,12 +105,7 @@ class AnnotatedVideo(Sink):
         self.paths = (self._part.shown,)
 
     def write(self, frame: Frame, detections: Detections) -> None:
-        """Draw and encode one frame, in a thread, up to four frames behind; its image must not change afterwards.
-
-        Raises:
-            InputError: The video is closed.
-            Exception: An earlier frame could not be drawn or written.
-        """
+        """Draw and encode one frame, in a thread, up to four frames behind; its image must not change afterwards."""
         self._behind.add(lambda: self._write(frame, detections))
 
     def _write(self, frame: Frame, detections: Detections) -> None:
@@ -192,11 +186,7 @@ class AnnotatedVideo(Sink):
             self._audio.add_to(self._container)
 
     def close(self) -> None:
-        """Finish the file and give it its name; without frames there is no file.
-
-        Raises:
-            Exception: A frame could not be drawn or written; the partial file is kept.
-        """
+        """Finish the file and give it its name; without frames there is no file, after an error a partial one."""
         if self._behind.is_closed:
             return
         error = self._behind.close()
