@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import chain, count
 from pathlib import Path
 from typing import Literal
@@ -56,6 +55,52 @@ class Content:
 
 
 @dataclass(frozen=True)
+class SinkOpener:
+    """Opens sinks, none of which writes a picture or label of another."""
+
+    content: Content
+    """Choices of what the outputs contain."""
+    fps: float | None = None
+    """Frames per second of `AnnotatedVideo`."""
+    files: Collection[FileId] = ()
+    """Source files that pictures must not overwrite."""
+    tells_streams: bool = False
+    """Whether lines have the frame's stream."""
+    taken: set[Path] = field(default_factory=set)
+    """Paths of the pictures and labels so far."""
+
+    def open_each(self, pairs: Iterable[tuple[str, AnySource | None]]) -> list[Sink]:
+        """Open checked paths, all or none, each with its source; only an open one gives a video colours and audio.
+
+        Raises:
+            OutputError: An output can't be written.
+        """
+        with ExitStack() as undo:
+            sinks: list[Sink] = []
+            for out, source in pairs:
+                sinks.append(self._open(out, source))
+                undo.callback(sinks[-1].abandon)
+            undo.pop_all()
+        return sinks
+
+    def _open(self, out: str, source: AnySource | None) -> Sink:
+        kind, style = kind_of(out), self.content.style
+        root = None if source is None else source.root
+        if kind == "images":
+            return AnnotatedImages(out, taken=self.taken, sources=self.files, root=root, style=style)
+        if kind == "labels":
+            return YoloLabels(out, with_confidence=self.content.with_confidence, taken=self.taken, root=root)
+        if kind == "video":
+            opened = source if isinstance(source, Source) else None
+            return AnnotatedVideo(out, self.fps, opened, with_audio=self.content.with_audio, style=style)
+        if kind == "table":
+            return CsvTable(out, tells_streams=self.tells_streams)
+        if out == "-":
+            return StdoutLines(tells_streams=self.tells_streams)
+        return JsonLines(out, tells_streams=self.tells_streams) if kind == "lines" else CocoJson(out)
+
+
+@dataclass(frozen=True)
 class Outputs:
     """Checked output paths, ready to be opened."""
 
@@ -74,7 +119,7 @@ class Outputs:
         Raises:
             OutputError: An output can't be written.
         """
-        sinks = iter(self._opener()(self.pairs()))
+        sinks = iter(self._opener().open_each(self.pairs()))
         shared = [next(sinks) for _ in self.shared]
         return SinksBySource(shared, [[next(sinks) for _ in own] for own in self.owned])
 
@@ -84,90 +129,24 @@ class Outputs:
         Raises:
             OutputError: An output can't be written.
         """
-        open_all = self._opener()
-        shared = open_all((out, self.sources[0]) for out in self.shared)
+        opener = self._opener()
+        shared = opener.open_each((out, self.sources[0]) for out in self.shared)
 
         def open_own(position: int, source: Source) -> list[Sink]:
-            return open_all((out, source) for out in self.owned[position])
+            return opener.open_each((out, source) for out in self.owned[position])
 
-        return SinksInTurn(shared, open_own, tells_streams=self._tells_streams)
+        return SinksInTurn(shared, open_own, tells_streams=opener.tells_streams)
 
-    @property
-    def _tells_streams(self) -> bool:
-        """Whether sources share a name."""
-        names = [source.name for source in self.sources]
-        return len(set(names)) < len(names)
-
-    def _opener(self) -> Callable[[Iterable[tuple[str, AnySource]]], list[Sink]]:
-        """A function that opens paths, all or none; what one call takes, no later one gets."""
+    def _opener(self) -> SinkOpener:
+        names = {source.name for source in self.sources}
         files = set(_identities(self.sources))
-        return partial(open_each, taken=set(), files=files, tells_streams=self._tells_streams, content=self.content)
+        return SinkOpener(self.content, files=files, tells_streams=len(names) < len(self.sources))
 
     def pairs(self) -> Iterator[tuple[str, AnySource]]:
         """Each path with its source; shared paths come with the first one."""
         yield from ((out, self.sources[0]) for out in self.shared)
         for source, own in zip(self.sources, self.owned, strict=True):
             yield from ((out, source) for out in own)
-
-
-def open_each(
-    pairs: Iterable[tuple[str, AnySource | None]],
-    *,
-    fps: float | None = None,
-    taken: set[Path],
-    files: Collection[FileId] = (),
-    tells_streams: bool = False,
-    content: Content,
-) -> list[Sink]:
-    """Open a sink per path, all or none.
-
-    Args:
-        pairs: Checked paths, each with the source of its frames, if known; only an open one gives a video its colours
-            and audio.
-        fps: Frames per second for `AnnotatedVideo`.
-        taken: Paths taken by other sinks, for pictures and labels.
-        files: Source files not to be overwritten, for `AnnotatedImages`.
-        tells_streams: Whether lines state the frame's stream.
-        content: Choices of what the outputs contain.
-
-    Raises:
-        OutputError: An output can't be written.
-    """
-    with ExitStack() as undo:
-        sinks: list[Sink] = []
-        for out, source in pairs:
-            sinks.append(_open_sink(out, source, fps, taken, files, tells_streams=tells_streams, content=content))
-            undo.callback(sinks[-1].abandon)
-        undo.pop_all()
-    return sinks
-
-
-def _open_sink(
-    out: str,
-    source: AnySource | None,
-    fps: float | None,
-    taken: set[Path],
-    files: Collection[FileId],
-    *,
-    tells_streams: bool,
-    content: Content,
-) -> Sink:
-    kind = kind_of(out)
-    root = None if source is None else source.root
-    if kind == "images":
-        return AnnotatedImages(out, taken=taken, sources=files, root=root, style=content.style)
-    if kind == "labels":
-        return YoloLabels(out, with_confidence=content.with_confidence, taken=taken, root=root)
-    if kind == "video":
-        opened = source if isinstance(source, Source) else None
-        return AnnotatedVideo(out, fps, opened, with_audio=content.with_audio, style=content.style)
-    if kind == "table":
-        return CsvTable(out, tells_streams=tells_streams)
-    if out == "-":
-        return StdoutLines(tells_streams=tells_streams)
-    if kind == "lines":
-        return JsonLines(out, tells_streams=tells_streams)
-    return CocoJson(out)
 
 
 def check_outputs(
