@@ -317,7 +317,7 @@ class Detections:
             image: The image, of any kind that `predict` takes. None is the one that `predict` saw: a file is read
                 again; an array, tensor or PIL image is only remembered while something else holds it. Frames of
                 `stream` are in hand: `found.draw(frame.image)`.
-            **style: What is drawn, and how: boxes, labels, scores, masks and outlines (True or False), line_width in
+            **style: Parts and colours: boxes, labels, scores, masks and outlines (True or False), line_width in
                 pixels, color_by "class" or "instance"; see `maskjet.drawing.DrawStyle`.
 
         Returns:
@@ -349,7 +349,7 @@ class Detections:
         return _draw(pixels, self, style)
 
     def save(self, path: str | os.PathLike[str], image: ImageLike | None = None, **style: Unpack[DrawOptions]) -> None:
-        """Write the image with the detections drawn in; or, to a .json, what `to_json` writes.
+        """Write the image with the detections drawn in; or, to a .json, the JSON of `to_json`.
 
         Args:
             path: Path of a .jpg, .png, .webp, .bmp, .tif or .json file, which takes its name when it is whole.

@@ -12,19 +12,19 @@ from typing import Any, Literal, cast, get_args
 from maskjet.errors import InputError, suggest
 
 Effect = Literal["mosaic", "blur", "transparent"]
-"""What pixels may be replaced with, besides a colour."""
+"""Replacements of pixels, besides a colour."""
 COLOURS: Mapping[str, tuple[int, int, int]] = {"black": (0, 0, 0), "white": (255, 255, 255), "grey": (128, 128, 128)}
 """RGB of the colours that have a name here."""
 MOST_HELD = 254
 """Most frames of `Redaction.hold`; a pixel's count is a byte."""
 
 ColorBy = Literal["class", "instance"]
-"""What sets the hue of an instance."""
+"""Property of an instance that sets its hue."""
 
 
 @dataclass(frozen=True)
 class DrawStyle:
-    """What `draw` draws of each instance, and in which colours."""
+    """Parts of each instance that `draw` draws, and their colours."""
 
     boxes: bool = True
     """Whether boxes are drawn."""
@@ -83,7 +83,7 @@ class Redaction:
     """Frames for which a pixel stays redacted after it was in the region, 0 to 254; None for 5 in video and 0 in
     images."""
     on_top: DrawStyle | None = None
-    """What is drawn on top; None for nothing."""
+    """Annotation drawn on top; None for none."""
 
     def __post_init__(self) -> None:
         _check_replacing(self)
@@ -112,14 +112,14 @@ class Cutout:
     replace_with: str = "black"
     """The background: as in `Redaction`, where "mosaic" and "blur" are made of the background alone."""
     on_top: DrawStyle | None = None
-    """What is drawn on top; None for nothing."""
+    """Annotation drawn on top; None for none."""
 
     def __post_init__(self) -> None:
         _check_replacing(self)
 
 
 Style = DrawStyle | Redaction | Cutout
-"""What becomes of a picture: annotated, redacted or cut out."""
+"""Ways to draw a picture: annotated, redacted or cut out."""
 
 
 def parse_replacement(text: str) -> tuple[int, int, int] | Effect:

@@ -29,7 +29,7 @@ class Decoding:
     device: str = "cpu"
     """"cpu", or "cuda:N" for a GPU."""
     is_automatic: bool = False
-    """Whether the GPU decodes only what it decodes faster than the CPU."""
+    """Whether the GPU decodes only videos that it decodes faster than the CPU."""
     streams: int = 1
     """Videos that are decoded side by side."""
 
@@ -42,7 +42,7 @@ class Decoding:
 
     @contextmanager
     def accelerated(self) -> Iterator[HWAccel]:
-        """Gives what `av.open` takes to decode on the GPU in PyTorch's CUDA context, which is current meanwhile.
+        """Makes PyTorch's CUDA context current, and gives the argument of `av.open` that decodes on the GPU in it.
 
         FFmpeg could find that context by itself, but refuses it if it was made with other flags than FFmpeg's own.
 

@@ -19,7 +19,7 @@ from maskjet.media.folders import is_image_path, is_video_path, list_folder, mat
 from maskjet.media.images import to_image
 from maskjet.media.live import open_stream
 from maskjet.media.selection import EVERYTHING, BeyondEndError, Selection
-from maskjet.media.source import AS_IT_COMES, Frame, Opening, Source, UnopenedSource, check_opening
+from maskjet.media.source import DEFAULT_OPENING, Frame, Opening, Source, UnopenedSource, check_opening
 from maskjet.media.videos import VideoSource
 
 __all__ = [
@@ -103,7 +103,7 @@ def split_sources(source: Any) -> list[Any]:
 
 
 def kind_of_source(value: Any) -> str | None:
-    """What a value names that is a source of several frames, for messages; None if nothing or one image."""
+    """The kind of a source of several frames, for messages; None if a value names none."""
     if isinstance(value, int) and not isinstance(value, bool):
         return "a camera"
     if not isinstance(value, str | os.PathLike):
@@ -266,7 +266,7 @@ class ListSource(Source):
     kind = "list"
 
     def __init__(
-        self, items: Iterable[Any], name: str, opening: Opening = AS_IT_COMES, root: Path | None = None
+        self, items: Iterable[Any], name: str, opening: Opening = DEFAULT_OPENING, root: Path | None = None
     ) -> None:
         super().__init__(name)
         selection = opening.selection

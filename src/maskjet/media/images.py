@@ -197,7 +197,7 @@ def decode_image(data: bytes, name: str) -> Image:
         SourceError: The data is empty, cut off, damaged, too large or no image.
     """
     with border(SourceError, f"image must be decodable, {name} is not"):
-        plain = _plain_png(data) if data.startswith(b"\x89PNG") else data
+        plain = _strip_png(data) if data.startswith(b"\x89PNG") else data
         if not plain or (plain.startswith(b"\xff\xd8") and not is_whole_jpeg(plain)):  # OpenCV would fill it with grey
             raise SourceError(f"image must be whole, {name} is empty, cut off or damaged.")
         size_hw = stated_size_hw(plain)
@@ -251,7 +251,7 @@ _PNG_EXTRAS = set(b"iCCP sRGB gAMA cHRM cICP tEXt zTXt iTXt tIME pHYs bKGD sBIT"
 """PNG chunks that do not change the pixels OpenCV decodes."""
 
 
-def _plain_png(data: bytes) -> bytes | None:
+def _strip_png(data: bytes) -> bytes | None:
     """A PNG without `_PNG_EXTRAS`, about which libpng complains on stderr; None if cut off or a checksum is wrong."""
     position, kept = 8, [data[:8]]
     for _ in range(MOST_PARTS):

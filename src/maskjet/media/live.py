@@ -15,7 +15,7 @@ from maskjet.errors import FrameError, SourceError, UnsupportedError
 from maskjet.media.containers import cause_of
 from maskjet.media.metering import SourceState
 from maskjet.media.selection import EVERYTHING, Selection
-from maskjet.media.source import AS_IT_COMES, Frame, Opening, Source
+from maskjet.media.source import DEFAULT_OPENING, Frame, Opening, Source
 from maskjet.media.videos import VideoSource
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 30.0
@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 
 
 class Retries:
-    """Tries again what failed, after waits that double from 0.5 s to 30 s.
+    """Tries failed work again, after waits that double from 0.5 s to 30 s.
 
     Each wait is shorter by up to a half, at random, so that the sources of a host that was away don't return at once.
 
@@ -158,23 +158,23 @@ class LiveSource(Source):
             try:
                 while (frame := next(frames, None)) is not None:
                     self._take_losses(connection)
-                    yield self._place(frame)
+                    yield self._number(frame)
             except _RETRIED as error:
                 return cause_of(error)
             finally:
                 self._take_losses(connection)
         return "the stream ended"
 
-    def _place(self, frame: Frame) -> Frame:
-        """A connection's frame with the index and time that it has in the source."""
+    def _number(self, frame: Frame) -> Frame:
+        """Give a connection's frame the index and time that it has in the source."""
         self._given += 1
         if self._reconnects:
             index = self._first + frame.index
-            frame = replace(frame, index=index, time_s=self._carried(frame), name=f"{self.name}#{index}")
+            frame = replace(frame, index=index, time_s=self._time_of(frame), name=f"{self.name}#{index}")
         self._came, self._last_s = time.monotonic(), frame.time_s
         return frame
 
-    def _carried(self, frame: Frame) -> float | None:
+    def _time_of(self, frame: Frame) -> float | None:
         """The time that a frame of a later connection has in the source."""
         time_s = frame.time_s
         if self._ahead_s is None and self._starts_s is not None:
@@ -196,7 +196,7 @@ class LiveSource(Source):
         """Make another connection; returns False if the source was closed."""
         remaining = self._selection.within(0, self._given)
         try:
-            opened = self._retries.run(lambda: self._connect(remaining), self._note, waits=True)
+            opened = self._retries.run(lambda: self._connect(remaining), self._note_error, waits=True)
         except _RETRIED as error:
             raise FrameError(
                 f"{self.name!r} broke off and could not be opened again for {self._patience_s:g} s: {cause_of(error)}.",
@@ -208,13 +208,13 @@ class LiveSource(Source):
         if self._closed.is_set():  # before the connection was known
             opened.close()
             return False
-        self._carry_on(opened)
+        self._count_gap(opened)
         return True
 
-    def _note(self, error: Exception) -> None:
+    def _note_error(self, error: Exception) -> None:
         self._error = cause_of(error)
 
-    def _carry_on(self, opened: VideoSource) -> None:
+    def _count_gap(self, opened: VideoSource) -> None:
         """Count the gap before another connection, whose first frame has just come."""
         gap_s = time.monotonic() - self._came
         rate = (opened.fps or 0.0) * self._selection.every
@@ -230,7 +230,7 @@ class LiveSource(Source):
         _log.info("%r is connected again after %.1f s", self.name, gap_s)
 
 
-def open_stream(url: str, opening: Opening = AS_IT_COMES, check: Callable[[], None] | None = None) -> Source:
+def open_stream(url: str, opening: Opening = DEFAULT_OPENING, check: Callable[[], None] | None = None) -> Source:
     """Open a camera or URL.
 
     Args:

@@ -183,8 +183,8 @@ class Opening:
     """Where videos are decoded."""
 
 
-AS_IT_COMES = Opening()
-"""All frames, decoded on the CPU, for as long as they come."""
+DEFAULT_OPENING = Opening()
+"""All frames, decoded on the CPU; a live source is opened again for ever."""
 
 
 @dataclass(frozen=True, eq=False)

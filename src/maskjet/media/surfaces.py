@@ -1,8 +1,8 @@
-"""Copies of what decoders leave in GPU memory, made by the CUDA driver outside the interpreter's lock.
+"""Copies of pictures that decoders leave in GPU memory, made by the CUDA driver outside the interpreter's lock.
 
-With 32 decoding threads that lock is what they wait for, and the driver has locks of its own: a thread that waits for
-one of those with the interpreter's in its hands stops all others. Through PyTorch (DLPack, two copies, an event) a
-frame takes the interpreter's lock five times; here it is one compiled call, which takes it once, at its end.
+32 decoding threads wait for that lock, and the driver has locks of its own: a thread that waits for one of those while
+it holds the interpreter's stops all others. Through PyTorch (DLPack, two copies, an event) a frame takes the
+interpreter's lock five times; this compiled call takes it once, at its end.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class SurfaceCopier:
         """Copy a picture; the copy is finished on return, so the surface may be given back and any stream may read it.
 
         Args:
-            surface: What the decoder gave: NV12 in GPU memory, of even size.
+            surface: The decoder's picture: NV12 in GPU memory, of even size.
 
         Returns:
             uint8 [H × 3 / 2, W] on the GPU: the rows of luma, then those of chroma, U and V in turn.

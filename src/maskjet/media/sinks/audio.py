@@ -191,5 +191,5 @@ def _packets(
     yield from container.demux(stream)
 
 
-def _warn(path: str, what: str) -> None:
-    _log.warning("audio of %s %s", printable(repr(path)), printable(what))
+def _warn(path: str, message: str) -> None:
+    _log.warning("audio of %s %s", printable(repr(path)), printable(message))

@@ -44,7 +44,7 @@ _SHARED = ("lines", "table")  # kinds that take the frames of several sources, a
 
 @dataclass(frozen=True)
 class Content:
-    """Choices of what outputs contain."""
+    """Choices of the outputs' content."""
 
     style: Style = field(default_factory=DrawStyle)
     """Whether video and images are annotated, redacted or cut out, and how."""
@@ -59,7 +59,7 @@ class SinkOpener:
     """Opens sinks, none of which writes a picture or label of another."""
 
     content: Content
-    """Choices of what the outputs contain."""
+    """Choices of the outputs' content."""
     fps: float | None = None
     """Frames per second of `AnnotatedVideo`."""
     files: Collection[FileId] = ()
@@ -111,7 +111,7 @@ class Outputs:
     sources: Sequence[AnySource]
     """All sources, in the order of `Frame.stream`."""
     content: Content = field(default_factory=Content)
-    """Choices of what they contain."""
+    """Choices of their content."""
 
     def open(self) -> SinksBySource:
         """Open a sink for every path, for sources that are open and read side by side.

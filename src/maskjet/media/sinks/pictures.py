@@ -15,7 +15,7 @@ from maskjet.errors import InputError
 from maskjet.files import is_same_file, naming, replacing
 from maskjet.media.frames import Frame
 from maskjet.media.images import IMAGE_SUFFIXES
-from maskjet.media.sinks.behind import Behind
+from maskjet.media.sinks.drawing_thread import DrawingThread
 from maskjet.media.sinks.sink import Sink
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
@@ -121,7 +121,7 @@ class AnnotatedImages(Sink):
         self._painter = Painter(style)
         self.redacts = isinstance(style, Redaction)
         self._sources = sources
-        self._behind = Behind()
+        self._thread = DrawingThread()
         self._names.make_folder(path)
         self.paths = (path,)
 
@@ -134,7 +134,7 @@ class AnnotatedImages(Sink):
         path = self._names.take(frame.name, frame.index)
         with naming(str(path)):
             self._check_is_no_source(path, frame)
-        self._behind.add(lambda: self._write(path, frame, detections))
+        self._thread.add(lambda: self._write(path, frame, detections))
 
     def _write(self, path: Path, frame: Frame, detections: Detections) -> None:
         drawn = self._painter.paint(frame, detections)
@@ -148,10 +148,10 @@ class AnnotatedImages(Sink):
 
     def close(self) -> None:
         """Wait until all images are written."""
-        error = None if self._behind.is_closed else self._behind.close()
+        error = None if self._thread.is_closed else self._thread.close()
         if error is not None:
             raise error
 
     def abandon(self) -> None:
         """Wait until all images are written; each is whole."""
-        self._behind.close()
+        self._thread.close()

@@ -22,7 +22,7 @@ from maskjet.files import Part, naming
 from maskjet.media.colours import PictureFormat, guess_picture_format
 from maskjet.media.frames import Frame, Source
 from maskjet.media.sinks.audio import AudioTrack, open_audio
-from maskjet.media.sinks.behind import Behind
+from maskjet.media.sinks.drawing_thread import DrawingThread
 from maskjet.media.sinks.sink import Sink
 
 _FRAGMENTS = {
@@ -91,7 +91,7 @@ class AnnotatedVideo(Sink):
         fps = fps or (source and source.fps) or _DEFAULT_FPS
         self._fps = fps if _LOWEST_FPS <= fps <= _HIGHEST_FPS else _DEFAULT_FPS
         self._part: Part | None = Part(path)
-        self._behind = Behind()
+        self._thread = DrawingThread()
         self._format, self._options = _CONTAINERS[Path(path).suffix.lower()]
         self._container: av.container.OutputContainer | None = None
         self._stream: av.VideoStream | None = None
@@ -106,7 +106,7 @@ class AnnotatedVideo(Sink):
 
     def write(self, frame: Frame, detections: Detections) -> None:
         """Draw and encode one frame, in a thread, up to four frames behind; its image must not change afterwards."""
-        self._behind.add(lambda: self._write(frame, detections))
+        self._thread.add(lambda: self._write(frame, detections))
 
     def _write(self, frame: Frame, detections: Detections) -> None:
         assert self._part is not None
@@ -187,9 +187,9 @@ class AnnotatedVideo(Sink):
 
     def close(self) -> None:
         """Finish the file and give it its name; without frames there is no file, after an error a partial one."""
-        if self._behind.is_closed:
+        if self._thread.is_closed:
             return
-        error = self._behind.close()
+        error = self._thread.close()
         if error is not None:
             self._end()
             raise error
@@ -233,8 +233,8 @@ class AnnotatedVideo(Sink):
 
     def abandon(self) -> None:
         """Keep the partial file, playable, under its temporary name."""
-        if not self._behind.is_closed:
-            self._behind.close()
+        if not self._thread.is_closed:
+            self._thread.close()
             self._end()
 
     def _end(self) -> None:
