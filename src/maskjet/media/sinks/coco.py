@@ -52,9 +52,8 @@ class CocoJson(TextFile):
 
     def _new_categories(self, detections: Detections) -> Iterator[dict[str, Any]]:
         """Entries of classes not written yet: the model's named ones, and unnamed ones that were detected."""
-        names = dict(zip(detections.class_id.tolist(), detections.class_name, strict=True)) | dict(
-            detections.class_names
-        )
+        found = dict(zip(detections.class_id.tolist(), detections.class_name, strict=True))
+        names = found | dict(detections.class_names)
         for class_id in sorted(names.keys() - self._categories):
             self._categories.add(class_id)
             yield {"name": names[class_id], "id": class_id + (self._first_id or 0)}

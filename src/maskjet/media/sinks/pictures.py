@@ -133,7 +133,8 @@ class AnnotatedImages(Sink):
         """
         path = self._names.take(frame.name, frame.index)
         with naming(str(path)):
-            self._check_is_no_source(path, frame)
+            if path.exists() and (id_of(path) in self._sources or is_same_file(path, frame.name)):
+                raise InputError(f"out must not be where the source is, {str(path)!r} would be overwritten.")
         self._thread.add(lambda: self._write(path, frame, detections))
 
     def _write(self, path: Path, frame: Frame, detections: Detections) -> None:
@@ -141,10 +142,6 @@ class AnnotatedImages(Sink):
         data = encode(drawn, path.suffix.lower(), name=repr(str(path)))
         with replacing(path, suffix="", is_durable=False) as part:  # with .jpg it would count as one of the folder's
             part.write(data)
-
-    def _check_is_no_source(self, path: Path, frame: Frame) -> None:
-        if path.exists() and (id_of(path) in self._sources or is_same_file(path, frame.name)):
-            raise InputError(f"out must not be where the source is, {str(path)!r} would be overwritten.")
 
     def close(self) -> None:
         """Wait until all images are written."""
