@@ -36,7 +36,8 @@ def replace(image: NDArray[np.uint8], replaced: Region, sampled: Region, replace
     if replacement == "mosaic" or replacement == "blur":
         filling = _fill_cells(image, sampled, is_smooth=replacement == "blur")
     else:  # np.full takes 40 times as long
-        filling = cv2.rectangle(np.empty_like(image), (0, 0), image.shape[1::-1], replacement, cv2.FILLED)
+        filling = np.empty_like(image)
+        cv2.rectangle(filling, (0, 0), image.shape[1::-1], replacement, cv2.FILLED)
     return np.asarray(cv2.copyTo(filling, replaced, image))
 
 
