@@ -22,7 +22,7 @@ def open_session(file: NetworkFile, device: torch.device) -> OpenVinoSession:
         MissingDependencyError: OpenVINO is not installed.
     """
     if device.type != "cpu":
-        raise UnsupportedError(f"runtime='openvino' runs on CPUs, got device {device}: use device='cpu'.")
+        raise UnsupportedError(f"runtime='openvino' runs on CPUs, got device {device}: use the device 'cpu'.")
     return OpenVinoSession(file)
 
 

@@ -1,4 +1,4 @@
-"""torchvision's detectors by name, filled from a state dict that torchvision or a training of it saved."""
+"""Build torchvision's detectors by name, with weights from a saved state dict."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from maskjet.printing import sanitise
 from maskjet.spec import BOUNDS, shown
 
 PREFIX = "torchvision:"
-"""Beginning of the names of this family's models."""
+"""Prefix of the names of this family's models."""
 _EXPECTED = "a state dict of the detector"
 _CLASSIFIER = "roi_heads.box_predictor.cls_score.weight"
 _SUPPORTED = ("fasterrcnn_", "maskrcnn_")  # names of builders whose detectors `optimize` takes
-_COUNTER = ".num_batches_tracked"  # which inference does not use
-# Names of parameters in torchvision's own files of 2019, and those that the modules have now.
+_COUNTER = ".num_batches_tracked"  # not used in inference
+# Parameter names in torchvision's files of 2019, and those of today's modules.
 _RENAMED = (
     (re.compile(r"(backbone\.fpn\.(?:inner|layer)_blocks\.\d+)\.(weight|bias)"), r"\1.0.\2"),
     (re.compile(r"(rpn\.head\.conv)\.(weight|bias)"), r"\1.0.0.\2"),
@@ -50,12 +50,12 @@ def builder_names() -> list[str]:
 def read_detector(name: str, path: Path) -> Any:
     """Build a detector of torchvision's and fill it from a file. Nothing is downloaded.
 
-    It is the detector that `builder(weights=None, weights_backbone=None, num_classes=...)` makes, with the number of
-    classes that the file has. Only torchvision's own files, told by their names, get the epsilon that torchvision's
-    builder sets for them. Memory is allocated after all names and shapes were checked.
+    The detector is that of `builder(weights=None, weights_backbone=None, num_classes=...)`, with the file's number of
+    classes. Only torchvision's own files, recognised by name, get the epsilon that torchvision's builder sets for them.
+    All names and shapes are checked before memory is allocated.
 
     Args:
-        name: Name of a builder, as "maskrcnn_resnet50_fpn".
+        name: Name of a builder, such as "maskrcnn_resnet50_fpn".
         path: A state dict, .pth of any PyTorch or safetensors; or a dictionary with one under "model" or "state_dict".
 
     Returns:
@@ -100,7 +100,7 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def _read_state(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file by the detector's names; mapped from the file and not yet read."""
+    """Open a file's tensors by name; they are mapped from the file and not yet read."""
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "is no file" if path.exists() else "does not exist"
         raise CheckpointError(f"weights must be a file, got {str(path)!r}, which {what}.")
@@ -110,7 +110,7 @@ def _read_state(path: Path) -> dict[str, Tensor]:
         content = dict(open_safetensors(path)[0])
     else:
         content = open_torch(path, _EXPECTED)
-    state = content.get("model", content.get("state_dict", content))  # the first are torchvision's training scripts'
+    state = content.get("model", content.get("state_dict", content))  # torchvision's training scripts write "model"
     if not isinstance(state, dict) or not any(isinstance(value, Tensor) for value in state.values()):
         raise CheckpointError(f"weights must hold named tensors, {str(path)!r} holds none.")
     for name in state:
@@ -134,7 +134,7 @@ def _count_classes(state: Mapping[str, Tensor], path: Path) -> int:
 
 
 def _build(name: str, classes: int) -> Any:
-    """Build a detector without weights, which takes no memory; its anchors have values."""
+    """Build a detector on the meta device, which takes no memory, with real anchors."""
     models = _torchvision()
     with torch.device("meta"), NoInitialisation():
         model = models.get_model_builder(name)(weights=None, weights_backbone=None, num_classes=classes)
@@ -144,7 +144,7 @@ def _build(name: str, classes: int) -> Any:
 
 
 def _rename(state: Mapping[str, Tensor], expected: Mapping[str, torch.Size]) -> dict[str, Tensor]:
-    """Give parameters the names of today's modules; counters are left out."""
+    """Rename parameters to those of today's modules, and drop counters."""
     renamed = {}
     for name, tensor in state.items():
         if name.endswith(_COUNTER):
@@ -160,7 +160,7 @@ def _rename(state: Mapping[str, Tensor], expected: Mapping[str, torch.Size]) -> 
 
 
 def _set_epsilon(model: nn.Module, name: str, path: Path) -> None:
-    """Set the epsilon that torchvision's builder sets for its first COCO weights, which were trained with it."""
+    """Set the epsilon of torchvision's first COCO weights, which were trained with it, as its builder does."""
     models = _torchvision()
     first = getattr(models.get_model_weights(name), "COCO_V1", None)
     if name not in ("fasterrcnn_resnet50_fpn", "maskrcnn_resnet50_fpn") or first is None:
