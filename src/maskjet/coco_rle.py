@@ -3,8 +3,8 @@
 An RLE is `{"size": [H, W], "counts": bytes}`, as pycocotools reads and writes it. The counts are the lengths of runs
 in column-major order, zeros first. In the string, each count from the fourth on is stored as its difference to the one
 two before it, in groups of five bits. An RLE that is read may also have a `str` (as in JSON) or a list of integers
-(COCO's uncompressed form) as counts. It is not trusted: `_read` checks all of it, and that it states no more pixels
-than `limits.mask_pixels`, before a mask is allocated or filled.
+(COCO's uncompressed form) as counts. It is not trusted: functions that take one raise `InputError` if it is malformed
+or has more pixels than `limits.mask_pixels`, before memory is allocated for the mask.
 
 The first import on a machine compiles the loops; see `jit.compiled`.
 """
@@ -28,7 +28,7 @@ RLE = Mapping[str, Any]
 Counts = NDArray[np.int64]
 
 BYTES_PER_COUNT = 7
-"""Most bytes of one count in a string; each holds five bits, and the count's topmost bit is its sign."""
+"""Most bytes of one count in a string; each holds five bits, and the topmost bit is the sign."""
 MOST_PIXELS = 2 ** (5 * BYTES_PER_COUNT - 1) - 1
 """Most pixels of a mask such that its counts and their differences fit into BYTES_PER_COUNT bytes."""
 _MOST_SIDE = 2**31 - 1  # so that the product of two fits into 64 bits
@@ -55,11 +55,7 @@ def encode(masks: NDArray[Any]) -> list[dict[str, Any]]:
 
 
 def decode(rle: RLE) -> NDArray[np.bool_]:
-    """Decode an RLE to a dense mask, bool [H, W].
-
-    Raises:
-        InputError: The RLE is malformed.
-    """
+    """Decode an RLE to a dense mask, bool [H, W]."""
     counts, (height, width) = _read(rle)
     mask = np.zeros((height, width), dtype=np.bool_)
     _fill(counts, height, 0, 0, mask.view(np.uint8))
@@ -78,11 +74,7 @@ def counts_to_string(counts: Sequence[int] | Counts) -> bytes:
 
 
 def to_json(rle: RLE) -> dict[str, Any]:
-    """Convert an RLE to JSON types: the counts become a `str`, unchecked.
-
-    Raises:
-        InputError: The size is invalid, or the counts can't be written as a string.
-    """
+    """Convert an RLE to JSON types: the counts become a `str`, whose content is not checked."""
     (height, width), counts = _fields(rle)
     string = counts if isinstance(counts, bytes | str) else counts_to_string(counts)
     if not string.isascii():
@@ -91,11 +83,7 @@ def to_json(rle: RLE) -> dict[str, Any]:
 
 
 def from_json(rle: RLE) -> dict[str, Any]:
-    """Convert an RLE from outside to the form `encode` returns, with the counts as `bytes`.
-
-    Raises:
-        InputError: The RLE is malformed.
-    """
+    """Convert an RLE from outside to the form `encode` returns, with the counts as `bytes`."""
     counts, (height, width) = _read(rle)
     string = rle["counts"]
     if not isinstance(string, bytes | str):
@@ -104,34 +92,19 @@ def from_json(rle: RLE) -> dict[str, Any]:
 
 
 def area(rle: RLE) -> int:
-    """The number of pixels inside a mask.
-
-    Raises:
-        InputError: The RLE is malformed.
-    """
+    """The number of pixels inside a mask."""
     counts, _ = _read(rle)
     return int(counts[1::2].sum())
 
 
 def to_xyxy(rle: RLE) -> tuple[int, int, int, int]:
-    """The tight box of an RLE in pixels, right and bottom exclusive; all 0 for an empty mask.
-
-    Raises:
-        InputError: The RLE is malformed.
-    """
+    """The tight box of an RLE in pixels, right and bottom exclusive; all 0 for an empty mask."""
     counts, (height, _) = _read(rle)
     return _box(counts, height)
 
 
 def decode_crop(rle: RLE) -> tuple[int, int, NDArray[np.uint8]]:
-    """The part of a mask within its tight box.
-
-    Returns:
-        (left, top) of the box in pixels, and the mask in it, uint8 [h, w], 1 inside; [0, 0] for an empty mask.
-
-    Raises:
-        InputError: The RLE is malformed.
-    """
+    """The left and top of a mask's tight box in pixels, and the mask in it, uint8 [h, w], 1 inside; [0, 0] if empty."""
     counts, (height, _) = _read(rle)
     left, top, right, bottom = _box(counts, height)
     crop = np.zeros((bottom - top, right - left), dtype=np.uint8)
@@ -150,7 +123,7 @@ def fill(rle: RLE, out: NDArray[np.uint8]) -> bool:
         Whether any pixel is inside.
 
     Raises:
-        InputError: The RLE is malformed or of another size, or `out` is not as above.
+        InputError: The RLE is of another size, or `out` is not as above.
     """
     if out.dtype != np.uint8 or out.ndim != 2 or not (out.flags.c_contiguous and out.flags.writeable):
         raise InputError(f"out must be uint8 [H, W], contiguous and writable, got {out.dtype} {list(out.shape)}.")
@@ -162,11 +135,7 @@ def fill(rle: RLE, out: NDArray[np.uint8]) -> bool:
 
 
 def iou(rle: RLE, other: RLE) -> float:
-    """Intersection over union of two masks of one size, 0..1; 1 if both are empty.
-
-    Raises:
-        InputError: An RLE is malformed, or they are of different sizes.
-    """
+    """Intersection over union of two masks, 0..1; 1 if both are empty. Masks of two sizes raise `InputError`."""
     counts, size = _read(rle)
     other_counts, other_size = _read(other)
     if size != other_size:
@@ -180,15 +149,12 @@ def polygons(rle: RLE) -> list[NDArray[np.float32]]:
     """The outlines of an RLE's connected parts.
 
     One closed outline per 8-connected part, through the centres of its border pixels, in image coordinates. Polygons
-    can't express holes, so holes are dropped, but a part that lies within a hole has its own outline: drawn one after
-    the other with `cv2.fillPoly`, the outlines restore the mask with its holes filled. (In a single call, OpenCV leaves
-    out pixels that two of them cover.) Parts of one or two pixels have outlines of one or two points.
+    can't express holes, so holes are dropped, but a part within a hole has its own outline. Drawn one after the other
+    with `cv2.fillPoly`, the outlines restore the mask with its holes filled; in a single call, OpenCV leaves out pixels
+    that two of them cover. Parts of one or two pixels have outlines of one or two points.
 
     Returns:
         float32 [k, 2] arrays of (x, y), none for an empty mask.
-
-    Raises:
-        InputError: The RLE is malformed.
     """
     left, top, crop = decode_crop(rle)
     if crop.size == 0:

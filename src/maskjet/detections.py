@@ -70,9 +70,7 @@ class Detections:
     """n COCO RLEs, {"size": [H, W], "counts": bytes}; None from a detector without masks."""
     class_names: Mapping[int, str] = field(default_factory=dict)
     """Class id to name; a class without a name is called by its id."""
-    _remembered: ClassVar[ImageReference | None] = (
-        None  # where `draw` gets the image; set on single instances by `remember`
-    )
+    _remembered: ClassVar[ImageReference | None] = None  # for `draw`; set on single instances by `remember`
 
     def __post_init__(self) -> None:
         try:  # plain Python throughout: this runs for every frame
@@ -245,7 +243,7 @@ class Detections:
         Raises:
             InputError: category_ids lacks a class that was found, or a box or confidence is not finite.
         """
-        self._check_is_json()
+        check_finite(self)
         found = self.class_id.tolist()
         missing = [] if category_ids is None else sorted(set(found) - set(category_ids))
         if missing:
@@ -269,7 +267,7 @@ class Detections:
         Raises:
             InputError: A box or confidence is not finite: JSON has no such numbers.
         """
-        self._check_is_json()
+        check_finite(self)
         rows = zip(self.class_id.tolist(), self._names(), self.confidence.tolist(), self.xyxy.tolist(), strict=True)
         found = [
             {"class_id": class_id, "class_name": name, "confidence": confidence, "xyxy": xyxy}
@@ -285,13 +283,10 @@ class Detections:
     def to_json(self, path: str | os.PathLike[str]) -> None: ...
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str | None:
-        """Convert to JSON: what `as_dict` returns, as text or as a file.
+        """Convert the result of `as_dict` to JSON, as text or as a file.
 
         Args:
-            path: Path of a file, which takes its name when it is whole; None for text.
-
-        Returns:
-            The text; None if a file was written.
+            path: Path of a file, which takes its name when it is whole; None to return the text.
 
         Raises:
             InputError: A box or confidence is not finite: JSON has no such numbers.
@@ -312,7 +307,7 @@ class Detections:
         return None
 
     def remember(self, image: ImageReference) -> None:
-        """Remember where the image is to be had, for `draw`; it is no field, and not compared, written or printed."""
+        """Keep a reference to the image for `draw`; it is no field, and not compared, written or printed."""
         object.__setattr__(self, "_remembered", image)
 
     def draw(self, image: ImageLike | None = None, **style: Unpack[DrawOptions]) -> NDArray[np.uint8]:
@@ -322,7 +317,7 @@ class Detections:
             image: The image, of any kind that `predict` takes. None is the one that `predict` saw: a file is read
                 again; an array, tensor or PIL image is only remembered while something else holds it. Frames of
                 `stream` are in hand: `found.draw(frame.image)`.
-            **style: What is drawn, and how: boxes, labels, scores, masks and outlines (True or False), line_width in
+            **style: Parts and colours: boxes, labels, scores, masks and outlines (True or False), line_width in
                 pixels, color_by "class" or "instance"; see `maskjet.drawing.DrawStyle`.
 
         Returns:
@@ -338,7 +333,9 @@ class Detections:
             >>> found.draw().shape == image.shape
             True
         """
-        pixels = self._image() if image is None else _read(image)
+        from maskjet.media.images import to_image
+
+        pixels = self._image() if image is None else to_image(image, "image")
         if pixels is None:
             raise InputError(
                 "image must be given, as the one that these detections were found on is not held any more: "
@@ -352,7 +349,7 @@ class Detections:
         return _draw(pixels, self, style)
 
     def save(self, path: str | os.PathLike[str], image: ImageLike | None = None, **style: Unpack[DrawOptions]) -> None:
-        """Write the image with the detections drawn in; or, to a .json, what `to_json` writes.
+        """Write the image with the detections drawn in; or, to a .json, the JSON of `to_json`.
 
         Args:
             path: Path of a .jpg, .png, .webp, .bmp, .tif or .json file, which takes its name when it is whole.
@@ -418,15 +415,6 @@ class Detections:
         """The image that `predict` saw; None if nothing holds it any more."""
         return None if self._remembered is None else self._remembered.image()
 
-    def _check_is_json(self) -> None:
-        is_finite = np.isfinite(self.xyxy).all(axis=1) & np.isfinite(self.confidence)
-        if not is_finite.all():
-            i = int(is_finite.argmin())
-            raise InputError(
-                f"xyxy and confidence must be finite, detection {i} has {self.xyxy[i].tolist()} and "
-                f"{self.confidence[i]}; pick those that are."
-            )
-
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Detections:
         """Build detections from the output of `as_dict`, directly or through JSON.
@@ -463,6 +451,22 @@ class _MadeOnDemand:
 Detections.rle = _MadeOnDemand()  # type: ignore[assignment] # after the dataclass has read the field's default
 
 
+def are_finite(detections: Detections) -> NDArray[np.bool_]:
+    """Which detections have a finite box and confidence, bool [n]."""
+    return np.asarray(np.isfinite(detections.xyxy).all(axis=1) & np.isfinite(detections.confidence))
+
+
+def check_finite(detections: Detections) -> None:
+    """Raise InputError if a box or confidence is not finite: files of text have no such numbers."""
+    is_finite = are_finite(detections)
+    if not is_finite.all():
+        i = int(is_finite.argmin())
+        raise InputError(
+            f"xyxy and confidence must be finite, detection {i} has {detections.xyxy[i].tolist()} and "
+            f"{detections.confidence[i]}; pick those that are."
+        )
+
+
 def assemble(
     image_size: tuple[int, int],
     xyxy: NDArray[np.float32],
@@ -473,13 +477,7 @@ def assemble(
 ) -> Detections:
     """Build detections of fields that are known to be right, without the checks, which take 10 µs with 25 masks.
 
-    Args:
-        image_size: As in `Detections`, like the next four.
-        xyxy: See above.
-        confidence: See above.
-        class_id: See above.
-        class_names: See above.
-        cut_rle: Makes the RLEs when they are first asked for, perhaps in several threads at once; None without masks.
+    `cut_rle` makes the RLEs when they are first asked for, perhaps in several threads at once; None without masks.
     """
     found = object.__new__(Detections)
     fields = vars(found)  # `update` takes twice as long
@@ -513,12 +511,6 @@ def _pick(index: Any, count: int) -> NDArray[np.intp]:
     if beyond.size:
         raise IndexError(f"index must be below the number of detections, {count}, got {beyond[0]}.")
     return np.arange(count)[chosen.astype(np.intp)]
-
-
-def _read(image: Any) -> NDArray[np.uint8]:
-    from maskjet.media.images import to_image
-
-    return to_image(image, "image")
 
 
 def _draw(image: NDArray[np.uint8], detections: Detections, style: DrawOptions) -> NDArray[np.uint8]:

@@ -130,18 +130,21 @@ class Part:
 
 
 @contextmanager
-def replacing(path: str | Path, name: str = "out", *, is_durable: bool = True) -> Iterator[Part]:
+def replacing(
+    path: str | Path, name: str = "out", *, suffix: str | None = None, is_durable: bool = True
+) -> Iterator[Part]:
     """Open a file that takes its name when the block ends, and is removed if an error ends the block.
 
     Args:
         path: Final path; its folder is made.
         name: Name of the argument that gave the path, for errors.
+        suffix: As in `Part`.
         is_durable: As in `Part.finish`.
 
     Raises:
         OutputError: The file can't be written.
     """
-    part = Part(str(path), name=name)
+    part = Part(str(path), suffix=suffix, name=name)
     try:
         with naming(str(path), name):
             yield part

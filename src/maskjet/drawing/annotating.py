@@ -25,18 +25,15 @@ def annotate(canvas: NDArray[np.uint8], detections: Instances, style: DrawStyle)
     Args:
         canvas: uint8 [H, W, 3], RGB, contiguous, of the detections' size.
         detections: Instances of the image; without masks, only boxes and labels are drawn.
-        style: What is drawn, and in which colours.
+        style: Parts that are drawn, and their colours.
 
     Raises:
         InputError: A mask is malformed.
     """
     is_visible = _is_visible(detections.xyxy, detections.image_size)
-    if is_visible.any():
-        _draw_visible(canvas, detections if is_visible.all() else detections[is_visible], style)
-
-
-def _draw_visible(canvas: NDArray[np.uint8], detections: Instances, style: DrawStyle) -> None:
-    """Draw detections whose boxes are finite and touch the image, at least one."""
+    if not is_visible.any():
+        return
+    detections = detections if is_visible.all() else detections[is_visible]
     height, width = detections.image_size
     measures = measure((height, width), style.line_width)
     xyxy = detections.xyxy.astype(np.float64).clip(0, (width, height, width, height))
@@ -63,7 +60,7 @@ def _is_visible(xyxy: NDArray[np.float32], size_hw: tuple[int, int]) -> NDArray[
 
 
 def _frames(xyxy: NDArray[np.float64], size_hw: tuple[int, int], line: int) -> NDArray[np.int64]:
-    """Outer edges of the boxes' frames, their lines centred on the boxes' edges but for what the image would cut off.
+    """Outer edges of the boxes' lines, which are centred on the boxes' edges as far as the image allows.
 
     Returns:
         int64 [n, 4], left, top, right, bottom in pixels, right and bottom exclusive, inside the image, no side shorter

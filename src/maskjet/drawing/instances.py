@@ -1,4 +1,4 @@
-"""The instances that are drawn, of any class that has what `Detections` has."""
+"""The interface of `Detections` that drawing needs."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from maskjet.drawing.annotating import annotate
 from maskjet.drawing.instances import Instances
 from maskjet.drawing.regions import HeldRegion, Region, grow, pick, unite
-from maskjet.drawing.replacing import replace_inside, replace_outside
+from maskjet.drawing.replacing import replace
 from maskjet.drawing.style import DrawStyle, Redaction, Style
 from maskjet.errors import InputError
 
@@ -30,8 +30,8 @@ def draw(image: ImageLike, detections: Instances, style: Style = _DEFAULT) -> ND
     Args:
         image: uint8 [H, W, 3] RGB array; or an image of another kind that `predict` takes.
         detections: Instances of the image. An annotation without masks has boxes and labels only.
-        style: A `DrawStyle`, `Redaction` or `Cutout` of `maskjet.drawing`. Redaction holds nothing here, as there
-            is no frame before: `Painter` is for frames of a video.
+        style: A `DrawStyle`, `Redaction` or `Cutout` of `maskjet.drawing`. For a `Redaction` of video use `Painter`,
+            which also holds the regions of earlier frames.
 
     Returns:
         uint8 [H, W, 3], RGB; [H, W, 4], RGBA, if pixels are replaced with "transparent".
@@ -112,9 +112,11 @@ def _paint(
         annotate(canvas, detections, style)
         return canvas
     if isinstance(style, Redaction):
-        painted = replace_inside(canvas, _find_redacted(detections, style, held), style.replace_with)
+        inside = _find_redacted(detections, style, held)
+        painted = replace(canvas, inside, 1 - inside, style.replace_with)
     else:
-        painted = replace_outside(canvas, unite(pick(detections, style.classes)), style.replace_with)
+        outside = 1 - unite(pick(detections, style.classes))
+        painted = replace(canvas, outside, outside, style.replace_with)
     if style.on_top is not None:
         annotate(painted, detections, style.on_top)
     return painted
@@ -122,9 +124,8 @@ def _paint(
 
 def _find_redacted(detections: Instances, style: Redaction, held: HeldRegion | None) -> Region:
     """The region that is redacted, with all that is held."""
-    margin = style.margin
-    if margin is None:
-        margin = math.ceil(max(detections.image_size) * _MARGIN_SHARE)
+    by_size = math.ceil(max(detections.image_size) * _MARGIN_SHARE)
+    margin = by_size if style.margin is None else style.margin
     region = grow(unite(pick(detections, style.classes)), margin)
     if held is not None:
         held.add_to(region)

@@ -99,25 +99,13 @@ def _fill_box(region: Region, box: NDArray[np.float32], number: int) -> None:
 
 def stretch(left: NDArray[np.uint8], size_hw: tuple[int, ...]) -> NDArray[np.uint8]:
     """Counts for a frame of another size: each of its pixels gets the most of those that it touches."""
-    height, width = size_hw
-    stretched = np.zeros((height, width), np.uint8)
-    if stretched.size:
-        spread(left, stretched)
-    return stretched
-
-
-@compiled("void(uint8[:, ::1], uint8[:, ::1])")
-def spread(left: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:
-    """Fill `out`, zeroed and not empty, for `stretch`."""
-    height, width = left.shape
-    for y in range(height):
-        top, bottom = y * out.shape[0] // height, ((y + 1) * out.shape[0] - 1) // height
-        for x in range(width):
-            if left[y, x]:
-                first, last = x * out.shape[1] // width, ((x + 1) * out.shape[1] - 1) // width
-                for row in range(top, bottom + 1):
-                    for column in range(first, last + 1):
-                        out[row, column] = max(out[row, column], left[y, x])
+    if not left.size or 0 in size_hw:
+        return np.zeros(size_hw, np.uint8)
+    for axis, side in enumerate(size_hw):
+        first = np.arange(side) * left.shape[axis] // side
+        last = (np.arange(1, side + 1) * left.shape[axis] - 1) // side
+        left = np.max([left.take(np.minimum(first + k, last), axis) for k in range(max(last - first) + 1)], axis=0)
+    return left
 
 
 @compiled("void(uint8[:, ::1], uint8[:, ::1], int64)")

@@ -24,10 +24,8 @@ _PHASES = 64  # per table; one step is invisible
 _LIGHTNESS, _LIGHTNESS_SWING = 0.74, 0.11  # OKLab
 _MOST_CHROMA, _CHROMA_SHARE, _SHARE_SWING = 0.16, 0.84, 0.16  # OKLCH; shares of the most that sRGB shows
 _HUE_SWING = 14.0  # degrees
-_FIRST_HUE, _GOLDEN_ANGLE = (
-    225.0,
-    137.508,
-)  # degrees; multiples of the golden angle stay apart for any number of classes
+_FIRST_HUE = 225.0  # degrees
+_GOLDEN_ANGLE = 137.508  # degrees; its multiples stay apart for any number of classes
 
 _APART = 0.25  # phases between neighbours
 _ROUNDS = 40  # of pushing; further ones change no shade visibly
@@ -87,15 +85,9 @@ def _hues() -> NDArray[np.uint8]:
 
 
 def _to_rgb(lightness: NDArray[np.float64], share: NDArray[np.float64], hue: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """Convert OKLCH to sRGB.
+    """Convert OKLCH to sRGB, uint8 [n, 3].
 
-    Args:
-        lightness: [n], 0..1.
-        share: [n], 0..1; the chroma is this share of the most that sRGB shows, up to _MOST_CHROMA.
-        hue: [n], degrees.
-
-    Returns:
-        uint8 [n, 3].
+    The chroma is a share, 0..1, of the most that sRGB shows, up to _MOST_CHROMA. The hue is in degrees.
     """
     chromas = np.linspace(0, _MOST_CHROMA, 65)[:, None]
     candidates = _to_linear(lightness, chromas, hue)  # [chromas, n, 3]

@@ -19,13 +19,14 @@ _JPEG_QUALITY = 92
 _ADVICE = 'save("found.jpg") writes the picture.'
 
 
-def encode(pixels: NDArray[np.uint8], suffix: str, quality: int | None = None) -> bytes:
+def encode(pixels: NDArray[np.uint8], suffix: str, quality: int | None = None, *, name: str = "path") -> bytes:
     """Encode a picture.
 
     Args:
-        pixels: uint8 [H, W, 3], RGB.
+        pixels: uint8 [H, W, 3], RGB; for .png also [H, W, 4], RGBA.
         suffix: Suffix of the format's files, in lower case.
         quality: 1 to 100, for .jpg and .webp; None is 92 for .jpg, and a .webp without loss.
+        name: Name of the path in error messages.
 
     Raises:
         OutputError: The format can't hold a picture of this size.
@@ -35,9 +36,10 @@ def encode(pixels: NDArray[np.uint8], suffix: str, quality: int | None = None) -
         options = [cv2.IMWRITE_JPEG_QUALITY, quality or _JPEG_QUALITY]
     elif suffix == ".webp" and quality is not None:
         options = [cv2.IMWRITE_WEBP_QUALITY, quality]
-    message = f"path must be of a format that holds {pixels.shape[1]}×{pixels.shape[0]} pixels, got {suffix}"
+    message = f"{name} must be of a format that holds {pixels.shape[1]}×{pixels.shape[0]} pixels, got {suffix}"
+    order = cv2.COLOR_RGB2BGR if pixels.shape[2] == 3 else cv2.COLOR_RGBA2BGRA
     with border(OutputError, message):
-        is_done, data = cv2.imencode(suffix, cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR), options)
+        is_done, data = cv2.imencode(suffix, cv2.cvtColor(pixels, order), options)
     if not is_done:
         raise OutputError(f"{message}.")
     return bytes(data)

@@ -1,4 +1,4 @@
-"""What is drawn, and how large."""
+"""Styles of pictures of detections, and sizes of their parts."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ import operator
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from maskjet.errors import InputError, suggest
 
 Effect = Literal["mosaic", "blur", "transparent"]
-"""What pixels may be replaced with, besides a colour."""
+"""Replacements of pixels, besides a colour."""
 COLOURS: Mapping[str, tuple[int, int, int]] = {"black": (0, 0, 0), "white": (255, 255, 255), "grey": (128, 128, 128)}
 """RGB of the colours that have a name here."""
 MOST_HELD = 254
 """Most frames of `Redaction.hold`; a pixel's count is a byte."""
 
 ColorBy = Literal["class", "instance"]
-"""What sets the hue of an instance."""
+"""Property of an instance that sets its hue."""
 
 
 @dataclass(frozen=True)
 class DrawStyle:
-    """What `draw` draws of each instance, and in which colours."""
+    """Parts of each instance that `draw` draws, and their colours."""
 
     boxes: bool = True
     """Whether boxes are drawn."""
@@ -83,11 +83,11 @@ class Redaction:
     """Frames for which a pixel stays redacted after it was in the region, 0 to 254; None for 5 in video and 0 in
     images."""
     on_top: DrawStyle | None = None
-    """What is drawn on top; None for nothing."""
+    """Annotation drawn on top; None for none."""
 
     def __post_init__(self) -> None:
         _check_replacing(self)
-        margin = _check_count("margin", self.margin, "a number of pixels of at least 0", None)
+        margin = _check_count("margin", self.margin, "a number of pixels of at least 0", math.inf)
         hold = _check_count("hold", self.hold, f"a number of frames, 0 to {MOST_HELD}", MOST_HELD)
         object.__setattr__(self, "margin", margin)
         object.__setattr__(self, "hold", hold)
@@ -112,14 +112,14 @@ class Cutout:
     replace_with: str = "black"
     """The background: as in `Redaction`, where "mosaic" and "blur" are made of the background alone."""
     on_top: DrawStyle | None = None
-    """What is drawn on top; None for nothing."""
+    """Annotation drawn on top; None for none."""
 
     def __post_init__(self) -> None:
         _check_replacing(self)
 
 
 Style = DrawStyle | Redaction | Cutout
-"""What becomes of a picture: annotated, redacted or cut out."""
+"""Ways to draw a picture: annotated, redacted or cut out."""
 
 
 def parse_replacement(text: str) -> tuple[int, int, int] | Effect:
@@ -128,9 +128,8 @@ def parse_replacement(text: str) -> tuple[int, int, int] | Effect:
     Raises:
         InputError: It is neither.
     """
-    for effect in get_args(Effect):
-        if text == effect:
-            return effect  # type: ignore[no-any-return]
+    if isinstance(text, str) and text in get_args(Effect):
+        return cast(Effect, text)
     if isinstance(text, str) and text in COLOURS:
         return COLOURS[text]
     if isinstance(text, str) and re.fullmatch("#?[0-9a-fA-F]{6}", text):
@@ -147,11 +146,7 @@ def is_transparent(style: Style) -> bool:
 
 
 def refuse_transparency(style: Style, out: str) -> None:
-    """Refuse transparent pixels for an output that can't hold them.
-
-    Raises:
-        InputError: Pictures in the style have an alpha channel.
-    """
+    """Raise InputError if pictures in the style have an alpha channel, for an output that can't hold one."""
     if is_transparent(style):
         raise InputError(
             f"replace_with must be a colour, 'mosaic' or 'blur' for {out!r}, which holds no transparency, got "
@@ -174,7 +169,7 @@ def _check_replacing(style: Redaction | Cutout) -> None:
         raise InputError("on_top must be None with replace_with='transparent'.")
 
 
-def _check_count(name: str, value: Any, expected: str, most: int | None) -> int | None:
+def _check_count(name: str, value: Any, expected: str, most: float) -> int | None:
     """Check a whole number or None; returns it as Python's `int`, which does not overflow as NumPy's do."""
     if value is None:
         return None
@@ -182,7 +177,7 @@ def _check_count(name: str, value: Any, expected: str, most: int | None) -> int 
         number = -1 if isinstance(value, bool) else operator.index(value)
     except TypeError:
         number = -1
-    if number < 0 or (most is not None and number > most):
+    if not 0 <= number <= most:
         raise InputError(f"{name} must be {expected}, or None, got {value!r}.")
     return number
 
@@ -202,12 +197,7 @@ class Measures:
 
 
 def measure(size_hw: tuple[int, int], line_width: float | None) -> Measures:
-    """Choose sizes for an image, in proportion to its sides; letters never get too small to be read.
-
-    Args:
-        size_hw: (height, width) of the image in pixels, at least 1.
-        line_width: Width of boxes and outlines in pixels, or None.
-    """
+    """Choose sizes for an image, in proportion to its sides in pixels; letters never get too small to be read."""
     height, width = size_hw
     scale = min(math.sqrt(height * width) / 960, min(size_hw) / 360)  # 1 for 720p; less for a long strip
     line = min(1.5 * scale if line_width is None else line_width, *size_hw, _WIDEST)

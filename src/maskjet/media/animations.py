@@ -31,11 +31,7 @@ def is_animated(path: Path) -> bool:
 
 
 def check_size(path: Path) -> None:
-    """Raise if an animation states too large pictures; FFmpeg refuses them without a reason.
-
-    Raises:
-        SourceError: They are larger than the limit.
-    """
+    """Raise SourceError if an animation states too large pictures, which FFmpeg refuses without a reason."""
     with path.open("rb") as file:
         size_hw = stated_size_hw(file.read(32))
     if size_hw is not None:

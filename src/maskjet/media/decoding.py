@@ -29,7 +29,7 @@ class Decoding:
     device: str = "cpu"
     """"cpu", or "cuda:N" for a GPU."""
     is_automatic: bool = False
-    """Whether the GPU decodes only what it decodes faster than the CPU."""
+    """Whether the GPU decodes only videos that it decodes faster than the CPU."""
     streams: int = 1
     """Videos that are decoded side by side."""
 
@@ -42,7 +42,7 @@ class Decoding:
 
     @contextmanager
     def accelerated(self) -> Iterator[HWAccel]:
-        """Gives what `av.open` takes to decode on the GPU in PyTorch's CUDA context, which is current meanwhile.
+        """Makes PyTorch's CUDA context current, and gives the argument of `av.open` that decodes on the GPU in it.
 
         FFmpeg could find that context by itself, but refuses it if it was made with other flags than FFmpeg's own.
 
@@ -77,15 +77,7 @@ ON_CPU = Decoding()
 
 
 def choose_decoding(config: EngineConfig, streams: int = 1) -> Decoding:
-    """Where the videos of a model are decoded.
-
-    Args:
-        config: How the model runs.
-        streams: Videos that are decoded side by side.
-
-    Raises:
-        InputError, UnsupportedError: As `EngineConfig.resolve_device`.
-    """
+    """Where a model decodes so many videos side by side; errors are those of `EngineConfig.resolve_device`."""
     device = config.resolve_device()
     if config.decoder == "cpu" or device.type == "cpu":
         return ON_CPU
@@ -93,11 +85,7 @@ def choose_decoding(config: EngineConfig, streams: int = 1) -> Decoding:
 
 
 def check_decoder(decoder: str | Decoding) -> Decoding:
-    """The decoding that an argument `decoder` names.
-
-    Raises:
-        InputError: It is not "cpu", "cuda" or "cuda:N".
-    """
+    """The decoding that an argument `decoder` names; raises InputError if it is not "cpu", "cuda" or "cuda:N"."""
     if isinstance(decoder, Decoding):
         return decoder
     if not isinstance(decoder, str) or not re.fullmatch(r"cpu|cuda(:\d{1,4})?", decoder):

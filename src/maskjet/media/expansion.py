@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import stat
 from collections.abc import Sequence
@@ -13,9 +12,9 @@ from typing import Any
 from maskjet.errors import SourceError
 from maskjet.media.animations import is_animated
 from maskjet.media.containers import files_of, shown_name, stream_named
-from maskjet.media.folders import is_image_path, is_video_path, list_folder, match_glob, mode_of
+from maskjet.media.folders import is_image_path, is_video_path, list_folder, match_glob, mode_of_source
 from maskjet.media.frames import ListSource, VideoSource, open_with, split_sources
-from maskjet.media.source import Opening, Source, UnopenedSource
+from maskjet.media.source import Source, UnopenedSource
 
 
 def expand_sources(source: Any, *, recursive: bool = False) -> list[UnopenedSource]:
@@ -53,21 +52,17 @@ def expand_sources(source: Any, *, recursive: bool = False) -> list[UnopenedSour
         return [found for item in items for found in expand_sources(item, recursive=recursive)]
     (item,) = items
     if not isinstance(item, str | os.PathLike):
-        return [_whole(item)]
+        return [_wrap_given(item)]
     text = os.fspath(item).removeprefix("file://")
     if stream_named(text) is not None:
-        return [_whole(text)]
-    mode = mode_of(text)
-    if mode is not None and stat.S_ISDIR(mode):
-        return _expand_folder(text, recursive=recursive)
-    if mode is None and glob.has_magic(text):
-        return _expand_glob(text, recursive=recursive)
+        return [_wrap_given(text)]
+    mode = mode_of_source(text)
     if mode is None:
-        raise SourceError(f"source must exist, {text!r} does not.")
-    return [_whole(text)]
+        return _expand_glob(text, recursive=recursive)
+    return _expand_folder(text, recursive=recursive) if stat.S_ISDIR(mode) else [_wrap_given(text)]
 
 
-def _whole(given: Any) -> UnopenedSource:
+def _wrap_given(given: Any) -> UnopenedSource:
     """One source, as it was given."""
     if isinstance(given, UnopenedSource):
         return given
@@ -84,7 +79,7 @@ def _expand_folder(text: str, *, recursive: bool) -> list[UnopenedSource]:
     files = list_folder(text, recursive=recursive)
     videos = [path for path in files if is_video_path(path) or _is_animated_gif(path)]
     root = Path(text) if recursive else None
-    found = [*_joined(files, videos, text, root), *(_video(path, root) for path in videos)]
+    found = [*_wrap_images(files, videos, text, root), *(_wrap_video(path, root) for path in videos)]
     if not found:
         hint = "" if recursive else "; its sub-folders are searched only if asked to"
         raise SourceError(f"source must be a folder with images or videos, {text!r} has none{hint}.")
@@ -93,31 +88,23 @@ def _expand_folder(text: str, *, recursive: bool) -> list[UnopenedSource]:
 
 def _expand_glob(text: str, *, recursive: bool) -> list[UnopenedSource]:
     paths = match_glob(text)
-    if not paths:
-        raise SourceError(f"source must be a glob that matches files, {text!r} has none.")
     videos = [path for path in paths if not is_image_path(path) or _is_animated_gif(path)]
-    found = _joined(paths, videos, text, None)
+    found = _wrap_images(paths, videos, text, None)
     for path in videos:
-        found += _expand_folder(str(path), recursive=recursive) if path.is_dir() else [_video(path, None)]
+        found += _expand_folder(str(path), recursive=recursive) if path.is_dir() else [_wrap_video(path, None)]
     return found
 
 
-def _joined(paths: Sequence[Path], videos: Sequence[Path], name: str, root: Path | None) -> list[UnopenedSource]:
+def _wrap_images(paths: Sequence[Path], videos: Sequence[Path], name: str, root: Path | None) -> list[UnopenedSource]:
     """The images among the paths as one source, if there are any."""
     moving = set(videos)
     images = [path for path in paths if is_image_path(path) and path not in moving]
-
-    def opening(how: Opening) -> Source:
-        return ListSource(images, name, how, root)
-
-    return [UnopenedSource(name, images, opening, root)] if images else []
+    return [UnopenedSource(name, images, lambda how: ListSource(images, name, how, root), root)] if images else []
 
 
-def _video(path: Path, root: Path | None) -> UnopenedSource:
-    def opening(how: Opening) -> Source:
-        return VideoSource(str(path), how.selection, how.decoding)
-
-    return UnopenedSource(str(path), [path], opening, root)
+def _wrap_video(path: Path, root: Path | None) -> UnopenedSource:
+    name = str(path)
+    return UnopenedSource(name, [path], lambda how: VideoSource(name, how.selection, how.decoding), root)
 
 
 def _is_animated_gif(path: Path) -> bool:

@@ -34,7 +34,7 @@ def is_video_path(path: str | os.PathLike[str]) -> bool:
 
 
 def _suffix_of(path: str | os.PathLike[str]) -> str:
-    # A Path takes three times as long, and keeps the name in memory.
+    # pathlib takes three times as long, and keeps the name in memory.
     return os.path.splitext(path)[1].lower()  # noqa: PTH122
 
 
@@ -53,13 +53,25 @@ def mode_of(text: str) -> int | None:
             raise SourceError(f"source must be readable, {text!r} is not: {explain(error)}.") from error
 
 
+def mode_of_source(text: str) -> int | None:
+    """The mode bits of a file; None for a glob.
+
+    Raises:
+        SourceError: The file does not exist, or the file system does not tell.
+    """
+    mode = mode_of(text)
+    if mode is None and not glob.has_magic(text):
+        raise SourceError(f"source must exist, {text!r} does not.")
+    return mode
+
+
 def list_folder(folder: str, *, recursive: bool = False) -> list[Path]:
     """The files of a folder in natural order (2 before 10), without hidden ones, FIFOs, sockets and devices.
 
     Args:
         folder: Path of the folder.
-        recursive: Whether to list its sub-folders' files as well, but for hidden sub-folders. A symbolic link to a
-            folder is followed once, and not if it leads back into the folder, so that no file is listed twice.
+        recursive: Whether to list the files of sub-folders that are not hidden, too. A symbolic link to a folder is
+            followed once, and not if it leads back into the folder, so that no file is listed twice.
 
     Raises:
         SourceError: A folder can't be read.
@@ -73,11 +85,14 @@ def match_glob(pattern: str) -> list[Path]:
     """The files and folders that match a glob, in natural order, without FIFOs, sockets and devices.
 
     Raises:
-        SourceError: A folder can't be read.
+        SourceError: Nothing matches, or a folder can't be read.
     """
     with border(SourceError, f"source must be readable, {pattern!r} is not"):
-        found = map(Path, glob.glob(pattern, recursive=True))  # noqa: PTH207
-        return sorted(filter(_may_be_read, found), key=_natural)
+        matches = map(Path, glob.glob(pattern, recursive=True))  # noqa: PTH207
+        found = sorted(filter(_may_be_read, matches), key=_natural)
+    if not found:
+        raise SourceError(f"source must be a glob that matches files, {pattern!r} has none.")
+    return found
 
 
 def walk(

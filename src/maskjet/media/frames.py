@@ -15,21 +15,18 @@ from maskjet.errors import InputError, SourceError
 from maskjet.media.animations import check_size, is_animated
 from maskjet.media.containers import files_of, is_stream, stream_named
 from maskjet.media.decoding import Decoding
-from maskjet.media.folders import is_image_path, is_video_path, list_folder, match_glob, mode_of
+from maskjet.media.folders import is_image_path, is_video_path, list_folder, match_glob, mode_of, mode_of_source
 from maskjet.media.images import to_image
-from maskjet.media.live import LiveSource, open_stream
-from maskjet.media.metering import SourceState
+from maskjet.media.live import open_stream
 from maskjet.media.selection import EVERYTHING, BeyondEndError, Selection
-from maskjet.media.source import AS_IT_COMES, Frame, Opening, Source, UnopenedSource, check_opening
+from maskjet.media.source import DEFAULT_OPENING, Frame, Opening, Source, UnopenedSource, check_opening
 from maskjet.media.videos import VideoSource
 
 __all__ = [
     "Frame",
     "ImageSource",
     "ListSource",
-    "LiveSource",
     "Source",
-    "SourceState",
     "UnopenedSource",
     "VideoSource",
     "kind_of_source",
@@ -64,12 +61,11 @@ def open_source(
             Only a single video has times; a live source has no start.
         limit: Most frames given; None for all.
         recursive: Whether a folder's sub-folders are read, too; see `maskjet.media.folders.list_folder`.
-        reconnect_for: Seconds for which a live source that broke off, ended or gave nothing for 10 s is tried to be
-            opened again, at growing intervals; `math.inf` for ever, 0 not at all. See `LiveSource`. Items of a list
-            are not opened again.
+        reconnect_for: Seconds for which a live source that broke off, ended or gave nothing for 10 s is opened again,
+            at growing intervals; `math.inf` for ever, 0 not at all. Items of a list are not opened again.
         decoder: Where videos are decoded: "cpu"; "cuda" or "cuda:N", a GPU, which keeps the frames in its memory until
-            `Frame.image` is asked for; or what `Model.decoding` returns. What the GPU can't decode, the CPU does, and
-            `Source.fallback` says why.
+            `Frame.image` is asked for; or the result of `Model.decoding`. Videos that the GPU can't decode go to the
+            CPU, and `Source.fallback` says why.
 
     Returns:
         The opened source, whose `length` and `fps` are those of the frames it gives.
@@ -107,7 +103,7 @@ def split_sources(source: Any) -> list[Any]:
 
 
 def kind_of_source(value: Any) -> str | None:
-    """What a value names that is a source of several frames, for messages; None if nothing or one image."""
+    """The kind of a source of several frames, for messages; None if a value names none."""
     if isinstance(value, int) and not isinstance(value, bool):
         return "a camera"
     if not isinstance(value, str | os.PathLike):
@@ -159,11 +155,9 @@ def _open_path(text: str, opening: Opening, *, recursive: bool = False, is_item:
     text = text.removeprefix("file://")
     if is_stream(text):
         return open_stream(text, opening)
-    mode = mode_of(text)
-    if mode is None and glob.has_magic(text):
-        return ListSource(_some(match_glob(text), text, "glob that matches files"), text, opening)
+    mode = mode_of_source(text)
     if mode is None:
-        raise SourceError(f"source must exist, {text!r} does not.")
+        return ListSource(match_glob(text), text, opening)
     if stat.S_ISDIR(mode):
         return _open_folder(text, opening, recursive=recursive)
     if not stat.S_ISREG(mode):  # reading it might wait for ever
@@ -187,22 +181,17 @@ def _open_folder(text: str, opening: Opening, *, recursive: bool) -> Source:
             f"source must be a folder with images, {text!r} has none, but {videos} video{'s'[: videos > 1]}: open each "
             "that maskjet.media.expansion.expand_sources finds."
         )
-    return ListSource(_some(images, text, "folder with images"), text, opening, Path(text) if recursive else None)
-
-
-def _some(paths: list[Path], text: str, expected: str) -> list[Path]:
-    """The paths, at least one."""
-    if not paths:
-        raise SourceError(f"source must be a {expected}, {text!r} has none.")
-    return paths
+    if not images:
+        raise SourceError(f"source must be a folder with images, {text!r} has none.")
+    return ListSource(images, text, opening, Path(text) if recursive else None)
 
 
 def _check_named(item: Any) -> None:
     """Raise if an item is the path of a missing file."""
     if isinstance(item, str | os.PathLike):
         text = os.fspath(item).removeprefix("file://")
-        if stream_named(text) is None and not glob.has_magic(text) and mode_of(text) is None:
-            raise SourceError(f"source must exist, {text!r} does not.")
+        if stream_named(text) is None:
+            mode_of_source(text)
 
 
 def _files_of(item: Any) -> list[Path]:
@@ -235,7 +224,7 @@ class ImageSource(Source):
     Args:
         image: Path or image in memory, as `to_image` takes it.
         name: Path of the image, or its name in frames and messages.
-        selection: Frames to give: the image, as a limit is at least 1.
+        selection: Frames to give; any without a start gives the image.
 
     Raises:
         SourceError: The file can't be read.
@@ -277,7 +266,7 @@ class ListSource(Source):
     kind = "list"
 
     def __init__(
-        self, items: Iterable[Any], name: str, opening: Opening = AS_IT_COMES, root: Path | None = None
+        self, items: Iterable[Any], name: str, opening: Opening = DEFAULT_OPENING, root: Path | None = None
     ) -> None:
         super().__init__(name)
         selection = opening.selection

@@ -7,7 +7,7 @@ import stat
 import threading
 import weakref
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Union
@@ -74,20 +74,18 @@ def to_image(value: Any, name: str) -> Image:
 
 
 def as_tensor(value: Any, name: str) -> Any:
-    """Turn what has `__dlpack__` into a tensor that shares its memory, and floating tensors into bytes.
+    """Turn an object with `__dlpack__` into a tensor that shares its memory, and floating tensors into bytes.
 
     Args:
-        value: Anything; NumPy's arrays, and what is no tensor, are returned as they are.
-        name: Name of the image or the images in error messages.
+        value: Anything; NumPy arrays and other objects are returned as they are.
+        name: Name of the image or images in error messages.
 
     Raises:
         InputError: The memory can't be shared, or the values are not as in `from_floats`.
     """
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__"):
         return value
     if not isinstance(value, torch.Tensor):
-        if not hasattr(value, "__dlpack__"):
-            return value
         with border(InputError, f"{name} must share its memory by DLPack, the {type(value).__name__} does not"):
             value = torch.from_dlpack(value)  # type: ignore[attr-defined]
     return from_floats(value, name) if value.is_floating_point() else value
@@ -130,19 +128,13 @@ def from_floats(images: torch.Tensor, name: str) -> torch.Tensor:
 def split_images(value: Any, name: str) -> list[Any] | None:
     """Split a batch [N, H, W, 3] or floating [N, 3, H, W] into its images, which share its memory if it holds bytes.
 
-    Args:
-        value: Anything.
-        name: Name of the batch in error messages.
-
     Returns:
         The images; None if the value is no array or tensor of four dimensions.
 
     Raises:
-        InputError: The values are not as in `as_tensor`.
+        InputError: The values are not as in `as_tensor`, whose `name` is that of the batch.
     """
-    if getattr(value, "ndim", None) != 4:
-        return None
-    return list(as_tensor(value, name))
+    return list(as_tensor(value, name)) if getattr(value, "ndim", None) == 4 else None
 
 
 class ImageReference:
@@ -159,7 +151,7 @@ class ImageReference:
         is_path = isinstance(given, str | os.PathLike)
         self.path = Path(given).absolute() if is_path else None
         """Path of the image's file, if it has one."""
-        self._given: Any = None
+        self._given: Callable[[], Any] = lambda: None
         if not is_path:
             with suppress(TypeError):  # not every class allows weak references
                 self._given = weakref.ref(given)
@@ -173,10 +165,10 @@ class ImageReference:
         """
         if self.path is not None:
             return read_image(self.path)
-        given = None if self._given is None else self._given()
-        if given is None or self._position is None:
-            return None if given is None else to_image(given, "image")
-        return to_image((split_images(given, "images") or ())[self._position], "image")
+        given = self._given()
+        if given is not None and self._position is not None:
+            given = as_tensor(given, "images")[self._position]
+        return None if given is None else to_image(given, "image")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ImageReference, (self.path,)  # in another process, or a copy, nothing but a file can be had again
@@ -205,7 +197,7 @@ def decode_image(data: bytes, name: str) -> Image:
         SourceError: The data is empty, cut off, damaged, too large or no image.
     """
     with border(SourceError, f"image must be decodable, {name} is not"):
-        plain = _plain_png(data) if data.startswith(b"\x89PNG") else data
+        plain = _strip_png(data) if data.startswith(b"\x89PNG") else data
         if not plain or (plain.startswith(b"\xff\xd8") and not is_whole_jpeg(plain)):  # OpenCV would fill it with grey
             raise SourceError(f"image must be whole, {name} is empty, cut off or damaged.")
         size_hw = stated_size_hw(plain)
@@ -259,7 +251,7 @@ _PNG_EXTRAS = set(b"iCCP sRGB gAMA cHRM cICP tEXt zTXt iTXt tIME pHYs bKGD sBIT"
 """PNG chunks that do not change the pixels OpenCV decodes."""
 
 
-def _plain_png(data: bytes) -> bytes | None:
+def _strip_png(data: bytes) -> bytes | None:
     """A PNG without `_PNG_EXTRAS`, about which libpng complains on stderr; None if cut off or a checksum is wrong."""
     position, kept = 8, [data[:8]]
     for _ in range(MOST_PARTS):

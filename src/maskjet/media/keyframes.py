@@ -129,18 +129,7 @@ class _PartSource(VideoSource):
 
     With an entry, decoding begins there, and the first doubt ends it: damage, a lost frame, a packet without a picture,
     times out of order. So `bad_frames` stays empty. Without an entry, `bad_frames` lists all frames of the part that
-    are bad.
-
-    Args:
-        name: Path of the video.
-        part: The part.
-        every: Distance between two frames given, in frames.
-        decoding: Where it is decoded.
-
-    Raises:
-        CannotEnterError: The entry does not hold; also while frames are read.
-        SourceError: The video can't be opened.
-        DeviceError: The GPU failed; also while frames are read.
+    are bad. Arguments and errors are those of `open_part`.
     """
 
     def __init__(self, name: str, part: VideoPart, *, every: int = 1, decoding: Decoding = ON_CPU) -> None:

@@ -15,7 +15,7 @@ from maskjet.errors import FrameError, SourceError, UnsupportedError
 from maskjet.media.containers import cause_of
 from maskjet.media.metering import SourceState
 from maskjet.media.selection import EVERYTHING, Selection
-from maskjet.media.source import AS_IT_COMES, Frame, Opening, Source
+from maskjet.media.source import DEFAULT_OPENING, Frame, Opening, Source
 from maskjet.media.videos import VideoSource
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 30.0
@@ -29,12 +29,12 @@ _T = TypeVar("_T")
 
 
 class Retries:
-    """Tries again what failed, after waits that double from 0.5 s to 30 s.
+    """Tries failed work again, after waits that double from 0.5 s to 30 s.
 
     Each wait is shorter by up to a half, at random, so that the sources of a host that was away don't return at once.
 
     Args:
-        stop: Ends a wait at once, and all tries.
+        stop: Ends all tries, and a wait at once.
         patience_s: Seconds after which a failure is raised.
     """
 
@@ -44,19 +44,16 @@ class Retries:
         self._succeeded = math.inf
 
     def run(self, work: Callable[[], _T], on_failure: Callable[[Exception], None], *, waits: bool = False) -> _T | None:
-        """Work until it succeeds.
+        """Call `work` until it succeeds, and return its result; None once `stop` is set.
 
         Args:
-            work: What to try.
+            work: The work to try.
             on_failure: Called with each error that is followed by another try.
             waits: Whether to wait before the first try.
 
-        Returns:
-            What the work returns; None once `stop` is set.
-
         Raises:
-            SourceError, FrameError, UnsupportedError: The work failed, and the patience is at its end. Other errors are
-                raised at once.
+            SourceError, FrameError, UnsupportedError: The last try after `patience_s` failed. Other errors are raised
+                at once.
         """
         end = time.monotonic() + self._patience_s
         if time.monotonic() - self._succeeded >= _HELD_S:
@@ -107,14 +104,9 @@ class LiveSource(Source):
         reconnect_for: float = math.inf,
     ) -> None:
         super().__init__(first.name)
-        self.files, self.fps, self.size_hw, self.picture_format = (
-            first.files,
-            first.fps,
-            first.size_hw,
-            first.picture_format,
-        )
-        self.decoder, self.fallback = first.decoder, first.fallback
-        self._connection, self._connect, self._selection = first, connect, selection
+        self.files, self.fps = first.files, first.fps
+        self._use(first)
+        self._connect, self._selection = connect, selection
         self._closed = threading.Event()
         self._patience_s = reconnect_for
         self._retries = Retries(self._closed, reconnect_for)
@@ -142,6 +134,11 @@ class LiveSource(Source):
         self._closed.set()
         self._connection.close()
 
+    def _use(self, connection: VideoSource) -> None:
+        self._connection = connection
+        self.size_hw, self.picture_format = connection.size_hw, connection.picture_format
+        self.decoder, self.fallback = connection.decoder, connection.fallback
+
     def _read(self) -> Iterator[Frame]:
         while True:
             why = yield from self._read_connection()
@@ -161,24 +158,23 @@ class LiveSource(Source):
             try:
                 while (frame := next(frames, None)) is not None:
                     self._take_losses(connection)
-                    yield self._place(frame)
+                    yield self._number(frame)
             except _RETRIED as error:
                 return cause_of(error)
             finally:
                 self._take_losses(connection)
         return "the stream ended"
 
-    def _place(self, frame: Frame) -> Frame:
-        """A connection's frame with the index and time that it has in the source."""
+    def _number(self, frame: Frame) -> Frame:
+        """Give a connection's frame the index and time that it has in the source."""
         self._given += 1
         if self._reconnects:
-            index, time_s = self._first + frame.index, self._carried(frame)
-            name = f"{self.name}#{index}"
-            frame = replace(frame, index=index, time_s=time_s, name=name)
+            index = self._first + frame.index
+            frame = replace(frame, index=index, time_s=self._time_of(frame), name=f"{self.name}#{index}")
         self._came, self._last_s = time.monotonic(), frame.time_s
         return frame
 
-    def _carried(self, frame: Frame) -> float | None:
+    def _time_of(self, frame: Frame) -> float | None:
         """The time that a frame of a later connection has in the source."""
         time_s = frame.time_s
         if self._ahead_s is None and self._starts_s is not None:
@@ -198,8 +194,9 @@ class LiveSource(Source):
 
     def _open_again(self) -> bool:
         """Make another connection; returns False if the source was closed."""
+        remaining = self._selection.within(0, self._given)
         try:
-            opened = self._retries.run(self._reconnect, self._note, waits=True)
+            opened = self._retries.run(lambda: self._connect(remaining), self._note_error, waits=True)
         except _RETRIED as error:
             raise FrameError(
                 f"{self.name!r} broke off and could not be opened again for {self._patience_s:g} s: {cause_of(error)}.",
@@ -207,21 +204,17 @@ class LiveSource(Source):
             ) from error
         if opened is None:
             return False
-        self._connection = opened
+        self._use(opened)
         if self._closed.is_set():  # before the connection was known
             opened.close()
             return False
-        self._carry_on(opened)
+        self._count_gap(opened)
         return True
 
-    def _reconnect(self) -> VideoSource:
-        limit = self._selection.limit
-        return self._connect(replace(self._selection, limit=None if limit is None else limit - self._given))
-
-    def _note(self, error: Exception) -> None:
+    def _note_error(self, error: Exception) -> None:
         self._error = cause_of(error)
 
-    def _carry_on(self, opened: VideoSource) -> None:
+    def _count_gap(self, opened: VideoSource) -> None:
         """Count the gap before another connection, whose first frame has just come."""
         gap_s = time.monotonic() - self._came
         rate = (opened.fps or 0.0) * self._selection.every
@@ -232,14 +225,12 @@ class LiveSource(Source):
         self._first = self.frames_seen
         self._starts_s = None if self._last_s is None else self._last_s + gap_s
         self._step_s, self._ahead_s = 1 / (rate or _HIGHEST_FPS), None
-        self.size_hw, self.picture_format = opened.size_hw, opened.picture_format
-        self.decoder, self.fallback = opened.decoder, opened.fallback
         self._error, self._is_connected = None, True
         self._reconnects += 1
         _log.info("%r is connected again after %.1f s", self.name, gap_s)
 
 
-def open_stream(url: str, opening: Opening = AS_IT_COMES, check: Callable[[], None] | None = None) -> Source:
+def open_stream(url: str, opening: Opening = DEFAULT_OPENING, check: Callable[[], None] | None = None) -> Source:
     """Open a camera or URL.
 
     Args:

@@ -1,4 +1,4 @@
-"""How a source does: how fast its frames come, and how late."""
+"""Frame rate and latency of a source."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _DRIFT = 2e-4  # seconds per second by which a camera's clock may be slow
 
 @dataclass(frozen=True)
 class SourceState:
-    """How a source does at one moment."""
+    """State of a source at one moment."""
 
     connected: bool = False
-    """Whether it is open; False while a live source is opened again, and when its frames have ended. A source that is
-    closed stays what it was."""
+    """Whether it is open; False while a live source is opened again, and when its frames have ended. Closing a source
+    does not change it."""
     fps: float = 0.0
-    """Frames that it gave per second, over the last 5 s."""
+    """Frames given per second, over the last 5 s."""
     lag_s: float | None = None
     """Delay of the last frame in seconds, against the frame that came with the least; None if the source is not live,
     or its frames have no times."""
@@ -49,10 +49,10 @@ class SourceState:
 
 
 class Meter:
-    """Measures the frames of a source; one thread adds them, any may ask.
+    """Measures the rate and lag of a source's frames; one thread adds frames, any may read.
 
-    A frame's lateness is the time of its arrival less its own. The least is that of a frame which waited nowhere, and
-    the lag is what a frame has more. The least is allowed to grow slowly, or a clock that is slow would become a lag.
+    A frame's lateness is its time of arrival minus its presentation time. Its lag is its lateness minus the least so
+    far. The least may grow slowly, or the drift of a slow clock would count as lag.
     """
 
     def __init__(self) -> None:

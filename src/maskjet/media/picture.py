@@ -37,7 +37,7 @@ class Picture:
         return rows // 3 * 2, width
 
     def to_rgb(self) -> NDArray[np.uint8]:
-        """uint8 [H, W, 3], RGB, on the host: what swscale gives for the same frame from a decoder on the CPU."""
+        """uint8 [H, W, 3], RGB, on the host; equal to swscale's for the same frame from a decoder on the CPU."""
         return cpu.to_rgb(YUVFrames.within(self.memory.cpu(), self.conversion))[0].numpy()
 
 

@@ -69,22 +69,12 @@ class Selection:
         return count if self.limit is None else min(count, self.limit)
 
     def within(self, first: int, given: int) -> Selection:
-        """The selection within a part of the source.
-
-        Args:
-            first: Index of the part's first frame in the source.
-            given: Number of frames given before.
-        """
+        """The selection within a part whose first frame is the source's number `first`, after `given` frames."""
         start = self.start - first if first <= self.start else -(first - self.start) % self.every
         return replace(self, start=start, limit=None if self.limit is None else self.limit - given)
 
     def check_length(self, name: str, length: int | None) -> None:
-        """Raise if a source of this many frames has no frame at `start`, or no times although `start` is one.
-
-        Raises:
-            InputError: `start` is a time.
-            BeyondEndError: `start` is not below the length.
-        """
+        """Raise InputError if `start` is a time, and BeyondEndError if it is not below the length of a source."""
         if self.start_s is not None:
             raise InputError(f"start must be a number of frames for {name!r}, whose frames have no times of one clock.")
         if length is not None and self.start >= max(length, 1):
@@ -96,16 +86,10 @@ EVERYTHING = Selection()
 
 
 def select_frames(every: int = 1, start: int | str = 0, limit: int | None = None) -> Selection:
-    """Check which frames are asked for.
-
-    Args:
-        every: Distance between two frames given, at least 1.
-        start: Index of the first frame given, or a time after the source's first frame: "12.5s", "1:02" (minutes and
-            seconds) or "1:02:03.5".
-        limit: Most frames given, at least 1; None for all.
+    """Check the arguments of `open_source` that select frames.
 
     Raises:
-        InputError: An argument is none of these.
+        InputError: An argument is not as described there.
     """
     _check_whole("every", every)
     if limit is not None:

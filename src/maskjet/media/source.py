@@ -183,20 +183,20 @@ class Opening:
     """Where videos are decoded."""
 
 
-AS_IT_COMES = Opening()
-"""All frames, decoded on the CPU, for as long as they come."""
+DEFAULT_OPENING = Opening()
+"""All frames, decoded on the CPU; a live source is opened again for ever."""
 
 
 @dataclass(frozen=True, eq=False)
 class UnopenedSource:
-    """A source that was found, and is not open yet: a thousand of them take no files and no memory."""
+    """A source that was found but not opened: thousands of them take no files and little memory."""
 
     name: str
     """Name that the source will have."""
     files: Sequence[Path]
     """Files that it will read, as far as they are known beforehand."""
     opening: Callable[[Opening], Source]
-    """Opens it."""
+    """Function that opens it."""
     root: Path | None = None
     """Folder whose sub-folders are kept in the outputs' names; None if none are."""
 
@@ -220,11 +220,7 @@ def check_opening(
     reconnect_for: float = math.inf,
     decoder: str | Decoding = "cpu",
 ) -> Opening:
-    """Check the arguments of `open_source`.
-
-    Raises:
-        InputError: An argument is not as `open_source` says.
-    """
+    """Check the arguments of `open_source`; raises InputError if one is not as described there."""
     if isinstance(reconnect_for, bool) or not isinstance(reconnect_for, int | float) or not reconnect_for >= 0:
         raise InputError(f"reconnect_for must be a number of seconds from 0, or infinite, got {reconnect_for!r}.")
     return Opening(select_frames(every, start, limit), reconnect_for, check_decoder(decoder))

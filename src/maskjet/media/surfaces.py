@@ -1,8 +1,8 @@
-"""Copies of what decoders leave in GPU memory, made by the CUDA driver outside the interpreter's lock.
+"""Copies of pictures that decoders leave in GPU memory, made by the CUDA driver outside the interpreter's lock.
 
-With 32 decoding threads that lock is what they wait for, and the driver has locks of its own: a thread that waits for
-one of those with the interpreter's in its hands stops all others. Through PyTorch (DLPack, two copies, an event) a
-frame takes the interpreter's lock five times; here it is one compiled call, which takes it once, at its end.
+32 decoding threads wait for that lock, and the driver has locks of its own: a thread that waits for one of those while
+it holds the interpreter's stops all others. Through PyTorch (DLPack, two copies, an event) a frame takes the
+interpreter's lock five times; this compiled call takes it once, at its end.
 """
 
 from __future__ import annotations
@@ -27,21 +27,18 @@ _compiling = threading.Lock()  # many decoders are opened at once
 class _Copy(ctypes.Structure):
     """CUDA_MEMCPY2D: rows of bytes from one place to another."""
 
+    _place = (
+        ("{}_x", ctypes.c_size_t),
+        ("{}_y", ctypes.c_size_t),
+        ("{}_type", ctypes.c_int),
+        ("{}_host", ctypes.c_void_p),
+        ("{}", ctypes.c_uint64),
+        ("{}_array", ctypes.c_void_p),
+        ("{}_pitch", ctypes.c_size_t),
+    )
     _fields_ = (
-        ("source_x", ctypes.c_size_t),
-        ("source_y", ctypes.c_size_t),
-        ("source_type", ctypes.c_int),
-        ("source_host", ctypes.c_void_p),
-        ("source", ctypes.c_uint64),
-        ("source_array", ctypes.c_void_p),
-        ("source_pitch", ctypes.c_size_t),
-        ("target_x", ctypes.c_size_t),
-        ("target_y", ctypes.c_size_t),
-        ("target_type", ctypes.c_int),
-        ("target_host", ctypes.c_void_p),
-        ("target", ctypes.c_uint64),
-        ("target_array", ctypes.c_void_p),
-        ("target_pitch", ctypes.c_size_t),
+        *((name.format("source"), kind) for name, kind in _place),
+        *((name.format("target"), kind) for name, kind in _place),
         ("width", ctypes.c_size_t),
         ("height", ctypes.c_size_t),
     )
@@ -74,7 +71,7 @@ class SurfaceCopier:
         """Copy a picture; the copy is finished on return, so the surface may be given back and any stream may read it.
 
         Args:
-            surface: What the decoder gave: NV12 in GPU memory, of even size.
+            surface: The decoder's picture: NV12 in GPU memory, of even size.
 
         Returns:
             uint8 [H × 3 / 2, W] on the GPU: the rows of luma, then those of chroma, U and V in turn.
@@ -126,17 +123,10 @@ def _compiled_copies() -> Callable[..., int]:
         if error != 0:
             return error
         if stream != _DEFAULT_STREAM:
-            error = record(event, _DEFAULT_STREAM)
-            if error == 0:
-                error = let_wait(stream, event, 0)
-        if error == 0:
-            error = copy_rows(luma, stream)
-        if error == 0:
-            error = copy_rows(chroma, stream)
-        if error == 0:
-            error = record(event, stream)
+            error = record(event, _DEFAULT_STREAM) or let_wait(stream, event, 0)
+        error = error or copy_rows(luma, stream) or copy_rows(chroma, stream) or record(event, stream)
         pop(0)
-        return synchronize(event) if error == 0 else error
+        return error or synchronize(event)
 
     return copy_both
 

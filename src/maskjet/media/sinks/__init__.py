@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import ExitStack
-from pathlib import Path
 
 from maskjet.drawing import DrawStyle, Style
 from maskjet.errors import InputError
@@ -13,7 +11,7 @@ from maskjet.media.frames import Source
 from maskjet.media.sinks.coco import CocoJson
 from maskjet.media.sinks.labels import YoloLabels
 from maskjet.media.sinks.lines import JsonLines, StdoutLines
-from maskjet.media.sinks.outputs import Content, Outputs, check_outputs, check_paths, open_sink
+from maskjet.media.sinks.outputs import Content, Outputs, SinkOpener, check_outputs, check_paths
 from maskjet.media.sinks.pictures import AnnotatedImages
 from maskjet.media.sinks.sink import Sink, Sinks, SinksBySource, SinksInTurn
 from maskjet.media.sinks.table import CsvTable
@@ -66,14 +64,7 @@ def open_sinks(
         raise InputError(f"fps must be above 0, got {fps}.")
     content = Content(style or DrawStyle(), with_confidence=with_confidence)
     check_paths(outs, style=content.style)
-    taken: set[Path] = set()
-    with ExitStack() as undo:
-        sinks: list[Sink] = []
-        for out in outs:
-            sinks.append(open_sink(out, fps=fps, taken=taken, content=content))
-            undo.callback(sinks[-1].abandon)
-        undo.pop_all()
-    return Sinks(sinks)
+    return Sinks(SinkOpener(content, fps).open_each((out, None) for out in outs))
 
 
 def open_sinks_by_source(

@@ -38,9 +38,7 @@ class AudioTrack:
         stream: The audio.
         path: Path of the output, for warnings.
         start_s: Time in the source of the output's first frame.
-
-    Attributes:
-        options: Options of the output's container.
+        options: Options of the output's container; also an attribute.
     """
 
     def __init__(
@@ -51,10 +49,9 @@ class AudioTrack:
         start_s: float,
         options: Mapping[str, str],
     ) -> None:
-        self._container, self._path, self.options = container, path, options
+        self._container, self._stream, self._path, self.options = container, stream, path, options
         self._tick_s = float(stream.time_base or 1)
         self._start = round(start_s / self._tick_s)
-        self._stream = stream
         self._packets = _packets(container, stream, start_s)
         self._next: av.Packet[Any] | None = None
         self._last: int | None = None  # decoding time of the last packet written
@@ -120,7 +117,7 @@ def open_audio(
         source: Source of the frames; only a video file's audio is copied.
         path: Path of the output, for warnings.
         container_format: FFmpeg's name of the output's format.
-        start_s: Time of the first frame in the source; None if it has none.
+        start_s: Time of the first frame in the source; None if it has no times.
         options: Options of the output's container without audio.
     """
     if source is None or source.kind != "video" or source.is_live or is_stream(source.name) or start_s is None:
@@ -171,11 +168,11 @@ def _unframing(stream: av.AudioStream) -> Callable[[av.Packet[Any]], av.Packet[A
 
 
 def _add_stream(
-    container: av.container.OutputContainer, stream: av.AudioStream, first: av.Packet[Any] | None
+    container: av.container.OutputContainer, stream: av.AudioStream, first: av.Packet[Any]
 ) -> av.AudioStream:
     """Add a stream like another one, with the header that came with its first packet."""
     out = container.add_stream_from_template(stream)
-    if first is not None and first.has_sidedata("new_extradata"):
+    if first.has_sidedata("new_extradata"):
         out.codec_context.extradata = bytes(first.get_sidedata("new_extradata"))
     return out
 
@@ -194,5 +191,5 @@ def _packets(
     yield from container.demux(stream)
 
 
-def _warn(path: str, what: str) -> None:
-    _log.warning("audio of %s %s", printable(repr(path)), printable(what))
+def _warn(path: str, message: str) -> None:
+    _log.warning("audio of %s %s", printable(repr(path)), printable(message))

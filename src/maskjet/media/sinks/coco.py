@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from maskjet.detections import Detections
-from maskjet.errors import InputError
-from maskjet.files import Part, naming
+from maskjet.files import Part, replacing
 from maskjet.media.frames import Frame
-from maskjet.media.sinks.sink import Sink
+from maskjet.media.sinks.lines import TextFile
 
 # The data set's lists, in order, and the start of their entries' lines: an entry's first key tells its list.
 _STARTS = {"images": b'{"file_name"', "categories": b'{"name"', "annotations": b'{"id"'}
 _ENTRIES_AT_ONCE = 1000
 
 
-class CocoJson(Sink):
+class CocoJson(TextFile):
     """A COCO data set: images, categories, and annotations with a score each.
 
     Its "annotations" are also a COCO results list, which pycocotools' loadRes reads. An image's id is its frame's
@@ -28,26 +27,16 @@ class CocoJson(Sink):
 
     Entries are written as they come, one JSON object per line, to a .partial.jsonl beside the file, so that memory does
     not grow and entries survive a crash. `close` builds the data set from them.
-
-    Args:
-        path: Path of the .json file.
-
-    Raises:
-        OutputError: The file can't be opened.
     """
 
     def __init__(self, path: str) -> None:
-        self._path = path
-        self._entries: Part | None = Part(path, suffix=".jsonl")
-        self._frames = self._annotations = 0
+        super().__init__(path, suffix=".jsonl")
+        self._annotations = 0
         self._first_id: int | None = None
         self._categories: set[int] = set()
-        self.paths: Sequence[str] = (self._entries.shown,)
 
     def write(self, frame: Frame, detections: Detections) -> None:
         """Write one frame's entries."""
-        if self._entries is None:
-            raise InputError(f"{self._path!r} is closed; open another sink.")
         if self._first_id is None:
             self._first_id = 1 if 0 in detections.class_names else 0
         height, width = detections.image_size
@@ -59,54 +48,32 @@ class CocoJson(Sink):
         for entry, area in zip(detections.to_coco(frame.index, ids), detections.area.tolist(), strict=True):
             self._annotations += 1
             entries.append({"id": self._annotations, "area": area, "iscrowd": 0, **entry})
-        self._entries.write("".join(json.dumps(entry, allow_nan=False) + "\n" for entry in entries).encode())
-        self._frames += 1
+        self._append("".join(json.dumps(entry, allow_nan=False) + "\n" for entry in entries))
 
     def _new_categories(self, detections: Detections) -> Iterator[dict[str, Any]]:
         """Entries of classes not written yet: the model's named ones, and unnamed ones that were detected."""
-        names = dict(zip(detections.class_id.tolist(), detections.class_name, strict=True)) | dict(
-            detections.class_names
-        )
+        found = dict(zip(detections.class_id.tolist(), detections.class_name, strict=True))
+        names = found | dict(detections.class_names)
         for class_id in sorted(names.keys() - self._categories):
             self._categories.add(class_id)
             yield {"name": names[class_id], "id": class_id + (self._first_id or 0)}
 
-    def close(self) -> None:
-        """Build the data set from the entries and give the file its name."""
-        if self._entries is None:
-            return
-        with ExitStack() as undo:
-            undo.callback(self.abandon)
-            whole = Part(self._path)
-            undo.callback(whole.remove)
+    def _finish(self, part: Part) -> None:
+        """Build the data set from the entries."""
+        with replacing(self._path) as whole:
             for name, start in _STARTS.items():
                 whole.write(f'{"{" if name == "images" else ","}"{name}": ['.encode())
-                with naming(self._path):
-                    self._copy(start, whole)
+                _copy(part.path, start, whole)
                 whole.write(b"]")
             whole.write(b"}\n")
-            whole.finish()
-            undo.pop_all()
-        self._entries.remove()
-        self._entries, self.paths = None, (self._path,)
+        part.remove()
 
-    def _copy(self, start: bytes, whole: Part) -> None:
-        """Copy the entries whose lines begin with `start`."""
-        assert self._entries is not None
-        separator = b"\n"
-        with self._entries.path.open("rb") as file:
-            entries = (line[:-1] for line in file if line.startswith(start))
-            while some := list(islice(entries, _ENTRIES_AT_ONCE)):
-                whole.write(separator + b",\n".join(some))
-                separator = b",\n"
 
-    def abandon(self) -> None:
-        """Keep the entries in the .partial.jsonl; without frames, remove it."""
-        if self._entries is None:
-            return
-        if self._frames:
-            self._entries.keep()
-        else:
-            self._entries.remove()
-            self.paths = ()
-        self._entries = None
+def _copy(entries: Path, start: bytes, whole: Part) -> None:
+    """Copy the entries whose lines begin with `start`."""
+    separator = b"\n"
+    with entries.open("rb") as file:
+        lines = (line[:-1] for line in file if line.startswith(start))
+        while some := list(islice(lines, _ENTRIES_AT_ONCE)):
+            whole.write(separator + b",\n".join(some))
+            separator = b",\n"

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from maskjet.detections import Detections
+from maskjet.detections import Detections, check_finite
 from maskjet.files import replacing
 from maskjet.media.frames import Frame
 from maskjet.media.sinks.pictures import PictureNames
-from maskjet.media.sinks.sink import Sink, check_finite
+from maskjet.media.sinks.sink import Sink
 
 SUFFIX = ".yolo"
 """Suffix of a folder of labels."""
@@ -32,9 +32,6 @@ class YoloLabels(Sink):
         with_confidence: Whether a line ends in the confidence, as with Ultralytics' save_conf; no labels to train on.
         taken: Paths that other sinks write; own ones are added.
         root: Folder whose sub-folders are kept; see `Source.root`.
-
-    Raises:
-        OutputError: The folder can't be written to.
     """
 
     def __init__(
@@ -68,12 +65,6 @@ class YoloLabels(Sink):
         with replacing(self._names.folder / _NAMES) as part:
             part.write("".join(f"{line}\n" for line in lines).encode())
         self._has_names = True
-
-    def close(self) -> None:
-        """Do nothing: each file is finished already."""
-
-    def abandon(self) -> None:
-        """Do nothing: each file is whole."""
 
 
 def _boxes(detections: Detections) -> list[NDArray[np.float64]]:

@@ -19,19 +19,17 @@ class TextFile(Sink):
 
     Args:
         path: Path of the file.
-
-    Raises:
-        OutputError: The file can't be opened.
+        suffix: Suffix of the temporary name; None for the path's own.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, suffix: str | None = None) -> None:
         self._path = path
-        self._part: Part | None = Part(path)
+        self._part: Part | None = Part(path, suffix=suffix)
         self._frames = 0
         self.paths: Sequence[str] = (self._part.shown,)
 
     def _append(self, text: str, *, frames: int = 1) -> None:
-        """Write lines, of this many frames."""
+        """Write the lines of this many frames."""
         if self._part is None:
             raise InputError(f"{self._path!r} is closed; open another sink.")
         self._part.write(text.encode())
@@ -42,11 +40,14 @@ class TextFile(Sink):
         if self._part is None:
             return
         try:
-            self._part.finish()
+            self._finish(self._part)
         except BaseException:
             self.abandon()
             raise
         self._part, self.paths = None, (self._path,)
+
+    def _finish(self, part: Part) -> None:
+        part.finish()
 
     def abandon(self) -> None:
         """Keep the lines under the temporary name; without frames, remove the file."""
@@ -63,12 +64,7 @@ class TextFile(Sink):
 class JsonLines(TextFile):
     """One line of JSON per frame: index, time_s, source, name and the fields of `Detections.as_dict`.
 
-    Args:
-        path: Path of the .jsonl file.
-        tells_streams: Whether each line also has the frame's "stream", as sources may share a name.
-
-    Raises:
-        OutputError: The file can't be opened.
+    With `tells_streams`, each line also has the frame's "stream", as sources may share a name.
     """
 
     def __init__(self, path: str, *, tells_streams: bool = False) -> None:
@@ -96,12 +92,6 @@ class StdoutLines(Sink):
         with naming("-"):
             stdout.write(line(frame, detections, tells_streams=self._tells_streams))
             stdout.flush()
-
-    def close(self) -> None:
-        """Do nothing: lines are flushed already."""
-
-    def abandon(self) -> None:
-        """Do nothing: printed lines can't be taken back."""
 
 
 def line(frame: Frame, detections: Detections, *, tells_streams: bool) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from itertools import chain, count
@@ -16,13 +16,13 @@ from maskjet.drawing import DrawStyle, Style
 from maskjet.drawing.style import refuse_transparency
 from maskjet.errors import InputError, OutputError
 from maskjet.files import naming
+from maskjet.media.folders import is_image_path
 from maskjet.media.frames import Source, UnopenedSource
-from maskjet.media.images import IMAGE_SUFFIXES
 from maskjet.media.sinks import labels, pictures, video
 from maskjet.media.sinks.coco import CocoJson
 from maskjet.media.sinks.labels import YoloLabels
 from maskjet.media.sinks.lines import JsonLines, StdoutLines
-from maskjet.media.sinks.pictures import AnnotatedImages, FileId, PictureNames
+from maskjet.media.sinks.pictures import AnnotatedImages, FileId, PictureNames, id_of
 from maskjet.media.sinks.sink import Sink, SinksBySource, SinksInTurn
 from maskjet.media.sinks.table import CsvTable
 from maskjet.media.sinks.video import AnnotatedVideo
@@ -31,12 +31,20 @@ Kind = Literal["images", "video", "lines", "table", "labels", "data set"]
 AnySource = Source | UnopenedSource
 PLACEHOLDER = "{}"
 """Placeholder in an output's path that becomes the name of its source."""
+_KINDS: Mapping[str, Kind] = {
+    **dict.fromkeys(video.SUFFIXES, "video"),
+    ".jsonl": "lines",
+    ".json": "data set",
+    ".csv": "table",
+    labels.SUFFIX: "labels",
+    **dict.fromkeys(pictures.SUFFIXES, "images"),
+}
 _SHARED = ("lines", "table")  # kinds that take the frames of several sources, also into a pipe
 
 
 @dataclass(frozen=True)
 class Content:
-    """What outputs contain, as far as there is a choice."""
+    """Choices of the outputs' content."""
 
     style: Style = field(default_factory=DrawStyle)
     """Whether video and images are annotated, redacted or cut out, and how."""
@@ -44,6 +52,52 @@ class Content:
     """Whether annotated video gets its source's audio."""
     with_confidence: bool = False
     """Whether lines of YOLO labels end in the confidence."""
+
+
+@dataclass(frozen=True)
+class SinkOpener:
+    """Opens sinks, none of which writes a picture or label of another."""
+
+    content: Content
+    """Choices of the outputs' content."""
+    fps: float | None = None
+    """Frames per second of `AnnotatedVideo`."""
+    files: Collection[FileId] = ()
+    """Source files that pictures must not overwrite."""
+    tells_streams: bool = False
+    """Whether lines have the frame's stream."""
+    taken: set[Path] = field(default_factory=set)
+    """Paths of the pictures and labels so far."""
+
+    def open_each(self, pairs: Iterable[tuple[str, AnySource | None]]) -> list[Sink]:
+        """Open checked paths, all or none, each with its source; only an open one gives a video colours and audio.
+
+        Raises:
+            OutputError: An output can't be written.
+        """
+        with ExitStack() as undo:
+            sinks: list[Sink] = []
+            for out, source in pairs:
+                sinks.append(self._open(out, source))
+                undo.callback(sinks[-1].abandon)
+            undo.pop_all()
+        return sinks
+
+    def _open(self, out: str, source: AnySource | None) -> Sink:
+        kind, style = kind_of(out), self.content.style
+        root = None if source is None else source.root
+        if kind == "images":
+            return AnnotatedImages(out, taken=self.taken, sources=self.files, root=root, style=style)
+        if kind == "labels":
+            return YoloLabels(out, with_confidence=self.content.with_confidence, taken=self.taken, root=root)
+        if kind == "video":
+            opened = source if isinstance(source, Source) else None
+            return AnnotatedVideo(out, self.fps, opened, with_audio=self.content.with_audio, style=style)
+        if kind == "table":
+            return CsvTable(out, tells_streams=self.tells_streams)
+        if out == "-":
+            return StdoutLines(tells_streams=self.tells_streams)
+        return JsonLines(out, tells_streams=self.tells_streams) if kind == "lines" else CocoJson(out)
 
 
 @dataclass(frozen=True)
@@ -57,7 +111,7 @@ class Outputs:
     sources: Sequence[AnySource]
     """All sources, in the order of `Frame.stream`."""
     content: Content = field(default_factory=Content)
-    """What they contain, as far as there is a choice."""
+    """Choices of their content."""
 
     def open(self) -> SinksBySource:
         """Open a sink for every path, for sources that are open and read side by side.
@@ -65,8 +119,7 @@ class Outputs:
         Raises:
             OutputError: An output can't be written.
         """
-        open_all = self._opener()
-        sinks = iter(open_all(self.pairs()))
+        sinks = iter(self._opener().open_each(self.pairs()))
         shared = [next(sinks) for _ in self.shared]
         return SinksBySource(shared, [[next(sinks) for _ in own] for own in self.owned])
 
@@ -76,85 +129,24 @@ class Outputs:
         Raises:
             OutputError: An output can't be written.
         """
-        open_all = self._opener()
-        shared = open_all((out, self.sources[0]) for out in self.shared)
+        opener = self._opener()
+        shared = opener.open_each((out, self.sources[0]) for out in self.shared)
 
         def open_own(position: int, source: Source) -> list[Sink]:
-            return open_all((out, source) for out in self.owned[position])
+            return opener.open_each((out, source) for out in self.owned[position])
 
-        return SinksInTurn(shared, open_own, tells_streams=self._tells_streams)
+        return SinksInTurn(shared, open_own, tells_streams=opener.tells_streams)
 
-    @property
-    def _tells_streams(self) -> bool:
-        """Whether sources share a name."""
-        names = [source.name for source in self.sources]
-        return len(set(names)) < len(names)
-
-    def _opener(self) -> Callable[[Iterable[tuple[str, AnySource]]], list[Sink]]:
-        """A function that opens paths, all or none; what one call takes, no later one gets."""
-        taken: set[Path] = set()
-        files, tells_streams, content = set(_identities(self.sources)), self._tells_streams, self.content
-
-        def open_all(pairs: Iterable[tuple[str, AnySource]]) -> list[Sink]:
-            with ExitStack() as undo:
-                sinks: list[Sink] = []
-                for out, source in pairs:
-                    sinks.append(
-                        open_sink(out, source, taken=taken, files=files, tells_streams=tells_streams, content=content)
-                    )
-                    undo.callback(sinks[-1].abandon)
-                undo.pop_all()
-            return sinks
-
-        return open_all
+    def _opener(self) -> SinkOpener:
+        names = {source.name for source in self.sources}
+        files = set(_identities(self.sources))
+        return SinkOpener(self.content, files=files, tells_streams=len(names) < len(self.sources))
 
     def pairs(self) -> Iterator[tuple[str, AnySource]]:
         """Each path with its source; shared paths come with the first one."""
         yield from ((out, self.sources[0]) for out in self.shared)
         for source, own in zip(self.sources, self.owned, strict=True):
             yield from ((out, source) for out in own)
-
-
-def open_sink(
-    out: str,
-    source: AnySource | None = None,
-    *,
-    fps: float | None = None,
-    taken: set[Path],
-    files: Collection[FileId] = (),
-    tells_streams: bool = False,
-    content: Content,
-) -> Sink:
-    """Open one output.
-
-    Args:
-        out: Path of the output, checked.
-        source: Source of the frames, if known; only an open one gives a video its colours and audio.
-        fps: Frames per second for `AnnotatedVideo`.
-        taken: Paths taken by other sinks, for `AnnotatedImages`.
-        files: Source files not to be overwritten, for `AnnotatedImages`.
-        tells_streams: Whether lines state the frame's stream, for `JsonLines`.
-        content: What the output contains, as far as there is a choice.
-
-    Raises:
-        OutputError: The output can't be written.
-    """
-    kind = kind_of(out)
-    root = None if source is None else source.root
-    if kind == "images":
-        return AnnotatedImages(out, taken=taken, sources=files, root=root, style=content.style)
-    if kind == "labels":
-        return YoloLabels(out, with_confidence=content.with_confidence, taken=taken, root=root)
-    if kind == "video":
-        opened = source if isinstance(source, Source) else None
-        return AnnotatedVideo(out, fps, opened, with_audio=content.with_audio, style=content.style)
-    if kind == "table":
-        return CsvTable(out, tells_streams=tells_streams)
-    if out == "-":
-        return StdoutLines(tells_streams=tells_streams)
-    if kind == "lines":
-        return JsonLines(out, tells_streams=tells_streams)
-    return CocoJson(out)
 
 
 def check_outputs(
@@ -203,7 +195,7 @@ def unique_stems(names: Sequence[str], roots: Sequence[Path | None] | None = Non
 
     Args:
         names: Names of the sources.
-        roots: Per source, the folder whose sub-folders are kept, as "day1/cam" for day1/cam.mp4 in it, or None.
+        roots: Per source, the folder whose sub-folders are kept, as in "day1/cam", or None.
     """
     stems: dict[str, None] = {}
     for name, root in zip(names, roots or [None] * len(names), strict=True):
@@ -233,26 +225,13 @@ def _safe(text: str) -> str:
 def kind_of(out: str) -> Kind:
     """The kind of output that a path names."""
     suffix = Path(out).suffix.lower()
-    kinds: Mapping[str, Kind] = {
-        **dict.fromkeys(pictures.SUFFIXES, "images"),
-        **dict.fromkeys(video.SUFFIXES, "video"),
-        ".jsonl": "lines",
-        ".json": "data set",
-        ".csv": "table",
-        labels.SUFFIX: "labels",
-    }
     if out == "-":
         return "lines"
-    if suffix == labels.SUFFIX:
-        return "labels"
-    if out.endswith("/") or suffix == "":
+    if suffix == "" or (out.endswith("/") and suffix != labels.SUFFIX):
         return "images"
-    if suffix in kinds:
-        return kinds[suffix]
-    if Path(out).is_dir():
-        return "images"
-    known = ", ".join((*video.SUFFIXES, ".jsonl", ".json", ".csv", labels.SUFFIX, *pictures.SUFFIXES))
-    raise InputError(f"out must end in one of {known}, or be a folder or '-', got {out!r}.")
+    if suffix not in _KINDS and not Path(out).is_dir():
+        raise InputError(f"out must end in one of {', '.join(_KINDS)}, or be a folder or '-', got {out!r}.")
+    return _KINDS.get(suffix, "images")
 
 
 def _check_form(out: str) -> None:
@@ -273,7 +252,10 @@ def check_paths(outs: Sequence[str], sources: Sequence[AnySource] = (), *, style
     seen: set[str | FileId] = set()
     for out in outs:
         _check_form(out)
-        _check_style(style, out)
+        if kind_of(out) == "video":
+            refuse_transparency(style, out)
+        if kind_of(out) == "images":
+            pictures.check_style(style, out)
         with naming(out):
             identities = {out} if out == "-" else _check_path(out, files)
         if seen & identities:
@@ -281,20 +263,12 @@ def check_paths(outs: Sequence[str], sources: Sequence[AnySource] = (), *, style
         seen |= identities
 
 
-def _check_style(style: Style, out: str) -> None:
-    """Check that an output can hold pictures in a style."""
-    if kind_of(out) == "video":
-        refuse_transparency(style, out)
-    if kind_of(out) == "images":
-        pictures.check_style(style, out)
-
-
 def _check_path(out: str, files: Collection[FileId]) -> set[str | FileId]:
     """Check one path; returns keys that identify its file, however the path is spelled."""
     path = Path(os.path.realpath(out))
     is_folder = kind_of(out) == "labels" or (kind_of(out) == "images" and not pictures.is_picture(out))
     try:
-        status = path.stat()
+        identity = id_of(path)
     except FileNotFoundError:
         _check_folder(out, path if is_folder else path.parent)
         return {str(path)}
@@ -306,7 +280,6 @@ def _check_path(out: str, files: Collection[FileId]) -> set[str | FileId]:
         raise InputError(
             f"out must be a file or a new name, {out!r} is neither; only .jsonl and .csv may be a pipe or device."
         )
-    identity = (status.st_dev, status.st_ino)
     if identity in files:
         raise InputError(f"out must not be the source, got {out!r} for both.")
     if path.is_file():
@@ -326,22 +299,17 @@ def _check_folder(out: str, folder: Path) -> None:
 
 def _check_pictures(outputs: Outputs) -> None:
     """Check that no picture would overwrite a source's image, as far as names tell beforehand."""
-    files = {path.resolve() for source in outputs.sources for path in source.files if _is_image(path)}
+    files = {path.resolve() for source in outputs.sources for path in source.files if is_image_path(path)}
     taken: set[Path] = set()
     for out, source in outputs.pairs():
         names = PictureNames(out, taken, root=source.root, suffix=pictures.suffix_of(outputs.content.style))
-        for index, path in enumerate(filter(_is_image, source.files if kind_of(out) == "images" else ())):
+        for index, path in enumerate(filter(is_image_path, source.files if kind_of(out) == "images" else ())):
             if names.take(str(path), index) in files:
                 raise InputError(f"out must not be where the source is, {str(path)!r} would be overwritten.")
-
-
-def _is_image(path: Path) -> bool:
-    return path.suffix.lower() in IMAGE_SUFFIXES
 
 
 def _identities(sources: Sequence[AnySource]) -> Iterator[FileId]:
     """Device and inode of each source file that exists."""
     for path in chain.from_iterable(source.files for source in sources):
         with suppress(OSError, ValueError):
-            status = path.stat()
-            yield status.st_dev, status.st_ino
+            yield id_of(path)

@@ -7,16 +7,15 @@ from collections.abc import Collection
 from itertools import chain, count
 from pathlib import Path
 
-import cv2
-
 from maskjet.detections import Detections
 from maskjet.drawing import DrawStyle, Painter, Redaction, Style
+from maskjet.drawing.showing import encode
 from maskjet.drawing.style import is_transparent, refuse_transparency
-from maskjet.errors import InputError, OutputError
-from maskjet.files import Part, naming
+from maskjet.errors import InputError
+from maskjet.files import is_same_file, naming, replacing
 from maskjet.media.frames import Frame
 from maskjet.media.images import IMAGE_SUFFIXES
-from maskjet.media.sinks.behind import Behind
+from maskjet.media.sinks.drawing_thread import DrawingThread
 from maskjet.media.sinks.sink import Sink
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
@@ -25,6 +24,12 @@ _ALPHA = ".png"  # suffix of pictures that may be transparent
 _STYLE = DrawStyle()
 FileId = tuple[int, int]
 """Device and inode numbers, which identify a file."""
+
+
+def id_of(path: Path) -> FileId:
+    """The device and inode numbers of a file that exists."""
+    status = path.stat()
+    return status.st_dev, status.st_ino
 
 
 def is_picture(path: str | Path) -> bool:
@@ -79,11 +84,7 @@ def suffix_of(style: Style) -> str | None:
 
 
 def check_style(style: Style, path: str) -> None:
-    """Check that a folder or picture can hold pictures in a style.
-
-    Raises:
-        InputError: Pixels are transparent, and the path is that of a .jpg.
-    """
+    """Raise InputError if pixels of a style are transparent, and the path is that of a .jpg."""
     if is_picture(path) and Path(path).suffix.lower() != _ALPHA:
         refuse_transparency(style, path)
 
@@ -104,7 +105,6 @@ class AnnotatedImages(Sink):
 
     Raises:
         InputError: Pixels of the style are transparent, and the path is that of a .jpg.
-        OutputError: The folder can't be written to.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class AnnotatedImages(Sink):
         self._painter = Painter(style)
         self.redacts = isinstance(style, Redaction)
         self._sources = sources
-        self._behind = Behind()
+        self._thread = DrawingThread()
         self._names.make_folder(path)
         self.paths = (path,)
 
@@ -130,47 +130,25 @@ class AnnotatedImages(Sink):
 
         Raises:
             InputError: The image would overwrite one of a source, or the sink is closed.
-            Exception: An earlier image could not be drawn or written.
         """
         path = self._names.take(frame.name, frame.index)
         with naming(str(path)):
-            self._check_is_no_source(path, frame)
-        self._behind.add(lambda: self._write(path, frame, detections))
+            if path.exists() and (id_of(path) in self._sources or is_same_file(path, frame.name)):
+                raise InputError(f"out must not be where the source is, {str(path)!r} would be overwritten.")
+        self._thread.add(lambda: self._write(path, frame, detections))
 
     def _write(self, path: Path, frame: Frame, detections: Detections) -> None:
         drawn = self._painter.paint(frame, detections)
-        pixels = cv2.cvtColor(drawn, cv2.COLOR_RGB2BGR if drawn.shape[2] == 3 else cv2.COLOR_RGBA2BGRA)
-        options = [] if path.suffix.lower() == _ALPHA else [cv2.IMWRITE_JPEG_QUALITY, 92]
-        try:
-            _, data = cv2.imencode(path.suffix, pixels, options)
-        except cv2.error as error:  # a JPEG has at most 65,500 pixels a side
-            raise OutputError(f"{str(path)!r} must be of a size that {path.suffix} can hold: {error}.") from error
-        part = Part(str(path), suffix="")  # no image suffix, or it would count as an image of the folder
-        try:
-            part.write(data.tobytes())
-            part.finish(is_durable=False)
-        except BaseException:
-            part.remove()
-            raise
-
-    def _check_is_no_source(self, path: Path, frame: Frame) -> None:
-        if not path.exists():
-            return
-        status = path.stat()
-        source = Path(frame.name)
-        if (status.st_dev, status.st_ino) in self._sources or (source.is_file() and path.samefile(source)):
-            raise InputError(f"out must not be where the source is, {str(path)!r} would be overwritten.")
+        data = encode(drawn, path.suffix.lower(), name=repr(str(path)))
+        with replacing(path, suffix="", is_durable=False) as part:  # with .jpg it would count as one of the folder's
+            part.write(data)
 
     def close(self) -> None:
-        """Wait until all images are written.
-
-        Raises:
-            Exception: One could not be drawn or written.
-        """
-        error = None if self._behind.is_closed else self._behind.close()
+        """Wait until all images are written."""
+        error = None if self._thread.is_closed else self._thread.close()
         if error is not None:
             raise error
 
     def abandon(self) -> None:
         """Wait until all images are written; each is whole."""
-        self._behind.close()
+        self._thread.close()

@@ -6,13 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from types import TracebackType
 from typing import Self
 
 import numpy as np
 
-from maskjet.detections import Detections
-from maskjet.errors import InputError
+from maskjet.detections import Detections, are_finite
 from maskjet.media.frames import Frame, Source
 
 
@@ -22,6 +20,9 @@ class Sink(ABC):
     A file is written under a temporary name beside its own and renamed by `close`, once it is whole. If an exception
     ends the context, `abandon` is called instead: an existing file stays, and the partial output is kept beside it.
     KeyboardInterrupt closes the sink: a user who stops a run wants the results so far.
+
+    Making a sink, `write` and `close` raise OutputError if the output can't be written. In sinks that draw, `write` and
+    `close` also raise the errors of frames written before; once closed, `write` raises InputError.
 
     Attributes:
         paths: Current paths of the output; empty if there is none.
@@ -35,36 +36,22 @@ class Sink(ABC):
     def write(self, frame: Frame, detections: Detections) -> None:
         """Add one frame."""
 
-    @abstractmethod
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - some outputs are finished with every frame
         """Finish the output; may be called twice."""
 
-    @abstractmethod
-    def abandon(self) -> None:
+    def abandon(self) -> None:  # noqa: B027
         """Keep the partial output, readable, under its temporary name; does nothing after `close`."""
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         if not isinstance(error, Exception):
             self.close()
             return
         self.abandon()
         if self.paths:
             error.add_note(f"What was written lies in {', '.join(self.paths)}.")
-
-
-def check_finite(detections: Detections) -> None:
-    """Raise if a box or confidence is not finite; `Sinks` leaves such detections out.
-
-    Raises:
-        InputError: One is not.
-    """
-    if not (np.isfinite(detections.xyxy).all() and np.isfinite(detections.confidence).all()):
-        raise InputError("xyxy and confidence must be finite to be written, got others; pick those that are.")
 
 
 class Sinks(Sink):
@@ -82,16 +69,16 @@ class Sinks(Sink):
 
     def write(self, frame: Frame, detections: Detections) -> None:
         """Write one frame to each sink."""
-        self._write(self._sinks, frame, detections)
-
-    def _write(self, sinks: Sequence[Sink], frame: Frame, detections: Detections) -> None:
         finite = self._finite(detections)
-        for sink in sinks:
+        for sink in self._sinks_of(frame):
             sink.write(frame, detections if sink.redacts else finite)
+
+    def _sinks_of(self, _: Frame) -> Sequence[Sink]:
+        return self._sinks
 
     def _finite(self, detections: Detections) -> Detections:
         """Drop detections that are not finite: JSON has no such numbers, and they can't be drawn."""
-        is_finite = np.isfinite(detections.xyxy).all(axis=1) & np.isfinite(detections.confidence)
+        is_finite = are_finite(detections)
         if is_finite.all():
             return detections
         self.left_out += int(np.count_nonzero(~is_finite))
@@ -116,20 +103,14 @@ class Sinks(Sink):
 
 
 class SinksBySource(Sinks):
-    """Sinks of several sources: shared ones take all frames, owned ones those of one source.
-
-    Args:
-        shared: Sinks for the frames of all sources.
-        owned: Sinks per source, in the order of `Frame.stream`.
-    """
+    """Sinks of several sources: `shared` ones take all frames, `owned` ones those of one source, by `Frame.stream`."""
 
     def __init__(self, shared: Sequence[Sink], owned: Sequence[Sequence[Sink]]) -> None:
         super().__init__([*shared, *(sink for own in owned for sink in own)])
         self._of_source = [[*shared, *own] for own in owned]
 
-    def write(self, frame: Frame, detections: Detections) -> None:
-        """Write one frame to the sinks of its source."""
-        self._write(self._of_source[frame.stream], frame, detections)
+    def _sinks_of(self, frame: Frame) -> Sequence[Sink]:
+        return self._of_source[frame.stream]
 
 
 class SinksInTurn(Sinks):

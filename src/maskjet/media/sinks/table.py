@@ -5,10 +5,9 @@ from __future__ import annotations
 import csv
 import io
 
-from maskjet.detections import Detections
+from maskjet.detections import Detections, check_finite
 from maskjet.media.frames import Frame
 from maskjet.media.sinks.lines import TextFile
-from maskjet.media.sinks.sink import check_finite
 from maskjet.printing import printable
 
 COLUMNS = (
@@ -24,14 +23,8 @@ class CsvTable(TextFile):
 
     Boxes are in pixels, the area is the mask's, or the box's without masks, `time_s` is empty for images. Text that a
     spreadsheet would run as a formula gets an apostrophe in front, unprintable characters are escaped, so that a row is
-    one line. The rows of a frame are flushed at once.
-
-    Args:
-        path: Path of the .csv file.
-        tells_streams: Whether a last column has the frame's "stream", as sources may share a name.
-
-    Raises:
-        OutputError: The file can't be opened.
+    one line. The rows of a frame are flushed at once. With `tells_streams`, a last column has the frame's "stream", as
+    sources may share a name.
     """
 
     def __init__(self, path: str, *, tells_streams: bool = False) -> None:

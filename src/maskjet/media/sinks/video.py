@@ -22,7 +22,7 @@ from maskjet.files import Part, naming
 from maskjet.media.colours import PictureFormat, guess_picture_format
 from maskjet.media.frames import Frame, Source
 from maskjet.media.sinks.audio import AudioTrack, open_audio
-from maskjet.media.sinks.behind import Behind
+from maskjet.media.sinks.drawing_thread import DrawingThread
 from maskjet.media.sinks.sink import Sink
 
 _FRAGMENTS = {
@@ -73,7 +73,6 @@ class AnnotatedVideo(Sink):
 
     Raises:
         InputError: Pixels of the style are transparent.
-        OutputError: The file can't be opened.
     """
 
     def __init__(
@@ -92,7 +91,7 @@ class AnnotatedVideo(Sink):
         fps = fps or (source and source.fps) or _DEFAULT_FPS
         self._fps = fps if _LOWEST_FPS <= fps <= _HIGHEST_FPS else _DEFAULT_FPS
         self._part: Part | None = Part(path)
-        self._behind = Behind()
+        self._thread = DrawingThread()
         self._format, self._options = _CONTAINERS[Path(path).suffix.lower()]
         self._container: av.container.OutputContainer | None = None
         self._stream: av.VideoStream | None = None
@@ -106,13 +105,8 @@ class AnnotatedVideo(Sink):
         self.paths = (self._part.shown,)
 
     def write(self, frame: Frame, detections: Detections) -> None:
-        """Draw and encode one frame, in a thread, up to four frames behind; its image must not change afterwards.
-
-        Raises:
-            InputError: The video is closed.
-            Exception: An earlier frame could not be drawn or written.
-        """
-        self._behind.add(lambda: self._write(frame, detections))
+        """Draw and encode one frame, in a thread, up to four frames behind; its image must not change afterwards."""
+        self._thread.add(lambda: self._write(frame, detections))
 
     def _write(self, frame: Frame, detections: Detections) -> None:
         assert self._part is not None
@@ -146,16 +140,18 @@ class AnnotatedVideo(Sink):
                 self._audio.close()
             part.file.flush()
         except BaseException:
-            self._give_up(part)  # FFmpeg crashes if it is called again after a failed header
+            self._give_up()  # FFmpeg crashes if it is called again after a failed header
             raise
 
-    def _give_up(self, part: Part) -> None:
-        """Keep the partial file; remove it if it is empty."""
+    def _give_up(self) -> None:
+        """Keep the partial file, unless that is done; remove it if it is empty."""
+        part, self._part = self._part, None
+        if part is None:
+            return
         part.keep()
         if not self._packets or not part.path.stat().st_size:
             part.remove()
             self.paths = ()
-        self._part = None
         if self._audio is not None:
             self._audio.close()
 
@@ -190,31 +186,26 @@ class AnnotatedVideo(Sink):
             self._audio.add_to(self._container)
 
     def close(self) -> None:
-        """Finish the file and give it its name; without frames there is no file.
-
-        Raises:
-            Exception: A frame could not be drawn or written; the partial file is kept.
-        """
-        if self._behind.is_closed:
+        """Finish the file and give it its name; without frames there is no file, after an error a partial one."""
+        if self._thread.is_closed:
             return
-        error = self._behind.close()
+        error = self._thread.close()
         if error is not None:
             self._end()
             raise error
-        assert self._part is not None
         if self._container is None:
-            self._give_up(self._part)
+            self._give_up()
             return
-        part = self._part
+        assert self._part is not None
         with naming(self._path):
-            self._finish_container(part)
             try:
+                self._finish_container(self._part)
                 if self._format in ("matroska", "webm"):
-                    part.finish()
+                    self._part.finish()
                 else:
-                    self._finish_in_order(part)
+                    self._finish_in_order(self._part)
             except BaseException:
-                self._give_up(part)
+                self._give_up()
                 raise
         self._part, self.paths = None, (self._path,)
 
@@ -242,20 +233,16 @@ class AnnotatedVideo(Sink):
 
     def abandon(self) -> None:
         """Keep the partial file, playable, under its temporary name."""
-        if not self._behind.is_closed:
-            self._behind.close()
+        if not self._thread.is_closed:
+            self._thread.close()
             self._end()
 
     def _end(self) -> None:
-        """Keep the partial file, if that is not done."""
-        if self._part is None:
-            return
-        part = self._part
-        if self._container is not None:
+        """Keep the partial file, unless that is done."""
+        if self._part is not None and self._container is not None:
             with suppress(OSError, av.error.FFmpegError):
-                self._finish_container(part)
-        if self._part is not None:  # a file that could not be finished is given up by now
-            self._give_up(part)
+                self._finish_container(self._part)
+        self._give_up()
 
 
 def _tag(context: av.VideoCodecContext, wanted: PictureFormat) -> None:

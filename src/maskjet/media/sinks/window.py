@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -99,7 +100,6 @@ class Window(Sink):
             return
         drawn = self._painter.paint(frame, detections)
         self._show(_fit(np.ascontiguousarray(drawn[..., :3]), self._most_hw))
-        self._update()
         shown_s = time.perf_counter()
         self._next_s = max(begun_s + _SHORTEST_S, shown_s + _REST * (shown_s - begun_s))
 
@@ -107,19 +107,20 @@ class Window(Sink):
         """Put an image into the window, as PPM: Tk copies that without further libraries."""
         height, width = image.shape[:2]
         data = b"P6 %d %d 255 " % (width, height) + image.tobytes()
-        self._guard(lambda: self._put(data))
-
-    def _put(self, data: bytes) -> None:
-        self._image = self._tk.PhotoImage(master=self._root, data=data, format="PPM")  # Tk keeps no reference
-        self._label.configure(image=self._image)
+        with self._guarded():
+            self._image = self._tk.PhotoImage(master=self._root, data=data, format="PPM")  # Tk keeps no reference
+            self._label.configure(image=self._image)
+        self._update()
 
     def _update(self) -> None:
-        self._guard(self._root.update)
+        with self._guarded():
+            self._root.update()
 
-    def _guard(self, work: Callable[[], None]) -> None:
-        """Do something with the window; one that is gone, with its screen perhaps, counts as closed."""
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Count a window that is gone, perhaps with its screen, as closed."""
         try:
-            work()
+            yield
         except self._tk.TclError:
             self.closed.set()
 
@@ -134,7 +135,8 @@ class Window(Sink):
         """Close the window at once."""
         root, self._root, self._image = self._root, None, None
         if root is not None:
-            self._guard(root.destroy)
+            with self._guarded():
+                root.destroy()
 
 
 def _import_tk() -> ModuleType:

@@ -11,7 +11,7 @@ from maskjet.errors import InputError
 _MOST_UNFINISHED = 4  # frames: 25 MB of 1080p; enough to even out key frames, which take longer to encode
 
 
-class Behind:
+class DrawingThread:
     """Does a sink's work in a thread of its own, in order, up to four frames behind.
 
     Once a piece of work has failed, those after it are left out.

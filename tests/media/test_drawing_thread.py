@@ -8,7 +8,7 @@ import pytest
 from maskjet.drawing import Painter
 from maskjet.errors import InputError
 from maskjet.media.sinks import open_sinks
-from maskjet.media.sinks.behind import Behind
+from maskjet.media.sinks.drawing_thread import DrawingThread
 from tests.media.outputs import frames, names, write
 from tests.test_detections import some_detections
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("in_folder")
 
 
 def test_work_is_done_in_order_in_another_thread_a_bounded_number_behind():
-    behind, added, done, late, threads = Behind(), [], [], [], set()
+    behind, added, done, late, threads = DrawingThread(), [], [], [], set()
 
     def work(number):
         late.append(len(added) - len(done))
@@ -33,7 +33,7 @@ def test_work_is_done_in_order_in_another_thread_a_bounded_number_behind():
 
 
 def test_whoever_adds_does_not_wait_for_the_work():
-    behind, may_begin, done = Behind(), threading.Event(), []
+    behind, may_begin, done = DrawingThread(), threading.Event(), []
     for number in range(4):
         behind.add(lambda number=number: (may_begin.wait(60), done.append(number)))
     assert done == []
@@ -43,7 +43,7 @@ def test_whoever_adds_does_not_wait_for_the_work():
 
 
 def test_an_error_is_raised_by_what_comes_next_or_told_at_the_end_and_ends_the_work():
-    behind, done = Behind(), []
+    behind, done = DrawingThread(), []
     behind.add(lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):  # noqa: PT012 - whichever is next
         for _ in range(5):
