@@ -18,6 +18,13 @@ CLASSES = ("car", "truck", "bus", "motorcycle", "person")
 """Class names by class id."""
 
 Colour = tuple[float, float, float]
+"""RGB, 0..255."""
+
+
+def palette(colours: str) -> tuple[Colour, ...]:
+    """Parse colours written as on the web, "ced0d4 ecece8"."""
+    return tuple((red, green, blue) for red, green, blue in map(bytes.fromhex, colours.split()))
+
 
 _GLASS: Colour = (52, 64, 76)
 _TYRE: Colour = (30, 30, 32)
@@ -25,31 +32,11 @@ _HUB: Colour = (128, 130, 134)
 _HEADLIGHT: Colour = (250, 244, 214)
 _TAILLIGHT: Colour = (196, 30, 34)
 _TRIM: Colour = (46, 48, 52)
-_SKIN: tuple[Colour, ...] = ((236, 188, 156), (198, 142, 104), (126, 84, 60))
-_PAINT: tuple[Colour, ...] = (
-    (206, 208, 212),
-    (236, 236, 232),
-    (44, 46, 52),
-    (118, 122, 128),
-    (168, 28, 36),
-    (30, 66, 132),
-    (24, 98, 92),
-    (206, 158, 48),
-    (92, 58, 44),
-    (60, 104, 60),
-)
-_BUS_PAINT: tuple[Colour, ...] = ((214, 170, 40), (178, 34, 44), (232, 232, 228), (36, 110, 160), (52, 134, 74))
-_CARGO: tuple[Colour, ...] = ((226, 226, 222), (188, 190, 194), (52, 92, 148), (176, 64, 44), (206, 196, 168))
-_CLOTHES: tuple[Colour, ...] = (
-    (196, 52, 60),
-    (40, 60, 110),
-    (236, 234, 228),
-    (34, 36, 40),
-    (86, 132, 92),
-    (222, 172, 70),
-    (130, 86, 140),
-    (98, 108, 120),
-)
+_SKIN = palette("ecbc9c c68e68 7e543c")
+_PAINT = palette("ced0d4 ecece8 2c2e34 767a80 a81c24 1e4284 18625c ce9e30 5c3a2c 3c683c")
+_BUS_PAINT = palette("d6aa28 b2222c e8e8e4 246ea0 34864a")
+_CARGO = palette("e2e2de bcbec2 345c94 b0402c cec4a8")
+_CLOTHES = palette("c4343c 283c6e eceae4 222428 56845c deac46 82568c 626c78")
 
 # Corners of a box's faces in units of its half sizes, ordered so that u points right and v up when the face is seen
 # from outside.
