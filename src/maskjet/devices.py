@@ -87,9 +87,7 @@ def place(devices: Sequence[str], environ: Mapping[str, str], *, cores: int) -> 
     threads = environ.get(_THREADS) or str(max(1, cores // len(devices)))
     places = []
     for number, device in enumerate(devices):
-        index = device.removeprefix("cuda:")
-        seen = "" if device == "cpu" else index
-        if entries is not None and seen:
-            seen = entries[int(index)]
+        index = "" if device == "cpu" else device.removeprefix("cuda:")
+        seen = entries[int(index)] if entries and index else index
         places.append(Place(number, device, {_VISIBLE: seen, _THREADS: threads}))
     return places

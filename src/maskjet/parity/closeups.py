@@ -69,13 +69,9 @@ class WorstImage:
 
 
 def draw_close_ups(worst: Iterator[Found], count: int) -> list[WorstImage]:
-    """Draw the images on which two variants differ, within `PICTURES_BYTES` together.
+    """Draw `count` images that `find_worst` gives, within `PICTURES_BYTES` together.
 
-    Every picture gets a share of the bytes that are left, and what it doesn't need is left to those after it.
-
-    Args:
-        worst: The images, as `find_worst` gives them.
-        count: Number of images.
+    Every picture gets a share of the bytes that are left. Bytes that it doesn't need are left to those after it.
     """
     most = min(_CLOSE_UPS // max(count, 1), _CLOSE_UPS_PER_IMAGE)
     weight = count * (_OVERVIEW_WEIGHT + most)

@@ -11,6 +11,7 @@ import math
 import reprlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from numbers import Integral, Real
 from pathlib import Path
@@ -43,11 +44,7 @@ class ResultsFile(NamedTuple):
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file.
-
-    Raises:
-        SourceError: The file is missing, can't be read, is not JSON, or is nested too deeply for Python's parser.
-    """
+    """Read a JSON file; raises SourceError if that fails, also if it is nested too deeply for Python's parser."""
     with border(SourceError, f"{str(path)!r} must be JSON"):
         try:
             limits.check("json_bytes", path.stat().st_size, f"{str(path)!r} has", SourceError)
@@ -129,7 +126,9 @@ def check_masks(truth: Entry, results: Mapping[str, Sequence[Entry]]) -> None:
         for number, entry in enumerate(entries):
             mask, size = entry["segmentation"], sizes[entry["image_id"]]
             is_right = _is_rle(mask, size) and (where not in named or isinstance(mask["counts"], str | bytes))
-            if not is_right and (where in named or not _is_polygons(mask, size)):
+            if where not in named and isinstance(mask, list):
+                is_right = all(_is_polygon(line, size) for line in mask)
+            if not is_right:
                 expected, got = f"an RLE of its image's size {size}", reprlib.repr(mask)
                 expected += "" if where in named else ", or polygons near the image,"
                 raise InputError(f"entry {number} of {where} must have {expected} as 'segmentation', got {got}.")
@@ -138,10 +137,9 @@ def check_masks(truth: Entry, results: Mapping[str, Sequence[Entry]]) -> None:
 def copy_truth(truth: Entry) -> dict[str, list[dict[str, Any]]]:
     """Copy the fields the evaluator needs, since it writes to them; annotation ids start at 1, as 0 means unmatched."""
     copied = {name: [_copy(entry, fields) for entry in truth[name]] for name, fields in _TRUTH_FIELDS.items()}
-    pairs = zip(truth["annotations"], copied["annotations"], strict=True)
-    for number, (entry, annotation) in enumerate(pairs, start=1):
-        annotation |= {"id": number, "iscrowd": int(entry.get("iscrowd") or 0)}
-        annotation["segmentation"] = entry.get("segmentation")
+    for number, (entry, annotation) in enumerate(zip(truth["annotations"], copied["annotations"], strict=True), 1):
+        crowd, mask = int(entry.get("iscrowd") or 0), entry.get("segmentation")
+        annotation |= {"id": number, "iscrowd": crowd, "segmentation": mask}
     return copied
 
 
@@ -176,12 +174,8 @@ def _check_ids(entries: Sequence[Entry], truth: Entry, where: str) -> None:
             raise InputError(f"{where} must be of the truth's {name}, got {field} {reprlib.repr(sorted(unknown))}.")
 
 
-def _is_whole(value: Any) -> bool:
-    return not isinstance(value, bool) and isinstance(value, Integral) and -(2**63) <= int(value) < 2**63
-
-
-def _is_side(value: Any) -> bool:
-    return not isinstance(value, bool) and isinstance(value, Integral) and 0 < int(value) < 2**31
+def _is_whole(value: Any, least: int = -(2**63), end: int = 2**63) -> bool:
+    return not isinstance(value, bool) and isinstance(value, Integral) and least <= int(value) < end
 
 
 def _is_number(value: Any) -> bool:
@@ -201,22 +195,16 @@ def _is_rle(value: Any, size: list[int]) -> bool:
         return False
 
 
-def _is_polygons(value: object, size: Sequence[int]) -> bool:
-    """Whether these are polygons of bounded length that reach at most one image size beyond the image's border."""
-    return isinstance(value, list) and all(_is_outline(line, size) for line in value)
-
-
-def _is_outline(line: object, size: Sequence[int]) -> bool:
+def _is_polygon(line: object, size: Sequence[int]) -> bool:
+    """Whether this is a polygon of bounded length that reaches at most one image size beyond the image's border."""
     if not isinstance(line, list) or len(line) < 4 or len(line) % 2 or not all(map(_is_number, line)):
         return False
     height, width = size
     xs, ys = line[0::2], line[1::2]
     is_near = -width <= min(xs) and max(xs) <= 2 * width and -height <= min(ys) and max(ys) <= 2 * height
-    steps = (
-        max(abs(x - before_x), abs(y - before_y))
-        for (before_x, before_y), (x, y) in pairwise(zip([*xs, xs[0]], [*ys, ys[0]], strict=True))
-    )
-    return is_near and bool(sum(steps) <= _LONGEST_OUTLINE)
+    edges = pairwise(zip([*xs, xs[0]], [*ys, ys[0]], strict=True))
+    length = sum(max(abs(x2 - x1), abs(y2 - y1)) for (x1, y1), (x2, y2) in edges)
+    return is_near and bool(length <= _LONGEST_OUTLINE)
 
 
 class _Type(NamedTuple):
@@ -228,7 +216,7 @@ class _Type(NamedTuple):
 
 
 _WHOLE = _Type("a whole number", _is_whole, int)
-_SIDE = _Type("a whole number of 1 or more", _is_side, int)
+_SIDE = _Type("a whole number of 1 or more", partial(_is_whole, least=1, end=2**31), int)
 _NUMBER = _Type("a finite number", _is_number, float)
 _BOX = _Type("four finite numbers", _is_box, lambda box: [float(side) for side in box])
 _TYPES = {"bbox": _BOX, "score": _NUMBER, "area": _NUMBER, "height": _SIDE, "width": _SIDE}

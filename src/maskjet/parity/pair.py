@@ -144,24 +144,16 @@ def _below_one(iou: float) -> str:
 
 
 def pair(expected: Detections, actual: Detections) -> Pairing:
-    """Pair the detections of one image.
+    """Pair the detections of two variants on one image.
 
     Greedy, in the order of the expected detections (descending confidence): each takes the free detection of its class
     with the highest box IoU, if that is at least 0.5.
-
-    Args:
-        expected: Detections of one variant.
-        actual: Detections of the other variant on the same image.
     """
     return compare(expected, actual)[0]
 
 
 def compare(expected: Detections, actual: Detections) -> tuple[Pairing, list[Difference]]:
     """Pair the detections of one image, as `pair` does, and list all differences.
-
-    Args:
-        expected: Detections of one variant.
-        actual: Detections of the other variant on the same image.
 
     Returns:
         The pairs, and the differences, those that leave a detection without a counterpart first. A missing detection
