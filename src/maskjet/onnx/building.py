@@ -33,13 +33,7 @@ class Workspace:
 
 
 class Builder:
-    """Adds nodes before a given node.
-
-    Args:
-        place: The node before which to add.
-        workspace: The workspace of its model.
-        prefix: Part of the new names, after "maskjet/".
-    """
+    """Adds nodes, named "maskjet/<prefix>/...", before a given node, `place`."""
 
     def __init__(self, place: ir.Node, workspace: Workspace, prefix: str) -> None:
         self._place, self._workspace, self._prefix = place, workspace, prefix

@@ -24,14 +24,40 @@ from maskjet.errors import InputError, SourceError, border, explain
 
 Entry = Mapping[str, Any]
 """A JSON object of a COCO file: an entry of one of its lists, or the whole data set."""
-_RESULT_FIELDS = ("image_id", "category_id", "bbox", "score")
-_TRUTH_FIELDS = {
-    "images": ("id", "height", "width"),
-    "categories": ("id",),
-    "annotations": ("image_id", "category_id", "bbox", "area"),
-}
 _LARGEST = 1e12  # largest coordinate or area, so that their products stay finite
 _LONGEST_OUTLINE = 2**22  # pixels along one polygon's edges; the evaluator takes five points of 16 bytes for each
+
+
+def _is_whole(value: Any, least: int = -(2**63), end: int = 2**63) -> bool:
+    return not isinstance(value, bool) and isinstance(value, Integral) and least <= int(value) < end
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and bool(abs(value) <= _LARGEST)  # type: ignore[operator]  # NaN is not
+
+
+def _is_box(value: object) -> bool:
+    return isinstance(value, Sequence | np.ndarray) and len(value) == 4 and all(map(_is_number, value))
+
+
+class _Type(NamedTuple):
+    """The type of a field."""
+
+    name: str
+    holds: Callable[[object], bool]
+    cast: Callable[[Any], Any]
+
+
+_WHOLE = _Type("a whole number", _is_whole, int)
+_SIDE = _Type("a whole number of 1 or more", partial(_is_whole, least=1, end=2**31), int)
+_NUMBER = _Type("a finite number", _is_number, float)
+_BOX = _Type("four finite numbers", _is_box, lambda box: [float(side) for side in box])
+_RESULT_FIELDS = {"image_id": _WHOLE, "category_id": _WHOLE, "bbox": _BOX, "score": _NUMBER}
+_TRUTH_FIELDS = {
+    "images": {"id": _WHOLE, "height": _SIDE, "width": _SIDE},
+    "categories": {"id": _WHOLE},
+    "annotations": {"image_id": _WHOLE, "category_id": _WHOLE, "bbox": _BOX, "area": _NUMBER},
+}
 
 
 class ResultsFile(NamedTuple):
@@ -147,24 +173,24 @@ def copy_results(entries: Sequence[Entry], kind: str) -> list[dict[str, Any]]:
     """Copy the fields the evaluator needs; boxes only for kind "bbox", since they would set the area of masks, too."""
     if kind == "bbox":
         return [_copy(entry, _RESULT_FIELDS) for entry in entries]
-    fields = [field for field in _RESULT_FIELDS if field != "bbox"]
+    fields = {field: kind for field, kind in _RESULT_FIELDS.items() if field != "bbox"}
     return [{**_copy(entry, fields), "segmentation": entry["segmentation"]} for entry in entries]
 
 
-def _copy(entry: Entry, fields: Sequence[str]) -> dict[str, Any]:
-    return {field: _type_of(field).cast(entry[field]) for field in fields}
+def _copy(entry: Entry, fields: Mapping[str, _Type]) -> dict[str, Any]:
+    return {field: kind.cast(entry[field]) for field, kind in fields.items()}
 
 
-def _check_entries(entries: Any, fields: Sequence[str], where: str) -> None:
+def _check_entries(entries: Any, fields: Mapping[str, _Type], where: str) -> None:
     if not isinstance(entries, Sequence) or isinstance(entries, str):
         raise InputError(f"{where} must be a list of entries, got {reprlib.repr(entries)}.")
     for number, entry in enumerate(entries):
         if not isinstance(entry, Mapping):
             raise InputError(f"entry {number} of {where} must have fields, got {reprlib.repr(entry)}.")
-        for field in fields:
-            if not _type_of(field).holds(entry.get(field)):
-                expected, got = _type_of(field).name, reprlib.repr(entry[field]) if field in entry else "nothing"
-                raise InputError(f"entry {number} of {where} must have {expected} as {field!r}, got {got}.")
+        for field, kind in fields.items():
+            if not kind.holds(entry.get(field)):
+                got = reprlib.repr(entry[field]) if field in entry else "nothing"
+                raise InputError(f"entry {number} of {where} must have {kind.name} as {field!r}, got {got}.")
 
 
 def _check_ids(entries: Sequence[Entry], truth: Entry, where: str) -> None:
@@ -172,18 +198,6 @@ def _check_ids(entries: Sequence[Entry], truth: Entry, where: str) -> None:
         unknown = {entry[field] for entry in entries} - {entry["id"] for entry in truth[name]}
         if unknown:
             raise InputError(f"{where} must be of the truth's {name}, got {field} {reprlib.repr(sorted(unknown))}.")
-
-
-def _is_whole(value: Any, least: int = -(2**63), end: int = 2**63) -> bool:
-    return not isinstance(value, bool) and isinstance(value, Integral) and least <= int(value) < end
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, Real) and bool(abs(value) <= _LARGEST)  # type: ignore[operator]  # NaN is not
-
-
-def _is_box(value: object) -> bool:
-    return isinstance(value, Sequence | np.ndarray) and len(value) == 4 and all(map(_is_number, value))
 
 
 def _is_rle(value: Any, size: list[int]) -> bool:
@@ -205,22 +219,3 @@ def _is_polygon(line: object, size: Sequence[int]) -> bool:
     edges = pairwise(zip([*xs, xs[0]], [*ys, ys[0]], strict=True))
     length = sum(max(abs(x2 - x1), abs(y2 - y1)) for (x1, y1), (x2, y2) in edges)
     return is_near and bool(length <= _LONGEST_OUTLINE)
-
-
-class _Type(NamedTuple):
-    """The type of a field."""
-
-    name: str
-    holds: Callable[[object], bool]
-    cast: Callable[[Any], Any]
-
-
-_WHOLE = _Type("a whole number", _is_whole, int)
-_SIDE = _Type("a whole number of 1 or more", partial(_is_whole, least=1, end=2**31), int)
-_NUMBER = _Type("a finite number", _is_number, float)
-_BOX = _Type("four finite numbers", _is_box, lambda box: [float(side) for side in box])
-_TYPES = {"bbox": _BOX, "score": _NUMBER, "area": _NUMBER, "height": _SIDE, "width": _SIDE}
-
-
-def _type_of(field: str) -> _Type:
-    return _TYPES.get(field, _WHOLE)

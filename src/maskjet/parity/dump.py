@@ -55,11 +55,7 @@ class Dump:
         return str(self.variant["name"])
 
     def check_same_images(self, other: Dump) -> None:
-        """Check that the other dump is of the same images, pixel for pixel.
-
-        Raises:
-            InputError: It is not; the message names the first image that differs.
-        """
+        """Raise InputError, which names the first difference, unless both dumps are of the same images, bit for bit."""
         if len(self.names) != len(other.names):
             raise InputError(
                 f"the dumps must be of the same images, {self.name!r} has {len(self.names)} and {other.name!r} "
@@ -242,9 +238,6 @@ def write_dump(
         images: The images to run on. Those that can't be read are left out; `Dump.skipped` gives the reasons.
         on_progress: Called after each image, those of an interrupted call included.
 
-    Returns:
-        The dump.
-
     Raises:
         InputError: The parts are of another variant, other images, another machine or other versions; or no image can
             be read, or one occurs twice.
@@ -276,13 +269,9 @@ def write_dump(
 
 
 class _Parts:
-    """The finished parts of a dump, as files in a folder beside it.
+    """The finished parts of a dump, as files in a folder beside it; `empty` is the dump without images.
 
     Each part states its number and the digest of the part before it.
-
-    Args:
-        path: The dump's file.
-        empty: The dump that is being made, without images.
     """
 
     def __init__(self, path: Path, empty: Dump) -> None:

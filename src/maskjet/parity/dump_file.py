@@ -87,7 +87,7 @@ def check(header: Header, fields: Fields) -> None:
     images, detections = len(sizes), len(fields["xyxy"])
     for name in ("names", "digests"):
         _expect(len(header[name]) == images, name, f"one per image, {images}", len(header[name]))
-    doubles = [name for name, times in Counter(header["names"]).items() if times > 1]
+    doubles = [name for name, times in Counter[str](header["names"]).items() if times > 1]
     _expect(not doubles, "names", "different", next(iter(doubles), None))
     _expect(bool((sizes >= 1).all()), "sizes", "at least one pixel a side", sizes.min(initial=1))
     limits.check("image_pixels", int(sizes.prod(axis=1).max(initial=0)), "an image of the dump has", SourceError)

@@ -82,13 +82,7 @@ def write_page(
 ) -> None:
     """Write one HTML file that needs no other, nor a script, below a megabyte whatever the images' number and size.
 
-    Args:
-        path: The file to write.
-        found: The comparison of the two dumps.
-        verdicts: The verdicts of `gate.judge`.
-        dumps: The expected and the actual dump.
-        precision: The mAP of both; None leaves it out.
-        images: The images of both dumps; may be left out for generated streets.
+    The images of both dumps must be given, except for generated streets. A precision of None is left out.
 
     Raises:
         OutputError: The file can't be written.

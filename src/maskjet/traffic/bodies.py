@@ -152,10 +152,14 @@ def build_body(class_id: int, random: np.random.Generator, *, stride: float) -> 
     return (_car, _truck, _bus, _motorcycle)[class_id](random)
 
 
+def _shade(colour: Colour, factor: float) -> Colour:
+    red, green, blue = colour
+    return red * factor, green * factor, blue * factor
+
+
 def _pick(colours: Sequence[Colour], random: np.random.Generator) -> Colour:
-    shade = 1 + 0.16 * (random.random() - 0.5)
-    red, green, blue = colours[int(random.integers(len(colours)))]
-    return red * shade, green * shade, blue * shade
+    factor = 1 + 0.16 * (random.random() - 0.5)
+    return _shade(colours[int(random.integers(len(colours)))], factor)
 
 
 def _lights(b: _Builder, faces: dict[str, int], v: tuple[float, float]) -> None:
@@ -173,7 +177,7 @@ def _car(random: np.random.Generator) -> Body:
     _lights(b, body, (0.5, 0.82))
     b.detail(body["front"], (0.28, 0.72), (0.12, 0.45), _TRIM)
     b.detail(body["back"], (0.36, 0.64), (0.2, 0.42), (228, 228, 220))
-    b.detail(body["top"], (0.06, 0.94), (0.8, 0.985), tuple(0.93 * c for c in paint))  # type: ignore[arg-type]
+    b.detail(body["top"], (0.06, 0.94), (0.8, 0.985), _shade(paint, 0.93))
     cabin_length, shift = (0.62, -0.32) if is_estate else (0.5, -0.16)
     scale = (0.78, 0.82) if is_estate else (0.78, 0.62)
     cabin = b.box(
@@ -197,7 +201,7 @@ def _truck(random: np.random.Generator) -> Body:
     b.wheels(chassis, (0.1, 0.1 + 1.1 / length, 0.86), width=1.0 / length, v=(-0.8, 1.2))
     load = b.box((width, cargo_length, height), (0, -1.1, 0.85), cargo)
     for side in ("left", "right"):
-        b.detail(load[side], (0.0, 1.0), (0.0, 0.05), tuple(0.7 * c for c in cargo))  # type: ignore[arg-type]
+        b.detail(load[side], (0.0, 1.0), (0.0, 0.05), _shade(cargo, 0.7))
         b.detail(load[side], (0.12, 0.6), (0.35, 0.65), _pick(_CARGO, random))
     b.detail(load["back"], (0.485, 0.515), (0.03, 0.97), _TRIM)
     _lights(b, chassis, (0.2, 0.7))
@@ -214,7 +218,7 @@ def _bus(random: np.random.Generator) -> Body:
     width, length = 2.5, 9.5 + 2.5 * random.random()
     body = b.box((width, length, 2.7), (0, 0, 0.3), paint, top_scale=(0.95, 0.99))
     for side in ("left", "right"):
-        b.detail(body[side], (0.0, 1.0), (0.3, 0.36), tuple(0.6 * c for c in paint))  # type: ignore[arg-type]
+        b.detail(body[side], (0.0, 1.0), (0.3, 0.36), _shade(paint, 0.6))
         for window in range(7):
             b.detail(body[side], (0.03 + 0.136 * window, 0.145 + 0.136 * window), (0.5, 0.86), _GLASS)
     b.wheels(body, (0.2, 0.78), width=1.0 / length, v=(-0.11, 0.26))
@@ -223,7 +227,7 @@ def _bus(random: np.random.Generator) -> Body:
     b.detail(body["back"], (0.12, 0.88), (0.5, 0.86), _GLASS)
     _lights(b, body, (0.1, 0.2))
     for hatch in (0.15, 0.45, 0.72):
-        b.detail(body["top"], (0.3, 0.7), (hatch, hatch + 0.12), tuple(0.86 * c for c in paint))  # type: ignore[arg-type]
+        b.detail(body["top"], (0.3, 0.7), (hatch, hatch + 0.12), _shade(paint, 0.86))
     return b.build((width, length, 3.0))
 
 

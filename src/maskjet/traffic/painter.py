@@ -105,12 +105,7 @@ def order_by_depth(footprints: NDArray[np.float64], eye: NDArray[np.float64]) ->
     orders a long bus beside short cars, which distances of middles do not. If footprints overlap, the thing with the
     farther middle comes first.
 
-    Args:
-        footprints: [n, 4]: ground covered by each thing, x1, y1, x2, y2, in metres.
-        eye: [2]: x and y of the camera, in metres.
-
-    Returns:
-        Indices, the farthest first.
+    Footprints [n, 4] are the ground covered, x1, y1, x2, y2; `eye` [2] is the camera's x and y, in metres.
     """
     low, high = footprints.reshape(-1, 2, 2).swapaxes(0, 1)
     below = high[:, None] <= low[None]  # [i, j, axis]: i ends before j begins
