@@ -166,8 +166,8 @@ def compare(expected: Detections, actual: Detections) -> tuple[Pairing, list[Dif
     _check_finite(actual, "actual")
     overlap = box_iou(expected.xyxy, actual.xyxy)
     is_alike = expected.class_id[:, None] == actual.class_id
-    matches, missing, extra = _take(np.where(is_alike, overlap, 0), range(len(expected)), range(len(actual)))
-    swaps, dropped, added = _take(overlap, missing, extra)
+    matches, missing, extra = _match_greedily(np.where(is_alike, overlap, 0), range(len(expected)), range(len(actual)))
+    swaps, dropped, added = _match_greedily(overlap, missing, extra)
     result = Pairing(
         missing_confidences=expected.confidence[missing].tolist(),
         extra_confidences=actual.confidence[extra].tolist(),
@@ -191,7 +191,7 @@ def _check_finite(found: Detections, name: str) -> None:
             raise InputError(f"{what} of {name} must be finite, got {values.tolist()}.")
 
 
-def _take(
+def _match_greedily(
     overlap: NDArray[np.float32], rows: Sequence[int], columns: Sequence[int]
 ) -> tuple[list[tuple[int, int]], list[int], list[int]]:
     """Match each row in turn with the free column of highest IoU; returns the pairs, and the rows and columns left."""

@@ -63,8 +63,8 @@ class Sprite:
     def draw(self, canvas: Canvas) -> None:
         """Draw the picture onto a canvas."""
         height, width = self.cover.shape
-        part = canvas[self.top : self.top + height, self.left : self.left + width]
-        cv2.copyTo(self.picture, self.cover, part)
+        view = canvas[self.top : self.top + height, self.left : self.left + width]
+        cv2.copyTo(self.picture, self.cover, view)
 
 
 def cut_sprite(canvas: Canvas, footprint: tuple[float, float, float, float]) -> Sprite | None:
@@ -72,10 +72,10 @@ def cut_sprite(canvas: Canvas, footprint: tuple[float, float, float, float]) -> 
     left, top, width, height = cv2.boundingRect(canvas[..., 3])
     if width == 0:
         return None
-    part = canvas[top : top + height, left : left + width]
-    picture, cover = part.copy(), part[..., 3].copy()
+    view = canvas[top : top + height, left : left + width]
+    picture, cover = view.copy(), view[..., 3].copy()
     picture[..., 3] = 0
-    part[:] = 0
+    view[:] = 0
     return Sprite(left, top, picture, cover, footprint)
 
 
