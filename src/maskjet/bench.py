@@ -104,9 +104,6 @@ def measure_source(
         frames: Number of frames to rotate through in memory, at least 1; fewer if the source ends or they reach 1 GiB.
         on_progress: Called after each of `DEPTHS`.
 
-    Returns:
-        The report, which prints as text.
-
     Raises:
         InputError: frames is less than 1, or the source is live.
         SourceError: The source can't be opened, or has no frame.

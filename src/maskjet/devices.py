@@ -79,20 +79,15 @@ def _count_gpus() -> int:
 def place(devices: Sequence[str], environ: Mapping[str, str], *, cores: int) -> list[Place]:
     """The places of processes on devices: each sees its own GPU alone, and has its share of the cores for OpenMP.
 
-    Args:
-        devices: Names of devices that are here, cpu or cuda:N.
-        environ: Environment of the process that starts them. An entry of its CUDA_VISIBLE_DEVICES, which may be an
-            index or the UUID of a GPU or of a MIG instance, is passed on as it is. Its OMP_NUM_THREADS is kept.
-        cores: Cores to be shared.
+    `environ` is of the process that starts them. An entry of its CUDA_VISIBLE_DEVICES, which may be an index or the
+    UUID of a GPU or of a MIG instance, is passed on as it is. Its OMP_NUM_THREADS is kept.
     """
     visible = environ.get(_VISIBLE)
     entries = None if visible is None else [entry.strip() for entry in visible.split(",")]
     threads = environ.get(_THREADS) or str(max(1, cores // len(devices)))
     places = []
     for number, device in enumerate(devices):
-        index = device.removeprefix("cuda:")
-        seen = "" if device == "cpu" else index
-        if entries is not None and seen:
-            seen = entries[int(index)]
+        index = "" if device == "cpu" else device.removeprefix("cuda:")
+        seen = entries[int(index)] if entries and index else index
         places.append(Place(number, device, {_VISIBLE: seen, _THREADS: threads}))
     return places

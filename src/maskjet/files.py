@@ -21,12 +21,7 @@ _MARK = ".partial"
 
 @contextmanager
 def naming(path: str, name: str = "out") -> Iterator[None]:
-    """Turn errors of the system or FFmpeg into an OutputError that names the output.
-
-    Args:
-        path: Path of the output.
-        name: Name of the argument that gave the path.
-    """
+    """Turn errors of the system or FFmpeg into an OutputError that names the path and the argument that gave it."""
     try:
         yield
     except MaskjetError:
@@ -135,14 +130,7 @@ def replacing(
 ) -> Iterator[Part]:
     """Open a file that takes its name when the block ends, and is removed if an error ends the block.
 
-    Args:
-        path: Final path; its folder is made.
-        name: Name of the argument that gave the path, for errors.
-        suffix: As in `Part`.
-        is_durable: As in `Part.finish`.
-
-    Raises:
-        OutputError: The file can't be written.
+    Arguments and errors are those of `Part` and `Part.finish`.
     """
     part = Part(str(path), suffix=suffix, name=name)
     try:
@@ -162,16 +150,7 @@ def is_same_file(path: str | os.PathLike[str], other: str | os.PathLike[str]) ->
 
 
 def write_json(path: str | Path, value: Any, name: str = "report") -> None:
-    """Write a value as indented JSON; an existing file is replaced once the new one is whole.
-
-    Args:
-        path: Path of the file; its folder is made.
-        value: Value of JSON types; numbers must be finite.
-        name: Name of the argument that gave the path, for errors.
-
-    Raises:
-        OutputError: The file can't be written.
-    """
+    """Write a value of JSON types, with finite numbers, as indented JSON; see `replacing`."""
     text = json.dumps(value, indent=2, allow_nan=False) + "\n"
     with replacing(path, name) as part:
         part.write(text.encode())

@@ -31,17 +31,7 @@ _PREFIX = "MASKJET_LIMIT_"
 
 
 def check(name: str, value: int, subject: str, error: type[Exception] = InputError) -> None:
-    """Raise if a value is above a limit.
-
-    Args:
-        name: Name of the limit.
-        value: Value to check.
-        subject: Beginning of the message, naming the input: "'a.png' has".
-        error: Class of the exception to raise.
-
-    Raises:
-        InputError: The value is above the limit; `error` instead, if given.
-    """
+    """Raise `error` if a value is above the limit of this name; `subject` begins the message: "'a.png' has"."""
     limit = globals()[name]
     if value > limit:
         cure = f"raise maskjet.limits.{name} or {_PREFIX}{name.upper()} if you trust it"

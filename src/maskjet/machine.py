@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -76,26 +77,22 @@ def describe_machine() -> Machine:
 
 
 def _cpu_name() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
 
 
 def _installed_versions() -> dict[str, str]:
     found = {}
     for package in _PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):
             found[package] = version(package)
-        except PackageNotFoundError:
-            continue
     return found
 
 
 def _describe_gpu() -> Gpu:
-    device = torch.device("cuda", torch.cuda.current_device())
     return Gpu(
-        name=torch.cuda.get_device_name(device),
+        name=torch.cuda.get_device_name(),  # of the current device
         driver=_driver(),
         cuda=torch.version.cuda,
         triton=_installed_versions().get("triton"),

@@ -34,11 +34,7 @@ class MeasuredReport(ABC):
         return asdict(self)
 
     def write(self, path: Path | None) -> None:
-        """Write the fields to a JSON file; with None, do nothing.
-
-        Raises:
-            OutputError: The file can't be written.
-        """
+        """Write the fields to a JSON file, or raise OutputError; with None, do nothing."""
         if path is not None:
             write_json(path, self.as_dict())
 
@@ -47,10 +43,6 @@ class MeasuredReport(ABC):
 
 
 def check_runs(runs: int, name: str = "runs") -> None:
-    """Check that a number of runs, or of items, is at least 1.
-
-    Raises:
-        InputError: It is less.
-    """
+    """Raise InputError if a number of runs, or of items, is less than 1."""
     if runs < 1:
         raise InputError(f"{name} must be at least 1, got {runs}.")

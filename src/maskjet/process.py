@@ -47,11 +47,7 @@ def level_without_amx(cpuinfo: str) -> str | None:
     round fail with "could not create a primitive" (seen on a Xeon of the Sapphire Rapids generation in a microVM,
     PyTorch 2.15).
 
-    Args:
-        cpuinfo: Content of /proc/cpuinfo.
-
-    Returns:
-        A value for ONEDNN_MAX_CPU_ISA; None if AMX works or is absent.
+    Returns a value for ONEDNN_MAX_CPU_ISA, given the content of /proc/cpuinfo; None if AMX works or is absent.
     """
     fields: dict[str, str] = {}
     for line in cpuinfo.splitlines():
@@ -156,13 +152,10 @@ os.register_at_fork(after_in_child=_note_fork)
 
 
 def check_fork() -> None:
-    """Raise in a forked process in which PyTorch would hang.
+    """Raise UnsupportedError in a process forked from one in which PyTorch's threads ran: PyTorch would hang here.
 
     A fork copies only one thread. OpenMP assumes that its thread pool was copied as well, and its first parallel loop
     in the fork waits for it for ever. OpenMP can't be queried, so a fork of this process tries a parallel loop.
-
-    Raises:
-        UnsupportedError: This process was forked from one in which PyTorch's threads ran.
     """
     import torch
 

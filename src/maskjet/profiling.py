@@ -12,8 +12,12 @@ from torch.autograd import DeviceType  # type: ignore[attr-defined] # public, bu
 from maskjet.timing import synchronize
 
 _CALLS = 3
+_LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "cudaGraphLaunch")
+_HOST_COPIES = ("cudaMemcpy", "cudaMemset")
+_WAITS = ("cudaStreamSynchronize", "cudaEventSynchronize", "cudaDeviceSynchronize", "cuStreamSynchronize")
+"""Prefixes of the names of CUDA's launches, copies and waits on the host."""
 _COPIES = ("Memcpy", "Memset")
-"""Prefixes of the profiler's names of copies and fills; other names are kernels'."""
+"""Prefixes of the profiler's names of copies and fills on the device; other names are kernels'."""
 _NO_WORK = (
     *("Activity Buffer", "Command Buffer", "Lazy Function", "Runtime Triggered"),
     *("Context Sync", "Event Sync", "Stream Sync", "Stream Wait"),
@@ -36,16 +40,9 @@ class GpuWork:
 
 
 def profile_gpu(call: Callable[[], object], device: torch.device) -> GpuWork | None:
-    """Count a call's work on a GPU.
+    """Count a call's work on a GPU: means over three calls, which must do the same; None if the device is no GPU.
 
     The profiler slows all later launches in the whole process, so measure times before.
-
-    Args:
-        call: Does the same work on every call.
-        device: The device that it works on.
-
-    Returns:
-        Means over three calls; None if the device is no GPU.
     """
     if device.type != "cuda":
         return None
@@ -63,12 +60,6 @@ def _trace(calls: Iterable[Callable[[], object]], device: torch.device) -> Itera
     return profiler.events() or ()
 
 
-_LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "cudaGraphLaunch")
-_HOST_COPIES = ("cudaMemcpy", "cudaMemset")
-_WAITS = ("cudaStreamSynchronize", "cudaEventSynchronize", "cudaDeviceSynchronize", "cuStreamSynchronize")
-"""Prefixes of the names of CUDA's launches, copies and waits."""
-
-
 @dataclass(frozen=True)
 class HostWork:
     """The host's CUDA calls for one item of work, on average, and how busy they keep the GPU."""
@@ -84,15 +75,9 @@ class HostWork:
 
 
 def profile_host(call: Callable[[], object], device: torch.device, *, times: int) -> HostWork | None:
-    """Count the host's CUDA calls. Profiling slows later launches; see `profile_gpu`.
+    """Count the host's CUDA calls: means per item of a call that does `times` items; None if the device is no GPU.
 
-    Args:
-        call: Does the work.
-        device: The device that it works on.
-        times: Items of work in a call.
-
-    Returns:
-        Means per item; None if the device is no GPU.
+    Profiling slows later launches; see `profile_gpu`.
     """
     if device.type != "cuda":
         return None
@@ -100,19 +85,13 @@ def profile_host(call: Callable[[], object], device: torch.device, *, times: int
 
 
 def sum_up_host(events: Iterable[Any], *, times: int) -> HostWork:
-    """Sum up the host's calls in a profile.
+    """Sum up the host's calls in a profile of `times` items of work.
 
-    Args:
-        events: `torch.autograd.profiler_util.FunctionEvent`s, the host's and the device's.
-        times: Items of work that they come from.
+    `events` are `torch.autograd.profiler_util.FunctionEvent`s, the host's and the device's.
     """
     events = list(events)
     calls = [event for event in events if event.device_type == DeviceType.CPU]
-    spans = sorted(
-        (event.time_range.start, event.time_range.end)
-        for event in events
-        if event.device_type == DeviceType.CUDA and _is_work(event)
-    )
+    spans = sorted((event.time_range.start, event.time_range.end) for event in events if _is_work(event))
     busy_us = end = 0.0
     for start, stop in spans:
         busy_us += max(stop - max(start, end), 0)
@@ -128,16 +107,8 @@ def sum_up_host(events: Iterable[Any], *, times: int) -> HostWork:
 
 
 def sum_up(events: Iterable[Any], *, calls: int) -> GpuWork:
-    """Sum up the device's events in a profile.
-
-    Args:
-        events: `torch.autograd.profiler_util.FunctionEvent`s, the host's among them.
-        calls: Number of calls that they come from.
-
-    Returns:
-        Means per call.
-    """
-    on_device = [event for event in events if event.device_type == DeviceType.CUDA and _is_work(event)]
+    """Sum up the device's events in a profile of some calls, as `sum_up_host` takes them; returns means per call."""
+    on_device = [event for event in events if _is_work(event)]
     copies = [event for event in on_device if event.name.startswith(_COPIES)]
     kernels = [event for event in on_device if not event.name.startswith(_COPIES)]
     return GpuWork(
@@ -149,5 +120,6 @@ def sum_up(events: Iterable[Any], *, calls: int) -> GpuWork:
 
 
 def _is_work(event: Any) -> bool:
-    # torch.compile marks its regions on the GPU's time line too
-    return not (getattr(event, "is_user_annotation", False) or event.name.startswith(_NO_WORK))
+    """Whether an event is work on the GPU; torch.compile marks its regions on the GPU's time line, too."""
+    is_mark = getattr(event, "is_user_annotation", False) or event.name.startswith(_NO_WORK)
+    return event.device_type == DeviceType.CUDA and not is_mark

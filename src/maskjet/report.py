@@ -56,12 +56,7 @@ class Report:
 
     def __str__(self) -> str:
         rows = {
-            "model": self.model,
-            "device": self.device,
-            "precision": self.precision,
-            "engine": self.engine,
-            "network": self.network,
-            "resize": self.resize,
+            **{name: getattr(self, name) for name in ("model", "device", "precision", "engine", "network", "resize")},
             **self.steps,
             **{f"graph {kind}": what for kind, what in self.graphs.items()},
             "so far": f"{self.images} images, {self.detections} detections, {self.dropped} frames dropped",

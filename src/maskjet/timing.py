@@ -30,14 +30,9 @@ def rotate(inputs: Sequence[_T], count: int, start: int = 0) -> Iterator[_T]:
 
 
 def play(results: Iterator[Any], budget_s: float = math.inf) -> tuple[list[int], float]:
-    """Take results until they end, or until the time is up.
+    """Take results, which are detections or frames with them, until they end or the time is up; then close them.
 
-    Args:
-        results: A generator of detections, or of frames with them; closed at the end.
-        budget_s: Most time to take, in seconds.
-
-    Returns:
-        Detections of each frame, and frames per second.
+    Returns the number of detections of each frame, and frames per second.
     """
     start, counts = time.perf_counter(), []
     with closing(results):  # type: ignore[type-var]

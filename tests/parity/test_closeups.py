@@ -127,7 +127,7 @@ def test_shrinking_ends():
 def test_any_box_of_any_image_can_be_enlarged(box, size_hw):
     region = closeups._surround(box, size_hw)
     image = np.full((*size_hw, 3), 200, np.uint8)
-    panel = closeups._show(image, region, outside=(0, 0, 0))
+    panel = closeups._scale_region(image, region, outside=(0, 0, 0))
     assert panel.shape == (300, 400, 3)
     assert panel.any()  # some of the image is in it
     left, top, width, height = region

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import ModuleType
 
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
@@ -20,26 +19,12 @@ from maskjet.onnx.report import OptimizedFile, Outcome
 
 _OLDEST_OPSET = 13  # the first in which Squeeze and Unsqueeze take their axes as an input
 _LARGEST = 2**31 - 2**24  # bytes of weights in one file: protobuf's limit, less 16 MiB for everything else
-_MODULES: Mapping[str, ModuleType] = {
-    "nms_top_k": nms_top_k,
-    "level_pooling": level_pooling,
-    "loop_concat": loop_concat,
-}
-"""Rewrites by name: each has `candidates(model)`, and `rewrite(node, workspace)`, which raises before any change."""
+# Each module has `candidates(model)`, and `rewrite(node, workspace)`, which raises before any change.
+_MODULES = {"nms_top_k": nms_top_k, "level_pooling": level_pooling, "loop_concat": loop_concat}
 
 
 def apply_to_file(path: Path, out: Path, rewrites: Sequence[str]) -> OptimizedFile:
-    """Apply rewrites to a file, in the order given.
-
-    Args:
-        path: An ONNX file.
-        out: The file to write; may be the same.
-        rewrites: Keys of `_MODULES`.
-
-    Raises:
-        InputError: The file's opset is too old.
-        SourceError: The file is missing or not an ONNX model, or its weights are missing.
-    """
+    """Apply rewrites, by their names, in the order given; arguments and errors are as in `optimize_onnx`."""
     model = _read(path)
     before = _count(model)
     workspace = Workspace(model)

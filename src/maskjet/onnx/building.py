@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 
 import numpy as np
 import onnx_ir as ir
@@ -18,51 +19,28 @@ class Workspace:
 
     def __init__(self, model: ir.Model) -> None:
         self._owners = {id(graph): node for graph, node in inner_graphs(model)}
-        graphs = [model.graph, *model.graph.subgraphs()]
-        self._taken = {value.name for graph in graphs for value in (*graph.inputs, *graph.initializers.values())}
-        self._taken |= {value.name for node in model.graph.all_nodes() for value in node.outputs}
-        self._count = 0
+        values = (value for node in model.graph.all_nodes() for value in (*node.inputs, *node.outputs))
+        self._taken = {value.name for value in values if value is not None}
+        self._numbers = count(1)
 
     def owner(self, graph: ir.Graph | None) -> ir.Node | None:
         """The node that has a graph as an attribute; None for the model's main graph."""
         return self._owners.get(id(graph))
 
-    def fresh(self, what: str) -> str:
-        """A new unique name that starts with `what`."""
-        name: str | None = None
-        while name is None or name in self._taken:
-            self._count += 1
-            name = f"{what}_{self._count}"
-        self._taken.add(name)
-        return name
+    def make_name(self, start: str) -> str:
+        """A new unique name that begins with `start`."""
+        return next(name for number in self._numbers if (name := f"{start}_{number}") not in self._taken)
 
 
 class Builder:
-    """Adds nodes before a given node.
-
-    Args:
-        place: The node before which to add.
-        workspace: The workspace of its model.
-        prefix: Part of the new names, after "maskjet/".
-    """
+    """Adds nodes, named "maskjet/<prefix>/...", before a given node, `place`."""
 
     def __init__(self, place: ir.Node, workspace: Workspace, prefix: str) -> None:
-        self._place = place
-        self._workspace = workspace
-        self._prefix = prefix
+        self._place, self._workspace, self._prefix = place, workspace, prefix
 
     def add(self, op_type: str, *inputs: ir.Value | None, **attributes: int | ir.TensorProtocol | ir.Attr) -> ir.Value:
-        """Add a node with one output.
-
-        Args:
-            op_type: A standard op.
-            inputs: The inputs; None leaves one out.
-            attributes: The attributes by name.
-
-        Returns:
-            The node's output.
-        """
-        name = self._workspace.fresh(f"maskjet/{self._prefix}/{op_type}")
+        """Add a node of a standard op and return its one output; an input of None is left out."""
+        name = self._workspace.make_name(f"maskjet/{self._prefix}/{op_type}")
         node = ir.node(op_type, inputs, attributes, outputs=[ir.Value(name=name)], name=name)
         graph = self._place.graph
         assert graph is not None, "a candidate is in a graph"

@@ -17,6 +17,7 @@ import onnx_ir as ir
 from maskjet.onnx.building import Builder, Workspace, replace
 from maskjet.onnx.matching import (
     MismatchError,
+    find_producer,
     given,
     integers,
     is_op,
@@ -91,18 +92,15 @@ def _build_source(build: Builder, rows: list[ir.Value], shape: ir.Value) -> ir.V
 
 def _chain(node: ir.Node) -> list[ir.Node]:
     """The chain of ScatterElements that ends in a node, last one first."""
-    chain, below = [node], node.inputs[0]
-    while below is not None and (link := below.producer()) is not None and is_op(link, "ScatterElements"):
+    chain = [node]
+    while (link := find_producer(chain[-1].inputs[0], "ScatterElements")) is not None:
         chain.append(link)
-        below = link.inputs[0]
     return chain
 
 
 def _find_align(value: ir.Value | None) -> ir.Node | None:
-    node = None if value is None else value.producer()
-    if node is not None and is_op(node, "Cast"):
-        return _find_align(node.inputs[0])
-    return node if is_op(node, "RoiAlign") else None
+    cast = find_producer(value, "Cast")
+    return find_producer(value, "RoiAlign") if cast is None else _find_align(cast.inputs[0])
 
 
 def _read_level(link: ir.Node) -> _Level:
@@ -148,12 +146,12 @@ def _size(align: ir.Node) -> tuple[int, int, int] | None:
 
 
 def _channels(value: ir.Value | None) -> int | None:
-    node = None if value is None else value.producer()
     if value is not None and value.shape is not None and len(value.shape) > 1 and isinstance(value.shape[1], int):
         return value.shape[1]
-    if node is not None and is_op(node, "BatchNormalization", "Relu"):
+    if (node := find_producer(value, "BatchNormalization", "Relu")) is not None:
         return _channels(node.inputs[0])
-    weight = given(node, 1) if node is not None and is_op(node, "Conv") else None
+    conv = find_producer(value, "Conv")
+    weight = None if conv is None else given(conv, 1)
     known = weight.shape[0] if weight is not None and weight.shape is not None else None
     return known if isinstance(known, int) else None
 
@@ -162,8 +160,8 @@ def _is_dimension(value: ir.Value | None, axis: int, of: set[ir.Value]) -> bool:
     """Whether a value is `Unsqueeze(Gather(Shape(x), axis))` with x in `of`."""
     path = []
     for op_type in ("Unsqueeze", "Gather", "Shape"):
-        node = None if value is None else value.producer()
-        if node is None or not is_op(node, op_type):
+        node = find_producer(value, op_type)
+        if node is None:
             return False
         path.append(node)
         value = node.inputs[0]

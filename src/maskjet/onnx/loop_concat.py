@@ -15,6 +15,7 @@ from maskjet.onnx.building import Builder, Workspace, replace
 from maskjet.onnx.matching import (
     MismatchError,
     constant,
+    find_producer,
     given,
     integers,
     is_op,
@@ -77,14 +78,9 @@ def _stack(node: ir.Node, first: ir.Value, workspace: Workspace) -> None:
     condition = given(node, 1)
     if condition is None:  # the last input can't be None
         condition = build.add("Constant", value=ir.tensor(np.array(True)))
-    stacked = ir.Value(name=workspace.fresh("maskjet/loop_concat/Loop"))
-    loop = ir.node(
-        "Loop",
-        [node.inputs[0], condition],
-        dict(node.attributes),
-        outputs=[stacked],
-        name=workspace.fresh("maskjet/Loop"),
-    )
+    stacked = ir.Value(name=workspace.make_name("maskjet/loop_concat/Loop"))
+    name = workspace.make_name("maskjet/Loop")
+    loop = ir.node("Loop", [node.inputs[0], condition], dict(node.attributes), outputs=[stacked], name=name)
     graph.insert_before(node, loop)
     replace(result, build.add("Reshape", stacked, wanted))
     graph.remove(node, safe=True)
@@ -102,11 +98,11 @@ def _is_empty(value: ir.Value) -> bool:
     known = constant(value)
     if known is not None:
         return known.ndim > 0 and known.shape[0] == 0
-    node = value.producer()
-    if node is None or not is_op(node, "ConstantOfShape"):
+    node = find_producer(value, "ConstantOfShape")
+    if node is None:
         return False
     shape = integers(node.inputs[0])
     if shape is None:
-        concat = None if node.inputs[0] is None else node.inputs[0].producer()
-        shape = integers(concat.inputs[0]) if concat is not None and is_op(concat, "Concat") else None
+        concat = find_producer(node.inputs[0], "Concat")
+        shape = None if concat is None else integers(concat.inputs[0])
     return shape is not None and shape[:1] == (0,)

@@ -17,11 +17,7 @@ class MismatchError(Exception):
 
 
 def require(condition: object, reason: str) -> None:
-    """Leave the candidate alone unless a condition holds.
-
-    Raises:
-        MismatchError: The condition does not hold.
-    """
+    """Raise MismatchError, which leaves the candidate alone, unless a condition holds."""
     if not condition:
         raise MismatchError(reason)
 
@@ -36,19 +32,16 @@ def is_op(node: ir.Node | None, *op_types: str) -> bool:
     return node is not None and node.op_type in op_types and node.domain in _STANDARD
 
 
-def producer(value: ir.Value | None, *op_types: str, reason: str) -> ir.Node:
-    """The node that makes a value, which must be of a given op.
-
-    Args:
-        value: A value of any graph; None is an input left out.
-        op_types: The ops allowed.
-        reason: The error message if the node is of another op.
-
-    Raises:
-        MismatchError: The node is of another op, or no node makes the value.
-    """
+def find_producer(value: ir.Value | None, *op_types: str) -> ir.Node | None:
+    """The node that makes a value, if it is of one of some standard ops; None otherwise, also for an input left out."""
     node = None if value is None else value.producer()
-    if node is None or not is_op(node, *op_types):
+    return node if is_op(node, *op_types) else None
+
+
+def producer(value: ir.Value | None, *op_types: str, reason: str) -> ir.Node:
+    """The node that `find_producer` gives; without one, a MismatchError for this reason."""
+    node = find_producer(value, *op_types)
+    if node is None:
         raise MismatchError(reason)
     return node
 
@@ -77,8 +70,8 @@ def integers(value: ir.Value | None) -> tuple[int, ...] | None:
     found = constant(value)
     if found is not None:
         return tuple(map(int, found.ravel())) if np.issubdtype(found.dtype, np.integer) else None
-    node = None if value is None else value.producer()
-    return integers(node.inputs[0]) if node is not None and is_op(node, *_TRANSPARENT) else None
+    node = find_producer(value, *_TRANSPARENT)
+    return None if node is None else integers(node.inputs[0])
 
 
 def is_zeros(node: ir.Node) -> bool:
@@ -88,11 +81,7 @@ def is_zeros(node: ir.Node) -> bool:
 
 
 def slice_parts(node: ir.Node) -> tuple[ir.Value | None, ir.Value | None, int]:
-    """Start, end and axis of a Slice along one axis with a step of 1.
-
-    Raises:
-        MismatchError: It is another Slice.
-    """
+    """Start, end and axis of a Slice, which must be along one axis with a step of 1."""
     steps, axes = given(node, 4), integers(given(node, 3))
     require(steps is None or integers(steps) == (1,), "a slice has a step")
     if axes is None or len(axes) != 1:

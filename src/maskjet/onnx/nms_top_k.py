@@ -14,6 +14,7 @@ import onnx_ir as ir
 from maskjet.onnx.building import Builder, Workspace
 from maskjet.onnx.matching import (
     MismatchError,
+    find_producer,
     given,
     integers,
     is_op,
@@ -84,13 +85,10 @@ def _keeps_rows(node: ir.Node) -> bool:
 
 def _leading_ones(value: ir.Value | None) -> int:
     """Number of a value's first dimensions that are known to be 1."""
-    node = None if value is None else value.producer()
-    if node is None:
-        return 0
-    if is_op(node, "Cast", "Identity"):
+    if (node := find_producer(value, "Cast", "Identity")) is not None:
         return _leading_ones(node.inputs[0])
-    if is_op(node, "Unsqueeze"):
-        axes = integers(given(node, 1))
-        if axes is not None and sorted(axes) == list(range(len(axes))):
-            return len(axes) + _leading_ones(node.inputs[0])
-    return 0
+    node = find_producer(value, "Unsqueeze")
+    axes = None if node is None else integers(given(node, 1))
+    if node is None or axes is None or sorted(axes) != list(range(len(axes))):
+        return 0
+    return len(axes) + _leading_ones(node.inputs[0])

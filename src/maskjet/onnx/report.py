@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -40,14 +41,9 @@ class OptimizedFile:
     def __str__(self) -> str:
         outcomes = [("rewrite", "matched", "left alone")]
         outcomes += [(o.rewrite, str(o.matched), str(len(o.left_alone))) for o in self.outcomes]
-        counts = [("op", "before", "after"), ("all", *(str(sum(nodes.values())) for nodes in self._nodes()))]
-        changed = {op for op in self._ops() if len({nodes.get(op, 0) for nodes in self._nodes()}) > 1}
-        counts += [(op, *(str(nodes.get(op, 0)) for nodes in self._nodes())) for op in sorted(changed)]
+        before, after = Counter(self.nodes_before), Counter(self.nodes_after)
+        counts = [("op", "before", "after"), ("all", str(before.total()), str(after.total()))]
+        changed = [op for op in sorted(before | after) if before[op] != after[op]]
+        counts += [(op, str(before[op]), str(after[op])) for op in changed]
         reasons = [f"{o.rewrite} left {reason}" for o in self.outcomes for reason in o.left_alone]
         return "\n".join([self.path, as_table(outcomes), *reasons, as_table(counts)])
-
-    def _nodes(self) -> tuple[Mapping[str, int], Mapping[str, int]]:
-        return self.nodes_before, self.nodes_after
-
-    def _ops(self) -> set[str]:
-        return {*self.nodes_before, *self.nodes_after}

@@ -69,13 +69,9 @@ class WorstImage:
 
 
 def draw_close_ups(worst: Iterator[Found], count: int) -> list[WorstImage]:
-    """Draw the images on which two variants differ, within `PICTURES_BYTES` together.
+    """Draw `count` images that `find_worst` gives, within `PICTURES_BYTES` together.
 
-    Every picture gets a share of the bytes that are left, and what it doesn't need is left to those after it.
-
-    Args:
-        worst: The images, as `find_worst` gives them.
-        count: Number of images.
+    Every picture gets a share of the bytes that are left. Bytes that it doesn't need are left to those after it.
     """
     most = min(_CLOSE_UPS // max(count, 1), _CLOSE_UPS_PER_IMAGE)
     weight = count * (_OVERVIEW_WEIGHT + most)
@@ -91,7 +87,7 @@ def draw_close_ups(worst: Iterator[Found], count: int) -> list[WorstImage]:
     for found in worst:
         groups = _by_detection(found)
         shown = groups[:_NUMBERED]
-        only = _only(found)
+        only = _find_one_sided(found)
         overview = shrink(_draw_overview(found, only, shown), _OVERVIEW_WEIGHT)
         close_ups = []
         for number, group in enumerate(shown, 1):
@@ -151,12 +147,12 @@ def _draw_overview(found: Found, only: Sequence[Mask], groups: Sequence[Sequence
 def _draw_close_up(found: Found, only: Sequence[Mask], box: Box) -> Image:
     """Draw the surroundings of a box three times: the expected detections, the actual ones, and how they differ."""
     region = _surround(box, found.image.shape[:2])
-    crop = _show(found.image, region, outside=_SHADE, enlarge=cv2.INTER_CUBIC)
+    crop = _scale_region(found.image, region, outside=_SHADE, enlarge=cv2.INTER_CUBIC)
     panels = [crop.copy(), crop.copy(), _dim(crop)]
     sides = (found.expected, found.actual)
     for panel, side, mask, colour in zip(panels, sides, only, (ONLY_EXPECTED, ONLY_ACTUAL), strict=False):
         _draw_detections(panel, side, region, box, colour)
-        _blend(panels[2], colour, _strengthen(_show(mask, region)))
+        _blend(panels[2], colour, _strengthen(_scale_region(mask, region)))
     _draw_moved(panels[2], found, region, box)
     width, height = _PANEL_WH
     sheet = np.full((height, 3 * width + 2 * _GAP, 3), _SHADE, np.uint8)
@@ -180,7 +176,7 @@ def _surround(box: Box, size_hw: tuple[int, ...]) -> Region:
     return starts[0], starts[1], sides[0], sides[1]
 
 
-def _show(
+def _scale_region(
     image: NDArray[np.uint8],
     region: Region,
     *,
@@ -216,7 +212,7 @@ def _draw_detections(panel: Image, found: Detections, region: Region, box: Box, 
     for i in sorted(np.flatnonzero(is_near), key=lambda i: (is_concerned[i], -i)):
         if found.rle is not None:
             x, y, crop = coco_rle.decode_crop(found.rle[i])
-            mask = _show(crop, region, corner=(x, y))
+            mask = _scale_region(crop, region, corner=(x, y))
             _blend(panel, colour, mask * np.float32(0.4 if is_concerned[i] else 0.1))
             outlines, _ = cv2.findContours(mask, cv2.RETR_CCOMP, cv2.CHAIN_APPROX_NONE)
             if is_concerned[i]:  # on a dark line, which shows on any background
@@ -251,7 +247,7 @@ def _overlaps(found: Detections, box: Box) -> NDArray[np.bool_]:
     return np.asarray(box_iou(found.xyxy, np.array([box], np.float32))[:, 0] >= _CONCERNED)
 
 
-def _only(found: Found) -> tuple[Mask, Mask]:
+def _find_one_sided(found: Found) -> tuple[Mask, Mask]:
     """Pixels that only the expected detections cover, and only the actual ones: 255 where they do."""
     one, other = cover(found.expected), cover(found.actual)
     return (one & ~other) * np.uint8(255), (other & ~one) * np.uint8(255)
@@ -265,8 +261,8 @@ def _strengthen(mask: Mask) -> NDArray[np.float32]:
 def _blend(canvas: Image, colour: tuple[int, int, int], share: NDArray[np.float32]) -> None:
     """Mix a colour into a picture, by the share [h, w] at each pixel, 0..1."""
     touched = share > 0
-    part = canvas[touched]
-    canvas[touched] = np.rint(part + (np.array(colour, np.float32) - part) * share[touched][:, None]).astype(np.uint8)
+    mixed = canvas[touched] + (np.array(colour, np.float32) - canvas[touched]) * share[touched][:, None]
+    canvas[touched] = np.rint(mixed).astype(np.uint8)
 
 
 def _dim(image: Image) -> Image:

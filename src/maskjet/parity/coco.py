@@ -142,7 +142,7 @@ def evaluate(
         baseline = next(iter(results))
     if baseline not in results:
         raise InputError(f"baseline must be one of {list(results)}, got {baseline!r}.")
-    library = _load_library()
+    library = require("faster_coco_eval", extra="coco", purpose="COCO mAP")
     if "segm" in kinds:
         check_masks(truth, results)
     index = library.COCO(copy_truth(truth))
@@ -169,8 +169,7 @@ def evaluate(
 def steps(truth: Entry, results: Mapping[str, Sequence[Entry]], *, resamples: int = RESAMPLES) -> int:
     """Count the on_progress calls of `evaluate`: one per kind and variant and, with several variants, one per resample.
 
-    Raises:
-        InputError: The truth or the results are not as `evaluate` takes them.
+    Raises InputError as `evaluate` does.
     """
     kinds, _ = _check(truth, results)
     return len(kinds) * len(results) * (1 + _count_draws(results, resamples))
@@ -183,9 +182,8 @@ class _Matched:
         nothing = {**truth.dataset, "annotations": []}  # loadRes of faster-coco-eval 1.6.0 takes no empty list
         found = truth.loadRes(entries) if entries else library.COCO(nothing)
         self._version = library.__version__
-        self._evaluator = library.COCOeval_faster(
-            truth, found, kind, print_function=lambda *_: None, separate_eval=True
-        )
+        options = {"print_function": lambda *_: None, "separate_eval": True}
+        self._evaluator = library.COCOeval_faster(truth, found, kind, **options)
         self._evaluator.run()
         self.scores = [_as_score(score) for score in self._evaluator.stats[: len(METRICS)]]
 
@@ -233,33 +231,25 @@ def _compare(
     scores: Mapping[str, Sequence[float | None]],
     samples: Mapping[str, NDArray[np.float64]],
 ) -> Precision:
-    own = dict(zip(METRICS, scores[variant], strict=True))
-    pairs = zip(scores[variant], scores[baseline], strict=True)
-    differences = [None if score is None or other is None else score - other for score, other in pairs]
+    own, others = (dict(zip(METRICS, scores[name], strict=True)) for name in (variant, baseline))
+    deltas = {
+        metric: None if score is None or (other := others[metric]) is None else score - other
+        for metric, score in own.items()
+    }
     low, high = None, None
     drawn = samples[variant] - samples[baseline]
     drawn = drawn[~np.isnan(drawn)]
     if variant != baseline and len(drawn):
         low, high = (float(bound) for bound in np.quantile(drawn, _QUANTILES))
-    return Precision(
-        variant, kind, **own, deltas=dict(zip(METRICS, differences, strict=True)), delta_low=low, delta_high=high
-    )
+    return Precision(variant, kind, **own, deltas=deltas, delta_low=low, delta_high=high)
 
 
 def _count_draws(results: Mapping[str, Sequence[Entry]], resamples: int) -> int:
     return resamples if len(results) > 1 else 0
 
 
-def _load_library() -> Any:
-    return require("faster_coco_eval", extra="coco", purpose="COCO mAP")
-
-
 def _check(truth: Entry, results: Mapping[str, Sequence[Entry]]) -> tuple[list[str], list[str]]:
-    """Check truth and results, except for the masks.
-
-    Returns:
-        The kinds that can be scored, and a note if masks can't.
-    """
+    """Check truth and results, but not the masks; returns the kinds that can be scored, and a note if masks can't."""
     check_truth(truth)
     check_results(truth, results)
     lists = [("the truth", truth["annotations"]), *results.items()]

@@ -11,6 +11,7 @@ import math
 import reprlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from numbers import Integral, Real
 from pathlib import Path
@@ -23,14 +24,40 @@ from maskjet.errors import InputError, SourceError, border, explain
 
 Entry = Mapping[str, Any]
 """A JSON object of a COCO file: an entry of one of its lists, or the whole data set."""
-_RESULT_FIELDS = ("image_id", "category_id", "bbox", "score")
-_TRUTH_FIELDS = {
-    "images": ("id", "height", "width"),
-    "categories": ("id",),
-    "annotations": ("image_id", "category_id", "bbox", "area"),
-}
 _LARGEST = 1e12  # largest coordinate or area, so that their products stay finite
 _LONGEST_OUTLINE = 2**22  # pixels along one polygon's edges; the evaluator takes five points of 16 bytes for each
+
+
+def _is_whole(value: Any, least: int = -(2**63), end: int = 2**63) -> bool:
+    return not isinstance(value, bool) and isinstance(value, Integral) and least <= int(value) < end
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and bool(abs(value) <= _LARGEST)  # type: ignore[operator]  # NaN is not
+
+
+def _is_box(value: object) -> bool:
+    return isinstance(value, Sequence | np.ndarray) and len(value) == 4 and all(map(_is_number, value))
+
+
+class _Type(NamedTuple):
+    """The type of a field."""
+
+    name: str
+    holds: Callable[[object], bool]
+    cast: Callable[[Any], Any]
+
+
+_WHOLE = _Type("a whole number", _is_whole, int)
+_SIDE = _Type("a whole number of 1 or more", partial(_is_whole, least=1, end=2**31), int)
+_NUMBER = _Type("a finite number", _is_number, float)
+_BOX = _Type("four finite numbers", _is_box, lambda box: [float(side) for side in box])
+_RESULT_FIELDS = {"image_id": _WHOLE, "category_id": _WHOLE, "bbox": _BOX, "score": _NUMBER}
+_TRUTH_FIELDS = {
+    "images": {"id": _WHOLE, "height": _SIDE, "width": _SIDE},
+    "categories": {"id": _WHOLE},
+    "annotations": {"image_id": _WHOLE, "category_id": _WHOLE, "bbox": _BOX, "area": _NUMBER},
+}
 
 
 class ResultsFile(NamedTuple):
@@ -43,11 +70,7 @@ class ResultsFile(NamedTuple):
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file.
-
-    Raises:
-        SourceError: The file is missing, can't be read, is not JSON, or is nested too deeply for Python's parser.
-    """
+    """Read a JSON file; raises SourceError if that fails, also if it is nested too deeply for Python's parser."""
     with border(SourceError, f"{str(path)!r} must be JSON"):
         try:
             limits.check("json_bytes", path.stat().st_size, f"{str(path)!r} has", SourceError)
@@ -129,7 +152,9 @@ def check_masks(truth: Entry, results: Mapping[str, Sequence[Entry]]) -> None:
         for number, entry in enumerate(entries):
             mask, size = entry["segmentation"], sizes[entry["image_id"]]
             is_right = _is_rle(mask, size) and (where not in named or isinstance(mask["counts"], str | bytes))
-            if not is_right and (where in named or not _is_polygons(mask, size)):
+            if where not in named and isinstance(mask, list):
+                is_right = all(_is_polygon(line, size) for line in mask)
+            if not is_right:
                 expected, got = f"an RLE of its image's size {size}", reprlib.repr(mask)
                 expected += "" if where in named else ", or polygons near the image,"
                 raise InputError(f"entry {number} of {where} must have {expected} as 'segmentation', got {got}.")
@@ -138,10 +163,9 @@ def check_masks(truth: Entry, results: Mapping[str, Sequence[Entry]]) -> None:
 def copy_truth(truth: Entry) -> dict[str, list[dict[str, Any]]]:
     """Copy the fields the evaluator needs, since it writes to them; annotation ids start at 1, as 0 means unmatched."""
     copied = {name: [_copy(entry, fields) for entry in truth[name]] for name, fields in _TRUTH_FIELDS.items()}
-    pairs = zip(truth["annotations"], copied["annotations"], strict=True)
-    for number, (entry, annotation) in enumerate(pairs, start=1):
-        annotation |= {"id": number, "iscrowd": int(entry.get("iscrowd") or 0)}
-        annotation["segmentation"] = entry.get("segmentation")
+    for number, (entry, annotation) in enumerate(zip(truth["annotations"], copied["annotations"], strict=True), 1):
+        crowd, mask = int(entry.get("iscrowd") or 0), entry.get("segmentation")
+        annotation |= {"id": number, "iscrowd": crowd, "segmentation": mask}
     return copied
 
 
@@ -149,24 +173,24 @@ def copy_results(entries: Sequence[Entry], kind: str) -> list[dict[str, Any]]:
     """Copy the fields the evaluator needs; boxes only for kind "bbox", since they would set the area of masks, too."""
     if kind == "bbox":
         return [_copy(entry, _RESULT_FIELDS) for entry in entries]
-    fields = [field for field in _RESULT_FIELDS if field != "bbox"]
+    fields = {field: kind for field, kind in _RESULT_FIELDS.items() if field != "bbox"}
     return [{**_copy(entry, fields), "segmentation": entry["segmentation"]} for entry in entries]
 
 
-def _copy(entry: Entry, fields: Sequence[str]) -> dict[str, Any]:
-    return {field: _type_of(field).cast(entry[field]) for field in fields}
+def _copy(entry: Entry, fields: Mapping[str, _Type]) -> dict[str, Any]:
+    return {field: kind.cast(entry[field]) for field, kind in fields.items()}
 
 
-def _check_entries(entries: Any, fields: Sequence[str], where: str) -> None:
+def _check_entries(entries: Any, fields: Mapping[str, _Type], where: str) -> None:
     if not isinstance(entries, Sequence) or isinstance(entries, str):
         raise InputError(f"{where} must be a list of entries, got {reprlib.repr(entries)}.")
     for number, entry in enumerate(entries):
         if not isinstance(entry, Mapping):
             raise InputError(f"entry {number} of {where} must have fields, got {reprlib.repr(entry)}.")
-        for field in fields:
-            if not _type_of(field).holds(entry.get(field)):
-                expected, got = _type_of(field).name, reprlib.repr(entry[field]) if field in entry else "nothing"
-                raise InputError(f"entry {number} of {where} must have {expected} as {field!r}, got {got}.")
+        for field, kind in fields.items():
+            if not kind.holds(entry.get(field)):
+                got = reprlib.repr(entry[field]) if field in entry else "nothing"
+                raise InputError(f"entry {number} of {where} must have {kind.name} as {field!r}, got {got}.")
 
 
 def _check_ids(entries: Sequence[Entry], truth: Entry, where: str) -> None:
@@ -174,22 +198,6 @@ def _check_ids(entries: Sequence[Entry], truth: Entry, where: str) -> None:
         unknown = {entry[field] for entry in entries} - {entry["id"] for entry in truth[name]}
         if unknown:
             raise InputError(f"{where} must be of the truth's {name}, got {field} {reprlib.repr(sorted(unknown))}.")
-
-
-def _is_whole(value: Any) -> bool:
-    return not isinstance(value, bool) and isinstance(value, Integral) and -(2**63) <= int(value) < 2**63
-
-
-def _is_side(value: Any) -> bool:
-    return not isinstance(value, bool) and isinstance(value, Integral) and 0 < int(value) < 2**31
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, Real) and bool(abs(value) <= _LARGEST)  # type: ignore[operator]  # NaN is not
-
-
-def _is_box(value: object) -> bool:
-    return isinstance(value, Sequence | np.ndarray) and len(value) == 4 and all(map(_is_number, value))
 
 
 def _is_rle(value: Any, size: list[int]) -> bool:
@@ -201,38 +209,13 @@ def _is_rle(value: Any, size: list[int]) -> bool:
         return False
 
 
-def _is_polygons(value: object, size: Sequence[int]) -> bool:
-    """Whether these are polygons of bounded length that reach at most one image size beyond the image's border."""
-    return isinstance(value, list) and all(_is_outline(line, size) for line in value)
-
-
-def _is_outline(line: object, size: Sequence[int]) -> bool:
+def _is_polygon(line: object, size: Sequence[int]) -> bool:
+    """Whether this is a polygon of bounded length that reaches at most one image size beyond the image's border."""
     if not isinstance(line, list) or len(line) < 4 or len(line) % 2 or not all(map(_is_number, line)):
         return False
     height, width = size
     xs, ys = line[0::2], line[1::2]
     is_near = -width <= min(xs) and max(xs) <= 2 * width and -height <= min(ys) and max(ys) <= 2 * height
-    steps = (
-        max(abs(x - before_x), abs(y - before_y))
-        for (before_x, before_y), (x, y) in pairwise(zip([*xs, xs[0]], [*ys, ys[0]], strict=True))
-    )
-    return is_near and bool(sum(steps) <= _LONGEST_OUTLINE)
-
-
-class _Type(NamedTuple):
-    """The type of a field."""
-
-    name: str
-    holds: Callable[[object], bool]
-    cast: Callable[[Any], Any]
-
-
-_WHOLE = _Type("a whole number", _is_whole, int)
-_SIDE = _Type("a whole number of 1 or more", _is_side, int)
-_NUMBER = _Type("a finite number", _is_number, float)
-_BOX = _Type("four finite numbers", _is_box, lambda box: [float(side) for side in box])
-_TYPES = {"bbox": _BOX, "score": _NUMBER, "area": _NUMBER, "height": _SIDE, "width": _SIDE}
-
-
-def _type_of(field: str) -> _Type:
-    return _TYPES.get(field, _WHOLE)
+    edges = pairwise(zip([*xs, xs[0]], [*ys, ys[0]], strict=True))
+    length = sum(max(abs(x2 - x1), abs(y2 - y1)) for (x1, y1), (x2, y2) in edges)
+    return is_near and bool(length <= _LONGEST_OUTLINE)

@@ -7,6 +7,7 @@ The header states the format's version; files of other versions are refused. `du
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, islice, pairwise
@@ -54,11 +55,7 @@ class Dump:
         return str(self.variant["name"])
 
     def check_same_images(self, other: Dump) -> None:
-        """Check that the other dump is of the same images, pixel for pixel.
-
-        Raises:
-            InputError: It is not; the message names the first image that differs.
-        """
+        """Raise InputError, which names the first difference, unless both dumps are of the same images, bit for bit."""
         if len(self.names) != len(other.names):
             raise InputError(
                 f"the dumps must be of the same images, {self.name!r} has {len(self.names)} and {other.name!r} "
@@ -102,12 +99,7 @@ class Dump:
     def classes_without(self, truth: Mapping[str, Any]) -> dict[str, int]:
         """Count the detections of classes that a data set lacks, by class name."""
         known = {category.get("name") for category in truth["categories"]}
-        left_out: dict[str, int] = {}
-        for found in self.found:
-            for title in found.class_name:
-                if title not in known:
-                    left_out[title] = left_out.get(title, 0) + 1
-        return left_out
+        return dict(Counter(title for found in self.found for title in found.class_name if title not in known))
 
     def save(self, path: Path) -> None:
         """Write the dump to a file; an existing file is replaced once the new one is complete.
@@ -149,14 +141,13 @@ class Dump:
 
     def _write(self, path: Path, more: Mapping[str, Any]) -> str:
         """Write the dump with additional header fields; returns the file's digest."""
-        rles = [[rle["counts"] for rle in found.rle] for found in self.found if found.rle is not None]
-        strings = [text for image in rles for text in image]
+        strings = [rle["counts"] for found in self.found for rle in found.rle or ()]
         fields: dict[str, NDArray[Any]] = {
             "sizes": np.array([found.image_size for found in self.found], np.int32).reshape(-1, 2),
             "counts": np.array([len(found) for found in self.found], np.int32),
-            "xyxy": _joined([found.xyxy for found in self.found], np.zeros((0, 4), np.float32)),
-            "confidence": _joined([found.confidence for found in self.found], np.zeros(0, np.float32)),
-            "class_id": _joined([found.class_id for found in self.found], np.zeros(0, np.int32)),
+            "xyxy": np.concatenate([np.zeros((0, 4), np.float32), *(found.xyxy for found in self.found)]),
+            "confidence": np.concatenate([np.zeros(0, np.float32), *(found.confidence for found in self.found)]),
+            "class_id": np.concatenate([np.zeros(0, np.int32), *(found.class_id for found in self.found)]),
             "string_lengths": np.array([len(text) for text in strings], np.int32),
             "strings": np.frombuffer(b"".join(strings), np.uint8),
         }
@@ -227,10 +218,6 @@ def _by_name(entries: Sequence[Mapping[str, Any]], field: str, what: str) -> dic
     return found
 
 
-def _joined(arrays: Sequence[NDArray[Any]], empty: NDArray[Any]) -> NDArray[Any]:
-    return np.concatenate([empty, *arrays])
-
-
 def write_dump(
     path: Path,
     variant: DetectorVariant,
@@ -251,9 +238,6 @@ def write_dump(
         images: The images to run on. Those that can't be read are left out; `Dump.skipped` gives the reasons.
         on_progress: Called after each image, those of an interrupted call included.
 
-    Returns:
-        The dump.
-
     Raises:
         InputError: The parts are of another variant, other images, another machine or other versions; or no image can
             be read, or one occurs twice.
@@ -270,7 +254,7 @@ def write_dump(
     for _ in range(start):
         on_progress()
     source = images.open(start)
-    rows = _look(variant, network, source, on_progress)
+    rows = _detect(variant, network, source, on_progress)
     while part := list(islice(rows, _PART)):
         done.append(_with_rows(empty, part))
         parts.add(done[-1])
@@ -285,13 +269,9 @@ def write_dump(
 
 
 class _Parts:
-    """The finished parts of a dump, as files in a folder beside it.
+    """The finished parts of a dump, as files in a folder beside it; `empty` is the dump without images.
 
     Each part states its number and the digest of the part before it.
-
-    Args:
-        path: The dump's file.
-        empty: The dump that is being made, without images.
     """
 
     def __init__(self, path: Path, empty: Dump) -> None:
@@ -300,11 +280,7 @@ class _Parts:
         self._number, self._digest = 0, ""  # number of the next part, digest of the part before it
 
     def load(self, images: Images) -> list[Dump]:
-        """Read the parts in order, up to the first that is missing, damaged or does not continue the one before.
-
-        Raises:
-            InputError: The parts are of another variant, other images, another machine or other versions.
-        """
+        """Read the parts in order, up to the first that is missing, damaged or does not continue the one before."""
         found: list[Dump] = []
         for number in count():
             try:
@@ -335,12 +311,10 @@ class _Parts:
         return {"number": self._number, "after": self._digest}
 
     def _check_origin(self, part: Dump) -> None:
-        if (part.variant, part.images) != (
-            dump_file.as_json(self._empty.variant),
-            dump_file.as_json(self._empty.images),
-        ):
+        variant, images, run = dump_file.as_json([self._empty.variant, self._empty.images, self._empty.run])
+        if (part.variant, part.images) != (variant, images):
             raise self._begun_with("another variant or other images")
-        if _where(part.run) != _where(dump_file.as_json(self._empty.run)):
+        if _select_versions(part.run) != _select_versions(run):
             raise self._begun_with("another machine or other versions")
 
     def _check_images(self, images: Images, rows: Sequence[tuple[str, str]]) -> None:
@@ -357,7 +331,7 @@ class _Parts:
         return InputError(f"{str(self._path)!r} was begun with {what}; remove {str(self._folder)!r}.")
 
 
-def _look(
+def _detect(
     variant: DetectorVariant, network: RFDETR, source: Source, on_progress: Callable[[], object]
 ) -> Iterator[tuple[str, str, Detections]]:
     """Run the variant; yields each image's name, the digest of its pixels, and the detections."""
@@ -367,12 +341,12 @@ def _look(
 
 
 def _with_rows(empty: Dump, rows: Sequence[tuple[str, str, Detections]]) -> Dump:
-    names, digests, found = [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
+    names, digests, found = map(list, zip(*rows, strict=True))
     return replace(empty, names=names, digests=digests, found=found)
 
 
-def _where(run: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The parts of `describe_run` that may affect a result."""
+def _select_versions(run: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The machine and the versions, without facts that can't affect a result, such as the date."""
     return run["cpu"], run["gpu"] and run["gpu"]["name"], run["versions"], run["commit"]
 
 

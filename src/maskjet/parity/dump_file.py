@@ -12,9 +12,10 @@ import math
 import re
 import reprlib
 import zipfile
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,14 +37,9 @@ _DTYPES = {
     "string_lengths": ("<i4", ()),
     "strings": ("|u1", ()),
 }
-_NPY_HEAD = re.compile(
-    rb"\x93NUMPY\x01\x00(..)"
-    rb"\{'descr': '([<|]\w\d)', 'fortran_order': False, 'shape': \((\d{1,15}),(?: (\d))?\), \} *\n",
-    re.DOTALL,
-)
-_NPY_HEAD_BYTES = 128  # header size of every array here; NumPy pads headers to a multiple of 64
+"""Name of each array: its dtype, and its shape without the first dimension."""
+_HEAD_BYTES = 128  # most of an array's header, which NumPy evaluates as a Python literal
 _COMPRESSION = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # others may need memory that the stated sizes do not show
-_CHUNK = 2**24
 # Most bytes of Python objects for one detection with its mask, for one image, and for one byte of JSON.
 _DETECTION_BYTES, _IMAGE_BYTES, _JSON_FACTOR = 700, 1000, 32
 _DEEPEST = 8  # levels of the header, which `dataclasses.asdict` and Jinja walk recursively
@@ -53,25 +49,13 @@ _DEEPEST = 8  # levels of the header, which `dataclasses.asdict` and Jinja walk 
 _ROUNDING = 1 - 2**-8
 
 
-class _Member(NamedTuple):
-    """An array in the archive, as its header states it."""
-
-    info: zipfile.ZipInfo
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-
-
 def as_json(value: Any) -> Any:
     """A value as it comes back from JSON: tuples become lists, keys texts."""
     return json.loads(json.dumps(value))
 
 
 def write(path: Path, header: Header, fields: Fields) -> str:
-    """Check a header and arrays, then write them; an existing file is replaced once the new one is complete.
-
-    Returns:
-        The digest of the contents.
-    """
+    """Check a header and arrays, write them to a file once they are complete, and return their digest."""
     header = as_json(header)
     check(header, fields)
     header["digest"] = _digest(header, fields)
@@ -87,9 +71,8 @@ def read(path: Path) -> tuple[Header, Fields]:
     Memory is allocated only after the sizes that the archive and its arrays state agree and keep `limits.dump_bytes`.
     """
     with path.open("rb") as stream, zipfile.ZipFile(stream) as archive:
-        members = _find_members(archive)
-        _check_lengths({name: member.shape[0] for name, member in members.items()}, str(path))
-        fields = {name: _unpack(archive, member) for name, member in members.items()}
+        _check_lengths(_read_lengths(archive), str(path))
+        fields = {name: _unpack(archive, name) for name in _DTYPES}
     header = json.loads(fields.pop("header").tobytes())
     _expect(isinstance(header, dict), "header", "a JSON object", header)
     if "digest" in header:  # older dumps have none
@@ -98,13 +81,14 @@ def read(path: Path) -> tuple[Header, Fields]:
 
 
 def check(header: Header, fields: Fields) -> None:
-    """Check the header and the arrays, alone and against each other; the masks are not decoded."""
+    """Check the header and the arrays, also against each other; the masks are not decoded."""
     check_header(header)
     sizes, counts = fields["sizes"].astype(np.int64), fields["counts"]
     images, detections = len(sizes), len(fields["xyxy"])
     for name in ("names", "digests"):
         _expect(len(header[name]) == images, name, f"one per image, {images}", len(header[name]))
-    _expect(len(set(header["names"])) == images, "names", "different", _first_double(header["names"]))
+    doubles = [name for name, times in Counter[str](header["names"]).items() if times > 1]
+    _expect(not doubles, "names", "different", next(iter(doubles), None))
     _expect(bool((sizes >= 1).all()), "sizes", "at least one pixel a side", sizes.min(initial=1))
     limits.check("image_pixels", int(sizes.prod(axis=1).max(initial=0)), "an image of the dump has", SourceError)
     _expect(bool((counts >= 0).all()), "counts", "0 or more", counts.min(initial=0))
@@ -113,55 +97,55 @@ def check(header: Header, fields: Fields) -> None:
     for name in ("confidence", "class_id"):
         _expect(len(fields[name]) == detections, name, f"one per detection, {detections}", len(fields[name]))
     _check_detections(fields, np.repeat(sizes, counts, axis=0), float(header["variant"]["threshold"]))
-    _check_strings(fields, detections if header["has_masks"] else 0)
+    masks, lengths, size = detections if header["has_masks"] else 0, fields["string_lengths"], len(fields["strings"])
+    _expect(len(lengths) == masks, "string_lengths", f"one per mask, {masks}", len(lengths))
+    _expect(bool((lengths > 0).all()), "string_lengths", "at least 1", lengths.min(initial=1))
+    total = int(lengths.sum(dtype=np.int64))
+    _expect(total == size, "string_lengths", f"those of {size} bytes", total)
 
 
 def check_header(header: Header) -> None:
     """Check that the header has all fields, of the right types, with printable names."""
     _check_json(header)
-    variant, run = (_part(header, name, dict) for name in ("variant", "run"))
-    _part(_part(header, "images", dict), "kind", str)
-    name, threshold = _part(variant, "name", str), _part(variant, "threshold", (int, float))
+    variant, run = (_field(header, name, dict) for name in ("variant", "run"))
+    _field(_field(header, "images", dict), "kind", str)
+    name, threshold = _field(variant, "name", str), _field(variant, "threshold", (int, float))
     _expect(name != "" and name.isprintable(), "variant['name']", "in printable characters", name)
     _expect(0 <= threshold < 1, "threshold", "0 or more and below 1", threshold)
     for field in ("names", "digests", "skipped"):
-        values = _part(header, field, list) if field in header or field != "skipped" else []
+        values = _field(header, field, list) if field in header or field != "skipped" else []
         _expect(all(isinstance(value, str) for value in values), field, "a list of strings", values)
-    _part(header, "has_masks", bool)
-    for number, title in _part(header, "class_names", dict).items():
+    _field(header, "has_masks", bool)
+    for number, title in _field(header, "class_names", dict).items():
         _expect(re.fullmatch("[0-9]{1,9}", number) is not None, "class_names", "by class id", number)
         _expect(isinstance(title, str) and title.isprintable(), "class_names", "in printable characters", title)
     for field in ("cpu", "measured_at"):
-        _part(run, field, str)
-    if _part(run, "gpu", (dict, type(None))) is not None:
-        _part(run["gpu"], "name", str)
-    _part(run, "versions", dict)
-    _part(run, "commit", (str, type(None)))
+        _field(run, field, str)
+    if _field(run, "gpu", (dict, type(None))) is not None:
+        _field(run["gpu"], "name", str)
+    _field(run, "versions", dict)
+    _field(run, "commit", (str, type(None)))
 
 
-def _find_members(archive: zipfile.ZipFile) -> dict[str, _Member]:
-    """The arrays by name, with the dtypes and shapes that their headers state."""
-    infos = archive.infolist()
-    names = sorted(info.filename for info in infos)
+def _read_lengths(archive: zipfile.ZipFile) -> dict[str, int]:
+    """The arrays' lengths by name. Their headers must state the right dtypes, and the sizes that the archive has."""
+    names = sorted(archive.namelist())
     _expect(names == sorted(f"{name}.npy" for name in _DTYPES), "arrays", f"{', '.join(_DTYPES)}, each once", names)
-    return {info.filename.removesuffix(".npy"): _read_head(archive, info) for info in infos}
-
-
-def _read_head(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Member:
-    """Read an array's header and check it against its size in the archive and the dtype it must have."""
-    dtype, more = _DTYPES[info.filename.removesuffix(".npy")]
-    _expect(info.compress_type in _COMPRESSION, info.filename, "stored or deflated", info.compress_type)
-    with archive.open(info) as stream:
-        head = stream.read(_NPY_HEAD_BYTES)
-    found = _NPY_HEAD.fullmatch(head)
-    if found is None or int.from_bytes(found[1], "little") != _NPY_HEAD_BYTES - 10:
-        raise ValueError(f"{info.filename} must be an array as NumPy saves it, it begins with {reprlib.repr(head)}.")
-    shape = (int(found[3]), *([int(found[4])] if found[4] else []))
-    _expect(found[2] == dtype.encode() and shape[1:] == more, info.filename, f"{dtype} [n, {more}]", (found[2], shape))
-    stated = math.prod(shape) * np.dtype(dtype).itemsize
-    size = info.file_size - _NPY_HEAD_BYTES
-    _expect(stated == size, info.filename, f"of the {stated} bytes that its shape {shape} takes", size)
-    return _Member(info, np.dtype(dtype), shape)
+    lengths = {}
+    for name, (dtype, more) in _DTYPES.items():
+        info = archive.getinfo(f"{name}.npy")
+        _expect(info.compress_type in _COMPRESSION, info.filename, "stored or deflated", info.compress_type)
+        with archive.open(info) as stream:
+            version = np.lib.format.read_magic(stream)
+            _expect(version == (1, 0), info.filename, "of version 1.0 of NumPy's format", version)
+            shape, _, found = np.lib.format.read_array_header_1_0(stream, max_header_size=_HEAD_BYTES)
+            size = info.file_size - stream.tell()
+        is_right = found == np.dtype(dtype) and shape[1:] == more and len(shape) > 0
+        _expect(is_right, info.filename, f"{dtype} [n, {more}]", (found, shape))
+        stated = math.prod(shape) * found.itemsize
+        _expect(stated == size, info.filename, f"of the {stated} bytes that its shape {shape} takes", size)
+        lengths[name] = shape[0]
+    return lengths
 
 
 def _check_lengths(rows: Mapping[str, int], path: str) -> None:
@@ -177,15 +161,9 @@ def _check_lengths(rows: Mapping[str, int], path: str) -> None:
     limits.check("dump_bytes", size, f"{path!r} unpacks to", SourceError)
 
 
-def _unpack(archive: zipfile.ZipFile, member: _Member) -> NDArray[Any]:
-    size = member.info.file_size - _NPY_HEAD_BYTES
-    data = np.empty(size, np.uint8)
-    with archive.open(member.info) as stream:
-        stream.read(_NPY_HEAD_BYTES)
-        for start in range(0, size, _CHUNK):
-            chunk = stream.read(min(_CHUNK, size - start))
-            data[start : start + _CHUNK] = np.frombuffer(chunk, np.uint8)  # raises if it is cut off
-    return data.view(member.dtype).reshape(member.shape)
+def _unpack(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
+    with archive.open(f"{name}.npy") as stream:
+        return np.asarray(np.lib.format.read_array(stream, allow_pickle=False, max_header_size=_HEAD_BYTES))
 
 
 def _check_detections(fields: Fields, sizes: NDArray[np.int64], threshold: float) -> None:
@@ -198,14 +176,6 @@ def _check_detections(fields: Fields, sizes: NDArray[np.int64], threshold: float
     is_near = (boxes >= -reach) & (boxes <= 2 * reach)
     _expect(bool(is_near.all()), "xyxy", "finite and near the image", boxes[~is_near][:1])
     _expect(bool((classes >= 0).all()), "class_id", "0 or more", classes.min(initial=0))
-
-
-def _check_strings(fields: Fields, expected: int) -> None:
-    lengths, size = fields["string_lengths"], len(fields["strings"])
-    _expect(len(lengths) == expected, "string_lengths", f"one per mask, {expected}", len(lengths))
-    _expect(bool((lengths > 0).all()), "string_lengths", "at least 1", lengths.min(initial=1))
-    total = int(lengths.sum(dtype=np.int64))
-    _expect(total == size, "string_lengths", f"those of {size} bytes", total)
 
 
 def _check_json(value: Any, level: int = 0) -> None:
@@ -225,7 +195,7 @@ def _check_json(value: Any, level: int = 0) -> None:
             _check_json(each, level + 1)
 
 
-def _part(of: Mapping[str, Any], name: str, kind: type | tuple[type, ...]) -> Any:
+def _field(of: Mapping[str, Any], name: str, kind: type | tuple[type, ...]) -> Any:
     """A field of the header, checked to be of one of some types."""
     if name not in of:
         raise ValueError(f"header must have {name!r}, got {reprlib.repr(list(of))}.")
@@ -234,11 +204,6 @@ def _part(of: Mapping[str, Any], name: str, kind: type | tuple[type, ...]) -> An
     kinds = kind if isinstance(kind, tuple) else (kind,)
     _expect(is_right, repr(name), " or ".join(each.__name__ for each in kinds), value)
     return value
-
-
-def _first_double(names: list[str]) -> str:
-    seen: set[str] = set()
-    return next((name for name in names if name in seen or seen.add(name)), "")  # type: ignore[func-returns-value]
 
 
 def _digest(header: Header, fields: Fields) -> str:

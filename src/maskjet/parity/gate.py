@@ -59,12 +59,9 @@ class Verdict:
 
 
 def judge(found: check.CheckReport, precision: coco.PrecisionReport | None, limits: Limits) -> list[Verdict]:
-    """Compare a report with the limits; one verdict per limit, two for mAP if masks are scored.
+    """Compare a report of two dumps with the limits; one verdict per limit, two for mAP if masks are scored.
 
-    Args:
-        found: The comparison of the two dumps; its first measurement counts all detections.
-        precision: The mAP of both, the expected one as baseline; None without a truth.
-        limits: The limits; at least one must be set.
+    `precision` is the mAP of both, the expected one as baseline; None without a truth.
 
     Raises:
         InputError: No limit is set, one on mAP is set without a truth, or neither dump has a detection.
@@ -93,11 +90,7 @@ def judge(found: check.CheckReport, precision: coco.PrecisionReport | None, limi
 
 
 def check_comparable(expected: Dump, actual: Dump) -> None:
-    """Check that two dumps can be compared fairly.
-
-    Raises:
-        InputError: They are of different images, thresholds or classes, or neither has a detection.
-    """
+    """Raise InputError if two dumps differ in images, thresholds or classes, or neither has a detection."""
     expected.check_same_images(actual)
     for mismatch in check.find_mismatches(expected, actual):
         raise InputError(mismatch)

@@ -42,26 +42,23 @@ class Images(ABC):
     def length(self) -> int | None:
         """Number of images; None if that can't be known beforehand."""
 
-    @abstractmethod
     def read(self, start: int = 0) -> Iterator[tuple[str, NDArray[np.uint8]]]:
-        """Yield name and image, uint8 [H, W, 3] RGB, from position `start` on."""
+        """Yield name and image, uint8 [H, W, 3] RGB, from position `start` on, without those that can't be decoded.
+
+        A subclass has its own `read` or its own `open`; each of these uses the other.
+        """
+        with self.open(start) as source:
+            for frame in source:
+                yield frame.name, frame.image
 
     def at(self, number: int) -> tuple[str, NDArray[np.uint8]]:
-        """Name and image at a position.
-
-        Raises:
-            InputError: There is none at that position.
-        """
+        """Name and image at a position; raises InputError without one."""
         for found in self.read(number):
             return found
         raise InputError(f"number must be one of the images, there is no number {number}.")
 
     def find(self, number: int, name: str) -> NDArray[np.uint8]:
-        """The image at a position; the name is not checked, since it changes if the folder is renamed.
-
-        Raises:
-            InputError: There is none at that position.
-        """
+        """The image at a position, as `at`; the name is not checked, since it changes if the folder is renamed."""
         del name
         return self.at(number)[1]
 
@@ -181,10 +178,6 @@ class Files(Images):
         with open_source(self.source) as opened:
             return opened.length
 
-    def read(self, start: int = 0) -> Iterator[tuple[str, NDArray[np.uint8]]]:
-        """Yield name and image from position `start` on, without those that can't be decoded; `open` reports these."""
-        return _read_frames(self.open(start))
-
     def open(self, start: int = 0) -> Source:
         """Open the images as a source; its `bad_frames` include those before position `start`."""
         opened = open_source(self.source)
@@ -207,10 +200,6 @@ class CocoFolder(Images):
         """Number of images that the annotations list."""
         return len(self._listed())
 
-    def read(self, start: int = 0) -> Iterator[tuple[str, NDArray[np.uint8]]]:
-        """Yield file name and image from position `start` on, as listed, without those that can't be decoded."""
-        return _read_frames(self.open(start))
-
     def find(self, number: int, name: str) -> NDArray[np.uint8]:
         """The image of a file name; finding it by its position would decode all before it."""
         if name not in self._listed():
@@ -224,12 +213,7 @@ class CocoFolder(Images):
         return _OpenedSource(ListSource([*map(Path, names)], str(self.folder)), self.kind, start, names)
 
     def truth(self) -> dict[str, Any]:
-        """The data set with its annotations.
-
-        Raises:
-            SourceError: The annotations can't be read.
-            InputError: An entry is invalid.
-        """
+        """The data set with its annotations; raises SourceError if it can't be read, InputError on an invalid entry."""
         check_truth(self._data_set, repr(str(self._find()[0])))
         return self._data_set
 
@@ -265,11 +249,7 @@ class CocoFolder(Images):
 
 
 def streets_from(description: Mapping[str, Any], count: int) -> Traffic:
-    """Recreate generated streets from their description in a dump; other kinds raise, as no path in a dump is opened.
-
-    Args:
-        description: The dump's `images`, as `Images.describe` gives them.
-        count: Number of images in the dump.
+    """Recreate the `count` streets of a dump from its description of them; no path in a dump is opened.
 
     Raises:
         InputError: The description is of other images, or not of `count` streets within the limits.
@@ -310,13 +290,6 @@ class _ImagesSource(Source):
         for index, (name, image) in enumerate(self._images.read(self._start), self._start):
             self.frames_seen += 1
             yield Frame(index, None, image, self.name, name)
-
-
-def _read_frames(source: Source) -> Iterator[tuple[str, NDArray[np.uint8]]]:
-    """Yield name and image of each frame."""
-    with source:
-        for frame in source:
-            yield frame.name, frame.image
 
 
 class _OpenedSource(Source):

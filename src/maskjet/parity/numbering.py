@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,12 +18,7 @@ _IOU = 0.5
 
 
 def find_mismatches(truth: Entry, results: Mapping[str, Sequence[Entry]]) -> list[str]:
-    """Describe how the image and category ids of results fail to match the truth's, in sentences.
-
-    Args:
-        truth: A COCO data set.
-        results: COCO results by variant.
-    """
+    """Describe how the image and category ids of results, by variant, fail to match the truth's, in sentences."""
     annotations = truth["annotations"]
     if not annotations:
         return []
@@ -48,13 +43,7 @@ def find_mismatches(truth: Entry, results: Mapping[str, Sequence[Entry]]) -> lis
 
 
 def compare_names(truth: Entry, variant: str, categories: Mapping[int, str]) -> list[str]:
-    """Describe category ids that have another name in results than in the truth, in a sentence.
-
-    Args:
-        truth: A COCO data set.
-        variant: The results' name, used in the sentence.
-        categories: Names by category id, from the results.
-    """
+    """Describe category ids that have another name in a variant's results than in the truth, in a sentence."""
     titles = {entry["id"]: entry["name"] for entry in truth["categories"] if isinstance(entry.get("name"), str)}
     others = [
         f"{number} is {name!r}, in the truth {titles[number]!r}"
@@ -72,7 +61,7 @@ def _find_shift(annotations: Sequence[Entry], entries: Sequence[Entry]) -> int:
     placed: dict[Any, list[Entry]] = defaultdict(list)
     for annotation in annotations:
         placed[annotation["image_id"]].append(annotation)
-    agreeing = dict.fromkeys((0, 1, -1), 0)
+    agreeing = Counter({0: 0, 1: 0, -1: 0})
     for entry in sorted(entries, key=lambda entry: -entry["score"])[:_MOST]:
         there = placed.get(entry["image_id"])
         if not there:
@@ -83,9 +72,8 @@ def _find_shift(annotations: Sequence[Entry], entries: Sequence[Entry]) -> int:
             shift = int(there[best]["category_id"]) - int(entry["category_id"])
             if shift in agreeing:
                 agreeing[shift] += 1
-    best_shift = max(agreeing, key=lambda shift: agreeing[shift])
-    is_clear = agreeing[best_shift] >= _FEWEST and agreeing[best_shift] > 2 * agreeing[0]
-    return best_shift if is_clear else 0
+    best_shift, times = agreeing.most_common(1)[0]
+    return best_shift if times >= _FEWEST and times > 2 * agreeing[0] else 0
 
 
 def _corners(entries: Sequence[Entry]) -> np.ndarray[Any, np.dtype[np.float32]]:

@@ -22,6 +22,7 @@ from maskjet.parity.images import Images
 from maskjet.parity.pair import Difference, DifferenceKind
 from maskjet.parity.pictures import find_worst
 from maskjet.printing import sanitise
+from maskjet.tables import shown
 
 _WORDS: Mapping[DifferenceKind, str] = {
     "dropped": "found only by the expected side",
@@ -81,13 +82,7 @@ def write_page(
 ) -> None:
     """Write one HTML file that needs no other, nor a script, below a megabyte whatever the images' number and size.
 
-    Args:
-        path: The file to write.
-        found: The comparison of the two dumps.
-        verdicts: The verdicts of `gate.judge`.
-        dumps: The expected and the actual dump.
-        precision: The mAP of both; None leaves it out.
-        images: The images of both dumps; may be left out for generated streets.
+    The images of both dumps must be given, except for generated streets. A precision of None is left out.
 
     Raises:
         OutputError: The file can't be written.
@@ -99,8 +94,11 @@ def write_page(
         verdicts=verdicts,
         broken=sum(not verdict.is_kept for verdict in verdicts),
         names=[dump.name for dump in dumps],
-        kinds=_count_kinds(found),
-        columns=[_describe_confidence(m, number) for number, m in enumerate(found.measurements)],
+        kinds=[
+            Row(words, [f"{found.kinds[kind] - found.rounded[kind]}", f"{found.rounded[kind] or '–'}"])
+            for kind, words in _WORDS.items()
+        ],
+        columns=["All detections", *(f"Confidence {m.confidence:g} or more" for m in found.measurements[1:])],
         sections=_tabulate(found.measurements),
         precision=None if precision is None else _tabulate_precision(precision, dumps),
         notes=[*found.notes, *(precision.notes if precision else ())],
@@ -156,8 +154,8 @@ def show_overlap(value: float | None) -> str:
     """An IoU with four decimals; 1 only if it is exactly 1."""
     if value is None:
         return "no masks"
-    shown = f"{value:.4f}"
-    return "1 (the same)" if value == 1 else "above 0.9999" if float(shown) == 1 else shown
+    text = f"{value:.4f}"
+    return "1 (the same)" if value == 1 else "above 0.9999" if float(text) == 1 else text
 
 
 def _of_pairs(show: Callable[[Agreement], str]) -> Callable[[Agreement], str]:
@@ -225,9 +223,8 @@ def _flatten(fields: Mapping[str, Any], parent: str = "") -> Iterator[tuple[str,
 
 
 def _as_text(value: Any) -> str:
-    words = {None: "not set", True: "yes", False: "no"}
     if value is None or isinstance(value, bool):
-        return words[value]
+        return {None: "not set", True: "yes", False: "no"}[value]
     return sanitise(value if isinstance(value, str) else json.dumps(value), _LONGEST)
 
 
@@ -241,18 +238,6 @@ def _describe_use(verdict: Verdict) -> str:
     if verdict.is_kept:
         return f"{math.ceil(100 * share)} % of the limit"
     return f"{share:.3g} times the limit" if share >= 1.005 else "just above the limit"
-
-
-def _count_kinds(found: CheckReport) -> list[Row]:
-    """How many detections differ in which way, and how many of these by no more than rounding."""
-    return [
-        Row(_WORDS[kind], [f"{found.kinds[kind] - found.rounded[kind]}", f"{found.rounded[kind] or '–'}"])
-        for kind in _WORDS
-    ]
-
-
-def _describe_confidence(m: Agreement, number: int) -> str:
-    return "All detections" if number == 0 else f"Confidence {m.confidence:g} or more"
 
 
 def _tabulate(measurements: Sequence[Agreement]) -> list[Section]:
@@ -274,9 +259,8 @@ def _tabulate_precision(report: PrecisionReport, dumps: tuple[Dump, Dump]) -> li
         one, other = (of_kind[dump.name] for dump in dumps)
         rows = []
         for metric, name in _METRICS.items():
-            scores = [_as_score(getattr(m, metric)) for m in (one, other)]
-            delta = other.deltas[metric]
-            rows.append(Row(name, [*scores, _signed(delta)]))
+            scores = [shown(getattr(m, metric), 4).replace("-", "–") for m in (one, other)]
+            rows.append(Row(name, [*scores, _signed(other.deltas[metric])]))
         if other.delta_low is not None and other.delta_high is not None:
             chance = "may be chance" if other.is_noise else "hardly chance"
             interval = f"{_signed(other.delta_low)} to {_signed(other.delta_high)}: {chance}"
@@ -284,10 +268,6 @@ def _tabulate_precision(report: PrecisionReport, dumps: tuple[Dump, Dump]) -> li
             rows.insert(1, Row("likely range of the difference (95 %)", ["", "", "none" if is_same else interval]))
         sections.append(Section(title, rows))
     return sections
-
-
-def _as_score(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4f}"
 
 
 def _signed(value: float | None) -> str:

@@ -144,24 +144,16 @@ def _below_one(iou: float) -> str:
 
 
 def pair(expected: Detections, actual: Detections) -> Pairing:
-    """Pair the detections of one image.
+    """Pair the detections of two variants on one image.
 
     Greedy, in the order of the expected detections (descending confidence): each takes the free detection of its class
     with the highest box IoU, if that is at least 0.5.
-
-    Args:
-        expected: Detections of one variant.
-        actual: Detections of the other variant on the same image.
     """
     return compare(expected, actual)[0]
 
 
 def compare(expected: Detections, actual: Detections) -> tuple[Pairing, list[Difference]]:
     """Pair the detections of one image, as `pair` does, and list all differences.
-
-    Args:
-        expected: Detections of one variant.
-        actual: Detections of the other variant on the same image.
 
     Returns:
         The pairs, and the differences, those that leave a detection without a counterpart first. A missing detection
@@ -174,8 +166,8 @@ def compare(expected: Detections, actual: Detections) -> tuple[Pairing, list[Dif
     _check_finite(actual, "actual")
     overlap = box_iou(expected.xyxy, actual.xyxy)
     is_alike = expected.class_id[:, None] == actual.class_id
-    matches, missing, extra = _take(np.where(is_alike, overlap, 0), range(len(expected)), range(len(actual)))
-    swaps, dropped, added = _take(overlap, missing, extra)
+    matches, missing, extra = _match_greedily(np.where(is_alike, overlap, 0), range(len(expected)), range(len(actual)))
+    swaps, dropped, added = _match_greedily(overlap, missing, extra)
     result = Pairing(
         missing_confidences=expected.confidence[missing].tolist(),
         extra_confidences=actual.confidence[extra].tolist(),
@@ -199,7 +191,7 @@ def _check_finite(found: Detections, name: str) -> None:
             raise InputError(f"{what} of {name} must be finite, got {values.tolist()}.")
 
 
-def _take(
+def _match_greedily(
     overlap: NDArray[np.float32], rows: Sequence[int], columns: Sequence[int]
 ) -> tuple[list[tuple[int, int]], list[int], list[int]]:
     """Match each row in turn with the free column of highest IoU; returns the pairs, and the rows and columns left."""

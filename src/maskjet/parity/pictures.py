@@ -51,13 +51,9 @@ class Found:
 
 
 def find_worst(found: CheckReport, expected: Dump, actual: Dump, images: Images | None = None) -> Iterator[Found]:
-    """Read the report's worst images, the worst first.
+    """Read the images of the report that `check` made of two dumps, the worst first.
 
-    Args:
-        found: The report of `check` on the dumps.
-        expected: The reference.
-        actual: The dump compared with it.
-        images: The images of both dumps; may be left out for generated streets.
+    The images must be given, except for generated streets.
 
     Raises:
         SourceError: The images can't be read.
@@ -121,13 +117,12 @@ def _draw_difference(image: Image, expected: Detections, actual: Detections) -> 
 def cover(found: Detections) -> NDArray[np.bool_]:
     """Pixels that any mask covers, bool [H, W]; without masks, those of the boxes' outlines."""
     canvas = np.zeros(found.image_size, np.uint8)
-    if found.rle is not None:
-        for rle in found.rle:
-            left, top, crop = coco_rle.decode_crop(rle)
-            canvas[top : top + crop.shape[0], left : left + crop.shape[1]] |= crop
-        return canvas.view(np.bool_)
-    for left, top, right, bottom in np.rint(found.xyxy).astype(int).tolist():
-        cv2.rectangle(canvas, (left, top), (right, bottom), 1)
+    for rle in found.rle or ():
+        left, top, crop = coco_rle.decode_crop(rle)
+        canvas[top : top + crop.shape[0], left : left + crop.shape[1]] |= crop
+    if found.rle is None:
+        for left, top, right, bottom in np.rint(found.xyxy).astype(int).tolist():
+            cv2.rectangle(canvas, (left, top), (right, bottom), 1)
     return canvas.view(np.bool_)
 
 

@@ -77,14 +77,9 @@ class DetectorVariant:
         }
 
     def run(self, network: RFDETR | NetworkFile, source: Source) -> Iterator[tuple[Frame, Detections]]:
-        """Detect on the frames of a source.
+        """Detect on the frames of a source with a copy of a network in eval mode, float32, on the CPU.
 
-        Args:
-            network: The network, in eval mode, float32, on the CPU; copied.
-            source: The frames.
-
-        Raises:
-            UnsupportedError: The variant can't run on this machine.
+        Raises UnsupportedError if the variant can't run on this machine.
         """
         if self.build is not None:
             if isinstance(network, NetworkFile):

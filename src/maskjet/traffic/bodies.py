@@ -18,6 +18,13 @@ CLASSES = ("car", "truck", "bus", "motorcycle", "person")
 """Class names by class id."""
 
 Colour = tuple[float, float, float]
+"""RGB, 0..255."""
+
+
+def palette(colours: str) -> tuple[Colour, ...]:
+    """Parse colours written as on the web, "ced0d4 ecece8"."""
+    return tuple((red, green, blue) for red, green, blue in map(bytes.fromhex, colours.split()))
+
 
 _GLASS: Colour = (52, 64, 76)
 _TYRE: Colour = (30, 30, 32)
@@ -25,31 +32,11 @@ _HUB: Colour = (128, 130, 134)
 _HEADLIGHT: Colour = (250, 244, 214)
 _TAILLIGHT: Colour = (196, 30, 34)
 _TRIM: Colour = (46, 48, 52)
-_SKIN: tuple[Colour, ...] = ((236, 188, 156), (198, 142, 104), (126, 84, 60))
-_PAINT: tuple[Colour, ...] = (
-    (206, 208, 212),
-    (236, 236, 232),
-    (44, 46, 52),
-    (118, 122, 128),
-    (168, 28, 36),
-    (30, 66, 132),
-    (24, 98, 92),
-    (206, 158, 48),
-    (92, 58, 44),
-    (60, 104, 60),
-)
-_BUS_PAINT: tuple[Colour, ...] = ((214, 170, 40), (178, 34, 44), (232, 232, 228), (36, 110, 160), (52, 134, 74))
-_CARGO: tuple[Colour, ...] = ((226, 226, 222), (188, 190, 194), (52, 92, 148), (176, 64, 44), (206, 196, 168))
-_CLOTHES: tuple[Colour, ...] = (
-    (196, 52, 60),
-    (40, 60, 110),
-    (236, 234, 228),
-    (34, 36, 40),
-    (86, 132, 92),
-    (222, 172, 70),
-    (130, 86, 140),
-    (98, 108, 120),
-)
+_SKIN = palette("ecbc9c c68e68 7e543c")
+_PAINT = palette("ced0d4 ecece8 2c2e34 767a80 a81c24 1e4284 18625c ce9e30 5c3a2c 3c683c")
+_BUS_PAINT = palette("d6aa28 b2222c e8e8e4 246ea0 34864a")
+_CARGO = palette("e2e2de bcbec2 345c94 b0402c cec4a8")
+_CLOTHES = palette("c4343c 283c6e eceae4 222428 56845c deac46 82568c 626c78")
 
 # Corners of a box's faces in units of its half sizes, ordered so that u points right and v up when the face is seen
 # from outside.
@@ -165,10 +152,14 @@ def build_body(class_id: int, random: np.random.Generator, *, stride: float) -> 
     return (_car, _truck, _bus, _motorcycle)[class_id](random)
 
 
+def _shade(colour: Colour, factor: float) -> Colour:
+    red, green, blue = colour
+    return red * factor, green * factor, blue * factor
+
+
 def _pick(colours: Sequence[Colour], random: np.random.Generator) -> Colour:
-    shade = 1 + 0.16 * (random.random() - 0.5)
-    red, green, blue = colours[int(random.integers(len(colours)))]
-    return red * shade, green * shade, blue * shade
+    factor = 1 + 0.16 * (random.random() - 0.5)
+    return _shade(colours[int(random.integers(len(colours)))], factor)
 
 
 def _lights(b: _Builder, faces: dict[str, int], v: tuple[float, float]) -> None:
@@ -186,7 +177,7 @@ def _car(random: np.random.Generator) -> Body:
     _lights(b, body, (0.5, 0.82))
     b.detail(body["front"], (0.28, 0.72), (0.12, 0.45), _TRIM)
     b.detail(body["back"], (0.36, 0.64), (0.2, 0.42), (228, 228, 220))
-    b.detail(body["top"], (0.06, 0.94), (0.8, 0.985), tuple(0.93 * c for c in paint))  # type: ignore[arg-type]
+    b.detail(body["top"], (0.06, 0.94), (0.8, 0.985), _shade(paint, 0.93))
     cabin_length, shift = (0.62, -0.32) if is_estate else (0.5, -0.16)
     scale = (0.78, 0.82) if is_estate else (0.78, 0.62)
     cabin = b.box(
@@ -210,7 +201,7 @@ def _truck(random: np.random.Generator) -> Body:
     b.wheels(chassis, (0.1, 0.1 + 1.1 / length, 0.86), width=1.0 / length, v=(-0.8, 1.2))
     load = b.box((width, cargo_length, height), (0, -1.1, 0.85), cargo)
     for side in ("left", "right"):
-        b.detail(load[side], (0.0, 1.0), (0.0, 0.05), tuple(0.7 * c for c in cargo))  # type: ignore[arg-type]
+        b.detail(load[side], (0.0, 1.0), (0.0, 0.05), _shade(cargo, 0.7))
         b.detail(load[side], (0.12, 0.6), (0.35, 0.65), _pick(_CARGO, random))
     b.detail(load["back"], (0.485, 0.515), (0.03, 0.97), _TRIM)
     _lights(b, chassis, (0.2, 0.7))
@@ -227,7 +218,7 @@ def _bus(random: np.random.Generator) -> Body:
     width, length = 2.5, 9.5 + 2.5 * random.random()
     body = b.box((width, length, 2.7), (0, 0, 0.3), paint, top_scale=(0.95, 0.99))
     for side in ("left", "right"):
-        b.detail(body[side], (0.0, 1.0), (0.3, 0.36), tuple(0.6 * c for c in paint))  # type: ignore[arg-type]
+        b.detail(body[side], (0.0, 1.0), (0.3, 0.36), _shade(paint, 0.6))
         for window in range(7):
             b.detail(body[side], (0.03 + 0.136 * window, 0.145 + 0.136 * window), (0.5, 0.86), _GLASS)
     b.wheels(body, (0.2, 0.78), width=1.0 / length, v=(-0.11, 0.26))
@@ -236,7 +227,7 @@ def _bus(random: np.random.Generator) -> Body:
     b.detail(body["back"], (0.12, 0.88), (0.5, 0.86), _GLASS)
     _lights(b, body, (0.1, 0.2))
     for hatch in (0.15, 0.45, 0.72):
-        b.detail(body["top"], (0.3, 0.7), (hatch, hatch + 0.12), tuple(0.86 * c for c in paint))  # type: ignore[arg-type]
+        b.detail(body["top"], (0.3, 0.7), (hatch, hatch + 0.12), _shade(paint, 0.86))
     return b.build((width, length, 3.0))
 
 

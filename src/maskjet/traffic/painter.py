@@ -63,8 +63,8 @@ class Sprite:
     def draw(self, canvas: Canvas) -> None:
         """Draw the picture onto a canvas."""
         height, width = self.cover.shape
-        part = canvas[self.top : self.top + height, self.left : self.left + width]
-        cv2.copyTo(self.picture, self.cover, part)
+        view = canvas[self.top : self.top + height, self.left : self.left + width]
+        cv2.copyTo(self.picture, self.cover, view)
 
 
 def cut_sprite(canvas: Canvas, footprint: tuple[float, float, float, float]) -> Sprite | None:
@@ -72,10 +72,10 @@ def cut_sprite(canvas: Canvas, footprint: tuple[float, float, float, float]) -> 
     left, top, width, height = cv2.boundingRect(canvas[..., 3])
     if width == 0:
         return None
-    part = canvas[top : top + height, left : left + width]
-    picture, cover = part.copy(), part[..., 3].copy()
+    view = canvas[top : top + height, left : left + width]
+    picture, cover = view.copy(), view[..., 3].copy()
     picture[..., 3] = 0
-    part[:] = 0
+    view[:] = 0
     return Sprite(left, top, picture, cover, footprint)
 
 
@@ -105,12 +105,7 @@ def order_by_depth(footprints: NDArray[np.float64], eye: NDArray[np.float64]) ->
     orders a long bus beside short cars, which distances of middles do not. If footprints overlap, the thing with the
     farther middle comes first.
 
-    Args:
-        footprints: [n, 4]: ground covered by each thing, x1, y1, x2, y2, in metres.
-        eye: [2]: x and y of the camera, in metres.
-
-    Returns:
-        Indices, the farthest first.
+    Footprints [n, 4] are the ground covered, x1, y1, x2, y2; `eye` [2] is the camera's x and y, in metres.
     """
     low, high = footprints.reshape(-1, 2, 2).swapaxes(0, 1)
     below = high[:, None] <= low[None]  # [i, j, axis]: i ends before j begins

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from maskjet.traffic.bodies import Body, Colour, build_box
+from maskjet.traffic.bodies import Body, Colour, build_box, palette
 from maskjet.traffic.camera import NEAR_M, SUBPIXEL_BITS, Camera, to_fixed_point
 
 FAR_M = 260.0  # distance of full haze
@@ -56,18 +55,7 @@ class Layout:
         return self.lanes * self.lane_width + 0.4
 
 
-class _Paint(IntEnum):
-    """Material of the ground; its value is a row of _PAINTS."""
-
-    GRASS = 0
-    SLAB = 1
-    JOINT = 2
-    VERGE = 3
-    KERB = 4
-    ASPHALT = 5
-    MARKING = 6
-
-
+_GRASS, _SLAB, _JOINT, _VERGE, _KERB, _ASPHALT, _MARKING = range(7)  # materials of the ground: rows of _PAINTS
 _PAINTS = np.array(
     [
         (112, 128, 84, 18),
@@ -91,7 +79,7 @@ def draw_ground(camera: Camera, layout: Layout, light: Light, random: np.random.
     patches = 5 * np.sin(0.21 * y + 1.3 * np.sin(0.5 * x)) - 4 * np.cos(2 * np.pi / layout.lane_width * x)
     tufts = 14 * np.sin(x * 0.9 + 2 * np.sin(y * 0.3)) * np.sin(y * 0.7)
     rough = _grain(x, y, random) * np.take(_PAINTS[:, 3], paint)
-    rough += np.where(paint == _Paint.ASPHALT, patches, np.where(paint == _Paint.GRASS, tufts, 0))
+    rough += np.where(paint == _ASPHALT, patches, np.where(paint == _GRASS, tufts, 0))
     colour = np.take(_PAINTS[:, :3], paint, axis=0) + rough[..., None]
     colour *= (light.tint * (light.ambient + light.diffuse * light.towards_sun[2])).astype(np.float32)
     colour += far[..., None] * (np.array(light.haze, dtype=np.float32) - colour)
@@ -99,14 +87,14 @@ def draw_ground(camera: Camera, layout: Layout, light: Light, random: np.random.
 
 
 def _choose_paint(x: NDArray[np.float32], y: NDArray[np.float32], layout: Layout) -> NDArray[np.uint8]:
-    """A _Paint for every point of the ground."""
+    """The material of every point of the ground."""
     side, pavement = np.abs(x), layout.kerb + layout.verge
     edges = np.array([layout.kerb, layout.kerb + 0.22, pavement, pavement + layout.pavement])
     edges[2] = max(edges[1:3])  # without a verge the pavement begins at the kerb
-    zones = np.array([_Paint.ASPHALT, _Paint.KERB, _Paint.VERGE, _Paint.SLAB, _Paint.GRASS], dtype=np.uint8)
+    zones = np.array([_ASPHALT, _KERB, _VERGE, _SLAB, _GRASS], dtype=np.uint8)
     paint = zones[np.searchsorted(edges, side)]
-    paint[(paint == _Paint.SLAB) & (y < 35) & ((np.mod(x, 0.9) < 0.05) | (np.mod(y, 0.9) < 0.05))] = _Paint.JOINT
-    paint[_is_marked(x, y, layout)] = _Paint.MARKING
+    paint[(paint == _SLAB) & (y < 35) & ((np.mod(x, 0.9) < 0.05) | (np.mod(y, 0.9) < 0.05))] = _JOINT
+    paint[_is_marked(x, y, layout)] = _MARKING
     return paint
 
 
@@ -154,14 +142,7 @@ def houses(layout: Layout, random: np.random.Generator) -> list[tuple[Body, floa
     return sorted(found, key=lambda house: -house[2])
 
 
-_FACADES: tuple[Colour, ...] = (
-    (198, 176, 150),
-    (176, 106, 84),
-    (214, 206, 190),
-    (150, 152, 156),
-    (206, 170, 112),
-    (170, 186, 178),
-)
+_FACADES = palette("c6b096 b06a54 d6cebe 96989c ceaa70 aabab2")
 
 
 def _house(size: tuple[float, float, float], side: int, random: np.random.Generator) -> Body:

@@ -64,8 +64,8 @@ class TrafficFrame:
 
 
 @dataclass(frozen=True)
-class _Slot:
-    """A place in a stream of things that move at one speed and start over at the street's end."""
+class _Route:
+    """Where one thing after another moves: at one speed, from one end of the street to the other."""
 
     track: int
     x: float
@@ -100,7 +100,7 @@ class Street:
         self._layout = _random_layout(random)
         self._light = _random_light(random)
         self._camera = _random_camera(random, self._layout, size_hw)
-        self._slots = _random_slots(random, self._layout, density)
+        self._routes = _random_routes(random, self._layout, density)
         self._occluders = self._draw_occluders(random)
         self._ground = self._draw_background(random)
         self._body = lru_cache(maxsize=2048)(self._build_body)
@@ -137,28 +137,28 @@ class Street:
         """Things that may be in the image, at most _MOST_THINGS."""
         things = []
         span = _END_M - _START_M
-        for slot in self._slots:
-            rounds, along = divmod(slot.y + slot.speed * time_s, span)
-            if not self._camera.may_see(slot.x, _START_M + along, _LARGEST_M):
+        for route in self._routes:
+            rounds, along = divmod(route.y + route.speed * time_s, span)
+            if not self._camera.may_see(route.x, _START_M + along, _LARGEST_M):
                 continue
-            pose = int(_STEPS_HZ * _POSES * time_s + slot.track) % _POSES if slot.classes[_PERSON] else 0
-            body, class_id, sway = self._body(slot, int(rounds), pose)
+            pose = int(_STEPS_HZ * _POSES * time_s + route.track) % _POSES if route.classes[_PERSON] else 0
+            body, class_id, sway = self._body(route, int(rounds), pose)
             things.append(
                 Thing(
                     body=body,
                     class_id=class_id,
-                    track=slot.track + int(rounds) * len(self._slots),
-                    x=slot.x + sway * np.sin(0.35 * time_s + slot.track),
+                    track=route.track + int(rounds) * len(self._routes),
+                    x=route.x + sway * np.sin(0.35 * time_s + route.track),
                     y=_START_M + along,
-                    turn=1.0 if slot.speed >= 0 else -1.0,
+                    turn=1.0 if route.speed >= 0 else -1.0,
                 )
             )
         return things[:_MOST_THINGS]
 
-    def _build_body(self, slot: _Slot, rounds: int, pose: int) -> tuple[Body, int, float]:
-        """Body in a pose, class id and sideways sway in metres of a slot's thing on its `rounds`-th pass."""
-        random = np.random.default_rng([self.seed, 11, slot.track, rounds & 0xFFFF])
-        class_id = int(random.choice(len(slot.classes), p=slot.classes))
+    def _build_body(self, route: _Route, rounds: int, pose: int) -> tuple[Body, int, float]:
+        """Body in a pose, class id and sideways sway in metres of a route's thing on its `rounds`-th pass."""
+        random = np.random.default_rng([self.seed, 11, route.track, rounds & 0xFFFF])
+        class_id = int(random.choice(len(route.classes), p=route.classes))
         sway = 0.25 * float(random.random())
         return build_body(class_id, random, stride=float(np.sin(2 * np.pi * pose / _POSES))), class_id, sway
 
@@ -252,16 +252,16 @@ def _random_camera(random: np.random.Generator, layout: scenery.Layout, size_hw:
     )
 
 
-def _random_slots(random: np.random.Generator, layout: scenery.Layout, density: float) -> list[_Slot]:
+def _random_routes(random: np.random.Generator, layout: scenery.Layout, density: float) -> list[_Route]:
     """Vehicles in lanes (right-hand traffic) and persons on pavements; a stream's members keep their distances."""
-    slots: list[_Slot] = []
+    routes: list[_Route] = []
 
     def fill(x: float, speed: float, *, gap: tuple[float, float], share: float, classes: tuple[float, ...]) -> None:
         y, end = random.uniform(0, gap[1]), _END_M - _START_M - gap[0]
         while y < end:
             wobble, is_taken = random.normal(), random.random() < share
             if is_taken:
-                slots.append(_Slot(len(slots), x + 0.12 * wobble, y, speed, classes))
+                routes.append(_Route(len(routes), x + 0.12 * wobble, y, speed, classes))
             y += random.uniform(*gap)
 
     for lane in range(layout.lanes):
@@ -271,11 +271,11 @@ def _random_slots(random: np.random.Generator, layout: scenery.Layout, density: 
     person = tuple(float(class_id == _PERSON) for class_id in range(len(CLASSES)))
     pavement = layout.kerb + layout.verge
     for side in (-1, 1):
-        for part in (0.2, 0.45, 0.7, 0.9):
+        for place in (0.2, 0.45, 0.7, 0.9):
             speed = random.choice((-1, 1)) * random.uniform(0.8, 1.6)
-            x = side * (pavement + part * layout.pavement)
+            x = side * (pavement + place * layout.pavement)
             fill(x, speed, gap=(3, 26), share=min(0.45 * density, 1), classes=person)
-    return slots
+    return routes
 
 
 def _vignette(size_hw: tuple[int, int]) -> NDArray[np.uint8]:
