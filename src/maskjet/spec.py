@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from itertools import pairwise
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from maskjet.errors import InputError
 from maskjet.printing import sanitise
@@ -48,6 +48,10 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 class ModelSpec:
     """The input, architecture and classes of one RF-DETR or RF-DETR-Seg network."""
 
+    threshold: ClassVar[float] = 0.5
+    """Confidence that detections must exceed, 0..1, if a user sets none."""
+    max_detections: ClassVar[int] = 100
+    """Most detections per image, if a user sets none."""
     name: str
     """The name `maskjet.load` knows it by, e.g. "rf-detr-seg-nano"."""
     input_size: int | tuple[int, int]

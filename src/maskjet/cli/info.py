@@ -43,7 +43,6 @@ def info(
     import torch
 
     from maskjet import process
-    from maskjet.networks import find_family
     from maskjet.spec import SPECS, TORCHVISION_NAMES
     from maskjet.version import __version__
 
@@ -62,7 +61,7 @@ def info(
         described = {
             "file": _describe_file(model, weights),
             **_describe_spec(loaded.spec),
-            "threshold": find_family(model).defaults(model).threshold,
+            "threshold": loaded.spec.threshold,
             "max_detections": config.max_detections,
         }
         report = _warm_up(loaded)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from maskjet import limits
 from maskjet.errors import CheckpointError
 from maskjet.printing import sanitise
+from maskjet.spec import shown
 
 # Prefixes that DistributedDataParallel, torch.compile and Lightning put before a parameter's name.
 _WRAPPERS = {"module", "_orig_mod", "model"}
@@ -24,6 +27,27 @@ class NoInitialisation(TorchFunctionMode):
         if getattr(func, "__module__", None) == "torch.nn.init":
             return (args or list(kwargs.values()))[0]
         return func(*args, **(kwargs or {}))
+
+
+def named_tensors(content: Mapping[Any, Any], path: Path) -> dict[str, Tensor]:
+    """The tensors of a file's state dict: under "model", under Lightning's "state_dict", or the file's dictionary.
+
+    Raises:
+        CheckpointError: It has none, or a name is no text.
+    """
+    state = content.get("model", content.get("state_dict", content))
+    if not _holds_tensors(state):
+        elsewhere = [name for name, value in content.items() if _holds_tensors(value)]
+        hint = f"; those under {shown(elsewhere[0])} would serve if they were saved as 'model'" if elsewhere else ""
+        raise CheckpointError(f"weights must hold named tensors, {str(path)!r} holds none under 'model'{hint}.")
+    for name in state:
+        if not isinstance(name, str):
+            raise CheckpointError(f"weights must name their tensors by texts, got {shown(name)}.")
+    return {name: value for name, value in state.items() if isinstance(value, Tensor)}
+
+
+def _holds_tensors(state: object) -> bool:
+    return isinstance(state, dict) and any(isinstance(value, Tensor) for value in state.values())
 
 
 def find_prefix(state: Mapping[str, Tensor], parameter: str) -> str:
@@ -51,36 +75,41 @@ def strip_prefix(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
 def check_state(
     state: Mapping[str, Tensor],
     expected: Mapping[str, torch.Size],
-    where: str,
+    name: str,
+    path: Path,
     may_differ: Callable[[str, Tensor, torch.Size], bool] = lambda *_: False,
 ) -> None:
     """Check that a state dict has a network's parameters, no others, in its shapes, as floating-point numbers.
 
     Args:
         state: The state dict; only names, shapes and types are looked at.
-        expected: Shapes by name.
-        where: What does not fit, for the message.
+        expected: The network's shapes by name.
+        name: The network's name.
+        path: The file of the state dict.
         may_differ: Whether a tensor of another shape is right, too.
 
     Raises:
-        CheckpointError: It has not; the first is named.
+        CheckpointError: It has not; the first is named. Or the network is larger than `limits.checkpoint_bytes`.
     """
-    for name, shape in expected.items():
-        if name not in state:
-            raise CheckpointError(f"weights must hold every parameter, {where}: {name} is missing.")
-        tensor = state[name]
-        if tensor.shape != shape and not may_differ(name, tensor, shape):
+    where = f"{str(path)!r} does not fit {name}"
+    for key, shape in expected.items():
+        if key not in state:
+            raise CheckpointError(f"weights must hold every parameter, {where}: {key} is missing.")
+        tensor = state[key]
+        if tensor.shape != shape and not may_differ(key, tensor, shape):
             raise CheckpointError(
-                f"weights must have the network's shapes, {where}: {name} must be {list(shape)}, "
+                f"weights must have the network's shapes, {where}: {key} must be {list(shape)}, "
                 f"got {list(tensor.shape)}."
             )
         if tensor.dtype not in _DTYPES:
-            raise CheckpointError(f"weights must be floating-point numbers, {where}: {name} is {tensor.dtype}.")
+            raise CheckpointError(f"weights must be floating-point numbers, {where}: {key} is {tensor.dtype}.")
     foreign = sorted(state.keys() - expected.keys())
     if foreign:
         raise CheckpointError(
             f"weights must hold this network's parameters only, {where}: {sanitise(foreign[0])} is foreign."
         )
+    taken = 4 * sum(shape.numel() for shape in expected.values())  # in float32
+    limits.check("checkpoint_bytes", taken, f"the network of {str(path)!r} has", CheckpointError)
 
 
 def copy_finite(name: str, tensor: Tensor) -> Tensor:

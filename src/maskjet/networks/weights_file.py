@@ -15,6 +15,7 @@ import types
 import zipfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,9 @@ import torch
 from torch import Tensor
 
 from maskjet import limits
-from maskjet.errors import CheckpointError, border
+from maskjet.errors import CheckpointError, InputError, border
 from maskjet.networks.foreign_files import describe, describe_archive
+from maskjet.printing import sanitise
 from maskjet.spec import shown
 
 # Limit for everything in a checkpoint but its tensors; rfdetr's largest, with an optimizer's state, have under 1 MB.
@@ -46,6 +48,30 @@ _STORAGES = {
     )
 }
 _DTYPES = {str(value).replace(".", " ") for value in vars(torch).values() if isinstance(value, torch.dtype)}
+
+
+@contextmanager
+def reading(path: Path, expected: str) -> Iterator[None]:
+    """Turn every error of a weights file into a CheckpointError that names the file.
+
+    Args:
+        path: The file's path.
+        expected: A file that would serve, for the message.
+    """
+    try:
+        with border(CheckpointError, f"weights must be {expected}, {str(path)!r} is not"):
+            yield
+    except InputError as error:
+        raise CheckpointError(f"weights must describe their network, {str(path)!r} does not: {error}") from error
+    except CheckpointError as error:  # PyTorch's message may quote the file
+        raise CheckpointError(sanitise(str(error), most=2000)) from error.__cause__
+
+
+def check_is_file(path: Path) -> None:
+    """Raise a CheckpointError unless a path is that of a file."""
+    if not path.is_file():
+        what = "is a folder" if path.is_dir() else "is no file" if path.exists() else "does not exist"
+        raise CheckpointError(f"weights must be a file, got {str(path)!r}, which {what}.")
 
 
 def is_safetensors(path: Path, expected: str) -> bool:

@@ -6,9 +6,8 @@ import os
 from pathlib import Path
 
 from maskjet.calls import Postprocessing
-from maskjet.config import DEFAULT_THRESHOLD, EngineConfig
+from maskjet.config import EngineConfig
 from maskjet.errors import CheckpointError, InputError
-from maskjet.networks import Defaults
 from maskjet.networks.exported.metadata import ENGINES, ONNX
 from maskjet.networks.exported.network_file import NetworkFile, read_network_file
 from maskjet.networks.exported.running import open_file
@@ -20,11 +19,6 @@ def serves(model: object) -> bool:
     if isinstance(model, str | os.PathLike):
         return Path(model).suffix in (ONNX, *ENGINES)
     return isinstance(model, NetworkFile)
-
-
-def defaults(model: str | os.PathLike[str]) -> Defaults:  # noqa: ARG001
-    """The settings if none are given."""
-    return Defaults(DEFAULT_THRESHOLD, EngineConfig.max_detections)
 
 
 def load(

@@ -17,24 +17,14 @@ BATCHES = (1, 4, 8)
 """Least, most usual and most images of a batch that an engine is built for; larger ones run in parts."""
 
 
-def open_session(file: NetworkFile, device: torch.device) -> TensorRtSession:
-    """Open an engine; see `Session`.
-
-    Raises:
-        UnsupportedError: The device is a CPU; or the engine is of another GPU, version or network.
-        MissingDependencyError: TensorRT is not installed.
-    """
-    if device.type != "cuda":
-        raise UnsupportedError(f"{str(file.path)!r} needs an NVIDIA GPU, got device {device}.")
-    return TensorRtSession(file, device)
-
-
 class TensorRtSession:
     """An engine in TensorRT; see `Session`. Each call has an execution context, with memory of its own."""
 
     why_no_graph = None
 
     def __init__(self, file: NetworkFile, device: torch.device) -> None:
+        if device.type != "cuda":
+            raise UnsupportedError(f"{str(file.path)!r} needs an NVIDIA GPU, got device {device}.")
         self._package = require_tensorrt("runtime='tensorrt'")
         self._file, self._device = file, device
         log = make_log(self._package)

@@ -14,8 +14,7 @@ import torch
 
 from maskjet import limits
 from maskjet.errors import CheckpointError, InputError, border
-from maskjet.extras import require
-from maskjet.networks.exported.metadata import ENGINES, ONNX, Metadata, Precision, properties_of
+from maskjet.networks.exported.metadata import ENGINES, ONNX, Metadata, Precision, properties_of, read_onnx
 from maskjet.networks.exported.rfdetr_files import rfdetr_spec
 from maskjet.spec import ModelSpec, shown
 
@@ -97,18 +96,14 @@ def read_network_file(path: Path) -> NetworkFile:
                     f"model must be an engine with its ONNX file beside it, got {str(path)!r}, {str(each)!r} is no "
                     "file."
                 )
-    onnx = require("onnx", extra="onnx", purpose=f"loading {str(path)!r}")
-    name = str(source)
-    with border(CheckpointError, f"model must be an ONNX file, got {name!r}"):
-        limits.check("checkpoint_bytes", source.stat().st_size, f"{name!r} has", CheckpointError)
-        proto: ModelProto = onnx.load(source, load_external_data=False)
+    proto = read_onnx(source, "model", f"loading {str(path)!r}")
     if not proto.graph.output:  # protobuf reads nearly anything
-        raise CheckpointError(f"model must be an ONNX file, got {name!r}, which has no outputs.")
+        raise CheckpointError(f"model must be an ONNX file, got {str(source)!r}, which has no outputs.")
     try:
         _check_opset(proto)
         return _describe(path, proto, [source, *_weights_files(proto, source)])
     except InputError as error:
-        raise CheckpointError(f"{name!r} can't be loaded: {error}") from error
+        raise CheckpointError(f"{str(source)!r} can't be loaded: {error}") from error
 
 
 def _check_opset(proto: ModelProto) -> None:

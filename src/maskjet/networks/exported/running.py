@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from typing import Protocol
 
 import torch
@@ -105,10 +104,18 @@ def open_file(file: NetworkFile, runtime: RuntimeName, device: torch.device) -> 
     name = fitting[0] if runtime == "auto" else runtime
     if name not in fitting:
         raise InputError(f"runtime must be one of {('auto', *fitting)} for {str(file.path)!r}, got {runtime!r}.")
-    module, function = f"maskjet.networks.exported.in_{name}", "open_session"
-    if name == "tensorrt" and not is_engine:
-        module, function = "maskjet.networks.exported.in_onnxruntime", "open_session_in_tensorrt"
-    open_session: Callable[[NetworkFile, torch.device], Session] = getattr(import_module(module), function)
+    session: Session
     with border(UnsupportedError, f"runtime={name!r} must be able to open {str(file.path)!r}, it is not"):
-        session = open_session(file, device)
+        if is_engine:
+            from maskjet.networks.exported.in_tensorrt import TensorRtSession
+
+            session = TensorRtSession(file, device)
+        elif name == "openvino":
+            from maskjet.networks.exported.in_openvino import OpenVinoSession
+
+            session = OpenVinoSession(file, device)
+        else:
+            from maskjet.networks.exported.in_onnxruntime import OnnxRuntimeSession
+
+            session = OnnxRuntimeSession(file, device, in_tensorrt=name == "tensorrt")
     return FileRuntime(file, session, device)

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from maskjet import limits
-from maskjet.errors import CheckpointError, InputError, border, suggest
+from maskjet.errors import CheckpointError, InputError, suggest
 from maskjet.extras import require
 from maskjet.networks.legacy_file import is_legacy, open_legacy
-from maskjet.networks.state_dict import NoInitialisation, check_state, copy_finite, find_prefix, strip_prefix
-from maskjet.networks.weights_file import is_safetensors, open_safetensors, open_torch
+from maskjet.networks.state_dict import (
+    NoInitialisation,
+    check_state,
+    copy_finite,
+    find_prefix,
+    named_tensors,
+    strip_prefix,
+)
+from maskjet.networks.weights_file import check_is_file, is_safetensors, open_safetensors, open_torch, reading
 from maskjet.printing import sanitise
-from maskjet.spec import BOUNDS, shown
+from maskjet.spec import BOUNDS
 
 PREFIX = "torchvision:"
 """Beginning of the names of this family's models."""
@@ -37,22 +42,25 @@ _RENAMED = (
 )
 
 
+def _models() -> Any:
+    return require("torchvision.models", extra="torchvision", purpose="a model of torchvision's")
+
+
 def builder_names() -> list[str]:
     """Names of torchvision's builders whose detectors maskjet runs.
 
     Raises:
         MissingDependencyError: torchvision is not installed.
     """
-    models = _torchvision()
+    models = _models()
     return [name for name in models.list_models(module=models.detection) if name.startswith(_SUPPORTED)]
 
 
 def read_detector(name: str, path: Path) -> Any:
     """Build a detector of torchvision's and fill it from a file. Nothing is downloaded.
 
-    It is the detector that `builder(weights=None, weights_backbone=None, num_classes=...)` makes, with the number of
-    classes that the file has. Only torchvision's own files, told by their names, get the epsilon that torchvision's
-    builder sets for them. Memory is allocated after all names and shapes were checked.
+    It has the classes of the file. Only torchvision's own files, told by their names, get the epsilon that
+    torchvision's builder sets for them. Memory is allocated after all names and shapes were checked.
 
     Args:
         name: Name of a builder, as "maskrcnn_resnet50_fpn".
@@ -70,14 +78,12 @@ def read_detector(name: str, path: Path) -> Any:
     if name not in known:
         end = suggest(PREFIX + name, [PREFIX + each for each in known])
         raise InputError(f"model must be a Faster or Mask R-CNN of torchvision, got {PREFIX + name!r}{end}")
-    with _reading(path):
+    with reading(path, _EXPECTED):
         state = _read_state(path)
         model = _build(name, _count_classes(state, path))
         expected = {key: value.shape for key, value in model.state_dict().items() if not key.endswith(_COUNTER)}
         state = _rename(state, expected)
-        check_state(state, expected, f"{str(path)!r} does not fit {name}")
-        taken = 4 * sum(shape.numel() for shape in expected.values())
-        limits.check("checkpoint_bytes", taken, f"the network of {str(path)!r} has", CheckpointError)
+        check_state(state, expected, name, path)
         filled = {key: copy_finite(key, tensor) for key, tensor in state.items()}
         counters = {key: torch.zeros((), dtype=torch.long) for key in model.state_dict() if key.endswith(_COUNTER)}
         model.load_state_dict(filled | counters, assign=True)
@@ -85,38 +91,16 @@ def read_detector(name: str, path: Path) -> Any:
     return model.eval().requires_grad_(requires_grad=False)
 
 
-def _torchvision() -> Any:
-    return require("torchvision.models", extra="torchvision", purpose="a model of torchvision's")
-
-
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Turn every error of a weights file into a CheckpointError that names the file."""
-    try:
-        with border(CheckpointError, f"weights must be {_EXPECTED}, {str(path)!r} is not"):
-            yield
-    except CheckpointError as error:  # PyTorch's message may quote the file
-        raise CheckpointError(sanitise(str(error), most=2000)) from error.__cause__
-
-
 def _read_state(path: Path) -> dict[str, Tensor]:
     """The tensors of a file by the detector's names; mapped from the file and not yet read."""
-    if not path.is_file():
-        what = "is a folder" if path.is_dir() else "is no file" if path.exists() else "does not exist"
-        raise CheckpointError(f"weights must be a file, got {str(path)!r}, which {what}.")
+    check_is_file(path)
     if is_legacy(path):  # torchvision's own of 2019
         content: dict[Any, Any] = open_legacy(path)
     elif is_safetensors(path, _EXPECTED):
         content = dict(open_safetensors(path)[0])
     else:
         content = open_torch(path, _EXPECTED)
-    state = content.get("model", content.get("state_dict", content))  # the first are torchvision's training scripts'
-    if not isinstance(state, dict) or not any(isinstance(value, Tensor) for value in state.values()):
-        raise CheckpointError(f"weights must hold named tensors, {str(path)!r} holds none.")
-    for name in state:
-        if not isinstance(name, str):
-            raise CheckpointError(f"weights must name their tensors by texts, got {shown(name)}.")
-    tensors = {name: value for name, value in state.items() if isinstance(value, Tensor)}
+    tensors = named_tensors(content, path)
     return strip_prefix(tensors, find_prefix(tensors, _CLASSIFIER))
 
 
@@ -135,7 +119,7 @@ def _count_classes(state: Mapping[str, Tensor], path: Path) -> int:
 
 def _build(name: str, classes: int) -> Any:
     """Build a detector without weights, which takes no memory; its anchors have values."""
-    models = _torchvision()
+    models = _models()
     with torch.device("meta"), NoInitialisation():
         model = models.get_model_builder(name)(weights=None, weights_backbone=None, num_classes=classes)
     anchors = model.rpn.anchor_generator
@@ -161,11 +145,9 @@ def _rename(state: Mapping[str, Tensor], expected: Mapping[str, torch.Size]) -> 
 
 def _set_epsilon(model: nn.Module, name: str, path: Path) -> None:
     """Set the epsilon that torchvision's builder sets for its first COCO weights, which were trained with it."""
-    models = _torchvision()
-    first = getattr(models.get_model_weights(name), "COCO_V1", None)
-    if name not in ("fasterrcnn_resnet50_fpn", "maskrcnn_resnet50_fpn") or first is None:
+    if name not in ("fasterrcnn_resnet50_fpn", "maskrcnn_resnet50_fpn"):
         return
-    if path.name == first.url.rpartition("/")[2]:
+    if path.name == _models().get_model_weights(name).COCO_V1.url.rpartition("/")[2]:
         for module in model.modules():
             if hasattr(module, "running_var"):
                 module.eps = 0.0  # type: ignore[assignment]
