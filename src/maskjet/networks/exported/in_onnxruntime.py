@@ -26,7 +26,7 @@ class OnnxRuntimeSession:
     wait for each other. With `in_tensorrt` it hands the file to TensorRT, which takes minutes to build an engine.
     """
 
-    why_no_graph = "ONNX Runtime's calls can't be captured"
+    why_no_graph: str | None = "ONNX Runtime's calls can't be captured"
 
     def __init__(self, file: NetworkFile, device: torch.device, *, in_tensorrt: bool) -> None:
         runtime = "tensorrt" if in_tensorrt else "onnxruntime"

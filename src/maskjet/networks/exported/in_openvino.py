@@ -21,7 +21,7 @@ class OpenVinoSession:
     A file of float16 is widened: it computes in float32 with rounded weights.
     """
 
-    why_no_graph = "OpenVINO runs on CPUs"
+    why_no_graph: str | None = "OpenVINO runs on CPUs"
 
     def __init__(self, file: NetworkFile, device: torch.device) -> None:
         if device.type != "cpu":
