@@ -50,26 +50,33 @@ def _holds_tensors(state: object) -> bool:
     return isinstance(state, dict) and any(isinstance(value, Tensor) for value in state.values())
 
 
-def find_prefix(state: Mapping[str, Tensor], parameter: str) -> str:
-    """The wrappers' prefix in a state dict that has a parameter; the shortest if there are several."""
-    prefixes = [name.removesuffix(parameter) for name in state if name.endswith(parameter)]
-    return min((each for each in prefixes if _WRAPPERS.issuperset(each.split(".")[:-1])), key=len, default="")
+def unwrap(state: Mapping[str, Tensor], parameter: str) -> dict[str, Tensor]:
+    """The parameters by their names without the wrappers, which are told by a parameter that the network has.
 
-
-def strip_prefix(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The parameters behind a prefix, by their names without it and without torch.compile's wrappers.
+    If it is there behind several prefixes, those behind the shortest are taken, and the others left out.
 
     Raises:
         CheckpointError: Two have the same name then.
     """
-    stripped: dict[str, Tensor] = {}
+    prefixes = [name.removesuffix(parameter) for name in state if name.endswith(parameter)]
+    prefix = min((each for each in prefixes if _WRAPPERS.issuperset(each.split(".")[:-1])), key=len, default="")
+    inside = {name: tensor for name, tensor in state.items() if name.startswith(prefix)}
+    return rename(inside, lambda name: name.removeprefix(prefix).replace("_orig_mod.", ""))
+
+
+def rename(state: Mapping[str, Tensor], new_name: Callable[[str], str]) -> dict[str, Tensor]:
+    """Give parameters other names.
+
+    Raises:
+        CheckpointError: Two have the same name then.
+    """
+    renamed: dict[str, Tensor] = {}
     for name, tensor in state.items():
-        ours = name.removeprefix(prefix).replace("_orig_mod.", "")
-        if name.startswith(prefix) and ours in stripped:
+        ours = new_name(name)
+        if ours in renamed:
             raise CheckpointError(f"weights must name each parameter once, {sanitise(ours)} is there twice.")
-        if name.startswith(prefix):
-            stripped[ours] = tensor
-    return stripped
+        renamed[ours] = tensor
+    return renamed
 
 
 def check_state(
@@ -105,19 +112,14 @@ def check_state(
             raise CheckpointError(f"weights must be floating-point numbers, {where}: {key} is {tensor.dtype}.")
     foreign = sorted(state.keys() - expected.keys())
     if foreign:
-        raise CheckpointError(
-            f"weights must hold this network's parameters only, {where}: {sanitise(foreign[0])} is foreign."
-        )
+        first = sanitise(foreign[0])
+        raise CheckpointError(f"weights must hold this network's parameters only, {where}: {first} is foreign.")
     taken = 4 * sum(shape.numel() for shape in expected.values())  # in float32
     limits.check("checkpoint_bytes", taken, f"the network of {str(path)!r} has", CheckpointError)
 
 
 def copy_finite(name: str, tensor: Tensor) -> Tensor:
-    """Copy a parameter to float32.
-
-    Raises:
-        CheckpointError: A value is not finite.
-    """
+    """Copy a parameter to float32; raises CheckpointError if a value is not finite."""
     copied = tensor.detach().to(torch.float32, copy=True)
     if not bool(copied.isfinite().all()):
         raise CheckpointError(

@@ -16,14 +16,7 @@ from torch import Tensor
 from maskjet.errors import CheckpointError
 from maskjet.networks.rfdetr.model_config import build_spec, read_config, states_everything
 from maskjet.networks.rfdetr.network import RFDETR
-from maskjet.networks.state_dict import (
-    NoInitialisation,
-    check_state,
-    copy_finite,
-    find_prefix,
-    named_tensors,
-    strip_prefix,
-)
+from maskjet.networks.state_dict import NoInitialisation, check_state, copy_finite, named_tensors, unwrap
 from maskjet.networks.weights_file import (
     check_is_file,
     is_safetensors,
@@ -66,13 +59,7 @@ class Checkpoint:
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Read a weights file.
-
-    Args:
-        path: .safetensors, or a file of rfdetr: a dictionary with "model", or Lightning's with "state_dict".
-
-    Returns:
-        The tensors and the metadata.
+    """Read .safetensors, or a file of rfdetr: a dictionary with "model", or Lightning's with "state_dict".
 
     Raises:
         CheckpointError: The file is missing, truncated, not a weights file, larger than `limits.checkpoint_bytes`, made
@@ -127,7 +114,7 @@ def _unwrap(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
                 "weights must not hold LoRA adapters (backbone_lora), these do. Merge them with rfdetr: "
                 'RFDETR.from_checkpoint(PATH, backbone_lora=False), then save its state dict as "model".'
             )
-    return strip_prefix(state, find_prefix(state, _CLASS_BIAS))
+    return unwrap(state, _CLASS_BIAS)
 
 
 def _read_class_names(names: Any) -> tuple[str, ...] | None:
@@ -142,14 +129,11 @@ def _read_class_names(names: Any) -> tuple[str, ...] | None:
 
 
 def resolve_spec(checkpoint: Checkpoint, size: ModelSpec | None = None) -> ModelSpec:
-    """Find the architecture of a checkpoint, with its classes and resolution.
+    """Find the architecture of a checkpoint, with its class count, class names and input size.
 
     Args:
         checkpoint: The weights.
         size: The named size asked for; None recognises it by the file's metadata or shapes.
-
-    Returns:
-        The spec, with the class count, class names and input size of the checkpoint.
 
     Raises:
         CheckpointError: Not an RF-DETR checkpoint, of another size than asked for, or of an unknown one.
@@ -241,10 +225,6 @@ def load_network(spec: ModelSpec, checkpoint: Checkpoint) -> RFDETR:
 
     Only the first of rfdetr's query groups is kept; the others serve training. Position embeddings made for another
     input size are resized as in rfdetr (bicubic, antialiased). Memory is allocated after all shapes were checked.
-
-    Args:
-        spec: The architecture, as `resolve_spec` found it.
-        checkpoint: The weights.
 
     Returns:
         The network in eval mode, float32, on the CPU, without gradients; independent of the file.

@@ -13,16 +13,8 @@ from torch import Tensor, nn
 from maskjet.errors import CheckpointError, InputError, suggest
 from maskjet.extras import require
 from maskjet.networks.legacy_file import is_legacy, open_legacy
-from maskjet.networks.state_dict import (
-    NoInitialisation,
-    check_state,
-    copy_finite,
-    find_prefix,
-    named_tensors,
-    strip_prefix,
-)
+from maskjet.networks.state_dict import NoInitialisation, check_state, copy_finite, named_tensors, rename, unwrap
 from maskjet.networks.weights_file import check_is_file, is_safetensors, open_safetensors, open_torch, reading
-from maskjet.printing import sanitise
 from maskjet.spec import BOUNDS
 
 PREFIX = "torchvision:"
@@ -82,7 +74,8 @@ def read_detector(name: str, path: Path) -> Any:
         state = _read_state(path)
         model = _build(name, _count_classes(state, path))
         expected = {key: value.shape for key, value in model.state_dict().items() if not key.endswith(_COUNTER)}
-        state = _rename(state, expected)
+        used = {key: tensor for key, tensor in state.items() if not key.endswith(_COUNTER)}
+        state = rename(used, lambda key: key if key in expected else _new_name(key))
         check_state(state, expected, name, path)
         filled = {key: copy_finite(key, tensor) for key, tensor in state.items()}
         counters = {key: torch.zeros((), dtype=torch.long) for key in model.state_dict() if key.endswith(_COUNTER)}
@@ -100,8 +93,7 @@ def _read_state(path: Path) -> dict[str, Tensor]:
         content = dict(open_safetensors(path)[0])
     else:
         content = open_torch(path, _EXPECTED)
-    tensors = named_tensors(content, path)
-    return strip_prefix(tensors, find_prefix(tensors, _CLASSIFIER))
+    return unwrap(named_tensors(content, path), _CLASSIFIER)
 
 
 def _count_classes(state: Mapping[str, Tensor], path: Path) -> int:
@@ -127,20 +119,11 @@ def _build(name: str, classes: int) -> Any:
     return model
 
 
-def _rename(state: Mapping[str, Tensor], expected: Mapping[str, torch.Size]) -> dict[str, Tensor]:
-    """Give parameters the names of today's modules; counters are left out."""
-    renamed = {}
-    for name, tensor in state.items():
-        if name.endswith(_COUNTER):
-            continue
-        ours = name
-        if name not in expected:
-            for pattern, now in _RENAMED:
-                ours = pattern.sub(now, ours)
-        if ours in renamed:
-            raise CheckpointError(f"weights must name each parameter once, {sanitise(ours)} is there twice.")
-        renamed[ours] = tensor
-    return renamed
+def _new_name(name: str) -> str:
+    """The name that today's modules have for a parameter of torchvision's files of 2019."""
+    for pattern, now in _RENAMED:
+        name = pattern.sub(now, name)
+    return name
 
 
 def _set_epsilon(model: nn.Module, name: str, path: Path) -> None:

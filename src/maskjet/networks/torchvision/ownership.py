@@ -43,7 +43,7 @@ def check_parts(model: Any, paths: Iterable[str]) -> None:
         paths: Paths in `PARTS` and `MASK_PARTS`; "" is the model itself.
 
     Raises:
-        UnsupportedError: A part is not; the message names it and its replacement.
+        UnsupportedError: A part is not; the message names it.
     """
     for path in paths:
         name = f"model.{path}".rstrip(".")

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
+from torch import Tensor
 
 from maskjet import ops
 from maskjet.calls import Postprocessing
@@ -59,12 +60,12 @@ class TwoStage(Steps):
     def prepare(self, batch: int) -> None:
         """Do nothing: compilation needs the frames' size; see `Steps`."""
 
-    def inputs(self, batch: int, height: int, width: int) -> torch.Tensor:
+    def inputs(self, batch: int, height: int, width: int) -> Tensor:
         """Allocate the network's input. Padding is zero after normalisation: the mean colour, as in torchvision."""
         inputs = torch.zeros(batch, 3, height, width, dtype=self.dtype, device=self.device)
         return inputs.contiguous(memory_format=self._layout)
 
-    def sizes(self, batch: int, size_hw: tuple[int, ...]) -> torch.Tensor:
+    def sizes(self, batch: int, size_hw: tuple[int, ...]) -> Tensor:
         """The same (height, width) for each image, float32 [B, 2]."""
         return torch.tensor([size_hw] * batch, dtype=torch.float32, device=self.device)
 
@@ -79,12 +80,7 @@ class _Work(Work):
     steps: TwoStage
 
     def __init__(
-        self,
-        steps: TwoStage,
-        batch: int,
-        size_hw: tuple[int, int],
-        rules: Rules,
-        network: Callable[..., StaticOutput],
+        self, steps: TwoStage, batch: int, size_hw: tuple[int, int], rules: Rules, network: Callable[..., StaticOutput]
     ) -> None:
         super().__init__(steps, batch, size_hw, rules, marks=batch)
         height, width = steps.spec.resized_hw(size_hw)
@@ -95,13 +91,12 @@ class _Work(Work):
         self._resized, self._originals = steps.sizes(batch, (height, width)), steps.sizes(batch, size_hw)
         self._preprocessing = steps.preprocessing(stretch((height, width)))
 
-    def run(self, frames: torch.Tensor | YUVFrames) -> None:
+    def run(self, frames: Tensor | YUVFrames) -> None:
         with self.steps.mark("preprocess"):
             self.steps.choices["preprocess"].run(frames, out=self._inner, **self._preprocessing)
         self._detect(self._inputs)
 
-    def _detect(self, inputs: torch.Tensor) -> None:
-        """Detect on preprocessed images [B, 3, h, w]."""
+    def _detect(self, inputs: Tensor) -> None:
         with self.steps.mark("network"):
             output = self._network(inputs, self._resized, self.rules.thresholds)
             selection, masks, boxes = _to_image(output, self._resized, self._originals)
@@ -129,9 +124,7 @@ class _Work(Work):
         return found
 
 
-def _to_image(
-    output: StaticOutput, sizes: torch.Tensor, originals: torch.Tensor
-) -> tuple[Selection, torch.Tensor | None, torch.Tensor | None]:
+def _to_image(output: StaticOutput, sizes: Tensor, originals: Tensor) -> tuple[Selection, Tensor | None, Tensor | None]:
     """Convert boxes and masks to the pixels of images, as torchvision's transform and paste do.
 
     Args:
