@@ -158,7 +158,7 @@ class _Recorder:
 
     def run(self, image: np.ndarray[Any, Any]) -> Tensors:
         """Run the steps on one frame; returns the ops' inputs and results."""
-        work = self._steps.work(1, (image.shape[0], image.shape[1]), self._steps.rules())
+        work = self._steps.work(1, (image.shape[0], image.shape[1]), self._steps.postprocess_buffers())
         work.run(torch.from_numpy(image)[None].to(self._steps.device))
         _, inputs = self._calls["preprocess"]
         (logits, boxes, _), selection = self._calls["select"]

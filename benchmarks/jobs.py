@@ -36,9 +36,10 @@ from benchmarks.trend import Sampler, Trend
 from maskjet import devices, traffic
 from maskjet.cli.options import ModelOption, WeightsOption, parse_size, print_result, with_config
 from maskjet.config import EngineConfig
+from maskjet.devices import SEGMENTS_PER_GPU
 from maskjet.errors import InputError
 from maskjet.files import write_json
-from maskjet.jobs import GPU_LANES, cluster, driver
+from maskjet.jobs import cluster, driver
 from maskjet.jobs.local import ONE_THREAD, LocalWorkers, choose_lanes
 from maskjet.jobs.ray import RayWorkers
 from maskjet.jobs.segments import Settings
@@ -214,7 +215,7 @@ def stream_main(what: str, folder: str, config: str, seconds: str, name: str, we
     with Model(read_network(name, weights), EngineConfig(**json.loads(config))) as model:
         on_gpu = model.report().device.startswith("cuda")
         videos = sorted(map(str, Path(folder).glob("*.mp4")))
-        together = GPU_LANES if on_gpu else 1
+        together = SEGMENTS_PER_GPU if on_gpu else 1
         source: Any = [iter(videos[n::together]) for n in range(min(len(videos), together))]
         source = source or sorted(Path(folder).rglob("*.jpg"))
         frames, begin = 0, time.monotonic()

@@ -13,7 +13,7 @@ from PIL import Image as PILImage
 
 import maskjet
 from maskjet.config import EngineConfig
-from maskjet.engine.steps import Rules
+from maskjet.engine.steps import PostprocessBuffers
 from maskjet.errors import InputError, SourceError, UnsupportedError
 from maskjet.model import Model
 from tests.networks.test_network import tiny_network
@@ -129,8 +129,8 @@ class TestChoices:
         run_at_once(work, thresholds)
 
     def test_only_other_values_are_copied(self, network, monkeypatch):
-        copied, take = [], Rules.take
-        monkeypatch.setattr(Rules, "take", lambda rules, chosen: copied.append(chosen) or take(rules, chosen))
+        copied, upload = [], PostprocessBuffers.upload
+        monkeypatch.setattr(PostprocessBuffers, "upload", lambda own, new: copied.append(new) or upload(own, new))
         fresh = Model(network, EngineConfig(device="cpu"), threshold=0.06)
         for _ in range(3):
             fresh.predict(image())

@@ -33,12 +33,12 @@ def test_choices_are_checked(choice, message):
         (
             {"device": "cuda:99"},
             UnsupportedError,
-            r"device='cuda:99' is not here: PyTorch sees \d+ GPUs. Use device='cpu'",
+            r"device='cuda:99' is not here: PyTorch sees \d+ GPUs. Use 'cpu'",
         ),
         (
             {"device": "cpu", "precision": "fp16"},
             UnsupportedError,
-            "precision='fp16' needs a GPU; on a CPU use precision='bf16'",
+            "precision='fp16' needs a GPU; on a CPU use 'bf16'",
         ),
         ({"device": "cpu", "nvtx": True}, UnsupportedError, "nvtx=True needs a GPU"),
     ],

@@ -94,7 +94,7 @@ def test_devices_that_are_not_here_are_refused(gpus, monkeypatch):
     ):
         choose("cuda:0,cuda:2", EngineConfig())
     gpus(0)
-    with pytest.raises(UnsupportedError, match=r"devices='all' needs a GPU, PyTorch sees none; use devices='cpu'\."):
+    with pytest.raises(UnsupportedError, match=r"devices='all' needs a GPU, PyTorch sees none; use 'cpu'\."):
         choose("all", EngineConfig())
     monkeypatch.setattr(devices, "_count_gpus", lambda: pytest.fail("asked"))
     assert len(choose("cpu,cpu", EngineConfig())) == 2

@@ -18,7 +18,6 @@ import maskjet
 from benchmarks.planted import plant_network, randomise
 from maskjet import limits, traffic
 from maskjet.cli.app import app
-from maskjet.cli.commands import examples_of
 from maskjet.config import EngineConfig
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.serve import create_app
@@ -203,7 +202,7 @@ def test_every_option_is_in_the_reference():
         for parameter in command.params:
             word = parameter.opts[0] if parameter.param_type_name == "option" else parameter.name.upper()
             assert f"\n`{word}" in section or parameter.name == "help", (name, word)
-        assert all(f"\n{line}\n" in section.replace("\\\n", "") for line in examples_of(command)), name
+        assert all(f"\n{line}\n" in section.replace("\\\n", "") for line in site_pages.examples_of(command)), name
     assert "\n`--device NAME`\n:   auto (the first GPU" in text
     assert "\n`--depth N`\n" in text
     assert "Variable: `MASKJET_DEVICE`." in text

@@ -6,6 +6,7 @@ become part of the site; links between them and docs/ are those of the repositor
 
 from __future__ import annotations
 
+import inspect
 import re
 import typing
 from collections.abc import Iterator
@@ -16,7 +17,6 @@ from typing import Any
 import typer
 
 from maskjet.cli.app import app
-from maskjet.cli.commands import split_epilog
 from maskjet.config import EngineConfig
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -82,6 +82,18 @@ def find_commands(command: Any, name: str = "maskjet") -> Iterator[tuple[str, An
         yield name, command
     for word, below in getattr(command, "commands", {}).items():
         yield from find_commands(below, f"{name} {word}")
+
+
+def split_epilog(command: Any) -> tuple[str, str]:
+    """The examples at the end of a command's help, with their remarks; and the text below them."""
+    examples, _, rest = inspect.cleandoc(command.epilog or "").partition("\n\n")
+    return examples, rest
+
+
+def examples_of(command: Any) -> list[str]:
+    """The examples in the help of a command or group, each in one line."""
+    lines = split_epilog(command)[0].replace("\\\n", "").splitlines()
+    return [line for line in lines if line.startswith("maskjet ")]
 
 
 def _describe(name: str, command: Any) -> Iterator[str]:

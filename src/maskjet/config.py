@@ -60,7 +60,7 @@ class EngineConfig:
     ] = None
     implementation: Annotated[
         Implementation | Mapping[Step, Implementation],
-        "Code of the steps around the network: auto, reference, triton or cpu; or by step, as in preprocess=reference,"
+        "Code of the steps around the network: auto, reference, triton or cpu; or by step, with commas, as in "
         "encode_masks=cpu. Steps set to cpu run there even if the network is on a GPU.",
     ] = "auto"
     resample: Annotated[
@@ -149,7 +149,7 @@ class EngineConfig:
         if self.nvtx:
             raise UnsupportedError("nvtx=True needs a GPU; leave it out on a CPU.")
         if self.precision == "fp16":
-            raise UnsupportedError("precision='fp16' needs a GPU; on a CPU use precision='bf16' or 'fp32'.")
+            raise UnsupportedError("precision='fp16' needs a GPU; on a CPU use 'bf16' or 'fp32'.")
 
     def resolve_device(self) -> torch.device:
         """The device to run on, with its index.
@@ -171,7 +171,7 @@ class EngineConfig:
             return torch.device("cpu")
         index, count = int(found[2] or 0), torch.cuda.device_count()
         if index >= count:
-            raise UnsupportedError(f"device={self.device!r} is not here: PyTorch sees {count} GPUs. Use device='cpu'.")
+            raise UnsupportedError(f"device={self.device!r} is not here: PyTorch sees {count} GPUs. Use 'cpu'.")
         return torch.device("cuda", index)
 
     @classmethod

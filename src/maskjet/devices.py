@@ -12,6 +12,9 @@ from maskjet.errors import InputError, UnsupportedError
 
 ALL = "all"
 """Stands for every GPU."""
+SEGMENTS_PER_GPU = 8
+"""Segments that a GPU works on at a time, unless fewer are asked for: while one is opened or written, others keep it
+busy. Each has two batches in flight, and an engine lends 16 slots. H200, 1080p: 1,706 frames/s; with four 1,313."""
 _VISIBLE, _THREADS = "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"
 
 
@@ -55,7 +58,7 @@ def choose(devices: str, config: EngineConfig) -> list[Place]:
     count = _count_gpus() if set(names) != {"cpu"} else 0
     if devices == ALL:
         if not count:
-            raise UnsupportedError("devices='all' needs a GPU, PyTorch sees none; use devices='cpu'.")
+            raise UnsupportedError("devices='all' needs a GPU, PyTorch sees none; use 'cpu'.")
         names = [f"cuda:{index}" for index in range(count)]
     names = ["cuda:0" if name == "cuda" else name for name in names]
     for name in names:

@@ -13,6 +13,7 @@ MaskjetError
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -28,6 +29,12 @@ class MaskjetError(Exception):
         ...     print(error)
         model must be a name or a checkpoint's path, got 'demmo'; did you mean 'demo'?
     """
+
+    @property
+    def argument(self) -> str | None:
+        """Name of the wrong argument, with which the message begins: `"threshold"` for "threshold must be ..."."""
+        found = re.match(r"[a-z]\w*(?= must |=)", str(self))
+        return found and found[0]
 
 
 class InputError(MaskjetError, ValueError):
@@ -100,7 +107,7 @@ class UnsupportedError(MaskjetError, RuntimeError):
         >>> import maskjet
         >>> maskjet.load("demo", device="cpu", precision="fp16")
         Traceback (most recent call last):
-        maskjet.errors.UnsupportedError: precision='fp16' needs a GPU; on a CPU use precision='bf16' or 'fp32'.
+        maskjet.errors.UnsupportedError: precision='fp16' needs a GPU; on a CPU use 'bf16' or 'fp32'.
     """
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import logging
 import os
 import signal
 import sys
@@ -15,10 +16,11 @@ import tempfile
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from maskjet.errors import UnsupportedError
+from maskjet.printing import printable
 
 _LEVEL = "ONEDNN_MAX_CPU_ISA"
 _CPUINFO = Path("/proc/cpuinfo")
@@ -113,6 +115,21 @@ def _onednn_level() -> str:
 def notes() -> tuple[str, ...]:
     """Problems found with this machine, and how they were handled; for `Model.report()`."""
     return tuple(_notes)
+
+
+class _Printing(logging.Handler):
+    """Prints records on stderr as errors are; those that can't be written are dropped, as they are no results."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(OSError, ValueError, AttributeError):  # full, closed by the reader, or closed from the start
+            sys.stderr.write(f"maskjet: {printable(record.getMessage())}\n")
+
+
+def print_warnings() -> None:
+    """Print the library's logged warnings on stderr, with control characters escaped."""
+    logger = logging.getLogger("maskjet")
+    if not any(isinstance(handler, _Printing) for handler in logger.handlers):
+        logger.addHandler(_Printing(logging.WARNING))
 
 
 def suit_program() -> None:

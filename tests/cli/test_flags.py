@@ -1,51 +1,45 @@
 """Errors name flags on the command line, and arguments in Python."""
 
-import pytest
+import inspect
 
-from maskjet.cli.flags import flags_of, translate
+import pytest
+import typer
+
+from maskjet.cli.flags import add_command, in_flags
+from maskjet.errors import InputError
 from tests.cli.test_help import ALL
 
-NOT_GIVEN = ("weights", "limit")
-RUN = flags_of(ALL[("run",)].params, {param.name: 1 for param in ALL[("run",)].params if param.name not in NOT_GIVEN})
-OPTIONS = [
-    (words, param)
-    for words, command in ALL.items()
-    for param in command.params
-    if param.param_type_name == "option" and param.expose_value
-]
 
-
-def test_every_option_is_named_by_its_flag():
-    for words, param in OPTIONS:
-        flags, flag = flags_of(ALL[words].params, {param.name: 1}), max(param.opts, key=len)
-        assert flag.startswith("--")
-        assert translate(f"{param.name} must be at least 1, got 0.", flags) == f"{flag} must be at least 1, got 0."
-        assert translate(f"use {param.name}=5 instead.", flags).startswith(f"use {flag}")
+def test_options_are_keyword_only_and_have_the_names_of_their_flags():
+    for command in (each for each in ALL.values() if not hasattr(each, "commands")):
+        parameters = inspect.signature(command.callback).parameters.values()
+        flags = {param.name: max(param.opts, key=len) for param in command.params if param.param_type_name == "option"}
+        names = {each.name for each in parameters if each.kind is each.KEYWORD_ONLY}
+        assert names == {*flags} - {"help"}
+        assert all(flags[name] == f"--{name.removeprefix('as_').replace('_', '-')}" for name in names)
 
 
 @pytest.mark.parametrize(
-    ("message", "expected"),
+    ("message", "argument", "named"),
     [
-        ("out must be a path, got ''.", "--out must be a path, got ''."),
-        ("source must exist, 'a' does not.", "source must exist, 'a' does not."),
-        ("image must be whole.", "image must be whole."),
-        ("device='cuda:7' is not here: use device='cpu'.", "--device cuda:7 is not here: use --device cpu."),
-        ("nvtx=True needs a GPU.", "--nvtx needs a GPU."),
-        ("compile=True does it, compile=False does not.", "--compile does it, --no-compile does not."),
-        ("drop_late must be False for 'a'.", "--drop-late must not be given for 'a'."),
-        ("weights must be the path, got None; none.", "--weights must be the path, it is not given; none."),
-        ("weights must be a file, got 'a', which is none.", "weights must be a file, got 'a', which is none."),
-        ("precision must be one of ('auto', 'fp32'), got 'x'.", "--precision must be one of auto, fp32, got 'x'."),
-        ("Name it: maskjet.load(NAME, weights=PATH).", "Name it: --model NAME --weights PATH."),
-        ("got 6; load(max_detections=...) sets the most.", "got 6; --max-detections sets the most."),
-        ("'/tmp/device=3/every=2.mp4' can't be read", "'/tmp/device=3/every=2.mp4' can't be read"),
-        ("/tmp/device=3/a.mp4 is bad", "/tmp/device=3/a.mp4 is bad"),
-        ("out must be a path, it is rfdetr's; every=2 isn't", "--out must be a path, it is rfdetr's; --every 2 isn't"),
-        ("every must be 1\nmaskjet: b", "--every must be 1\nmaskjet: b"),
+        ("line_width must be 1.", "line_width", "--line-width"),
+        ("line_width='cuda' is not here: use line_width=1.", "line_width", "--line-width"),
+        ("line_width must be 1\nmaskjet: line_width must be", "line_width", "--line-width"),
+        ("source must exist, 'a' does not.", "source", "source"),
+        ("image must be whole.", "image", "image"),
+        ("size_hw must be 1.", "size_hw", "--size"),
+        ("weights must be the path, got None; none.", "weights", "--weights"),
+        ("weights must be a file, got 'a', which is none.", "weights", "weights"),
+        ("'/tmp/size=3/line_width=2.mp4' can't be read", None, ""),
     ],
 )
-def test_messages(message, expected):
-    assert translate(message, RUN) == expected
+def test_messages_begin_with_the_flag(message, argument, named):
+    def command(source, *, line_width, size, weights): ...
+
+    error = InputError(message)
+    assert error.argument == argument
+    add_command(typer.Typer(), "")(command)(source="a", line_width=1.0, size="big", weights=None)
+    assert in_flags(error) == named + message.removeprefix(argument or "")
 
 
 WRONG = [  # a command, its argument, and values that its options don't take

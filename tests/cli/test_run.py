@@ -164,15 +164,15 @@ def test_a_terminal_shows_a_line_for_each_source(is_terminal, monkeypatch, capsy
     [
         ("run nothing.mp4 -o a.jsonl", "source must exist, 'nothing.mp4' does not."),
         (f"run {CLIP} -o a.txt", "--out must end in one of .mp4"),
-        (f"run {CLIP} -o a.jsonl --device cuda:77", "--device cuda:77 is not here"),
+        (f"run {CLIP} -o a.jsonl --device cuda:77", "--device='cuda:77' is not here"),
         (
             f"run {CLIP} {CLIP} -o a.mp4",
             "--out must contain {} for several sources, got 'a.mp4'; "
             "write for example 'out/{}.mp4': {} becomes each source's name.",
         ),
-        (f"run {CLIP} -o a.jsonl --drop-late", "--drop-late must not be given for '"),
+        (f"run {CLIP} -o a.jsonl --drop-late", "--drop-late must be False for '"),
         ("traffic video a.mp4 --size big", "--size must be one of 312, 720p, 1080p or WIDTHxHEIGHT, got 'big'"),
-        ("info --letterbox-color #0a0b0c", "--letterbox-color must be left out unless --resize letterbox, got"),
+        ("info --letterbox-color #0a0b0c", "--letterbox-color must be left out unless resize='letterbox', got"),
         (
             "info --resize letterbox --letterbox-color red",
             "--letterbox-color must be #rrggbb, as in #727272, got 'red'",
@@ -271,7 +271,7 @@ def test_nothing_printed_acts_on_a_terminal(text, monkeypatch, maskjet, capsys):
         raise InputError(f"classes must name classes of {text}.")
 
     monkeypatch.setattr("maskjet.model.read_network", fail)
-    code, _, err = maskjet(f"run {CLIP} -o a.jsonl")
+    code, _, err = maskjet(f"run {CLIP} -o a.jsonl --classes car")
     escaped = ascii(text)[1:-1]
     assert (code, err) == (2, f"maskjet: --classes must name classes of {escaped}.\n")
     logger = logging.getLogger("maskjet")

@@ -212,8 +212,8 @@ def test_what_is_drawn_and_what_is_hidden_is_a_choice(run):
         ("--draw cutout --hold 3", "--hold must go with --draw redact, got 3 with cutout."),
         ("--replace-with blur", "--replace-with must go with --draw redact or cutout, got 'blur' with annotate."),
         ("--draw redact --replace-with blurr", "--replace-with must be black, white, grey, mosaic, blur, "),
-        ("--draw redact --margin -1", "--margin must be a number of pixels of at least 0, got -1."),
-        ("--draw redact --hold 999", "--hold must be a number of frames, 0 to 254, got 999."),
+        ("--draw redact --margin -1", "--margin must be a number of pixels of at least 0, or None, got -1."),
+        ("--draw redact --hold 999", "--hold must be a number of frames, 0 to 254, or None, got 999."),
         (
             "--draw redact --color-by instance",
             "--color-by must go with something drawn on top, such as --outlines, with --draw redact.",

@@ -36,9 +36,9 @@ def take_all(readers, most=1):
 def test_reads_all_in_order_and_no_further_ahead_than_there_is_room():
     produced = []
     with closing(Readers([count_up(50, produced)], room=3)) as readers:
-        (lane,) = readers._lanes
+        (queue,) = readers._queues
         for taken, read in enumerate((4, 4, 6, 6, 8)):  # three waiting, one in the reader's hand; two at once
-            until(lambda read=read: len(produced) >= read and lane.is_waiting)
+            until(lambda read=read: len(produced) >= read and queue.is_waiting)
             assert len(produced) == read
             assert [frame.index for frame in readers.take(1, waits=True)] == [taken]
         assert [frame.index for frame in take_all(readers, most=3)] == list(range(5, 50))
@@ -98,7 +98,7 @@ def test_late_frames_are_dropped_and_counted():
     produced = []
     source = ListSource(count_up(50, produced), "camera")
     with closing(Readers([source], room=1, drops_late=True)) as readers:
-        until(lambda: not readers._lanes[0].runs)
+        until(lambda: not readers._queues[0].is_reading)
         assert [frame.index for frame in take_all(readers)] == [49]
         assert readers.dropped == source.frames_dropped == 49
 
@@ -120,7 +120,7 @@ def test_a_batch_is_left_until_it_is_as_full_as_it_can_be():
             go_on.wait(20)
 
     with closing(Readers([slow(), count_up(1)], room=2)) as readers:
-        until(lambda: sum(len(lane.frames) for lane in readers._lanes) == 2)
+        until(lambda: sum(len(queue.frames) for queue in readers._queues) == 2)
         assert readers.take(3, waits=False, fills=True) == []
         go_on.set()
         until(lambda: len(readers.take(3, waits=False, fills=True)) == 3)

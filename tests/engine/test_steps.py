@@ -43,7 +43,7 @@ def test_models_count_their_own_fallbacks_in_threads():
     def count(model, times):
         for _ in range(times):
             steps = model._engine.steps
-            work = steps.work(1, (4, 4), steps.rules())
+            work = steps.work(1, (4, 4), steps.postprocess_buffers())
             work.strings.fallbacks["a slower path"] += 1
 
     run_at_once(lambda number: count(models[number], 10 * (number + 1)), range(2))

@@ -64,39 +64,40 @@ def whole(streets, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def _store():
-    """An S3 server on loopback with a bucket: its file system, and the parameters of its URLs."""
+    """An S3 server on loopback with a bucket: its file system, and the variables that lead to it."""
     moto = pytest.importorskip("moto.server", reason="the store is moto's S3 server, which is not installed")
     server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     _, port = server.get_host_and_port()
-    query = f"endpoint_override=127.0.0.1:{port}&scheme=http&region=us-east-1"
-    with credentials():
-        system, _ = fs.FileSystem.from_uri(f"s3://bucket/?{query}&allow_bucket_creation=true")
+    variables = CREDENTIALS | {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_DEFAULT_REGION": "us-east-1"}
+    with environment(variables):
+        system, _ = fs.FileSystem.from_uri("s3://bucket/?allow_bucket_creation=true")
         system.create_dir("bucket")
-    yield system, query
+    yield system, variables
     server.stop()
 
 
 @pytest.fixture(scope="module")
 def s3(_store):
-    """A store whose bucket is empty, and its credentials in the environment."""
-    with credentials():
-        yield _store
-        _store[0].delete_dir_contents("bucket")
+    """A store whose bucket is empty, at s3://bucket by the environment."""
+    system, variables = _store
+    with environment(variables):
+        yield system
+        system.delete_dir_contents("bucket")
 
 
 @contextmanager
-def credentials():
+def environment(variables):
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in CREDENTIALS.items():
+        for name, value in variables.items():
             patch.setenv(name, value)
         yield
 
 
 @pytest.fixture
-def remote_out(s3):
+def remote_out(s3):  # noqa: ARG001 - the store must be there first
     """The URL of a folder in a store, with nothing in it."""
-    return f"s3://bucket/a job {next(_FOLDERS)}?{s3[1]}"
+    return f"s3://bucket/a job {next(_FOLDERS)}"
 
 
 @pytest.fixture(params=["local", "remote"])

@@ -12,7 +12,7 @@ from maskjet.jobs.parts import Parts
 from maskjet.jobs.processing import process
 from maskjet.jobs.rows import FoundFrame, TableBuilder, with_metadata
 from maskjet.jobs.segments import Segment, Settings, SourceFile, digest
-from maskjet.jobs.storage import stat_file
+from maskjet.jobs.storage import describe
 from tests.media.clips import write_image
 from tests.test_detections import NAMES, some_detections
 
@@ -26,7 +26,7 @@ CREDENTIALS = {
 
 
 def source_file(path):
-    return stat_file(str(path))
+    return describe(str(path))
 
 
 def video(path, first=0, count=None):

@@ -29,21 +29,21 @@ def node(cpus, gpus=0):
 @pytest.mark.parametrize(
     ("nodes", "device", "workers", "pool"),
     [
-        pytest.param([node(2)], "auto", None, Pool(1, "cpu", 0, 0.5, 2), id="one machine without a GPU"),
-        pytest.param([node(2)], "auto", 2, Pool(2, "cpu", 0, 0.5, 1), id="as many workers as CPUs"),
-        pytest.param([node(7)], "auto", 2, Pool(2, "cpu", 0, 0.5, 3), id="a core remains"),
-        pytest.param([node(4)] * 3, "auto", None, Pool(3, "cpu", 0, 0.5, 4), id="a worker on each node"),
-        pytest.param([node(4)] * 3, "auto", 4, Pool(4, "cpu", 0, 0.5, 2), id="one node has two"),
-        pytest.param([node(2), node(64)], "auto", None, Pool(2, "cpu", 0, 0.5, 2), id="the smallest node's lanes"),
-        pytest.param([node(0), node(8)], "auto", None, Pool(1, "cpu", 0, 0.5, 8), id="a head without CPUs"),
-        pytest.param([node(0.5), node(2)], "auto", None, Pool(1, "cpu", 0, 0.5, 2), id="half a CPU is none"),
-        pytest.param([node(32, 8)] * 2, "auto", None, Pool(16, "cuda", 1, 0.5, 8), id="all GPUs"),
-        pytest.param([node(32, 8)] * 2, "cuda", 3, Pool(3, "cuda", 1, 0.5, 8), id="some GPUs"),
-        pytest.param([node(4, 8)], "auto", None, Pool(8, "cuda", 1, 0.25, 8), id="more GPUs than CPUs"),
-        pytest.param([node(8), node(8, 1)], "auto", None, Pool(1, "cuda", 1, 0.5, 8), id="the GPU's node alone"),
-        pytest.param([node(2), node(0, 4)], "auto", None, Pool(4, "cuda", 1, 0.0, 8), id="GPUs of a node without CPUs"),
-        pytest.param([node(8, 1)], "cpu", None, Pool(1, "cpu", 0, 0.5, 8), id="the GPU is not wanted"),
-        pytest.param([node(8, 0.5)], "auto", None, Pool(1, "cpu", 0, 0.5, 8), id="half a GPU is none"),
+        pytest.param([node(2)], "auto", None, Pool(1, "cpu", 0.5, 2), id="one machine without a GPU"),
+        pytest.param([node(2)], "auto", 2, Pool(2, "cpu", 0.5, 1), id="as many workers as CPUs"),
+        pytest.param([node(7)], "auto", 2, Pool(2, "cpu", 0.5, 3), id="a core remains"),
+        pytest.param([node(4)] * 3, "auto", None, Pool(3, "cpu", 0.5, 4), id="a worker on each node"),
+        pytest.param([node(4)] * 3, "auto", 4, Pool(4, "cpu", 0.5, 2), id="one node has two"),
+        pytest.param([node(2), node(64)], "auto", None, Pool(2, "cpu", 0.5, 2), id="the smallest node's lanes"),
+        pytest.param([node(0), node(8)], "auto", None, Pool(1, "cpu", 0.5, 8), id="a head without CPUs"),
+        pytest.param([node(0.5), node(2)], "auto", None, Pool(1, "cpu", 0.5, 2), id="half a CPU is none"),
+        pytest.param([node(32, 8)] * 2, "auto", None, Pool(16, "cuda", 0.5, 8), id="all GPUs"),
+        pytest.param([node(32, 8)] * 2, "cuda", 3, Pool(3, "cuda", 0.5, 8), id="some GPUs"),
+        pytest.param([node(4, 8)], "auto", None, Pool(8, "cuda", 0.25, 8), id="more GPUs than CPUs"),
+        pytest.param([node(8), node(8, 1)], "auto", None, Pool(1, "cuda", 0.5, 8), id="the GPU's node alone"),
+        pytest.param([node(2), node(0, 4)], "auto", None, Pool(4, "cuda", 0.0, 8), id="GPUs of a node without CPUs"),
+        pytest.param([node(8, 1)], "cpu", None, Pool(1, "cpu", 0.5, 8), id="the GPU is not wanted"),
+        pytest.param([node(8, 0.5)], "auto", None, Pool(1, "cpu", 0.5, 8), id="half a GPU is none"),
     ],
 )
 def test_a_pool_fits_its_cluster(nodes, device, workers, pool):
@@ -79,7 +79,7 @@ def test_a_pool_without_room_is_refused(nodes, device, workers, error, message):
         fit(nodes, device, workers)
 
 
-@pytest.mark.parametrize("pool", [Pool(2, "cuda", 1, 0.5, 8), Pool(2, "cpu", 0, 0.5, 1)])
+@pytest.mark.parametrize("pool", [Pool(2, "cuda", 0.5, 8), Pool(2, "cpu", 0.5, 1)])
 def test_workers_get_the_limits_and_caches_of_the_driver(pool, monkeypatch):
     passed = {"TORCHINDUCTOR_CACHE_DIR": "a", "TRITON_CACHE_DIR": "b", "MASKJET_LIMIT_PIXELS": "7"}
     for name, value in {**passed, "MASKJET_TOKEN": "secret"}.items():
@@ -89,11 +89,11 @@ def test_workers_get_the_limits_and_caches_of_the_driver(pool, monkeypatch):
     one_thread = {"OMP_NUM_THREADS": "1"} if pool.device == "cpu" else {}
     assert options["runtime_env"] == {"env_vars": {**passed, **one_thread}}
     assert options["compute"]["size"] == 2
-    assert (options["num_cpus"], options["num_gpus"]) == (0.5, pool.num_gpus)
+    assert (options["num_cpus"], options["num_gpus"]) == (0.5, int(pool.device == "cuda"))
 
 
 def test_rays_client_is_refused():
-    with pytest.raises(UnsupportedError, match=r"must be auto, local or HOST:PORT, got 'ray://head:10001'\. Run"):
+    with pytest.raises(UnsupportedError, match=r"has this machine as a node, got 'ray://head:10001': .*ray start"):
         connect("ray://head:10001")
     client = SimpleNamespace(ray=SimpleNamespace(is_connected=lambda: True))
     with pytest.raises(UnsupportedError, match="not by ray://"):
@@ -101,7 +101,7 @@ def test_rays_client_is_refused():
 
 
 def test_an_address_that_is_none_or_does_not_answer_is_an_error_at_once():
-    message = r"must be the address of a cluster that answers, got .*ray start --head"
+    message = r"must be auto, local or the HOST:PORT of a cluster that answers .*, got .*ray start --head"
     for address in ("head", "head:", ":", "127.0.0.1:0", "127.0.0.1:99999999", "[::1]:x"):
         with pytest.raises(UnsupportedError, match=message):
             connect(address)
@@ -138,12 +138,14 @@ def test_settings_have_paths_that_hold_on_all_nodes(monkeypatch, tmp_path):
     assert (named.model, named.weights) == ("rf-detr-seg-nano", str(tmp_path / "tuned.pt"))
 
 
-def test_rays_handler_of_sigterm_does_not_replace_the_drivers():
+def test_rays_handler_of_sigterm_does_not_replace_the_drivers(monkeypatch):
     before = signal.signal(signal.SIGTERM, finish := lambda *_: None)
+    ray = SimpleNamespace(is_initialized=lambda: False, shutdown=lambda: None)
+    ray.init = lambda *_, **__: signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    monkeypatch.setattr(cluster, "import_ray", lambda _: ray)
     try:
-        with cluster._own_sigterm():
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        assert signal.getsignal(signal.SIGTERM) is finish
+        with cluster.connected("auto"):
+            assert signal.getsignal(signal.SIGTERM) is finish
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -152,7 +154,7 @@ def test_public_names_are_imported_on_first_use():
     assert [getattr(maskjet.jobs, name).__name__ for name in maskjet.jobs.__all__] == maskjet.jobs.__all__
     with pytest.raises(AttributeError, match=r"module 'maskjet\.jobs' has no attribute 'proces'"):
         maskjet.jobs.proces  # noqa: B018
-    loads("import maskjet.jobs.desk", {"torch", "pyarrow", "ray"})
+    loads("import maskjet.jobs", {"torch", "pyarrow", "ray"})
 
 
 @pytest.mark.slow

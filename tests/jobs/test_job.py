@@ -16,11 +16,10 @@ from maskjet import devices
 from maskjet.errors import CheckpointError, DeviceError, OutputError, SourceError
 from maskjet.jobs import driver, local
 from maskjet.jobs.folders import open_folder
-from maskjet.jobs.local import error_of
 from maskjet.jobs.locks import LOCK, locked
 from maskjet.jobs.parts import Parts
 from maskjet.jobs.segments import Settings
-from maskjet.jobs.work import Worker
+from maskjet.jobs.work import Worker, taken, told
 from maskjet.networks.exported import network_file
 from tests.cli.command_line import call
 from tests.waiting import until
@@ -152,8 +151,8 @@ def test_a_job_makes_a_part_of_each_segment_and_lists_what_failed(streets, expec
 def test_a_driver_that_is_killed_loses_no_failure(streets, tmp_path, capsys, monkeypatch):
     """Once a part is there, what is missing in it is listed, even if the driver never hears of it."""
 
-    def is_killed(_, outcome):
-        if outcome.failures:
+    def is_killed(_, part, failures):  # noqa: ARG001 - as it is called
+        if failures:
             raise OutputError("the driver is killed.")
 
     with monkeypatch.context() as patch:
@@ -270,8 +269,8 @@ def test_other_weights_at_the_same_path_give_other_parts(tmp_path, monkeypatch):
 
 def test_errors_cross_processes_as_they_are():
     for error in (SourceError("a"), CheckpointError("b"), DeviceError("c", index=0)):
-        again = error_of({"error": type(error).__name__, "text": str(error)})
-        assert (type(again), str(again)) == (type(error), str(error))
+        with pytest.raises(type(error), match=f"^{error}$"):
+            taken(json.loads(json.dumps(told(error, "a segment"))))
 
 
 @pytest.mark.slow
@@ -317,14 +316,13 @@ def test_what_is_stopped_or_killed_loses_nothing_and_goes_on_later(expected, tmp
 
 @pytest.mark.slow
 def test_a_segment_that_kills_its_process_is_given_up_and_the_others_are_not(streets, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(local, "TRIES", 2)
-    monkeypatch.setenv("PYTHONPATH", patched(tmp_path, SLOW))
+    monkeypatch.setenv("PYTHONPATH", patched(tmp_path, f"{SLOW}\nwork.TRIES = 2"))
     folder, out = tmp_path / "streets", tmp_path / "out"
     folder.mkdir()
     for name, number in {"0": 0, "1": 1, "killer": 3, "x": 4}.items():
         shutil.copy(streets / f"{number}.png", folder / f"{name}.png")
     assert job(capsys, folder, out)[0] == 1
-    assert failures_of(out) == [(str(folder / "killer.png"), "its process on cpu died (signal 9)")]
+    assert failures_of(out) == [(str(folder / "killer.png"), "its worker died 2 times")]
     assert len(files_of(out)) == 3
 
 

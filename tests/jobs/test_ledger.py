@@ -9,10 +9,9 @@ import pytest
 from maskjet.errors import SourceError
 from maskjet.jobs import ledger
 from maskjet.jobs.folders import open_folder
-from maskjet.jobs.ledger import Failures, Plan
-from maskjet.jobs.parts import FAILURES, MANIFEST
+from maskjet.jobs.ledger import FAILURES, Failures, Plan, note_failures
+from maskjet.jobs.parts import MANIFEST
 from maskjet.jobs.segments import Segment, Settings, SourceFile, digest
-from maskjet.jobs.work import Outcome
 from maskjet.media.keyframes import Entry
 from tests.jobs.making import SETTINGS
 
@@ -120,21 +119,32 @@ def failures_in(folder):
 
 def test_failures_are_kept_until_mended(folder):
     failures = Failures(folder)
-    failures.take(Outcome("a", failures=(("x.png", "broken"), ("y.png", "gone")), is_written=False))
-    failures.take(Outcome("b", failures=(("z.mp4", "broken"),), is_written=False))
-    failures.take(Outcome("c", frames=3))
+    failures.take("a", (("x.png", "broken"), ("y.png", "gone")))
+    failures.take("b", (("z.mp4", "broken"),))
+    failures.take("c", ())
     assert failures_in(folder) == [("a", "x.png"), ("a", "y.png"), ("b", "z.mp4")]  # though nobody has finished
     again = Failures(folder)
     assert again.count == 0
     again.keep("a")
     assert again.count == 2
-    again.take(Outcome("b", frames=4))
+    again.take("b", ())
     again.finish(plan_is_complete=True)
     assert failures_in(folder) == [("a", "x.png"), ("a", "y.png")]
 
 
+def test_failures_that_a_driver_did_not_live_to_see_are_kept(folder):
+    Failures(folder).take("a", (("x.png", "broken"), ("y.png", "gone")))
+    note_failures(folder, "a", (("x.png", "torn"),))
+    note_failures(folder, "b", (("z.mp4", "broken"),))
+    note_failures(folder, "b", ())
+    note_failures(folder, "c", (("z.mp4", "lost"),))
+    Failures(folder).finish(plan_is_complete=False)
+    assert failures_in(folder) == [("a", "x.png"), ("c", "z.mp4")]
+    assert folder.names("failed") == set()
+
+
 def test_failures_of_what_is_no_longer_planned_are_forgotten(folder):
-    Failures(folder).take(Outcome("a", failures=(("x.png", "broken"),), is_written=False))
+    Failures(folder).take("a", (("x.png", "broken"),))
     folder.write(FAILURES, folder.read(FAILURES) + b'{"part": "b", "wh')  # cut off
     failures = Failures(folder)
     failures.keep("a")
@@ -146,13 +156,13 @@ def test_failures_of_what_is_no_longer_planned_are_forgotten(folder):
     assert folder.read(FAILURES) is None
 
 
-def test_failures_are_written_to_a_store_now_and_then(remote_out, monkeypatch):
-    folder = open_folder(remote_out)
+def test_failures_are_written_now_and_then(any_out, monkeypatch):
+    folder = open_folder(any_out)
     written = []
     monkeypatch.setattr(folder, "write", lambda place, data: written.append((place, data.count(b"\n"))))
     failures = Failures(folder)
     for number in range(100):
-        failures.take(Outcome(str(number), failures=(("x.png", "broken"),)))
+        failures.take(str(number), (("x.png", "broken"),))
     assert len(written) < 100
     failures.finish(plan_is_complete=False)
     assert written[0] == (FAILURES, 1)

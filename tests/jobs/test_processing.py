@@ -186,7 +186,7 @@ def test_the_same_bytes_each_time(model, clip, pictures, batch, monkeypatch):
 def test_images_of_a_store(model, pictures, monkeypatch):
     """Each is read from the store's bytes, as if it lay in a file."""
     urls = [f"file://{path}" for path in pictures]
-    remote = Segment(tuple(storage.as_file(url, storage.look(url)) for url in urls), is_video=False)
+    remote = Segment(tuple(map(storage.describe, urls)), is_video=False)
     expected = process(images(pictures), model)
     monkeypatch.setattr(processing, "read_image", None)
     for batch in (1, 2):

@@ -8,16 +8,16 @@ import sys
 import textwrap
 import threading
 import time
-import uuid
 from pathlib import Path
 
 import pytest
 
 from maskjet.errors import UnsupportedError
 from maskjet.jobs import ray as jobs_ray
-from maskjet.jobs import ray_dataset
+from maskjet.jobs import ray_dataset, work
 from maskjet.jobs.folders import open_folder
-from maskjet.jobs.parts import FAILURES, Parts
+from maskjet.jobs.ledger import FAILURES
+from maskjet.jobs.parts import Parts
 from tests import ray_cluster
 from tests.cli.command_line import call
 from tests.jobs.making import run_driver
@@ -29,10 +29,15 @@ pytest.importorskip("ray.data", reason='needs Ray Data: pip install "maskjet[ray
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings(r"ignore::DeprecationWarning:ray\.")]
 
 
-class Killed(jobs_ray._Actor):
+class Killed(jobs_ray.Actor):
     """A worker that image 2 kills each time; on a spot machine, any takes it all along."""
 
     spot: str
+
+    def __init__(self, orders):
+        super().__init__(orders)
+        work.TRIES = 2
+        self._done, self._worker._work = self._worker._work, self._work
 
     def _work(self, part, segment):
         if ray.get_runtime_context().get_node_id() == self.spot:
@@ -40,27 +45,25 @@ class Killed(jobs_ray._Actor):
             time.sleep(60)  # which this one does not outlive
         if Path(segment.files[0].path).stem == "2":
             os.kill(os.getpid(), signal.SIGKILL)
-        return super()._work(part, segment)
+        return self._done(part, segment)
 
 
-class Held(jobs_ray._Actor):
+class Held(jobs_ray.Actor):
     """A worker that does one segment, and those that it has begun once the job is stopped."""
 
     marker: str
+
+    def __init__(self, orders):
+        super().__init__(orders)
+        self._done, self._worker._work = self._worker._work, self._work
 
     def _work(self, part, segment):
         try:
             Path(self.marker).touch(exist_ok=False)
         except FileExistsError:
-            while not self._is_stopped(segment):
+            while self._worker._run in self._worker._markers.names():
                 time.sleep(0.05)
-        return super()._work(part, segment)
-
-    def _is_stopped(self, segment):
-        probe = uuid.uuid4().hex
-        answer, _ = self._begin(probe, segment, is_alone=True)
-        self._wait(self._desk.end.remote(probe, ""))
-        return answer == "known"
+        return self._done(part, segment)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -101,7 +104,7 @@ def started(log, ray_folder, streets, out, marker, *options):
     program = f"""
         from tests.jobs import test_ray
         test_ray.Held.marker = {str(marker)!r}
-        test_ray.jobs_ray._Actor = test_ray.Held
+        test_ray.jobs_ray.Actor = test_ray.Held
         test_ray.ray.cloudpickle.register_pickle_by_value(test_ray)
         from maskjet.cli.main import main
         main()
@@ -138,8 +141,7 @@ def test_actors_and_a_node_that_are_killed_lose_nothing_but_a_segment_that_kills
     streets, whole, remote_out, spot, monkeypatch
 ):
     monkeypatch.setattr(Killed, "spot", spot, raising=False)
-    monkeypatch.setattr(jobs_ray, "_Actor", Killed)
-    monkeypatch.setattr(jobs_ray, "TRIES", 2)
+    monkeypatch.setattr(jobs_ray, "Actor", Killed)
     found = run_driver(streets, remote_out, lambda orders: jobs_ray.RayWorkers(orders, "auto"))
     assert spot not in {node["NodeID"] for node in nodes()}
     assert (found.done, found.failed, found.failures) == (8, 1, 2)
@@ -207,6 +209,7 @@ def test_a_worker_that_cannot_begin_and_a_pool_without_room_are_told_in_one_line
 
 def test_a_pool_that_waits_for_others_is_an_error(streets, tmp_path, monkeypatch):
     monkeypatch.setattr(jobs_ray, "_GOODBYE_S", 0.5)
+    monkeypatch.setattr(jobs_ray, "_ARRIVAL_S", 1)
 
     @ray.remote(num_cpus=2)
     class Other:
@@ -217,7 +220,7 @@ def test_a_pool_that_waits_for_others_is_an_error(streets, tmp_path, monkeypatch
     ray.get(other.wait.remote())
     why = r"No worker began within 1 s\. Each needs 0\.5 CPUs; the cluster has 2, of which 0 are free\."
     with pytest.raises(UnsupportedError, match=why):
-        run_driver(streets, tmp_path, lambda orders: jobs_ray.RayWorkers(orders, "auto", 1, arrival_s=1))
+        run_driver(streets, tmp_path, lambda orders: jobs_ray.RayWorkers(orders, "auto", 1))
     ray.kill(other)
     until(lambda: "maskjet-ray" not in {thread.name for thread in threading.enumerate()})  # there is room now
     assert not parts_of(tmp_path)

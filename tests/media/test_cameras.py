@@ -201,7 +201,7 @@ class TestRtsp:
             (thread,) = readers._threads
             thread.join(PATIENCE_S)
             assert not thread.is_alive()
-            assert readers._lanes[0].error is None
+            assert readers._queues[0].error is None
 
     def test_ctrl_c_ends_reading(self, monkeypatch):
         monkeypatch.setattr(containers, "READ_TIMEOUT_S", 2 * PATIENCE_S)

@@ -38,7 +38,7 @@ class TestOneReader:
         both = Readers([source], room=1), Readers([source], room=1)
         frames = [len(readers.take(1, waits=True)) for readers in both for _ in range(31)]
         assert sum(frames) == 30  # of the one that came first
-        (refused,) = [lane.error for readers in both for lane in readers._lanes if lane.error]
+        (refused,) = [queue.error for readers in both for queue in readers._queues if queue.error]
         assert "source must be read once" in str(refused)
         for readers in both:
             readers.close()

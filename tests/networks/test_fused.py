@@ -160,9 +160,9 @@ def test_what_it_does_not_serve_is_named(changes, reason):
 
 
 def test_it_needs_a_gpu():
-    with pytest.raises(UnsupportedError, match="runtime='fused' can't run demo here: it needs precision='fp16' or"):
+    with pytest.raises(UnsupportedError, match="runtime='fused' can't run demo here: it needs precision 'fp16' or"):
         maskjet.load("demo", device="cpu", runtime="fused")
-    with pytest.raises(InputError, match="compile must be None or False with runtime='fused', got True"):
+    with pytest.raises(InputError, match="compile must be None or False with runtime 'fused', got True"):
         maskjet.load("demo", device="cpu", runtime="fused", compile=True)
 
 
@@ -179,13 +179,13 @@ def test_a_released_network_is_gone():
 
 
 def by_torch(network, dtype=torch.float32):
-    return lambda: Compiler(network.cast(dtype), lambda _: (), EngineConfig(), why_not_by_itself="a test")
+    return lambda: Compiler(network.cast(dtype), lambda _: (), EngineConfig(), why_not_by_default="a test")
 
 
 def test_what_it_does_not_serve_runs_by_pytorch():
     network = build()
     runtime = FusedOrCompiled(network, torch.float32, by_torch(network))
-    reason = "runtime='fused' can't run tiny here: it needs precision='fp16' or 'bf16', got float32."
+    reason = "runtime='fused' can't run tiny here: it needs precision 'fp16' or 'bf16', got float32."
     assert str(runtime) == f"not compiled: a test; {reason}"
     images = draw(network, 1)
     assert torch.equal(runtime.for_batch(1)(images).logits, network(images).logits)

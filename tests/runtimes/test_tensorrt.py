@@ -198,7 +198,8 @@ class FakeBuilding:
         package.NetworkDefinitionCreationFlag = SimpleNamespace(**dict.fromkeys(flags, 1))
         package.Builder, package.OnnxParser = self.make_builder, self.make_parser
         monkeypatch.setitem(sys.modules, "tensorrt", package)
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        cuda = SimpleNamespace(is_available=lambda: True)  # for the check alone: exporting would look for a driver
+        monkeypatch.setattr("maskjet.runtimes.engine_building.torch", SimpleNamespace(cuda=cuda))
 
     def make_builder(self, logger):
         self.logger = logger
@@ -270,7 +271,7 @@ def test_engines_need_the_package_and_a_gpu_before_any_work(tmp_path, monkeypatc
     with pytest.raises(MissingDependencyError, match=r"to an engine needs tensorrt: pip install tensorrt\.$"):
         runtimes.export("demo", tmp_path / "a.engine")
     FakeBuilding(monkeypatch)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr("maskjet.runtimes.engine_building.torch.cuda.is_available", lambda: False)
     with pytest.raises(UnsupportedError, match=r"out must end in \.onnx on a machine without an NVIDIA GPU"):
         runtimes.export("demo", tmp_path / "a.engine")
     assert not list(tmp_path.iterdir())

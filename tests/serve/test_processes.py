@@ -543,7 +543,7 @@ def listening(pid):
     ("options", "message"),
     [
         (("--devices", "cpu", "--device", "cpu"), r"--devices must be given without --device cpu, got .*"),
-        (("--devices", "cpu", "--precision", "fp16"), r"--precision fp16 needs a GPU; .*"),
+        (("--devices", "cpu", "--precision", "fp16"), r"--precision='fp16' needs a GPU; .*"),
     ],
 )
 def test_mistakes_are_one_line(options, message, capsys, monkeypatch):

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from maskjet.cli import bench, export, info, run, serve
-from maskjet.cli.commands import SETTINGS, Command, Group
+from maskjet.cli.flags import add_command
 from maskjet.cli.job import job_app
 from maskjet.cli.parity import parity_app
 from maskjet.cli.traffic import traffic_app
@@ -20,18 +20,17 @@ maskjet run street.mp4 -o found.mp4 -o found.jsonl
 """
 
 app = typer.Typer(
-    cls=Group,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings=SETTINGS,
+    rich_markup_mode="rich",  # options in panels
+    context_settings={"help_option_names": ["-h", "--help"]},
     epilog=_EXAMPLES,
 )
-app.command(cls=Command, epilog=run.EPILOG)(run.run)
-app.command(cls=Command, epilog=info.EPILOG)(info.info)
-app.command(cls=Command, epilog=bench.EPILOG)(bench.bench)
-app.command(cls=Command, epilog=serve.EPILOG)(serve.serve)
-app.command(cls=Command, epilog=export.EPILOG)(export.export)
+add_command(app, run.EPILOG)(run.run)
+add_command(app, info.EPILOG)(info.info)
+add_command(app, bench.EPILOG)(bench.bench)
+add_command(app, serve.EPILOG)(serve.serve)
+add_command(app, export.EPILOG)(export.export)
 app.add_typer(job_app, name="job")
 app.add_typer(traffic_app, name="traffic")
 app.add_typer(parity_app, name="parity")

@@ -11,6 +11,7 @@ from maskjet.cli.options import (
     JsonOption,
     ModelOption,
     WeightsOption,
+    option,
     print_result,
     progress,
     with_config,
@@ -30,7 +31,7 @@ def bench(
     model: ModelOption = "demo",
     weights: WeightsOption = None,
     config: EngineConfig,
-    frames: Annotated[int, typer.Option(metavar="N", help="Most frames to keep in memory and cycle through.")] = 120,
+    frames: Annotated[int, option("N", "Most frames to keep in memory and cycle through.")] = 120,
     as_json: JsonOption = False,
 ) -> None:
     """Measure how fast a model runs here, and what takes the time."""

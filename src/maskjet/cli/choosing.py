@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from maskjet.cli.options import option
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError
 
@@ -16,15 +15,13 @@ if TYPE_CHECKING:
 
 ThresholdOption = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="NUMBER|CLASS=NUMBER",
-        help="Confidence that detections must exceed, 0 to 1; of one class as in car=0.6. May be repeated, or a list "
-        "with commas.  [default: 0.5, or a torchvision model's own]",
+    option(
+        "NUMBER|CLASS=NUMBER",
+        "Confidence that detections must exceed, 0 to 1; of one class as in car=0.6. May be repeated, or a list with "
+        "commas. Not given: 0.5, or a torchvision model's own.",
     ),
 ]
-ClassesOption = Annotated[
-    list[str] | None, typer.Option(metavar="NAME,NAME,…", help="Report only these classes. May be repeated.")
-]
+ClassesOption = Annotated[list[str] | None, option("NAME,NAME,…", "Report only these classes. May be repeated.")]
 
 
 def split_list(texts: Sequence[str] | None) -> list[str]:

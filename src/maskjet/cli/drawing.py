@@ -3,49 +3,46 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from maskjet.cli.choosing import split_list
-from maskjet.cli.options import completing, with_options
+from maskjet.cli.options import optional, with_options
 from maskjet.errors import InputError, suggest
 
 if TYPE_CHECKING:
     from maskjet.drawing import Style
     from maskjet.model import Model
 
-_PANEL = "Options of drawing"
+_PANEL = "How results are drawn"
 COLOURS = ("class", "instance")
 DRAWINGS = ("annotate", "redact", "cutout")
 # Stated here, as the classes' module takes long to import; a test compares them with its fields.
-FIELDS: Mapping[str, tuple[type, str | None, str]] = {
-    "boxes": (bool, None, "Whether boxes are drawn."),
-    "labels": (bool, None, "Whether class names are written."),
-    "scores": (bool, None, "Whether confidences are written."),
-    "masks": (bool, None, "Whether the insides of masks are tinted."),
-    "outlines": (bool, None, "Whether the outlines of masks are drawn."),
+FIELDS: Mapping[str, tuple[type, str, str]] = {
+    "boxes": (bool, "", "Whether boxes are drawn."),
+    "labels": (bool, "", "Whether class names are written."),
+    "scores": (bool, "", "Whether confidences are written."),
+    "masks": (bool, "", "Whether the insides of masks are tinted."),
+    "outlines": (bool, "", "Whether the outlines of masks are drawn."),
     "line_width": (float, "PIXELS", "Width of boxes and outlines; if not given, one that suits the image's size."),
     "color_by": (str, "|".join(COLOURS), "A hue per class, with a shade per instance; or a hue per instance."),
 }
 """Type, metavar and help of each option of `DrawStyle`, by the field's name."""
-_OTHERS: Mapping[str, tuple[type, str | None, str]] = {
+_OTHERS: Mapping[str, tuple[type, str, str]] = {
     "draw": (
         str,
-        "|".join(f"{name}{'' if name == 'annotate' else '[=CLASSES]'}" for name in DRAWINGS),
-        "Annotate; or replace all pixels inside the masks (redact), or outside (cutout), of all classes or of those "
-        "named, as in redact=person,car. Then boxes and the like are drawn only if asked for.  [default: annotate]",
+        "NAME|NAME=CLASSES",
+        "annotate; or replace all pixels inside the masks (redact), or outside (cutout), of all classes or of those "
+        "named, as in redact=person,car. Then boxes and the like are drawn only if asked for. Not given: annotate.",
     ),
     "replace_with": (
         str,
-        "COLOUR|mosaic|blur|transparent",
+        "COLOUR|NAME",
         "What redact and cutout replace pixels with: black, white, grey, RRGGBB; mosaic or blur, made of pixels "
-        "outside the masks; or transparent, in .png.  [default: black]",
+        "outside the masks; or transparent, in .png. Not given: black.",
     ),
-    "margin": (int, "PIXELS", "By how much redacted regions grow.  [default: a hundredth of the longer side]"),
-    "hold": (int, "N", "For how many frames a redacted pixel stays redacted.  [default: 5 in video, 0 in images]"),
+    "margin": (int, "PIXELS", "By how much redacted regions grow. Not given: a hundredth of the longer side."),
+    "hold": (int, "N", "For how many frames a redacted pixel stays redacted. Not given: 5 in video, 0 in images."),
 }
 """Type, metavar and help of the other options."""
 _CHOICES: Mapping[str, Sequence[str]] = {"draw": DRAWINGS, "color_by": COLOURS}
@@ -62,7 +59,10 @@ def with_style(command: Callable[..., None]) -> Callable[..., None]:
 
     The command gets a function that makes the style, as its class takes long to import.
     """
-    options = {name: _option(name, *about) for name, about in {**_OTHERS, **FIELDS}.items()}
+    options = {}
+    for name, (kind, metavar, text) in {**_OTHERS, **FIELDS}.items():
+        panel, value = None if name == "draw" else _PANEL, bool | None if kind is bool else kind
+        options[name] = optional(name, value, metavar, text, panel, _CHOICES.get(name, ()))
     return with_options(command, "style", options, lambda given: functools.partial(make_style, given))
 
 
@@ -141,16 +141,3 @@ def _parse_draw(text: str) -> tuple[str, Sequence[str] | None]:
     if not all(classes):
         raise InputError(f"draw must name each class, as in {way}=person,car, got {text!r}.")
     return way, classes
-
-
-def _option(name: str, kind: type, metavar: str | None, text: str) -> inspect.Parameter:
-    flag = f"--{name.replace('_', '-')}"
-    option = typer.Option(
-        f"{flag}/--no-{name}" if kind is bool else flag,
-        help=text,
-        metavar=metavar,
-        rich_help_panel=_PANEL,
-        autocompletion=completing(_CHOICES.get(name, ())),
-    )
-    annotation = Annotated[kind | None, option]  # type: ignore[valid-type]
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)

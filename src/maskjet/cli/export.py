@@ -8,7 +8,7 @@ from typing import Annotated, cast, get_args
 import typer
 
 from maskjet.cli.choosing import ClassesOption, ThresholdOption, parse_thresholds, split_list
-from maskjet.cli.options import JsonOption, WeightsOption, complete_model, completing, print_result
+from maskjet.cli.options import MODELS, JsonOption, WeightsOption, completing, option, print_result, switch
 from maskjet.config import DEFAULT_THRESHOLD, EngineConfig, parse_input_size
 from maskjet.errors import InputError
 from maskjet.networks.exported.metadata import Precision
@@ -31,40 +31,37 @@ def export(
             metavar="MODEL",
             help="demo; a checkpoint's path; or a size of RF-DETR with --weights, rf-detr-nano to rf-detr-large or "
             "rf-detr-seg-nano to rf-detr-seg-2xlarge.",
-            autocompletion=complete_model,
+            autocompletion=completing(MODELS),
         ),
     ],
     *,
     out: Annotated[
         Path,
-        typer.Option(
+        option(
+            "PATH",
+            "The ONNX file, which takes this name once it is compared; or, ending in .engine, a TensorRT engine, with "
+            "its ONNX file beside it.",
             "--out",
             "-o",
-            metavar="PATH",
-            help="The ONNX file, which takes this name once it is compared; or, ending in .engine, a TensorRT engine, "
-            "with its ONNX file beside it.",
         ),
     ],
     weights: WeightsOption = None,
     precision: Annotated[
         str,
-        typer.Option(
-            metavar="|".join(_PRECISIONS),
-            help="Type of weights and activations; boxes and scores stay float32.",
-            autocompletion=completing(_PRECISIONS),
+        option(
+            "|".join(_PRECISIONS),
+            "Type of weights and activations; boxes and scores stay float32.",
+            choices=_PRECISIONS,
         ),
     ] = "fp32",
     postprocess: Annotated[
-        bool, typer.Option("--postprocess", help="Let the file choose detections, with boxes in pixels of the image.")
+        bool, switch("--postprocess", "Let the file choose detections, with boxes in pixels of the image.")
     ] = False,
     threshold: ThresholdOption = None,
     classes: ClassesOption = None,
-    max_detections: Annotated[
-        int | None, typer.Option(metavar="N", help="Most detections per image.  [default: 100]")
-    ] = None,
+    max_detections: Annotated[int | None, option("N", "Most detections per image. Not given: 100.")] = None,
     input_size: Annotated[
-        str | None,
-        typer.Option(metavar="WIDTHxHEIGHT", help="Size of the file's input, as for run; if not given, the model's."),
+        str | None, option("WIDTHxHEIGHT", "Size of the file's input, as for run; if not given, the model's.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -74,7 +71,7 @@ def export(
     chosen = {"threshold": threshold, "classes": classes, "max_detections": max_detections}
     given = [name for name, value in chosen.items() if value is not None]
     if given and not postprocess:
-        raise InputError(f"{given[0]} must be left out, or postprocess=True be given, got {given[0]} alone.")
+        raise InputError(f"{given[0]} must be left out, or --postprocess be given, got {given[0]} alone.")
     everywhere, by_class = parse_thresholds(threshold)
     selecting = runtimes.Postprocess(
         threshold=DEFAULT_THRESHOLD if everywhere is None else everywhere,

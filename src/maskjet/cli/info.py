@@ -7,10 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from maskjet.cli.choosing import load_model
-from maskjet.cli.options import INPUT, JsonOption, WeightsOption, complete_model, print_result, with_config
+from maskjet.cli.options import INPUT, MODELS, JsonOption, WeightsOption, option, print_result, with_config
 from maskjet.config import EngineConfig
 
 if TYPE_CHECKING:
@@ -28,11 +26,11 @@ def info(
     *,
     model: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME|PATH",
-            help="Describe this model, as run --model takes it: its file, classes, input size and thresholds, and, "
-            "after two black frames, what each step runs on and why.",
-            autocompletion=complete_model,
+        option(
+            "NAME|PATH",
+            "Describe this model, as run --model takes it: its file, classes, input size and thresholds; and, after "
+            "two black frames, what each step runs on and why.",
+            choices=MODELS,
         ),
     ] = None,
     weights: WeightsOption = None,
@@ -43,7 +41,6 @@ def info(
     import torch
 
     from maskjet import process
-    from maskjet.spec import SPECS, TORCHVISION_NAMES
     from maskjet.version import __version__
 
     facts: dict[str, Any] = {
@@ -52,7 +49,7 @@ def info(
         "torch": torch.__version__,
         "devices": ["cpu", *(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count()))],
         "processor": list(process.notes()) or ["nothing wrong"],
-        "models": ["demo", *SPECS, *TORCHVISION_NAMES],
+        "models": list(MODELS),
     }
     if model is None:
         print_result(facts if as_json else _lines(facts), to_stdout=True)

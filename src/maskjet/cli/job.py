@@ -10,24 +10,26 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from maskjet.cli import signals
 from maskjet.cli.choosing import ClassesOption, ThresholdOption, parse_thresholds, split_list
-from maskjet.cli.commands import Command, DefaultGroup
+from maskjet.cli.flags import add_command
 from maskjet.cli.options import (
-    ENGINE_PANEL,
     INPUT,
     JsonOption,
     ModelOption,
     WeightsOption,
+    option,
     print_error,
     print_result,
     progress_to,
+    switch,
     with_config,
 )
 from maskjet.config import EngineConfig
+from maskjet.devices import SEGMENTS_PER_GPU
 from maskjet.errors import InputError, OutputError
-from maskjet.jobs import GPU_LANES
 
 if TYPE_CHECKING:
     from maskjet.jobs.driver import Progress, Workers
@@ -35,8 +37,8 @@ if TYPE_CHECKING:
     MakeWorkers = Callable[[dict[str, Any]], Workers]
 
 _EXIT_FAILED, _EXIT_NO_ROOM = 1, 2
-_PLAN_PANEL = "Options of the plan"
-_RAY_PANEL = "Options for Ray"
+_PLAN_PANEL = "How the files are cut into segments"
+_PLACE_PANEL = "Where segments are worked on: here, or on a Ray cluster"
 _EXAMPLES = """
 # All images and videos below a folder, then all results as JSON lines.
 maskjet job run videos --recursive --out results
@@ -50,9 +52,10 @@ maskjet job run videos --recursive --out results --verify
 # On a Ray cluster, from one of its machines.
 maskjet job run videos --out /shared/results --ray auto
 
-Exit codes: 0 all parts are there; 1 some files or frames failed, which failures.jsonl lists; 2 wrong usage, or the
-results can't be written; 3 a source or checkpoint can't be read; 5 the device failed; 128 + n ended by signal n, with
-what was done so far.
+Exit codes: 0 all parts are there; 1 some files or frames failed, which
+failures.jsonl lists; 2 wrong usage, or the results can't be written; 3 a
+source or checkpoint can't be read; 5 the device failed; 128 + n ended by
+signal n, with what was done so far.
 """
 _MERGE_EXAMPLES = """
 maskjet job merge results --jsonl results.jsonl
@@ -61,8 +64,18 @@ maskjet job merge results --coco results.json --incomplete
 """
 _OutArgument = Annotated[str, typer.Argument(metavar="FOLDER", help="The folder of a job's results, or its URL.")]
 
+
+class _DefaultGroup(TyperGroup):
+    """A group whose first command is meant where none is named."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in {*self.commands, *self.get_help_option_names(ctx)}:
+            args = [next(iter(self.commands)), *args]
+        return super().parse_args(ctx, args)
+
+
 job_app = typer.Typer(
-    cls=DefaultGroup,
+    cls=_DefaultGroup,
     no_args_is_help=True,
     help="Find things in more files than one process should work through. `maskjet job SOURCE` is `maskjet job run "
     "SOURCE`.",
@@ -70,7 +83,7 @@ job_app = typer.Typer(
 )
 
 
-@job_app.command("run", cls=Command, epilog=_RUN_EXAMPLES)
+@add_command(job_app, _RUN_EXAMPLES, "run")
 @with_config(
     "precision", "runtime", "engine", "compile", "implementation", "resample", *INPUT, "decoder", "max_detections"
 )
@@ -87,74 +100,52 @@ def job(
     *,
     out: Annotated[
         str,
-        typer.Option(
-            "--out",
-            "-o",
-            metavar="FOLDER",
-            help="Where the results go, in Parquet parts: a folder, or the URL of one in a store.",
+        option(
+            "FOLDER", "Where the results go, in Parquet parts: a folder, or the URL of one in a store.", "--out", "-o"
         ),
     ],
     model: ModelOption = "demo",
     weights: WeightsOption = None,
     threshold: ThresholdOption = None,
     classes: ClassesOption = None,
-    rows: Annotated[
-        str, typer.Option(metavar="frame|detection", help="What a row of the results is.", show_default=True)
-    ] = "frame",
-    recursive: Annotated[
-        bool, typer.Option("--recursive", help="Search the sub-folders of folders.", rich_help_panel=_PLAN_PANEL)
-    ] = False,
-    every: Annotated[
-        int,
-        typer.Option(metavar="N", help="Take one frame of a video in N.", rich_help_panel=_PLAN_PANEL),
-    ] = 1,
+    rows: Annotated[str, option("frame|detection", "What a row of the results is.")] = "frame",
+    recursive: Annotated[bool, switch("--recursive", "Search the sub-folders of folders.")] = False,
+    every: Annotated[int, option("N", "Take one frame of a video in N.", panel=_PLAN_PANEL)] = 1,
     segment_seconds: Annotated[
-        float,
-        typer.Option(metavar="SECONDS", help="Length of a video's segments, about.", rich_help_panel=_PLAN_PANEL),
+        float, option("SECONDS", "Length of a video's segments, about.", panel=_PLAN_PANEL)
     ] = 10.0,
-    segment_images: Annotated[
-        int, typer.Option(metavar="N", help="Most images of a segment.", rich_help_panel=_PLAN_PANEL)
-    ] = 64,
+    segment_images: Annotated[int, option("N", "Most images of a segment.", panel=_PLAN_PANEL)] = 64,
     verify: Annotated[
-        bool,
-        typer.Option(
-            "--verify",
-            help="Read the parts that are there, say which are damaged, and do those anew.",
-            rich_help_panel=_PLAN_PANEL,
-        ),
+        bool, switch("--verify", "Read the parts that are there, say which are damaged, and do those anew.")
     ] = False,
     devices: Annotated[
         str | None,
-        typer.Option(
-            metavar="all|NAME,NAME,…",
-            help="Devices to work on, a process for each, as cuda:0,cuda:2; all is every GPU.  [default: every GPU, "
-            "or the CPU]",
-            rich_help_panel=ENGINE_PANEL,
+        option(
+            "all|NAME,NAME,…",
+            "Devices to work on, a process for each, as cuda:0,cuda:2; all is every GPU. Not given: every GPU, or "
+            "the CPU.",
+            panel=_PLACE_PANEL,
         ),
     ] = None,
     streams: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            help=f"Segments that a process works on at a time.  [default: {GPU_LANES} on a GPU, on a CPU its cores]",
-            rich_help_panel=ENGINE_PANEL,
+        option(
+            "N",
+            f"Segments that a process works on at a time. Not given: {SEGMENTS_PER_GPU} on a GPU, on a CPU its cores.",
+            panel=_PLACE_PANEL,
         ),
     ] = None,
     ray: Annotated[
         str | None,
-        typer.Option(
-            metavar="auto|local|ADDRESS",
-            help="Work on a Ray cluster: auto is this machine's, local starts one here, or HOST:PORT.",
-            rich_help_panel=_RAY_PANEL,
+        option(
+            "auto|local|ADDRESS",
+            "Work on a Ray cluster: auto is this machine's, local starts one here, or HOST:PORT.",
+            panel=_PLACE_PANEL,
         ),
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            help="Workers on the cluster.  [default: one per GPU, or one per node without any]",
-            rich_help_panel=_RAY_PANEL,
-        ),
+        option("N", "Workers on the cluster. Not given: one per GPU, or one per node without any.", panel=_PLACE_PANEL),
     ] = None,
     as_json: JsonOption = False,
     config: EngineConfig,
@@ -178,13 +169,7 @@ def job(
         config=config,
     ).with_absolute_paths()
     planned = driver.Job(
-        source,
-        out,
-        settings,
-        recursive=recursive,
-        seconds=segment_seconds,
-        images=segment_images,
-        verify=verify,
+        source, out, settings, recursive=recursive, seconds=segment_seconds, images=segment_images, verify=verify
     )
     driver.check(planned)
     make_workers = _make_workers(ray, workers, devices, streams, config)
@@ -235,8 +220,8 @@ def _local_workers(devices: str | None, streams: int | None, config: EngineConfi
     places = choose(devices or _every_device(config), config)
     if streams is not None and streams < 1:
         raise InputError(f"streams must be at least 1, got {streams}.")
-    if streams is not None and streams > GPU_LANES and any(place.device != "cpu" for place in places):
-        raise InputError(f"streams must be at most {GPU_LANES} on a GPU, got {streams}.")
+    if streams is not None and streams > SEGMENTS_PER_GPU and any(place.device != "cpu" for place in places):
+        raise InputError(f"streams must be at most {SEGMENTS_PER_GPU} on a GPU, got {streams}.")
     lanes = streams or choose_lanes(places)
     return lambda orders: LocalWorkers(orders, places, lanes)
 
@@ -264,7 +249,7 @@ def _showing() -> Iterator[Any]:
 
 def _summary(found: Progress, out: str) -> str:
     from maskjet.jobs.folders import open_folder
-    from maskjet.jobs.parts import FAILURES
+    from maskjet.jobs.ledger import FAILURES
 
     rate = f", {found.frames / found.seconds:.1f} frames/s" if found.frames and found.seconds else ""
     lines = [
@@ -279,14 +264,14 @@ def _summary(found: Progress, out: str) -> str:
     return "\n".join(lines)
 
 
-@job_app.command("merge", cls=Command, epilog=_MERGE_EXAMPLES)
+@add_command(job_app, _MERGE_EXAMPLES, "merge")
 def merge(
     folder: _OutArgument,
     *,
-    coco: Annotated[str | None, typer.Option(metavar="PATH", help="A COCO data set to write, .json.")] = None,
-    jsonl: Annotated[str | None, typer.Option(metavar="PATH", help="JSON lines to write, a frame in each.")] = None,
+    coco: Annotated[str | None, option("PATH", "A COCO data set to write, .json.")] = None,
+    jsonl: Annotated[str | None, option("PATH", "JSON lines to write, a frame in each.")] = None,
     incomplete: Annotated[
-        bool, typer.Option("--incomplete", help="Merge the parts that are there, though others are missing.")
+        bool, switch("--incomplete", "Merge the parts that are there, though others are missing.")
     ] = False,
 ) -> None:
     """Write a job's results as one COCO data set, or as JSON lines."""

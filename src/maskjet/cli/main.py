@@ -43,9 +43,9 @@ def main(app: typer.Typer | None = None) -> None:
 def _run(app: typer.Typer | None) -> int | str | None:
     """Run a command line; returns the value for `sys.exit`."""
     from maskjet.cli import app as own
-    from maskjet.cli.options import print_error, print_warnings
+    from maskjet.cli.options import print_error
 
-    print_warnings()
+    process.print_warnings()
     try:
         limits.read_environment()
         (app or own.app)()

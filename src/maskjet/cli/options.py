@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import json
-import logging
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from maskjet.cli.flags import in_flags
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError, OutputError, first_line
 from maskjet.printing import printable
@@ -25,35 +25,52 @@ if TYPE_CHECKING:
     from maskjet.media.source import Source
 
 _LONGEST_NAME = 48  # characters of a source's name on a terminal
-ENGINE_PANEL = "Options of the engine"
-"""Heading of the options that say how a model runs."""
+ENGINE_PANEL = "How the model runs"
+_INPUT_PANEL = "How frames become the model's input"
 INPUT = ("input_size", "resize", "letterbox_color", "letterbox_place")
 """Fields of `EngineConfig` that say how frames become the network's input."""
+MODELS = ("demo", *SPECS, *TORCHVISION_NAMES)
+"""Names that `--model` takes besides paths."""
 _METAVARS = {"input_size": "WIDTHxHEIGHT", "letterbox_color": "#RRGGBB"}  # of values that are no names
+_PANELS = {"device": None, **dict.fromkeys((*INPUT, "resample"), _INPUT_PANEL)}  # of options in no panel, or another
+_WIDEST = 24  # characters of a metavar; with a wider one little is left for the help
 
 
-def complete_model(incomplete: str) -> list[str]:
-    """Names that `--model` takes; for a path, the shell completes files instead."""
-    names = ["demo", *SPECS, *TORCHVISION_NAMES]
-    return [name for name in names if name.startswith(incomplete)]
+def option(
+    metavar: str, text: str, *flags: str, panel: str | None = None, choices: Sequence[str] = (), **others: Any
+) -> Any:
+    """An option with a value, whose `choices` the shell completes; its flag is the parameter's name if not given."""
+    if choices:
+        others["autocompletion"] = completing(choices)
+    return typer.Option(*flags, metavar=metavar, help=text, rich_help_panel=panel, **others)
+
+
+def completing(choices: Sequence[str]) -> Callable[[str], list[str]]:
+    """A function that completes a value in the shell; where it has no answer, the shell completes files."""
+    return lambda incomplete: [choice for choice in choices if choice.startswith(incomplete)]
+
+
+def switch(flag: str, text: str, panel: str | None = None) -> Any:
+    """An option without a value."""
+    return option("", text, flag, panel=panel)
 
 
 ModelOption = Annotated[
     str,
-    typer.Option(
-        metavar="NAME|PATH",
-        help="demo; the path of a checkpoint, .onnx or .engine; a size of RF-DETR, rf-detr-nano to rf-detr-large or "
-        "rf-detr-seg-nano to rf-detr-seg-2xlarge; or torchvision:NAME, as torchvision:maskrcnn_resnet50_fpn.",
-        autocompletion=complete_model,
+    option(
+        "NAME|PATH",
+        "demo; the path of a checkpoint, .onnx or .engine; a size of RF-DETR, rf-detr-nano to rf-detr-large or "
+        "rf-detr-seg-nano to rf-detr-seg-2xlarge; or torchvision:NAME, one of torchvision's.",
+        choices=MODELS,
     ),
 ]
 WeightsOption = Annotated[
-    Path | None, typer.Option(metavar="PATH", help="Checkpoint for a named model: .pt, .pth, .ckpt or .safetensors.")
+    Path | None, option("PATH", "Checkpoint for a named model: .pt, .pth, .ckpt or .safetensors.")
 ]
-DepthOption = Annotated[int, typer.Option(metavar="N", help="Batches in flight, 1 to 8.", rich_help_panel=ENGINE_PANEL)]
-ReportOption = Annotated[Path | None, typer.Option("--out", "-o", metavar="PATH", help="A JSON file for the report.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
-SizeOption = Annotated[str, typer.Option(metavar="WIDTHxHEIGHT", help="Size in pixels; or 312, 720p or 1080p.")]
+DepthOption = Annotated[int, option("N", "Batches in flight, 1 to 8.", panel=ENGINE_PANEL)]
+ReportOption = Annotated[Path | None, option("PATH", "A JSON file for the report.", "--out", "-o")]
+JsonOption = Annotated[bool, switch("--json", "Print the result as JSON on stdout.")]
+SizeOption = Annotated[str, option("WIDTHxHEIGHT", "Size in pixels; or 312, 720p or 1080p.")]
 
 
 def with_config(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -95,33 +112,32 @@ def with_options(
 
 
 def _option(name: str) -> inspect.Parameter:
-    """The option of a field of `EngineConfig`; its value is None if it is not given."""
+    """The option of a field of `EngineConfig`."""
     kind, text = typing.get_args(typing.get_type_hints(EngineConfig, include_extras=True)[name])
-    value: type = str
+    panel = _PANELS.get(name, ENGINE_PANEL)
+    if kind in (bool, bool | None, int):
+        return optional(name, kind, "N", text, panel)
+    choices = typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
+    metavar = "|".join(choices) or _METAVARS.get(name, "NAME")
+    if len(metavar) > _WIDEST:
+        metavar, text = "NAME", f"{', '.join(choices[:-1])} or {choices[-1]}. {text}"
+    return optional(name, str, metavar, text, panel, choices)
+
+
+def optional(
+    name: str, kind: Any, metavar: str, text: str, panel: str | None = None, choices: Sequence[str] = ()
+) -> inspect.Parameter:
+    """The parameter of an option whose value is None if it is not given.
+
+    Its kind is the value's type: bool makes a switch, bool | None one that can also be switched off, without metavars.
+    """
     flag = f"--{name.replace('_', '-')}"
-    metavar: str | None = "NAME"
-    choices: Sequence[str] = ()
-    if kind == bool | None:
-        flag, value, metavar = f"{flag}/--no-{name}", bool, None
-    elif kind in (bool, int):
-        value, metavar = kind, None if kind is bool else "N"
-    elif name in _METAVARS:
-        metavar = _METAVARS[name]
-    elif typing.get_origin(kind) is Literal:
-        choices = typing.get_args(kind)
-        metavar = "|".join(choices)
-    option = typer.Option(
-        flag, help=text, metavar=metavar, rich_help_panel=ENGINE_PANEL, autocompletion=completing(choices)
-    )
-    annotation = Annotated[value | None, option]  # type: ignore[valid-type]
+    if kind in (bool, bool | None):
+        made = switch(flag if kind is bool else f"{flag}/--no-{name}", text, panel)
+    else:
+        made = option(metavar, text, flag, panel=panel, choices=choices)
+    annotation = Annotated[kind | None, made]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-
-
-def completing(choices: Sequence[str]) -> Callable[[str], list[str]] | None:
-    """A function that completes an option's value in the shell; None if there are no choices."""
-    if not choices:
-        return None
-    return lambda incomplete: [choice for choice in choices if choice.startswith(incomplete)]
 
 
 def parse_size(text: str) -> tuple[int, int]:
@@ -220,22 +236,8 @@ def print_result(result: Any, *, to_stdout: bool = False) -> None:
 
 
 def print_error(error: Exception) -> None:
-    """Print an error as one line on stderr."""
-    _print(f"maskjet: {printable(str(error))}", to_stdout=False)
-
-
-class _Printing(logging.Handler):
-    """Prints the library's warnings in the form of errors."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        _print(f"maskjet: {printable(record.getMessage())}", to_stdout=False)
-
-
-def print_warnings() -> None:
-    """Print the library's logged warnings on stderr, with control characters escaped."""
-    logger = logging.getLogger("maskjet")
-    if not any(isinstance(handler, _Printing) for handler in logger.handlers):
-        logger.addHandler(_Printing(logging.WARNING))
+    """Print an error as one line on stderr, which names the running command's flags."""
+    _print(f"maskjet: {printable(in_flags(error))}", to_stdout=False)
 
 
 def _print(text: str, *, to_stdout: bool) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from maskjet.cli.commands import Command, Group
+from maskjet.cli.flags import add_command
 from maskjet.cli.options import (
     ENGINE_PANEL,
     INPUT,
@@ -18,6 +18,7 @@ from maskjet.cli.options import (
     ReportOption,
     SizeOption,
     WeightsOption,
+    option,
     parse_size,
     print_result,
     progress,
@@ -58,42 +59,29 @@ maskjet parity gate exact.npz fast.npz --max-dconf 0.2 --report page.html
 """
 
 parity_app = typer.Typer(
-    cls=Group,
-    no_args_is_help=True,
-    help="Check that another model, setting or machine finds the same.",
-    epilog=_EXAMPLES,
+    no_args_is_help=True, help="Check that another model, setting or machine finds the same.", epilog=_EXAMPLES
 )
 _EXIT_BROKEN = 1
 
-ImagesOption = Annotated[
-    str | None,
-    typer.Option("--images", metavar="SOURCE", help="Image, folder, glob or video; if not given, drawn streets."),
-]
+ImagesOption = Annotated[str | None, option("SOURCE", "Image, folder, glob or video; if not given, drawn streets.")]
 CocoDirOption = Annotated[
     Path | None,
-    typer.Option(
-        metavar="FOLDER",
-        help="A COCO data set: annotations/instances_val2017.json and val2017/, or the output of traffic coco.",
+    option(
+        "FOLDER", "A COCO data set: annotations/instances_val2017.json and val2017/, or the output of traffic coco."
     ),
 ]
-_AgainOption = Annotated[
-    str | None,
-    typer.Option("--images", metavar="SOURCE", help="The dumps' images, for pictures; drawn streets need none."),
-]
-CountOption = Annotated[int, typer.Option(metavar="N", help="Number of drawn streets.")]
-SeedOption = Annotated[int, typer.Option(metavar="N", help="Seed of the first drawn street.")]
-ResamplesOption = Annotated[
-    int, typer.Option(metavar="N", help="Bootstrap resamples for the intervals; 0 leaves them out.")
-]
+_AgainOption = Annotated[str | None, option("SOURCE", "The dumps' images, for pictures; drawn streets need none.")]
+CountOption = Annotated[int, option("N", "Number of drawn streets.")]
+SeedOption = Annotated[int, option("N", "Seed of the first drawn street.")]
+ResamplesOption = Annotated[int, option("N", "Bootstrap resamples for the intervals; 0 leaves them out.")]
 _ExpectedArgument = Annotated[Path, typer.Argument(metavar="EXPECTED", help="A file that parity dump wrote.")]
 
 
-@parity_app.command("dump", cls=Command, epilog=_DUMP_EXAMPLES)
+@add_command(parity_app, _DUMP_EXAMPLES, "dump")
 @with_config("device", "precision", "runtime", "engine", "compile", "implementation", "resample", *INPUT)
 def parity_dump(
     out: Annotated[
-        Path,
-        typer.Argument(metavar="OUT", help="The file to write, .npz; repeat the command after an interruption."),
+        Path, typer.Argument(metavar="OUT", help="The file to write, .npz; repeat the command after an interruption.")
     ],
     *,
     images: ImagesOption = None,
@@ -101,19 +89,13 @@ def parity_dump(
     count: CountOption = 50,
     size: SizeOption = "312",
     seed: SeedOption = FIRST_SEED,
-    name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The variant's name in tables; if not given, the file's.")
-    ] = None,
+    name: Annotated[str | None, option("NAME", "The variant's name in tables; if not given, the file's.")] = None,
     model: ModelOption = "demo",
     weights: WeightsOption = None,
     config: EngineConfig,
     depth: DepthOption = 1,
-    batch: Annotated[
-        int, typer.Option(metavar="N", help="Largest batch, in images.", rich_help_panel=ENGINE_PANEL)
-    ] = 1,
-    threshold: Annotated[
-        float, typer.Option(metavar="NUMBER", help="Confidence that a detection must exceed, 0 to 1.")
-    ] = THRESHOLD,
+    batch: Annotated[int, option("N", "Largest batch, in images.", panel=ENGINE_PANEL)] = 1,
+    threshold: Annotated[float, option("NUMBER", "Confidence that a detection must exceed, 0 to 1.")] = THRESHOLD,
 ) -> None:
     """Write down what a model finds in images, to compare later."""
     from maskjet.model import read_network
@@ -131,24 +113,21 @@ def parity_dump(
     print_result(f"wrote {sum(map(len, dump.found))} detections on {len(dump.names)} images to {out}{skipped}")
 
 
-@parity_app.command("check", cls=Command, epilog=_CHECK_EXAMPLES)
+@add_command(parity_app, _CHECK_EXAMPLES, "check")
 def parity_check(
     expected: _ExpectedArgument,
     actual: Annotated[
-        list[Path],
-        typer.Argument(metavar="ACTUAL", help="Dumps of the same images, each compared with the first."),
+        list[Path], typer.Argument(metavar="ACTUAL", help="Dumps of the same images, each compared with the first.")
     ],
+    *,
     confidence: Annotated[
-        list[float] | None,
-        typer.Option(metavar="NUMBER", help="Count also from this confidence up; may be repeated."),
+        list[float] | None, option("NUMBER", "Count also from this confidence up; may be repeated.")
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", metavar="PATH", help="A JSON file for the report; only with two dumps."),
+        Path | None, option("PATH", "A JSON file for the report; only with two dumps.", "--out", "-o")
     ] = None,
     pictures: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="A folder for pictures of the ten worst images; only with two dumps."),
+        Path | None, option("FOLDER", "A folder for pictures of the ten worst images; only with two dumps.")
     ] = None,
     images: _AgainOption = None,
     coco_dir: CocoDirOption = None,
@@ -179,15 +158,14 @@ def parity_check(
         print_result(f"wrote {len(written)} pictures to {pictures}")
 
 
-@parity_app.command("coco", cls=Command, epilog=_COCO_EXAMPLES)
+@add_command(parity_app, _COCO_EXAMPLES, "coco")
 def parity_coco(
     results: Annotated[
         list[Path], typer.Argument(metavar="RESULTS", help="Dumps, or COCO results (.json) of any program.")
     ],
+    *,
     coco_dir: CocoDirOption = None,
-    baseline: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The variant to compare with; the first if not given.")
-    ] = None,
+    baseline: Annotated[str | None, option("NAME", "The variant to compare with; the first if not given.")] = None,
     resamples: ResamplesOption = RESAMPLES,
     out: ReportOption = None,
 ) -> None:
@@ -224,22 +202,20 @@ def parity_coco(
     _warn(report.notes)
 
 
-@parity_app.command("gate", cls=Command, epilog=_GATE_EXAMPLES)
+@add_command(parity_app, _GATE_EXAMPLES, "gate")
 def parity_gate(
     expected: _ExpectedArgument,
     actual: Annotated[Path, typer.Argument(metavar="ACTUAL", help="Another, of the same images.")],
+    *,
     max_unmatched: Annotated[
-        float | None,
-        typer.Option(metavar="NUMBER", help="Largest share of detections without a counterpart, 0 to 1."),
+        float | None, option("NUMBER", "Largest share of detections without a counterpart, 0 to 1.")
     ] = None,
-    max_dconf: Annotated[
-        float | None, typer.Option(metavar="NUMBER", help="Largest difference in confidence of a pair, 0 to 1.")
-    ] = None,
-    max_dap: Annotated[float | None, typer.Option(metavar="NUMBER", help="Largest difference in mAP, 0 to 1.")] = None,
+    max_dconf: Annotated[float | None, option("NUMBER", "Largest difference in confidence of a pair, 0 to 1.")] = None,
+    max_dap: Annotated[float | None, option("NUMBER", "Largest difference in mAP, 0 to 1.")] = None,
     images: _AgainOption = None,
     coco_dir: CocoDirOption = None,
     resamples: ResamplesOption = RESAMPLES,
-    report: Annotated[Path | None, typer.Option(metavar="PATH", help="An HTML page with tables and pictures.")] = None,
+    report: Annotated[Path | None, option("PATH", "An HTML page with tables and pictures.")] = None,
 ) -> None:
     """Fail with exit code 1 if two dumps differ too much, for CI."""
     from maskjet.parity import check, gate

@@ -13,7 +13,16 @@ import typer
 from maskjet.cli import signals
 from maskjet.cli.choosing import ClassesOption, ThresholdOption, load_model, parse_thresholds
 from maskjet.cli.drawing import check_drawn, with_style
-from maskjet.cli.options import ENGINE_PANEL, INPUT, DepthOption, ModelOption, WeightsOption, with_config
+from maskjet.cli.options import (
+    ENGINE_PANEL,
+    INPUT,
+    DepthOption,
+    ModelOption,
+    WeightsOption,
+    option,
+    switch,
+    with_config,
+)
 from maskjet.cli.runs import Run, run_in_turn, run_together
 from maskjet.cli.summary import SourceSummary
 from maskjet.config import EngineConfig
@@ -23,8 +32,8 @@ if TYPE_CHECKING:
     from maskjet.media.frames import UnopenedSource
 
 _EXIT_STRICT, _EXIT_FAILED = 1, 3
-_FRAMES_PANEL = "Options of the source"
-_OUTPUTS_PANEL = "Options of the outputs"
+_FRAMES_PANEL = "Which frames are read"
+_OUTPUTS_PANEL = "What else outputs hold"
 EPILOG = """
 # Draw what is found into a copy of a video; list it, frame by frame, as JSON.
 maskjet run street.mp4 -o found.mp4 -o found.jsonl
@@ -39,9 +48,10 @@ maskjet run videos --recursive --skip-existing -o 'found/{}.mp4'
 maskjet run 0 1 --model rf-detr-seg-nano --weights nano.pt -o 'out/{}.mp4' \\
     --reconnect-for 60
 
-Exit codes: 0 done; 1 a frame could not be decoded (--strict); 2 wrong usage; 3 a source or checkpoint can't be read,
-be it one of several; 4 an output can't be written; 5 the device failed; 128 + n ended by signal n (130 Ctrl-C, 143
-SIGTERM), with whole outputs.
+Exit codes: 0 done; 1 a frame could not be decoded (--strict); 2 wrong usage;
+3 a source or checkpoint can't be read, be it one of several; 4 an output
+can't be written; 5 the device failed; 128 + n ended by signal n (130 Ctrl-C,
+143 SIGTERM), with whole outputs.
 """
 
 
@@ -60,107 +70,96 @@ def run(
             show_default=False,
         ),
     ],
+    *,
     out: Annotated[
         list[str] | None,
-        typer.Option(
-            "--out",
-            "-o",
-            metavar="PATH",
-            help="Video (.mp4, .mkv, .mov, .webm), .jsonl, .csv, .json (COCO), a folder of images, or one in .yolo for "
+        option(
+            "PATH",
+            "Video (.mp4, .mkv, .mov, .webm), .jsonl, .csv, .json (COCO), a folder of images, or one in .yolo for "
             "labels; - for JSON lines on stdout. May be repeated. {} becomes the source's name; with several sources "
             "all but .jsonl and .csv need it. Until a file is whole it has .partial in its name.",
+            "--out",
+            "-o",
         ),
     ] = None,
-    *,
-    show: Annotated[bool, typer.Option("--show", help="Show the frames in a window; q or Esc ends the run.")] = False,
+    show: Annotated[bool, switch("--show", "Show the frames in a window; q or Esc ends the run.")] = False,
     model: ModelOption = "demo",
     weights: WeightsOption = None,
     threshold: ThresholdOption = None,
     classes: ClassesOption = None,
-    every: Annotated[
-        int, typer.Option(metavar="N", help="Take one frame in N.", rich_help_panel=_FRAMES_PANEL, show_default=False)
-    ] = 1,
+    recursive: Annotated[bool, switch("--recursive", "Search the sub-folders of folders.")] = False,
+    as_json: Annotated[
+        bool, switch("--json", "Print the summary as JSON: on stdout, or in one line on stderr with --out -.")
+    ] = False,
+    every: Annotated[int, option("N", "Take one frame in N.", panel=_FRAMES_PANEL)] = 1,
     start: Annotated[
         str,
-        typer.Option(
-            metavar="N|TIME",
-            help="First frame to take: its number from 0, or a time such as 12.5s, 1:02 or 1:02:03.5.",
-            rich_help_panel=_FRAMES_PANEL,
-            show_default=False,
+        option(
+            "N|TIME",
+            "First frame to take: its number from 0, or a time such as 12.5s, 1:02 or 1:02:03.5.",
+            panel=_FRAMES_PANEL,
         ),
     ] = "0",
-    limit: Annotated[
-        int | None, typer.Option(metavar="N", help="Most frames to take of a source.", rich_help_panel=_FRAMES_PANEL)
-    ] = None,
-    recursive: Annotated[
-        bool, typer.Option("--recursive", help="Search the sub-folders of folders.", rich_help_panel=_FRAMES_PANEL)
-    ] = False,
+    limit: Annotated[int | None, option("N", "Most frames to take of a source.", panel=_FRAMES_PANEL)] = None,
     skip_existing: Annotated[
         bool,
-        typer.Option(
+        switch(
             "--skip-existing",
-            help="Leave out files whose outputs all exist; their names need {}, or are folders of images. Those of a "
-            "file that Ctrl-C breaks off keep .partial in their names.",
-            rich_help_panel=_FRAMES_PANEL,
+            "Leave out files whose outputs all exist; their names need {}, or are folders of images. Those of a file "
+            "that Ctrl-C breaks off keep .partial in their names.",
+            _FRAMES_PANEL,
         ),
     ] = False,
     side_by_side: Annotated[
         bool,
-        typer.Option(
+        switch(
             "--side-by-side",
-            help="Read files side by side, too, all at once: a frame of each is in a batch, which is faster on a GPU.",
-            rich_help_panel=_FRAMES_PANEL,
+            "Read files side by side, too, all at once: a frame of each is in a batch, which is faster on a GPU.",
+            _FRAMES_PANEL,
         ),
     ] = False,
     drop_late: Annotated[
         bool,
-        typer.Option(
+        switch(
             "--drop-late",
-            help="Drop late frames of live sources in favour of the newest one, and count them.",
-            rich_help_panel=_FRAMES_PANEL,
+            "Drop late frames of live sources in favour of the newest one, and count them.",
+            _FRAMES_PANEL,
         ),
     ] = False,
     reconnect_for: Annotated[
         float,
-        typer.Option(
-            metavar="SECONDS",
-            help="For how long to try to open a live source again that broke off, ended or fell silent; 0 does not "
-            "try.  [default: for ever]",
-            rich_help_panel=_FRAMES_PANEL,
+        option(
+            "SECONDS",
+            "For how long to try to open a live source again that broke off, ended or fell silent; 0 does not try. "
+            "Not given: for ever.",
+            panel=_FRAMES_PANEL,
             show_default=False,
         ),
     ] = math.inf,
+    strict: Annotated[bool, switch("--strict", "Exit with 1 if a frame could not be decoded.", _FRAMES_PANEL)] = False,
     style: Any,
     audio: Annotated[
         bool,
-        typer.Option(
+        switch(
             "--audio/--no-audio",
-            help="Whether annotated video keeps its source's audio, copied and in sync.",
-            rich_help_panel=_OUTPUTS_PANEL,
-            show_default=False,
+            "Whether annotated video keeps its source's audio, copied and in sync.",
+            _OUTPUTS_PANEL,
         ),
     ] = True,
     yolo_confidence: Annotated[
         bool,
-        typer.Option(
+        switch(
             "--yolo-confidence",
-            help="End each line of YOLO labels in its confidence, which labels to train on don't have.",
-            rich_help_panel=_OUTPUTS_PANEL,
+            "End each line of YOLO labels in its confidence, which labels to train on don't have.",
+            _OUTPUTS_PANEL,
         ),
-    ] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if a frame could not be decoded.")] = False,
-    as_json: Annotated[
-        bool,
-        typer.Option("--json", help="Print the summary as JSON: on stdout, or in one line on stderr with --out -."),
     ] = False,
     config: EngineConfig,
     depth: DepthOption = 2,
     batch: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            help="Most frames the network sees at once; by default one of each source, up to 8.",
-            rich_help_panel=ENGINE_PANEL,
+        option(
+            "N", "Most frames the network sees at once; by default one of each source, up to 8.", panel=ENGINE_PANEL
         ),
     ] = None,
 ) -> None:
@@ -180,7 +179,7 @@ def run(
     everywhere, by_class = parse_thresholds(threshold)
     is_together = side_by_side or (len(source) > 1 and any(map(_is_live, source)))
     if skip_existing and is_together:
-        raise InputError("skip_existing must be False for sources that are read side by side.")
+        raise InputError("skip_existing must not be given for sources that are read side by side.")
     job = Run(
         load=partial(load_model, model, weights, config, threshold=everywhere, classes=classes),
         selecting={"every": every, "start": start, "limit": limit},

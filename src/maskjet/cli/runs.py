@@ -153,7 +153,6 @@ def _one_of_several(run: Run, position: int) -> Iterator[None]:
         summary.state, summary.error = "failed", in_flags(error)
         if len(run.summary.sources) == 1:
             raise
-        error.args = (summary.error,)
         print_error(error)
 
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from maskjet.cli.choosing import load_model
-from maskjet.cli.options import ENGINE_PANEL, INPUT, WeightsOption, print_result, with_config, with_options
+from maskjet.cli.options import INPUT, WeightsOption, option, optional, print_result, with_config, with_options
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError
 from maskjet.serve import check_extra
@@ -32,6 +32,8 @@ maskjet serve --source door=rtsp://camera.local/stream
 maskjet serve --devices all
 """
 _TOKEN = "MASKJET_TOKEN"
+_MAIN = ("host", "port", "token", "insecure", "source")  # settings that most services need
+_SETTINGS_PANEL = "Limits of the service"
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
@@ -58,13 +60,9 @@ def _option(name: str) -> inspect.Parameter:
         kind = list[str]
     default = getattr(Settings, name)
     if kind is not bool and default not in (None, ()):
-        text = f"{text} [default: {default}]"
-    metavar = {bool: None, int: "N", float: "SECONDS", str: "TEXT"}.get(kind, "[NAME=]URL|PATH")
-    flag = f"--{name.replace('_', '-')}"
-    option = typer.Option(flag, help=text, metavar=metavar, show_default=False)
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
-    )
+        text = f"{text} Not given: {default}."
+    metavar = {int: "N", float: "SECONDS", str: "TEXT"}.get(kind, "[NAME=]URL|PATH")
+    return optional(name, kind, metavar, text, None if name in _MAIN else _SETTINGS_PANEL)
 
 
 @with_settings
@@ -74,21 +72,20 @@ def serve(
     *,
     model: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="[NAME=]MODEL",
-            help="A model as run --model takes it; repeated for several, where each may have a name, which requests "
-            "give as ?model=NAME. The first one serves those that give none. Not given: demo.",
+        option(
+            "[NAME=]MODEL",
+            "A model as run --model takes it; repeated for several, where each may have a name, which requests give as "
+            "?model=NAME. The first one serves those that give none. Not given: demo.",
         ),
     ] = None,
     weights: WeightsOption = None,
     devices: Annotated[
         str | None,
-        typer.Option(
-            metavar="all|NAME,NAME,…",
-            help="Devices to serve on, a process for each: all for every GPU, or names as --device takes them, as "
+        option(
+            "all|NAME,NAME,…",
+            "Devices to serve on, a process for each: all for every GPU, or names as --device takes them, as "
             "cuda:0,cuda:2. A process that ends is started again. Limits hold for each process, but --connections for "
             "all together. In place of --device, and of MASKJET_DEVICE.",
-            rich_help_panel=ENGINE_PANEL,
         ),
     ] = None,
     config: EngineConfig,
@@ -106,7 +103,7 @@ def serve(
         _serve_alone(chosen, weights, config, settings)
         return
     if ctx.params["device"] is not None:
-        raise InputError(f"devices must be given without device={ctx.params['device']!r}, got {devices!r} with it.")
+        raise InputError(f"devices must be given without --device {ctx.params['device']}, got {devices!r} with it.")
     from maskjet.devices import choose
     from maskjet.serve import processes
 

@@ -35,11 +35,11 @@ def leave_out_finished(
         InputError: Several sources share an output, so that it can't be told what is in it; or it is stdout.
     """
     if "-" in outputs.shared:
-        raise InputError("skip_existing must be False for out '-': what was printed can't be found again.")
+        raise InputError("skip_existing must not be given for out '-': what was printed can't be found again.")
     if len(found) > 1 and outputs.shared:
         raise InputError(
-            f"skip_existing must be False for out {outputs.shared[0]!r}, which all sources share; write for example "
-            f"'out/{{}}{Path(outputs.shared[0]).suffix}'."
+            f"skip_existing must not be given for out {outputs.shared[0]!r}, which all sources share; write for "
+            f"example 'out/{{}}{Path(outputs.shared[0]).suffix}'."
         )
     rests = zip(found, outputs.owned, strict=True)
     return [_rest(source, [*outputs.shared, *own], selection, outputs.content.style) for source, own in rests]

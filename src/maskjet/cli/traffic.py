@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from maskjet.cli.commands import Command, Group
-from maskjet.cli.options import SizeOption, parse_size, print_result, progress
+from maskjet.cli.flags import add_command
+from maskjet.cli.options import SizeOption, option, parse_size, print_result, progress
 
 _EXAMPLES = """
 maskjet traffic video street.mp4
@@ -24,20 +24,18 @@ maskjet traffic coco streets --images 20 --annotations polygon
 """
 
 traffic_app = typer.Typer(
-    cls=Group,
-    no_args_is_help=True,
-    help="Draw streets to test with: a video, or images with exact masks.",
-    epilog=_EXAMPLES,
+    no_args_is_help=True, help="Draw streets to test with: a video, or images with exact masks.", epilog=_EXAMPLES
 )
 
 
-@traffic_app.command("video", cls=Command, epilog=_VIDEO_EXAMPLES)
+@add_command(traffic_app, _VIDEO_EXAMPLES, "video")
 def traffic_video(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="The .mp4 to write.")],
+    *,
     size: SizeOption = "720p",
-    frames: Annotated[int, typer.Option(metavar="N", help="Number of frames.")] = 538,
-    seed: Annotated[int, typer.Option(metavar="N", help="Random seed: same seed, same bytes.")] = 0,
-    density: Annotated[float, typer.Option(metavar="NUMBER", help="Traffic density: 1 is lively, 0 empty.")] = 1.0,
+    frames: Annotated[int, option("N", "Number of frames.")] = 538,
+    seed: Annotated[int, option("N", "Random seed: same seed, same bytes.")] = 0,
+    density: Annotated[float, option("NUMBER", "Traffic density: 1 is lively, 0 empty.")] = 1.0,
 ) -> None:
     """Draw a video of a street, to try maskjet on."""
     from maskjet.traffic import write_video
@@ -47,15 +45,16 @@ def traffic_video(
     print_result(f"wrote {path}")
 
 
-@traffic_app.command("coco", cls=Command, epilog=_COCO_EXAMPLES)
+@add_command(traffic_app, _COCO_EXAMPLES, "coco")
 def traffic_coco(
     directory: Annotated[
         Path, typer.Argument(metavar="FOLDER", help="The folder to write; images and annotations.json go into it.")
     ],
-    images: Annotated[int, typer.Option(metavar="N", help="Number of images.")] = 100,
+    *,
+    images: Annotated[int, option("N", "Number of images.")] = 100,
     size: SizeOption = "720p",
-    seed: Annotated[int, typer.Option(metavar="N", help="Random seed: same seed, same bytes.")] = 0,
-    annotations: Annotated[str, typer.Option(metavar="rle|polygon", help="Form of the masks.")] = "rle",
+    seed: Annotated[int, option("N", "Random seed: same seed, same bytes.")] = 0,
+    annotations: Annotated[str, option("rle|polygon", "Form of the masks.")] = "rle",
 ) -> None:
     """Draw images of streets with exact masks, in COCO's format."""
     from maskjet.traffic import write_coco

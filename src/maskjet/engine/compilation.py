@@ -1,4 +1,4 @@
-"""PyTorch as the runtime of a network, which is compiled for each batch size where that pays."""
+"""Run a network with PyTorch, compiled for each batch size where that pays."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from maskjet.errors import InputError, UnsupportedError, first_line
 
 Network = Callable[..., Any]
 _log = logging.getLogger("maskjet")
-_MOST_VERSIONS = 64  # compiled versions per code object, which a process's models share: batch sizes times models
+_MOST_VERSIONS = 64  # compiled versions of a network's code, shared by all models of a process
 
 
 class Compiler:
-    """Gives the network for a batch size, and compiles it the first time; see `Runtime`.
+    """The PyTorch runtime: compiles the network at the first batch of each size; see `Runtime`.
 
     PyTorch caches the compiled code on disk (`TORCHINDUCTOR_CACHE_DIR`, by default a folder per user in the temporary
     directory), so that the next process only traces the network.
@@ -31,11 +31,11 @@ class Compiler:
     Args:
         network: The network in eval mode, on its device, in its precision.
         inputs: Makes inputs for a batch and, where the network takes several sizes, a height and a width.
-        config: Whether to compile; None if `why_not_by_itself` is empty.
-        why_not_by_itself: Reason why compiling does not pay; empty if it does.
+        config: Whether to compile; with `compile=None` it compiles unless `why_not_by_default` says why not.
+        why_not_by_default: Why compiling does not pay for this network; empty if it does.
 
     Raises:
-        InputError: Another runtime is asked for.
+        InputError: The config asks for another runtime.
     """
 
     why_no_graph = None
@@ -46,7 +46,7 @@ class Compiler:
         inputs: Callable[..., tuple[torch.Tensor, ...]],
         config: EngineConfig,
         *,
-        why_not_by_itself: str,
+        why_not_by_default: str,
     ) -> None:
         if config.runtime not in ("auto", "torch"):
             raise InputError(
@@ -56,55 +56,55 @@ class Compiler:
         self._network, self._inputs = network, inputs
         self._is_demanded = config.compile is True
         self._lock = threading.Lock()
-        self._ready: dict[tuple[int, ...], Network] = {}
+        self._networks: dict[tuple[int, ...], Network] = {}
         self._seconds: dict[tuple[int, ...], float] = {}
-        self._why_not = {None: why_not_by_itself, False: "not asked for", True: ""}[config.compile]
+        self._why_not = {None: why_not_by_default, False: "not asked for", True: ""}[config.compile]
 
     @torch.inference_mode()
     def for_batch(self, batch: int, *size_hw: int) -> Network:
-        """The network for a batch size and, if it takes several, an input size; the first call compiles for a while.
+        """The network for a batch size and, if it takes several, an input size; the first call may compile it.
 
         Raises:
             UnsupportedError: Compiling was asked for, and the network can't be compiled here.
         """
-        kind = (batch, *size_hw)
-        if kind in self._ready:
-            return self._ready[kind]
+        shape = (batch, *size_hw)
+        if shape in self._networks:
+            return self._networks[shape]
         with self._lock:
-            if kind not in self._ready:
-                self._ready[kind] = self._network if self._why_not else self._compile(kind)
-            return self._ready[kind]
+            if shape not in self._networks:
+                self._networks[shape] = self._network if self._why_not else self._compile(shape)
+            return self._networks[shape]
 
     def release(self) -> None:
         """Take the network off the GPU, for good; may be called twice."""
-        self._ready.clear()
+        self._networks.clear()
         with suppress(RuntimeError):  # the GPU has failed
             self._network.cpu()
 
-    def _compile(self, kind: tuple[int, ...]) -> Network:
+    def _compile(self, shape: tuple[int, ...]) -> Network:
         compiled: Network = torch.compile(self._network, fullgraph=True, dynamic=False)
         start = time.perf_counter()
         console = Console(stderr=True)
-        text = f"maskjet: compiling the network for {_name(kind)}, about half a minute the first time"
+        text = f"maskjet: compiling the network for {_name(shape)}, about half a minute the first time"
         try:
-            # Its own lines, not a live display: the caller may have one.
+            # Lines of its own, as the caller may have a live display.
             if console.is_terminal:
                 console.print(f"{text} (compile=False, --no-compile leaves it out) ...", highlight=False)
             with torch._dynamo.config.patch(recompile_limit=_MOST_VERSIONS), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # remarks of the compiler on its own choices
-                compiled(*self._inputs(*kind))
+                warnings.simplefilter("ignore")  # the compiler's remarks on its own choices
+                compiled(*self._inputs(*shape))
         except Exception as error:  # whatever dynamo, inductor, Triton and the C compiler raise
-            return self._do_without(error)
-        self._seconds[kind] = time.perf_counter() - start
+            return self._run_uncompiled(error)
+        self._seconds[shape] = time.perf_counter() - start
         if console.is_terminal:
-            console.print(f"maskjet: compiled in {self._seconds[kind]:.1f} s", highlight=False)
+            console.print(f"maskjet: compiled in {self._seconds[shape]:.1f} s", highlight=False)
         return compiled
 
-    def _do_without(self, error: Exception) -> Network:
+    def _run_uncompiled(self, error: Exception) -> Network:
         reason = f"{type(error).__name__}: {first_line(error)}"
         if self._is_demanded:
             raise UnsupportedError(
-                f"compile=True can't be had here, {reason}. Use compile=None to take what works."
+                f"compile=True can't be had here, {reason}. Leave it out to take what works."
             ) from error
         self._why_not = f"torch.compile failed here, {reason}"
         _log.warning("the network runs uncompiled: %s", self._why_not)
@@ -113,10 +113,10 @@ class Compiler:
     def __str__(self) -> str:
         if self._why_not:
             return f"not compiled: {self._why_not}"
-        done = (f"{_name(kind)} in {seconds:.1f} s" for kind, seconds in self._seconds.items())
+        done = (f"{_name(shape)} in {seconds:.1f} s" for shape, seconds in self._seconds.items())
         return f"compiled: {', '.join(done) or 'with the first frame'}"
 
 
-def _name(kind: tuple[int, ...]) -> str:
-    batch, *size_hw = kind
+def _name(shape: tuple[int, ...]) -> str:
+    batch, *size_hw = shape
     return f"batches of {batch}" + "".join(f" × {side}" for side in reversed(size_hw))

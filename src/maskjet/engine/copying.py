@@ -1,4 +1,4 @@
-"""Copying frames into a batch, outside Python's interpreter lock."""
+"""Copy frames into a batch without holding Python's interpreter lock."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from maskjet.jit import compiled
 
-_ALONE = 2**19  # bytes that one thread copies in the time that waking another takes
+_SMALL_BATCH = 2**19  # bytes: waking a second thread takes as long as copying these
 
 Addresses = NDArray[np.uint64]
 
 
 class Rows:
-    """The memory that images of a batch are copied to.
+    """The destination of a batch of images.
 
     Args:
         batch: uint8 [B, ...], contiguous; one row per image.
@@ -40,16 +40,16 @@ class Rows:
 class Copier:
     """Copies images into rows of a batch.
 
-    PyTorch copies with all cores, which is fastest for large batches. But OpenMP's threads then spin for a while: a
-    decoder beside them gave a fifth of its frames (H200's host, 720p), and sixteen sources of 312 × 176 took 630 µs of
-    CPU time per frame where one thread that copies takes 240 (two cores, 2,250 frames/s). So where frames are being
-    decoded, one thread copies, and a second one helps with large batches. Each lets go of the interpreter once per
-    batch, not per image: to get it back, it waits for the threads that decode. A small batch is copied by one thread
-    in any case: alone as well, all cores took longer for 312 × 176, and 14 ms of CPU time (16 cores).
+    PyTorch copies with all cores, which is fastest for large batches. But OpenMP's threads then spin: a decoder beside
+    them gave a fifth of its frames (H200's host, 720p), and sixteen sources of 312 × 176 took 630 µs of CPU time per
+    frame, against 240 with one copying thread (two cores, 2,250 frames/s). So while frames are being decoded, one
+    thread copies, and a second one helps with large batches. Each releases the interpreter lock once per batch, not
+    per image, since decoding threads delay getting it back. Small batches are always copied by one thread: even with
+    nothing being decoded, all cores took longer for 312 × 176, and 14 ms of CPU time (16 cores).
     """
 
     def __init__(self) -> None:
-        self._halves: SimpleQueue[_Half | None] = SimpleQueue()
+        self._halves: SimpleQueue[_SecondHalf | None] = SimpleQueue()
         self._helper = threading.Thread(target=_help, args=(self._halves,), name="maskjet-copy", daemon=True)
         self._starting = threading.Lock()
         self._end = weakref.finalize(self, self._halves.put, None)  # also if nobody calls `close`
@@ -60,13 +60,13 @@ class Copier:
         Args:
             rows: At least as many as images.
             images: uint8 of the rows' shape, any strides; copied on the current stream if on a GPU.
-            all_cores: Whether copying may take all cores, because nothing is being decoded.
+            all_cores: Whether PyTorch may copy with all cores, because nothing is being decoded.
 
         Raises:
-            ValueError: An image is not as its row.
+            ValueError: An image differs from its row in shape or type.
         """
         size = rows.nbytes
-        is_small = size * len(images) <= _ALONE
+        is_small = size * len(images) <= _SMALL_BATCH
         if images[0].is_cuda or (all_cores and not is_small):
             for row, image in zip(rows.tensors, images, strict=False):
                 row.copy_(image, non_blocking=True)
@@ -84,54 +84,54 @@ class Copier:
             return
         self._start()
         first = size // 2
-        second = _Half(into + np.uint64(first), origins + np.uint64(first), size - first)
+        second = _SecondHalf(into + np.uint64(first), origins + np.uint64(first), size - first)
         self._halves.put(second)
         _copy_memory(into, origins, first)
         second.finish()
 
     def _start(self) -> None:
-        """Start the helper, if it was not yet needed."""
+        """Start the helper thread, unless it runs."""
         with self._starting:
             if self._helper.ident is None:
                 self._helper.start()
 
     def close(self) -> None:
-        """End the helper; may be called twice."""
+        """End the helper thread; may be called twice."""
         self._end()
         if self._helper.ident is not None:
             self._helper.join()
 
 
-class _Half:
-    """The second half of every image, copied by the thread that comes to it first."""
+class _SecondHalf:
+    """A task: copy the second half of every image, in the thread that takes it first."""
 
     def __init__(self, into: Addresses, origins: Addresses, size: int) -> None:
-        self._what = into, origins, size
+        self._arguments = into, origins, size
         self._taken, self._copying = threading.Lock(), threading.Lock()  # an Event costs ten times as much
         self._copying.acquire()
 
     def copy(self) -> bool:
-        """Copy it, unless another thread has begun to; returns whether this one did."""
+        """Copy, unless another thread has taken the task; returns whether this one did."""
         if not self._taken.acquire(blocking=False):
             return False
-        _copy_memory(*self._what)
+        _copy_memory(*self._arguments)
         self._copying.release()
         return True
 
     def finish(self) -> None:
-        """Copy it, or wait for the thread that does."""
+        """Copy, or wait for the thread that has taken the task."""
         if not self.copy():
             self._copying.acquire()
 
 
-def _help(halves: SimpleQueue[_Half | None]) -> None:
+def _help(halves: SimpleQueue[_SecondHalf | None]) -> None:
     while (half := halves.get()) is not None:
         half.copy()
 
 
 @intrinsic
 def _memcpy(_typing: Any, _into: Any, _origin: Any, _size: Any) -> Any:
-    """C's memcpy between addresses, for compiled functions."""
+    """C's memcpy between two addresses, callable from numba-compiled functions."""
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         into, origin, size = arguments

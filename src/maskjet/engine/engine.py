@@ -1,4 +1,4 @@
-"""The pool of slots: lends them, takes them back, and frees the network at the end. Thread-safe."""
+"""A thread-safe pool of slots, which frees the network when it is closed and the last slot is back."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from maskjet.engine.steps import Steps
 from maskjet.errors import UnsupportedError
 
 _MOST_SLOTS = 16  # graph slots lent at once: two streams of depth 8, or 16 threads
-_PATIENCE_S = 30.0  # to wait for a slot that another thread has
+_PATIENCE_S = 30.0  # longest wait for a slot that another thread uses
 _CLOSED = "The model is closed; load it again."
 _FORKED = (
     "The model belongs to the process that this one was forked from, with its threads and its GPU. "
@@ -25,7 +25,7 @@ _FORKED = (
 
 
 class Engine:
-    """Lends slots that run the steps of a network.
+    """A pool of slots that run the steps of a network.
 
     Args:
         steps: The network on its device, and its ops; used by this engine alone.
@@ -40,12 +40,12 @@ class Engine:
         """Why the steps run one by one; None if they run as graphs."""
         if steps.config.engine == "graph" and self.why_no_graph is not None:
             raise UnsupportedError(
-                f"engine='graph' can't be had here: {self.why_no_graph}. Use engine='auto' to take what works."
+                f"engine='graph' can't be had here: {self.why_no_graph}. Use 'auto' to take what works."
             )
         self.refusal: str | None = None
         """Why new work is refused; None while it is accepted."""
         self.done: Counter[str] = Counter()
-        """Images, detections and dropped frames so far; `counting` guards it."""
+        """Images, detections and dropped frames so far; guarded by `counting`."""
         self.counting = threading.Lock()
         self._copier = Copier()
         self._changed = threading.Condition()
@@ -64,11 +64,11 @@ class Engine:
 
     @contextmanager
     def lease(self, count: int, postprocessing: Postprocessing | None = None) -> Iterator[list[Slot]]:
-        """Lend slots to the caller, to be drained and taken back when the context ends.
+        """Lend slots to the caller; at the end of the context they are drained and taken back.
 
         Args:
-            count: Number of slots; without graphs, where nothing overlaps, one is lent.
-            postprocessing: What the slots report meanwhile; None for the model's own.
+            count: Number of slots; without graphs nothing overlaps, and one slot is lent.
+            postprocessing: Thresholds, classes and limit for the lease; None for the model's own.
 
         Raises:
             UnsupportedError: New work is refused, or all slots are lent and none comes back in time.
@@ -109,12 +109,12 @@ class Engine:
         with self._changed:
             self._out = [slot for slot in self._out if all(slot is not other for other in slots)]
             if self.refusal is None:
-                self._idle += reversed(healthy)  # the warmest first
+                self._idle += reversed(healthy)  # so that the first of them is lent first again
             self._free_if_done()
             self._changed.notify_all()
 
     def _free_if_done(self) -> None:
-        """Take the network off the GPU if closed and no slot is out: graphs hold only the addresses of weights."""
+        """Free the network if the engine is closed and no slot is out: graphs hold only the addresses of weights."""
         if self.refusal is not None and not self._out:
             self.steps.runtime.release()
             self._copier.close()
@@ -125,7 +125,7 @@ class Engine:
         return GraphSlot(self.steps, self._copier)
 
     def graphs(self) -> Mapping[str, str]:
-        """Descriptions of the graphs, by kind of batch."""
+        """A line per kind of batch: how many kernels its graph launches, or why it is not captured."""
         with self._changed:
             slots = [slot for slot in (*self._idle, *self._out) if isinstance(slot, GraphSlot)]
         found: dict[str, str] = {}
@@ -140,7 +140,7 @@ class Engine:
     def close(self) -> None:
         """Refuse new work, free idle slots, and wait a bounded time until the device is idle.
 
-        Batches that a stream has in flight are still delivered on request. May be called twice.
+        A stream still yields the batches that it has in flight. May be called twice.
         """
         with self._changed:
             self.refusal = self.refusal or _CLOSED

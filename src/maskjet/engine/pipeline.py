@@ -1,8 +1,7 @@
-"""The loop that `predict` and `stream` share: it passes batches through slots, as many at once as there are slots.
+"""The loop that `predict` and `stream` share: keeps a batch in flight in each of its slots.
 
 Everything except decoding happens in the thread that iterates. It submits decoded frames until every slot is busy,
-waits for the oldest batch, submits again and yields the results. While the caller works on them, the device works on
-the next ones.
+waits for the oldest batch, submits again and yields the results. Meanwhile the device works on the next batches.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -31,10 +30,10 @@ from maskjet.media.frames import Frame
 
 @dataclass
 class Batch:
-    """Images that go through the network together."""
+    """Images that go through the network together, on their way through the loop."""
 
     name: Callable[[], str]
-    """Gives the name of the batch, for errors and NVTX ranges."""
+    """Makes the name of the batch, for errors and NVTX ranges."""
     index: int
     """Number of the first image, for errors."""
     items: Sequence[Any]
@@ -46,17 +45,17 @@ class Batch:
     slot: Slot | None = None
     """The slot that the batch was submitted to."""
     error: Exception | None = None
-    """The error that kept the batch from starting, raised in its turn."""
+    """Why the batch could not start; raised once the batches before it have been yielded."""
 
     def __str__(self) -> str:
         return self.name()
 
 
 class Feed(Protocol):
-    """Gives the loop its batches."""
+    """The source of the loop's batches."""
 
     all_cores: bool
-    """Whether cores may be kept busy, because nothing is being decoded; see `Slot.submit`."""
+    """Whether slots may keep cores busy, because nothing is being decoded; see `Slot.submit`."""
 
     @property
     def dropped(self) -> int:
@@ -67,12 +66,12 @@ class Feed(Protocol):
 
         Args:
             waits: Whether to wait for an image.
-            fills: Whether to leave images that are too few for a batch, as the device is busy anyway: it would take as
-                long for them as for a full one, and more will come.
+            fills: Whether to return None until a batch is full or no more images can come. The device is busy anyway,
+                and takes as long for a part of a batch as for a full one.
         """
 
     def check(self) -> None:
-        """Raise the error of a source that broke; called when all batches have been taken."""
+        """Raise the error of a source that failed; called when all batches have been taken."""
 
     def close(self) -> None:
         """Stop reading."""
@@ -85,27 +84,27 @@ def run(
 
     Args:
         engine: Lends the slots.
-        open_feed: Opens the feed; called when the slots are lent.
+        open_feed: Opens the feed; called once the slots are lent.
         depth: Batches in flight, at least 1.
         postprocessing: What is reported; None for the model's own.
 
     Yields:
-        Each item with its detections, batch after batch as the feed gave them.
+        Each item with its detections, in the order of the feed.
 
     Raises:
         DeviceError: The device failed on a batch; the batches before it were yielded.
         Exception: Any error of `Feed.take` and `Feed.check`.
     """
-    flying: deque[Batch] = deque()
+    in_flight: deque[Batch] = deque()
     with engine.lease(depth, postprocessing) as slots, closing(open_feed()) as feed:
         idle = list(slots)
         try:
             while True:
-                _submit(engine, feed, idle, flying, waits=not flying)
-                if not flying:
+                _submit(engine, feed, idle, in_flight, waits=not in_flight)
+                if not in_flight:
                     feed.check()
                     return
-                batch = flying.popleft()
+                batch = in_flight.popleft()
                 if batch.error is not None:
                     raise batch.error
                 assert batch.slot is not None
@@ -120,21 +119,21 @@ def run(
                     engine.done["images"] += len(found)
                     engine.done["detections"] += sum(len(each.class_id) for each in found)
                 idle.append(batch.slot)
-                _submit(engine, feed, idle, flying, waits=False)
+                _submit(engine, feed, idle, in_flight, waits=False)
                 yield from zip(batch.items, found, strict=True)
         finally:
             with engine.counting:
                 engine.done["dropped"] += feed.dropped
 
 
-def _submit(engine: Engine, feed: Feed, idle: list[Slot], flying: deque[Batch], *, waits: bool) -> None:
-    """Start batches while there are slots and images; `waits` says whether to wait for the first image."""
-    while idle and not (flying and flying[-1].error):
-        batch = feed.take(waits=waits, fills=bool(flying))
+def _submit(engine: Engine, feed: Feed, idle: list[Slot], in_flight: deque[Batch], *, waits: bool) -> None:
+    """Start batches while there are idle slots and images; `waits`: wait for the first image."""
+    while idle and not (in_flight and in_flight[-1].error):
+        batch = feed.take(waits=waits, fills=bool(in_flight))
         waits = False
         if batch is None:
             return
-        flying.append(batch)
+        in_flight.append(batch)
         if engine.refusal is not None:  # raised when the batches before it have been yielded
             batch.error = UnsupportedError(engine.refusal)
             return
@@ -148,43 +147,19 @@ def _submit(engine: Engine, feed: Feed, idle: list[Slot], flying: deque[Batch], 
 
 
 class _Frames:
-    """Feed of frames from sources side by side, each batch of one size.
-
-    Args:
-        sources: Arguments of `open_source`.
-        depth: Batches in flight.
-        batch: Largest number of frames in a batch.
-        drops_late: Argument of `Readers`.
-        whole_batches: Argument of `Readers`.
-        reading: Further arguments of `Readers`.
-    """
+    """Feed of frames from sources side by side, each batch of one size."""
 
     all_cores = False
 
-    def __init__(
-        self,
-        sources: Sequence[Any],
-        depth: int,
-        batch: int,
-        *,
-        drops_late: bool = False,
-        whole_batches: bool = False,
-        **reading: Any,
-    ) -> None:
-        room = 1 if drops_late else math.ceil(depth * batch / len(sources))
-        if whole_batches:
-            room = max(room, 2 * batch)
-        self._readers = Readers(sources, room, drops_late=drops_late, whole_batches=whole_batches, **reading)
-        self._batch = batch
-        self.check, self.close = self._readers.check, self._readers.close
+    def __init__(self, readers: Readers, batch: int) -> None:
+        self._readers, self._batch = readers, batch
+        self.check, self.close = readers.check, readers.close
 
     @property
     def dropped(self) -> int:
-        """Frames dropped so far."""
         return self._readers.dropped
 
     def take(self, *, waits: bool, fills: bool) -> Batch | None:
-        """The next frames of one size; see `Feed`."""
         frames = self._readers.take(self._batch, waits=waits, fills=fills)
         if not frames:
             return None
@@ -207,7 +182,7 @@ def _pixels_of(frame: Frame) -> Pixels:
 
 
 class _Images:
-    """Feed of the images of one call of `predict`, each batch of one size; loads each image in its turn.
+    """Feed of the images of one call of `predict`, each batch of one size.
 
     Args:
         load: Loads an image by number, uint8 [H, W, 3] RGB.
@@ -224,26 +199,21 @@ class _Images:
 
     def _make_batches(self, load: Callable[[int], torch.Tensor], count: int, most: int) -> Generator[Batch]:
         for start in range(0, count, most):
-            images = {number: load(number) for number in range(start, min(start + most, count))}
-            for numbers in _alike(images):
+            images: dict[int, torch.Tensor] = {}
+            alike: dict[tuple[object, ...], list[int]] = {}  # numbers of images of one size and device
+            for number in range(start, min(start + most, count)):
+                image = images[number] = load(number)
+                alike.setdefault((image.shape, image.device), []).append(number)
+            for numbers in alike.values():
                 size = min(1 << (len(numbers) - 1).bit_length(), most)
                 name = partial("images{}".format, numbers)
                 yield Batch(name, numbers[0], numbers, [images[number] for number in numbers], size)
 
     def take(self, *, waits: bool, fills: bool) -> Batch | None:  # noqa: ARG002
-        """The next images of one size; see `Feed`."""
         return next(self._batches, None)
 
     def check(self) -> None:
         """Do nothing: `take` raises all errors."""
-
-
-def _alike(images: dict[int, torch.Tensor]) -> Iterator[list[int]]:
-    """Group images by size and device; yields the numbers of each group."""
-    alike: dict[tuple[object, ...], list[int]] = {}
-    for number, image in images.items():
-        alike.setdefault((image.shape, image.device), []).append(number)
-    yield from alike.values()
 
 
 def stream(
@@ -274,8 +244,11 @@ def stream(
 
     Raises:
         DeviceError: The device failed on a frame; the frames before it were yielded.
-        Exception: The error of a source that broke, when all sources have ended.
+        Exception: The error of a source that failed, once all sources have ended.
     """
+    room = 1 if drops_late else math.ceil(depth * batch / len(sources))
+    if whole_batches:
+        room = max(room, 2 * batch)
     decoding = choose_decoding(engine.steps.config, len(sources))
 
     def note(reason: str) -> None:
@@ -283,16 +256,16 @@ def stream(
             engine.steps.fallbacks[f"decode: {reason}"] += 1
 
     def open_feed() -> _Frames:
-        return _Frames(
+        readers = Readers(
             sources,
-            depth,
-            batch,
-            drops_late=drops_late,
-            whole_batches=whole_batches,
+            room,
             decoding=decoding,
             on_fallback=note,
+            drops_late=drops_late,
+            whole_batches=whole_batches,
             stop=stop,
         )
+        return _Frames(readers, batch)
 
     return run(engine, open_feed, depth, postprocessing)
 
@@ -304,7 +277,7 @@ def predict(
 
     Args:
         engine: Lends the slot.
-        load: Loads an image by number, uint8 [H, W, 3] RGB; called in its turn.
+        load: Loads an image by number, uint8 [H, W, 3] RGB; called when its batch is due.
         count: Number of images.
         postprocessing: What is reported; None for the model's own.
 
@@ -312,7 +285,7 @@ def predict(
         The detections of each image.
 
     Raises:
-        DeviceError: The device failed; its `index` is the number of an image it worked on.
+        DeviceError: The device failed; its `index` is the number of an image in the batch.
         UnsupportedError: The engine is closed, or no slot is free in time.
         Exception: Any error of `load`.
     """

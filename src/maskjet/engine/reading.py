@@ -1,4 +1,4 @@
-"""Decoding ahead: one thread per source reads a bounded number of frames before they are needed."""
+"""Decode ahead: a thread per source fills a bounded queue of frames."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from maskjet.errors import InputError
 from maskjet.media.decoding import ON_CPU, Decoding
 from maskjet.media.frames import Frame, Source, open_source
 
-_PATIENCE_S = 2.0  # to wait for reading threads; one that waits for a camera ends when FFmpeg gives up
+_PATIENCE_S = 2.0  # longest wait for reading threads; one that waits for a camera ends when FFmpeg gives up
 _GLANCE_S = 0.1  # how often a wait checks `stop`
 _log = logging.getLogger("maskjet")
 
 
 class Readers:
-    """Reads sources side by side; `take` returns their frames, in order for each source.
+    """Reads sources side by side; `take` returns their frames, those of a source in order.
 
-    A source that can't be opened or breaks ends there, and the others go on; `check` raises the error.
+    If a source can't be opened or fails, the others go on, and `check` raises its error.
 
     Args:
         sources: Arguments of `open_source`, at least one; each source is closed at its end.
         decoding: Where videos are decoded.
         on_fallback: Called with the reason why a source is not decoded there, once per source.
-        room: Most frames of a source that wait to be taken, at least 1; with that many, reading pauses.
-        drops_late: Whether a frame that finds no room replaces all waiting ones, which count as dropped.
-        whole_batches: Whether `take` waits until a batch is full, so that the same frames always share one, whenever
-            they come; for one source, with room for two batches.
+        room: Capacity of a source's queue in frames, at least 1; reading pauses while it is full.
+        drops_late: Whether a new frame replaces all of a full queue, whose frames count as dropped.
+        whole_batches: Whether `take` waits until a batch is full, so that the same frames share a batch whatever the
+            timing; for one source, with room for two batches.
         stop: Once it is set, `take` returns no more frames and stops waiting.
     """
 
@@ -46,18 +46,17 @@ class Readers:
         stop: threading.Event | None = None,
     ) -> None:
         self._decoding, self._on_fallback, self._room = decoding, on_fallback, room
-        self._stop, self._whole_batches = stop or threading.Event(), whole_batches
+        self._drops_late, self._whole_batches = drops_late, whole_batches
+        self._stop = stop or threading.Event()
         self._lock = threading.Lock()
         self._arrived = threading.Condition(self._lock)
         self._is_closed = False
-        self._low = room // 2  # waking a thread costs more than the frame: it then reads several
-        self._first = 0  # the lane whose turn it is
-        self._lanes = [_Lane(number, self._lock) for number in range(len(sources))]
+        self._low = room // 2  # frames left when reading resumes: waking a thread costs more than reading a frame
+        self._first = 0  # the queue to take from next
+        self._queues = [_Queue(number, self._lock) for number in range(len(sources))]
         self._threads = [
-            threading.Thread(
-                target=self._read, args=(lane, source, room, drops_late), name="maskjet-decode", daemon=True
-            )
-            for lane, source in zip(self._lanes, sources, strict=True)
+            threading.Thread(target=self._read, args=(queue, source), name="maskjet-decode", daemon=True)
+            for queue, source in zip(self._queues, sources, strict=True)
         ]
         for thread in self._threads:
             thread.start()
@@ -68,55 +67,56 @@ class Readers:
         Args:
             most: Largest number of frames.
             waits: Whether to wait for a frame if there is none.
-            fills: Whether to take none as long as more may come for the same batch.
+            fills: Whether to take none while more may come for the same batch.
 
         Returns:
-            The frames; empty if none is ready, they are too few, all sources have ended, or `stop` is set.
+            The frames; empty if none is ready, too few are, all sources have ended, or `stop` is set.
         """
         with self._lock:
             while waits and not self._stop.is_set() and not self._has_batch(most):
-                if not any(lane.runs for lane in self._lanes):
+                if not any(queue.is_reading for queue in self._queues):
                     break
                 self._arrived.wait(_GLANCE_S)
             if self._stop.is_set() or (fills and not self._is_full(most)) or not self._has_batch(most):
                 return []
             taken: list[Frame] = []
-            others = []  # lanes whose next frame has another size
+            others = []  # queues whose next frame has another size
             number, idle = self._first, 0
-            while len(taken) < most and idle < len(self._lanes):
-                lane = self._lanes[number]
-                number = (number + 1) % len(self._lanes)
+            while len(taken) < most and idle < len(self._queues):
+                queue = self._queues[number]
+                number = (number + 1) % len(self._queues)
                 idle += 1
-                if lane.frames and (not taken or lane.frames[0].pixels.shape == taken[0].pixels.shape):
-                    taken.append(lane.frames.popleft())
-                    if lane.is_waiting and len(lane.frames) <= self._low:
-                        lane.has_room.notify()
+                if queue.frames and (not taken or queue.frames[0].pixels.shape == taken[0].pixels.shape):
+                    taken.append(queue.frames.popleft())
+                    if queue.is_waiting and len(queue.frames) <= self._low:
+                        queue.has_room.notify()
                     idle = 0
-                elif lane.frames:
-                    others.append(lane.number)
+                elif queue.frames:
+                    others.append(queue.number)
             self._first = others[0] if others else number
             return taken
 
     def _has_batch(self, most: int) -> bool:
         """Whether there is a frame; with `whole_batches`, whether no further frame can join the next batch."""
         if not self._whole_batches:
-            return any(lane.frames for lane in self._lanes)
-        (lane,) = self._lanes
-        shapes = [frame.pixels.shape for frame in lane.frames]
-        return bool(shapes) and (not lane.runs or len(shapes) >= most or shapes.count(shapes[0]) < len(shapes))
+            return any(queue.frames for queue in self._queues)
+        (queue,) = self._queues
+        shapes = [frame.pixels.shape for frame in queue.frames]
+        is_ended = any(shape != shapes[0] for shape in shapes) or not queue.is_reading
+        return bool(shapes) and (is_ended or len(shapes) >= most)
 
     def _is_full(self, most: int) -> bool:
-        """Whether as many frames are ready as a batch takes, or as there can be."""
-        ready = sum(len(lane.frames) for lane in self._lanes)
-        return ready >= most or ready >= sum(self._room if lane.runs else len(lane.frames) for lane in self._lanes)
+        """Whether a batch is ready, or as many frames as the queues can hold."""
+        ready = sum(len(queue.frames) for queue in self._queues)
+        return ready >= most or all(len(queue.frames) >= self._room for queue in self._queues if queue.is_reading)
 
     def check(self) -> None:
-        """Check that no source broke.
+        """Check that no source failed.
 
         Raises:
-            Exception: The error of a source that broke; its notes hold those of others.
+            Exception: The error of the first source that failed; its notes name those of others.
         """
-        errors = [lane.error for lane in self._lanes if lane.error is not None]
+        errors = [queue.error for queue in self._queues if queue.error is not None]
         for error in errors[1:]:
             errors[0].add_note(f"and another source: {error}")
         if errors:
@@ -125,77 +125,77 @@ class Readers:
     @property
     def dropped(self) -> int:
         """Frames dropped so far."""
-        return sum(lane.dropped for lane in self._lanes)
+        return sum(queue.dropped for queue in self._queues)
 
     def close(self) -> None:
-        """Stop reading and wait, a bounded time, until the threads have ended; may be called twice."""
+        """Stop reading and wait a bounded time for the threads; may be called twice."""
         with self._lock:
             self._is_closed = True
-            for lane in self._lanes:
-                lane.has_room.notify()
-        for lane in self._lanes:
-            if lane.source is not None:
-                lane.source.close()  # a live one may wait to be opened again
+            for queue in self._queues:
+                queue.has_room.notify()
+        for queue in self._queues:
+            if queue.source is not None:
+                queue.source.close()  # a live one may wait to be opened again
         deadline = time.monotonic() + _PATIENCE_S
         for thread in self._threads:
             thread.join(max(deadline - time.monotonic(), 0))
 
-    def _read(self, lane: _Lane, source: Any, room: int, drops_late: bool) -> None:
+    def _read(self, queue: _Queue, source: Any) -> None:
         error = None
         try:
             opened = open_source(source, decoder=self._decoding)
-            frames = iter(opened)  # raises if the source is being read already, so that it is not closed here
-            lane.source = opened
+            frames = iter(opened)  # raises if another reader has the source, which must then not be closed here
+            queue.source = opened
             with opened:
-                if drops_late:
+                if self._drops_late:
                     _check_is_live(opened)
+                has_told = False
                 for frame in frames:
-                    if opened.fallback is not None and not lane.falls_back:
-                        lane.falls_back = True
+                    if opened.fallback is not None and not has_told:
+                        has_told = True
                         self._on_fallback(opened.fallback)
-                    if not self._put(lane, frame, room, opened if drops_late else None):
+                    if not self._put(queue, frame, opened):
                         return
         except BaseException as caught:
             error = caught
-            if len(self._lanes) > 1:
-                _log.warning("source %d broke off, the others go on: %s", lane.number, caught)
+            if len(self._queues) > 1:
+                _log.warning("source %d broke off, the others go on: %s", queue.number, caught)
         finally:
             with self._lock:
-                lane.error, lane.runs = error, False
+                queue.error, queue.is_reading = error, False
                 self._arrived.notify_all()
 
-    def _put(self, lane: _Lane, frame: Frame, room: int, dropping: Source | None) -> bool:
-        """Add a frame; returns False if the readers were closed."""
-        if lane.number:
+    def _put(self, queue: _Queue, frame: Frame, source: Source) -> bool:
+        """Queue a frame; returns False if the readers were closed."""
+        if queue.number:
             # dataclasses.replace takes three times as long, which counts at thousands of frames per second.
-            frame = Frame(frame.index, frame.time_s, frame.pixels, frame.source, frame.name, lane.number)
+            frame = Frame(frame.index, frame.time_s, frame.pixels, frame.source, frame.name, queue.number)
         with self._lock:
-            if dropping is not None and len(lane.frames) >= room:
-                dropping.frames_dropped += len(lane.frames)
-                lane.dropped += len(lane.frames)
-                lane.frames.clear()
-            while len(lane.frames) >= room and not self._is_closed:
-                lane.is_waiting = True
-                lane.has_room.wait()
-            lane.is_waiting = False
-            lane.frames.append(frame)
+            if self._drops_late and len(queue.frames) >= self._room:
+                source.frames_dropped += len(queue.frames)
+                queue.dropped += len(queue.frames)
+                queue.frames.clear()
+            while len(queue.frames) >= self._room and not self._is_closed:
+                queue.is_waiting = True
+                queue.has_room.wait()
+            queue.is_waiting = False
+            queue.frames.append(frame)
             self._arrived.notify_all()
             return not self._is_closed
 
 
-class _Lane:
-    """The waiting frames of one source, and how reading it ended."""
+class _Queue:
+    """The decoded frames of one source that wait to be taken, and the state of its thread."""
 
     def __init__(self, number: int, lock: threading.Lock) -> None:
         self.number = number
         self.has_room = threading.Condition(lock)
-        self.is_waiting = False  # for room
+        self.is_waiting = False  # whether the thread waits for room
         self.frames: deque[Frame] = deque()
-        self.source: Source | None = None  # once it is open
+        self.source: Source | None = None  # None until it is open
         self.error: BaseException | None = None
-        self.runs = True
+        self.is_reading = True
         self.dropped = 0
-        self.falls_back = False
 
 
 def _check_is_live(source: Source) -> None:

@@ -1,9 +1,9 @@
-"""Slots: places for one batch at a time on its way from frames to detections.
+"""Slots: each takes one batch at a time from frames to detections.
 
-A `GraphSlot` holds everything between a raw frame in pinned memory and its COCO RLE in pinned memory as one CUDA graph.
-Per batch the host copies the frames into pinned memory, launches one graph, records one event and waits for it, and
-reads the result. It allocates nothing on the device, and on the host only the detections. An `EagerSlot` runs the same
-steps one after the other, on any device.
+A `GraphSlot` captures everything from frames to COCO RLE, both in page-locked memory, as one CUDA graph. Per batch the
+host copies the frames into page-locked memory, launches one graph, records one event and waits for it, and reads the
+result. It allocates nothing on the device, and on the host only the detections. An `EagerSlot` runs the same steps one
+by one, on any device.
 """
 
 from __future__ import annotations
@@ -25,20 +25,19 @@ from maskjet import process
 from maskjet.calls import Postprocessing
 from maskjet.detections import Detections
 from maskjet.engine.copying import Copier, Rows
-from maskjet.engine.steps import Rules, Steps, Work
+from maskjet.engine.steps import PostprocessBuffers, Steps, Work
 from maskjet.errors import first_line
 from maskjet.media.picture import Picture
 from maskjet.ops.gpu import capturing, on_device
 from maskjet.ops.preprocess.yuv import YUVFrames
 
-_PATIENCE_S = 30.0  # to wait for a batch, which takes milliseconds
-_EAGER_PATIENCE_S = 60.0  # to wait for a batch that another thread is working on
-_POLL_S = 20e-6  # 80 µs with the kernel's own delay: a wait ends 25 µs late on average
-_SURE = 0.95  # share of the expected time that is slept through
-_EARLY_S = 1e-3  # before the expected end, to poll without a pause: what follows a shorter sleep is 30 to 90 µs later
-_BUSY_S = 1.5e-3  # most that is polled so
-_CAPTURES = 3  # tries, as something else in the process that waits for the whole GPU ends a capture
-
+_PATIENCE_S = 30.0  # longest wait for a batch, which takes milliseconds
+_EAGER_PATIENCE_S = 60.0  # longest wait for a batch that another thread is working on
+_POLL_S = 20e-6  # sleep between polls; 80 µs with the kernel's delay, so a wait ends 25 µs late on average
+_SURE = 0.95  # share of the expected time to sleep through before polling
+_EARLY_S = 1e-3  # time before the expected end at which busy polling begins; a later wake-up costs 30 to 90 µs
+_BUSY_S = 1.5e-3  # longest busy polling
+_CAPTURES = 3  # tries: any wait for the whole GPU, elsewhere in the process, ends a capture
 
 Pixels = torch.Tensor | Picture
 """A frame: uint8 [H, W, 3] RGB, or NV12."""
@@ -55,20 +54,19 @@ def _memory_of(frame: Pixels) -> torch.Tensor:
 
 
 class Slot(Protocol):
-    """A place for one batch at a time."""
+    """Takes one batch at a time from frames to detections."""
 
     postprocessing: Postprocessing
-    """What its next batches report; set while the slot is idle. Only other values than before are uploaded."""
+    """Thresholds, classes and limit of the next batches; set while the slot is idle, uploaded if changed."""
 
     def submit(self, images: Sequence[Pixels], batch: int, *, all_cores: bool = False) -> None:
-        """Take a batch; returns before it is done.
+        """Start a batch; returns before it is done.
 
         Args:
             images: The frames, all of one size, device and layout, at least one. They may be overwritten on return,
                 unless they are on a GPU or the slot is an `EagerSlot`.
             batch: Batch size of the network, at least the number of images.
-            all_cores: Whether cores may be kept busy, all by copying and one by waiting, because nothing is being
-                decoded.
+            all_cores: Whether copying may use all cores and waiting may keep one busy: nothing is being decoded.
         """
 
     def result(self) -> list[Detections]:
@@ -79,7 +77,7 @@ class Slot(Protocol):
 
 
 class EagerSlot:
-    """Runs batches step by step when the result is asked for; `submit` neither pads nor copies them.
+    """Runs a batch step by step in `result`; `submit` neither pads nor copies it.
 
     Args:
         steps: The network and its ops.
@@ -88,8 +86,8 @@ class EagerSlot:
     def __init__(self, steps: Steps) -> None:
         self.postprocessing = steps.postprocessing
         self._steps = steps
-        self._rules: Rules | None = None
-        self._work: Work | None = None  # for the last kind of batch
+        self._postprocess: PostprocessBuffers | None = None
+        self._work: Work | None = None  # for the last size of batch and frames
         self._images: Sequence[Pixels] = ()
         self._is_working = threading.Lock()
 
@@ -103,12 +101,9 @@ class EagerSlot:
         with self._is_working, on_device(self._steps.device):
             images, work = self._images, self._work
             size_hw = _size_of(images[0])
-            if self._rules is None:
-                self._rules = self._steps.rules(self.postprocessing)
-            elif self._rules.current is not self.postprocessing:
-                self._rules.take(self.postprocessing)
+            self._postprocess = _update(self._postprocess, self._steps, self.postprocessing)
             if work is None or (work.batch, work.size_hw) != (len(images), size_hw):
-                work = self._work = self._steps.work(len(images), size_hw, self._rules)
+                work = self._work = self._steps.work(len(images), size_hw, self._postprocess)
             memory = [_memory_of(image) for image in images]
             frames = memory[0][None] if len(memory) == 1 else torch.stack(memory)
             frames = frames.to(self._steps.devices["preprocess"], non_blocking=True)
@@ -121,8 +116,17 @@ class EagerSlot:
             self._is_working.release()
 
 
+def _update(buffers: PostprocessBuffers | None, steps: Steps, postprocessing: Postprocessing) -> PostprocessBuffers:
+    """Make a slot's buffers at its first batch; upload other values than they hold."""
+    if buffers is None:
+        return steps.postprocess_buffers(postprocessing)
+    if buffers.current is not postprocessing:
+        buffers.upload(postprocessing)
+    return buffers
+
+
 def _with_conversions(frames: torch.Tensor, images: Sequence[Pixels]) -> torch.Tensor | YUVFrames:
-    """Frames that the steps take: RGB as it is, NV12 with the numbers that convert it."""
+    """Frames as the steps take them: RGB unchanged, NV12 with the numbers that convert it."""
     conversions = [image.conversion for image in images if isinstance(image, Picture)]
     if not conversions:
         return frames
@@ -148,9 +152,9 @@ class FrameKind(NamedTuple):
 
 
 def pin(shape: Sequence[int]) -> torch.Tensor:
-    """Page-locked host memory, uint8, that is freed with the tensor.
+    """Allocate page-locked host memory, uint8, that is freed with the tensor.
 
-    PyTorch's own can't be freed after the GPU has failed: freeing it records events, which ends the process.
+    PyTorch's own records events when it is freed, which ends the process after the GPU has failed.
     """
     size = math.prod(shape)
     memory = mmap.mmap(-1, max(size, 1))
@@ -164,21 +168,20 @@ def pin(shape: Sequence[int]) -> torch.Tensor:
 
 
 class FrameGraph:
-    """The buffers of one kind of batch, and the graph that works on them.
+    """The buffers of one kind of batch, and the CUDA graph of its steps.
 
-    The first batch runs step by step, and the second is captured, so a size that is seen once costs no capture. Where
-    that fails, the next two batches try again; steps that can't be captured keep running one by one, and the report
-    says why.
+    The first batch runs step by step and the second is captured, so a size that is seen once costs no capture. If the
+    capture fails, the next two batches try again; after that the steps stay uncaptured, and the report says why.
 
     Args:
         steps: The network and its ops.
-        kind: The kind of batch to work on.
-        rules: The slot's own, shared by its graphs.
+        kind: The kind of batch.
+        postprocess: The slot's buffers, shared by its graphs.
     """
 
-    def __init__(self, steps: Steps, kind: FrameKind, rules: Rules) -> None:
+    def __init__(self, steps: Steps, kind: FrameKind, postprocess: PostprocessBuffers) -> None:
         self.kind = kind
-        self.work = steps.work(kind.batch, kind.size_hw, rules)
+        self.work = steps.work(kind.batch, kind.size_hw, postprocess)
         """The steps, with their buffers."""
         self._fallbacks = steps.fallbacks
         self._graph: torch.cuda.CUDAGraph | None = None
@@ -189,7 +192,7 @@ class FrameGraph:
         self._frames = torch.empty(kind.batch, *shape, dtype=torch.uint8, device=steps.device)
         self._uploaded = None if kind.is_on_device else pin(self._frames.shape)
         self.rows = Rows(self._frames if self._uploaded is None else self._uploaded)
-        """uint8 [H, W, 3], or [H × 3 / 2, W] of NV12: the memory that the steps read each frame from."""
+        """uint8 [H, W, 3], or [H × 3 / 2, W] of NV12, per frame: the memory that `launch` reads."""
         self._input: torch.Tensor | YUVFrames = self._frames
         if kind.is_nv12:
             self._conversions = torch.zeros(kind.batch, 4, 2, dtype=torch.int32, device=steps.device)
@@ -197,9 +200,9 @@ class FrameGraph:
         self._converted_by: list[torch.Tensor | None] = [None] * kind.batch
         self._downloaded = pin(self.work.results.shape)
         self.copied = self._downloaded.numpy()
-        """uint8: the results on the host."""
+        """uint8: the last batch's results on the host."""
         self.expected_s = 0.0
-        """Seconds that a batch took from its launch, with those before it; less while that is not known."""
+        """Expected time from launch to end, in seconds, including batches ahead of it; too short until measured."""
 
     @property
     def is_captured(self) -> bool:
@@ -207,7 +210,7 @@ class FrameGraph:
         return self._graph is not None
 
     def take_conversions(self, images: Sequence[Pixels]) -> None:
-        """Upload the numbers that convert NV12 to RGB, on the current stream, where they are others than before."""
+        """Upload the numbers that convert NV12 to RGB, on the current stream, for rows where they have changed."""
         if not self.kind.is_nv12:
             return
         for row, image in enumerate(images):
@@ -216,11 +219,11 @@ class FrameGraph:
                 self._converted_by[row] = image.conversion
 
     def launch(self, take_pool: Callable[[], Any]) -> None:
-        """Work on the frames in `rows`, on the current stream.
+        """Run the steps on the frames in `rows`, on the current stream.
 
         Args:
-            take_pool: Gives the memory pool (`torch.cuda.graph_pool_handle`) to capture with, shared with graphs that
-                never run at the same time.
+            take_pool: Returns the memory pool (`torch.cuda.graph_pool_handle`) to capture with; its graphs must never
+                run at the same time.
         """
         self._runs += 1
         if self._graph is None and 2 <= self._runs < 2 + _CAPTURES:
@@ -239,9 +242,8 @@ class FrameGraph:
 
     def _capture(self, pool: Any) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph(keep_graph=True)
-        with capturing, process.garbage_left():  # which may be page-locked memory: freeing it ends a capture
-            # Other threads may go on using the GPU meanwhile.
-            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+        with capturing, process.garbage_left():  # freeing page-locked memory would end the capture
+            graph.capture_begin(pool=pool, capture_error_mode="thread_local")  # other threads may use the GPU meanwhile
             try:
                 self._run()
             finally:
@@ -264,7 +266,7 @@ class FrameGraph:
 
 
 def count_nodes(graph: torch.cuda.CUDAGraph) -> str:
-    """What a graph launches; it must have been made with `keep_graph`."""
+    """The numbers of kernels and copies that a graph launches; it must have been made with `keep_graph`."""
     try:
         from cuda.bindings import runtime
     except ImportError:
@@ -277,7 +279,7 @@ def count_nodes(graph: torch.cuda.CUDAGraph) -> str:
 
 
 class GraphSlot:
-    """Runs batches on a stream of its own, one at a time; keeps graphs for the last kinds of batches.
+    """Runs batches as CUDA graphs on its own stream, one at a time; keeps the graphs used last.
 
     Args:
         steps: The network and its ops, all run by Triton on the GPU.
@@ -287,10 +289,10 @@ class GraphSlot:
     def __init__(self, steps: Steps, copier: Copier) -> None:
         self.postprocessing = steps.postprocessing
         self._steps, self._copier = steps, copier
-        self._rules: Rules | None = None  # made by the first batch, whose error names its frame
+        self._postprocess: PostprocessBuffers | None = None  # made by the first batch, whose error names its frame
         self._stream = torch.cuda.Stream(steps.device)  # type: ignore[no-untyped-call]
         self._downloaded = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        self._pool: Any = None  # memory of the graphs
+        self._pool: Any = None  # the graphs' shared memory pool
         self._graphs: OrderedDict[FrameKind, FrameGraph] = OrderedDict()
         self._running: tuple[FrameGraph, int] | None = None
         self._launched_s = 0.0
@@ -302,20 +304,18 @@ class GraphSlot:
         return tuple(self._graphs.values())
 
     def submit(self, images: Sequence[Pixels], batch: int, *, all_cores: bool = False) -> None:
-        """Copy a batch and launch its graph; see `Slot`."""
+        """Copy the frames and launch the graph; see `Slot`."""
         if self._running is not None:
-            self.drain()  # a batch whose result nobody asked for
+            self.drain()  # the last batch's result was never read
             self._running = None
         memory = [_memory_of(image) for image in images]
         kind = FrameKind(batch, _size_of(images[0]), memory[0].is_cuda, isinstance(images[0], Picture))
         if kind.is_on_device:
             self._stream.wait_stream(torch.cuda.current_stream(memory[0].device))
         with torch.inference_mode(), on_device(self._steps.device), self._stream:
-            if self._rules is None:
-                self._rules = self._steps.rules(self.postprocessing)
-            elif self._rules.current is not self.postprocessing:
-                self._rules.take(self.postprocessing)  # the last batch is done; this one waits for it on the stream
-            graph = self._graph_for(kind, self._rules)
+            # Ordered on the stream: the last batch is done, and this one comes after the upload.
+            self._postprocess = _update(self._postprocess, self._steps, self.postprocessing)
+            graph = self._graph_for(kind, self._postprocess)
             self._copier.copy(graph.rows, memory, all_cores=all_cores)
             graph.take_conversions(images)
             graph.launch(self._take_pool)
@@ -324,19 +324,19 @@ class GraphSlot:
         self._all_cores = all_cores
         self._running = (graph, len(images))
 
-    def _graph_for(self, kind: FrameKind, rules: Rules) -> FrameGraph:
-        """The graph of a kind of batch, made if there is none; from now on the most recently used."""
+    def _graph_for(self, kind: FrameKind, postprocess: PostprocessBuffers) -> FrameGraph:
+        """Get or make the graph of a kind of batch, and mark it as the most recently used."""
         graph = self._graphs.get(kind)
         if graph is not None:
             self._graphs.move_to_end(kind)
             return graph
         if len(self._graphs) >= self._steps.config.graphs:
             self._graphs.popitem(last=False)
-        graph = self._graphs[kind] = FrameGraph(self._steps, kind, rules)
+        graph = self._graphs[kind] = FrameGraph(self._steps, kind, postprocess)
         return graph
 
     def _take_pool(self) -> Any:
-        """The pool to capture with: PyTorch gives up one with its last graph, so then it is another."""
+        """The memory pool to capture with; a new one if no graph is captured: PyTorch frees a pool with its last."""
         if not any(each.is_captured for each in self._graphs.values()):
             self._pool = torch.cuda.graph_pool_handle()
         return self._pool
@@ -351,7 +351,7 @@ class GraphSlot:
         return graph.work.read(graph.copied, images)
 
     def replay(self) -> None:
-        """Launch the last graph on the frames it has, and wait for it; for measuring the GPU alone."""
+        """Launch the last graph again on the same frames, and wait for it: measures the GPU alone."""
         graph = self.graphs[-1]
         with torch.inference_mode(), on_device(self._steps.device), self._stream:
             graph.launch(self._take_pool)
@@ -360,8 +360,8 @@ class GraphSlot:
     def drain(self) -> None:
         """Wait for the event of the last batch; see `Slot`.
 
-        It sleeps through most of the time that the last such batch took, then polls. Where frames are being decoded it
-        pauses between polls: each takes the interpreter from the threads that decode.
+        Sleeps through most of the time that the last batch of this kind took, then polls. While frames are being
+        decoded it sleeps between polls, since each poll takes the interpreter lock from the decoding threads.
         """
         running = self._running
         if running is None:
@@ -379,9 +379,9 @@ class GraphSlot:
             if now > deadline:
                 raise RuntimeError(f"the GPU did not answer within {_PATIENCE_S:.0f} s")
             if now < pause_from:
-                os.sched_yield()  # without the interpreter, for other threads that predict
+                os.sched_yield()  # releases the interpreter lock to other threads
             else:
                 time.sleep(_POLL_S)
             polls += 1
         took = time.monotonic() - self._launched_s
-        graph.expected_s = took if polls else 0.9 * min(took, expected_s)  # done already: no one knows since when
+        graph.expected_s = took if polls else 0.9 * min(took, expected_s)  # already finished: only an upper bound

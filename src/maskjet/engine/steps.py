@@ -1,4 +1,4 @@
-"""The contract between the engine and a network family: the steps of a frame, with their buffers."""
+"""The contract between the engine and a network family: the steps of a batch, with their buffers."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _CPU = torch.device("cpu")
 _NO_RANGE = nullcontext()
 
 
-class Rules:
-    """A slot's own copy of a `Postprocessing`, on the device that reads it; captured graphs read it at each replay.
+class PostprocessBuffers:
+    """Thresholds and class map on the device, a slot's own copy, which captured graphs read at each replay.
 
     Args:
         postprocessing: The first values.
@@ -41,13 +41,13 @@ class Rules:
 
     def __init__(self, postprocessing: Postprocessing, device: torch.device) -> None:
         self.current = postprocessing
-        """What the tensors hold; its own tensors live at least as long as a copy of them is under way."""
-        with torch.inference_mode():  # compiled networks tell such tensors from others
+        """The values that were uploaded last; held so that their tensors outlive an asynchronous copy."""
+        with torch.inference_mode():  # compiled networks treat inference tensors as another type
             self.thresholds = postprocessing.thresholds.to(device, copy=True)
             self.class_map = postprocessing.class_map.to(device, copy=True)
 
-    def take(self, postprocessing: Postprocessing) -> None:
-        """Copy other values to the device, ordered on the current stream, while no batch of the slot is under way."""
+    def upload(self, postprocessing: Postprocessing) -> None:
+        """Copy other values to the device, on the current stream, while no batch of the slot is in flight."""
         self.thresholds.copy_(postprocessing.thresholds, non_blocking=True)
         self.class_map.copy_(postprocessing.class_map, non_blocking=True)
         self.current = postprocessing
@@ -60,12 +60,12 @@ class Steps(ABC):
         spec: Describes the network.
         config: How to run; its device must exist here.
         postprocessing: What is reported unless a call asks for something else.
-        named: Steps whose implementation the config may choose, each with the type of its first tensor.
-        precision: Name of the precision of a network that has its own; None for the config's.
+        named: Steps whose implementation the config may choose, each with the dtype of its first tensor.
+        precision: Name of the network's own precision; None takes the config's.
     """
 
     resizing = "stretch"
-    """How frames become inputs, for people."""
+    """How frames are resized to the input, in words, for the report."""
     runtime: Runtime
     """Runs the network."""
 
@@ -82,13 +82,15 @@ class Steps(ABC):
         self.precision = precision or config.resolve_precision(self.device)
         self.dtype = torch_dtype(self.precision)
         self.choices: dict[str, ops.Choice] = {}
-        """The implementation that serves each step, ready to run on tensors of the device."""
+        """The implementation of each step, which takes and fills tensors of the device."""
         self.devices: dict[str, torch.device] = {}
-        """The device of each step: the network's, or the CPU if that was asked for."""
+        """The device that each step runs on: the network's, or the CPU where the config says so."""
         self.fallbacks: Counter[str] = Counter()
         """Slower paths taken, by step and reason."""
-        self.mark: Callable[..., AbstractContextManager[Any]] = torch.cuda.nvtx.range if config.nvtx else _no_range
-        """Makes an NVTX range if those were asked for, else an empty context; takes a name, as `str.format` does."""
+        self.mark: Callable[..., AbstractContextManager[Any]] = (
+            torch.cuda.nvtx.range if config.nvtx else lambda *_: _NO_RANGE
+        )
+        """Opens an NVTX range with the arguments of `str.format`; an empty context unless `config.nvtx`."""
         for step, dtype in named.items():
             asked = config.implementation_of(step)
             where = self.devices[step] = _CPU if asked == "cpu" else self.device
@@ -100,15 +102,15 @@ class Steps(ABC):
         """Make the network ready for this batch size before the first frame."""
 
     @abstractmethod
-    def work(self, batch: int, size_hw: tuple[int, int], rules: Rules) -> Work:
-        """Allocate buffers for batches of frames of one size, and make them ready to run; `rules` is shared."""
+    def work(self, batch: int, size_hw: tuple[int, int], postprocess: PostprocessBuffers) -> Work:
+        """Allocate buffers for batches of frames of one size; `postprocess` is the slot's, shared by its batches."""
 
-    def rules(self, postprocessing: Postprocessing | None = None) -> Rules:
-        """Copy a postprocessing, or else the model's own, to the device that chooses detections."""
-        return Rules(postprocessing or self.postprocessing, self.devices.get("select", self.device))
+    def postprocess_buffers(self, postprocessing: Postprocessing | None = None) -> PostprocessBuffers:
+        """Copy a postprocessing, by default the model's own, to the device that chooses detections."""
+        return PostprocessBuffers(postprocessing or self.postprocessing, self.devices.get("select", self.device))
 
     def preprocessing(self, region: Region) -> Mapping[str, Any]:
-        """Options of preprocess that resize frames to a part of the input and normalise them for this network."""
+        """Options of preprocess for this network: resize frames to a region of the input and normalise them."""
         return {
             "region": region,
             "mean": self.spec.mean,
@@ -118,15 +120,11 @@ class Steps(ABC):
         }
 
 
-def _no_range(_name: str, *_values: object) -> AbstractContextManager[None]:
-    return _NO_RANGE
-
-
 def _on_cpu(run: Callable[..., Any]) -> Callable[..., None]:
-    """Wrap a CPU implementation so that it takes and fills tensors on a GPU; waits for the GPU."""
+    """Wrap a CPU implementation to take and fill tensors on a GPU; it then waits for the GPU."""
 
     def run_on_cpu(*given: Any, out: Any, **options: Any) -> None:
-        on_host = out.to(_CPU) if hasattr(out, "to") else out  # strings are on the host already
+        on_host = out.to(_CPU) if hasattr(out, "to") else out  # strings are already on the host
         run(*(value.to(_CPU) for value in given), out=on_host, **options)
         if on_host is not out:
             out.copy_(on_host)
@@ -135,15 +133,15 @@ def _on_cpu(run: Callable[..., Any]) -> Callable[..., None]:
 
 
 class Work(ABC):
-    """The steps of one kind of batch, with their buffers; detections and strings share one piece of memory.
+    """The steps for batches of one size, with their buffers; detections and strings share one piece of memory.
 
     Args:
         steps: The network and its ops.
         batch: Frames that the network sees at once.
         size_hw: (height, width) of each frame, in pixels.
-        rules: Which detections are reported; its values may change between batches.
+        postprocess: Thresholds and class map; their values may change between batches.
         marks: Number of 32-bit words after the detections, for the family's own use.
-        canvas: What the network's input shows; None for the frame.
+        canvas: The area that the network's input shows; None for the frame.
 
     Raises:
         InputError: The frames, or batch times `max_detections`, are too large.
@@ -154,7 +152,7 @@ class Work(ABC):
         steps: Steps,
         batch: int,
         size_hw: tuple[int, int],
-        rules: Rules,
+        postprocess: PostprocessBuffers,
         *,
         marks: int = 0,
         canvas: Canvas | None = None,
@@ -162,7 +160,7 @@ class Work(ABC):
         check_frames(torch.empty(batch, *size_hw, 3, dtype=torch.uint8, device="meta"))
         self._rows = rows = steps.config.max_detections
         check_rows(batch, rows)
-        self.steps, self.batch, self.size_hw, self.rules = steps, batch, size_hw, rules
+        self.steps, self.batch, self.size_hw, self.postprocess = steps, batch, size_hw, postprocess
         canvases = [canvas or Canvas.of(size_hw)] * batch
         self.sizes = SizeTable.of(check_image_sizes([size_hw] * batch, batch), steps.device, canvases)
         self._length, self._fields = Selection.length(batch, rows), Selection.slices(batch, rows)
@@ -174,7 +172,7 @@ class Work(ABC):
         self.results = (
             torch.empty(lead, dtype=torch.uint8, device=steps.device) if self.strings is None else self.strings.memory
         )
-        """uint8: the caller copies it to the host after `run`."""
+        """uint8: the selection, the marks and the strings, which the caller copies to the host after `run`."""
         self.words = self.results[:lead].view(torch.int32)
         """int32: the selection, then the marks."""
         self.selection = Selection.within(self.words[: self._length], batch, rows)
@@ -182,9 +180,9 @@ class Work(ABC):
 
     @abstractmethod
     def run(self, frames: torch.Tensor | YUVFrames) -> None:
-        """Detect on uint8 [B, H, W, 3] or NV12, on `devices["preprocess"]` and the current stream.
+        """Detect on uint8 [B, H, W, 3] or NV12 frames, which lie on `devices["preprocess"]`.
 
-        If all steps run as Triton's kernels it never waits, and can be captured in a CUDA graph.
+        Runs on the current stream. If all steps are Triton kernels, it never waits and can be captured in a CUDA graph.
         """
 
     def encode_masks(self, mask_logits: torch.Tensor, boxes: torch.Tensor | None = None) -> None:
@@ -192,19 +190,19 @@ class Work(ABC):
 
         Args:
             mask_logits: [B, Q, h, w].
-            boxes: The box that each mask fills; see `MaskQueries.boxes`.
+            boxes: int32 [B, K, 4]: the box that each mask fills; see `MaskQueries.boxes`.
         """
         queries = MaskQueries(self.selection.count, self.selection.query, mask_logits.shape[1], boxes)
         with self.steps.mark("encode_masks"):
             self.steps.choices["encode_masks"].run(mask_logits, queries, self.sizes, out=self.strings)
 
     def read(self, copied: NDArray[np.uint8], images: int) -> list[Detections]:
-        """Read the detections of the first images of the batch; they share one copy of its results.
+        """Read the detections of the first images of the batch, which share one copy of its results.
 
-        What did not fit into the buffers is worked on again, on the current stream, and waited for.
+        Masks that did not fit into the buffers are encoded again on the current stream, which waits for the device.
 
         Args:
-            copied: Finished copy of `results` on the host; not kept.
+            copied: A finished copy of `results` on the host; may be overwritten afterwards.
             images: How many images to read.
         """
         kept = copied.copy() if self.strings is None else self.strings.keep(copied)
@@ -212,7 +210,7 @@ class Work(ABC):
         floats = words.view(np.float32)
         counts, _, class_ids, scores, corners = self._fields
         class_id, confidence, xyxy = words[class_ids], floats[scores], floats[corners].reshape(-1, 4)
-        size_hw, names, wanted = self.size_hw, self.steps.spec.class_names, self.rules.current.max_detections
+        size_hw, names, wanted = self.size_hw, self.steps.spec.class_names, self.postprocess.current.max_detections
         cuts = None if self.strings is None else self.strings.read(kept, images)
         found = []
         for image, count in enumerate(words[counts][:images].tolist()):

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["merge", "plan", "process", "ray_dataset"]
 
-GPU_LANES = 8
-"""Segments that a GPU works on at a time, unless fewer are asked for: while one is opened or written, others keep it
-busy. Each has two batches in flight, and an engine lends 16 slots. H200, 1080p: 1,706 frames/s; with four 1,313."""
 _HOMES = {"merge": "merging", "plan": "planning", "process": "processing", "ray_dataset": "dataset"}
 
 

@@ -12,24 +12,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from maskjet.devices import SEGMENTS_PER_GPU
 from maskjet.errors import InputError, UnsupportedError, first_line
 from maskjet.extras import require
-from maskjet.jobs import GPU_LANES
 from maskjet.jobs.local import ONE_THREAD
 
-_CPUS = 0.5
-"""Of Ray's CPUs that a worker reserves; with one worker per CPU at most, half of them stay free for Ray Data."""
+_CPUS = 0.5  # of Ray's that a worker reserves; with one per CPU at most, half of them stay free for Ray Data
 _ANSWER_S = 10.0  # for a cluster to take a connection
-_PASSED = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
-_PASSED_PREFIX = "MASKJET_LIMIT_"
+_PASSED = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "MASKJET_LIMIT_")  # beginnings of variables
 
 
 def import_ray(purpose: str) -> Any:
-    """Ray with Ray Data.
-
-    Raises:
-        MissingDependencyError: It is not installed.
-    """
+    """Ray with Ray Data; raises MissingDependencyError."""
     require("ray.data", extra="ray", purpose=purpose)
     return require("ray", extra="ray", purpose=purpose)
 
@@ -46,18 +40,26 @@ def connected(address: str) -> Iterator[Any]:
         UnsupportedError: There is none, or the connection is of Ray's client.
         MissingDependencyError: Ray is not installed.
     """
-    _check_address(address)
     ray = import_ray("--ray")
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # errors are raised, too
     if ray.is_initialized():
         yield check_connection(ray)
         return
-    options = {"include_dashboard": False} if address == "local" else {}
+    handler = signal.getsignal(signal.SIGTERM)
     try:
-        with _own_sigterm():
-            ray.init(address, logging_level=logging.WARNING, log_to_driver=False, **options)
+        if address not in ("auto", "local"):  # Ray itself waits for two minutes for an address that does not answer
+            host, _, port = address.rpartition(":")
+            socket.create_connection((host.strip("[]"), int(port)), _ANSWER_S).close()
+        options = {"include_dashboard": False} if address == "local" else {}
+        ray.init(address, logging_level=logging.WARNING, log_to_driver=False, **options)
     except Exception as error:
-        raise _no_answer(address, error) from error
+        raise UnsupportedError(
+            "ray must be auto, local or the HOST:PORT of a cluster that answers and has this machine as a node, got "
+            f"{address!r}: {first_line(error)}. Start one with ray start --head, or use --ray local."
+        ) from error
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)  # Ray's ends the process, where ours finishes what was begun
     try:
         yield ray
     finally:
@@ -65,52 +67,13 @@ def connected(address: str) -> Iterator[Any]:
 
 
 def check_connection(ray: Any) -> Any:
-    """Ray, unless its connection is of its client.
-
-    Raises:
-        UnsupportedError: It is: the client's machine is no node, so that it can neither hold the plan nor be where the
-            sources and results are.
-    """
+    """Ray; raises UnsupportedError if it is connected by its client, whose machine is no node: it has no files."""
     if ray.util.client.ray.is_connected():
         raise UnsupportedError(
             "ray must be connected as a node of the cluster, not by ray://. Run this on a node, for example with "
             "ray job submit."
         )
     return ray
-
-
-def _check_address(address: str) -> None:
-    """Check what can be checked at once: Ray itself waits for two minutes for an address that does not answer."""
-    if address in ("auto", "local"):
-        return
-    if "://" in address:
-        raise UnsupportedError(
-            f"ray must be auto, local or HOST:PORT, got {address!r}. Run the command on a node of the cluster, for "
-            "example with ray job submit."
-        )
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), _ANSWER_S).close()
-    except (OSError, ValueError, OverflowError) as error:
-        raise _no_answer(address, error) from error
-
-
-def _no_answer(address: str, error: Exception) -> UnsupportedError:
-    return UnsupportedError(
-        f"ray must be the address of a cluster that answers, got {address!r}: {first_line(error)}. Start one with "
-        "ray start --head, or use --ray local."
-    )
-
-
-@contextmanager
-def _own_sigterm() -> Iterator[None]:
-    """Keep the handler of SIGTERM: Ray's ends the process, where ours finishes what was begun."""
-    handler = signal.getsignal(signal.SIGTERM)
-    try:
-        yield
-    finally:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, handler)
 
 
 @dataclass(frozen=True)
@@ -121,26 +84,20 @@ class Pool:
     """Workers."""
     device: str
     """Device of each, in its own names: it sees one GPU at most."""
-    num_gpus: int
-    """GPUs of each."""
     num_cpus: float
     """Ray's CPUs that each reserves."""
     lanes: int
-    """Segments that each works on at a time: `GPU_LANES` on a GPU, else one per core that it has to itself."""
+    """Segments that each works on at a time: `SEGMENTS_PER_GPU` on a GPU, else one per core that it has to itself."""
 
     def options(self, ray: Any) -> dict[str, Any]:
         """Options of `map_batches` for a pool of this size that doesn't grow."""
-        passed = {name: text for name, text in os.environ.items() if name in _PASSED or name.startswith(_PASSED_PREFIX)}
-        return {
-            "compute": ray.data.ActorPoolStrategy(
-                size=self.size,
-                max_concurrent_calls_per_actor=self.lanes,
-                enable_true_multi_threading=self.lanes > 1,
-            ),
-            "num_cpus": self.num_cpus,
-            "num_gpus": self.num_gpus,
-            "runtime_env": {"env_vars": passed if self.num_gpus else {**passed, **ONE_THREAD}},
-        }
+        variables = {name: text for name, text in os.environ.items() if name.startswith(_PASSED)}
+        has_gpu = self.device == "cuda"
+        pool = ray.data.ActorPoolStrategy(
+            size=self.size, max_concurrent_calls_per_actor=self.lanes, enable_true_multi_threading=self.lanes > 1
+        )
+        environment = {"env_vars": variables if has_gpu else variables | ONE_THREAD}
+        return {"compute": pool, "num_cpus": self.num_cpus, "num_gpus": int(has_gpu), "runtime_env": environment}
 
 
 def nodes_of(ray: Any) -> list[Mapping[str, float]]:
@@ -163,6 +120,8 @@ def fit(nodes: Sequence[Mapping[str, float]], device: str, workers: int | None) 
         InputError: workers or the device is out of range.
         UnsupportedError: There are not enough GPUs or CPUs.
     """
+    cpus, gpus = (sum(node.get(kind, 0) for node in nodes) for kind in ("CPU", "GPU"))
+    has = f"the cluster has {len(nodes)} node{'s' * (len(nodes) != 1)} with {cpus:g} CPUs and {gpus:g} GPUs"
     if workers is not None and workers < 1:
         raise InputError(f"workers must be at least 1, got {workers}.")
     if device not in ("auto", "cpu", "cuda"):
@@ -170,35 +129,25 @@ def fit(nodes: Sequence[Mapping[str, float]], device: str, workers: int | None) 
             f"device must be auto, cpu or cuda on a Ray cluster, which gives each worker its own; got {device!r}."
         )
     if not any(int(node.get("CPU", 0)) for node in nodes):
-        raise UnsupportedError(f"Ray Data needs CPUs, the cluster has {_shown(nodes)}: start nodes that have some.")
+        raise UnsupportedError(f"Ray Data needs CPUs, {has}: start nodes that have some.")
     has_gpus = device == "cuda" or (device == "auto" and any(node.get("GPU", 0) >= 1 for node in nodes))
     kind = "GPU" if has_gpus else "CPU"
-    rooms = [int(node.get(kind, 0)) for node in nodes]
-    room, size = sum(rooms), workers
-    if not room:
+    rooms = [(int(node.get("CPU", 0)), room) for node in nodes if (room := int(node.get(kind, 0)))]
+    if not rooms:
         raise UnsupportedError(
-            f"device='cuda' needs GPUs, the cluster has {_shown(nodes)}: start nodes that have some, or choose the "
-            "device cpu."
+            f"device='cuda' needs GPUs, {has}: start nodes that have some, or choose the device cpu."
         )
-    if size is None:
-        size = room if has_gpus else sum(each > 0 for each in rooms)
+    room = sum(room for _, room in rooms)
+    size = workers or (room if has_gpus else len(rooms))
     if size > room:
         raise UnsupportedError(
-            f"workers must be at most {room}, one per {kind}, got {workers}: the cluster has {_shown(nodes)}. Start "
-            "more nodes, or ask for fewer workers."
+            f"workers must be at most {room}, one per {kind}, got {workers}: {has}. Start more nodes, or ask for fewer "
+            "workers."
         )
-    used = [(int(node.get("CPU", 0)), each) for node, each in zip(nodes, rooms, strict=True) if each]
-    per_node = -(-size // len(used))  # Ray Data spreads them
+    per_node = -(-size // len(rooms))  # Ray Data spreads them
     return Pool(
         size,
         device="cuda" if has_gpus else "cpu",
-        num_gpus=int(has_gpus),
-        num_cpus=_CPUS * min(1.0, *(cpus / each for cpus, each in used)),
-        lanes=GPU_LANES if has_gpus else max(1, min(cpus for cpus, _ in used) // per_node),
+        num_cpus=_CPUS * min(1.0, *(cpus / room for cpus, room in rooms)),
+        lanes=SEGMENTS_PER_GPU if has_gpus else max(1, min(cpus for cpus, _ in rooms) // per_node),
     )
-
-
-def _shown(nodes: Sequence[Mapping[str, float]]) -> str:
-    """The resources of nodes, in words."""
-    cpus, gpus = (sum(node.get(kind, 0) for node in nodes) for kind in ("CPU", "GPU"))
-    return f"{len(nodes)} node{'s' * (len(nodes) != 1)} with {cpus:g} CPUs and {gpus:g} GPUs"

@@ -16,6 +16,7 @@ from maskjet.errors import CheckpointError, InputError, explain
 from maskjet.jobs.folders import open_folder
 from maskjet.jobs.ledger import Failures, Plan
 from maskjet.jobs.locks import locked
+from maskjet.jobs.markers import Markers
 from maskjet.jobs.parts import Parts
 from maskjet.jobs.planning import plan
 from maskjet.jobs.rows import check_kind
@@ -24,7 +25,7 @@ from maskjet.jobs.work import Outcome
 from maskjet.networks.exported.metadata import ENGINES, ONNX
 from maskjet.version import __version__
 
-_TOGETHER = 256  # parts that are looked for at once
+_SKIPPED_AT_ONCE = 256  # parts, after which progress is told
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ def run(
 
     Args:
         job: What is to be done.
-        make_workers: Makes the workers; given what each needs to know, in JSON types: settings, out, facts.
+        make_workers: Makes the workers; given what each needs to know, in JSON types: settings, out, facts, run.
         stop: Ends the job early; what is being worked on is finished.
         on_progress: Called after each step.
 
@@ -117,6 +118,7 @@ def run(
     """
     began, progress = time.monotonic(), Progress()
     folder, parts = open_folder(job.out), Parts(job.out)
+    markers = Markers(folder)
     with locked(folder) as check_lock:
         parts.clean()
         failures = Failures(folder)
@@ -125,7 +127,7 @@ def run(
         segments = chain([next(segments)], segments)  # what is wrong with the sources is told before anything begins
         with closing(Plan(folder, segments, identity)) as planned:
             facts = {"version": __version__, "settings": identity}
-            orders = {"settings": job.settings.as_dict(), "out": job.out, "facts": facts}
+            orders = {"settings": job.settings.as_dict(), "out": job.out, "facts": facts, "run": markers.start_run()}
 
             def tell() -> None:
                 check_lock()
@@ -137,13 +139,14 @@ def run(
             try:
                 with closing(_outcomes(left, make_workers, orders, stop)) as outcomes:
                     for outcome in outcomes:
-                        failures.take(outcome)
+                        failures.take(outcome.part, outcome.failures)
                         progress.take(outcome)
                         tell()
             finally:
                 check_lock()
                 failures.finish(plan_is_complete=planned.is_complete and not stop.is_set())
                 parts.clean()  # of workers that were killed
+                markers.clear()
                 tell()
     return progress
 
@@ -173,34 +176,21 @@ def _left(
     verify: bool,
 ) -> Iterator[tuple[str, Segment] | None]:
     """Segments without a part, in the plan's order; None while the next one is not known yet."""
-    several: list[tuple[str, Segment]] = []
     for task in planned.read():
-        if task is not None:
-            several.append(task)
-        if task is None or len(several) == _TOGETHER:
-            yield from _without_part(several, parts, failures, progress, verify=verify)
-            several = []
-            tell()
+        if task is not None and parts.existing([task[0]]):
+            if damaged := list(parts.verify([task[0]])) if verify else []:
+                progress.damaged += damaged
+                parts.remove(task[0])
+            else:
+                progress.skipped += 1
+                failures.keep(task[0])
+                if progress.skipped % _SKIPPED_AT_ONCE:
+                    continue
+                task = None
         if task is None:
-            yield None
-    yield from _without_part(several, parts, failures, progress, verify=verify)
+            tell()
+        yield task
     tell()
-
-
-def _without_part(
-    several: Sequence[tuple[str, Segment]], parts: Parts, failures: Failures, progress: Progress, *, verify: bool
-) -> Iterator[tuple[str, Segment]]:
-    there = parts.existing([part for part, _ in several])
-    if verify:
-        damaged = dict(parts.verify(sorted(there)))
-        progress.damaged += damaged.items()
-        there -= damaged.keys()
-    for part, segment in several:
-        if part in there:
-            progress.skipped += 1
-            failures.keep(part)
-        else:
-            yield part, segment
 
 
 def _digest_of_weights(settings: Settings) -> str | None:

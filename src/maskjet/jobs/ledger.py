@@ -5,20 +5,20 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from maskjet.files import naming
 from maskjet.jobs.folders import Folder
-from maskjet.jobs.parts import FAILURES, MANIFEST, failure_lines
+from maskjet.jobs.parts import MANIFEST
 from maskjet.jobs.segments import Segment, digest
-from maskjet.jobs.work import Outcome
 
+FAILURES, _NOTES = "failures.jsonl", "failed"
 _GLANCE_S = 0.02  # how often a reader looks for lines of the plan
 _PATIENCE_S = 2.0
-_SAVE_S = 5.0  # how often failures are written to a store
+_SAVE_S = 5.0  # how often failures are written
 
 
 class Plan:
@@ -94,20 +94,21 @@ class Plan:
 
 
 class Failures:
-    """What failed: a line per file or frame, in a file beside the parts, kept until its segment succeeds.
+    """What failed: a line per file or frame in failures.jsonl, kept until its segment succeeds.
+
+    Workers leave notes of it, before a part is there, which are removed once the file has all: so a driver that is
+    killed loses none.
 
     Args:
         folder: The job's folder.
     """
 
     def __init__(self, folder: Folder) -> None:
-        self._folder, self._saved_at = folder, -_SAVE_S
-        self._by_part: dict[str, dict[str, str]] = {}  # the reason by what failed
+        self._folder, self._saved_at, self._is_saved = folder, -_SAVE_S, True
+        self._by_part = _parse(folder.read(FAILURES))
+        for part in folder.names(_NOTES):
+            self._by_part |= _parse(folder.read(f"{_NOTES}/{part}"))
         self._current: set[str] = set()  # parts that the plan still has
-        for line in (folder.read(FAILURES) or b"").splitlines():
-            with suppress(ValueError, KeyError, TypeError):  # a line that was cut off
-                entry = json.loads(line)
-                self._by_part.setdefault(str(entry["part"]), {})[str(entry["what"])] = str(entry["reason"])
 
     @property
     def count(self) -> int:
@@ -119,26 +120,21 @@ class Failures:
         if part in self._by_part:
             self._current.add(part)
 
-    def take(self, outcome: Outcome) -> None:
-        """Record what became of a segment, at once, so that it outlives this process; in a store every 5 seconds.
-
-        What is missing in a part on this machine was recorded by who wrote the part.
+    def take(self, part: str, failures: Iterable[tuple[str, str]]) -> None:
+        """Record what failed of a segment; it is written every 5 seconds, and in the end.
 
         Raises:
             OutputError: It can't be written.
         """
-        self._by_part.pop(outcome.part, None)
-        self._current.discard(outcome.part)
-        if not outcome.failures:
-            return
-        self._by_part[outcome.part] = dict(outcome.failures)
-        self._current.add(outcome.part)
-        if self._folder.can_append:
-            if not outcome.is_written:
-                self._folder.append(FAILURES, self._lines([outcome.part]))
-        elif time.monotonic() - self._saved_at >= _SAVE_S:
-            self._folder.write(FAILURES, self._lines(self._by_part))
-            self._saved_at = time.monotonic()
+        self._by_part.pop(part, None)
+        self._current.discard(part)
+        if failures:
+            self._by_part[part] = dict(failures)
+            self._current.add(part)
+            self._is_saved = False
+        if not self._is_saved and time.monotonic() - self._saved_at >= _SAVE_S:
+            self._write(self._by_part)
+            self._saved_at, self._is_saved = time.monotonic(), True
 
     def finish(self, *, plan_is_complete: bool) -> None:
         """Write the file anew, without what was mended; and without what the plan no longer has, if that is known.
@@ -146,11 +142,36 @@ class Failures:
         Raises:
             OutputError: It can't be written.
         """
-        parts = self._current if plan_is_complete else self._by_part
+        self._write(sorted(self._current if plan_is_complete else self._by_part))
+        self._folder.remove_folder(_NOTES)
+
+    def _write(self, parts: Collection[str]) -> None:
         if parts:
-            self._folder.write(FAILURES, self._lines(sorted(parts)))
+            self._folder.write(FAILURES, b"".join(_lines(part, self._by_part[part].items()) for part in parts))
         else:
             self._folder.remove(FAILURES)
 
-    def _lines(self, parts: Iterable[str]) -> bytes:
-        return b"".join(failure_lines(part, self._by_part[part].items()) for part in parts)
+
+def note_failures(folder: Folder, part: str, failures: Iterable[tuple[str, str]]) -> None:
+    """Leave a note of what failed of a segment, for the driver or the next one.
+
+    Raises:
+        OutputError: It can't be written.
+    """
+    folder.write(f"{_NOTES}/{part}", _lines(part, failures))
+
+
+def _parse(lines: bytes | None) -> dict[str, dict[str, str]]:
+    """For each part, the reasons by what failed."""
+    by_part: dict[str, dict[str, str]] = {}
+    for line in (lines or b"").splitlines():
+        with suppress(ValueError, KeyError, TypeError):  # a line that was cut off
+            entry = json.loads(line)
+            by_part.setdefault(str(entry["part"]), {})[str(entry["what"])] = str(entry["reason"])
+    return by_part
+
+
+def _lines(part: str, failures: Iterable[tuple[str, str]]) -> bytes:
+    """What failed of a segment, each with the reason, a line each."""
+    entries = ({"part": part, "what": what, "reason": why} for what, why in failures)
+    return "".join(json.dumps(entry) + "\n" for entry in entries).encode()

@@ -8,6 +8,7 @@ worker whose driver is gone ends.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 import subprocess
@@ -20,16 +21,16 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from maskjet import errors
-from maskjet.devices import Place
-from maskjet.errors import DeviceError, MaskjetError
-from maskjet.jobs import GPU_LANES
+from maskjet.devices import SEGMENTS_PER_GPU, Place
+from maskjet.errors import DeviceError
+from maskjet.jobs.markers import TRIES
 from maskjet.jobs.segments import Segment
-from maskjet.jobs.work import TRIES, Outcome
+from maskjet.jobs.work import Outcome, taken
 
 _GLANCE_S = 0.1  # how often the plan is looked at while nothing comes
 _MOST_DEATHS = TRIES + 2  # in a row, without one segment done, after which a device is given up
 _PATIENCE_S = 5.0  # for a process to end
+_log = logging.getLogger("maskjet")
 
 Task = tuple[str, Segment]
 
@@ -48,8 +49,6 @@ class _Process:
     tasks: dict[str, Segment] = field(default_factory=dict)
     """What it works on."""
     is_ready: bool = False
-    is_alone: bool = False
-    """Whether it works on a segment that may have killed a process, and on nothing else meanwhile."""
 
 
 class LocalWorkers:
@@ -65,15 +64,10 @@ class LocalWorkers:
         self._orders, self._places, self._lanes = orders, places, lanes
         self._processes: list[_Process] = []
         self._again: deque[Task] = deque()  # of processes that died
-        self._begun: dict[str, int] = {}  # how often a segment's process has died
         self._deaths: dict[int, int] = {}  # of a place, in a row
 
     def run(self, tasks: Iterator[Task | None], stop: threading.Event) -> Iterator[Outcome]:
-        """Work on segments; outcomes come as they are ready, in any order.
-
-        Args:
-            tasks: Name of the part and segment; None while the next one is not known yet.
-            stop: Once it is set, no more segments are begun, and those begun are finished.
+        """Work on segments; see `driver.Workers`.
 
         Raises:
             MaskjetError: A worker can't begin, or a part can't be written; see `Worker`.
@@ -81,78 +75,56 @@ class LocalWorkers:
         try:
             self._processes = [self._start(place) for place in self._places]
             has_more = True
-            while True:
+            while has_more or self._again or any(each.tasks for each in self._processes):
                 if stop.is_set():
                     has_more = False
                     self._again.clear()
                 else:
-                    has_more = self._feed(tasks if has_more else iter(())) and has_more
-                if not has_more and not self._again and not any(each.tasks for each in self._processes):
-                    return
-                yield from self._receive(_GLANCE_S)
+                    has_more = self._feed(tasks)
+                yield from self._receive()
         finally:
             self.close()
 
     def _feed(self, tasks: Iterator[Task | None]) -> bool:
         """Give segments to processes that have room; returns whether there may be more than those."""
-        for each in self._processes:
-            if self._again and not each.tasks:
-                each.is_alone = True
-                self._give(each, self._again.popleft())
-        while has_room := [each for each in self._processes if self._has_room(each)]:
-            try:
-                task = next(tasks)
-            except StopIteration:
-                return False
-            if task is None:
-                break
-            self._give(min(has_room, key=lambda each: len(each.tasks)), task)
+        # One more than it works on, so that it need not wait for this process.
+        while has_room := [each for each in self._processes if len(each.tasks) <= self._lanes]:
+            task = self._again.popleft() if self._again else next(tasks, ())
+            if not task:
+                return task is None
+            each = min(has_room, key=lambda each: len(each.tasks))
+            part, segment = task
+            each.tasks[part] = segment
+            with suppress(OSError):  # a process that has died is noticed when it is listened to
+                each.connection.send_bytes(json.dumps({"part": part, "segment": segment.as_dict()}).encode())
         return True
 
-    def _has_room(self, each: _Process) -> bool:
-        # One more than it works on, so that it need not wait for this process.
-        return not each.is_alone and not self._again and len(each.tasks) <= self._lanes
-
-    def _give(self, each: _Process, task: Task) -> None:
-        part, segment = task
-        each.tasks[part] = segment
-        with suppress(OSError):  # a process that has died is noticed when it is listened to
-            each.connection.send_bytes(json.dumps({"part": part, "segment": segment.as_dict()}).encode())
-
-    def _receive(self, patience_s: float) -> Iterator[Outcome]:
-        by_connection = {each.connection: each for each in self._processes}
-        for connection in wait(list(by_connection), patience_s):
-            each = by_connection[connection]  # type: ignore[index]
+    def _receive(self) -> Iterator[Outcome]:
+        by_connection: dict[Any, _Process] = {each.connection: each for each in self._processes}
+        for connection in wait(list(by_connection), _GLANCE_S):
+            each = by_connection[connection]
             try:
                 message = json.loads(each.connection.recv_bytes())
             except (EOFError, OSError):
-                yield from self._bury(each)
+                self._replace(each)
                 continue
-            if "error" in message:
-                raise error_of(message)
+            outcome = taken(message["answer"])
             each.is_ready = True
-            if "part" in message:
-                self._deaths.pop(each.place.number, None)
-                each.tasks.pop(message["part"], None)
-                each.is_alone = False
-                yield Outcome.from_dict(message)
+            each.tasks.pop(message["part"], None)
+            if outcome is not None:
+                if not outcome.is_lost:
+                    self._deaths.pop(each.place.number, None)
+                yield outcome
 
-    def _bury(self, dead: _Process) -> Iterator[Outcome]:
-        """Start a process again, and hand on what it worked on, each alone; what died too often has failed."""
-        code = _end(dead)
+    def _replace(self, dead: _Process) -> None:
+        """Start a process again, and hand on the segments that it had."""
+        shown = _shown(_end(dead))
         deaths = self._deaths[dead.place.number] = self._deaths.get(dead.place.number, 0) + 1
-        why = f"its process on {dead.place.device} died ({_shown(code)})"
         if not dead.is_ready or deaths >= _MOST_DEATHS:
-            raise DeviceError(
-                f"{dead.place} died {deaths} times without a result, at last with {_shown(code)}.", index=0
-            )
+            raise DeviceError(f"{dead.place} died {deaths} times without a result, at last with {shown}.", index=0)
+        _log.warning("The process on %s died (%s), and is started again.", dead.place.device, shown)
         self._processes[self._processes.index(dead)] = self._start(dead.place)
-        for part, segment in dead.tasks.items():
-            begun = self._begun[part] = self._begun.get(part, 0) + 1
-            if begun < TRIES:
-                self._again.append((part, segment))
-            else:
-                yield Outcome(part, failures=((segment.name, why),), is_written=False)
+        self._again.extend(dead.tasks.items())
 
     def _start(self, place: Place) -> _Process:
         ours, theirs = socket.socketpair()
@@ -182,7 +154,7 @@ class LocalWorkers:
 def choose_lanes(places: Sequence[Place]) -> int:
     """Segments that each of these processes works on at a time: on a CPU its share of the cores."""
     if any(place.device != "cpu" for place in places):
-        return GPU_LANES
+        return SEGMENTS_PER_GPU
     return max(1, len(os.sched_getaffinity(0)) // len(places))
 
 
@@ -198,11 +170,3 @@ def _end(each: _Process) -> int:
 
 def _shown(code: int) -> str:
     return f"signal {-code}" if code < 0 else f"exit code {code}"
-
-
-def error_of(message: Mapping[str, Any]) -> MaskjetError:
-    """The error that a worker told of."""
-    kind: Any = getattr(errors, str(message["error"]), MaskjetError)
-    more = {"index": 0} if kind in (DeviceError, errors.FrameError) else {}
-    error: MaskjetError = kind(message["text"], **more)
-    return error

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from itertools import islice
 
 import numpy as np
 
@@ -18,7 +17,6 @@ from maskjet.media.sinks.lines import JsonLines
 from maskjet.media.sinks.sink import Sinks
 from maskjet.media.source import Frame
 
-_DIGESTS_AT_ONCE = 2**16  # looked for together: each folder is listed once for all of them
 _NO_PIXELS = np.empty((0, 0, 3), dtype=np.uint8)
 
 
@@ -103,11 +101,7 @@ def merge(out: str, *, coco: str | None = None, jsonl: str | None = None, incomp
 
 def _find_missing(parts: Parts) -> set[str]:
     """Names of the parts that are not there."""
-    missing: set[str] = set()
-    names = (name for name, _ in parts.manifest())
-    while some := set(islice(names, _DIGESTS_AT_ONCE)):
-        missing |= some - parts.existing(some)
-    return missing
+    return {name for name, _ in parts.manifest() if not parts.existing([name])}
 
 
 def _read(parts: Parts, missing: set[str]) -> Iterator[tuple[Frame, FoundFrame]]:

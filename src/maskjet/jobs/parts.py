@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -24,17 +24,10 @@ if TYPE_CHECKING:
 
 _FOLDER = "parts"
 MANIFEST = "segments.jsonl"
-FAILURES = "failures.jsonl"
 _SUFFIX = ".parquet"
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 # Frames, or detections, of a row group: some ten MB when it is read, in a video with 100 masks a frame.
 _ROWS_AT_ONCE = {"frame": 256, "detection": 2**14}
-
-
-def failure_lines(part: str, failures: Iterable[tuple[str, str]]) -> bytes:
-    """Lines of failures.jsonl: what failed of a part, each with the reason."""
-    entries = ({"part": part, "what": what, "reason": why} for what, why in failures)
-    return "".join(json.dumps(entry) + "\n" for entry in entries).encode()
 
 
 class Parts:
@@ -66,14 +59,12 @@ class Parts:
             raise InputError(f"digest must be 32 hexadecimal digits, got {digest!r}.")
         return f"{_FOLDER}/{digest[:2]}/{digest}{_SUFFIX}"
 
-    def write(self, digest: str, table: pyarrow.Table, failures: Sequence[tuple[str, str]] = ()) -> None:
+    def write(self, digest: str, table: pyarrow.Table) -> None:
         """Write a part: once this returns, it is whole and on the disk; after an error nothing is left of it.
 
         Args:
             digest: Its name.
             table: Its rows, with their metadata.
-            failures: Files or frames that are missing in it, each with the reason. On this machine they are listed
-                before the part is there, so that a driver that is killed meanwhile loses none.
 
         Raises:
             OutputError: It can't be written, for example because the disk is full.
@@ -86,8 +77,6 @@ class Parts:
         parquet.write_table(
             table, data, compression="zstd", row_group_size=_ROWS_AT_ONCE[rows], write_page_checksum=True
         )
-        if failures and self._folder.can_append:
-            self._folder.append(FAILURES, failure_lines(digest, failures))
         self._folder.write(place, data.getvalue())
 
     def existing(self, digests: Iterable[str]) -> set[str]:
@@ -97,8 +86,20 @@ class Parts:
             OutputError: The folder can't be read.
             InputError: One is no digest.
         """
-        by_place = {self._place_of(each): each for each in digests}
-        return {by_place[place] for place in self._folder.existing(by_place)}
+        return {each for each in digests if self._folder.had(self._place_of(each))}
+
+    def has(self, digest: str) -> bool:
+        """Whether there is a part now; raises as `existing`."""
+        return self._folder.has(self._place_of(digest))
+
+    def remove(self, digest: str) -> None:
+        """Remove a part, if it is there.
+
+        Raises:
+            OutputError: It can't be removed.
+            InputError: It is no digest.
+        """
+        self._folder.remove(self._place_of(digest))
 
     @contextmanager
     def open(self, digest: str) -> Iterator[ParquetFile]:
@@ -126,6 +127,11 @@ class Parts:
         """
         with self.open(digest) as file:
             return file.read()
+
+    def about(self, digest: str) -> dict[str, Any]:
+        """The metadata of a part; raises as `read`, and InputError if it is not of a job."""
+        with self.open(digest) as file:
+            return metadata(file.schema_arrow)
 
     def verify(self, digests: Iterable[str]) -> Iterator[tuple[str, str]]:
         """Read parts with all their columns.

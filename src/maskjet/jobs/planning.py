@@ -8,7 +8,7 @@ from typing import Any
 
 from maskjet.errors import InputError, SourceError
 from maskjet.jobs import storage
-from maskjet.jobs.finding import Finder, check_sources, digest_of
+from maskjet.jobs.finding import Finder, digest_of
 from maskjet.jobs.segments import Segment, SourceFile
 from maskjet.media import keyframes
 
@@ -26,29 +26,30 @@ def plan(sources: Any, *, recursive: bool = False, seconds: float = 10.0, images
     Args:
         sources: One or a list of: a folder; a glob, in which ** stands for any folders; an image; a video; a .txt file
             that names one of these in each line, relative to its own folder, where empty lines and lines that begin
-            with # are left out; or a URL of one of these, which pyarrow or fsspec reaches. Hidden files, FIFOs and
-            devices are left out of folders; see `maskjet.media.folders.list_folder`. A glob's files that are no images
-            are taken as videos.
+            with # are left out; or a URL of one of these, which fsspec reaches, with names as they are: nothing is
+            percent-encoded. Hidden files, FIFOs and devices are left out of folders; see
+            `maskjet.media.folders.list_folder`. A glob's files that are no images are taken as videos.
         recursive: Whether sub-folders are searched. A link to a folder is followed once.
         seconds: Shortest time between two places where a video is cut.
         images: Most images of a segment.
 
     Returns:
-        The segments, at least one, found as they are asked for. Meanwhile the names in one folder are held, 8 bytes for
-        each file given by name, and the paths of the folders.
+        The segments, at least one, found as they are asked for. Meanwhile the names in one folder are held, some 100
+        bytes for each file given by name, and the paths of the folders.
 
     Raises:
         SourceError: A source does not exist, has no images and no videos, can't be read or has no end, or a list is
             wrong: with the first segment, except for a folder or glob of a store that turns out to be empty, and for
             a folder that can't be read.
-        InputError: An argument is of another type or out of range, or a URL has credentials or an unknown scheme.
+        InputError: An argument is of another type or out of range, or a URL has credentials, parameters or an unknown
+            scheme.
         MissingDependencyError: A URL needs a package that is not installed.
     """
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
         raise InputError(f"seconds must be a number above 0, got {seconds!r}.")
     if isinstance(images, bool) or not isinstance(images, int) or images < 1:
         raise InputError(f"images must be a whole number of at least 1, got {images!r}.")
-    return _segments(Finder(check_sources(sources), recursive=recursive), seconds, images)
+    return _segments(Finder(sources, recursive=recursive), seconds, images)
 
 
 def _segments(finder: Finder, seconds: float, most: int) -> Iterator[Segment]:

@@ -6,7 +6,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     import pyarrow
 
     from maskjet.detections import Detections
-    from maskjet.media.decoding import Decoding
     from maskjet.media.images import Image
     from maskjet.model import Model
 
@@ -80,7 +79,7 @@ def process(
     names = {str(class_id): name for class_id, name in model.spec.class_names.items()}
     builder = partial(TableBuilder, kind, class_names=names, segment=segment.as_dict())
     if segment.is_video:
-        table = _process_video(segment, model, builder, model.decoding(streams), every=every, batch=batch)
+        table = _process_video(segment, model, builder, every=every, batch=batch, streams=streams)
     else:
         table = _process_images(segment, model, builder, batch=batch)
     for file in segment.files:
@@ -89,47 +88,28 @@ def process(
 
 
 def _process_video(
-    segment: Segment,
-    model: Model,
-    make_builder: Callable[[], TableBuilder],
-    decoding: Decoding,
-    *,
-    every: int,
-    batch: int,
+    segment: Segment, model: Model, make_builder: Callable[[], TableBuilder], *, every: int, batch: int, streams: int
 ) -> pyarrow.Table:
     (file,) = segment.files
+    decoding = model.decoding(streams)
+
+    def read(path: str, entry: Entry | None) -> pyarrow.Table:
+        builder = make_builder()
+        part = VideoPart(segment.first, segment.count, entry)
+        source = open_part(path, part, every=every, decoding=decoding)
+        if source is None:
+            return builder.table()
+        for frame, found in _detect(model, source, batch):
+            builder.add(FoundFrame(file.path, frame.index, frame.time_s, found))
+        # A reason names the file, which may be a temporary copy here.
+        bad_frames = [[index, reason.replace(path, file.path)] for index, reason in source.bad_frames]
+        return builder.table(bad_frames=bad_frames)
+
     with storage.local_copy(file) as path:
-        part = partial(_read_video, path, file, segment, model, make_builder, decoding, every=every, batch=batch)
         if segment.entry is not None:
-            try:
-                return part(segment.entry)
-            except CannotEnterError:  # what came is dropped; from the beginning every index is exact
-                pass
-        return part(None)
-
-
-def _read_video(
-    path: str,
-    file: SourceFile,
-    segment: Segment,
-    model: Model,
-    make_builder: Callable[[], TableBuilder],
-    decoding: Decoding,
-    entry: Entry | None,
-    *,
-    every: int,
-    batch: int,
-) -> pyarrow.Table:
-    builder = make_builder()
-    part = VideoPart(segment.first, segment.count, entry)
-    source = open_part(path, part, every=every, decoding=decoding)
-    if source is None:
-        return builder.table()
-    for frame, found in _detect(model, source, batch):
-        builder.add(FoundFrame(file.path, frame.index, frame.time_s, found))
-    # A reason names the file, which may be a temporary copy here.
-    bad_frames = [[index, reason.replace(path, file.path)] for index, reason in source.bad_frames]
-    return builder.table(bad_frames=bad_frames)
+            with suppress(CannotEnterError):  # what came is dropped; from the beginning every index is exact
+                return read(path, segment.entry)
+        return read(path, None)
 
 
 def _process_images(
@@ -221,7 +201,7 @@ def _read_object(file: SourceFile, most: int | None = None) -> bytes:
     """The first bytes of an object, or all of it."""
     with border(SourceError, f"source must be readable, {file.path!r} is not"):
         system, path = storage.resolve(file.path)
-        with system.open_input_file(path) as stream:
+        with system.open(path, "rb") as stream:
             data: bytes = stream.read(most)
             return data
 

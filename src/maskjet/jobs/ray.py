@@ -1,10 +1,8 @@
 """Workers on a Ray cluster: Ray Data pipelines of segments, whose actors write the parts themselves.
 
-Through Ray go the names of parts, segments in JSON, and counts; no pixels and no tables. A Ray Data pipeline has a
-fixed input and its own actors, each of which loads the model. So the plan is taken in windows, each of which is one
-pipeline: the first has what is found within seconds, so that work begins while planning goes on; the next ones are so
-large that loading the model again takes a few per cent of their time, and yet bounded, so that millions of segments
-are never in memory.
+Through Ray go names, segments in JSON, and counts. A pipeline has a fixed input and its own actors, each of which loads
+the model. So the plan is taken in windows: the first has what is found within seconds, so that work begins while
+planning goes on; the next are so large that loading takes a few per cent of their time, and yet fit into memory.
 """
 
 from __future__ import annotations
@@ -16,33 +14,27 @@ import queue
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import Any
 
-from maskjet import limits, process
-from maskjet.errors import DeviceError, MaskjetError, UnsupportedError, first_line
+from maskjet.errors import DeviceError, UnsupportedError, first_line
 from maskjet.jobs import cluster, storage
-from maskjet.jobs.cluster import Pool
-from maskjet.jobs.desk import Desk
-from maskjet.jobs.local import error_of
-from maskjet.jobs.segments import Segment
-from maskjet.jobs.work import TRIES, Outcome, Worker
-from maskjet.version import __version__
+from maskjet.jobs.folders import open_folder
+from maskjet.jobs.local import Task
+from maskjet.jobs.markers import ARRIVED, TRIES, Markers, under_way
+from maskjet.jobs.parts import Parts
+from maskjet.jobs.work import Outcome, outcome_of, taken
+from maskjet.jobs.worker import Actor
 
-if TYPE_CHECKING:
-    import pyarrow
-    import ray.data
-
+_ARRIVAL_S = 180.0  # for the first worker's process
 _FIRST_S = 2.0  # for which the first window waits for the plan
 _WINDOW, _LARGEST_WINDOW = 4_000, 100_000  # segments: per worker, and of all; each takes 1 kB of the driver
 _BLOCKS, _LARGEST_BLOCK = 32, 16  # blocks per worker and lane, if there are enough segments; most segments of one
-_GLANCE_S = 0.5  # how often the desk is asked while nothing comes
+_MOST_LOST = 3  # segments given up in a row, without one done, after which the cluster's devices are to blame
+_GLANCE_S = 0.5  # how often it is looked whether to stop, while nothing comes
 _PATIENCE_S = 60.0  # for segments that are worked on when a job is stopped
 _GOODBYE_S = 5.0  # for a pipeline to end
-_FAILED = 5  # exit code of a worker whose device failed
 _log = logging.getLogger("maskjet")
-
-Task = tuple[str, Segment]
 
 
 class RayWorkers:
@@ -52,23 +44,16 @@ class RayWorkers:
         orders: What each worker needs besides its device, in JSON types.
         address: The cluster's; see `cluster.connected`.
         workers: How many; None is one per GPU, or else one per node.
-        arrival_s: How long to wait for the first worker's process.
     """
 
-    def __init__(
-        self, orders: Mapping[str, Any], address: str, workers: int | None = None, *, arrival_s: float = 180.0
-    ) -> None:
+    def __init__(self, orders: Mapping[str, Any], address: str, workers: int | None = None) -> None:
         out = orders["out"]
         out = out if storage.is_remote(out) else os.path.abspath(out)  # noqa: PTH100 - actors have another folder
-        self._orders = {**orders, "out": out}
-        self._address, self._workers, self._arrival_s = address, workers, arrival_s
+        self._orders, self._markers = {**orders, "out": out}, Markers(open_folder(out))
+        self._address, self._workers = address, workers
 
     def run(self, tasks: Iterator[Task | None], stop: threading.Event) -> Iterator[Outcome]:
-        """Work on segments; outcomes come as they are ready, in any order.
-
-        Args:
-            tasks: Name of the part and segment; None while the next one is not known yet.
-            stop: Once it is set, no more segments are begun, and those begun are finished.
+        """Work on segments; see `driver.Workers`.
 
         Raises:
             UnsupportedError: The cluster does not answer, has no room for the workers, or they do not begin.
@@ -79,218 +64,103 @@ class RayWorkers:
             nodes = cluster.nodes_of(ray)
             pool = cluster.fit(nodes, self._orders["settings"]["config"]["device"], self._workers)
             if len(nodes) > 1 and not storage.is_remote(self._orders["out"]):
-                _log.warning(
-                    "The cluster has %d nodes: %r must be a folder that all of them share, and so must those of local "
-                    "sources.",
-                    len(nodes),
-                    self._orders["out"],
-                )
+                shared = f"{self._orders['out']!r} must be a folder that all of them share"
+                _log.warning("The cluster has %d nodes: %s, and so must those of local sources.", len(nodes), shared)
             try:
                 for window in _windows(tasks, stop, min(_WINDOW * pool.size, _LARGEST_WINDOW)):
                     yield from self._work(ray, pool, window, stop)
             except ray.exceptions.RayError as error:
                 raise _failed(error) from error
 
-    def _work(self, ray: Any, pool: Pool, window: Sequence[Task], stop: threading.Event) -> Iterator[Outcome]:
-        desk = _desk(ray)
-        rows = _Rows(_pipeline(ray, pool, window, {**self._orders, "device": pool.device, "lanes": pool.lanes}, desk))
-        began, seen, is_over = time.monotonic(), set[str](), False
+    def _work(self, ray: Any, pool: cluster.Pool, window: Sequence[Task], stop: threading.Event) -> Iterator[Outcome]:
+        self._markers.remove(ARRIVED)
+        rows = _Rows(_pipeline(ray, pool, window, {**self._orders, "device": pool.device, "lanes": pool.lanes}))
+        left, lost, deadline = dict(window), 0, time.monotonic() + _ARRIVAL_S
+        is_over = is_stopped = False
         try:
-            while not is_over:
-                came, is_over = rows.take(_GLANCE_S)
-                if stop.is_set():
-                    came, is_over = _last(ray, desk), True
-                yield from _new(came, seen)
-                if came and not is_over:
-                    continue
-                state = ray.get(desk.state.remote())
-                if state["error"] is not None:
-                    raise error_of(state["error"])
-                if rows.error is not None:
-                    raise _failed(rows.error) from rows.error
-                if not is_over and not state["arrived"] and time.monotonic() - began > self._arrival_s:
-                    raise _no_room(ray, pool, self._arrival_s)
+            while not is_over and not is_stopped:
+                if is_stopped := stop.is_set():
+                    self._wait_for_begun()
+                answers, is_over = rows.take()
+                for outcome in filter(None, map(taken, answers)):
+                    left.pop(outcome.part, None)
+                    yield outcome
+                    lost = (lost + 1) * outcome.is_lost
+                    if lost == _MOST_LOST:
+                        raise DeviceError(f"Workers died {TRIES} times on {lost} segments in a row.", index=0)
+                if time.monotonic() > deadline:
+                    deadline = float("inf")
+                    if ARRIVED not in self._markers.names():
+                        raise _no_room(ray, pool)
+            if is_stopped:  # some are done whose rows are on their way
+                parts = Parts(self._orders["out"])
+                for part in parts.existing(left):
+                    yield outcome_of(part, left[part], parts.about(part))
         finally:
-            desk.stop.remote()
+            if not is_over:
+                self._markers.remove(self._orders["run"])
             rows.close()
 
-
-class _Actor:
-    """An actor of `RayWorkers`: turns segments into parts, after asking the desk.
-
-    It raises nothing. What fails is told to the desk, which lets nothing begin any more, and the rows that remain are
-    empty: Ray would log each error, wrap it, and go on with what other actors have begun.
-    """
-
-    def __init__(self, orders: Mapping[str, Any], desk: Any) -> None:
-        import ray
-
-        self._wait, self._desk, self._lanes = ray.get, desk, _Lanes()
-        self._wait(desk.arrive.remote())
-        process.suit_program()
-        self._resources = ExitStack()
-        self._resources.enter_context(process.garbage_frozen())
-        with self._telling("a worker"):
-            if orders["facts"]["version"] != __version__:
-                raise UnsupportedError(
-                    f"maskjet must be of one version on all nodes, got {__version__} beside the driver's "
-                    f"{orders['facts']['version']}."
-                )
-            limits.read_environment()
-            self._worker = Worker(orders)
-
-    def __call__(self, batch: pyarrow.Table) -> pyarrow.Table:
-        import pyarrow
-
-        (row,) = batch.to_pylist()
-        return pyarrow.table({"outcome": [self._outcome(row["part"], Segment.from_dict(json.loads(row["segment"])))]})
-
-    def _outcome(self, part: str, segment: Segment) -> str:
-        with self._lanes.shared():
-            answer, known = self._begin(part, segment, is_alone=False)
-            if answer == "work":
-                return self._work(part, segment)
-        if answer == "alone":
-            with self._lanes.alone():
-                answer, known = self._begin(part, segment, is_alone=True)
-                if answer == "work":
-                    return self._work(part, segment)
-        return known
-
-    def _begin(self, part: str, segment: Segment, *, is_alone: bool) -> tuple[str, str]:
-        answer, known = self._wait(self._desk.begin.remote(part, segment.name, is_alone=is_alone))
-        return answer, known
-
-    def _work(self, part: str, segment: Segment) -> str:
-        outcome = ""
-        with self._telling(segment.name):
-            try:
-                outcome = json.dumps(self._worker.do(part, segment).as_dict())
-            except DeviceError as error:  # nothing runs on it any more: Ray starts another process
-                _log.warning("%s", first_line(error))
-                os._exit(_FAILED)
-        self._wait(self._desk.end.remote(part, outcome))
-        return outcome
-
-    @contextmanager
-    def _telling(self, name: str) -> Iterator[None]:
-        """Tell the desk of an error."""
-        try:
-            yield
-        except MaskjetError as error:
-            self._wait(self._desk.fail.remote(type(error).__name__, str(error)))
-        except Exception as error:  # a foreign library's
-            self._wait(self._desk.fail.remote("MaskjetError", f"{name} failed: {error!r}."))
-
-
-class _Lanes:
-    """Lets the threads of an actor work side by side, or one of them alone."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._working = self._waiting = 0  # the second: to be alone
-
-    @contextmanager
-    def shared(self) -> Iterator[None]:
-        """Work beside others; those that wait to be alone go first."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._waiting)
-            self._working += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._working -= 1
-                self._changed.notify_all()
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Work alone."""
-        with self._changed:
-            self._waiting += 1
-            self._changed.wait_for(lambda: not self._working)
-            self._working += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._working -= 1
-                self._waiting -= 1
-                self._changed.notify_all()
+    def _wait_for_begun(self) -> None:
+        """Let no more segments begin, and wait for those that workers are at."""
+        self._markers.remove(self._orders["run"])
+        for _ in range(round(_PATIENCE_S / _GLANCE_S)):
+            time.sleep(_GLANCE_S)  # first for workers that are about to begin
+            if not under_way(self._markers.names()):
+                return
 
 
 class _Rows:
-    """The rows of a dataset, read in a thread, so that waiting for them can end.
+    """The answers of a dataset, read in a thread, so that waiting for them can end."""
 
-    Args:
-        dataset: Has one column, outcome.
-    """
-
-    def __init__(self, dataset: ray.data.Dataset) -> None:
-        self.error: BaseException | None = None
-        """Why reading ended, if it failed."""
-        self._queue: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    def __init__(self, dataset: Any) -> None:
+        self._queue: queue.SimpleQueue[str | BaseException | None] = queue.SimpleQueue()
         self._is_closed = False
         self._thread = threading.Thread(target=self._read, args=[dataset], name="maskjet-ray", daemon=True)
         self._thread.start()
 
-    def _read(self, dataset: ray.data.Dataset) -> None:
+    def _read(self, dataset: Any) -> None:
         try:
             for batch in dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
-                for text in batch["outcome"].to_pylist():  # type: ignore[union-attr]
+                for text in batch["answer"].to_pylist():
                     self._queue.put(text)
                 if self._is_closed:
                     return
-        except BaseException as error:  # told where the rows are taken
-            self.error = error
-        finally:
             self._queue.put(None)
+        except BaseException as error:  # raised where the rows are taken
+            self._queue.put(error)
 
-    def take(self, patience_s: float) -> tuple[list[str], bool]:
-        """The rows that have come, after waiting for the first one; and whether they are the last."""
-        came = []
+    def take(self) -> tuple[list[dict[str, Any]], bool]:
+        """The answers that have come, after waiting a little for the first one; and whether they are the last."""
+        answers = []
         with suppress(queue.Empty):
-            text = self._queue.get(timeout=patience_s)
-            while text is not None:
-                came.append(text)
-                text = self._queue.get_nowait()
-            return came, True
-        return came, False
+            row = self._queue.get(timeout=_GLANCE_S)
+            while isinstance(row, str):
+                answers.append(json.loads(row))
+                row = self._queue.get_nowait()
+            if row is not None:
+                raise _failed(row) from row
+            return answers, True
+        return answers, False
 
     def close(self) -> None:
-        """Read no more.
-
-        Once the desk lets nothing begin, rows come fast, and the actors end with the thread. Where no actor runs, as no
-        node has room, the thread goes on until one does, or until the connection to the cluster ends.
-        """
+        """Read no more. Actors end with the last row, which comes fast once nothing begins; or else with the next."""
+        self._thread.join(_GOODBYE_S)
         self._is_closed = True
         self._thread.join(_GOODBYE_S)
 
 
-def _desk(ray: Any) -> Any:
-    """An actor of `Desk` on the driver's node, if there is room: no spot machine that goes away takes it along."""
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
-    options = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1, "scheduling_strategy": here}
-    return ray.remote(Desk).options(**options).remote(TRIES)
-
-
-def _pipeline(ray: Any, pool: Pool, window: Sequence[Task], orders: Mapping[str, Any], desk: Any) -> ray.data.Dataset:
-    """A dataset of outcomes, a row for each segment. Ray Data restarts actors and repeats their tasks without limit."""
+def _pipeline(ray: Any, pool: cluster.Pool, window: Sequence[Task], orders: Mapping[str, Any]) -> Any:
+    """A dataset of answers, a row for each segment. Ray Data restarts actors and repeats their tasks without limit."""
     of_block = max(1, min(_LARGEST_BLOCK, len(window) // (pool.size * pool.lanes * _BLOCKS)))
     items = [{"part": part, "segment": json.dumps(segment.as_dict())} for part, segment in window]
     source = ray.data.from_items(items, override_num_blocks=-(-len(items) // of_block))
     dataset = source.map_batches(
-        _Actor,
-        batch_size=1,
-        batch_format="pyarrow",
-        fn_constructor_kwargs={"orders": orders, "desk": desk},
-        **pool.options(ray),
+        Actor, batch_size=1, batch_format="pyarrow", fn_constructor_kwargs={"orders": orders}, **pool.options(ray)
     )
     dataset.context.enable_progress_bars = False
     dataset.context.target_max_block_size = 1  # each row is handed on at once
-    return dataset  # type: ignore[no-any-return]
+    return dataset
 
 
 def _windows(tasks: Iterable[Task | None], stop: threading.Event, largest: int) -> Iterator[list[Task]]:
@@ -311,29 +181,10 @@ def _windows(tasks: Iterable[Task | None], stop: threading.Event, largest: int) 
         yield window
 
 
-def _new(texts: Iterable[str], seen: set[str]) -> Iterator[Outcome]:
-    """Outcomes that have not been seen; those of segments that were not begun are empty."""
-    for text in texts:
-        if text:
-            outcome = Outcome.from_dict(json.loads(text))
-            if outcome.part not in seen:
-                seen.add(outcome.part)
-                yield outcome
-
-
-def _last(ray: Any, desk: Any) -> list[str]:
-    """Let no more segments begin, wait for those begun, and return all that was done."""
-    ray.get(desk.stop.remote())
-    deadline = time.monotonic() + _PATIENCE_S
-    while ray.get(desk.state.remote())["busy"] and time.monotonic() < deadline:
-        time.sleep(_GLANCE_S)
-    return list(ray.get(desk.outcomes.remote()))
-
-
-def _no_room(ray: Any, pool: Pool, waited_s: float) -> UnsupportedError:
-    kind, each = ("GPU", pool.num_gpus) if pool.num_gpus else ("CPU", pool.num_cpus)
+def _no_room(ray: Any, pool: cluster.Pool) -> UnsupportedError:
+    kind, each = ("GPU", 1) if pool.device == "cuda" else ("CPU", pool.num_cpus)
     return UnsupportedError(
-        f"No worker began within {waited_s:g} s. Each needs {each:g} {kind}s; the cluster has "
+        f"No worker began within {_ARRIVAL_S:g} s. Each needs {each:g} {kind}s; the cluster has "
         f"{ray.cluster_resources().get(kind, 0):g}, of which {ray.available_resources().get(kind, 0):g} are free. Wait "
         "until other jobs end, or start more nodes; if there is room, Ray's logs tell why."
     )

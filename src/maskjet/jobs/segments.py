@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from maskjet.config import EngineConfig
-from maskjet.media.keyframes import Entry
+from maskjet.media.video_index import Entry
 
 _DIGEST_BYTES = 16
 # Settings of the engine that change what is found; the others change how fast.

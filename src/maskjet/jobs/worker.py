@@ -1,4 +1,4 @@
-"""The process of a worker: `python -m maskjet.jobs.worker DESCRIPTOR`, started by `LocalWorkers`."""
+"""The process of a worker: `python -m maskjet.jobs.worker DESCRIPTOR`, started by `LocalWorkers`; or Ray's actor."""
 
 from __future__ import annotations
 
@@ -6,80 +6,84 @@ import json
 import os
 import sys
 import threading
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from maskjet import limits, process
-from maskjet.cli.options import print_error, print_warnings
-from maskjet.errors import DeviceError, MaskjetError
+from maskjet.errors import MaskjetError
+from maskjet.jobs.folders import open_folder
+from maskjet.jobs.markers import ARRIVED, Markers
 from maskjet.jobs.segments import Segment
-from maskjet.jobs.work import Worker
+from maskjet.jobs.work import FAILED, Worker, told
 
-_FAILED = 5
-
-
-class _Driver:
-    """The connection to the driver."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._connection = Connection(descriptor)
-        self._sending = threading.Lock()
-
-    def receive(self) -> Any:
-        """The next message; the process ends with the driver."""
-        try:
-            return json.loads(self._connection.recv_bytes())
-        except (EOFError, OSError):
-            os._exit(_FAILED)
-
-    def send(self, message: Any) -> None:
-        """Send a message; the process ends with the driver."""
-        try:
-            with self._sending:
-                self._connection.send_bytes(json.dumps(message).encode())
-        except OSError:
-            os._exit(_FAILED)
-
-    def fail(self, error: MaskjetError) -> None:
-        """Tell why the job can't go on, and end the process."""
-        self.send({"error": type(error).__name__, "text": str(error)})
-        os._exit(_FAILED)
+if TYPE_CHECKING:
+    import pyarrow
 
 
 def main(descriptor: int) -> None:
-    """Work on the segments that the driver sends, until it closes the connection.
+    """Work on the segments that the driver sends, until it closes the connection, with which the process ends.
 
     Args:
         descriptor: A socket to the driver, open already.
     """
     process.suit_program()
-    print_warnings()
-    driver = _Driver(descriptor)
-    orders = driver.receive()
-    try:
-        limits.read_environment()
-        worker = Worker(orders)
-    except MaskjetError as error:
-        driver.fail(error)
-        raise
+    process.print_warnings()
+    driver, sending = Connection(descriptor), threading.Lock()
+
+    def send(part: str | None, answer: dict[str, Any]) -> None:
+        with sending, suppress(OSError):
+            driver.send_bytes(json.dumps({"part": part, "answer": answer}).encode())
 
     def work(part: str, segment: Segment) -> None:
-        try:
-            driver.send(worker.do(part, segment).as_dict())
-        except DeviceError as error:  # nothing runs on it any more: the driver starts another process
-            print_error(error)
-            os._exit(_FAILED)
-        except MaskjetError as error:
-            driver.fail(error)
-        except BaseException as error:  # a thread's is not seen by anybody, and the driver would wait for ever
-            driver.fail(MaskjetError(f"{segment.name} failed: {error!r}."))
+        send(part, worker.answer(part, segment))
 
-    with process.garbage_frozen(), ThreadPoolExecutor(orders["lanes"], "maskjet-segment") as lanes:
-        driver.send({})
-        while True:
-            task = driver.receive()
-            lanes.submit(work, task["part"], Segment.from_dict(task["segment"]))
+    with suppress(EOFError, OSError):
+        orders = json.loads(driver.recv_bytes())
+        try:
+            limits.read_environment()
+            worker = Worker(orders)
+        except MaskjetError as error:
+            return send(None, told(error, "a worker"))
+        with process.garbage_frozen():
+            threads = ThreadPoolExecutor(orders["lanes"], "maskjet-segment")
+            send(None, {})  # it is ready
+            while True:
+                task = json.loads(driver.recv_bytes())
+                threads.submit(work, task["part"], Segment.from_dict(task["segment"]))
+    os._exit(FAILED)  # with what its threads are at
+
+
+class Actor:
+    """An actor of Ray Data for `RayWorkers`: turns segments into parts.
+
+    It raises nothing, but returns errors: Ray would log each, wrap it, and go on with what other actors have begun.
+
+    Args:
+        orders: What `Worker` needs.
+    """
+
+    def __init__(self, orders: Mapping[str, Any]) -> None:
+        process.suit_program()
+        self._resources = ExitStack()
+        self._resources.enter_context(process.garbage_frozen())
+        self._error: dict[str, Any] | None = None
+        try:
+            Markers(open_folder(orders["out"])).put(ARRIVED)
+            limits.read_environment()
+            self._worker = Worker(orders)
+        except Exception as error:
+            self._error = told(error, "a worker")
+
+    def __call__(self, batch: pyarrow.Table) -> pyarrow.Table:
+        """Do the segment of a row."""
+        import pyarrow
+
+        (row,) = batch.to_pylist()
+        answer = self._error or self._worker.answer(row["part"], Segment.from_dict(json.loads(row["segment"])))
+        return pyarrow.table({"answer": [json.dumps(answer)]})
 
 
 if __name__ == "__main__":

@@ -6,8 +6,9 @@ import glob
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from maskjet.errors import SourceError, border, explain
 from maskjet.media.images import IMAGE_SUFFIXES
@@ -19,6 +20,7 @@ VIDEO_SUFFIXES = (
 """File names that are videos if they are found in a folder; a file given by its own name may have any."""
 
 _NUMBER = re.compile("[0-9]+")
+_Files = TypeVar("_Files")
 
 
 def is_image_path(path: str | os.PathLike[str]) -> bool:
@@ -63,7 +65,8 @@ def list_folder(folder: str, *, recursive: bool = False) -> list[Path]:
         SourceError: A folder can't be read.
     """
     with border(SourceError, f"source must be readable, {folder!r} is not"):
-        return _sorted(_walk(folder) if recursive else Path(folder).iterdir())
+        found = (Path(path, name) for path, files in walk(folder, scan_folder, recursive=recursive) for name in files)
+        return sorted((path for path in found if is_visible(path.name)), key=_natural)
 
 
 def match_glob(pattern: str) -> list[Path]:
@@ -77,31 +80,58 @@ def match_glob(pattern: str) -> list[Path]:
         return sorted(filter(_may_be_read, found), key=_natural)
 
 
-def _walk(folder: str) -> Iterator[Path]:
-    """All files below a folder; no real folder is entered twice."""
-    root = os.path.realpath(folder)
-    entered = {root}
-    for where, names, files in os.walk(folder, onerror=_refuse, followlinks=True):
-        names[:] = [name for name in sorted(names) if name[0] != "." and _enter(Path(where, name), root, entered)]
-        yield from (Path(where, name) for name in files)
+def walk(
+    folder: str,
+    scan: Callable[[str], tuple[_Files, list[str]]],
+    *,
+    recursive: bool,
+    identify: Callable[[str], str] = os.path.realpath,
+) -> Iterator[tuple[str, _Files]]:
+    """A folder and, if asked for, those below it in natural order, each as soon as it is scanned, as `list_folder`.
+
+    Args:
+        folder: Its path.
+        scan: Gives a folder's files and the names of its folders, as `scan_folder` does.
+        recursive: Whether to go into its sub-folders.
+        identify: Gives a folder's real path, by which none is entered twice.
+    """
+    root, entered, left = identify(folder), set[str](), [folder]
+    while left:
+        path = left.pop()
+        real = identify(path)
+        if real in entered:
+            continue
+        entered.add(real)
+        files, folders = scan(path)
+        yield path, files
+        del files  # before the next ones are listed
+        names = in_order(filter(is_visible, folders)) if recursive else []
+        below = [os.path.join(path, name) for name in reversed(names)]  # noqa: PTH118 - or of URLs
+        # A folder that a link leads back to is listed under its own name.
+        left += [each for each in below if not (Path(each).is_symlink() and _is_below(identify(each), root))]
 
 
-def _enter(path: Path, root: str, entered: set[str]) -> bool:
-    """Whether to enter a folder: not by a link to one that is, or will be, read under its own name."""
-    real = os.path.realpath(path)
-    if path.is_symlink() and Path(real).is_relative_to(root):
-        return False
-    is_first = real not in entered
-    entered.add(real)
-    return is_first
+def _is_below(path: str, root: str) -> bool:
+    return Path(path).is_relative_to(root)
 
 
-def _refuse(error: OSError) -> None:
-    raise SourceError(f"source must be readable, {error.filename!r} is not: {explain(error)}.") from error
+def scan_folder(folder: str) -> tuple[list[str], list[str]]:
+    """Names of a folder's files and folders, in no order; links to nothing are files, FIFOs and devices left out.
 
-
-def _sorted(paths: Iterable[Path]) -> list[Path]:
-    return sorted((path for path in paths if path.name[0] != "." and _may_be_read(path)), key=_natural)
+    Raises:
+        SourceError: It can't be read.
+    """
+    files, folders = [], []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if (entry.is_symlink() and not Path(entry).exists()) or entry.is_file():
+                    files.append(entry.name)
+                elif entry.is_dir():
+                    folders.append(entry.name)
+    except OSError as error:
+        raise SourceError(f"source must be readable, {error.filename or folder!r} is not: {explain(error)}.") from error
+    return files, folders
 
 
 def _may_be_read(path: Path) -> bool:
@@ -119,6 +149,16 @@ def _by_value(number: re.Match[str]) -> str:
     # The more digits, the larger. NUL is before all that a name may have, so that "a1" is before "ab", as "a" is.
     digits = number[0].lstrip("0")
     return ("\0" if number.start() else "\U0010ffff") + chr(len(digits)) + digits
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Names in natural order; those that differ in zeros before a number alone, by character."""
+    return sorted(sorted(names), key=natural_key)
+
+
+def is_visible(name: str) -> bool:
+    """Whether a file is not hidden."""
+    return name[:1] != "."
 
 
 def _natural(path: Path) -> list[str]:

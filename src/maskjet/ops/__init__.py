@@ -9,54 +9,38 @@ Examples:
 """
 
 from collections.abc import Mapping
+from importlib import import_module
 
 from maskjet.config import Implementation
-from maskjet.ops import attention as _attention
-from maskjet.ops import deformable_attention as _deformable_attention
-from maskjet.ops import depthwise_norm as _depthwise_norm
-from maskjet.ops import embed_patches as _embed_patches
-from maskjet.ops import encode_masks as _encode_masks
-from maskjet.ops import linear as _linear
-from maskjet.ops import mask_logits as _mask_logits
-from maskjet.ops import nms as _nms
-from maskjet.ops import paste_masks as _paste_masks
-from maskjet.ops import preprocess as _preprocess
-from maskjet.ops import rank_tokens as _rank_tokens
-from maskjet.ops import refine_boxes as _refine_boxes
-from maskjet.ops import resize_pixels as _resize_pixels
-from maskjet.ops import roi_align as _roi_align
-from maskjet.ops import select as _select
+from maskjet.ops.attention import attention
 from maskjet.ops.canvas import Canvas, Letterbox
+from maskjet.ops.deformable_attention import deformable_attention
+from maskjet.ops.depthwise_norm import depthwise_norm
+from maskjet.ops.embed_patches import embed_patches
+from maskjet.ops.encode_masks import encode_masks
+from maskjet.ops.linear import fold_norm, linear, split_terms
 from maskjet.ops.linear.reference import Norm
+from maskjet.ops.mask_logits import mask_logits
+from maskjet.ops.nms import nms
+from maskjet.ops.paste_masks import paste_masks
+from maskjet.ops.preprocess import preprocess
 from maskjet.ops.preprocess.yuv import YUVFrames, yuv_conversion
+from maskjet.ops.rank_tokens import rank_tokens
 from maskjet.ops.record import FALLBACKS, Choice, Op
+from maskjet.ops.refine_boxes import refine_boxes
+from maskjet.ops.resize_pixels import resize_pixels
+from maskjet.ops.roi_align import roi_align
+from maskjet.ops.select import select
 from maskjet.ops.selection import Selection
 
 RECORDS: Mapping[str, Op] = {
-    module.RECORD.name: module.RECORD
-    for module in (
-        *(_preprocess, _select, _encode_masks, _paste_masks, _nms, _roi_align),
-        *(_linear, _attention, _embed_patches, _rank_tokens, _refine_boxes, _deformable_attention),
-        *(_resize_pixels, _depthwise_norm, _mask_logits),
+    name: import_module(f"{__name__}.{name}").RECORD
+    for name in (
+        *("preprocess", "select", "encode_masks", "paste_masks", "nms", "roi_align"),
+        *("linear", "attention", "embed_patches", "rank_tokens", "refine_boxes", "deformable_attention"),
+        *("resize_pixels", "depthwise_norm", "mask_logits"),
     )
 }
-preprocess = _preprocess.preprocess
-roi_align = _roi_align.roi_align
-select = _select.select
-encode_masks = _encode_masks.encode_masks
-attention = _attention.attention
-linear = _linear.linear
-fold_norm = _linear.fold_norm
-split_terms = _linear.split_terms
-deformable_attention = _deformable_attention.deformable_attention
-depthwise_norm = _depthwise_norm.depthwise_norm
-embed_patches = _embed_patches.embed_patches
-mask_logits = _mask_logits.mask_logits
-rank_tokens = _rank_tokens.rank_tokens
-refine_boxes = _refine_boxes.refine_boxes
-resize_pixels = _resize_pixels.resize_pixels
-nms = _nms.nms
-paste_masks = _paste_masks.paste_masks
 
 __all__ = [
     "FALLBACKS",

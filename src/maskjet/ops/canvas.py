@@ -17,7 +17,7 @@ GREY = (114, 114, 114)
 
 
 class Canvas(NamedTuple):
-    """What the network's input shows, in pixels of the frame, which lies somewhere within.
+    """The area that the network's input shows: a rectangle around the frame, in pixels of the frame.
 
     Coordinate (x, y) of the input, 0..1, is (left + x × width, top + y × height) of the frame.
     """
@@ -67,13 +67,13 @@ class Region:
         return self.top, self.left, self.height, self.width
 
     def canvas(self, source_hw: tuple[int, int], size_hw: tuple[int, int]) -> Canvas:
-        """What an input shows of which this rectangle is a frame.
+        """The canvas of an input in which the frame fills this rectangle.
 
         Args:
             source_hw: (height, width) of the frame, in pixels.
             size_hw: (h, w) of the input, in pixels.
         """
-        height, width = source_hw  # multiplied first, so that what is a whole number of pixels is one here
+        height, width = source_hw  # the product comes first, so that whole numbers of pixels are exact
         return Canvas(
             -self.left * width / self.width,
             -self.top * height / self.height,

@@ -1,4 +1,4 @@
-"""Helpers around Triton's kernels: a guard, a launch context, tables on the device.
+"""Choose, compile and launch Triton's kernels.
 
 Triton is imported when a kernel is first needed, not with maskjet.
 """
@@ -18,33 +18,57 @@ from typing import Any
 import torch
 
 from maskjet.errors import first_line
-from maskjet.ops.record import Variant
+from maskjet.ops.record import HALVES, Op, Variant, serves_any
 
 capturing = threading.Lock()
-"""Held while a graph is captured, and while a video decoder is made or freed. Both at once fail: to make a decoder CUDA
-waits for all streams of the context, which ends captures with cudaErrorStreamCaptureInvalidated, and may wait for ever.
-PyTorch captures one graph at a time anyway."""
+"""Held while a graph is captured, and while a video decoder is made or freed. To make a decoder, CUDA waits for all
+streams of the context, which ends captures with cudaErrorStreamCaptureInvalidated, and may hang. PyTorch captures one
+graph at a time anyway."""
 
 _ahead = threading.local()
-"""Its `jobs` are what `compiling_ahead` has found to be compiled in this thread."""
+"""Its `jobs` are the compilations that `compiling_ahead` has collected in this thread."""
 
 MULTIPROCESSORS = 132
-"""Of an H100 or H200, whose launches were timed."""
+"""Multiprocessors of an H100 or H200, on which launch shapes were timed."""
 _HOPPERS_SHARED = 227 * 1024
 _OLDEST = (7, 5)  # T4; Triton's own limit
 _OLDEST_WITH_BFLOAT16 = (8, 0)
 
 
+def make_op(
+    public: Callable[..., Any],
+    reference: Callable[..., Any],
+    *,
+    dtypes: tuple[torch.dtype, ...] = HALVES,
+    cpu: Variant | None = None,
+) -> Op:
+    """Make the record of an op whose Triton implementation has its name and lies in its package's `triton.py`.
+
+    Args:
+        public: The function users call.
+        reference: The definition; serves every input.
+        dtypes: Types of the op's first tensor that the Triton implementation takes.
+        cpu: The implementation for CPUs, if there is one.
+    """
+    name = public.__name__
+    variants = {
+        "triton": triton_variant(f"{public.__module__}.triton", name, dtypes),
+        **({} if cpu is None else {"cpu": cpu}),
+        "reference": Variant(reference, serves_any),
+    }
+    return Op(name, public, variants)
+
+
 def triton_variant(
     module: str, function: str, dtypes: tuple[torch.dtype, ...], *, allocate: str | None = None
 ) -> Variant:
-    """A variant whose module, and with it Triton, is imported on the first call.
+    """Make a variant that imports its module, and with it Triton, on the first call.
 
     Args:
         module: The module's full name.
         function: The implementation in it.
         dtypes: Types of the op's first tensor that the implementation takes.
-        allocate: The function in the module that makes an `out`, if the op needs one.
+        allocate: The function in the module that makes an `out`, if the op needs one; see `Variant`.
     """
 
     def first_called(name: str) -> Callable[..., Any]:
@@ -81,7 +105,7 @@ def why_not(device: torch.device, dtype: torch.dtype) -> str | None:
 
 
 def _try_to_compile(device: torch.device) -> str | None:
-    """Compile and run a one-line kernel: a missing C compiler or an old driver shows before the first frame."""
+    """Compile and run a one-line kernel, to find a missing C compiler or an old driver before the first frame."""
     from maskjet.ops.trial_kernel import fill_kernel
 
     try:
@@ -96,15 +120,15 @@ def _try_to_compile(device: torch.device) -> str | None:
 
 @lru_cache
 def has_dependent_launches(device: torch.device) -> bool:
-    """Whether a kernel may begin before the one in front has ended: NVIDIA GPUs since Hopper."""
+    """Whether a kernel may begin before the previous one has ended (dependent launch): Hopper and later."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 @lru_cache
 def has_bulk_copies(device: torch.device) -> bool:
-    """Whether a GPU copies blocks of matrices by itself, and has shared memory for many: Hopper and large Blackwells.
+    """Whether a GPU has a tensor memory accelerator and much shared memory, as Hopper and large Blackwells do.
 
-    Triton's interpreter does so, too.
+    Triton's interpreter serves such copies, too.
     """
     return device.type != "cuda" or (has_dependent_launches(device) and shared_memory(device) >= _HOPPERS_SHARED)
 
@@ -118,37 +142,32 @@ def shared_memory(device: torch.device) -> int:
 
 
 def fitting_stages(most: int, stage_bytes: int, device: torch.device) -> int:
-    """How many pipeline stages of a program fit into its shared memory, at least 1 and at most `most`."""
+    """How many pipeline stages fit into a program's shared memory, from 1 to `most`."""
     return max(min(most, shared_memory(device) // stage_bytes), 1)
 
 
 def on_device(device: torch.device) -> AbstractContextManager[Any]:
-    """A context that makes a device current, so that kernels launch there, and no other GPU is touched.
+    """A context that makes a device current, so that kernels launch there.
 
-    Without it, `torch.cuda.stream` of another device's stream sets the first GPU again when it ends, which makes a CUDA
-    context there: half a gigabyte.
+    Without it, `torch.cuda.stream` of another GPU's stream makes the first GPU current when it ends, and with it a CUDA
+    context of half a gigabyte.
     """
     if device.type != "cuda" or torch.cuda.current_device() == device.index:
         return nullcontext()
     return torch.cuda.device(device)
 
 
-def on_device_of(tensor: torch.Tensor) -> AbstractContextManager[Any]:
-    """`on_device` of a tensor's device."""
-    return on_device(tensor.device)
-
-
 class Launcher:
-    """Launches a kernel that is specialised on nothing but its argument types and constants.
+    """Launches a kernel that is specialised on its argument types and constants alone.
 
-    At every launch Triton inspects the environment and every argument, to specialise the code. This class does so once
-    per set of types: a launch costs the host 13.8 µs instead of 22.6 (H200, benchmarks/tuning_h200.json).
+    To specialise code, Triton inspects the environment and every argument at each launch. This class does so once per
+    set of types: a launch costs the host 13.8 µs instead of 22.6 (H200, benchmarks/tuning_h200.json).
 
     Args:
         kernel: Made by `triton.jit` with `do_not_specialize` for all its arguments, except pointers that are always
             aligned to 16 bytes.
-        options: Triton's launch options, such as `num_warps`. Products and sums are fused unless they say otherwise:
-            Triton up to 3.9 does so by itself, but 3.9 warns if it isn't told, and 3.10 will not.
+        options: Triton's launch options, such as `num_warps`. Products and sums are fused by default, as Triton itself
+            does up to 3.9; without the option 3.9 warns, and 3.10 will not fuse.
     """
 
     def __init__(self, kernel: Any, **options: Any) -> None:
@@ -164,8 +183,8 @@ class Launcher:
         Args:
             grid: Programs along each axis.
             types: Key of the argument types and the device; launches with the same key share compiled code.
-            *args: The kernel's arguments before its constants. A float must be one even if it is whole: what was
-                compiled for an int takes no other numbers.
+            *args: The kernel's arguments before its constants. Whole numbers for a float argument must be floats, as
+                code compiled for an int takes ints only.
             **constants: The kernel's constants, in its order.
         """
         if self._is_interpreted:
@@ -190,13 +209,9 @@ class Launcher:
 
 @contextmanager
 def compiling_ahead(device: torch.device) -> Iterator[None]:
-    """Launch nothing in this thread; compile what would have been launched, all at once at the end.
+    """Launch nothing in this thread, but collect the kernels, and compile them in threads at the end.
 
-    Most of a compilation is outside of Python, so that threads share the work: six kernels took 2.0 s instead of 4.7 on
-    two cores.
-
-    Args:
-        device: The GPU that launches would be on.
+    Most of a compilation runs outside of Python's lock: six kernels took 2.0 s instead of 4.7 on two cores.
     """
     jobs: dict[Hashable, Callable[[], object]] = {}
     _ahead.jobs = jobs
@@ -216,12 +231,12 @@ def compiling_ahead(device: torch.device) -> Iterator[None]:
 
 
 class Launchers:
-    """The launchers of a kernel, one per shape of its programs.
+    """The launchers of a kernel, by warps and pipeline stages; launches never wait and can be captured in a CUDA graph.
 
     Args:
-        kernel: See `Launcher`; its `WAITS` says whether it waits for the kernel in front by itself. Once it has waited,
-            and only then, it may let the next one begin: what that one waits for is then all that came before.
-        options: Triton's launch options that all have, such as `maxnreg`.
+        kernel: See `Launcher`; with `WAITS` it waits for the previous kernel itself. It must let the next kernel begin
+            only after that, so that a wait covers all kernels before.
+        options: Triton's launch options of all launchers, such as `maxnreg`.
     """
 
     def __init__(self, kernel: Any, **options: Any) -> None:
@@ -229,7 +244,7 @@ class Launchers:
         self._launchers: dict[tuple[int, int, bool], Launcher] = {}
 
     def of(self, warps: int, stages: int, *, waits: bool) -> Launcher:
-        """The launcher of programs of so many warps and pipeline stages; with `waits` it is launched early."""
+        """Get or make a launcher; `waits` lets the kernel begin before the previous one has ended."""
         key = (warps, stages, waits)
         if key not in self._launchers:
             options = {**self._options, "launch_pdl": True} if waits else self._options
@@ -239,13 +254,7 @@ class Launchers:
 
 @lru_cache(maxsize=256)
 def table(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Copy numbers to a device, once while cached. The tensor is shared and must not be written to.
-
-    Args:
-        values: A flat tuple.
-        dtype: The tensor's type.
-        device: The tensor's device.
-    """
+    """Copy numbers to a device, once while cached. The tensor is shared and must not be written to."""
     return torch.tensor(values, dtype=dtype, device=device)
 
 

@@ -1,8 +1,8 @@
 """Bilinear interpolation as ATen does it on a CPU, operation by operation; shared by the CPU implementations.
 
 Checked bit for bit with torch 2.11 to 2.15 on x86. The first product of each blend is not rounded, as the compiler
-contracts it to a fused multiply-add. Source positions are rounded once or twice, depending on PyTorch's build, on the
-channels and on whether there is a single thread; a trial finds out. Up to an output height + width of 128 ATen uses
+contracts it to a fused multiply-add. Source positions are rounded once or twice, depending on PyTorch's build, the
+channels and whether there is a single thread; a trial run decides. Up to an output height + width of 128, ATen uses
 kernels that round differently.
 """
 
@@ -49,9 +49,9 @@ def taps_at(index: NDArray[np.int64], source: int, target: int, channels: int) -
 
 
 def taps_from(source: int, side: float, target: int, whole: int, fraction: float) -> Taps:
-    """The taps of `target` positions that begin at `whole` + `fraction` of the `side` positions that the values cover.
+    """The taps of `target` positions from `whole` + `fraction` on, where the values cover `side` positions.
 
-    As `paste_masks.reference.show`, which is no code of ATen's, computes them.
+    Computed as by `paste_masks.reference.show`, which is not ATen's code.
     """
     centre = (np.arange(target) - whole).astype(np.float32) - np.float32(fraction) + np.float32(0.5)
     scale = np.float32(source) / np.float32(side)

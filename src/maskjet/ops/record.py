@@ -1,4 +1,4 @@
-"""The record that ties an op's implementations together; `tests/ops/cases` has how they are compared."""
+"""Records of ops and their implementations, which `tests/ops/cases` compares; and checks of arguments."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 """Floating types of network inputs and outputs, which the ops accept."""
 HALVES = (torch.float16, torch.bfloat16)
 """Types that tensor cores multiply, which the network's own ops accept."""
-_MOST_CHANNELS = 512  # of a pixel that a program holds whole
+_MOST_CHANNELS = 512  # channels; a program holds all of a pixel
 
 FALLBACKS: Counter[str] = Counter()
-"""Slower paths taken by direct calls of ops in this process, by op and reason, such as masks that did not fit into
-their buffers. Each model counts its own; see `Model.report`."""
+"""Counts of slower paths that direct calls of ops took in this process, by op and reason, such as masks that did not
+fit into their buffers. Each model counts its own; see `Model.report`."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class Variant:
     """One implementation of an op."""
 
     run: Callable[..., Any]
-    """The implementation. All implementations of an op take the same arguments and return the same type; with `out`
-    given, they write there."""
+    """The implementation. All implementations of an op take the same arguments and return the same type, or write to
+    `out`."""
     refuse: Callable[[torch.Tensor], str | None]
     """Takes the op's first tensor; returns why this implementation can't serve its device or dtype, or None."""
     allocate: Callable[..., Any] | None = None
@@ -52,7 +52,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Op:
-    """Everything maskjet knows about one op."""
+    """The record of one op."""
 
     name: str
     """Its name in `maskjet.ops`."""
@@ -85,7 +85,7 @@ class Op:
         if reason is not None:
             raise UnsupportedError(
                 f"implementation={implementation!r} can't run ops.{self.name} here: {reason}. "
-                "Use implementation='auto' to take the fastest that can."
+                "Use 'auto' to take the fastest that can."
             )
         return Choice(implementation, variant.run, "asked for", variant.allocate)
 
@@ -158,5 +158,5 @@ def serves_any(_sample: torch.Tensor) -> None:
 
 
 def needs_cpu(sample: torch.Tensor) -> str | None:
-    """Refuse tensors that are not on the CPU; used by implementations that read host memory."""
+    """Refuse tensors that are not on the CPU, for implementations that read host memory."""
     return None if sample.device.type == "cpu" else f"it needs tensors on the CPU, got {sample.device}"

@@ -22,27 +22,27 @@ _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def _lengths(batch: int, max_detections: int) -> tuple[int, ...]:
-    """32-bit words of a selection's fields, in the order in which they lie in memory."""
+    """Sizes of a selection's fields in 32-bit words, in the order of memory."""
     rows = batch * max_detections
     return (batch, rows, rows, rows, 4 * rows)
 
 
 @dataclass(frozen=True)
 class SizeTable:
-    """The sizes of a batch's images and what the network saw of each, for the host and for kernels."""
+    """The sizes of a batch's images and their canvases, on the host and on the device."""
 
     hw: list[tuple[int, int]]
     """(height, width) per image, in pixels."""
     on_device: torch.Tensor
-    """int32 [2 B]: the sizes on the device; held because memory that a CUDA graph reads must not be freed."""
+    """int32 [2 B]: `hw` on the device; held because memory that a CUDA graph reads must not be freed."""
     canvases: list[Canvas]
-    """What the network's input showed, per image."""
+    """The area that the network's input showed, per image."""
     canvases_on_device: torch.Tensor
     """float32 [6 B]: `Canvas.split` of each, on the device."""
 
     @staticmethod
     def of(hw: list[tuple[int, int]], device: torch.device, canvases: list[Canvas] | None = None) -> SizeTable:
-        """Copy sizes to a device; cached sizes are not copied again. Without canvases images filled the input."""
+        """Copy sizes to a device, unless cached there; without canvases, images filled the input."""
         canvases = canvases or [Canvas.of(size) for size in hw]
         sides, numbers = chain.from_iterable(hw), chain.from_iterable(canvas.split for canvas in canvases)
         on_device = table(tuple(sides), torch.int32, device)
@@ -59,7 +59,7 @@ class SizeTable:
 
 @dataclass(frozen=True)
 class Selection:
-    """Which queries of a batch became detections, most confident first; B images, K = max_detections rows each.
+    """The detections of a batch, most confident first; B images, K = max_detections rows each.
 
     Rows at and past an image's `count` are undefined.
     """
@@ -120,13 +120,13 @@ class Selection:
         return [slice(end - length, end) for end, length in zip(accumulate(lengths), lengths, strict=True)]
 
     def queries(self) -> list[torch.Tensor]:
-        """The queries of each image as int32 [count] tensors; waits for the device to read the counts."""
+        """The queries of each image, int32 [count]; waits for the device to read the counts."""
         return [row[:count] for row, count in zip(self.query, self.count.tolist(), strict=True)]
 
 
 @dataclass(frozen=True)
 class MaskQueries:
-    """Indices of the masks that a mask op takes from each image, in order; B images, K rows each."""
+    """Indices of the masks to take from each image, in order; B images, K rows each."""
 
     count: torch.Tensor
     """int32 [B], contiguous: masks per image, 0..K."""
@@ -135,7 +135,7 @@ class MaskQueries:
     limit: int
     """Number of masks per image; every index must be below it."""
     boxes: torch.Tensor | None = None
-    """int32 [B, K, 4], contiguous: left, top, width, height of the box that each mask fills; None fills the image."""
+    """int32 [B, K, 4], contiguous: left, top, width, height of the box that each mask fills; None: the image."""
 
     def to(self, device: torch.device) -> MaskQueries:
         """The queries on another device."""

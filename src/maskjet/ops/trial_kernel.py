@@ -1,4 +1,4 @@
-"""A one-line kernel, compiled to find out whether Triton works on a machine."""
+"""A one-line kernel that tests whether Triton works on a machine."""
 
 from __future__ import annotations
 

@@ -34,11 +34,11 @@ def dot(first, second, total):
 
 @triton.jit
 def gelu(x):
-    """The Gaussian error linear unit of float32, within 3e-5 and what the hardware's tanh differs by: 2⁻¹¹ of it.
+    """GELU of float32, within 3e-5 plus the error of the hardware's tanh, 2⁻¹¹ of it.
 
-    erf(x / √2) = tanh(x (a + b x² + c x⁴)), fitted to the smallest largest difference of the unit in -8..8; beyond ±4,
-    where it is x or 0, the polynomial stays as it is. A large layer takes 36 µs with it, and
-    50 with the error function (H200, shared experiments).
+    erf(x / √2) = tanh(x (a + b x² + c x⁴)), with coefficients of the smallest maximal error of GELU in -8..8; beyond
+    ±4, where GELU is x or 0, the polynomial is constant. A large layer takes 36 µs with it, and 50 with the error
+    function (H200, shared experiments).
     """
     square = tl.minimum(x * x, 16.0)
     return 0.5 * x * (1.0 + _tanh(x * (0.79750659 + square * (0.03700682 - square * 0.000351707488))))
@@ -53,7 +53,7 @@ def _tanh(x):
 
 @triton.jit
 def prefetch(pointers):
-    """Have the memory send what pointers point at to the second-level cache; the interpreter has none."""
+    """Prefetch memory into the second-level cache; does nothing in the interpreter."""
     if not _IS_INTERPRETED:
         tl.inline_asm_elementwise(
             "prefetch.global.L2 [$1]; mov.u32 $0, 0;",
@@ -82,7 +82,7 @@ def position(index, scale, source):
 
 @triton.jit
 def place(index, whole, fraction):
-    """A pixel of an image, counted from the border of a canvas around it, at `whole` + `fraction` of the image."""
+    """Position of an image's pixel relative to its canvas, which begins at `whole` + `fraction` of the image."""
     return (index - whole).to(tl.float32) - fraction
 
 

@@ -74,7 +74,7 @@ def export(
         OutputError: `out` can't be written; an existing file is kept.
         UnsupportedError: The model is a torchvision detector, can't be exported, or differs from the file; no file
             is written.
-        MissingDependencyError: onnx-ir, onnxruntime or, for an engine, tensorrt is not installed.
+        MissingDependencyError: onnx-ir, onnxruntime, onnxscript or, for an engine, tensorrt is missing.
 
     Examples:
         >>> import tempfile
@@ -91,7 +91,7 @@ def export(
         raise InputError(f"precision must be one of {get_args(Precision)}, got {precision!r}{end}")
     if postprocess is not None and not isinstance(postprocess, Postprocess):
         raise InputError(f"postprocess must be a Postprocess or None, got a {type(postprocess).__name__}.")
-    for package in ("onnx_ir", "onnxruntime"):
+    for package in ("onnx_ir", "onnxruntime", "onnxscript"):
         require(package, extra="onnx", purpose="maskjet export")
     process.check_fork()
     from maskjet.runtimes.exporting import export_network

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from maskjet.calls import Choices
 from maskjet.errors import UnsupportedError
@@ -17,9 +17,8 @@ from maskjet.networks.exported.metadata import Metadata, Precision, Selecting
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.runtimes.comparing import BATCHES, IMAGES, OUTPUTS, compare, runtime_name
 from maskjet.runtimes.exported import ExportedFile, Postprocess
-from maskjet.runtimes.operators import TRANSLATORS
 from maskjet.runtimes.selecting import FIELDS, MASKS, SIZES, Select
-from maskjet.runtimes.translation import OPSET, Translation
+from maskjet.runtimes.translation import OPSET, translate
 from maskjet.spec import ModelSpec
 from maskjet.version import __version__
 
@@ -65,39 +64,29 @@ def build_model(network: RFDETR, dtype: torch.dtype, select: Select | None) -> i
         UnsupportedError: They have an operator that can't be exported.
     """
     spec = network.spec
-    shape = (3, *spec.input_hw)
-    translation = Translation(spec.name, TRANSLATORS)
-    images = translation.add_input(IMAGES, dtype, shape)
-    outputs = translation.translate(trace(network, _example(dtype, *shape)), [images], root="network")
-    named = dict(zip(OUTPUTS, outputs, strict=False))  # two without masks
-    if select is not None:
-        for name, value in named.items():
-            value.name = name
-        sizes = translation.add_input(SIZES, torch.int32, (2,))
-        masks = [_example(dtype, spec.queries, *spec.mask_hw)] * spec.has_masks
-        examples = (
-            _example(torch.float32, spec.queries, spec.class_logits),
-            _example(torch.float32, spec.queries, 4),
-            _example(torch.int32, 2),
-            *masks,
-        )
-        program = trace(select, *examples)
-        outputs = translation.translate(program, [*outputs[:2], sizes, *outputs[2:]], root="select")
-        named = dict(zip((*FIELDS, MASKS), outputs, strict=False))
-    model = translation.finish(named)
+    found, chosen = OUTPUTS[: 2 + spec.has_masks], (*FIELDS, MASKS)[: len(FIELDS) + spec.has_masks]
+    examples = {IMAGES: torch.zeros(2, 3, *spec.input_hw, dtype=dtype), SIZES: torch.zeros(2, 2, dtype=torch.int32)}
+    if select is None:
+        del examples[SIZES]
+        chosen = ()
+    model = translate(_Chain(network, select), examples, (*found, *chosen))
+    for _ in found if chosen else ():
+        model.graph.outputs.pop(0)
+    model.graph.name = spec.name
     model.producer_name, model.producer_version = "maskjet", __version__
     return model
 
 
-def _example(dtype: torch.dtype, *shape: int) -> torch.Tensor:
-    """An input to trace with; 0 and 1 images would be taken for constants."""
-    return torch.zeros(2, *shape, dtype=dtype)
+class _Chain(nn.Module):
+    """A network and, behind it, what chooses detections; gives the outputs of both."""
 
+    def __init__(self, network: RFDETR, select: Select | None) -> None:
+        super().__init__()
+        self.network, self.select = network, select
 
-def trace(module: nn.Module, *examples: torch.Tensor) -> torch.export.ExportedProgram:
-    """Record the operators that a module calls; the batch is free."""
-    free = tuple({0: torch.export.Dim("batch")} for _ in examples)
-    return torch.export.export(module, examples, dynamic_shapes=free, strict=False)
+    def forward(self, images: Tensor, sizes: Tensor | None = None) -> list[Tensor]:
+        found = [each for each in self.network(images) if each is not None]
+        return found if self.select is None else [*found, *self.select(*found[:2], sizes, *found[2:])]
 
 
 def _make_select(spec: ModelSpec, postprocess: Postprocess) -> Select:

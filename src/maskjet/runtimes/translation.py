@@ -1,273 +1,119 @@
-"""PyTorch programs to ONNX graphs: each ATen operator becomes a few nodes, named after the module that called it.
-
-`torch.onnx.export(dynamo=True)` would serve, too. It takes three times as long, and a package that has to fit PyTorch's
-version; for the demo model it makes 725 nodes in place of 596, with numbers for names.
-"""
+"""Modules to ONNX graphs by `torch.onnx`: operators that we write in another way, and names after the modules."""
 
 from __future__ import annotations
 
+import ast
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import onnx_ir as ir
 import torch
-from onnx_ir.passes.common import CommonSubexpressionEliminationPass, RemoveUnusedNodesPass
-from torch import fx
+from onnx_ir.passes.common import ClearMetadataAndDocStringPass
+from onnxscript import opset17
+from onnxscript.optimizer import optimize_ir
+from torch import Tensor, nn
 
-from maskjet.errors import UnsupportedError, border
+from maskjet.errors import UnsupportedError, first_line
 
 OPSET = 17
 """The first with LayerNormalization as one node, and so the one that most versions of runtimes read."""
+op: Any = opset17  # its types have no numbers, which it takes
 _IR_VERSION = 8  # of ONNX 1.12, which brought opset 17
-BATCH = "batch"
-"""Name of the free dimension, the first one of each input and output."""
-
-_TYPES = {
-    torch.float32: ir.DataType.FLOAT,
-    torch.float16: ir.DataType.FLOAT16,
-    torch.int32: ir.DataType.INT32,
-    torch.int64: ir.DataType.INT64,
-    torch.bool: ir.DataType.BOOL,
-}
-_DTYPES = {kind: dtype for dtype, kind in _TYPES.items()}
-
-Size = int | torch.SymInt
-"""Size of a dimension; one that is not an int is a multiple of the batch."""
-Shape = Sequence[Size] | Sequence[int | ir.SymbolicDim]
-"""A shape, of a result of PyTorch's or of a value of the graph."""
+_NEWER = 18  # the oldest that torch.onnx writes; `_TRANSLATORS` has the operators that differ from 17
+_BATCH = "batch"  # the free dimension, the first one of each input and output
+_ROOTS = ("network", "select")  # modules of the outermost one, which paths leave out
+_NO_MODULE = "_empty_nn_module_stack_from_metadata_hook"  # of the sizes of inputs
+_ALL = 1 << 40  # elements of a constant that is folded
+_FEW = 8  # elements of a constant that is named after its values
 
 
-@dataclass(frozen=True)
-class Constant:
-    """A tensor that is known before the file runs; it becomes an initialiser if a node reads it."""
-
-    name: str
-    """Name of its parameter or buffer, and the operators applied to it: "class_embed.weight.transpose"."""
-    tensor: torch.Tensor
-    """Its values, on the CPU."""
-
-
-@dataclass(frozen=True)
-class Expanded:
-    """A value or constant to be repeated along dimensions of size 1, which most operators do by themselves."""
-
-    source: ir.Value | Constant
-    """What is repeated."""
-    shape: Sequence[Size]
-    """Sizes after it."""
-
-
-Operand = ir.Value | Constant | Expanded | bool | int | float
-"""A tensor or number that an operator takes or gives."""
-Translator = Callable[..., Any]
-"""Translates one ATen operator: takes the translation and the operator's arguments, and returns its result."""
-
-
-class Translation:
-    """An ONNX graph in the making.
+def translate(module: nn.Module, inputs: Mapping[str, Tensor], outputs: Sequence[str]) -> ir.Model:
+    """Translate a module to an ONNX model; the batch is free.
 
     Args:
-        name: Name of the graph.
-        translators: Translators by the names of ATen operators, as "aten.relu.default".
+        module: A module in eval mode.
+        inputs: An example of each input by name; 0 and 1 images would be taken for constants.
+        outputs: Names of its outputs.
+
+    Raises:
+        UnsupportedError: It has an operator that can't be exported.
     """
-
-    def __init__(self, name: str, translators: Mapping[str, Translator]) -> None:
-        self._graph = ir.Graph([], [], nodes=[], opset_imports={"": OPSET}, name=name)
-        self._translators = translators
-        self._taken: set[str] = set()
-        self._constants: set[str] = set()
-        self._initialisers: dict[tuple[str, torch.dtype], ir.Value] = {}
-        self._batch: ir.Value | None = None
-        self._scope = ""
-        self.shape: Sequence[Size] = ()
-        """Shape of the result of the operator that is being translated; of the first result if it has several."""
-        self.dtype = torch.float32
-        """Its dtype."""
-
-    def add_input(self, name: str, dtype: torch.dtype, shape: Sequence[int]) -> ir.Value:
-        """Add an input [batch, *shape] to the graph."""
-        name = _unique(name, self._taken)
-        value = ir.Value(name=name, shape=ir.Shape([BATCH, *shape]), type=ir.TensorType(_TYPES[dtype]))
-        self._graph.inputs.append(value)
-        return value
-
-    def translate(
-        self, program: torch.export.ExportedProgram, inputs: Sequence[ir.Value], *, root: str
-    ) -> list[ir.Value]:
-        """Add a program to the graph.
-
-        Args:
-            program: A program whose only free dimension is the batch, the first of each input.
-            inputs: Its inputs, values of this graph.
-            root: Name of the outermost module; the others' are their paths.
-
-        Returns:
-            Its outputs.
-
-        Raises:
-            UnsupportedError: The program has an operator without a translator.
-        """
-        signature = program.graph_signature
-        stored = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
-        stored |= signature.inputs_to_lifted_tensor_constants
-        tensors = {**program.constants, **program.state_dict}
-        given = dict(zip(signature.user_inputs, inputs, strict=True))
-        results: dict[fx.Node, Any] = {}
-        for node in program.graph.nodes:
-            self._scope = _module_path(node) or root
-            if node.op == "placeholder":
-                source = stored.get(node.name)
-                constant = None if source is None else Constant(source, tensors[source].detach())
-                results[node] = given.get(node.name, constant)
-            elif node.op == "call_function":
-                results[node] = self._call(node, results)
-        (outputs,) = program.graph.output_node().args
-        return [self.value(results[node]) for node in outputs if node is not None]
-
-    def finish(self, outputs: Mapping[str, ir.Value]) -> ir.Model:
-        """Make a model of the graph, with these outputs by name."""
-        for name, value in outputs.items():
-            value.name = name
-            self._graph.outputs.append(value)
-        model = ir.Model(self._graph, ir_version=_IR_VERSION)
-        CommonSubexpressionEliminationPass()(model)  # decoder layers sample around the same boxes
-        RemoveUnusedNodesPass()(model)
-        return model
-
-    def _call(self, node: fx.Node, results: Mapping[fx.Node, Any]) -> Any:
-        """Translate one operator, or compute its result now if everything it reads is constant."""
-        result = node.meta.get("val")
-        if result is None or isinstance(result, torch.SymInt):  # an assertion; or a size, which `self.result` has
-            return result
-        args, options = fx.map_arg((node.args, node.kwargs), results.__getitem__)
-        read = [each for each in _leaves([*args, *options.values()]) if isinstance(each, ir.Value | Expanded)]
-        if not read and isinstance(result, torch.Tensor) and all(type(size) is int for size in result.shape):
-            return self._fold(node.target, args, options)
-        translator = self._translators.get(str(node.target))
-        if translator is None:
-            raise UnsupportedError(
-                f"model must consist of operators that can be exported, got {node.target} in {self._scope}."
-            )
-        first = result[0] if isinstance(result, tuple | list) else result
-        self.shape, self.dtype = first.shape, first.dtype
-        with border(
-            UnsupportedError, f"model must call {node.target} as it can be exported in {self._scope}, it does not"
-        ):
-            return translator(self, *args, **options)
-
-    def _fold(self, function: Any, args: Any, options: Any) -> Constant:
-        """Compute an operator's result, named after the first constant that it reads."""
-        sources = [each for each in _leaves(args) if isinstance(each, Constant)]
-        args, options = (
-            fx.node.map_aggregate(each, lambda leaf: leaf.tensor if isinstance(leaf, Constant) else leaf)
-            for each in (args, options)
+    dims = tuple({0: torch.export.Dim(_BATCH)} for _ in inputs)
+    program = torch.export.export(module, (*inputs.values(),), dynamic_shapes=dims, strict=False)
+    try:
+        exported = torch.onnx.export(
+            program,
+            opset_version=_NEWER,
+            dynamic_shapes=({0: _BATCH}, *[None] * (len(inputs) - 1)),  # a name for all, given once
+            input_names=[*inputs],
+            output_names=outputs,
+            custom_translation_table=_TRANSLATORS,
+            optimize=False,
+            verbose=False,
         )
-        result = function(*args, **options)
-        if sources and result is sources[0].tensor:  # converted to the dtype that it had
-            return sources[0]
-        operator = str(function).split(".")[1]
-        name = f"{sources[0].name}.{operator}" if sources else f"{self._scope}/{operator}"
-        return Constant(_unique(name, self._constants), result)
+    except Exception as error:  # its cause names the operator
+        cause = first_line(error.__cause__ or error)
+        raise UnsupportedError(f"model must consist of operators that can be exported: {cause}") from error
+    assert exported is not None
+    model = exported.model
+    model.opset_imports[""], model.ir_version = OPSET, _IR_VERSION
+    named = _name_weights(model.graph)
+    optimize_ir(model, input_size_limit=_ALL, output_size_limit=_ALL)
+    _name_others(model.graph, named)
+    ClearMetadataAndDocStringPass()(model)  # they have paths of this machine
+    return model
 
-    def add(
-        self,
-        op_type: str,
-        *inputs: Operand | None,
-        shape: Shape | None = None,
-        dtype: torch.dtype | None = None,
-        **attributes: Any,
-    ) -> ir.Value:
-        """Add a node with one output.
 
-        Args:
-            op_type: A standard op.
-            inputs: Its inputs; None leaves one out.
-            shape: Shape of the output; None is that of the operator's result.
-            dtype: Its dtype; None is that of the operator's result.
-            attributes: The node's attributes.
-        """
-        form = (self.shape if shape is None else shape, dtype or self.dtype)
-        return self.add_several(op_type, *inputs, forms=[form], **attributes)[0]
+def _name_weights(graph: ir.Graph) -> set[str]:
+    """Name what is computed from weights, and so folded, after them: "class_embed.weight.transpose".
 
-    def add_several(
-        self,
-        op_type: str,
-        *inputs: Operand | None,
-        forms: Sequence[tuple[Shape, torch.dtype]],
-        **attributes: Any,
-    ) -> Sequence[ir.Value]:
-        """Add a node with an output for each of the shapes and dtypes; else as `add`."""
-        read = [None if each is None else self.value(each) for each in inputs]
-        name = _unique(f"{self._scope}/{op_type}", self._taken)
-        names = [name] if len(forms) == 1 else [f"{name}.{index}" for index in range(len(forms))]
-        outputs = [
-            ir.Value(name=each, shape=ir.Shape(map(_describe, shape)), type=ir.TensorType(_TYPES[dtype]))
-            for each, (shape, dtype) in zip(names, forms, strict=True)
-        ]
-        self._graph.append(ir.node(op_type, read, attributes, outputs=outputs, name=name))
-        return outputs
+    Returns:
+        These names.
+    """
+    named: set[str] = set()
+    constants = set(graph.initializers.values())
+    for value in graph.initializers.copy().values():
+        value.name = _unique(_without_root(str(value.name)), named)
+    for node in graph:
+        if all(each is None or each in constants for each in node.inputs):
+            constants.update(node.outputs)
+            for source in node.inputs[:1]:
+                if source is not None and source.name in named:
+                    node.outputs[0].name = _unique(f"{source.name}.{node.op_type.lower()}", named)
+    return named
 
-    def value(self, operand: Operand, dtype: torch.dtype | None = None) -> ir.Value:
-        """The value of an operand, which an initialiser or an Expand makes of it where that is needed.
 
-        Args:
-            operand: A value, constant or number.
-            dtype: What to convert it to; None leaves it, and makes numbers int64.
-        """
-        if isinstance(operand, Expanded):
-            source = self.value(operand.source, dtype)
-            return self.add("Expand", source, self.sizes(operand.shape), shape=operand.shape, dtype=dtype_of(source))
-        if isinstance(operand, ir.Value):
-            if dtype is None or dtype_of(operand) == dtype:
-                return operand
-            return self.add("Cast", operand, shape=_shape(operand), dtype=dtype, to=_TYPES[dtype])
-        if not isinstance(operand, Constant):
-            operand = Constant(f"number.{operand}", torch.tensor(operand, dtype=dtype or torch.int64))
-        return self._initialiser(operand.name, operand.tensor.to(dtype or operand.tensor.dtype))
+def _name_others(graph: ir.Graph, taken: set[str]) -> None:
+    """Name nodes after the modules that called them, and constants after their values or readers."""
+    taken.update(str(each.name) for each in (*graph.inputs, *graph.outputs))
+    for value in (*graph.inputs, *graph.initializers.values()):
+        value.metadata_props.clear()
+        if value.name not in taken:
+            tensor, (reader, *_) = value.const_value, value.consumers()
+            assert tensor is not None
+            name = f"{_module_path(reader)}/constant"
+            if tensor.size <= _FEW:
+                name = f"number.{'_'.join(map(str, tensor.numpy().flatten()))}"
+            value.name = _unique(name, taken)
+    for node in graph:
+        node.name = _unique(f"{_module_path(node)}/{node.op_type}", taken)
+        for index, value in enumerate(node.outputs):
+            value.metadata_props.clear()
+            if not value.is_graph_output():
+                value.name = node.name if len(node.outputs) == 1 else f"{node.name}.{index}"
 
-    def reshape(self, operand: Operand, shape: Sequence[Size]) -> ir.Value:
-        """Reshape a value, unless it has the shape already."""
-        value = self.value(operand)
-        if value.shape == ir.Shape(map(_describe, shape)):
-            return value
-        sizes = [size if type(size) is int else -1 for size in shape]
-        return self.add("Reshape", value, self.integers(*sizes), shape=shape, dtype=dtype_of(value))
 
-    def integers(self, *numbers: int) -> ir.Value:
-        """A constant int64 vector."""
-        return self._initialiser(f"integers.{'_'.join(map(str, numbers))}", torch.tensor(numbers, dtype=torch.int64))
+def _module_path(node: ir.Node) -> str:
+    """The path of the module whose code called an operator, the root's name for the network's own."""
+    scopes = ast.literal_eval(node.metadata_props["pkg.torch.onnx.name_scopes"])
+    path: str = scopes[-2]
+    return _ROOTS[0] if path in ("", _NO_MODULE) else _without_root(path)
 
-    def sizes(self, shape: Sequence[Size]) -> ir.Value:
-        """A shape with the batch in it as an int64 vector, computed as the file runs."""
-        if self._batch is None:
-            first = self._graph.inputs[0]
-            whole = self.add("Shape", first, shape=(len(_shape(first)),), dtype=torch.int64)
-            self._batch = self.add("Gather", whole, self.integers(0), shape=(1,), dtype=torch.int64, axis=0)
-        parts = []
-        for size in shape:
-            factor = _factor(size)
-            if factor is None:
-                parts.append(self.integers(int(size)))
-            elif factor == 1:
-                parts.append(self._batch)
-            else:
-                parts.append(self.add("Mul", self._batch, self.integers(factor), shape=(1,), dtype=torch.int64))
-        return self.add("Concat", *parts, shape=(len(shape),), dtype=torch.int64, axis=0)
 
-    def _initialiser(self, name: str, tensor: torch.Tensor) -> ir.Value:
-        key = (name, tensor.dtype)
-        if key not in self._initialisers:
-            unique = _unique(name, self._taken)
-            value = ir.Value(
-                name=unique,
-                shape=ir.Shape(tensor.shape),
-                type=ir.TensorType(_TYPES[tensor.dtype]),
-                const_value=ir.tensor(tensor.contiguous().numpy(), name=unique),
-            )
-            self._graph.register_initializer(value)
-            self._initialisers[key] = value
-        return self._initialisers[key]
+def _without_root(path: str) -> str:
+    root, _, rest = path.partition(".")
+    return rest if rest and root in _ROOTS else path
 
 
 def _unique(name: str, taken: set[str]) -> str:
@@ -280,50 +126,64 @@ def _unique(name: str, taken: set[str]) -> str:
     return unique
 
 
-def _module_path(node: fx.Node) -> str:
-    """The path of the module whose code called an operator, "" for the outermost one."""
-    stack = node.meta.get("nn_module_stack") or {"": ("", None)}
-    path: str = list(stack.values())[-1][0]
-    return path
+def _number(value: float, like: Any) -> Any:
+    return op.CastLike(op.Constant(value_float=value), like)
 
 
-def _leaves(values: Any) -> list[Any]:
-    """What nested lists and tuples hold."""
-    return [leaf for each in values for leaf in (_leaves(each) if isinstance(each, list | tuple) else [each])]
+def _attention(query: Any, key: Any, value: Any) -> Any:
+    """Self-attention; queries are scaled before the product, whose values then stay within float16."""
+    scaled = op.Mul(query, _number(query.shape[-1] ** -0.5, query))
+    return op.MatMul(op.Softmax(op.MatMul(scaled, op.Transpose(key, perm=[0, 1, 3, 2])), axis=-1), value)
 
 
-def _shape(value: ir.Value) -> Sequence[int | ir.SymbolicDim]:
-    """The shape of a value of a graph, all of which have one."""
-    assert value.shape is not None
-    return value.shape.dims
+def _gather(x: Any, axis: int, index: Any) -> Any:
+    """Elements [B, K] by an index per element; or rows [B, K, C] by an index [B, K, 1] repeated along C."""
+    if len(x.shape) == 2:
+        return op.GatherElements(x, index, axis=axis)
+    expand = index.producer()
+    if axis != 1 or expand.op_type != "Expand":
+        raise UnsupportedError(f"model must gather elements [B, K] or rows [B, K, C], got {expand.op_type}, {axis}.")
+    return op.GatherND(x, expand.inputs[0], batch_dims=1)
 
 
-def _factor(size: Size) -> int | None:
-    """The factor by which a size is a multiple of the batch; None if it does not depend on it."""
-    if type(size) is int:
-        return None
-    factor, _ = size.node.expr.as_coeff_Mul()  # type: ignore[union-attr]
-    return int(factor)
+def _gelu(x: Any) -> Any:
+    """Half of x × (1 + erf(x / √2)), in the order in which runtimes recognise it."""
+    erf = op.Erf(op.Div(x, _number(math.sqrt(2), x)))
+    return op.Mul(op.Mul(x, op.Add(erf, _number(1.0, x))), _number(0.5, x))
 
 
-def _describe(size: Size | ir.SymbolicDim) -> str | int | ir.SymbolicDim:
-    """A size as ONNX states it."""
-    if isinstance(size, ir.SymbolicDim):  # of another value
-        return size
-    factor = _factor(size)
-    if factor is None:
-        return int(size)
-    return BATCH if factor == 1 else f"{factor}*{BATCH}"
+def _index(x: Any, indices: Sequence[Any]) -> Any:
+    (index,) = indices
+    return op.Gather(x, index, axis=0)
 
 
-def dtype_of(value: ir.Value) -> torch.dtype:
-    """The dtype of a value of a graph, all of which have one."""
-    assert value.dtype is not None
-    return _DTYPES[value.dtype]
+def _max(x: Any, axis: int) -> tuple[Any, Any]:
+    return op.ReduceMax(x, axes=[axis], keepdims=0), op.ArgMax(x, axis=axis, keepdims=0)
 
 
-def size_of(value: ir.Value, axis: int) -> int:
-    """The size of a dimension that does not depend on the batch."""
-    size = _shape(value)[axis]
-    assert isinstance(size, int)
-    return size
+def _resize(x: Any, size: Sequence[int], is_aligned: bool, _: Any) -> Any:
+    sizes = op.Concat(op.Shape(x, start=0, end=2), op.Constant(value_ints=[*size]), axis=0)
+    centres = "align_corners" if is_aligned else "half_pixel"
+    return op.Resize(x, None, None, sizes, mode="linear", coordinate_transformation_mode=centres)
+
+
+def _split(x: Any, width: int, axis: int) -> list[Any]:
+    return [op.Slice(x, [start], [start + width], [axis]) for start in range(0, x.shape[axis], width)]
+
+
+def _unbind(x: Any) -> list[Any]:
+    return [op.Gather(x, index, axis=0) for index in range(x.shape[0])]
+
+
+_TRANSLATORS: dict[Callable[..., Any], Callable[..., Any]] = {
+    torch.ops.aten.floor_divide.default: lambda x, y: op.Div(x, y),  # of integers that are not negative
+    torch.ops.aten.gather.default: _gather,
+    torch.ops.aten.gelu.default: _gelu,
+    torch.ops.aten.index.Tensor: _index,
+    torch.ops.aten.max.dim: _max,
+    torch.ops.aten.scaled_dot_product_attention.default: _attention,
+    torch.ops.aten.split.Tensor: _split,
+    torch.ops.aten.unbind.int: _unbind,
+    torch.ops.aten.upsample_bilinear2d.vec: _resize,
+}
+"""Operators that torch.onnx writes with more nodes, or with such that runtimes do not fuse or opset 17 has not."""

@@ -235,7 +235,7 @@ def test_what_a_graph_would_run_finds_what_the_steps_find(has_masks, candidates,
         gpu.why_not.cache_clear()
         if has_masks:  # only the strings: other kernels take long to interpret
             steps.choices["encode_masks"] = RECORDS["encode_masks"].choose("triton", torch.empty(0))
-        work = steps.work(2, (48, 50), steps.rules())
+        work = steps.work(2, (48, 50), steps.postprocess_buffers())
         with torch.inference_mode():
             for frames in (images[::-1], images):
                 work.run(torch.from_numpy(np.stack(frames)))

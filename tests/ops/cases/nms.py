@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from maskjet.ops.nms.kept import Kept
+from maskjet.ops.nms.reference import Kept
 
 
 def _case(

@@ -46,7 +46,7 @@ class OnnxRuntimeSession:
             if not {_CUDA, *([_TENSORRT] * in_tensorrt)} <= {*package.get_available_providers()}:
                 raise UnsupportedError(
                     f"runtime={runtime!r} on {device} needs onnxruntime-gpu, here is a package without "
-                    f"{'TensorRT' if in_tensorrt else 'CUDA'}: install that instead, or use device='cpu'."
+                    f"{'TensorRT' if in_tensorrt else 'CUDA'}: install that instead, or use the device 'cpu'."
                 )
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             chosen = {"device_id": str(device.index), "user_compute_stream": str(self._stream.cuda_stream)}

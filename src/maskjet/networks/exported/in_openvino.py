@@ -25,7 +25,7 @@ class OpenVinoSession:
 
     def __init__(self, file: NetworkFile, device: torch.device) -> None:
         if device.type != "cpu":
-            raise UnsupportedError(f"runtime='openvino' runs on CPUs, got device {device}: use device='cpu'.")
+            raise UnsupportedError(f"runtime='openvino' runs on CPUs, got device {device}: use the device 'cpu'.")
         package = require("openvino", extra="openvino", purpose="runtime='openvino'")
         self._package, self._file, self.largest = package, file, file.batch
         threads = torch.get_num_threads()

@@ -170,7 +170,7 @@ def _find_size(checkpoint: Checkpoint, size: ModelSpec | None) -> ModelSpec | No
         raise CheckpointError(
             f"weights must be of a known size, {str(checkpoint.path)!r} has patches of {patch_size} px, {grid}×{grid} "
             f"positions, {layers} decoder layers and {'a' if has_masks else 'no'} mask head. "
-            f"Name its size: maskjet.load(NAME, weights=PATH) with one of {', '.join(SPECS)}."
+            f"Give it as weights, and its size as model: one of {', '.join(SPECS)}."
         )
     return recognised
 

@@ -7,7 +7,7 @@ import torch
 from maskjet.calls import Postprocessing
 from maskjet.config import EngineConfig, Step
 from maskjet.engine.runtime import Runtime
-from maskjet.engine.steps import Rules, Steps, Work
+from maskjet.engine.steps import PostprocessBuffers, Steps, Work
 from maskjet.errors import InputError
 from maskjet.ops.canvas import Letterbox, stretch
 from maskjet.ops.preprocess.yuv import YUVFrames
@@ -68,9 +68,9 @@ class OneStage(Steps):
         """Make the network ready; see `Steps`."""
         self.runtime.for_batch(batch)
 
-    def work(self, batch: int, size_hw: tuple[int, int], rules: Rules) -> Work:
+    def work(self, batch: int, size_hw: tuple[int, int], postprocess: PostprocessBuffers) -> Work:
         """Allocate buffers; see `Steps`."""
-        return _Work(self, batch, size_hw, rules)
+        return _Work(self, batch, size_hw, postprocess)
 
 
 class _Work(Work):
@@ -78,19 +78,19 @@ class _Work(Work):
 
     steps: OneStage
 
-    def __init__(self, steps: OneStage, batch: int, size_hw: tuple[int, int], rules: Rules) -> None:
+    def __init__(self, steps: OneStage, batch: int, size_hw: tuple[int, int], postprocess: PostprocessBuffers) -> None:
         input_hw = steps.spec.input_hw
         region, canvas = stretch(input_hw), None
         if steps.letterbox is not None:
             region = steps.letterbox.region(size_hw, input_hw)
             canvas = region.canvas(size_hw, input_hw)
-        super().__init__(steps, batch, size_hw, rules, canvas=canvas)
+        super().__init__(steps, batch, size_hw, postprocess, canvas=canvas)
         self._inputs = steps.inputs(batch)
         self._network = steps.runtime.for_batch(batch)
         self._preprocessing = steps.preprocessing(region)
         self._selecting = {
-            "thresholds": rules.thresholds,
-            "class_map": rules.class_map,
+            "thresholds": postprocess.thresholds,
+            "class_map": postprocess.class_map,
             "max_detections": steps.config.max_detections,
             "num_select": min(steps.spec.selected_pairs, steps.spec.queries * steps.spec.class_logits),
             "round_boxes": False,

@@ -1,4 +1,4 @@
-"""torchvision's detectors by name, filled from a state dict that torchvision or a training of it saved."""
+"""Build torchvision's detectors by name, with weights from a saved state dict."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from maskjet.networks.weights_file import check_is_file, is_safetensors, open_sa
 from maskjet.spec import BOUNDS
 
 PREFIX = "torchvision:"
-"""Beginning of the names of this family's models."""
+"""Prefix of the names of this family's models."""
 _EXPECTED = "a state dict of the detector"
 _CLASSIFIER = "roi_heads.box_predictor.cls_score.weight"
 _SUPPORTED = ("fasterrcnn_", "maskrcnn_")  # names of builders whose detectors `optimize` takes
-_COUNTER = ".num_batches_tracked"  # which inference does not use
-# Names of parameters in torchvision's own files of 2019, and those that the modules have now.
+_COUNTER = ".num_batches_tracked"  # not used in inference
+# Parameter names in torchvision's files of 2019, and those of today's modules.
 _RENAMED = (
     (re.compile(r"(backbone\.fpn\.(?:inner|layer)_blocks\.\d+)\.(weight|bias)"), r"\1.0.\2"),
     (re.compile(r"(rpn\.head\.conv)\.(weight|bias)"), r"\1.0.0.\2"),
@@ -51,11 +51,12 @@ def builder_names() -> list[str]:
 def read_detector(name: str, path: Path) -> Any:
     """Build a detector of torchvision's and fill it from a file. Nothing is downloaded.
 
-    It has the classes of the file. Only torchvision's own files, told by their names, get the epsilon that
-    torchvision's builder sets for them. Memory is allocated after all names and shapes were checked.
+    The detector is that of `builder(weights=None, weights_backbone=None, num_classes=...)`, with the file's number of
+    classes. Only torchvision's own files, recognised by name, get the epsilon that torchvision's builder sets for them.
+    All names and shapes are checked before memory is allocated.
 
     Args:
-        name: Name of a builder, as "maskrcnn_resnet50_fpn".
+        name: Name of a builder, such as "maskrcnn_resnet50_fpn".
         path: A state dict, .pth of any PyTorch or safetensors; or a dictionary with one under "model" or "state_dict".
 
     Returns:
@@ -85,7 +86,7 @@ def read_detector(name: str, path: Path) -> Any:
 
 
 def _read_state(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file by the detector's names; mapped from the file and not yet read."""
+    """Open a file's tensors by name; they are mapped from the file and not yet read."""
     check_is_file(path)
     if is_legacy(path):  # torchvision's own of 2019
         content: dict[Any, Any] = open_legacy(path)
@@ -110,7 +111,7 @@ def _count_classes(state: Mapping[str, Tensor], path: Path) -> int:
 
 
 def _build(name: str, classes: int) -> Any:
-    """Build a detector without weights, which takes no memory; its anchors have values."""
+    """Build a detector on the meta device, which takes no memory, with real anchors."""
     models = _models()
     with torch.device("meta"), NoInitialisation():
         model = models.get_model_builder(name)(weights=None, weights_backbone=None, num_classes=classes)
@@ -120,14 +121,14 @@ def _build(name: str, classes: int) -> Any:
 
 
 def _new_name(name: str) -> str:
-    """The name that today's modules have for a parameter of torchvision's files of 2019."""
+    """Translate a parameter's name in torchvision's files of 2019 to that in today's modules."""
     for pattern, now in _RENAMED:
         name = pattern.sub(now, name)
     return name
 
 
 def _set_epsilon(model: nn.Module, name: str, path: Path) -> None:
-    """Set the epsilon that torchvision's builder sets for its first COCO weights, which were trained with it."""
+    """Set the epsilon of torchvision's first COCO weights, which were trained with it, as its builder does."""
     if name not in ("fasterrcnn_resnet50_fpn", "maskrcnn_resnet50_fpn"):
         return
     if path.name == _models().get_model_weights(name).COCO_V1.url.rpartition("/")[2]:

@@ -1,8 +1,8 @@
-"""torchvision's two-stage detectors with fixed shapes: no value decides how much is computed, and nothing waits.
+"""torchvision's two-stage detectors with fixed shapes: no shape depends on a value, and nothing waits.
 
-The backbone, the heads and the predictors are torchvision's own modules. The parts between them are rewritten:
-proposals and detections go into a fixed number of rows, with marks for the valid ones. Other rows hold empty boxes,
-which suppress nothing. So the detector compiles without a graph break, and can be captured in one CUDA graph.
+The backbone, the heads and the predictors are torchvision's own modules. The steps between them are rewritten:
+proposals and detections fill a fixed number of rows, with a mask of the valid ones. Other rows hold empty boxes, which
+suppress nothing. So the detector compiles without a graph break, and can be captured in one CUDA graph.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from maskjet.networks.torchvision.ownership import MASK_PARTS, PARTS, check_part
 from maskjet.spec import TwoStageSpec
 
 CANDIDATES = 8192
-"""Default number of box-class pairs per image that suppression considers; `StaticOutput.is_exact` tells whether they
-were enough."""
-_MOST_ON_GPU = 2**15  # boxes of an image; suppression takes a bit for each pair, here 128 MB
+"""Default number of box-class pairs per image that NMS considers; `StaticOutput.is_exact` says whether they suffice."""
+_MOST_ON_GPU = 2**15  # boxes of an image; NMS takes a bit for each pair, here 128 MB
 _SMALLEST_DETECTION = 1e-2  # pixels a side, as in torchvision
 
 
@@ -42,7 +41,7 @@ class StaticOutput(NamedTuple):
     mask_logits: Tensor | None
     """[B, K, m, m]: logits for the detection's class; None without a mask head."""
     is_exact: Tensor
-    """bool [B]: whether all candidates were considered, or the others could not change the result."""
+    """bool [B]: whether NMS considered all candidates, or the others could not change the result."""
 
 
 @torch.library.custom_op("maskjet::keep_boxes", mutates_args=())
@@ -65,7 +64,7 @@ def _keep_boxes(
 
 @_keep_boxes.register_fake
 def _(
-    boxes: Tensor, count: Tensor, groups: Tensor, _iou_threshold: float, max_output: int, _implementation: str
+    boxes: Tensor, count: Tensor, groups: Tensor, _threshold: float, max_output: int, _name: str
 ) -> tuple[Tensor, Tensor]:
     return torch.empty_like(count), groups.new_empty(len(boxes), max_output)
 
@@ -76,7 +75,7 @@ def _pool_boxes(boxes: Tensor, features: list[Tensor], scales: list[float], size
 
 
 @_pool_boxes.register_fake
-def _(boxes: Tensor, features: list[Tensor], _scales: list[float], size: int, _implementation: str) -> Tensor:
+def _(boxes: Tensor, features: list[Tensor], _scales: list[float], size: int, _name: str) -> Tensor:
     shape = (boxes.shape[0] * boxes.shape[1], features[0].shape[1], size, size)
     return features[0].new_empty(shape).contiguous(memory_format=torch.channels_last)
 
@@ -86,7 +85,7 @@ class StaticDetector(nn.Module):
 
     Args:
         model: torchvision's detector in eval mode; its modules are shared, not copied.
-        class_names: Label to name; None for none.
+        class_names: Names by label; None for no names.
 
     Raises:
         UnsupportedError: The model is built in an unsupported way, which the message names.
@@ -98,11 +97,10 @@ class StaticDetector(nn.Module):
         self.backbone, self.heads, self.rpn_head = model.backbone, model.roi_heads, model.rpn.head
         self._rpn = model.rpn
         self.implementations = {"roi_align": "auto", "nms": "auto"}
-        """The implementation of each op; an engine sets those that its report names."""
+        """The implementation of each op; set by the engine."""
         self.spec = _read_spec(model, class_names or {})
         self.thresholds = nn.Buffer(torch.full((self.spec.class_logits,), self.spec.threshold))
-        """float32 [labels]: a score must exceed its label's threshold if a call gives no others; the background's is
-        not used."""
+        """float32 [labels]: default thresholds, which scores must exceed; the background's is not used."""
         anchors = model.rpn.anchor_generator.cell_anchors
         self._cells = [f"_cell{level}" for level in range(len(anchors))]
         for name, cell in zip(self._cells, anchors, strict=True):
@@ -124,16 +122,15 @@ class StaticDetector(nn.Module):
             images: [B, 3, H, W], padded to a multiple of 32, in the precision of `cast`.
             sizes: float32 [B, 2]: (height, width) of each image without its padding, on the images' device.
             thresholds: float32 [labels], on the images' device; None for the detector's own.
-            candidates: Number of most confident box-class pairs per image that suppression considers, at least 1.
+            candidates: Number of most confident box-class pairs per image that NMS considers, at least 1.
         """
         thresholds = self.thresholds if thresholds is None else thresholds
         features = self.backbone(images)
         boxes, is_proposal = self._propose(list(features.values()), images.shape[2:], sizes)
         pooled = self._pool(self.heads.box_roi_pool, features, boxes, images.shape[2])
         logits, codes = self.heads.box_predictor(self.heads.box_head(pooled).float())
-        counts, xyxy, confidence, class_id, is_exact = self._choose(
-            logits, codes, boxes, is_proposal, sizes, thresholds, candidates
-        )
+        found = self._choose(logits, codes, boxes, is_proposal, sizes, thresholds, candidates)
+        counts, xyxy, confidence, class_id, is_exact = found
         mask_logits = None
         if self.heads.has_mask():
             rows = _rows_to_mask(counts, class_id.shape[1])
@@ -144,7 +141,7 @@ class StaticDetector(nn.Module):
         return StaticOutput(counts, xyxy, confidence, class_id, mask_logits, is_exact)
 
     def _propose(self, features: Sequence[Tensor], padded_hw: Sequence[int], sizes: Tensor) -> tuple[Tensor, Tensor]:
-        """Boxes [B, N, 4] in pixels, most promising first, and which rows are valid."""
+        """Propose boxes [B, N, 4] in pixels, by descending objectness; also returns which rows are valid."""
         rpn = self._rpn
         logits, codes = map(_by_cell, self.rpn_head(list(features)))
         batch = len(logits)
@@ -158,7 +155,7 @@ class StaticDetector(nn.Module):
         chosen = codes.gather(1, where[..., None].expand(-1, -1, 4)).float()
         boxes = _clip(_decode(chosen, torch.cat(anchors)[where], rpn.box_coder), sizes)
         is_valid &= _is_large(boxes, rpn.min_size) & (scores >= rpn.score_thresh)
-        boxes = torch.where(is_valid[..., None], boxes, 0)  # suppresses nothing
+        boxes = torch.where(is_valid[..., None], boxes, 0)  # empty boxes suppress nothing
         one_group = torch.zeros(batch * levels, rows, dtype=torch.int32, device=boxes.device)
         kept, index = torch.ops.maskjet.keep_boxes(
             boxes.reshape(batch * levels, rows, 4),
@@ -202,7 +199,7 @@ class StaticDetector(nn.Module):
         thresholds: Tensor,
         candidates: int,
     ) -> tuple[Tensor, ...]:
-        """Count, boxes, confidences and classes of the detections, and whether they are exact."""
+        """Choose detections by NMS: counts, boxes, confidences, classes, and whether they are exact."""
         heads = self.heads
         batch, rows = is_proposal.shape
         things = logits.shape[1] - 1  # without the background
@@ -211,7 +208,7 @@ class StaticDetector(nn.Module):
         boxes = _clip(boxes[:, 1:].reshape(batch, rows * things, 4), sizes)
         is_valid = (scores > thresholds[1:].repeat(rows)) & _is_large(boxes, _SMALLEST_DETECTION)
         is_valid &= is_proposal[..., None].expand(-1, -1, things).reshape(batch, -1)
-        # Ties stay in the order of boxes and classes.
+        # A stable sort keeps ties in the order of boxes and classes.
         best, where = torch.where(is_valid, scores, -1.0).sort(dim=1, descending=True, stable=True)
         is_candidate, where = best[:, :candidates] >= 0, where[:, :candidates]
         boxes = torch.where(is_candidate[..., None], boxes.gather(1, where[..., None].expand(-1, -1, 4)), 0)
@@ -229,7 +226,7 @@ class StaticDetector(nn.Module):
         return kept, xyxy, confidence, class_id, is_exact
 
     def _predict_masks(self, features: Tensor, class_id: Tensor) -> Tensor:
-        """Mask logits [B, K, m, m] of each detection's class alone, from features [B × K, C, h, w]."""
+        """Predict masks [B, K, m, m] of each detection's class only, from features [B × K, C, h, w]."""
         *layers, last = self.heads.mask_predictor
         for layer in layers:
             features = layer(features)
@@ -299,21 +296,21 @@ def check(model: Any) -> None:
 
 
 def _rows_to_mask(counts: Tensor, most: int) -> int:
-    """Number of rows per image that get masks: all, or on a CPU, where reading a value is free, those in use."""
+    """Rows per image to compute masks for: all, or on a CPU, where reading counts is free, those in use."""
     if counts.device.type != "cpu" or torch.compiler.is_compiling():
         return most
     return int(counts.max())
 
 
 def _by_cell(levels: Sequence[Tensor]) -> Tensor:
-    """Join levels [B, C, H, W] to [B, cells, C], row by row."""
+    """Concatenate levels [B, C, H, W] to [B, cells, C], row by row."""
     return torch.cat([level.permute(0, 2, 3, 1).flatten(1, 2) for level in levels], dim=1)
 
 
 def _best_by_level(values: Tensor, counts: Sequence[int], most: int) -> Tensor:
-    """Positions of the largest values of each level.
+    """Find the positions of the largest values of each level.
 
-    All are sorted by value, then by level. On a GPU that is faster than selecting level by level, and ties keep order.
+    All are sorted by value, then by level. On a GPU that is faster than selecting level by level, and stable.
 
     Args:
         values: [B, N], level by level.
@@ -321,8 +318,7 @@ def _best_by_level(values: Tensor, counts: Sequence[int], most: int) -> Tensor:
         most: Largest number to find in each level.
 
     Returns:
-        int64 [B, levels, rows]: largest first, NaN before all, equal ones in their order; -1 where a level has fewer
-        than others.
+        int64 [B, levels, rows]: largest first, NaN before all, ties in order; -1 past a level's last value.
     """
     descending = values.sort(dim=1, descending=True, stable=True).indices
     fill = [torch.full_like(descending[0, :count], level, dtype=torch.uint8) for level, count in enumerate(counts)]
@@ -335,7 +331,7 @@ def _best_by_level(values: Tensor, counts: Sequence[int], most: int) -> Tensor:
 
 
 def _decode(codes: Tensor, boxes: Tensor, coder: Any) -> Tensor:
-    """Decode boxes [..., 4] from codes [..., 4] relative to reference boxes, which broadcast."""
+    """Decode boxes [..., 4] from codes [..., 4] and the reference boxes they are relative to, which broadcast."""
     sides = boxes[..., 2:] - boxes[..., :2]
     centres = boxes[..., :2] + 0.5 * sides
     wx, wy, ww, wh = coder.weights

@@ -1,4 +1,4 @@
-"""torchvision's two-stage detectors for `maskjet.load`: by name, plain or as `maskjet.rewrites.optimize` made them.
+"""torchvision's two-stage detectors for `maskjet.load`: by name, or as modules, optimised or not.
 
 The functions are those of `networks.Family`.
 """
@@ -21,7 +21,7 @@ from maskjet.networks.torchvision.steps import TwoStage
 
 
 def serves(model: object) -> bool:
-    """Whether this is a name of this family's, or a module, which is taken for a detector."""
+    """Whether a model is a name with this family's prefix, or a module."""
     return isinstance(model, nn.Module) or (isinstance(model, str) and model.startswith(PREFIX))
 
 
@@ -30,11 +30,10 @@ def load(
     weights: str | os.PathLike[str] | None = None,
     input_size: tuple[int, int] | None = None,
 ) -> StaticDetector:
-    """Copy the detector, which stays the user's; a plain one is optimised. By a name, fill one from a state dict.
+    """Copy a detector, optimising a plain one; for a name, fill one from a state dict.
 
     Raises:
-        InputError: Weights are given for a detector, or none for a name; or an input size, which such a detector
-            chooses for each image.
+        InputError: Weights are given for a module, or none for a name; or an input size is given.
         CheckpointError: The weights can't be read or are of another network.
         MissingDependencyError: A name is given, and torchvision is not installed.
         UnsupportedError: The model is built in an unsupported way, which the message names.
@@ -60,7 +59,7 @@ def _fill(model: str, weights: str | os.PathLike[str] | None) -> StaticDetector:
         raise InputError(f"weights must be a name or a path, got a {type(weights).__name__}.")
     detector = read_detector(model.removeprefix(PREFIX), Path(weights))
     labels = detector.roi_heads.box_predictor.cls_score.out_features
-    # Without names, classes could not be chosen.
+    # Names are needed to choose classes.
     names = None if labels == COCO_LABELS else {label: str(label) for label in range(1, labels)}
     return optimize(detector, class_names=names)
 
@@ -69,7 +68,7 @@ def make_steps(network: StaticDetector, config: EngineConfig, postprocessing: Po
     """Make the steps of a detector on its device.
 
     Raises:
-        InputError: The config asks for another way of resizing than torchvision's own.
+        InputError: The config asks for other resizing than torchvision's.
     """
     for name in ("resize", "letterbox_color", "letterbox_place"):
         if getattr(config, name) != "auto":

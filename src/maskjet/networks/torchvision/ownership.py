@@ -1,4 +1,4 @@
-"""Check whose code a detector runs: the parts that are rewritten or joined must be torchvision's own.
+"""Check that the modules to rewrite are torchvision's own.
 
 A rewrite reads the attributes of torchvision's classes and replaces their methods. A subclass's method, a function set
 on an instance or a hook would silently not run, so each is refused by name.

@@ -16,7 +16,7 @@ from maskjet.calls import Postprocessing
 from maskjet.config import EngineConfig, Step
 from maskjet.detections import Detections
 from maskjet.engine.compilation import Compiler
-from maskjet.engine.steps import Rules, Steps, Work
+from maskjet.engine.steps import PostprocessBuffers, Steps, Work
 from maskjet.networks.torchvision.detector import StaticDetector, StaticOutput
 from maskjet.ops.canvas import stretch
 from maskjet.ops.gpu import on_device
@@ -52,9 +52,13 @@ class TwoStage(Steps):
         self.network = network.to(self.device).to(memory_format=self._layout).cast(self.dtype)
         self.runtime = Compiler(
             self.network,
-            lambda batch, *size_hw: (self.inputs(batch, *size_hw), self.sizes(batch, size_hw), self.rules().thresholds),
+            lambda batch, *size_hw: (
+                self.inputs(batch, *size_hw),
+                self.sizes(batch, size_hw),
+                self.postprocess_buffers().thresholds,
+            ),
             config,
-            why_not_by_itself="it takes ten seconds and more for each frame size; compile=True does it",
+            why_not_by_default="it takes ten seconds and more for each frame size; compile=True does it",
         )
 
     def prepare(self, batch: int) -> None:
@@ -69,25 +73,30 @@ class TwoStage(Steps):
         """The same (height, width) for each image, float32 [B, 2]."""
         return torch.tensor([size_hw] * batch, dtype=torch.float32, device=self.device)
 
-    def work(self, batch: int, size_hw: tuple[int, int], rules: Rules) -> Work:
+    def work(self, batch: int, size_hw: tuple[int, int], postprocess: PostprocessBuffers) -> Work:
         """Allocate buffers; see `Steps`."""
-        return _Work(self, batch, size_hw, rules, self.runtime.for_batch(batch, *self.spec.padded_hw(size_hw)))
+        return _Work(self, batch, size_hw, postprocess, self.runtime.for_batch(batch, *self.spec.padded_hw(size_hw)))
 
 
 class _Work(Work):
-    """The steps of one kind of batch; see `Work`. The marks say which images had more candidates than rows."""
+    """See `Work`. The marks: which images had more candidates than rows, int32 [B]."""
 
     steps: TwoStage
 
     def __init__(
-        self, steps: TwoStage, batch: int, size_hw: tuple[int, int], rules: Rules, network: Callable[..., StaticOutput]
+        self,
+        steps: TwoStage,
+        batch: int,
+        size_hw: tuple[int, int],
+        postprocess: PostprocessBuffers,
+        network: Callable[..., StaticOutput],
     ) -> None:
-        super().__init__(steps, batch, size_hw, rules, marks=batch)
+        super().__init__(steps, batch, size_hw, postprocess, marks=batch)
         height, width = steps.spec.resized_hw(size_hw)
         self._network = network
         self._inputs = steps.inputs(batch, *steps.spec.padded_hw(size_hw))
         self._inner = self._inputs[:, :, :height, :width]
-        # Kept: memory that a graph reads must not be freed.
+        # Held because memory that a graph reads must not be freed.
         self._resized, self._originals = steps.sizes(batch, (height, width)), steps.sizes(batch, size_hw)
         self._preprocessing = steps.preprocessing(stretch((height, width)))
 
@@ -97,8 +106,9 @@ class _Work(Work):
         self._detect(self._inputs)
 
     def _detect(self, inputs: Tensor) -> None:
+        """Detect on preprocessed images [B, 3, h, w]."""
         with self.steps.mark("network"):
-            output = self._network(inputs, self._resized, self.rules.thresholds)
+            output = self._network(inputs, self._resized, self.postprocess.thresholds)
             selection, masks, boxes = _to_image(output, self._resized, self._originals)
             torch.cat([*selection.words(), (~output.is_exact).int()], out=self.words)
         if masks is not None:
@@ -118,7 +128,7 @@ class _Work(Work):
         self.steps.fallbacks["two-stage detector: an image with more candidates than fixed rows"] += 1
         every_candidate = partial(self.steps.network, candidates=np.iinfo(np.int32).max)
         with on_device(self.steps.device):
-            alone = _Work(self.steps, 1, self.size_hw, self.rules, every_candidate)
+            alone = _Work(self.steps, 1, self.size_hw, self.postprocess, every_candidate)
             alone._detect(self._inputs[image : image + 1])
             (found,) = alone.read(alone.results.cpu().numpy(), 1)
         return found

@@ -7,17 +7,17 @@ import torch
 from maskjet.config import Implementation
 from maskjet.errors import InputError
 from maskjet.ops.attention import reference
-from maskjet.ops.gpu import triton_variant
-from maskjet.ops.record import HALVES, Op, Variant, describe, serves_any
+from maskjet.ops.gpu import make_op
+from maskjet.ops.record import HALVES, describe
 
 _SIDES = (16, 32, 64, 128)
 
 
 def attention(projections: torch.Tensor, *, implementation: Implementation = "auto") -> torch.Tensor:
-    """Mix the values of a sequence, weighted by 2 ** (query · key), normalised.
+    """Average the values of a sequence, weighted by 2 ** (query · key).
 
-    That is the usual softmax attention of queries that are multiplied by log₂ e / √D, best in the weights that made
-    them. On a GPU it is one launch on the current stream, which never waits and allocates only the result.
+    That is softmax attention if the queries are multiplied by log₂ e / √D, best in the weights that make them. On a GPU
+    it is one launch on the current stream, which never waits and allocates only the result.
 
     Args:
         projections: float16 or bfloat16 [B, L, 3, H, D], contiguous: queries, keys and values of H heads for each of L
@@ -55,11 +55,4 @@ def attention(projections: torch.Tensor, *, implementation: Implementation = "au
     return out
 
 
-RECORD = Op(
-    name="attention",
-    public=attention,
-    variants={
-        "triton": triton_variant("maskjet.ops.attention.triton", "attention", HALVES),
-        "reference": Variant(reference.attention, serves_any),
-    },
-)
+RECORD = make_op(attention, reference.attention)

@@ -29,7 +29,7 @@ def attention_kernel(
 
     out: floats [B, LENGTH, HEADS × SIDE], contiguous.
 
-    REST is what the keys that fill no block of KEYS are rounded up to.
+    REST: size of the last block, for keys that fill no block of KEYS; a power of two.
     """
     head = tl.program_id(1)
     sequence = tl.program_id(2).to(tl.int64) * LENGTH
@@ -69,7 +69,7 @@ def _add_keys(
     KEYS: tl.constexpr,
     IS_LAST: tl.constexpr,
 ):
-    """Add a block of keys: the largest score so far, the sum of weights relative to it, and the weighted values."""
+    """Update the online softmax by a block of keys: largest score, sum of weights and weighted values."""
     largest, total, context = state
     key = start + tl.arange(0, KEYS)
     channel = tl.arange(0, SIDE)

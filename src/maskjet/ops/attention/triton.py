@@ -1,4 +1,4 @@
-"""attention on an NVIDIA GPU: one launch, a block of queries of one head per program, with the softmax as it goes."""
+"""attention on an NVIDIA GPU: one launch, a block of queries of one head per program, with an online softmax."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import torch
 import triton
 
 from maskjet.ops.attention.kernels import attention_kernel
-from maskjet.ops.gpu import MULTIPROCESSORS, Launchers, fitting_stages, has_dependent_launches, on_device_of
+from maskjet.ops.gpu import MULTIPROCESSORS, Launchers, fitting_stages, has_dependent_launches, on_device
 
-_FEWEST = 16  # keys of a tensor core's product
-_LONG = 1500  # tokens
+_FEWEST = 16  # keys; tensor cores need at least this many
+_LONG = 1500  # tokens of a long sequence
 _LAUNCHERS = Launchers(attention_kernel)
 
 
@@ -25,14 +25,14 @@ class Blocks(NamedTuple):
     warps: int
     """Warps per program."""
     stages: int
-    """Steps whose keys and values are under way at once."""
+    """Pipeline stages (`num_stages`)."""
 
 
 def choose_blocks(batch: int, length: int, heads: int, side: int) -> Blocks:
-    """The shape for sequences [batch, length, heads × side], by what was timed on an H200.
+    """Choose the launch shape for sequences [batch, length, heads × side], as timed on an H200.
 
-    Few programs, which share a multiprocessor with none or, in long sequences, with two others, wait for every block of
-    keys: large blocks.
+    If at most one program runs per multiprocessor, or three for long sequences, it waits for every block of keys, and
+    large blocks are faster.
     """
     blocks = Blocks(64, 64, 4, 3)
     programs = triton.cdiv(length, blocks.queries) * heads * batch
@@ -42,10 +42,7 @@ def choose_blocks(batch: int, length: int, heads: int, side: int) -> Blocks:
 
 
 def attention(projections: torch.Tensor, out: torch.Tensor) -> None:
-    """Write the attention of projections [B, L, 3, H, D] into out [B, L, H × D]; see `ops.attention`.
-
-    Never waits, and can be captured in a CUDA graph.
-    """
+    """Write the attention of projections [B, L, 3, H, D] into out [B, L, H × D]; see `ops.attention`."""
     batch, length, _, heads, side = projections.shape
     if not projections.numel():
         return
@@ -53,7 +50,7 @@ def attention(projections: torch.Tensor, out: torch.Tensor) -> None:
     stages = fitting_stages(blocks.stages, 4 * blocks.keys * side, projections.device)
     rest = max(triton.next_power_of_2(length % blocks.keys), _FEWEST)
     waits = has_dependent_launches(projections.device)
-    with on_device_of(projections):
+    with on_device(projections.device):
         _LAUNCHERS.of(blocks.warps, stages, waits=waits)(
             (triton.cdiv(length, blocks.queries), heads, batch),
             (projections.device, projections.dtype),

@@ -7,8 +7,8 @@ import torch
 from maskjet.config import Implementation
 from maskjet.errors import InputError
 from maskjet.ops.deformable_attention import reference
-from maskjet.ops.gpu import triton_variant
-from maskjet.ops.record import HALVES, Op, Variant, check_like, describe, serves_any
+from maskjet.ops.gpu import make_op
+from maskjet.ops.record import HALVES, check_like, describe
 
 _AXES = 3
 
@@ -16,14 +16,14 @@ _AXES = 3
 def deformable_attention(
     projections: torch.Tensor, boxes: torch.Tensor, values: torch.Tensor, *, implementation: Implementation = "auto"
 ) -> torch.Tensor:
-    """Sample values at points around boxes, and mix them by the softmax of the points' logits, for each head.
+    """Sample values at points around boxes, and average them by the softmax of the points' logits, for each head.
 
-    A point is centre + offset × size × 0.5 / points, as in Deformable DETR with one level; sampling is bilinear, and
-    what lies outside is zero. On a GPU it is one launch on the current stream, which never waits.
+    A point is centre + offset × size × 0.5 / points, as in Deformable DETR with one level; sampling is bilinear, with
+    zeros outside the image. On a GPU it is one launch on the current stream, which never waits.
 
     Args:
-        projections: float16 or bfloat16 [B, Q, P, 3, H], contiguous: of P points and H heads the offset along x and
-            y and the logit. H is a power of two.
+        projections: float16 or bfloat16 [B, Q, P, 3, H], contiguous: for each of P points and H heads, the
+            offsets along x and y and the logit. H is a power of two.
         boxes: float32 [B, Q, 4] cxcywh, 0..1 of the image, contiguous.
         values: Of the projections' type, [B, h, w, C]; pixels may be strided, channels not. C / H is a power of two.
         implementation: "auto", "reference" or "triton".
@@ -88,11 +88,4 @@ def _is_power(number: float) -> bool:
     return number >= 1 and number == int(number) and not int(number) & (int(number) - 1)
 
 
-RECORD = Op(
-    name="deformable_attention",
-    public=deformable_attention,
-    variants={
-        "triton": triton_variant("maskjet.ops.deformable_attention.triton", "deformable_attention", HALVES),
-        "reference": Variant(reference.deformable_attention, serves_any),
-    },
-)
+RECORD = make_op(deformable_attention, reference.deformable_attention)

@@ -33,7 +33,7 @@ def deformable_attention_kernel(
 
     out: floats [rows, HEADS × SIDE].
 
-    The softmax goes along with the points: sums are relative to the largest logit so far.
+    The softmax is online: sums are relative to the largest logit so far.
     """
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     is_row = row < rows

@@ -1,4 +1,4 @@
-"""deformable_attention on an NVIDIA GPU: one launch, few queries per program, so that all multiprocessors fetch."""
+"""deformable_attention on an NVIDIA GPU: one launch; a query per program keeps all multiprocessors busy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 import triton
 
 from maskjet.ops.deformable_attention.kernels import deformable_attention_kernel
-from maskjet.ops.gpu import Launchers, has_dependent_launches, on_device_of
+from maskjet.ops.gpu import Launchers, has_dependent_launches, on_device
 
 _LAUNCHERS = Launchers(deformable_attention_kernel)
 _ROWS = 1
@@ -15,16 +15,13 @@ _ROWS = 1
 def deformable_attention(
     projections: torch.Tensor, boxes: torch.Tensor, values: torch.Tensor, *, out: torch.Tensor
 ) -> None:
-    """Write the context; see `ops.deformable_attention`.
-
-    Never waits, and can be captured in a CUDA graph.
-    """
+    """Write the context; see `ops.deformable_attention`."""
     batch, queries, points, _, heads = projections.shape
     if not out.numel():
         return
     _, height, width, channels = values.shape
     waits = has_dependent_launches(values.device)
-    with on_device_of(values):
+    with on_device(values.device):
         _LAUNCHERS.of(2, 1, waits=waits)(
             (triton.cdiv(batch * queries, _ROWS), 1, 1),
             (values.device, values.dtype),

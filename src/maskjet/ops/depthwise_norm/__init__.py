@@ -6,8 +6,8 @@ import torch
 
 from maskjet.config import Implementation
 from maskjet.ops.depthwise_norm import reference
-from maskjet.ops.gpu import triton_variant
-from maskjet.ops.record import HALVES, Op, Variant, check_like, check_pixels, serves_any
+from maskjet.ops.gpu import make_op
+from maskjet.ops.record import check_like, check_pixels
 
 
 def depthwise_norm(
@@ -18,9 +18,9 @@ def depthwise_norm(
     eps: float = 1e-6,
     implementation: Implementation = "auto",
 ) -> torch.Tensor:
-    """Convolve each channel by itself, 3 × 3 with zeros around, and normalise each pixel over its channels.
+    """Convolve each channel, 3 × 3 with zero padding, and normalise each pixel over its channels.
 
-    The norm has no affine, which belongs into the layer behind it. On a GPU it is one launch on the current stream,
+    The norm has no affine, which is folded into the layer behind it. On a GPU it is one launch on the current stream,
     which never waits.
 
     Args:
@@ -31,7 +31,7 @@ def depthwise_norm(
         implementation: "auto", "reference" or "triton".
 
     Returns:
-        Of the image's type and shape.
+        The normalised convolution, of the image's type and shape.
 
     Raises:
         InputError: An argument is not as above.
@@ -54,11 +54,4 @@ def depthwise_norm(
     return out
 
 
-RECORD = Op(
-    name="depthwise_norm",
-    public=depthwise_norm,
-    variants={
-        "triton": triton_variant("maskjet.ops.depthwise_norm.triton", "depthwise_norm", HALVES),
-        "reference": Variant(reference.depthwise_norm, serves_any),
-    },
-)
+RECORD = make_op(depthwise_norm, reference.depthwise_norm)

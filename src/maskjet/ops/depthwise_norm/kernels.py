@@ -30,16 +30,16 @@ def depthwise_norm_kernel(
 
     out: floats, like the image.
 
-    Goes down the rows, reading each once: it ends the sums of the pixels above it, goes on with those beside it, and
-    begins those below it. The two of a pair share the pixels around them. AHEAD is how many rows before it is read a
-    row leaves the memory; 0 for an image that is in the cache.
+    Goes down the rows and reads each once: a row completes the sums of the row above, adds to those of its own row, and
+    begins those of the row below. The two pixels of a pair share their neighbours. AHEAD: rows to prefetch into the
+    cache before they are read; 0 for an image that is cached.
     """
     x = ((tl.program_id(0) * PAIRS + tl.arange(0, PAIRS)) * 2)[:, None]
     top = tl.program_id(1) * ROWS + tl.zeros((PAIRS, 1), tl.int32)
     end = tl.minimum(top + ROWS + 1, HEIGHT)
     channel = tl.arange(0, CHANNELS)[None, :]
     offset = tl.program_id(2).to(tl.int64) * (HEIGHT * WIDTH * CHANNELS)
-    # Each thread loads its own weights, once per pair: spread over the threads they would be moved between them.
+    # Every thread loads all weights of its pair, as otherwise they would be exchanged between threads.
     weight_ptr += channel + 0 * x
     upper = _load_weights(weight_ptr, CHANNELS)
     middle = _load_weights(weight_ptr + 3 * CHANNELS, CHANNELS)
@@ -63,7 +63,7 @@ def depthwise_norm_kernel(
         begun, other_begun = _add_row(bias, bias, below, upper)
         if AHEAD:
             _prefetch_row(first_ptr, y + 2 + AHEAD, end, 2 * PAIRS, WIDTH, CHANNELS)
-        # Read ahead of the norms, which take as long, and into the registers that the sums have read.
+        # Loaded before the norms, which take as long, into the registers that the sums no longer need.
         below = _load_row(image_ptr, y + 2, end, x, WIDTH, CHANNELS)
         row_ptr = out_ptr + y * (WIDTH * CHANNELS)
         is_row = y < HEIGHT
@@ -75,7 +75,7 @@ def depthwise_norm_kernel(
 
 @triton.jit
 def _load_row(image_ptr, y, end, x, WIDTH: tl.constexpr, CHANNELS: tl.constexpr):
-    """The pixels of a row from the one left of a pair to the one right of it; zeros outside, and from `end` on."""
+    """A pair of pixels with its left and right neighbour; zeros outside the image, and from row `end` on."""
     is_row = (y >= 0) & (y < end)
     pixel_ptr = image_ptr + y * (WIDTH * CHANNELS)
     left = tl.load(pixel_ptr - CHANNELS, mask=is_row & (x > 0) & (x < WIDTH), other=0.0)
@@ -87,8 +87,8 @@ def _load_row(image_ptr, y, end, x, WIDTH: tl.constexpr, CHANNELS: tl.constexpr)
 
 @triton.jit
 def _prefetch_row(image_ptr, y, end, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr):
-    """Have a program's pixels of a row before `end` brought to the second-level cache, which takes no registers."""
-    pieces: tl.constexpr = CHANNELS // 64 if CHANNELS > 64 else 1  # of 128 bytes, which the memory sends at once
+    """Prefetch a program's pixels of a row into the second-level cache, which takes no registers."""
+    pieces: tl.constexpr = CHANNELS // 64 if CHANNELS > 64 else 1  # memory sends 128 bytes at once
     piece = tl.arange(0, COLUMNS * pieces)
     x = tl.minimum(tl.program_id(0) * COLUMNS + piece % COLUMNS, WIDTH - 1)
     pixel_ptr = image_ptr + (tl.minimum(y, end - 1) * WIDTH + x) * CHANNELS
@@ -97,13 +97,13 @@ def _prefetch_row(image_ptr, y, end, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
 
 @triton.jit
 def _load_weights(weight_ptr, CHANNELS: tl.constexpr):
-    """A row of the kernel."""
+    """Weights of a row of the 3 × 3 kernel."""
     return tl.load(weight_ptr), tl.load(weight_ptr + CHANNELS), tl.load(weight_ptr + 2 * CHANNELS)
 
 
 @triton.jit
 def _add_row(total, other_total, row, weights):
-    """Add a row of pixels under a row of the kernel to the sums of a pair."""
+    """Add a row of pixels times a row of weights to the sums of a pair."""
     left, first, second, right = row
     of_left, of_centre, of_right = weights
     first, second = first.to(tl.float32), second.to(tl.float32)

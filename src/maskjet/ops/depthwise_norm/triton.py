@@ -1,4 +1,4 @@
-"""depthwise_norm on an NVIDIA GPU: one launch; a program goes down some columns of an image, two per warp."""
+"""depthwise_norm on an NVIDIA GPU: one launch; a program goes down some columns of an image, a pair per warp."""
 
 from __future__ import annotations
 
@@ -6,31 +6,28 @@ import torch
 import triton
 
 from maskjet.ops.depthwise_norm.kernels import depthwise_norm_kernel
-from maskjet.ops.gpu import Launchers, has_dependent_launches, on_device_of
+from maskjet.ops.gpu import Launchers, has_dependent_launches, on_device
 
-# With at most 168 registers, which the weights and sums of 256 channels need, 12 warps share a multiprocessor.
+# 168 registers hold the weights and sums of 256 channels, and let 12 warps share a multiprocessor.
 _LAUNCHERS = Launchers(depthwise_norm_kernel, maxnreg=168)
 _PAIRS = 2
 _CHANNELS_OF_WARP = 256
-_ROWS_OF_FEW, _ROWS_OF_MANY = 3, 39  # at most
-_MANY_PIXELS = 2**15  # from here on there are enough programs with many rows each, and more than a cache holds
+_ROWS_OF_FEW, _ROWS_OF_MANY = 3, 39  # most rows per program
+_MANY_PIXELS = 2**15  # images from here on fill the GPU with many rows per program, and exceed the cache
 _AHEAD = 2
 
 
 def depthwise_norm(
     image: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, *, eps: float, out: torch.Tensor
 ) -> None:
-    """Write the normalised convolution; see `ops.depthwise_norm`.
-
-    Never waits, and can be captured in a CUDA graph.
-    """
+    """Write the normalised convolution; see `ops.depthwise_norm`."""
     batch, height, width, channels = image.shape
     if not image.numel():
         return
     is_many = batch * height * width >= _MANY_PIXELS
     tiles = triton.cdiv(height, _ROWS_OF_MANY if is_many else _ROWS_OF_FEW)
     waits = has_dependent_launches(image.device)
-    with on_device_of(image):
+    with on_device(image.device):
         _LAUNCHERS.of(_PAIRS * triton.cdiv(channels, _CHANNELS_OF_WARP), 1, waits=waits)(
             (triton.cdiv(width, 2 * _PAIRS), tiles, batch),
             (image.device, image.dtype),

@@ -1,4 +1,4 @@
-"""The first step of a vision transformer: patches of an image to tokens."""
+"""The patch embedding of a vision transformer."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import torch
 from maskjet.config import Implementation
 from maskjet.errors import InputError
 from maskjet.ops.embed_patches import reference
-from maskjet.ops.gpu import triton_variant
-from maskjet.ops.linear import parts_of
-from maskjet.ops.record import HALVES, Op, Variant, check_like, describe, is_whole, serves_any
+from maskjet.ops.gpu import make_op
+from maskjet.ops.linear import count_partials
+from maskjet.ops.record import HALVES, check_like, describe, is_whole
 
 _CHANNELS = 3
 
@@ -24,20 +24,20 @@ def embed_patches(
     windows: int,
     implementation: Implementation = "auto",
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Turn images into tokens: each window's class token, then its patches row by row; an image's windows row by row.
+    """Convert images to tokens: windows row by row, each with its class token and then its patches row by row.
 
     On a GPU it is one launch on the current stream, which never waits.
 
     Args:
         images: float16 or bfloat16 [B, 3, H, W], contiguous; sides are multiples of P × windows.
         weight: Of the same type, [N, 3 × P × P], contiguous; N is a multiple of 16.
-        positions: float32 [tokens of an image, N], contiguous: added to the products; a class token is its row.
+        positions: float32 [tokens of an image, N], contiguous: added to the products; a class token's row is its value.
         windows: Windows per side.
         implementation: "auto", "reference" or "triton".
 
     Returns:
-        Tokens of the images' type [B × tokens of an image, N], and float32 [B × tokens, 2, parts]: sums and sums of
-        squares of their rows in parts, for `linear`.
+        Tokens of the images' type [B × tokens of an image, N], and float32 [B × tokens, 2, P]: partial sums and sums of
+        squares of their rows, for `linear`.
 
     Raises:
         InputError: An argument is not as above.
@@ -75,17 +75,10 @@ def embed_patches(
     check_like("positions", positions, torch.float32, (tokens, outputs), images.device)
     rows = len(images) * tokens
     out = torch.empty(rows, outputs, dtype=images.dtype, device=images.device)
-    sums = torch.empty(rows, 2, parts_of(rows, 64, outputs), dtype=torch.float32, device=images.device)
+    sums = torch.empty(rows, 2, count_partials(rows, 64, outputs), dtype=torch.float32, device=images.device)
     run = RECORD.choose(implementation, images).run
     run(images, weight, positions, windows=windows, out=out, out_sums=sums)
     return out, sums
 
 
-RECORD = Op(
-    name="embed_patches",
-    public=embed_patches,
-    variants={
-        "triton": triton_variant("maskjet.ops.embed_patches.triton", "embed_patches", HALVES),
-        "reference": Variant(reference.embed_patches, serves_any),
-    },
-)
+RECORD = make_op(embed_patches, reference.embed_patches)

@@ -39,7 +39,7 @@ def embed_patches_kernel(
     across: tl.constexpr = WIDTH // SIDE // WINDOWS
     tokens: tl.constexpr = 1 + down * across
     tiles: tl.constexpr = OUTPUTS // COLUMNS
-    # Pixels of a patch's row that are fetched together: the compiler can't see that they lie side by side.
+    # Pixels of a patch's row that are loaded together: the compiler can't see that they are contiguous.
     run: tl.constexpr = 8 if SIDE % 8 == 0 else 4 if SIDE % 4 == 0 else 2 if SIDE % 2 == 0 else 1
     tile = tl.program_id(0) % tiles
     row = (tl.program_id(0) // tiles) * ROWS + tl.arange(0, ROWS)

@@ -8,7 +8,7 @@ import torch
 import triton
 
 from maskjet.ops.embed_patches.kernels import embed_patches_kernel
-from maskjet.ops.gpu import Launchers, has_dependent_launches, on_device_of
+from maskjet.ops.gpu import Launchers, has_dependent_launches, on_device
 from maskjet.ops.linear.tiles import choose_tile, fit
 
 _LAUNCHERS = Launchers(embed_patches_kernel)
@@ -24,18 +24,15 @@ def embed_patches(
     out: torch.Tensor,
     out_sums: torch.Tensor,
 ) -> None:
-    """Write the tokens and their sums; see `ops.embed_patches`.
-
-    Never waits, and can be captured in a CUDA graph.
-    """
+    """Write the tokens and their sums; see `ops.embed_patches`."""
     if not images.numel():
         return
     (rows, outputs), (_, channels, height, width) = out.shape, images.shape
-    # That of a product about as deep, whose parts the sums have in a network.
+    # The tile of a layer as wide as the tokens, so that sums have as many partial sums as those of such layers.
     tile = choose_tile(rows, outputs, outputs)._replace(columns=outputs // out_sums.shape[2], step=_STEP)
     tile = fit(tile, images.device)
     waits = has_dependent_launches(images.device)
-    with on_device_of(images):
+    with on_device(images.device):
         _LAUNCHERS.of(tile.warps, tile.stages, waits=waits)(
             (triton.cdiv(rows, tile.rows) * (outputs // tile.columns), 1, 1),
             (images.device, images.dtype),

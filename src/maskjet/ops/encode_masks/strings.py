@@ -1,4 +1,4 @@
-"""Holder of the strings that an implementation of encode_masks makes for a batch."""
+"""The output of encode_masks for a batch: strings made on the host."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from maskjet.ops.record import FALLBACKS
 
 Cut = Callable[[], list[bytes]]
-"""Gives the strings of an image; any number of times, in any thread."""
+"""Returns the strings of an image; may be called many times, in any thread."""
 
 
 class Strings:
@@ -45,14 +45,14 @@ class Strings:
         """String of each mask, per image, if they were made on the host; else None."""
 
     def keep(self, copied: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Copy a finished copy of `memory` on the host, as far as it is used; `copied` may be overwritten on return."""
+        """Copy the used bytes of `memory` from a finished copy on the host, which may be overwritten on return."""
         return copied.copy()
 
     def read(self, kept: NDArray[np.uint8], images: int) -> list[Cut]:  # noqa: ARG002
-        """Make everything ready to cut the strings of the first images.
+        """Prepare the strings of the first images.
 
         Args:
-            kept: What `keep` returned; it must not change any more.
+            kept: The result of `keep`; must not change afterwards.
             images: How many images to read, at least 1.
         """
         assert self.on_host is not None

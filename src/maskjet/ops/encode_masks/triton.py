@@ -37,7 +37,7 @@ from maskjet.coco_rle import BYTES_PER_COUNT
 from maskjet.ops.encode_masks import cpu
 from maskjet.ops.encode_masks.kernels import COUNTERS, FIELDS, NO_MASK, find_edges_kernel, write_strings_kernel
 from maskjet.ops.encode_masks.strings import Cut, Strings
-from maskjet.ops.gpu import Launcher, on_device_of
+from maskjet.ops.gpu import Launcher, on_device
 from maskjet.ops.record import FALLBACKS
 from maskjet.ops.selection import MaskQueries, SizeTable
 
@@ -81,7 +81,7 @@ class Buffers:
         size = 4 * _header_length(batch, masks)
         self.header, self.strings = self.packed[:size].view(torch.int32), self.packed[size:]
         self.head = self.packed[: size + batch * _BYTES_AT_ONCE]
-        self.header.zero_()  # no row that was never written looks like a mask that did not fit
+        self.header.zero_()  # so that no unwritten row looks like a mask that did not fit
 
     @staticmethod
     def size_of_packed(batch: int, masks: int) -> int:
@@ -98,15 +98,10 @@ class Buffers:
         edges: int | None = None,
         packed: torch.Tensor | None = None,
     ) -> Buffers:
-        """Buffers for images up to a width.
+        """Allocate buffers for images up to a width in pixels, with at most `masks` masks each.
 
-        Args:
-            batch: Number of images.
-            masks: Largest number of masks per image.
-            width: Width of the widest image, in pixels.
-            device: Device of the buffers.
-            edges: Room for edges, of all masks together; None for the default.
-            packed: uint8, contiguous, 4-byte aligned; None allocates the default size.
+        `edges` is the room for edges of all masks together; `packed` is uint8, contiguous and 4-byte aligned. Without
+        them both have default sizes.
         """
         if packed is None:
             packed = torch.empty(Buffers.size_of_packed(batch, masks), dtype=torch.uint8, device=device)
@@ -180,7 +175,7 @@ def launch(mask_logits: torch.Tensor, queries: MaskQueries, sizes: SizeTable, bu
     """
     batch, masks, blocks, _ = buffers.segments.shape
     slots, has_boxes = triton.next_power_of_2(masks), queries.boxes is not None
-    with on_device_of(mask_logits):
+    with on_device(mask_logits.device):
         _find_edges(
             (blocks, masks, batch),
             (mask_logits.device, mask_logits.dtype),
@@ -236,16 +231,7 @@ def _header_length(batch: int, masks: int) -> int:
 
 
 class DeviceStrings(Strings):
-    """The strings of a batch on a GPU: the buffers that `launch` writes, and how to read a copy of them.
-
-    Args:
-        batch: Number of images.
-        masks: Largest number of masks per image.
-        width: Width of the widest image, in pixels.
-        device: The GPU.
-        lead: Bytes at the start of the memory that are left to the caller; a multiple of 4.
-        fallbacks: Counter of slower paths taken.
-    """
+    """The strings of a batch on a GPU, in the buffers that `launch` writes; arguments as for `Strings`."""
 
     def __init__(
         self,
@@ -340,7 +326,7 @@ def _cut(
     count: int,
     remade: Mapping[tuple[int, int], bytes],
 ) -> list[bytes]:
-    """Cut an image's strings; `rows` are the fields of all masks in the header, `remade` has those that did not fit."""
+    """Cut out an image's strings; `rows`: the header's fields of all masks, `remade`: strings that did not fit."""
     data, fields = strings.data, rows[image, :count].tolist()
     return [
         bytes(data[offset : offset + length]) if length >= 0 else remade[image, first_slot]

@@ -1,4 +1,4 @@
-"""A linear layer with what surrounds it: a norm before or behind it, an activation and a residual."""
+"""A linear layer fused with its neighbours: a norm before or behind it, an activation and a residual."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import torch
 
 from maskjet.config import Implementation
 from maskjet.errors import InputError
-from maskjet.ops.gpu import triton_variant
+from maskjet.ops.gpu import make_op
 from maskjet.ops.linear import reference
 from maskjet.ops.linear.reference import Norm
 from maskjet.ops.linear.tiles import Workspace, choose_tile
-from maskjet.ops.record import HALVES, Op, Variant, describe, is_pair, serves_any
+from maskjet.ops.record import HALVES, describe, is_pair
 
 Activation = Literal["none", "gelu", "relu", "silu"]
 Gives = Literal["values", "sums", "float32", "maxima"]
-_MULTIPLE = 16  # a tensor core's product takes so many at once
-_AROUND = 9  # pixels that a 3 × 3 convolution sees
-_MOST_NORMED = 512  # a program holds whole rows
+_MULTIPLE = 16  # sizes are multiples of it, as tensor cores multiply blocks of 16
+_AROUND = 9  # pixels of a 3 × 3 kernel
+_MOST_NORMED = 512  # columns; a program normalises whole rows
 
 
 def linear(
@@ -41,12 +41,12 @@ def linear(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Compute activation(d × (x @ weightᵀ) + bias) + residual, in float32 until it is rounded to the output.
 
-    With a norm behind it, last_norm(activation(norm(d × (x @ weightᵀ) + bias + residual))). d is 1, or with `sums` the
-    inverse deviation of each row of x: a layer norm before the layer, if `fold_norm` made its weights.
+    With `norm`, compute last_norm(activation(norm(d × (x @ weightᵀ) + bias + residual))). d is 1, or with `sums` the
+    inverse deviation of each row of x: with weights of `fold_norm` that is a layer norm before the layer.
 
-    With `rows` the layer's input is gathered: rows of x, or zeros. With `image_hw` it is a 3 × 3 convolution: S is 9,
-    and the input has the pixels around each pixel. Otherwise a weight wider than x takes each row of x repeatedly:
-    weights of `split_terms` are as good as float32. On a GPU it is one launch on the current stream, which never waits.
+    With `rows` the input is gathered: rows of x, or zeros. With `image_hw` it is a 3 × 3 convolution: S is 9, and the
+    input has the pixels around each pixel. Otherwise a weight wider than x takes each row of x S times: weights of
+    `split_terms` are as exact as float32. On a GPU it is one launch on the current stream, which never waits.
 
     Args:
         x: float16 or bfloat16 [any, K], rows may be strided; K is a multiple of 16.
@@ -56,21 +56,21 @@ def linear(
         image_hw: Height and width of images whose pixels, row by row, are the rows of x. The weight is then
             [N, 9 × K], for the 3 × 3 pixels around each, row by row; those outside of the image are zeros.
         residual: Of x's type, [M, N], rows may be strided.
-        sums: float32 [any, 2, P], contiguous: sums and sums of squares of the rows of x, in P parts; not with
-            `image_hw`.
+        sums: float32 [any, 2, P], contiguous: sums and sums of squares of the rows of x, each split into P partial
+            sums; not with `image_hw`.
         residual_norm: A layer norm of the residual before it is added; it needs the residual's sums.
-        residual_sums: float32 [M, 2, P], contiguous: those of the residual's rows.
+        residual_sums: float32 [M, 2, P], contiguous: `sums` of the residual's rows.
         norm: A layer norm behind the layer, of N; N is then a power of two, at most 512.
         last_norm: A layer norm behind the activation, likewise; not with `residual`, unless there is a `norm`.
         eps: Added to the variance of the rows of x.
         activation: "none", "gelu" (by the error function), "relu" or "silu".
-        gives: What is returned; see below.
+        gives: Which results to return; see below.
         implementation: "auto", "reference" or "triton".
 
     Returns:
-        With "values" the output, of x's type [M, N], and None. With "sums" also its `sums`, of the values before they
-        were rounded. With "float32" the output is float32. With "maxima" it is float32 [M, P], the largest of each of P
-        parts of a row.
+        With "values" the output, of x's type [M, N], and None. With "sums" also its `sums`, of the values before
+        rounding. With "float32" the output is float32. With "maxima" it is float32 [M, P], the largest value of each of
+        P blocks of columns.
 
     Raises:
         InputError: An argument is not as above.
@@ -105,7 +105,8 @@ def linear(
     for name, value, known in (("activation", activation, Activation), ("gives", gives, Gives)):
         if value not in get_args(known):
             raise InputError(f"{name} must be one of {get_args(known)}, got {value!r}.")
-    parts = parts_of(count, weight.shape[1], outputs, x.shape[1], is_whole=norm is not None or last_norm is not None)
+    is_whole = norm is not None or last_norm is not None
+    parts = count_partials(count, weight.shape[1], outputs, x.shape[1], is_whole=is_whole)
     dtype = torch.float32 if gives in ("float32", "maxima") else x.dtype
     out = torch.empty(count, parts if gives == "maxima" else outputs, dtype=dtype, device=x.device)
     out_sums = None
@@ -133,8 +134,8 @@ def linear(
     return out, out_sums
 
 
-def parts_of(rows: int, width: int, outputs: int, inputs: int | None = None, *, is_whole: bool = False) -> int:
-    """In how many parts a layer gives the sums or maxima of its rows.
+def count_partials(rows: int, width: int, outputs: int, inputs: int | None = None, *, is_whole: bool = False) -> int:
+    """Count the partial sums or maxima, P, that a layer returns per row: the tiles across its output.
 
     Args:
         rows: Rows of the output.
@@ -149,9 +150,10 @@ def parts_of(rows: int, width: int, outputs: int, inputs: int | None = None, *, 
 def fold_norm(
     weight: torch.Tensor, bias: torch.Tensor, norm_weight: torch.Tensor, norm_bias: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weights of a linear layer [N, K] after a layer norm, for `linear` with the sums of the norm's input.
+    """Fold a layer norm into the weights [N, K] and bias of the linear layer behind it.
 
-    The norm's affine goes into them, and each row loses its mean, so that the mean of an input drops out.
+    `linear` then takes the norm's input and its sums. The norm's affine goes into the weights, and each of their rows
+    loses its mean, so that the mean of an input drops out.
     """
     weight = weight.float()
     bias = bias.float() + weight @ norm_bias.float()
@@ -160,7 +162,7 @@ def fold_norm(
 
 
 def split_terms(weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """A float32 weight [N, K] as two terms of a lower precision side by side, [N, 2 × K], for `linear`."""
+    """Split a float32 weight [N, K] into two terms of a lower precision, side by side, [N, 2 × K], for `linear`."""
     first = weight.to(dtype)
     return torch.cat((first, (weight.float() - first.float()).to(dtype)), dim=1)
 
@@ -220,11 +222,4 @@ def _check_like(name: str, value: object, dtype: torch.dtype, shape: tuple[int, 
         raise InputError(f"{name} must be {kind} {list(shape)} on {device}, got {describe(value)}.")
 
 
-RECORD = Op(
-    name="linear",
-    public=linear,
-    variants={
-        "triton": triton_variant("maskjet.ops.linear.triton", "linear", HALVES),
-        "reference": Variant(reference.linear, serves_any),
-    },
-)
+RECORD = make_op(linear, reference.linear)

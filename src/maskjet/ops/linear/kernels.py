@@ -58,11 +58,11 @@ def linear_kernel(
     STEP: tl.constexpr,
     SPLITS: tl.constexpr,
 ):
-    """Compute one tile of a linear layer, or a part of its sum; grid (tiles down × tiles across, SPLITS).
+    """Compute one tile of a linear layer, or a partial sum of it; grid (tiles down × tiles across, SPLITS).
 
-    x: floats [any, INPUTS]. rows: int32 [rows], read if HAS_ROWS: the rows of x to take, -1 for zeros. They are taken
-    SEGMENTS times side by side; with HEIGHT, where SEGMENTS is 9, all rows are pixels of images HEIGHT × WIDTH, and the
-    pixels around each are taken. weight: floats [OUTPUTS, SEGMENTS × INPUTS]. bias: float32 [OUTPUTS]. residual: floats
+    x: floats [any, INPUTS]. rows: int32 [rows], read if HAS_ROWS: the rows of x to take, -1 for zeros. The input has
+    each row SEGMENTS times side by side; or, with HEIGHT and 9 SEGMENTS, the pixels around each pixel of images
+    HEIGHT × WIDTH. weight: floats [OUTPUTS, SEGMENTS × INPUTS]. bias: float32 [OUTPUTS]. residual: floats
     [rows, OUTPUTS], read if HAS_RESIDUAL. sums: float32 [any, 2, PARTS], of the rows of x, read if PARTS, where
     HEIGHT is 0. residual_sums: float32 [rows, 2, RESIDUAL_PARTS], and residual_weight and residual_bias: float32
     [OUTPUTS], read if RESIDUAL_PARTS. norm, last: float32 [OUTPUTS], read if HAS_NORM and HAS_LAST_NORM, where COLUMNS
@@ -71,10 +71,10 @@ def linear_kernel(
     out: floats [rows, KEPT]; with GIVES_MAXIMA float32 [rows, OUTPUTS / COLUMNS], the largest of each tile's columns.
     out_sums: float32 [rows, 2, OUTPUTS / COLUMNS], of the values in out before rounding.
 
-    parts: float32 [tiles, SPLITS, ROWS × COLUMNS], and arrived: int32 [tiles], zeros that are zeros afterwards; used if
-    SPLITS is above 1. Whichever program of a tile is last adds all parts and does what follows.
+    parts: float32 [tiles, SPLITS, ROWS × COLUMNS], partial sums. arrived: int32 [tiles], zeros that are zeros
+    afterwards. Both are used if SPLITS is above 1: the last program of a tile adds the partial sums and goes on alone.
 
-    READS_EARLY says whether there are registers for the residual besides the product.
+    READS_EARLY: load the residual before the product, where both fit into registers.
     """
     across: tl.constexpr = OUTPUTS // COLUMNS
     tile = tl.program_id(0)
@@ -86,8 +86,8 @@ def linear_kernel(
     weight_ptr += column[None, :] * (SEGMENTS * INPUTS) + step[:, None]
     share: tl.constexpr = SEGMENTS * INPUTS // SPLITS
     begin = tl.program_id(1) * share
-    # What is needed behind the product is asked for before it, and is there when the product is; parameters even before
-    # the kernel in front has ended.
+    # Operands of the epilogue are loaded before the product, to arrive meanwhile; parameters even before the previous
+    # kernel has ended.
     bias = tl.load(bias_ptr + column)
     if RESIDUAL_PARTS:
         residual_affine = _load_affine(residual_weight_ptr, residual_bias_ptr, column)
@@ -110,7 +110,7 @@ def linear_kernel(
     product = tl.zeros((ROWS, COLUMNS), tl.float32)
     first = x_ptr + given_row[:, None] * X_STRIDE + step[None, :]
     for start in range(begin, begin + share, STEP):
-        # What the compiler can't see of a remainder, and without which it fetches one value at a time.
+        # The compiler can't see that the remainder is a multiple, and would fetch one value at a time.
         place = tl.multiple_of(start % INPUTS, STEP) if SEGMENTS > 1 else start
         if HEIGHT:
             across_by, down_by = start // INPUTS % 3 - 1, start // INPUTS // 3 - 1
@@ -125,17 +125,17 @@ def linear_kernel(
             given = tl.load(first + place)
         product = dot(given, tl.load(weight_ptr + start), product)
     if WAITS:
-        gdc_launch_dependents()  # which wait for what is stored below
+        gdc_launch_dependents()  # they wait for the stores below
     if SPLITS > 1:
         part = tl.arange(0, ROWS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
         parts_ptr += tile * (SPLITS * ROWS * COLUMNS)
         tl.store(parts_ptr + tl.program_id(1) * (ROWS * COLUMNS) + part, product)
-        tl.debug_barrier()  # all of the part is written before it counts
+        tl.debug_barrier()  # the whole partial sum is written before the program counts as arrived
         if tl.atomic_add(arrived_ptr + tile, 1, sem="acq_rel", scope="gpu") < SPLITS - 1:
             return
         product = tl.zeros((ROWS, COLUMNS), tl.float32)
-        for split in tl.static_range(SPLITS):  # in one order, whoever comes last
-            # Past the first-level caches, which don't see what other multiprocessors write.
+        for split in tl.static_range(SPLITS):  # in a fixed order, whichever program is last
+            # Bypass the first-level cache, which does not see writes of other multiprocessors.
             product += tl.load(parts_ptr + split * (ROWS * COLUMNS) + part, cache_modifier=".cg")
         tl.store(arrived_ptr + tile, 0)
     if PARTS:
@@ -176,7 +176,7 @@ def _load_affine(weight_ptr, bias_ptr, column):
 
 @triton.jit
 def _load_sums(sums_ptr, row, PARTS: tl.constexpr):
-    """Sums and sums of squares of rows, in parts."""
+    """Partial sums and sums of squares of rows."""
     part = tl.arange(0, triton.next_power_of_2(PARTS))[None, :]
     sums_ptr += row[:, None] * (2 * PARTS) + part
     is_part = part < PARTS
@@ -234,13 +234,12 @@ def bulk_linear_kernel(
     COLUMNS: tl.constexpr,
     STEP: tl.constexpr,
 ):
-    """Compute tiles of a linear layer one after the other, with what they need copied in blocks; grid (programs).
+    """Compute tiles of a linear layer one after the other, with bulk copies of their operands; grid (programs).
 
-    x, weight, residual, out: descriptors of what linear_kernel has at x_ptr, weight_ptr, residual_ptr and out_ptr, with
-    blocks [ROWS, STEP], [COLUMNS, STEP] and, for residual and out, [ROWS, COLUMNS / 2]. The rest is as there.
+    x, weight, residual, out: tensor descriptors of these operands of linear_kernel, with blocks [ROWS, STEP],
+    [COLUMNS, STEP] and, for residual and out, [ROWS, COLUMNS / 2]. Other arguments are those of linear_kernel.
 
-    IS_PERSISTENT says whether there are fewer programs than tiles: the next tile's input is then under way while a
-    tile is stored.
+    IS_PERSISTENT: there are fewer programs than tiles, and the next tile's input is loaded while a tile is stored.
     """
     across: tl.constexpr = OUTPUTS // COLUMNS
     half: tl.constexpr = COLUMNS // 2
@@ -257,7 +256,7 @@ def bulk_linear_kernel(
         if PARTS:
             _, inverse = _measure(_load_sums(sums_ptr, tl.where(is_row, target, 0), PARTS), eps, INPUTS)
             product *= inverse[:, None]
-        # In two halves, which need half the shared memory on their way out.
+        # In two halves, so that stores need half the shared memory.
         first, second = tl.split(tl.permute(tl.reshape(product, (ROWS, 2, half)), (0, 2, 1)))
         first = _finish_half(first, bias_ptr, residual, out, top, left, half, ACTIVATION, HAS_RESIDUAL)
         second = _finish_half(second, bias_ptr, residual, out, top, left + half, half, ACTIVATION, HAS_RESIDUAL)
@@ -280,7 +279,7 @@ def _finish_half(
     ACTIVATION: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr,
 ):
-    """What follows a product, for half of a tile's columns; it is stored, and returned before rounding."""
+    """The epilogue for half of a tile's columns; stores the values, and returns them before rounding."""
     value = _activate(value + tl.load(bias_ptr + left + tl.arange(0, COLUMNS))[None, :], ACTIVATION)
     if HAS_RESIDUAL:
         value += residual.load([top, left]).to(tl.float32)

@@ -73,7 +73,7 @@ def _take(x: torch.Tensor, rows: torch.Tensor | None) -> torch.Tensor:
 
 
 def _around(x: torch.Tensor, image_hw: tuple[int, int]) -> torch.Tensor:
-    """The 3 × 3 pixels around each pixel side by side, row by row."""
+    """Rows of the 3 × 3 pixels around each pixel, zeros outside the image."""
     height, width = image_hw
     padded = F.pad(x.reshape(-1, height, width, x.shape[1]), (0, 0, 1, 1, 1, 1))
     moved = [padded[:, down : down + height, across : across + width] for down in range(3) for across in range(3)]

@@ -1,4 +1,4 @@
-"""The shapes of linear's launches, by the size of the product."""
+"""Launch shapes of linear, by the size of the product."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ import torch
 from maskjet.ops.gpu import MULTIPROCESSORS, fitting_stages, shared_memory
 
 TABLE = Path(__file__).with_name("tiles.json")
-"""What `tools/choose_tiles.py` found on an H200: [rows, width, outputs, inputs, is whole], and the tile."""
+"""Fastest tiles on an H200, by `tools/choose_tiles.py`: pairs of [rows, width, outputs, inputs, is_whole] and tile."""
 _STEPS = (64, 32, 16)
 _SIDES = (256, 128, 64, 32, 16)
-_NARROW = 32  # columns: narrower tiles fetch more than they multiply
-_MOST_VALUES = 256 * 128  # of a tile: its sums are in registers
-_FEW_VALUES = 64 * 128  # up to so many are four warps', else eight's
-SHARED = 200 * 1024  # bytes of a multiprocessor's shared memory, in which steps are under way
-_VALUE_BYTES = 4  # of shared memory, by which a tile's values are handed from threads that multiply to those that store
+_NARROW = 32  # columns; narrower tiles fetch more than they multiply
+_MOST_VALUES = 256 * 128  # values of a tile, whose accumulators are in registers
+_FEW_VALUES = 64 * 128  # 4 warps up to this many accumulators per tile, else 8
+SHARED = 200 * 1024  # bytes of a multiprocessor's shared memory for pipeline stages
+_VALUE_BYTES = 4  # shared memory per value of a tile, which passes from multiplying to storing threads
 _SPLITS = (1, 2, 4, 8, 16)
-# Of an H200, roughly, by some launches that were timed. Microseconds that a launch takes besides its steps, that adding
-# a tile's parts takes, and that a step takes besides its bytes.
+# Rough costs on an H200, by some timed launches. Microseconds of a launch besides its steps, of adding a tile's partial
+# sums, and of a step besides its bytes.
 _LAUNCH_US, _PARTS_US, _STEP_US = 2.0, 1.5, 0.12
-# Bytes that all multiprocessors fetch from the second-level cache in a microsecond, that one fetches, and products that
-# it adds; tiles of less than 64 rows are too low for Hopper's instruction.
+# Per microsecond: bytes that all multiprocessors fetch from the second-level cache, bytes that one fetches, and
+# products that one adds, by rows of the tile. Tiles of fewer than 64 rows can't use Hopper's matrix instruction.
 _CACHE_BYTES_PER_US, _BYTES_PER_US = 7e6, 150e3
 _PRODUCTS_PER_US = {16: 0.7e6, 32: 0.7e6, 64: 1.4e6, 128: 1.6e6, 256: 1.6e6}
 
@@ -40,27 +40,27 @@ class Tile(NamedTuple):
     columns: int
     """Columns of the output per program."""
     step: int
-    """Inputs per step."""
+    """Inputs (columns of x) per step."""
     warps: int
     """Warps per program."""
     stages: int
-    """Steps whose inputs are under way at once."""
+    """Pipeline stages (`num_stages`)."""
     splits: int = 1
-    """Programs that share the sum of a tile."""
+    """Programs that each compute a partial sum of one tile (split-K)."""
     programs: int = 0
-    """Programs per multiprocessor that compute one tile after the other, with what they need copied in blocks; 0 where
-    each has one tile, and copies by itself. It is for inputs that lie as they are needed, on GPUs that copy blocks."""
+    """Persistent programs per multiprocessor, with bulk copies; 0 for one program per tile, without. Bulk copies need
+    inputs that are not gathered, and a GPU of `has_bulk_copies`."""
 
 
 class Workspace:
-    """Memory in which programs share the sums of tiles; for launches that never run at the same time."""
+    """Memory for partial sums of tiles; shared by launches that never run at the same time."""
 
     def __init__(self) -> None:
         self._parts: torch.Tensor | None = None
         self._arrived: torch.Tensor | None = None
 
     def take(self, tile: Tile, rows: int, outputs: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-        """Memory for a launch: float32 values of all parts, and an int32 zero per tile, which the launch leaves so."""
+        """Memory for a launch: float32 partial sums, and an int32 zero per tile, which is zero again afterwards."""
         tiles = -(-rows // tile.rows) * (outputs // tile.columns)
         values = tiles * tile.splits * tile.rows * tile.columns
         if self._parts is None or len(self._parts) < values:
@@ -72,16 +72,16 @@ class Workspace:
 
 @lru_cache(maxsize=4096)
 def choose_tile(rows: int, width: int, outputs: int, *, inputs: int | None = None, is_whole: bool = False) -> Tile:
-    """The shape for a product: what was the fastest on an H200, for as many rows or the most similar number.
+    """Choose the launch shape of a product: the fastest on an H200 for the most similar number of rows.
 
-    For products of other networks it is what should be the fastest by a rough count.
+    A product that was not timed gets the fastest shape by a rough estimate.
 
     Args:
         rows: Rows of the output.
         width: Columns of the weight.
         outputs: Columns of the output.
         inputs: Columns of x, if the weight is wider.
-        is_whole: Whether a program must have whole rows, as a norm behind the product needs them.
+        is_whole: Whether a tile must span whole rows, for a norm behind the product.
     """
     inputs = inputs or width
     timed = _timed().get((width, outputs, inputs, is_whole))
@@ -92,7 +92,7 @@ def choose_tile(rows: int, width: int, outputs: int, *, inputs: int | None = Non
 
 
 def fit(tile: Tile, device: torch.device) -> Tile:
-    """The tile with as many rows and stages as a GPU's shared memory takes."""
+    """Reduce a tile's rows and stages until it fits into a GPU's shared memory."""
     shared = shared_memory(device)
     while tile.rows > _SIDES[-1] and _VALUE_BYTES * tile.rows * tile.columns > shared:
         tile = tile._replace(rows=tile.rows // 2)
@@ -101,7 +101,7 @@ def fit(tile: Tile, device: torch.device) -> Tile:
 
 @cache
 def _timed() -> dict[tuple[int, int, int, bool], dict[int, Tile]]:
-    """The tiles of each product by its rows."""
+    """The timed tiles of each product, by its rows."""
     found: dict[tuple[int, int, int, bool], dict[int, Tile]] = {}
     for (rows, *product), tile in json.loads(TABLE.read_text()):
         found.setdefault(tuple(product), {})[rows] = Tile(*tile)
@@ -114,7 +114,7 @@ def step_of(width: int, inputs: int) -> int:
 
 
 def candidates(rows: int, width: int, outputs: int, step: int, *, is_whole: bool) -> Iterator[Tile]:
-    """The tiles that may serve a product; see `choose_tile`."""
+    """Possible tiles of a product; see `choose_tile`."""
     steps = width // step
     for columns in _widths(outputs, is_whole=is_whole):
         for height in _SIDES:
@@ -135,7 +135,7 @@ def _widths(outputs: int, *, is_whole: bool) -> list[int]:
 
 
 def estimate(tile: Tile, rows: int, width: int, outputs: int) -> float:
-    """Microseconds, roughly: a program's steps wait for their bytes, and programs share multiprocessors."""
+    """Estimate a launch in microseconds, by its bytes, its products and the multiprocessors that programs share."""
     programs = -(-rows // tile.rows) * (outputs // tile.columns) * tile.splits
     steps = width // tile.step // tile.splits
     fetched = 2 * (tile.rows + tile.columns) * tile.step / _BYTES_PER_US

@@ -1,7 +1,7 @@
 """linear on an NVIDIA GPU: one launch, a tile of the output per program.
 
-The norm before the layer costs nothing of its own: its affine is in the weights, whose rows have no mean, so that the
-mean of an input drops out, and the deviation comes from sums that the layer in front wrote with its output.
+A LayerNorm before the layer is folded: its affine is in the weights, whose rows have mean 0, so that the mean of an
+input drops out. Its deviation comes from row sums that the epilogue of the previous layer wrote.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import torch
 import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from maskjet.ops.gpu import MULTIPROCESSORS, Launchers, has_bulk_copies, has_dependent_launches, on_device_of
+from maskjet.ops.gpu import MULTIPROCESSORS, Launchers, has_bulk_copies, has_dependent_launches, on_device
 from maskjet.ops.linear.kernels import bulk_linear_kernel, linear_kernel
 from maskjet.ops.linear.reference import Norm
 from maskjet.ops.linear.tiles import Tile, Workspace, choose_tile, fit
 
 _LAUNCHERS = Launchers(linear_kernel)
 _BULK_LAUNCHERS = Launchers(bulk_linear_kernel)
-_FEW_VALUES = 32 * 64  # of a tile per warp: threads have registers for as many again
+_FEW_VALUES = 32 * 64  # values of a tile per warp, up to which registers can hold the residual as well
 
 
 def linear(
@@ -40,16 +40,13 @@ def linear(
     gives_maxima: bool = False,
     workspace: Workspace | None = None,
 ) -> None:
-    """Write the layer's result into out; see `ops.linear`.
-
-    Never waits, and can be captured in a CUDA graph.
-    """
+    """Write the layer's result into out; see `ops.linear`."""
     (outputs, width), inputs, count = weight.shape, x.shape[1], len(out)
     if not count:
         return
     is_whole = norm is not None or last_norm is not None
     tile = choose_tile(count, width, outputs, inputs=inputs, is_whole=is_whole)
-    # Parts that the caller chose, so that its buffers fit, are columns of a program's tile.
+    # The caller's buffers determine the tiles across.
     given_parts = out.shape[1] if gives_maxima else None if out_sums is None else out_sums.shape[2]
     if given_parts is not None:
         tile = tile._replace(columns=outputs // given_parts)
@@ -68,7 +65,7 @@ def linear(
     residual_weight, residual_bias, residual_eps = residual_norm or (bias, bias, 0.0)
     norm_weight, norm_bias, norm_eps = norm or (bias, bias, 0.0)
     last_weight, last_bias, last_eps = last_norm or (bias, bias, 0.0)
-    with on_device_of(x):
+    with on_device(x.device):
         _LAUNCHERS.of(tile.warps, tile.stages, waits=waits)(
             (triton.cdiv(count, tile.rows) * (outputs // tile.columns), tile.splits, 1),
             (x.device, x.dtype, out.dtype),
@@ -133,13 +130,13 @@ def _launch_bulk(
     activation: str,
     eps: float,
 ) -> None:
-    """`linear` of rows as they lie, with nothing but sums around the layer."""
+    """Launch a layer without gathered rows, convolution or norms other than by `sums`."""
     outputs, inputs = weight.shape
     half = [tile.rows, tile.columns // 2]
     tiles = triton.cdiv(len(out), tile.rows) * (outputs // tile.columns)
     programs = min(tile.programs * MULTIPROCESSORS, tiles)
     waits = has_dependent_launches(x.device)
-    with on_device_of(x):
+    with on_device(x.device):
         _BULK_LAUNCHERS.of(tile.warps, tile.stages, waits=waits)(
             (programs, 1, 1),
             (x.device, x.dtype),

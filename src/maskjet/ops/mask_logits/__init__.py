@@ -1,4 +1,4 @@
-"""The end of a mask head: the products of queries and pixels."""
+"""The last step of a mask head: products of queries and pixels."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import torch
 
 from maskjet.config import Implementation
 from maskjet.errors import InputError
-from maskjet.ops.gpu import triton_variant
+from maskjet.ops.gpu import make_op
 from maskjet.ops.mask_logits import reference
-from maskjet.ops.record import HALVES, Op, Variant, describe, serves_any
+from maskjet.ops.record import HALVES, describe
 
 
 def mask_logits(
@@ -19,7 +19,7 @@ def mask_logits(
     On a GPU it is one launch on the current stream, which never waits.
 
     Args:
-        queries: float16 or bfloat16 [B, Q, more than C], contiguous: C channels, the constant, and what is not read.
+        queries: float16 or bfloat16 [B, Q, more than C], contiguous: C channels, the constant, and unused padding.
         pixels: Of the same type, [B, H, W, C], contiguous; C is a multiple of 16.
         implementation: "auto", "reference" or "triton".
 
@@ -59,11 +59,4 @@ def mask_logits(
     return out
 
 
-RECORD = Op(
-    name="mask_logits",
-    public=mask_logits,
-    variants={
-        "triton": triton_variant("maskjet.ops.mask_logits.triton", "mask_logits", HALVES),
-        "reference": Variant(reference.mask_logits, serves_any),
-    },
-)
+RECORD = make_op(mask_logits, reference.mask_logits)

@@ -9,10 +9,10 @@ import torch
 
 from maskjet.config import Implementation
 from maskjet.errors import InputError
-from maskjet.ops.gpu import triton_variant
+from maskjet.ops.gpu import make_op
 from maskjet.ops.nms import cpu, reference
-from maskjet.ops.nms.kept import Kept
-from maskjet.ops.record import Op, Variant, describe, is_whole, needs_cpu, serves_any
+from maskjet.ops.nms.reference import Kept
+from maskjet.ops.record import Variant, describe, is_whole, needs_cpu
 
 
 def nms(
@@ -86,12 +86,4 @@ def round_down(value: float) -> float:
     return float(rounded if float(rounded) <= value else np.nextafter(rounded, np.float32(-math.inf)))
 
 
-RECORD = Op(
-    name="nms",
-    public=nms,
-    variants={
-        "triton": triton_variant("maskjet.ops.nms.triton", "nms", (torch.float32,)),
-        "cpu": Variant(cpu.nms, needs_cpu),
-        "reference": Variant(reference.nms, serves_any),
-    },
-)
+RECORD = make_op(nms, reference.nms, dtypes=(torch.float32,), cpu=Variant(cpu.nms, needs_cpu))

@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from maskjet.jit import compiled
-from maskjet.ops.nms.kept import Kept
+from maskjet.ops.nms.reference import Kept
 
 
 def nms(boxes: torch.Tensor, count: torch.Tensor, groups: torch.Tensor, *, threshold: float, max_output: int) -> Kept:

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 
-from maskjet.ops.nms.kept import Kept
+
+@dataclass(frozen=True)
+class Kept:
+    """Which boxes stay, most confident first; B images, K = max_output rows each."""
+
+    count: torch.Tensor
+    """int32 [B]: boxes per image, at most K."""
+    index: torch.Tensor
+    """int32 [B, K]: their positions among the image's boxes, ascending; rows at and past `count` are undefined."""
 
 
 def nms(boxes: torch.Tensor, count: torch.Tensor, groups: torch.Tensor, *, threshold: float, max_output: int) -> Kept:

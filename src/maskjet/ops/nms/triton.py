@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import torch
 
-from maskjet.ops.gpu import Launcher, on_device_of
-from maskjet.ops.nms.kept import Kept
+from maskjet.ops.gpu import Launcher, on_device
 from maskjet.ops.nms.kernels import choose_kernel, find_overlaps_kernel
+from maskjet.ops.nms.reference import Kept
 
 _ROWS = 64
 _BITS = 32
@@ -33,7 +33,7 @@ def nms(boxes: torch.Tensor, count: torch.Tensor, groups: torch.Tensor, *, thres
     overlaps = torch.empty((batch, most, words), dtype=torch.int32, device=boxes.device)
     removed = torch.empty((batch, words), dtype=torch.int32, device=boxes.device)
     boxes, groups, count = boxes.contiguous(), groups.contiguous(), count.contiguous()
-    with on_device_of(boxes):
+    with on_device(boxes.device):
         if most and batch:
             grid = (words, -(-most // _ROWS), batch)
             _find_overlaps(

@@ -9,9 +9,9 @@ import torch
 from maskjet.config import Implementation
 from maskjet.errors import InputError
 from maskjet.ops.canvas import Canvas, check_canvases
-from maskjet.ops.gpu import triton_variant
+from maskjet.ops.gpu import make_op
 from maskjet.ops.paste_masks import reference
-from maskjet.ops.record import FLOATS, Op, Variant, serves_any
+from maskjet.ops.record import FLOATS
 from maskjet.ops.selection import ImageSizes, MaskQueries, Selection, SizeTable, check_image_sizes, mask_queries
 
 
@@ -70,11 +70,4 @@ def check_masks(
     return mask_queries(query, batch, masks, mask_logits.device), check_image_sizes(image_sizes, batch)
 
 
-RECORD = Op(
-    name="paste_masks",
-    public=paste_masks,
-    variants={
-        "triton": triton_variant("maskjet.ops.paste_masks.triton", "paste_masks", FLOATS),
-        "reference": Variant(reference.paste_masks, serves_any),
-    },
-)
+RECORD = make_op(paste_masks, reference.paste_masks, dtypes=FLOATS)

@@ -14,7 +14,7 @@ import torch
 import triton
 
 from maskjet.ops.canvas import Canvas
-from maskjet.ops.gpu import Launcher, on_device_of
+from maskjet.ops.gpu import Launcher, on_device
 from maskjet.ops.paste_masks.kernels import paste_kernel
 from maskjet.ops.selection import MaskQueries, SizeTable
 
@@ -61,7 +61,7 @@ def launch(
         return
     *begins, canvas_width, canvas_height = (canvas or Canvas.of((height, width))).split
     tiles = triton.cdiv(height, _TILE_HW[0]) * triton.cdiv(width, _TILE_HW[1])
-    with on_device_of(masks):
+    with on_device(masks.device):
         _launch(
             (tiles, limit, 1),
             (masks.device, mask_logits.dtype, masks.data_ptr() % 16),

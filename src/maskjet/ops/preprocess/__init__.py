@@ -11,10 +11,10 @@ import torch
 from maskjet.config import Implementation
 from maskjet.errors import InputError
 from maskjet.ops.canvas import Letterbox, stretch
-from maskjet.ops.gpu import triton_variant
+from maskjet.ops.gpu import make_op
 from maskjet.ops.preprocess import cpu, reference
 from maskjet.ops.preprocess.yuv import YUVFrames
-from maskjet.ops.record import FLOATS, Op, Variant, needs_cpu, serves_any
+from maskjet.ops.record import FLOATS, Variant, describe, needs_cpu
 from maskjet.spec import LetterboxPlace
 
 Order = Literal["rgb", "bgr"]
@@ -133,18 +133,7 @@ def _check_size(size: tuple[int, int]) -> tuple[int, int]:
 
 def _check_out(out: torch.Tensor, shape: tuple[int, ...], device: torch.device) -> None:
     if tuple(out.shape) != shape or out.dtype not in FLOATS or out.device != device:
-        raise InputError(
-            f"out must be float32, float16 or bfloat16 {list(shape)} on {device}, "
-            f"got {str(out.dtype).removeprefix('torch.')} {list(out.shape)} on {out.device}."
-        )
+        raise InputError(f"out must be float32, float16 or bfloat16 {list(shape)} on {device}, got {describe(out)}.")
 
 
-RECORD = Op(
-    name="preprocess",
-    public=preprocess,
-    variants={
-        "triton": triton_variant("maskjet.ops.preprocess.triton", "preprocess", (torch.uint8,)),
-        "cpu": Variant(cpu.preprocess, needs_cpu),
-        "reference": Variant(reference.preprocess, serves_any),
-    },
-)
+RECORD = make_op(preprocess, reference.preprocess, dtypes=(torch.uint8,), cpu=Variant(cpu.preprocess, needs_cpu))

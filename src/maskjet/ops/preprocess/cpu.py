@@ -1,7 +1,7 @@
 """preprocess on a CPU: each output pixel straight from its four source pixels, in one pass.
 
-The reference first converts the whole frame to floats, 25 MB at 1080p, though an output value needs only four bytes. Of
-YUV, too, only the pixels that are needed are converted, each source row once.
+The reference first converts the whole frame to floats, 25 MB at 1080p, though an output value needs only four bytes.
+YUV is converted for the needed pixels only, each source row once.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _convert_row(
 ) -> None:
     """Convert the pixels of a row at some columns to RGB, 0..255; see `yuv`.
 
-    Gathered first, pixels are converted many at once. For the same end products are cut to 32 bits, which they fit.
+    Gathering samples first, and products in 32 bits, which suffice, let the compiler vectorise the conversion.
     """
     ys, us, vs = samples
     for x in range(len(columns)):
@@ -153,7 +153,7 @@ def _resize_yuv(
     width = len(left)
     columns = np.concatenate((left, right))
     samples, rgb = np.empty((3, 2 * width), dtype=np.int32), np.empty((3, 2 * width), dtype=np.int32)
-    rows = np.empty((2, 3, 2 * width), dtype=np.float32)  # those with even and odd index are held apart
+    rows = np.empty((2, 3, 2 * width), dtype=np.float32)  # one row of even and one of odd index
     held = np.full(2, -1)
     for y in range(len(top)):
         for row in (top[y], bottom[y]):

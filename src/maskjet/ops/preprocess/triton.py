@@ -12,7 +12,7 @@ import torch
 import triton
 
 from maskjet.ops.canvas import Region
-from maskjet.ops.gpu import Launcher, on_device_of
+from maskjet.ops.gpu import Launcher, on_device
 from maskjet.ops.preprocess.kernels import preprocess_kernel, preprocess_yuv_kernel
 from maskjet.ops.preprocess.yuv import YUVFrames
 
@@ -42,7 +42,7 @@ def preprocess(
     height, width = out.shape[2:]
     grid = (triton.cdiv(width, _TILE_HW[1]), triton.cdiv(height, _TILE_HW[0]), len(out))
     constants = {"IS_CV2": resample == "cv2", "TILE_HEIGHT": _TILE_HW[0], "TILE_WIDTH": _TILE_HW[1]}
-    with on_device_of(out):
+    with on_device(out.device):
         if isinstance(frames, YUVFrames):
             _launch_yuv[resample](
                 grid,

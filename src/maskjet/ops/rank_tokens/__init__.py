@@ -1,4 +1,4 @@
-"""The choice of a two-stage transformer: the tokens with the highest scores."""
+"""The tokens with the highest scores, which a two-stage transformer proposes as queries."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import torch
 
 from maskjet.config import Implementation
 from maskjet.errors import InputError
-from maskjet.ops.gpu import triton_variant
+from maskjet.ops.gpu import make_op
 from maskjet.ops.rank_tokens import reference
-from maskjet.ops.record import Op, Variant, describe, is_whole, serves_any
+from maskjet.ops.record import describe, is_whole
 
 
 def rank_tokens(scores: torch.Tensor, *, count: int, implementation: Implementation = "auto") -> torch.Tensor:
-    """Find the tokens of each image with the highest scores, best first; of equal ones the first; NaN is infinite.
+    """Find the tokens of each image with the highest scores, best first; ties by index; NaN counts as infinity.
 
     On a GPU it is one launch on the current stream, which never waits.
 
     Args:
-        scores: float32 [B, T, P], contiguous, P at least 1: the score of a token is the largest of P parts. B × T is
-            below 2³¹.
+        scores: float32 [B, T, P], contiguous, P at least 1: a token's score is the largest of P values. B × T is below
+            2³¹.
         count: How many to find, 0..T.
         implementation: "auto", "reference" or "triton".
 
@@ -52,11 +52,4 @@ def rank_tokens(scores: torch.Tensor, *, count: int, implementation: Implementat
     return out
 
 
-RECORD = Op(
-    name="rank_tokens",
-    public=rank_tokens,
-    variants={
-        "triton": triton_variant("maskjet.ops.rank_tokens.triton", "rank_tokens", (torch.float32,)),
-        "reference": Variant(reference.rank_tokens, serves_any),
-    },
-)
+RECORD = make_op(rank_tokens, reference.rank_tokens, dtypes=(torch.float32,))

@@ -5,26 +5,23 @@ from __future__ import annotations
 import torch
 import triton
 
-from maskjet.ops.gpu import MULTIPROCESSORS, Launchers, has_dependent_launches, on_device_of
+from maskjet.ops.gpu import MULTIPROCESSORS, Launchers, has_dependent_launches, on_device
 from maskjet.ops.rank_tokens.kernels import rank_tokens_kernel
 
 _LAUNCHERS = Launchers(rank_tokens_kernel)
-# Tokens per program, each of which reads all scores of its image, and with how many it compares them at once.
+# Tokens per program, which reads all scores of their image, and rivals compared at once.
 _FEW, _MANY = (8, 512), (16, 256)
 
 
 def rank_tokens(scores: torch.Tensor, *, out: torch.Tensor) -> None:
-    """Write the rows of the best tokens; see `ops.rank_tokens`.
-
-    Never waits, and can be captured in a CUDA graph.
-    """
+    """Write the rows of the best tokens; see `ops.rank_tokens`."""
     batch, tokens, parts = scores.shape
     if not out.numel():
         return
     is_many = triton.cdiv(tokens, _MANY[0]) * batch >= 2 * MULTIPROCESSORS
     ranked, rivals = _MANY if is_many else _FEW
     waits = has_dependent_launches(scores.device)
-    with on_device_of(scores):
+    with on_device(scores.device):
         _LAUNCHERS.of(4, 2, waits=waits)(
             (triton.cdiv(tokens, ranked), batch, 1),
             (scores.device,),

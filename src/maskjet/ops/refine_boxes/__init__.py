@@ -1,4 +1,4 @@
-"""The end of a box head: reference boxes are moved by what the head says, and written as sines for what follows."""
+"""The last layer of a box head: moves reference boxes, and encodes them as sines."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import torch
 
 from maskjet.config import Implementation
 from maskjet.errors import InputError
-from maskjet.ops.gpu import triton_variant
-from maskjet.ops.record import HALVES, Op, Variant, check_like, describe, serves_any
+from maskjet.ops.gpu import make_op
+from maskjet.ops.record import HALVES, check_like, describe
 from maskjet.ops.refine_boxes import reference
 
 _SIDES = 4
@@ -33,7 +33,7 @@ def refine_boxes(
         weight: float32 [4, K], contiguous: dx, dy, log of the width's and of the height's factor.
         bias: float32 [4].
         references: float32 [M, 4] cxcywh, contiguous; or a table [R, 4], with `rows`.
-        rows: int32 [M], at least 0: rows of the table, of which they are taken modulo R, as `rank_tokens` gives them.
+        rows: int32 [M], at least 0: rows of the table, modulo R, as `rank_tokens` gives them.
         offsets: float32 [Q, 4], contiguous: a second move, of each Q boxes in turn; Q divides M.
         frequencies: float32 [D], contiguous: angles per unit of a coordinate.
         implementation: "auto", "reference" or "triton".
@@ -89,11 +89,4 @@ def refine_boxes(
     return out, embedding
 
 
-RECORD = Op(
-    name="refine_boxes",
-    public=refine_boxes,
-    variants={
-        "triton": triton_variant("maskjet.ops.refine_boxes.triton", "refine_boxes", HALVES),
-        "reference": Variant(reference.refine_boxes, serves_any),
-    },
-)
+RECORD = make_op(refine_boxes, reference.refine_boxes)

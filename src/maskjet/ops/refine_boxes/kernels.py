@@ -40,7 +40,7 @@ def refine_boxes_kernel(
     row = tl.where(is_row, row, 0)
     column = tl.arange(0, triton.next_power_of_2(INPUTS))
     is_column = (column < INPUTS)[None, :]
-    # What no kernel in front writes is asked for before they have ended.
+    # Weights are loaded before the previous kernels have ended, as none writes them.
     layer = (
         _load_layer(weight_ptr, bias_ptr, column, is_column),
         _load_layer(weight_ptr + INPUTS, bias_ptr + 1, column, is_column),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import triton
 
-from maskjet.ops.gpu import Launchers, has_dependent_launches, on_device_of
+from maskjet.ops.gpu import Launchers, has_dependent_launches, on_device
 from maskjet.ops.refine_boxes.kernels import refine_boxes_kernel
 
 _LAUNCHERS = Launchers(refine_boxes_kernel)
@@ -25,16 +25,13 @@ def refine_boxes(
     out: torch.Tensor,
     out_embedding: torch.Tensor | None,
 ) -> None:
-    """Write the boxes and their embedding; see `ops.refine_boxes`.
-
-    Never waits, and can be captured in a CUDA graph.
-    """
+    """Write the boxes and their embedding; see `ops.refine_boxes`."""
     count, inputs = hidden.shape
     if not count:
         return
     rows_of_program = _ROWS_OF_MANY if count >= _MANY else _ROWS_OF_FEW
     waits = has_dependent_launches(hidden.device)
-    with on_device_of(hidden):
+    with on_device(hidden.device):
         _LAUNCHERS.of(4, 1, waits=waits)(
             (triton.cdiv(count, rows_of_program), 1, 1),
             (hidden.device, hidden.dtype),

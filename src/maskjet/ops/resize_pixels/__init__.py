@@ -1,4 +1,4 @@
-"""A bilinear resize of feature maps whose channels lie side by side."""
+"""Bilinear resizing of channels-last feature maps."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import torch
 
 from maskjet.config import Implementation
 from maskjet.errors import InputError
-from maskjet.ops.gpu import triton_variant
-from maskjet.ops.record import HALVES, Op, Variant, check_pixels, is_pair, serves_any
+from maskjet.ops.gpu import make_op
+from maskjet.ops.record import check_pixels, is_pair
 from maskjet.ops.resize_pixels import reference
 
 
@@ -46,11 +46,4 @@ def resize_pixels(
     return out
 
 
-RECORD = Op(
-    name="resize_pixels",
-    public=resize_pixels,
-    variants={
-        "triton": triton_variant("maskjet.ops.resize_pixels.triton", "resize_pixels", HALVES),
-        "reference": Variant(reference.resize_pixels, serves_any),
-    },
-)
+RECORD = make_op(resize_pixels, reference.resize_pixels)

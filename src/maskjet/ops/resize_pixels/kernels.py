@@ -43,7 +43,7 @@ def resize_pixels_kernel(
     first, second = first * CHANNELS + channel, second * CHANNELS + channel
     if WAITS:
         gdc_wait()
-    # Without a mask: beyond the result, too, taps lie in the image.
+    # Without a mask: taps of pixels beyond the result are inside the image, too.
     value = tl.load(upper_ptr + first).to(tl.float32) * (above * before)
     value += tl.load(upper_ptr + second).to(tl.float32) * (above * after)
     value += tl.load(lower_ptr + first).to(tl.float32) * (below * before)

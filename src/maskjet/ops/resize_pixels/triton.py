@@ -1,6 +1,6 @@
 """resize_pixels on an NVIDIA GPU: one launch, a tile of pixels per program.
 
-Sizes are run-time arguments, so another one compiles nothing.
+Sizes are run-time arguments: other sizes compile nothing.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 import triton
 
-from maskjet.ops.gpu import Launchers, has_dependent_launches, on_device_of
+from maskjet.ops.gpu import Launchers, has_dependent_launches, on_device
 from maskjet.ops.resize_pixels.kernels import resize_pixels_kernel
 
 _LAUNCHERS = Launchers(resize_pixels_kernel)
@@ -16,15 +16,12 @@ _ROWS, _COLUMNS, _WARPS = 4, 4, 4
 
 
 def resize_pixels(image: torch.Tensor, *, out: torch.Tensor) -> None:
-    """Write the resized image; see `ops.resize_pixels`.
-
-    Never waits, and can be captured in a CUDA graph.
-    """
+    """Write the resized image; see `ops.resize_pixels`."""
     if not out.numel():
         return
     (batch, height, width, channels), (source_height, source_width) = out.shape, image.shape[1:3]
     waits = has_dependent_launches(image.device)
-    with on_device_of(image):
+    with on_device(image.device):
         _LAUNCHERS.of(_WARPS, 1, waits=waits)(
             (triton.cdiv(width, _COLUMNS), triton.cdiv(height, _ROWS), batch),
             (image.device, image.dtype),

@@ -9,8 +9,8 @@ import torch
 
 from maskjet.config import Implementation
 from maskjet.errors import InputError, border
-from maskjet.ops.gpu import triton_variant
-from maskjet.ops.record import FLOATS, Op, Variant, describe, is_whole, serves_any
+from maskjet.ops.gpu import make_op
+from maskjet.ops.record import FLOATS, Variant, describe, is_whole
 from maskjet.ops.roi_align import cpu, reference
 
 _MOST_LEVELS = 4
@@ -81,12 +81,4 @@ def roi_align(
     return pooled
 
 
-RECORD = Op(
-    name="roi_align",
-    public=roi_align,
-    variants={
-        "triton": triton_variant("maskjet.ops.roi_align.triton", "roi_align", FLOATS),
-        "cpu": Variant(cpu.roi_align, cpu.refuse),
-        "reference": Variant(reference.roi_align, serves_any),
-    },
-)
+RECORD = make_op(roi_align, reference.roi_align, dtypes=FLOATS, cpu=Variant(cpu.roi_align, cpu.refuse))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from maskjet.ops.gpu import Launcher, on_device_of
+from maskjet.ops.gpu import Launcher, on_device
 from maskjet.ops.roi_align.kernels import roi_align_kernel
 
 _BLOCK = 128
@@ -24,7 +24,7 @@ def roi_align(features: list[torch.Tensor], boxes: torch.Tensor, *, finest: int,
     shape = (rows, channels, size, size)
     pooled = torch.empty(shape, dtype=levels[0].dtype, device=boxes.device, memory_format=torch.channels_last)
     if rows:
-        with on_device_of(boxes):
+        with on_device(boxes.device):
             _launch(
                 (rows, size, -(-channels // _BLOCK)),
                 (boxes.device, levels[0].dtype),

@@ -11,8 +11,8 @@ import torch
 from maskjet.config import Implementation
 from maskjet.errors import InputError, border
 from maskjet.ops.canvas import Canvas, check_canvases
-from maskjet.ops.gpu import table, triton_variant
-from maskjet.ops.record import FLOATS, Op, Variant, describe, is_whole, needs_cpu, serves_any
+from maskjet.ops.gpu import make_op, table
+from maskjet.ops.record import FLOATS, Variant, describe, is_whole, needs_cpu
 from maskjet.ops.select import cpu, reference
 from maskjet.ops.selection import ImageSizes, Selection, SizeTable, check_image_sizes
 
@@ -133,12 +133,4 @@ def _whole_numbers(class_map: Any) -> Any:
     return class_map
 
 
-RECORD = Op(
-    name="select",
-    public=select,
-    variants={
-        "triton": triton_variant("maskjet.ops.select.triton", "select", FLOATS),
-        "cpu": Variant(cpu.select, needs_cpu),
-        "reference": Variant(reference.select, serves_any),
-    },
-)
+RECORD = make_op(select, reference.select, dtypes=FLOATS, cpu=Variant(cpu.select, needs_cpu))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import torch
 
-from maskjet.ops.gpu import Launcher, on_device_of
+from maskjet.ops.gpu import Launcher, on_device
 from maskjet.ops.select.kernels import select_kernel
 from maskjet.ops.selection import Selection, SizeTable
 
@@ -32,14 +32,11 @@ def select(
     num_select: int,
     round_boxes: bool,
 ) -> Selection:
-    """Choose detections from logits [B, Q, C] and boxes [B, Q, 4]; see `ops.select`.
-
-    Never waits, and can be captured in a CUDA graph.
-    """
+    """Choose detections from logits [B, Q, C] and boxes [B, Q, 4]; see `ops.select`."""
     selection = out or Selection.empty(len(logits), max_detections, logits.device)
     batch, queries, classes = logits.shape
     keys = torch.empty((batch, queries * classes), dtype=torch.int64, device=logits.device)
-    with on_device_of(logits):
+    with on_device(logits.device):
         _launch(
             (batch, 1, 1),
             (logits.device, logits.dtype, boxes.dtype),

@@ -1,4 +1,4 @@
-"""RF-DETR in kernels of our own, as a runtime of its network on NVIDIA GPUs."""
+"""A runtime of RF-DETR in Triton kernels of our own, for NVIDIA GPUs."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from maskjet.ops.record import HALVES
 from maskjet.spec import ModelSpec
 
 _log = logging.getLogger("maskjet")
-_HEADS = (16, 32, 64, 128)  # channels of a head that ops.attention takes
-_MULTIPLE = 16  # of channels, for tensor cores
-_MOST_HIDDEN = 512  # a program has whole rows of as many
+_HEADS = (16, 32, 64, 128)  # channels per head that ops.attention takes
+_MULTIPLE = 16  # tensor cores need channels in multiples of this
+_MOST_HIDDEN = 512  # channels; a program normalises whole rows
 
 
 class Fused:
-    """Gives forward passes with folded weights; see `Runtime`.
+    """Runs forward passes with folded weights; see `Runtime`.
 
     Args:
-        network: The network, on its device; it is left on the CPU.
+        network: The network, on its device; it is moved to the CPU.
         dtype: Precision to run in.
 
     Raises:
-        UnsupportedError: The network, the precision or the device is none that the kernels serve.
+        UnsupportedError: The kernels don't serve the network, the precision or the device.
     """
 
     why_no_graph = None
@@ -43,10 +43,10 @@ class Fused:
         if reason is not None:
             raise UnsupportedError(f"runtime='fused' can't run {network.spec.name} here: {reason}.")
         self._weights: Weights | None = fold(network, dtype)
-        network.cpu()  # which leaves the GPU's memory to them
+        network.cpu()  # the folded weights replace it on the GPU
 
     def for_batch(self, batch: int, *_size_hw: int) -> Forward:
-        """A forward pass for a batch size, with buffers of its own.
+        """Make a forward pass for a batch size, with buffers of its own.
 
         Raises:
             UnsupportedError: The weights have been released, or a kernel can't be compiled here.
@@ -60,11 +60,11 @@ class Fused:
         except Exception as error:  # whatever Triton, ptxas and the driver raise
             raise UnsupportedError(
                 f"runtime='fused' can't compile a kernel here, {type(error).__name__}: {first_line(error)}; "
-                "use runtime='torch'."
+                "use 'torch'."
             ) from error
 
     def release(self) -> None:
-        """Free the weights once no forward pass has them; may be called twice."""
+        """Free the weights once no forward pass uses them; may be called twice."""
         self._weights = None
 
     def __str__(self) -> str:
@@ -72,12 +72,12 @@ class Fused:
 
 
 class FusedOrCompiled:
-    """Fused; or PyTorch where that can't run the network, or one of its kernels can't be compiled; see `Runtime`.
+    """`Fused`, or PyTorch if the kernels don't serve the network or can't be compiled; see `Runtime`.
 
     Args:
         network: The network, on its device.
         dtype: Precision to run in.
-        by_torch: Makes the other runtime of the network.
+        by_torch: Makes the network's runtime by PyTorch.
     """
 
     why_no_graph = None
@@ -117,7 +117,7 @@ class FusedOrCompiled:
 def refuse(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> str | None:
     """Why the kernels can't run a network, or None."""
     if dtype not in HALVES:
-        return f"it needs precision='fp16' or 'bf16', got {str(dtype).removeprefix('torch.')}"
+        return f"it needs precision 'fp16' or 'bf16', got {str(dtype).removeprefix('torch.')}"
     hidden = spec.hidden_dim
     if hidden & (hidden - 1) or not 2 * _MULTIPLE <= hidden <= _MOST_HIDDEN:
         return f"hidden_dim must be a power of two from {2 * _MULTIPLE} to {_MOST_HIDDEN}, got {hidden}"

@@ -1,4 +1,4 @@
-"""A forward pass of RF-DETR in kernels of our own: what is computed, in order."""
+"""A forward pass of RF-DETR in kernels of our own, in the order of execution."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from maskjet.networks.rfdetr.fused.rows import find_inside, find_patches
 from maskjet.networks.rfdetr.fused.weights import BoxHead, Layer, Weights
 from maskjet.networks.rfdetr.network import NetworkOutput
 from maskjet.ops.gpu import compiling_ahead, on_device
-from maskjet.ops.linear import parts_of
+from maskjet.ops.linear import count_partials
 from maskjet.ops.linear.tiles import Workspace
 
-_URGENT = -1  # priority of a stream; 0 is that of others
+_URGENT = -1  # stream priority; the default is 0
 
 
 class Forward:
-    """The network for one batch size: its kernels are compiled, and its own buffers allocated, when it is made.
+    """The network for one batch size; the constructor compiles its kernels and allocates its buffers.
 
-    Tokens, pixels and queries of all images are rows of matrices. It never waits, and can be captured in a CUDA graph,
-    in which what does not wait for each other runs side by side on two streams: what all the rest waits for on one that
-    the GPU prefers, and what has time on the caller's. For one thread at a time.
+    Tokens, pixels and queries of all images are rows of matrices. It never waits, and can be captured in a CUDA graph.
+    Independent work runs on two streams: the critical path on one of high priority, the rest on the caller's. For one
+    thread at a time.
 
     Args:
         weights: Folded, on the device to run on.
@@ -40,36 +40,36 @@ class Forward:
         self._inside = find_inside(weights.is_inside, batch)
         self._queries = weights.queries.repeat(batch, 1)
         self._buffers: dict[str, Tensor] = {}
-        self._found = self._make_found()
-        self._first: torch.cuda.Stream | None = None
-        self._is_beside = False
-        self._workspaces = {False: Workspace(), True: Workspace()}  # of either stream
+        self._decoded = self._allocate_decoded()
+        self._urgent: torch.cuda.Stream | None = None
+        self._is_on_caller = False
+        self._workspaces = {False: Workspace(), True: Workspace()}  # by whether the caller's stream is current
         with compiling_ahead(self._device), torch.no_grad():
             self(torch.empty(batch, 3, *self._spec.input_hw, dtype=self._dtype, device=self._device))
-        if self._device.type == "cuda":  # whatever stream calls the pass finds all that it needs
+        if self._device.type == "cuda":  # so that the pass may be called on any stream
             torch.cuda.current_stream(self._device).synchronize()
 
     def __call__(self, images: Tensor) -> NetworkOutput:
         """Run the network; see `RFDETR.forward`. The output is valid until the next call."""
-        with self._before_all():
+        with self._on_urgent_stream():
             memory = self._project(self._encode(images))
-            with self._beside():
+            with self._on_caller_stream():
                 values = self._linear("values", memory, self._weights.values)
-                has_values = self._mark()
-                pixels = self._see(memory)
-            boxes, positions = self._choose(memory)
-            self._wait_for(has_values)
+                values_written = self._record_event()
+                pixels = self._make_pixels(memory)
+            boxes, positions = self._choose_references(memory)
+            self._wait_for_event(values_written)
             hidden, sums = self._decode(boxes, positions, values)
-            with self._beside():
+            with self._on_caller_stream():
                 logits = self._classify("logits", hidden, self._weights.classes)
                 refined, _ = self._refine("boxes", hidden, self._weights.boxes, boxes)
-            queries = self._ask(hidden, sums)
-            self._meet()
-            masks = None if queries is None or pixels is None else self._draw(queries, pixels)
+            queries = self._make_mask_queries(hidden, sums)
+            self._wait_for_caller()
+            masks = None if queries is None or pixels is None else self._multiply_masks(queries, pixels)
         return NetworkOutput(self._per_query(logits), self._per_query(refined), masks)
 
     def _encode(self, images: Tensor) -> Tensor:
-        """The vision transformer, and of all its feature maps the projector's first layer."""
+        """Run the vision transformer, and the projector's first layer on its feature maps."""
         spec = self._spec
         tokens, sums = self._embed(images)
         joined: Tensor | None = None
@@ -87,20 +87,20 @@ class Forward:
         return joined
 
     def _join(self, index: int, tokens: Tensor, sums: Tensor, joined: Tensor | None) -> Tensor:
-        """Add a feature map's part of the projector's first layer; all but the last beside the transformer."""
+        """Add a feature map's share of the projector's first layer; all but the last run beside the transformer."""
         layers, half = self._weights.join, self._spec.hidden_dim // 2
         given: dict[str, Any] = {"rows": self._patches, "sums": sums, "residual": joined}
         if index < len(layers) - 1:
-            with self._beside():
+            with self._on_caller_stream():
                 return self._linear(f"joined {index}", tokens, layers[index], **given)
-        self._meet()
+        self._wait_for_caller()
         parts = 2 + len(self._weights.bottlenecks) // 2
         fused = self._buffer("fused", len(self._patches), parts * half)
         self._linear("joined", tokens, layers[index], out=fused[:, : 2 * half], **given)
         return fused
 
     def _project(self, fused: Tensor) -> Tensor:
-        """The projector's bottlenecks, each of what the one before gave, and the layer that fuses all."""
+        """Run the projector's bottlenecks one after the other, and the layer that fuses their outputs."""
         first, second = self._weights.bottlenecks[::2], self._weights.bottlenecks[1::2]
         parts = fused.chunk(2 + len(first), dim=1)
         for part, following, into, out_of in zip(parts[1:], parts[2:], first, second, strict=False):
@@ -108,8 +108,8 @@ class Forward:
             self._linear("part", between, out_of, image_hw=self._spec.grid_hw, out=following)
         return self._linear("memory", fused, self._weights.fuse)
 
-    def _choose(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """The boxes of the best tokens, and what their positions add to each decoder layer."""
+    def _choose_references(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Choose the best tokens; returns their boxes, and the position terms that each decoder layer adds."""
         weights, spec = self._weights, self._spec
         tokens, sums = self._linear_and_sums("proposals", memory, weights.tokens, rows=self._inside)
         scores = self._classify("scores", tokens, weights.token_classes, sums=sums, gives_maxima=True)
@@ -121,12 +121,12 @@ class Forward:
         return boxes, self._linear("positions", hidden, weights.positions_of_layers)
 
     def _decode(self, boxes: Tensor, positions: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """The decoder: the queries' hidden vectors and the sums of their rows.
+        """Run the decoder; returns the queries' hidden vectors and the sums of their rows.
 
-        Norms are left to the layers behind them, as in the transformer; only those behind the last layer are not.
+        As in the transformer, a norm is folded into the layers behind it, but for those behind the last layer.
         """
         content, sums = self._queries, None
-        layers, out = self._weights.decoder, self._found[:, -content.shape[1] :]
+        layers, out = self._weights.decoder, self._decoded[:, -content.shape[1] :]
         for layer, added, seen in zip(
             layers, positions.chunk(len(layers), dim=1), values.chunk(len(layers), dim=1), strict=True
         ):
@@ -134,22 +134,22 @@ class Forward:
             given: dict[str, Any] = {"sums": sums, "residual": added[:, :width]}
             projections = self._linear("query projections", content, layer.projections, **given)
             context = self._attend("query context", projections, self._batch, self._spec.self_attention_heads)
-            content, sums = self._add("content", context, layer.output, content, sums)
+            content, sums = self._add_layer("content", context, layer.output, content, sums)
             sampled = self._sample(content, sums, layer.sampling, added[:, width:], boxes, seen)
-            content, sums = self._add("content seen", sampled, layer.sampled, content, sums)
+            content, sums = self._add_layer("content seen", sampled, layer.sampled, content, sums)
             hidden = self._linear("content expanded", content, layer.expand, sums=sums)
-            content, sums = self._add("hidden", hidden, layer.contract, content, sums, out)
+            content, sums = self._add_layer("hidden", hidden, layer.contract, content, sums, out)
         assert sums is not None, "there are layers"
         return content, sums
 
-    def _add(
+    def _add_layer(
         self, name: str, x: Tensor, layer: Layer, content: Tensor, sums: Tensor | None, out: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Add to the normalised content what a layer makes of x."""
+        """Compute norm(content) + layer(x), with its sums; content has no norm yet if there are no sums."""
         return self._linear_and_sums(name, x, layer, residual=content, residual_sums=sums, out=out)
 
-    def _see(self, memory: Tensor) -> Tensor | None:
-        """The image side of the mask head: [B, *mask_hw, hidden_dim]."""
+    def _make_pixels(self, memory: Tensor) -> Tensor | None:
+        """Run the image side of the mask head: [B, *mask_hw, hidden_dim]."""
         if not self._weights.mask_blocks:
             return None
         shape = (self._batch, *self._spec.mask_hw, memory.shape[1])
@@ -161,25 +161,26 @@ class Forward:
             self._linear("pixels", normed.flatten(0, 2), block.pointwise, residual=flat, out=flat)
         return pixels
 
-    def _ask(self, hidden: Tensor, sums: Tensor) -> Tensor | None:
-        """The query side of the mask head: rows of hidden_dim channels, a constant and more."""
+    def _make_mask_queries(self, hidden: Tensor, sums: Tensor) -> Tensor | None:
+        """Run the query side of the mask head: rows of hidden_dim channels, a constant and padding."""
         layers = self._weights.mask_queries
         if layers is None:
             return None
-        self._linear("mask queries expanded", hidden, layers.expand, sums=sums, out=self._found[:, : -hidden.shape[1]])
-        return self._linear("mask projections", self._found, layers.project)
+        expanded = self._decoded[:, : -hidden.shape[1]]
+        self._linear("mask queries expanded", hidden, layers.expand, sums=sums, out=expanded)
+        return self._linear("mask projections", self._decoded, layers.project)
 
-    # Below: each op with its output in a buffer.
+    # Below: one method per op, with its output in a buffer.
 
-    def _make_found(self) -> Tensor:
-        """Where the decoder's hidden vectors go: beside what the mask head makes of them, which takes both."""
+    def _allocate_decoded(self) -> Tensor:
+        """Allocate rows for the decoder's hidden vectors, with room for the mask head's expansion in front."""
         layers, (rows, width) = self._weights.mask_queries, self._queries.shape
         return self._buffer("found", rows, width if layers is None else len(layers.expand.bias) + width)
 
     def _embed(self, images: Tensor) -> tuple[Tensor, Tensor]:
         weights, (tokens, width) = self._weights, self._weights.positions.shape
         out = self._buffer("tokens", self._batch * tokens, width)
-        parts = parts_of(len(out), width, width)
+        parts = count_partials(len(out), width, width)
         sums = self._buffer(f"sums of tokens in {parts}", len(out), 2, parts, dtype=torch.float32)
         self._run(
             "embed_patches",
@@ -195,13 +196,13 @@ class Forward:
     def _linear(self, name: str, x: Tensor, layer: Layer, *, out: Tensor | None = None, **given: Any) -> Tensor:
         if out is None:
             out = self._buffer(name, _count_rows(x, given), len(layer.bias))
-        workspace = self._workspaces[self._is_beside]
+        workspace = self._workspaces[self._is_on_caller]
         self._run("linear", x, layer.weight, layer.bias, out=out, workspace=workspace, **layer.options, **given)
         return out
 
     def _linear_and_sums(self, name: str, x: Tensor, layer: Layer, **given: Any) -> tuple[Tensor, Tensor]:
         rows = _count_rows(x, given)
-        parts = parts_of(rows, x.shape[1], len(layer.bias), is_whole=layer.norm is not None)
+        parts = count_partials(rows, x.shape[1], len(layer.bias), is_whole=layer.norm is not None)
         sums = self._buffer(f"sums of {name} in {parts}", rows, 2, parts, dtype=torch.float32)
         return self._linear(name, x, layer, out_sums=sums, **given), sums
 
@@ -210,7 +211,7 @@ class Forward:
     ) -> Tensor:
         columns = self._spec.class_logits
         if gives_maxima:
-            columns = parts_of(len(x), layer.weight.shape[1], len(layer.bias), x.shape[1])
+            columns = count_partials(len(x), layer.weight.shape[1], len(layer.bias), x.shape[1])
         out = self._buffer(name, len(x), columns, dtype=torch.float32)
         return self._linear(name, x, layer, out=out, sums=sums, gives_maxima=gives_maxima)
 
@@ -249,7 +250,7 @@ class Forward:
         rows: Tensor | None = None,
         sums: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """The boxes of a head; with rows of the best tokens, those of their anchors, and their sines."""
+        """Refine references by a box head; with `rows`, the anchors of those tokens, and also return box sines."""
         hidden = self._linear("boxes hidden", x, head.hidden[0], rows=rows, sums=sums)
         hidden = self._linear("boxes hidden again", hidden, head.hidden[1])
         out = self._buffer(name, len(hidden), 4, dtype=torch.float32)
@@ -268,7 +269,7 @@ class Forward:
         )
         return out, sines
 
-    def _draw(self, queries: Tensor, pixels: Tensor) -> Tensor:
+    def _multiply_masks(self, queries: Tensor, pixels: Tensor) -> Tensor:
         out = self._buffer("masks", self._batch, self._spec.queries, *self._spec.mask_hw)
         self._run("mask_logits", self._per_query(queries), pixels, out=out)
         return out
@@ -290,50 +291,50 @@ class Forward:
         shape = (self._batch, height, width, rows.shape[1])
         return rows.as_strided(shape, (height * width * pixel, width * pixel, pixel, 1))
 
-    # Below: the two streams; on a CPU all happens in turn.
+    # Below: the two streams; without CUDA everything runs in turn.
 
     @contextmanager
-    def _before_all(self) -> Iterator[None]:
-        """Run on the urgent stream, which the caller's waits for in the end."""
+    def _on_urgent_stream(self) -> Iterator[None]:
+        """Launch on the urgent stream; at the end the caller's stream waits for it."""
         if self._device.type != "cuda":
             yield
             return
         self._caller = torch.cuda.current_stream(self._device)
-        self._first = _stream_beside(self._caller)
-        self._first.wait_stream(self._caller)
-        with torch.cuda.stream(self._first):
+        self._urgent = _stream_beside(self._caller)
+        self._urgent.wait_stream(self._caller)
+        with torch.cuda.stream(self._urgent):
             yield
-        self._caller.wait_stream(self._first)
+        self._caller.wait_stream(self._urgent)
 
     @contextmanager
-    def _beside(self) -> Iterator[None]:
-        """What is launched here runs beside what is launched after it."""
-        if self._first is None:
+    def _on_caller_stream(self) -> Iterator[None]:
+        """Launch on the caller's stream, beside what the urgent stream launches afterwards."""
+        if self._urgent is None:
             yield
             return
-        self._caller.wait_stream(self._first)
-        self._is_beside = True
+        self._caller.wait_stream(self._urgent)
+        self._is_on_caller = True
         try:
             with torch.cuda.stream(self._caller):
                 yield
         finally:
-            self._is_beside = False
+            self._is_on_caller = False
 
-    def _mark(self) -> torch.cuda.Event | None:
-        return None if self._first is None else self._caller.record_event()
+    def _record_event(self) -> torch.cuda.Event | None:
+        return None if self._urgent is None else self._caller.record_event()
 
-    def _wait_for(self, event: torch.cuda.Event | None) -> None:
-        if self._first is not None and event is not None:
-            self._first.wait_event(event)
+    def _wait_for_event(self, event: torch.cuda.Event | None) -> None:
+        if self._urgent is not None and event is not None:
+            self._urgent.wait_event(event)
 
-    def _meet(self) -> None:
-        """Wait for what runs beside."""
-        if self._first is not None:
-            self._first.wait_stream(self._caller)
+    def _wait_for_caller(self) -> None:
+        """Let the urgent stream wait for the caller's."""
+        if self._urgent is not None:
+            self._urgent.wait_stream(self._caller)
 
 
 def _count_rows(x: Tensor, given: dict[str, Any]) -> int:
-    """Rows of a layer's output: those that are taken of x, or all."""
+    """Rows of a layer's output: those gathered from x, or all."""
     rows = given.get("rows")
     return len(x if rows is None else rows)
 
@@ -342,8 +343,8 @@ def _count_rows(x: Tensor, given: dict[str, Any]) -> int:
 def _stream_beside(caller: torch.cuda.Stream) -> torch.cuda.Stream:
     """The urgent stream of all passes that are called on a stream, which run one after the other anyway.
 
-    PyTorch has 32 of a priority, and gives each again in turn. If every pass took one, two slots would soon share it,
-    and what one launches while the other captures would become part of a graph.
+    PyTorch hands out 32 streams per priority in turn. If every pass took one, two slots would soon share a stream, and
+    launches of one would be captured in the other's graph.
     """
     with on_device(caller.device):
         return torch.cuda.Stream(caller.device, priority=_URGENT)  # type: ignore[no-untyped-call]

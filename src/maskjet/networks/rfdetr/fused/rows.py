@@ -1,4 +1,4 @@
-"""Which rows of a matrix are whose: tables for `ops.linear`."""
+"""Tables of rows that `ops.linear` gathers from a matrix of tokens or pixels."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from maskjet.spec import ModelSpec
 
 
 def find_patches(spec: ModelSpec, batch: int) -> Tensor:
-    """The token that sees each pixel of the grid, int32 [B × tokens]: tokens are in windows, after a class token."""
+    """The row of each grid cell's patch token, int32 [B × tokens]; a window's patches follow its class token."""
     windows = spec.windows**2
     tokens = torch.arange(spec.tokens + windows).view(windows, -1, 1)[:, 1:]
     return _per_image(join_windows(tokens, spec.grid_hw, spec.windows).flatten(), batch, spec.tokens + windows)
 
 
 def find_inside(is_inside: Tensor, batch: int) -> Tensor | None:
-    """The pixels themselves, int32 [B × pixels], -1 where not inside; None if all are."""
+    """The row of each grid cell, int32 [B × tokens], -1 for cells to leave out; None if there are none."""
     if is_inside.all():
         return None
     pixels = torch.arange(len(is_inside)).where(is_inside.cpu(), -1)
@@ -25,6 +25,6 @@ def find_inside(is_inside: Tensor, batch: int) -> Tensor | None:
 
 
 def _per_image(rows: Tensor, batch: int, step: int) -> Tensor:
-    """Rows of one image as those of a batch; -1 stays."""
+    """Repeat an image's rows for a batch, `step` rows apart; -1 stays."""
     first = torch.arange(batch)[:, None] * step
     return (rows + first).where(rows >= 0, -1).flatten().int()

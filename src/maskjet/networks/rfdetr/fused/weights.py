@@ -1,6 +1,6 @@
-"""RF-DETR's weights as the fused network takes them: folded once, from the module, which stays the definition.
+"""RF-DETR's weights for the fused network, folded once from the module, which stays the definition.
 
-What is folded: a norm's affine into the linear layer behind it; layer scales into the layer in front; the scale of
+Folded are: a norm's affine into the linear layer behind it; layer scales into the layer in front; the scale of
 attention, with log₂ e, into the queries; the positions' last layer into all projections that positions are added to;
 the value projections of all decoder layers into one; the mask head's last convolution, and its queries' last layers,
 into one.
@@ -21,12 +21,12 @@ from maskjet.ops import Norm, fold_norm, split_terms
 from maskjet.ops.linear import Activation
 from maskjet.spec import ModelSpec
 
-_MULTIPLE = 16  # of a layer's outputs
-_WIDE = 64  # of the outputs of a layer whose width is ours to choose: whole tiles
+_MULTIPLE = 16  # a layer's outputs are padded to a multiple of this
+_TILE = 64  # outputs of the mask queries' last layer are padded to a multiple of this: whole tiles
 
 
 class Layer(NamedTuple):
-    """A linear layer, as `ops.linear` takes it."""
+    """A linear layer with its norms and activation: arguments of `ops.linear`."""
 
     weight: Tensor
     bias: Tensor
@@ -35,16 +35,16 @@ class Layer(NamedTuple):
     norm: Norm | None = None
     last_norm: Norm | None = None
     eps: float = 1e-6
-    """Of a norm before the layer, which is in its weights."""
+    """Epsilon of the LayerNorm folded into these weights."""
 
     @property
     def options(self) -> dict[str, Any]:
-        """What surrounds the product, as `ops.linear` takes it."""
+        """Keyword arguments of `ops.linear`: the activation and the norms."""
         return {name: getattr(self, name) for name in ("activation", "residual_norm", "norm", "last_norm", "eps")}
 
 
-class Exact(NamedTuple):
-    """The last layer of a box head, in float32."""
+class FloatLayer(NamedTuple):
+    """A linear layer in float32: the last one of a box head."""
 
     weight: Tensor
     bias: Tensor
@@ -72,10 +72,10 @@ class DecoderLayer(NamedTuple):
 
 
 class BoxHead(NamedTuple):
-    """Two hidden layers and the one that gives boxes."""
+    """A box head: two hidden layers, and one with four outputs."""
 
     hidden: tuple[Layer, Layer]
-    last: Exact
+    last: FloatLayer
 
 
 class MaskBlock(NamedTuple):
@@ -88,13 +88,12 @@ class MaskBlock(NamedTuple):
     pointwise: Layer
 
 
-class MaskQueries(NamedTuple):
+class MaskQueryHead(NamedTuple):
     """The mask head's query side."""
 
     expand: Layer
     project: Layer
-    """From the expanded query beside the query to the channels of the image and the query's constant, and as many more
-    as fill a tile."""
+    """From the expanded query and the query, side by side, to hidden_dim channels, a constant and padding."""
 
 
 @dataclass(frozen=True)
@@ -105,10 +104,10 @@ class Weights:
     dtype: torch.dtype
     patches: Tensor
     positions: Tensor
-    """float32 [tokens of an image, width], with the patches' bias and the class tokens."""
+    """float32 [tokens of an image, width]: positions plus the patches' bias, and the class tokens."""
     blocks: tuple[Block, ...]
     join: tuple[Layer, ...]
-    """The projector's first convolution, a part per feature map."""
+    """The projector's first convolution, split by feature map."""
     bottlenecks: tuple[Layer, ...]
     """Two convolutions each."""
     fuse: Layer
@@ -118,15 +117,15 @@ class Weights:
     anchors: Tensor
     """float32 [tokens, 4]."""
     is_inside: Tensor
-    """Whether a token may see its features, bool [tokens]."""
+    """bool [tokens]: whether a token's features count, as its anchor lies inside the image."""
     box_offsets: Tensor
     """float32 [queries, 4]."""
     frequencies: Tensor
     """float32 [hidden_dim / 2]."""
     sines: Layer
-    """From sines of boxes to a hidden layer."""
+    """From sines of boxes to the hidden layer of the positions."""
     positions_of_layers: Layer
-    """From there to what positions add to each decoder layer's projections and sampling."""
+    """From the hidden layer to the terms that positions add to each decoder layer's projections and sampling."""
     queries: Tensor
     """[queries, hidden_dim]."""
     values: Layer
@@ -134,7 +133,7 @@ class Weights:
     classes: Layer
     boxes: BoxHead
     mask_blocks: tuple[MaskBlock, ...]
-    mask_queries: MaskQueries | None
+    mask_queries: MaskQueryHead | None
 
 
 @torch.no_grad()
@@ -142,7 +141,7 @@ def fold(network: RFDETR, dtype: torch.dtype) -> Weights:
     """Fold a network's weights, on its device.
 
     Args:
-        network: The network, best in float32: what is rounded before it is folded is rounded twice.
+        network: The network, best in float32, since weights of lower precision are rounded twice.
         dtype: float16 or bfloat16.
     """
     return _Folding(network, dtype).weights()
@@ -185,25 +184,25 @@ class _Folding:
     def _half(self, weight: Tensor) -> Tensor:
         return weight.detach().to(self._dtype).contiguous()
 
-    def _make(self, weight: Tensor, bias: Tensor, **options: Any) -> Layer:
+    def _make(self, weight: Tensor, bias: Tensor, *, before: Any = None, **options: Any) -> Layer:
+        """Make a layer, with the norm `before` it folded in, if there is one."""
+        if before is not None:
+            weight, bias = fold_norm(weight, bias, before.weight, before.bias)
+            options["eps"] = before.eps
         return Layer(self._half(weight), _float(bias), **options)
 
-    def _make_after(self, norm: Any, weight: Tensor, bias: Tensor, **options: Any) -> Layer:
-        """A layer behind a norm, if there is one."""
-        if norm is None:
-            return self._make(weight, bias, **options)
-        return self._make(*fold_norm(weight, bias, norm.weight, norm.bias), eps=norm.eps, **options)
-
     def _layer(
-        self, linear: Any, *, scale: Tensor | None = None, activation: Activation = "none", **norms: Any
+        self,
+        linear: Any,
+        *,
+        before: Any = None,
+        scale: Tensor | None = None,
+        activation: Activation = "none",
+        **norms: Any,
     ) -> Layer:
-        """A linear layer and what is behind it; `scale` multiplies its outputs."""
+        """Convert a linear layer with the norms before and behind it; `scale` multiplies its outputs."""
         given: dict[str, Any] = {name: _norm(norm) for name, norm in norms.items() if norm is not None}
-        return self._make(*_scaled(linear, scale), activation=activation, **given)
-
-    def _after(self, norm: Any, linear: Any, *, scale: Tensor | None = None, activation: Activation = "none") -> Layer:
-        """A linear layer behind a norm, if there is one."""
-        return self._make_after(norm, *_scaled(linear, scale), activation=activation)
+        return self._make(*_scaled(linear, scale), before=before, activation=activation, **given)
 
     def _stack(self, linears: list[Any]) -> Layer:
         return self._make(torch.cat([each.weight for each in linears]), torch.cat([each.bias for each in linears]))
@@ -218,21 +217,20 @@ class _Folding:
 
     def _block(self, block: Any) -> Block:
         projections = block.attention.projections
-        scale = _query_scale(projections, block.attention.heads)
+        scale = _scale_queries(projections, block.attention.heads)
         return Block(
-            self._after(block.norm1, projections, scale=scale),
+            self._layer(projections, before=block.norm1, scale=scale),
             self._layer(block.attention.output["dense"], scale=block.layer_scale1.lambda1),
-            self._after(block.norm2, block.mlp.fc1, activation="gelu"),
+            self._layer(block.mlp.fc1, before=block.norm2, activation="gelu"),
             self._layer(block.mlp.fc2, scale=block.layer_scale2.lambda1),
         )
 
     def _projector(self, stage: Any) -> dict[str, Any]:
-        """A C2f block: 1 × 1 convolution, bottlenecks, 1 × 1 convolution, norm."""
+        """Convert a C2f block: 1 × 1 convolution, bottlenecks, 1 × 1 convolution, norm."""
         c2f, last_norm = stage
         norm = self._network.backbone[0]["encoder"].encoder.layernorm
         first, none = c2f.cv1.conv.weight.float().flatten(1), torch.zeros(len(c2f.cv1.conv.weight)).to(norm.weight)
-        parts = [fold_norm(part, none, norm.weight, norm.bias) for part in first.split(len(norm.weight), dim=1)]
-        join = [self._make(weight, bias, eps=norm.eps) for weight, bias in parts]
+        join = [self._make(share, none, before=norm) for share in first.split(len(norm.weight), dim=1)]
         join[-1] = join[-1]._replace(activation="silu", norm=_norm(c2f.cv1.bn))
         return {
             "join": tuple(join),
@@ -241,12 +239,12 @@ class _Folding:
         }
 
     def _convolution(self, module: Any) -> Layer:
-        """A convolution, norm and SiLU; its weight as one row of neighbours after the other."""
+        """Convert a convolution with its norm and SiLU; the kernel's pixels lie row by row in its weight."""
         weight = module.conv.weight.float().permute(0, 2, 3, 1).flatten(1)
         return self._make(weight, weight.new_zeros(len(weight)), activation="silu", norm=_norm(module.bn))
 
     def _classes(self, linear: Any, before: Any = None) -> Layer:
-        """A class head as good as float32, behind a norm if there is one; more classes fill it, never the largest."""
+        """Convert a class head in two terms, as exact as float32; classes that pad it have a logit of -inf."""
         weight, bias, options = linear.weight.float(), linear.bias.float(), {}
         if before is not None:
             weight, bias = fold_norm(weight, bias, before.weight, before.bias)
@@ -257,13 +255,13 @@ class _Folding:
         return self._make(split_terms(weight, self._dtype), bias, **options)
 
     def _box_head(self, head: Any, before: Any = None) -> BoxHead:
-        """A box head, behind a norm if there is one."""
+        """Convert a box head with the norm in front of it, if there is one."""
         first, second, last = head.layers
-        hidden = self._after(before, first, activation="relu"), self._layer(second, activation="relu")
-        return BoxHead(hidden, Exact(_float(last.weight), _float(last.bias)))
+        hidden = self._layer(first, before=before, activation="relu"), self._layer(second, activation="relu")
+        return BoxHead(hidden, FloatLayer(_float(last.weight), _float(last.bias)))
 
     def _positions_of_layers(self, decoder: Any) -> Layer:
-        """All that positions are added to, behind the last layer that makes positions."""
+        """Stack all projections that positions are added to, and fold the positions' last layer into them."""
         parts = []
         for layer in decoder.layers:
             attention, width = layer.self_attn, self._spec.hidden_dim
@@ -275,10 +273,10 @@ class _Folding:
         return self._make(weight @ last.weight.float(), weight @ last.bias.float())
 
     def _decoder_scale(self, attention: Any) -> Tensor:
-        return _query_scale(attention.out_proj, attention.heads)
+        return _scale_queries(attention.out_proj, attention.heads)
 
     def _sampling(self, attention: Any) -> tuple[Tensor, Tensor]:
-        """Offsets and logits as [points, 3, heads], filled up with zeros."""
+        """Weight and bias of sampling, outputs in the order [points, 3, heads]: offsets and logit; zero-padded."""
         heads, points = attention.heads, attention.points
         parts = []
         for name in ("weight", "bias"):
@@ -297,22 +295,22 @@ class _Folding:
         return tuple(layers)
 
     def _decoder_layer(self, layer: Any, before: Any, last_norm: Any) -> DecoderLayer:
-        """A layer that leaves its norms to what comes behind them; only the last one's must be whole.
+        """Convert a decoder layer; its norms are folded into the layers behind them, but for the last layer's.
 
         Args:
             layer: The module.
-            before: The norm that the layer in front left, or None.
-            last_norm: The decoder's last norm for its last layer, or None.
+            before: The last norm of the layer in front, to fold into this one; None for the first.
+            last_norm: The norm behind the decoder, for its last layer; None for others.
         """
-        attention = layer.self_attn
-        scale = self._decoder_scale(attention)
+        attention, scale = layer.self_attn, self._decoder_scale(layer.self_attn)
+        weight, bias = attention.in_proj_weight.float() * scale[:, None], attention.in_proj_bias * scale
         whole_norm = None if last_norm is None else layer.norm3
         return DecoderLayer(
-            self._make_after(before, attention.in_proj_weight.float() * scale[:, None], attention.in_proj_bias * scale),
+            self._make(weight, bias, before=before),
             self._layer(attention.out_proj, residual_norm=before),
-            self._make_after(layer.norm1, *self._sampling(layer.cross_attn)),
+            self._make(*self._sampling(layer.cross_attn), before=layer.norm1),
             self._layer(layer.cross_attn.output_proj, residual_norm=layer.norm1),
-            self._after(layer.norm2, layer.linear1, activation="relu"),
+            self._layer(layer.linear1, before=layer.norm2, activation="relu"),
             self._layer(layer.linear2, residual_norm=layer.norm2, norm=whole_norm, last_norm=last_norm),
         )
 
@@ -325,7 +323,7 @@ class _Folding:
         depthwise = block.dwconv.weight.float().flatten(1).T.contiguous()
         return MaskBlock(depthwise, _float(block.dwconv.bias), norm.eps, pointwise)
 
-    def _mask_queries(self, head: Any) -> MaskQueries:
+    def _mask_queries(self, head: Any) -> MaskQueryHead:
         block, image, query = head.query_features_block, head.spatial_features_proj, head.query_features_proj
         contract = block.layers[2]
         pixels, constant = image.weight.float().flatten(1), image.bias.float()
@@ -333,9 +331,9 @@ class _Folding:
         bias = torch.cat((pixels.T @ query.bias.float(), constant @ query.bias.float()[:, None] + head.bias.float()))
         bias = bias + weight @ contract.bias.float()
         weight = torch.cat((weight @ contract.weight.float(), weight), dim=1)
-        more = -len(weight) % _WIDE
-        return MaskQueries(
-            self._after(block.norm_in, block.layers[0], activation="gelu"),
+        more = -len(weight) % _TILE
+        return MaskQueryHead(
+            self._layer(block.layers[0], before=block.norm_in, activation="gelu"),
             self._make(nn.functional.pad(weight, (0, 0, 0, more)), nn.functional.pad(bias, (0, more))),
         )
 
@@ -345,7 +343,7 @@ def _float(value: Tensor) -> Tensor:
 
 
 def _scaled(linear: Any, scale: Tensor | None) -> tuple[Tensor, Tensor]:
-    """A layer's float32 weight and bias, whose outputs `scale` multiplies."""
+    """A layer's float32 weight and bias, with its outputs multiplied by `scale`."""
     weight, bias = linear.weight.float(), linear.bias.float()
     return (weight, bias) if scale is None else (weight * scale.float()[:, None], bias * scale.float())
 
@@ -354,8 +352,8 @@ def _norm(norm: Any) -> Norm:
     return Norm(_float(norm.weight), _float(norm.bias), norm.eps)
 
 
-def _query_scale(linear: Any, heads: int) -> Tensor:
-    """Factors of the outputs of packed projections: log₂ e / √D for queries."""
+def _scale_queries(linear: Any, heads: int) -> Tensor:
+    """Factors of the outputs of packed projections: log₂ e / √D for queries, 1 for keys and values."""
     width = linear.weight.shape[1]
     scale = torch.ones(3 * width, device=linear.weight.device)
     scale[:width] = math.log2(math.e) * (width // heads) ** -0.5

@@ -1,6 +1,6 @@
-"""Rewrites of a network's layers, on the graph of its modules, for fewer passes over the features.
+"""Rewrites that fuse a network's layers, for fewer passes over the features.
 
-Each is a pattern with its replacement and its guard. They are applied to modules that `torch.fx` can trace.
+Each is a pattern with its replacement and its guard, on the graph that `torch.fx` traces of a module.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from maskjet.process import convolutions_in_tf32
 
 REWRITES: tuple[Rewrite[Any], ...] = (FOLD, JOIN, FUSE, ADD, PERMUTE)
 """All rewrites, in the order of application: folding leaves convolutions that the others look for."""
-_MOST_DIFFERENCE = 1e-3  # share of the largest value; rounding takes a hundredth of it
+_MOST_DIFFERENCE = 1e-3  # relative to the largest value; rounding causes a hundredth of it
 
 
 class _Tracer(torch.fx.Tracer):
@@ -37,7 +37,7 @@ def rewrite_layers(module: nn.Module, example: torch.Tensor) -> tuple[nn.Module,
 
     Args:
         module: A module in eval mode, float32, that returns features or a dict of them.
-        example: Features on which the module and its trace are compared: a trace misses side effects of Python, such as
+        example: Features on which module and trace are compared, as a trace misses side effects of Python, such as
             in-place changes of a tensor that is read again.
 
     Returns:

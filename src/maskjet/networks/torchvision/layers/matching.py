@@ -1,4 +1,4 @@
-"""Helpers that the patterns share."""
+"""Find and replace nodes of a graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The steps of every rewrite: find the pattern, check the count, replace, report."""
+"""Rewrite a graph: find the pattern, check the count, replace, report."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Rewritten:
     matches: int
     """Places that were rewritten."""
     skipped: tuple[str, ...]
-    """Places that look like the pattern but were left alone, with the reason; one line each."""
+    """Places that look like the pattern but do not match, with the reason; one line each."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Rewrite(Generic[_Match]):
     match: Callable[[Node], _Match | str]
     """The guard: returns the match at an anchor, for `replace`, or the reason why there is none."""
     replace: Callable[[Graph, _Match], None]
-    """Puts the replacement in and takes the pattern out."""
+    """Replaces a match in the graph."""
 
     def apply(self, module: GraphModule, *, expected: int | None = None) -> Rewritten:
         """Rewrite every match in a graph, in place.

@@ -1,0 +1,277 @@
+"""What a worker asks, does and tells, what a driver on Ray makes of it, and windows of the plan; no Ray is started."""
+
+import json
+import threading
+from dataclasses import asdict
+from types import SimpleNamespace
+
+import pyarrow
+import pytest
+
+from maskjet import __version__
+from maskjet.errors import DeviceError, MaskjetError, OutputError, UnsupportedError
+from maskjet.jobs import ray as jobs_ray
+from maskjet.jobs import work, worker
+from maskjet.jobs.folders import open_folder
+from maskjet.jobs.markers import TRIES, Markers, under_way
+from maskjet.jobs.segments import Settings, digest
+from maskjet.jobs.work import Outcome, Worker, taken, told
+from tests.jobs.making import SETTINGS, made_up, table_of
+from tests.waiting import until
+
+SEGMENT, FRAMES = made_up("a.mp4", 0, 5)
+PART = digest(SEGMENT, SETTINGS)
+DONE = Outcome(PART, 5, 6, (("a.mp4#3", "broken"),))
+
+
+class Working:
+    """A worker whose segments end as a function says."""
+
+    def __init__(self, out, process):
+        self.markers = Markers(open_folder(out))
+        self.orders = {"settings": Settings().as_dict(), "device": "cpu", "lanes": 2, "out": out}
+        self.orders |= {"facts": {"version": __version__, "settings": SETTINGS}, "run": self.markers.start_run()}
+        self.begun, self._process = [], process
+
+    def process(self, *_, **__):
+        self.begun.append(self.others())
+        return self._process()
+
+    def others(self):
+        """The markers but for the run's."""
+        return self.markers.names() - {self.orders["run"]}
+
+
+@pytest.fixture
+def working(any_out, monkeypatch):
+    """Makes a worker that finds what is made up, or does something else, and what is known about it."""
+
+    def make(process=lambda: table_of(SEGMENT, FRAMES, bad_frames=[[3, "broken"]]), **facts):
+        made = Working(any_out, process)
+        made.orders["facts"] |= facts
+        monkeypatch.setattr(work, "open_model", lambda *_: None)
+        monkeypatch.setattr(work, "process", made.process)
+        return made
+
+    return make
+
+
+def test_a_segment_is_done_once(working):
+    made = working()
+    assert Worker(made.orders).do(PART, SEGMENT) == DONE
+    assert made.begun == [{f"{PART}.1"}] * TRIES  # as there is a bad frame
+    assert made.others() == set()
+    made.markers.put(f"{PART}.1")  # its worker died, or its node, before the driver heard of it
+    assert Worker(made.orders).do(PART, SEGMENT) == DONE
+    assert (len(made.begun), made.others()) == (TRIES, set())
+
+
+def test_a_segment_whose_worker_died_is_tried_alone_and_then_given_up(working, monkeypatch):
+    alone = []
+    take = work._Turns.take
+    monkeypatch.setattr(work._Turns, "take", lambda turns, **how: alone.append(how) or take(turns, **how))
+
+    def dies():
+        raise SystemExit
+
+    made = working(dies)
+    for times in range(1, TRIES + 1):
+        with pytest.raises(SystemExit):
+            Worker(made.orders).do(PART, SEGMENT)
+        assert made.others() == {f"{PART}.{number}" for number in range(1, times + 1)}
+        assert under_way(made.others())
+    assert alone == [{}, *[{}, {"is_alone": True}] * (TRIES - 1)]
+    lost = Outcome(PART, failures=(("a.mp4#0-4", "its worker died 3 times"),), is_written=False, is_lost=True)
+    for _ in range(2):  # Ray may repeat a task
+        assert Worker(made.orders).do(PART, SEGMENT) == lost
+        assert not under_way(made.others())
+    assert len(made.begun) == TRIES
+
+
+def test_once_a_job_ends_nothing_begins(working):
+    made = working()
+    made.markers.remove(made.orders["run"])
+    made.markers.put(f"{PART}.1")  # of a worker that died: nobody works on it any more
+    assert Worker(made.orders).answer(PART, SEGMENT) == {}
+    assert (made.begun, made.others()) == ([], set())
+
+
+@pytest.mark.parametrize("error", [OutputError("out must be writable."), RuntimeError("odd")])
+def test_an_error_is_told_and_not_raised(working, error):
+    def fail():
+        raise error
+
+    made = working(fail)
+    answer = json.loads(json.dumps(Worker(made.orders).answer(PART, SEGMENT)))
+    if isinstance(error, OutputError):
+        with pytest.raises(OutputError, match=r"^out must be writable\.$"):
+            taken(answer)
+    else:  # a foreign library's, of a file that nobody has seen yet
+        assert taken(answer) == Outcome(PART, failures=[["a.mp4#0-4", "RuntimeError('odd')"]], is_written=False)
+    with pytest.raises(MaskjetError, match=r"^a segment failed: RuntimeError\('odd'\)\.$"):
+        taken(told(RuntimeError("odd"), "a segment"))
+
+
+def test_a_device_that_failed_ends_its_process(working, monkeypatch):
+    def fail():
+        raise DeviceError("gone", index=0)
+
+    def end(code):
+        raise SystemExit(code)
+
+    monkeypatch.setattr(work.os, "_exit", end)
+    made = working(fail)
+    with pytest.raises(SystemExit, match="5"):
+        Worker(made.orders).answer(PART, SEGMENT)
+    assert made.others() == {f"{PART}.1"}  # another process begins it again
+
+
+@pytest.fixture
+def quick_actor(monkeypatch):
+    monkeypatch.setattr(worker.process, "suit_program", lambda: None)
+
+
+def rows_of(actor):
+    batch = pyarrow.table({"part": [PART], "segment": [json.dumps(SEGMENT.as_dict())]})
+    ((answer,),) = (row.values() for row in actor(batch).to_pylist())
+    return json.loads(answer)
+
+
+@pytest.mark.usefixtures("quick_actor")
+def test_an_actor_does_segments_and_tells_that_it_is_there(working):
+    made = working()
+    actor = worker.Actor(made.orders)
+    assert made.others() == {"worker"}
+    assert asdict(taken(rows_of(actor))) == asdict(DONE) | {"failures": [list(each) for each in DONE.failures]}
+
+
+@pytest.mark.usefixtures("quick_actor")
+def test_another_version_on_a_node_ends_the_job(working):
+    actor = worker.Actor(working(version="0.0.1").orders)
+    with pytest.raises(
+        UnsupportedError, match=f"^maskjet must be of one version on all nodes, got {__version__} beside"
+    ):
+        taken(rows_of(actor))
+
+
+class Rows:
+    """Rows of answers, after which no more come for ever, or the end."""
+
+    def __init__(self, *answers, is_over=True):
+        self._answers, self._is_over, self.is_closed = list(answers), is_over, False
+
+    def take(self):
+        answers, self._answers = self._answers, []
+        return answers, self._is_over
+
+    def close(self):
+        self.is_closed = True
+
+
+@pytest.fixture
+def outcomes_of(working, monkeypatch):
+    """What a driver makes of rows; and the markers then."""
+    monkeypatch.setattr(jobs_ray, "_pipeline", lambda *_: None)
+    monkeypatch.setattr(jobs_ray, "_GLANCE_S", 0.01)
+
+    def run(rows, stop=None, made=None):
+        made = made or working()
+        monkeypatch.setattr(jobs_ray, "_Rows", lambda _: rows)
+        pool = SimpleNamespace(device="cpu", lanes=1)
+        workers = jobs_ray.RayWorkers(made.orders, "auto")
+        try:
+            yield from workers._work(None, pool, [(PART, SEGMENT)], stop or threading.Event())
+        finally:
+            assert rows.is_closed
+            assert (made.orders["run"] in made.markers.names()) == (rows._is_over and not rows._answers)
+
+    return run
+
+
+def test_segments_given_up_in_a_row_end_the_job_and_others_between_do_not(outcomes_of):
+    done = asdict(Outcome("a", 3, 7))
+    lost = asdict(Outcome("b", is_written=False, is_lost=True))
+    assert len(list(outcomes_of(Rows(lost, {}, lost, done, lost, lost)))) == 5
+    came = []
+    with pytest.raises(DeviceError, match=r"^Workers died 3 times on 3 segments in a row\.$"):
+        came.extend(outcomes_of(Rows(lost, lost, done, lost, lost, lost, done, is_over=False)))
+
+
+def test_who_works_alone_waits_for_the_others_and_then_they_for_it():
+    turns, order = work._Turns(), []
+    may_end = threading.Event()
+
+    def work_alone():
+        with turns.take(is_alone=True):
+            order.append("alone")
+            may_end.wait()
+            order.append("alone no more")
+
+    def work_beside():
+        with turns.take():
+            order.append("beside")
+
+    with turns.take(), turns.take():
+        alone = threading.Thread(target=work_alone)
+        alone.start()
+        until(lambda: turns._alone)
+        beside = threading.Thread(target=work_beside)
+        beside.start()
+        order.append("before")
+    may_end.set()
+    alone.join()
+    beside.join()
+    assert order == ["before", "alone", "alone no more", "beside"]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("The head is gone.", "The head is gone."),
+        ("A task failed:\n  File a, line 1\n  ValueError: odd\n", "A task failed: ValueError: odd"),
+        ("", "RuntimeError"),
+    ],
+)
+def test_an_error_of_rays_is_one_line(text, why):
+    assert str(jobs_ray._failed(RuntimeError(text))) == f"The Ray cluster failed: {why}"
+
+
+def windows(tasks, largest=100, stop=None):
+    return list(jobs_ray._windows(tasks, stop or threading.Event(), largest))
+
+
+@pytest.mark.parametrize(
+    ("entries", "expected"),
+    [
+        ([(0, 1), (0.1, 2), (0.2, None), (0.3, 3)], [[1, 2, 3]]),
+        # The first one ends while the plan goes on.
+        ([(9, None), (10, 1), (10.5, 2), (10.6, None), (12, 3), (12.1, 4), (13, 5)], [[1, 2, 3], [4, 5]]),
+        # A later one ends when it waits for the plan.
+        ([(0, 1), (2, None), (3, 2), (9, 3), (9.1, None), (9.2, 4), (9.3, None)], [[1], [2, 3], [4]]),
+        ([(0, number) for number in range(11)], [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9], [10]]),
+    ],
+)
+def test_windows(monkeypatch, entries, expected):
+    """Of at most five segments, of tasks that come at some time in seconds."""
+    now = [0.0]
+    monkeypatch.setattr(jobs_ray.time, "monotonic", lambda: now[0])
+
+    def tasks():
+        for now[0], task in entries:
+            yield task
+
+    assert windows(tasks(), largest=5) == expected
+
+
+def test_a_stopped_job_has_no_more_windows():
+    stop = threading.Event()
+
+    def tasks():
+        yield from (1, 2)
+        stop.set()
+        yield 3
+
+    assert windows(tasks(), largest=1, stop=stop) == [[1], [2]]
+    assert windows([1, 2], stop=stop) == []
+    stop.clear()
+    assert windows((each for each in (1, None) if each or stop.set()), stop=stop) == []
