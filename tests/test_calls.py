@@ -101,7 +101,7 @@ class TestChoices:
             ({"threshold": {"b": 0.5}}, "threshold must name classes of tiny, got 'b'; known: a, c"),
             ({"classes": ["C"]}, r"classes must name classes of tiny, got 'C'; did you mean 'c'\?$"),
             ({"classes": "a"}, "classes must be a list of names, at least one, got 'a'"),
-            ({"classes": []}, r"classes must be a list of names, at least one, got \(\)"),
+            ({"classes": []}, r"classes must be a list of names, at least one, got \[\]"),
             ({"max_detections": 101}, r"max_detections must be 1\.\.100, got 101; load\(max_detections=\.\.\.\) sets"),
             ({"max_detections": 1.0}, r"max_detections must be a whole number, got 1\.0"),
         ],

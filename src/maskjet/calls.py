@@ -91,10 +91,9 @@ class Choices:
             _check_most(max_detections, most)
         if isinstance(threshold, Mapping):
             threshold = {name: _number(value) for name, value in threshold.items()}
-            key: tuple[object, ...] = (tuple(threshold.items()), names, max_detections)
-        else:
-            threshold = None if threshold is None else _number(threshold)
-            key = (threshold, names, max_detections)
+        elif threshold is not None:
+            threshold = _number(threshold)
+        key = (tuple(threshold.items()) if isinstance(threshold, Mapping) else threshold, names, max_detections)
         chosen = self._made.get(key)
         if chosen is None:
             chosen = Postprocessing(
@@ -153,9 +152,10 @@ def _check_most(max_detections: Any, most: int) -> None:
 
 def _names(classes: Sequence[str]) -> tuple[str, ...]:
     """Check a list of class names."""
-    if isinstance(classes, str) or not isinstance(classes, Iterable) or not all(isinstance(n, str) for n in classes):
+    names = tuple(classes) if isinstance(classes, Iterable) and not isinstance(classes, str) else ()
+    if not names or not all(isinstance(name, str) for name in names):
         raise InputError(f"classes must be a list of names, at least one, got {classes!r}.")
-    return tuple(classes)
+    return names
 
 
 def _class_map(spec: ModelSpec | TwoStageSpec, classes: Sequence[str] | None) -> torch.Tensor:
@@ -163,9 +163,7 @@ def _class_map(spec: ModelSpec | TwoStageSpec, classes: Sequence[str] | None) ->
     everything = torch.arange(spec.class_logits, dtype=torch.int32)
     if classes is None:
         return everything
-    if not (names := _names(classes)):
-        raise InputError(f"classes must be a list of names, at least one, got {classes!r}.")
     chosen = torch.full_like(everything, -1)
-    ids = [class_id for name in names for class_id in _class_ids(spec, name, "classes")]
+    ids = [class_id for name in _names(classes) for class_id in _class_ids(spec, name, "classes")]
     chosen[ids] = everything[ids]
     return chosen

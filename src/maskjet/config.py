@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from maskjet.errors import InputError, UnsupportedError, suggest
-from maskjet.spec import parse_color
+from maskjet.spec import ModelSpec, parse_color
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +26,7 @@ Decoder = Literal["auto", "cpu", "cuda"]
 Implementation = Literal["auto", "reference", "triton", "cpu"]
 Step = Literal["preprocess", "select", "encode_masks"]
 
-DEFAULT_THRESHOLD = 0.5
+DEFAULT_THRESHOLD = ModelSpec.threshold
 """Default of the confidence that detections must exceed."""
 _DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 _ENVIRONMENT_PREFIX = "MASKJET_"
@@ -55,8 +55,8 @@ class EngineConfig:
     ] = "auto"
     compile: Annotated[
         bool | None,
-        "torch.compile the network before the first frame: 20 s per batch size, the first time on a machine. "
-        "Not given: on a GPU only, for what fused does not run.",
+        "torch.compile the network before the first frame: 20 s per batch size, and per frame size of torchvision's "
+        "detectors, the first time on a machine. Not given: on a GPU only, for what fused does not run, but for them.",
     ] = None
     implementation: Annotated[
         Implementation | Mapping[Step, Implementation],
@@ -86,7 +86,7 @@ class EngineConfig:
         "Where videos are decoded. cuda: by the model's GPU, where frames stay; auto: by the GPU where that is faster: "
         "H.264, HEVC, VP8 and VP9 of 1080p, or three and more of 720p side by side, with 8 bits.",
     ] = "auto"
-    max_detections: Annotated[int, "Most detections per frame, the most confident ones."] = 100
+    max_detections: Annotated[int, "Most detections per frame, the most confident ones."] = ModelSpec.max_detections
     batch: Annotated[int, "Most images of one predict call, or frames of several sources, in one batch."] = 8
     graphs: Annotated[
         int, "Most CUDA graphs per slot, one per frame size and batch; the least recently used is dropped."
@@ -163,19 +163,16 @@ class EngineConfig:
         name = self.device
         if name == "auto":
             name = "cuda" if torch.cuda.is_available() else "cpu"
-        try:
-            device = torch.device(name)
-        except RuntimeError as error:
-            raise InputError(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got {self.device!r}.") from error
-        if device.type not in ("cpu", "cuda"):
+        found = re.fullmatch(r"(cpu|cuda)(?::(\d{1,4}))?", name)
+        if found is None:
             raise InputError(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got {self.device!r}.")
-        if device.type == "cpu":
+        if found[1] == "cpu":
             self.check_cpu()
             return torch.device("cpu")
-        count = torch.cuda.device_count()
-        if (device.index or 0) >= count:
+        index, count = int(found[2] or 0), torch.cuda.device_count()
+        if index >= count:
             raise UnsupportedError(f"device={self.device!r} is not here: PyTorch sees {count} GPUs. Use 'cpu'.")
-        return torch.device("cuda", device.index or 0)
+        return torch.device("cuda", index)
 
     @classmethod
     def from_env(cls, **choices: Any) -> EngineConfig:

@@ -7,6 +7,7 @@ import inspect
 import os
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 import torch
@@ -114,9 +115,9 @@ class Model:
             images: uint8 [H, W, 3] RGB array or tensor; floating tensor [3, H, W] in 0..1; path of an image; or PIL
                 image. Or several: a list of these, of any sizes, a batch [N, H, W, 3] or a floating one [N, 3, H, W].
                 Tensors may be on a GPU, and of any library that has `__dlpack__`.
-            threshold: A confidence must exceed it, 0..1; or one by class name, where others keep theirs. None is what
-                the model was loaded with; for this call alone, as the two below.
-            classes: Names of the classes to report. None is what the model was loaded with.
+            threshold: A confidence must exceed it, 0..1; or one by class name, where others keep theirs. This and the
+                two below are for this call alone; None is what the model was loaded with.
+            classes: Names of the classes to report.
             max_detections: Most detections per image, the most confident ones, up to what the model was loaded with.
 
         Returns:
@@ -187,9 +188,9 @@ class Model:
                 source has ended. The same frames then share a batch whatever the timing, and results are the same bit
                 for bit, run after run. For one source that is not live.
             stop: Once it is set, the stream ends after the frames in flight, even if no frame comes.
-            threshold: A confidence must exceed it; as in `predict`, for this stream alone.
-            classes: Names of the classes to report; as in `predict`.
-            max_detections: Most detections per frame; as in `predict`.
+            threshold: As in `predict`, for this stream alone; so are the two below.
+            classes: Names of the classes to report.
+            max_detections: Most detections per frame.
 
         Yields:
             Each frame with its detections, those of a source in order. A frame that can't be decoded is left out and
@@ -250,7 +251,7 @@ class Model:
 
     @property
     def thresholds(self) -> dict[str, float]:
-        """Name of each reported class to the confidence that its detections must exceed, as the model was loaded.
+        """The confidence that detections must exceed, by name of each class that is reported by default.
 
         Examples:
             >>> import maskjet
@@ -280,15 +281,14 @@ class Model:
 
 def _with_known_options(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Let a function name the option that a misspelt one is close to."""
-    known = [name for name, each in inspect.signature(function).parameters.items() if each.kind is each.KEYWORD_ONLY]
-    positional = set(inspect.signature(function).parameters) - set(known)
+    parameters = inspect.signature(function).parameters
+    options = [name for name, each in parameters.items() if each.kind is each.KEYWORD_ONLY]
 
     @functools.wraps(function)
     def checked(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        for name in kwargs:
-            if name not in known and name not in positional:
-                end = suggest(name, known)
-                raise InputError(f"{function.__name__}() must be given options that it has, got {name!r}{end}")
+        if unknown := [name for name in kwargs if name not in parameters]:
+            end = suggest(unknown[0], options)
+            raise InputError(f"{function.__name__}() must be given options that it has, got {unknown[0]!r}{end}")
         return function(*args, **kwargs)
 
     return checked
@@ -320,6 +320,8 @@ def load(
 ) -> Model:
     """Load a model.
 
+    The options from `device` on are fields of `EngineConfig`, which describes them in full.
+
     Args:
         model: "demo" for the embedded one; a named size such as "rf-detr-seg-nano", with `weights`; the path of a
             checkpoint, whose size is then recognised; an exported file (.onnx, .engine or .plan), of `maskjet.runtimes`
@@ -334,32 +336,20 @@ def load(
         max_detections: Most detections per image, the most confident ones. None is 100, or a torchvision detector's
             own.
         device: "auto", "cpu", "cuda" or "cuda:N".
-        precision: "fp32", "fp16" (GPU only) or "bf16"; "auto" is fp16 on a GPU and fp32 on a CPU, or an exported file's
-            own.
-        runtime: Runs the network: "torch" for weights; or "fused", kernels of our own for an RF-DETR on a GPU in
-            float16 or bfloat16; "onnxruntime" or "openvino" (CPU only) for ONNX files; or "tensorrt" for its engines.
-            "auto" is "fused" where that can run the network and `compile` is not given, else "torch" for weights, and
-            "onnxruntime" for ONNX files.
-        engine: "graph" makes a frame one CUDA graph, "eager" runs one step at a time; "auto" is a graph if all steps
-            allow it.
-        compile: Whether to make the network faster with `torch.compile`. The first time on a machine it takes 20 s for
-            each batch size and, for torchvision detectors, each frame size. None compiles what "fused" does not run on
-            a GPU, except torchvision detectors.
-        implementation: Implementation of the steps around the network: "auto", "reference", "triton" or "cpu"; or by
-            step, as in {"preprocess": "reference"}.
-        resample: "bilinear" resizes floats, as rfdetr's predict; "cv2" resizes bytes, as cv2.resize.
-        input_size: (height, width) that RF-DETR sees frames in, for a checkpoint that was trained so; multiples of the
-            patch size × windows. Positions are interpolated as rfdetr does. None is the checkpoint's own.
-        resize: "stretch" fills the input with the frame; "letterbox" keeps the frame's aspect ratio, with a margin.
-            "auto" is as the checkpoint says, else stretched; torchvision's detectors have a rule of their own.
-        letterbox_color: Colour of the margin, "#rrggbb"; "auto" is the checkpoint's, else "#727272", grey.
-        letterbox_place: Where the frame lies, "center" or "top-left"; "auto" is the checkpoint's, else the center.
-        decoder: Where `stream` decodes the videos that it opens: "cpu"; "cuda", the model's GPU, in whose memory the
-            frames stay; or "auto", the GPU where that is faster: H.264, HEVC, VP8 and VP9 of at least 1080p, or three
-            and more videos of 720p side by side, with 8 bits.
-        batch: Most images of one `predict` call, or frames of several sources, in one batch.
-        graphs: Most CUDA graphs per slot, one per frame size and batch; the least recently used is dropped.
-        nvtx: Whether to mark the host's work on each batch with NVTX ranges, for Nsight Systems (GPU).
+        precision: Type of weights and activations.
+        runtime: What runs the network.
+        engine: Whether a frame is one CUDA graph.
+        compile: Whether to use `torch.compile`.
+        implementation: Code of the steps around the network, for all or by step, as in {"preprocess": "reference"}.
+        resample: How frames are resized.
+        input_size: (height, width) that RF-DETR sees frames in; multiples of the patch size × windows.
+        resize: Whether frames fill RF-DETR's input or keep their aspect ratio.
+        letterbox_color: Colour of a letterbox's margin, "#rrggbb".
+        letterbox_place: Where frames lie in a letterbox.
+        decoder: Where `stream` decodes the videos that it opens.
+        batch: Most images of one batch.
+        graphs: Most CUDA graphs per slot.
+        nvtx: Whether to mark the host's work with NVTX ranges.
 
     Returns:
         The model, ready to run.
@@ -377,8 +367,6 @@ def load(
         True
     """
     process.check_fork()
-    family = find_family(model)
-    defaults = family.defaults(model)
     config = EngineConfig(
         device=device,
         precision=precision,
@@ -392,17 +380,15 @@ def load(
         letterbox_color=letterbox_color,
         letterbox_place=letterbox_place,
         decoder=decoder,
-        max_detections=defaults.max_detections if max_detections is None else max_detections,
+        max_detections=EngineConfig.max_detections if max_detections is None else max_detections,
         batch=batch,
         graphs=graphs,
         nvtx=nvtx,
     )
-    return Model(
-        family.load(model, weights, config.input_size),
-        config,
-        threshold=defaults.threshold if threshold is None else threshold,
-        classes=classes,
-    )
+    network = find_family(model).load(model, weights, config.input_size)
+    if max_detections is None:
+        config = replace(config, max_detections=network.spec.max_detections)
+    return Model(network, config, threshold=network.spec.threshold if threshold is None else threshold, classes=classes)
 
 
 def _to_tensor(image: ImageLike, name: str) -> torch.Tensor:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from itertools import pairwise
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from maskjet.errors import InputError
 from maskjet.printing import sanitise
@@ -48,6 +48,10 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 class ModelSpec:
     """The input, architecture and classes of one RF-DETR or RF-DETR-Seg network."""
 
+    threshold: ClassVar[float] = 0.5
+    """Confidence that detections must exceed, 0..1, if a user sets none."""
+    max_detections: ClassVar[int] = 100
+    """Most detections per image, if a user sets none."""
     name: str
     """The name `maskjet.load` knows it by, e.g. "rf-detr-seg-nano"."""
     input_size: int | tuple[int, int]
@@ -225,9 +229,9 @@ class ModelSpec:
         unknown = sorted(sanitise(str(name)) for name in stated.keys() - known)
         if unknown:
             raise InputError(f"spec must have the fields of ModelSpec only, got {unknown[0]}.")
-        missing = [each.name for each in fields(cls) if each.name not in stated and each.name in _REQUIRED]
-        if missing:
-            raise InputError(f"spec must state {missing[0]}.")
+        for each in fields(cls):
+            if each.name not in stated and each.default is each.default_factory is MISSING:
+                raise InputError(f"spec must state {each.name}.")
         given = dict(stated)
         for name in ("input_size", "feature_layers", "mean", "std"):
             if isinstance(given.get(name), list):
@@ -239,11 +243,7 @@ class ModelSpec:
 
 
 def parse_color(name: str, text: object) -> tuple[int, int, int]:
-    """The bytes of a colour that is written as #rrggbb.
-
-    Raises:
-        InputError: It is written otherwise.
-    """
+    """The red, green and blue bytes of #rrggbb; raises InputError for any other text, as of an argument `name`."""
     if not isinstance(text, str) or not re.fullmatch("#[0-9a-fA-F]{6}", text):
         raise InputError(f"{name} must be #rrggbb, as in #727272, got {shown(text)}.")
     red, green, blue = bytes.fromhex(text[1:])
@@ -251,16 +251,7 @@ def parse_color(name: str, text: object) -> tuple[int, int, int]:
 
 
 def check_whole(name: str, value: object, bounds: tuple[int, int]) -> None:
-    """Raise unless a value is a whole number within bounds.
-
-    Args:
-        name: Name of the value, for the message.
-        value: The value, of any type.
-        bounds: Least and most valid value.
-
-    Raises:
-        InputError: The value is of another type or out of bounds.
-    """
+    """Raise InputError, as of an argument `name`, unless a value is a whole number within (least, most)."""
     least, most = bounds
     if type(value) is not int or not least <= value <= most:
         raise InputError(f"{name} must be a whole number from {least} to {most}, got {shown(value)}.")
@@ -290,9 +281,6 @@ def _read_class_names(stated: object) -> dict[int, str]:
             raise InputError(f"class_names must map whole numbers to names, got {shown(class_id)}: {shown(name)}.")
         names[int(class_id)] = sanitise(name)
     return names
-
-
-_REQUIRED = {each.name for each in fields(ModelSpec) if each.default is MISSING and each.default_factory is MISSING}
 
 
 @dataclass(frozen=True)
@@ -352,28 +340,16 @@ COCO_CLASS_NAMES: Mapping[int, str] = {
 }
 
 
-def _detector(name: str, *, input_size: int, decoder_layers: int) -> ModelSpec:
+def _named(name: str, *, input_size: int, decoder_layers: int, queries: int = 300, windows: int = 2) -> ModelSpec:
+    has_masks = name.startswith("seg-")
     return ModelSpec(
         name=f"rf-detr-{name}",
         input_size=input_size,
-        patch_size=16,
-        windows=2,
-        decoder_layers=decoder_layers,
-        queries=300,
-        has_masks=False,
-        class_names=COCO_CLASS_NAMES,
-    )
-
-
-def _segmenter(name: str, *, input_size: int, decoder_layers: int, queries: int, windows: int = 2) -> ModelSpec:
-    return ModelSpec(
-        name=f"rf-detr-seg-{name}",
-        input_size=input_size,
-        patch_size=12,
+        patch_size=12 if has_masks else 16,
         windows=windows,
         decoder_layers=decoder_layers,
         queries=queries,
-        has_masks=True,
+        has_masks=has_masks,
         class_names=COCO_CLASS_NAMES,
     )
 
@@ -382,16 +358,16 @@ def _segmenter(name: str, *, input_size: int, decoder_layers: int, queries: int,
 SPECS: Mapping[str, ModelSpec] = {
     spec.name: spec
     for spec in (
-        _detector("nano", input_size=384, decoder_layers=2),
-        _detector("small", input_size=512, decoder_layers=3),
-        _detector("medium", input_size=576, decoder_layers=4),
-        _detector("large", input_size=704, decoder_layers=4),
-        _segmenter("nano", input_size=312, decoder_layers=4, queries=100, windows=1),
-        _segmenter("small", input_size=384, decoder_layers=4, queries=100),
-        _segmenter("medium", input_size=432, decoder_layers=5, queries=200),
-        _segmenter("large", input_size=504, decoder_layers=5, queries=200),
-        _segmenter("xlarge", input_size=624, decoder_layers=6, queries=300),
-        _segmenter("2xlarge", input_size=768, decoder_layers=6, queries=300),
+        _named("nano", input_size=384, decoder_layers=2),
+        _named("small", input_size=512, decoder_layers=3),
+        _named("medium", input_size=576, decoder_layers=4),
+        _named("large", input_size=704, decoder_layers=4),
+        _named("seg-nano", input_size=312, decoder_layers=4, queries=100, windows=1),
+        _named("seg-small", input_size=384, decoder_layers=4, queries=100),
+        _named("seg-medium", input_size=432, decoder_layers=5, queries=200),
+        _named("seg-large", input_size=504, decoder_layers=5, queries=200),
+        _named("seg-xlarge", input_size=624, decoder_layers=6),
+        _named("seg-2xlarge", input_size=768, decoder_layers=6),
     )
 }
 

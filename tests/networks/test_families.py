@@ -11,8 +11,8 @@ from maskjet import networks
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError
 from maskjet.model import Model
-from maskjet.networks import Defaults
 from maskjet.networks.rfdetr import family as rfdetr
+from maskjet.spec import ModelSpec
 from tests.networks.test_network import tiny_network
 
 
@@ -20,10 +20,14 @@ def test_a_third_family_is_a_line_in_the_registry(monkeypatch):
     class Other:
         """What `load` is given for it."""
 
+    class Spec(ModelSpec):
+        threshold, max_detections = 0.02, 3
+
+    network = tiny_network()
+    network.spec = Spec(**vars(network.spec))
     third = SimpleNamespace(
         serves=lambda model: isinstance(model, Other),
-        defaults=lambda _: Defaults(0.02, 3),
-        load=lambda _model, _weights, _input_size: tiny_network(),
+        load=lambda _model, _weights, _input_size: network,
         make_steps=rfdetr.make_steps,
     )
     monkeypatch.setitem(sys.modules, "maskjet.networks.third.family", third)

@@ -284,8 +284,7 @@ def test_cuda_runs_on_a_stream_that_both_sides_wait_for(by, exported, monkeypatc
     monkeypatch.setattr("onnxruntime.InferenceSession", Session)
     monkeypatch.setattr(torch.cuda, "Stream", lambda _device: FakeStream(log, "own", 77))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: FakeStream(log, "current", 5))
-    open_session = in_onnxruntime.open_session if by == "CUDA" else in_onnxruntime.open_session_in_tensorrt
-    session = open_session(file, device)
+    session = in_onnxruntime.OnnxRuntimeSession(file, device, in_tensorrt=by == "TensorRT")
     chosen = {"device_id": "1", "user_compute_stream": "77"}
     providers = [("CUDAExecutionProvider", chosen), ("CPUExecutionProvider", {})]
     if by == "TensorRT":
@@ -309,9 +308,9 @@ def test_cuda_runs_on_a_stream_that_both_sides_wait_for(by, exported, monkeypatc
 def test_cuda_needs_the_other_package(exported):
     file = read_network_file(Path(exported().path))
     with pytest.raises(UnsupportedError, match=r"'onnxruntime' on cuda:0 needs onnxruntime-gpu, .*without CUDA"):
-        in_onnxruntime.open_session(file, torch.device("cuda", 0))
+        in_onnxruntime.OnnxRuntimeSession(file, torch.device("cuda", 0), in_tensorrt=False)
     with pytest.raises(UnsupportedError, match=r"'tensorrt' on cuda:0 needs onnxruntime-gpu, .*without TensorRT"):
-        in_onnxruntime.open_session_in_tensorrt(file, torch.device("cuda", 0))
+        in_onnxruntime.OnnxRuntimeSession(file, torch.device("cuda", 0), in_tensorrt=True)
     with pytest.raises(UnsupportedError, match="runtime='tensorrt' needs an NVIDIA GPU, got device cpu"):
         maskjet.load(file.path, device="cpu", runtime="tensorrt")
 

@@ -108,7 +108,7 @@ def opened(file, monkeypatch):
     def open_fake(engine, message=""):
         monkeypatch.setitem(sys.modules, "tensorrt", fake_package(engine, message))
         monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: SimpleNamespace(cuda_stream=77))
-        return in_tensorrt.open_session(file, torch.device("cuda", 0))
+        return in_tensorrt.TensorRtSession(file, torch.device("cuda", 0))
 
     return open_fake
 
@@ -182,7 +182,7 @@ def test_an_engine_needs_its_onnx_file_the_package_and_a_gpu(file, monkeypatch):
         maskjet.load(file.path, device="cpu")
     monkeypatch.setitem(sys.modules, "tensorrt", None)
     with pytest.raises(MissingDependencyError, match=r"runtime='tensorrt' needs tensorrt: pip install tensorrt\.$"):
-        in_tensorrt.open_session(file, torch.device("cuda", 0))
+        in_tensorrt.TensorRtSession(file, torch.device("cuda", 0))
     assert [each.name for each in file.files] == ["tiny.engine", "tiny.onnx"]
     Path(file.path).with_suffix(".onnx").unlink()
     with pytest.raises(CheckpointError, match=r"an engine with its ONNX file beside it, got .*tiny.onnx' is no file"):

@@ -73,9 +73,8 @@ def load_model(
         UnsupportedError: The model can't run here.
     """
     from maskjet.model import Model, read_network
-    from maskjet.networks import find_family
 
     network = read_network(model, weights, config.input_size)
     if threshold is None:
-        threshold = find_family(model).defaults(model).threshold
+        threshold = network.spec.threshold
     return Model(network, config, threshold=threshold, classes=split_list(classes) or None)

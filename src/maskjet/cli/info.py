@@ -41,7 +41,6 @@ def info(
     import torch
 
     from maskjet import process
-    from maskjet.networks import find_family
     from maskjet.version import __version__
 
     facts: dict[str, Any] = {
@@ -59,7 +58,7 @@ def info(
         described = {
             "file": _describe_file(model, weights),
             **_describe_spec(loaded.spec),
-            "threshold": find_family(model).defaults(model).threshold,
+            "threshold": loaded.spec.threshold,
             "max_detections": config.max_detections,
         }
         report = _warm_up(loaded)

@@ -70,12 +70,9 @@ def open_model(settings: Settings, config: EngineConfig) -> Model:
         InputError, CheckpointError, UnsupportedError: As `maskjet.load`.
     """
     from maskjet.model import Model, read_network
-    from maskjet.networks import find_family
 
     network = read_network(settings.model, settings.weights, config.input_size)
-    threshold: Any = settings.threshold
-    if threshold is None:
-        threshold = find_family(settings.model).defaults(settings.model).threshold
+    threshold: Any = network.spec.threshold if settings.threshold is None else settings.threshold
     if settings.class_thresholds:
         names = network.spec.class_names.values()
         threshold = {**dict.fromkeys(names, threshold), **settings.class_thresholds}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from maskjet.errors import InputError
 
@@ -29,23 +29,11 @@ class Network(Protocol):
         """The network's input, limits and classes."""
 
 
-class Defaults(NamedTuple):
-    """Settings of `maskjet.load` if none are given."""
-
-    threshold: float
-    """A confidence must exceed it, 0..1."""
-    max_detections: int
-    """Largest number of detections per image."""
-
-
 class Family(Protocol):
     """Networks of one kind."""
 
     def serves(self, model: object) -> bool:
         """Whether a network, or an argument of `maskjet.load`, is of this family."""
-
-    def defaults(self, model: Any) -> Defaults:
-        """The settings for an argument of `maskjet.load`, before anything is read."""
 
     def load(
         self, model: Any, weights: str | os.PathLike[str] | None = None, input_size: tuple[int, int] | None = None
@@ -83,12 +71,7 @@ def read_network(
     weights: str | os.PathLike[str] | None = None,
     input_size: tuple[int, int] | None = None,
 ) -> Any:
-    """Find and read the network that `maskjet.load` is asked for by a name or a path.
-
-    Args:
-        model: A name or a path; see `maskjet.load`.
-        weights: Path of the named size's checkpoint.
-        input_size: (height, width) of the network's input; None for the checkpoint's own.
+    """Read the network that `maskjet.load` is asked for by a name or a path.
 
     Returns:
         The network in eval mode, float32, on the CPU, of its family's class.

@@ -36,13 +36,7 @@ def is_legacy(path: Path) -> bool:
 
 
 def open_legacy(path: Path) -> dict[Any, Any]:
-    """Open a file that PyTorch before 1.6 wrote.
-
-    Args:
-        path: The file's path.
-
-    Returns:
-        The dictionary that was saved, with tensors in memory; they take no more than the file.
+    """The dictionary in a file of PyTorch before 1.6; its tensors are in memory, and take no more than the file.
 
     Raises:
         CheckpointError: The file is not whole, larger than `limits.checkpoint_bytes`, holds objects other than tensors
@@ -67,15 +61,12 @@ def open_legacy(path: Path) -> dict[Any, Any]:
 
 
 class _Reader(pickle._Unpickler):  # the one in C takes memory for any number in a pickle
-    """Reads a pickle of tensors and plain values, and makes no tensor.
-
-    Attributes:
-        sizes: Bytes of each tensor's data, by its key.
-    """
+    """Reads a pickle of tensors and plain values, and makes no tensor."""
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file)
         self.sizes: dict[str, int] = {}
+        """Bytes of each tensor's data, by its key."""
 
     def find_class(self, module: str, name: str) -> Any:
         """A class of a plain value, or a stand-in."""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from maskjet import limits
 from maskjet.errors import CheckpointError
 from maskjet.printing import sanitise
+from maskjet.spec import shown
 
 # Prefixes that DistributedDataParallel, torch.compile and Lightning put before a parameter's name.
 _WRAPPERS = {"module", "_orig_mod", "model"}
@@ -26,69 +29,97 @@ class NoInitialisation(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def find_prefix(state: Mapping[str, Tensor], parameter: str) -> str:
-    """The wrappers' prefix in a state dict that has a parameter; the shortest if there are several."""
-    prefixes = [name.removesuffix(parameter) for name in state if name.endswith(parameter)]
-    return min((each for each in prefixes if _WRAPPERS.issuperset(each.split(".")[:-1])), key=len, default="")
+def named_tensors(content: Mapping[Any, Any], path: Path) -> dict[str, Tensor]:
+    """The tensors of a file's state dict: under "model", under Lightning's "state_dict", or the file's dictionary.
+
+    Raises:
+        CheckpointError: It has none, or a name is no text.
+    """
+    state = content.get("model", content.get("state_dict", content))
+    if not _holds_tensors(state):
+        elsewhere = [name for name, value in content.items() if _holds_tensors(value)]
+        hint = f"; those under {shown(elsewhere[0])} would serve if they were saved as 'model'" if elsewhere else ""
+        raise CheckpointError(f"weights must hold named tensors, {str(path)!r} holds none under 'model'{hint}.")
+    for name in state:
+        if not isinstance(name, str):
+            raise CheckpointError(f"weights must name their tensors by texts, got {shown(name)}.")
+    return {name: value for name, value in state.items() if isinstance(value, Tensor)}
 
 
-def strip_prefix(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The parameters behind a prefix, by their names without it and without torch.compile's wrappers.
+def _holds_tensors(state: object) -> bool:
+    return isinstance(state, dict) and any(isinstance(value, Tensor) for value in state.values())
+
+
+def unwrap(state: Mapping[str, Tensor], parameter: str) -> dict[str, Tensor]:
+    """The parameters by their names without the wrappers, which are told by a parameter that the network has.
+
+    If it is there behind several prefixes, those behind the shortest are taken, and the others left out.
 
     Raises:
         CheckpointError: Two have the same name then.
     """
-    stripped: dict[str, Tensor] = {}
+    prefixes = [name.removesuffix(parameter) for name in state if name.endswith(parameter)]
+    prefix = min((each for each in prefixes if _WRAPPERS.issuperset(each.split(".")[:-1])), key=len, default="")
+    inside = {name: tensor for name, tensor in state.items() if name.startswith(prefix)}
+    return rename(inside, lambda name: name.removeprefix(prefix).replace("_orig_mod.", ""))
+
+
+def rename(state: Mapping[str, Tensor], new_name: Callable[[str], str]) -> dict[str, Tensor]:
+    """Give parameters other names.
+
+    Raises:
+        CheckpointError: Two have the same name then.
+    """
+    renamed: dict[str, Tensor] = {}
     for name, tensor in state.items():
-        ours = name.removeprefix(prefix).replace("_orig_mod.", "")
-        if name.startswith(prefix) and ours in stripped:
+        ours = new_name(name)
+        if ours in renamed:
             raise CheckpointError(f"weights must name each parameter once, {sanitise(ours)} is there twice.")
-        if name.startswith(prefix):
-            stripped[ours] = tensor
-    return stripped
+        renamed[ours] = tensor
+    return renamed
 
 
 def check_state(
     state: Mapping[str, Tensor],
     expected: Mapping[str, torch.Size],
-    where: str,
+    name: str,
+    path: Path,
     may_differ: Callable[[str, Tensor, torch.Size], bool] = lambda *_: False,
 ) -> None:
     """Check that a state dict has a network's parameters, no others, in its shapes, as floating-point numbers.
 
     Args:
         state: The state dict; only names, shapes and types are looked at.
-        expected: Shapes by name.
-        where: What does not fit, for the message.
+        expected: The network's shapes by name.
+        name: The network's name.
+        path: The file of the state dict.
         may_differ: Whether a tensor of another shape is right, too.
 
     Raises:
-        CheckpointError: It has not; the first is named.
+        CheckpointError: It has not; the first is named. Or the network is larger than `limits.checkpoint_bytes`.
     """
-    for name, shape in expected.items():
-        if name not in state:
-            raise CheckpointError(f"weights must hold every parameter, {where}: {name} is missing.")
-        tensor = state[name]
-        if tensor.shape != shape and not may_differ(name, tensor, shape):
+    where = f"{str(path)!r} does not fit {name}"
+    for key, shape in expected.items():
+        if key not in state:
+            raise CheckpointError(f"weights must hold every parameter, {where}: {key} is missing.")
+        tensor = state[key]
+        if tensor.shape != shape and not may_differ(key, tensor, shape):
             raise CheckpointError(
-                f"weights must have the network's shapes, {where}: {name} must be {list(shape)}, "
+                f"weights must have the network's shapes, {where}: {key} must be {list(shape)}, "
                 f"got {list(tensor.shape)}."
             )
         if tensor.dtype not in _DTYPES:
-            raise CheckpointError(f"weights must be floating-point numbers, {where}: {name} is {tensor.dtype}.")
+            raise CheckpointError(f"weights must be floating-point numbers, {where}: {key} is {tensor.dtype}.")
     foreign = sorted(state.keys() - expected.keys())
     if foreign:
-        raise CheckpointError(
-            f"weights must hold this network's parameters only, {where}: {sanitise(foreign[0])} is foreign."
-        )
+        first = sanitise(foreign[0])
+        raise CheckpointError(f"weights must hold this network's parameters only, {where}: {first} is foreign.")
+    taken = 4 * sum(shape.numel() for shape in expected.values())  # in float32
+    limits.check("checkpoint_bytes", taken, f"the network of {str(path)!r} has", CheckpointError)
 
 
 def copy_finite(name: str, tensor: Tensor) -> Tensor:
-    """Copy a parameter to float32.
-
-    Raises:
-        CheckpointError: A value is not finite.
-    """
+    """Copy a parameter to float32; raises CheckpointError if a value is not finite."""
     copied = tensor.detach().to(torch.float32, copy=True)
     if not bool(copied.isfinite().all()):
         raise CheckpointError(

@@ -15,6 +15,7 @@ import types
 import zipfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,9 @@ import torch
 from torch import Tensor
 
 from maskjet import limits
-from maskjet.errors import CheckpointError, border
+from maskjet.errors import CheckpointError, InputError, border
 from maskjet.networks.foreign_files import describe, describe_archive
+from maskjet.printing import sanitise
 from maskjet.spec import shown
 
 # Limit for everything in a checkpoint but its tensors; rfdetr's largest, with an optimizer's state, have under 1 MB.
@@ -48,18 +50,30 @@ _STORAGES = {
 _DTYPES = {str(value).replace(".", " ") for value in vars(torch).values() if isinstance(value, torch.dtype)}
 
 
+@contextmanager
+def reading(path: Path, expected: str) -> Iterator[None]:
+    """Turn every error of a weights file into a CheckpointError that names the file and what is `expected`."""
+    try:
+        with border(CheckpointError, f"weights must be {expected}, {str(path)!r} is not"):
+            yield
+    except InputError as error:
+        raise CheckpointError(f"weights must describe their network, {str(path)!r} does not: {error}") from error
+    except CheckpointError as error:  # PyTorch's message may quote the file
+        raise CheckpointError(sanitise(str(error), most=2000)) from error.__cause__
+
+
+def check_is_file(path: Path) -> None:
+    """Raise a CheckpointError unless a path is that of a file."""
+    if not path.is_file():
+        what = "is a folder" if path.is_dir() else "is no file" if path.exists() else "does not exist"
+        raise CheckpointError(f"weights must be a file, got {str(path)!r}, which {what}.")
+
+
 def is_safetensors(path: Path, expected: str) -> bool:
-    """Tell the two kinds of weights files apart.
-
-    Args:
-        path: The file's path.
-        expected: A file that would serve, for the message.
-
-    Returns:
-        True for a safetensors file, False for one that `torch.save` wrote.
+    """Whether this is a safetensors file; else `torch.save` wrote it.
 
     Raises:
-        CheckpointError: It is neither; the message names its kind.
+        CheckpointError: It is neither; the message names its kind, and what is `expected`.
     """
     with path.open("rb") as file:
         head = file.read(512)
@@ -74,13 +88,7 @@ def is_safetensors(path: Path, expected: str) -> bool:
 
 
 def open_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Open a safetensors file.
-
-    Args:
-        path: The file's path.
-
-    Returns:
-        The file's tensors and metadata.
+    """The tensors and the metadata of a safetensors file.
 
     Raises:
         CheckpointError: It is not whole, or larger than `limits.checkpoint_bytes`.
@@ -103,14 +111,7 @@ def read_json(metadata: Mapping[str, str], name: str, path: Path) -> Any:
 
 
 def open_torch(path: Path, expected: str) -> dict[Any, Any]:
-    """Open a file that `torch.save` wrote.
-
-    Args:
-        path: The file's path.
-        expected: A file that would serve, for the message.
-
-    Returns:
-        The dictionary that was saved.
+    """The dictionary in a file that `torch.save` wrote; messages say what is `expected`.
 
     Raises:
         CheckpointError: It is not whole, larger than `limits.checkpoint_bytes`, compressed, holds objects other than
@@ -120,10 +121,10 @@ def open_torch(path: Path, expected: str) -> dict[Any, Any]:
     with border(CheckpointError, f"weights must be a whole PyTorch file, {str(path)!r} is not"):
         records = _check_archive(path, size, expected)
         content = _unpickle(path)
+        if not isinstance(content, dict):
+            raise CheckpointError(f"weights must hold a dictionary, {str(path)!r} holds {shown(content)}.")
         _check_storages(content, records)
-    if not isinstance(content, dict):
-        raise CheckpointError(f"weights must hold a dictionary, {str(path)!r} holds {shown(content)}.")
-    return content
+        return content
 
 
 def _file_size(path: Path) -> int:
@@ -182,21 +183,14 @@ def _unpickle(path: Path) -> Any:
         raise ValueError("its pickle is damaged, or none that torch.save writes.") from error
 
 
-def _check_storages(content: Any, records: Counter[int]) -> None:
+def _check_storages(content: dict[Any, Any], records: Counter[int]) -> None:
     """Refuse tensors whose data is not one whole record of the file.
 
     PyTorch maps as many bytes as a pickle asks for, past the record and into its neighbours.
     """
-    storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in _tensors(content)}
+    dictionaries = [each for each in (content, *content.values()) if isinstance(each, dict)]  # one is the state dict
+    tensors = (value for each in dictionaries for value in each.values() if isinstance(value, Tensor))
+    storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in tensors}
     foreign = Counter(filter(None, storages.values())) - records
     if foreign:
         raise ValueError(f"{next(iter(foreign)):,} bytes of a tensor are no record of it.")
-
-
-def _tensors(content: Any) -> Iterator[Tensor]:
-    """The tensors in a dictionary and in its dictionaries, one of which is the state dict."""
-    if isinstance(content, dict):
-        for value in content.values():
-            yield from (
-                each for each in (value.values() if isinstance(value, dict) else [value]) if isinstance(each, Tensor)
-            )

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from maskjet.errors import UnsupportedError, border
+from maskjet.extras import require
 from maskjet.files import replacing
-from maskjet.networks.exported.in_tensorrt import BATCHES, Log, make_log, require_tensorrt
+from maskjet.networks.exported.in_tensorrt import BATCHES, Log, make_log
 from maskjet.networks.exported.network_file import NetworkFile, read_network_file
 
 
@@ -20,7 +21,7 @@ def check_building() -> None:
         UnsupportedError: There is no NVIDIA GPU, which engines are built on.
         MissingDependencyError: TensorRT is not installed.
     """
-    require_tensorrt("maskjet export to an engine")
+    _require_tensorrt()
     if not torch.cuda.is_available():
         raise UnsupportedError("out must end in .onnx on a machine without an NVIDIA GPU: engines are built on theirs.")
 
@@ -39,9 +40,13 @@ def build_engine(source: Path, out: Path) -> None:
     """
     file = read_network_file(source)
     with border(UnsupportedError, f"TensorRT must be able to build an engine of {str(source)!r}, it is not"):
-        data = _build(require_tensorrt("maskjet export to an engine"), file)
+        data = _build(_require_tensorrt(), file)
     with replacing(out) as part:
         part.write(data)
+
+
+def _require_tensorrt() -> Any:
+    return require("tensorrt", extra=None, purpose="maskjet export to an engine")
 
 
 def _build(package: Any, file: NetworkFile) -> bytes:

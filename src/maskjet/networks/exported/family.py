@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import torch
+
 from maskjet.calls import Postprocessing
-from maskjet.config import DEFAULT_THRESHOLD, EngineConfig
-from maskjet.errors import CheckpointError, InputError
-from maskjet.networks import Defaults
+from maskjet.config import EngineConfig, RuntimeName
+from maskjet.errors import CheckpointError, InputError, UnsupportedError, border
+from maskjet.networks.exported.in_onnxruntime import OnnxRuntimeSession
+from maskjet.networks.exported.in_openvino import OpenVinoSession
+from maskjet.networks.exported.in_tensorrt import TensorRtSession
 from maskjet.networks.exported.metadata import ENGINES, ONNX
 from maskjet.networks.exported.network_file import NetworkFile, read_network_file
-from maskjet.networks.exported.running import open_file
+from maskjet.networks.exported.running import FileRuntime, Session
 from maskjet.networks.rfdetr.steps import OneStage
 
 
@@ -20,11 +24,6 @@ def serves(model: object) -> bool:
     if isinstance(model, str | os.PathLike):
         return Path(model).suffix in (ONNX, *ENGINES)
     return isinstance(model, NetworkFile)
-
-
-def defaults(model: str | os.PathLike[str]) -> Defaults:  # noqa: ARG001
-    """The settings if none are given."""
-    return Defaults(DEFAULT_THRESHOLD, EngineConfig.max_detections)
 
 
 def load(
@@ -61,5 +60,27 @@ def make_steps(network: NetworkFile, config: EngineConfig, postprocessing: Postp
         )
     if config.compile:
         raise InputError(f"compile must be None or False for an exported file, got {config.compile}.")
-    runtime = open_file(network, config.runtime, config.resolve_device())
+    runtime = _open(network, config.runtime, config.resolve_device())
     return OneStage(network.spec, runtime, config, postprocessing, network.precision)
+
+
+def _open(file: NetworkFile, runtime: RuntimeName, device: torch.device) -> FileRuntime:
+    """Open a file in a runtime.
+
+    "auto" is TensorRT for its engines, and ONNX Runtime for ONNX files, as `export` compares them in it. "tensorrt" of
+    an ONNX file is TensorRT as ONNX Runtime's provider.
+    """
+    is_engine = file.path.suffix in ENGINES
+    fitting = ("tensorrt",) if is_engine else ("onnxruntime", "openvino", "tensorrt")
+    name = fitting[0] if runtime == "auto" else runtime
+    if name not in fitting:
+        raise InputError(f"runtime must be one of {('auto', *fitting)} for {str(file.path)!r}, got {runtime!r}.")
+    session: Session
+    with border(UnsupportedError, f"runtime={name!r} must be able to open {str(file.path)!r}, it is not"):
+        if is_engine:
+            session = TensorRtSession(file, device)
+        elif name == "openvino":
+            session = OpenVinoSession(file, device)
+        else:
+            session = OnnxRuntimeSession(file, device, in_tensorrt=name == "tensorrt")
+    return FileRuntime(file, session, device)

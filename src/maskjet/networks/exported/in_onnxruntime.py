@@ -19,48 +19,29 @@ _CPU, _CUDA, _TENSORRT = "CPUExecutionProvider", "CUDAExecutionProvider", "Tenso
 _NUMPY = {torch.float32: np.float32, torch.float16: np.float16}
 
 
-def open_session(file: NetworkFile, device: torch.device) -> OnnxRuntimeSession:
-    """Open an ONNX file; see `Session`.
-
-    Raises:
-        UnsupportedError: The installed package can't use the GPU.
-        MissingDependencyError: ONNX Runtime is not installed.
-    """
-    return OnnxRuntimeSession(file, device, in_tensorrt=False)
-
-
-def open_session_in_tensorrt(file: NetworkFile, device: torch.device) -> OnnxRuntimeSession:
-    """Open an ONNX file, which ONNX Runtime hands to TensorRT; that takes minutes to build an engine of it.
-
-    Raises:
-        UnsupportedError: The device is a CPU, or the installed package can't use TensorRT.
-        MissingDependencyError: ONNX Runtime is not installed.
-    """
-    if device.type != "cuda":
-        raise UnsupportedError(f"runtime='tensorrt' needs an NVIDIA GPU, got device {device}.")
-    return OnnxRuntimeSession(file, device, in_tensorrt=True)
-
-
 class OnnxRuntimeSession:
     """A file in ONNX Runtime, with as many threads as PyTorch has; see `Session`.
 
-    On a GPU it works on a stream of its own, as a session's stream can't be changed, which waits for the caller's and
-    which the caller's waits for.
+    On a GPU it works on a stream of its own, as a session's stream can't be changed. The caller's stream and this one
+    wait for each other. With `in_tensorrt` it hands the file to TensorRT, which takes minutes to build an engine.
     """
 
-    why_no_graph = "ONNX Runtime's calls can't be captured"
+    why_no_graph: str | None = "ONNX Runtime's calls can't be captured"
 
     def __init__(self, file: NetworkFile, device: torch.device, *, in_tensorrt: bool) -> None:
         runtime = "tensorrt" if in_tensorrt else "onnxruntime"
+        if in_tensorrt and device.type != "cuda":
+            raise UnsupportedError(f"runtime='tensorrt' needs an NVIDIA GPU, got device {device}.")
         package = require("onnxruntime", extra="onnx", purpose=f"runtime={runtime!r}")
         self._file, self._device = file, device
         self.largest = file.batch or (BATCHES[-1] if in_tensorrt else None)
+        threads = torch.get_num_threads()
         self._stream: torch.cuda.Stream | None = None
         providers: list[tuple[str, dict[str, str]]] = [(_CPU, {})]
         options = package.SessionOptions()
-        options.intra_op_num_threads = torch.get_num_threads()
+        options.intra_op_num_threads = threads
         options.log_severity_level = 3  # errors, which are raised, too
-        place = f"the CPU, {torch.get_num_threads()} threads"
+        place = f"the CPU, {threads} threads"
         if device.type == "cuda":
             if not {_CUDA, *([_TENSORRT] * in_tensorrt)} <= {*package.get_available_providers()}:
                 raise UnsupportedError(

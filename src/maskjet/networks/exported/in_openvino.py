@@ -14,18 +14,6 @@ from maskjet.networks.exported.network_file import NetworkFile
 from maskjet.networks.exported.running import Call
 
 
-def open_session(file: NetworkFile, device: torch.device) -> OpenVinoSession:
-    """Open an ONNX file; see `Session`.
-
-    Raises:
-        UnsupportedError: The device is a GPU.
-        MissingDependencyError: OpenVINO is not installed.
-    """
-    if device.type != "cpu":
-        raise UnsupportedError(f"runtime='openvino' runs on CPUs, got device {device}: use the device 'cpu'.")
-    return OpenVinoSession(file)
-
-
 class OpenVinoSession:
     """A file in OpenVINO, with as many threads as PyTorch has; see `Session`.
 
@@ -33,9 +21,11 @@ class OpenVinoSession:
     A file of float16 is widened: it computes in float32 with rounded weights.
     """
 
-    why_no_graph = "OpenVINO runs on CPUs"
+    why_no_graph: str | None = "OpenVINO runs on CPUs"
 
-    def __init__(self, file: NetworkFile) -> None:
+    def __init__(self, file: NetworkFile, device: torch.device) -> None:
+        if device.type != "cpu":
+            raise UnsupportedError(f"runtime='openvino' runs on CPUs, got device {device}: use the device 'cpu'.")
         package = require("openvino", extra="openvino", purpose="runtime='openvino'")
         self._package, self._file, self.largest = package, file, file.batch
         threads = torch.get_num_threads()

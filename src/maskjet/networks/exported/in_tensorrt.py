@@ -17,25 +17,16 @@ BATCHES = (1, 4, 8)
 """Least, most usual and most images of a batch that an engine is built for; larger ones run in parts."""
 
 
-def open_session(file: NetworkFile, device: torch.device) -> TensorRtSession:
-    """Open an engine; see `Session`.
-
-    Raises:
-        UnsupportedError: The device is a CPU; or the engine is of another GPU, version or network.
-        MissingDependencyError: TensorRT is not installed.
-    """
-    if device.type != "cuda":
-        raise UnsupportedError(f"{str(file.path)!r} needs an NVIDIA GPU, got device {device}.")
-    return TensorRtSession(file, device)
-
-
 class TensorRtSession:
     """An engine in TensorRT; see `Session`. Each call has an execution context, with memory of its own."""
 
-    why_no_graph = None
+    why_no_graph: str | None = None
 
     def __init__(self, file: NetworkFile, device: torch.device) -> None:
-        self._package = require_tensorrt("runtime='tensorrt'")
+        if device.type != "cuda":
+            raise UnsupportedError(f"{str(file.path)!r} needs an NVIDIA GPU, got device {device}.")
+        # No extra of ours, as its wheels are on NVIDIA's own index.
+        self._package: Any = require("tensorrt", extra=None, purpose="runtime='tensorrt'")
         self._file, self._device = file, device
         log = make_log(self._package)
         self._runtime = self._package.Runtime(log)  # engines don't keep it
@@ -49,7 +40,7 @@ class TensorRtSession:
         least, _, most = self._engine.get_tensor_profile_shape(file.images.name, 0)
         if least[0] != 1:
             raise UnsupportedError(f"{str(file.path)!r} must take single images, its batch is {least[0]} to {most[0]}.")
-        self.largest = int(most[0])
+        self.largest: int | None = int(most[0])
         self.name = f"TensorRT {self._package.__version__} on {device}, not run by maskjet's authors"
 
     def _check_ports(self) -> None:
@@ -97,15 +88,6 @@ class TensorRtSession:
 def _demand(is_done: bool, failure: str) -> None:
     if not is_done:
         raise UnsupportedError(f"TensorRT's execution context {failure}.")
-
-
-def require_tensorrt(purpose: str) -> Any:
-    """Import TensorRT, which is no extra of ours, as its wheels are on NVIDIA's own index.
-
-    Raises:
-        MissingDependencyError: It is not installed.
-    """
-    return require("tensorrt", extra=None, purpose=purpose)
 
 
 class Log(Protocol):

@@ -7,12 +7,15 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from maskjet import limits
 from maskjet.errors import CheckpointError, InputError, border
 from maskjet.extras import require
 from maskjet.spec import ModelSpec, check_whole, shown
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
 
 Precision = Literal["fp32", "fp16"]
 """Type of a file's weights and activations."""
@@ -116,19 +119,35 @@ def read_metadata(path: str | os.PathLike[str]) -> Metadata:
             invalid.
         MissingDependencyError: onnx-ir, which brings onnx, is not installed.
     """
-    onnx = require("onnx", extra="onnx", purpose="read_metadata()")
-    name = str(path)
-    with border(CheckpointError, f"path must be an ONNX file, got {name!r}"):
-        limits.check("checkpoint_bytes", Path(path).stat().st_size, f"{name!r} has", CheckpointError)
-        model = onnx.load(path, load_external_data=False)
+    model = read_onnx(Path(path), "path", "read_metadata()")
     try:
         return Metadata.from_properties(properties_of(model))
     except InputError as error:
-        raise CheckpointError(f"path must be a file that maskjet export wrote, got {name!r}: {error}") from error
+        raise CheckpointError(f"path must be a file that maskjet export wrote, got {str(path)!r}: {error}") from error
 
 
-def properties_of(model: Any) -> dict[str, str]:
-    """The metadata of an `onnx.ModelProto`, by key.
+def read_onnx(path: Path, argument: str, purpose: str) -> ModelProto:
+    """Read an ONNX file, without the weights that are in other files.
+
+    Args:
+        path: The file.
+        argument: Name of the path, for errors.
+        purpose: What needs onnx, for errors.
+
+    Raises:
+        CheckpointError: It is missing, too large or no ONNX file.
+        MissingDependencyError: onnx is not installed.
+    """
+    onnx = require("onnx", extra="onnx", purpose=purpose)
+    name = repr(str(path))
+    with border(CheckpointError, f"{argument} must be an ONNX file, got {name}"):
+        limits.check("checkpoint_bytes", path.stat().st_size, f"{name} has", CheckpointError)
+        model: ModelProto = onnx.load(path, load_external_data=False)
+        return model
+
+
+def properties_of(model: ModelProto) -> dict[str, str]:
+    """The metadata of an ONNX model, by key.
 
     Raises:
         InputError: A key is there twice.

@@ -14,8 +14,7 @@ import torch
 
 from maskjet import limits
 from maskjet.errors import CheckpointError, InputError, border
-from maskjet.extras import require
-from maskjet.networks.exported.metadata import ENGINES, ONNX, Metadata, Precision, properties_of
+from maskjet.networks.exported.metadata import ENGINES, ONNX, Metadata, Precision, properties_of, read_onnx
 from maskjet.networks.exported.rfdetr_files import rfdetr_spec
 from maskjet.spec import ModelSpec, shown
 
@@ -23,11 +22,8 @@ if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 _PRECISIONS: Mapping[torch.dtype, Precision] = {torch.float32: "fp32", torch.float16: "fp16"}
-_FIELDS = {
-    "maskjet": {"logits": "logits", "boxes_cxcywh": "boxes_cxcywh", "mask_logits": "mask_logits"},
-    "rfdetr": {"logits": "labels", "boxes_cxcywh": "dets", "mask_logits": "masks"},
-}
-"""Who wrote a file to the names of its outputs, by the fields of `NetworkOutput`."""
+# Names of the outputs in the files that maskjet and rfdetr write, in the order of `NetworkOutput`'s fields.
+_OURS, _RFDETRS = ("logits", "boxes_cxcywh", "mask_logits"), ("labels", "dets", "masks")
 _OPSETS = range(13, 27)
 """Opsets of ONNX 1.8 to 1.21; with older ones, other operators have the same names."""
 
@@ -36,7 +32,6 @@ class Port(NamedTuple):
     """An input or output of a file."""
 
     name: str
-    """Its name."""
     dtype: torch.dtype
     """float32 or float16."""
     shape: tuple[int, ...]
@@ -97,18 +92,14 @@ def read_network_file(path: Path) -> NetworkFile:
                     f"model must be an engine with its ONNX file beside it, got {str(path)!r}, {str(each)!r} is no "
                     "file."
                 )
-    onnx = require("onnx", extra="onnx", purpose=f"loading {str(path)!r}")
-    name = str(source)
-    with border(CheckpointError, f"model must be an ONNX file, got {name!r}"):
-        limits.check("checkpoint_bytes", source.stat().st_size, f"{name!r} has", CheckpointError)
-        proto: ModelProto = onnx.load(source, load_external_data=False)
+    proto = read_onnx(source, "model", f"loading {str(path)!r}")
     if not proto.graph.output:  # protobuf reads nearly anything
-        raise CheckpointError(f"model must be an ONNX file, got {name!r}, which has no outputs.")
+        raise CheckpointError(f"model must be an ONNX file, got {str(source)!r}, which has no outputs.")
     try:
         _check_opset(proto)
         return _describe(path, proto, [source, *_weights_files(proto, source)])
     except InputError as error:
-        raise CheckpointError(f"{name!r} can't be loaded: {error}") from error
+        raise CheckpointError(f"{str(source)!r} can't be loaded: {error}") from error
 
 
 def _check_opset(proto: ModelProto) -> None:
@@ -163,8 +154,8 @@ def _describe(path: Path, proto: ModelProto, files: Sequence[Path]) -> NetworkFi
     weights = {each.name for each in proto.graph.initializer}
     inputs = [each for each in proto.graph.input if each.name not in weights]  # old files list weights as inputs
     properties = properties_of(proto)
-    writer = "maskjet" if any(key.startswith("maskjet.") for key in properties) else "rfdetr"
-    metadata = Metadata.from_properties(properties) if writer == "maskjet" else None
+    is_ours = any(key.startswith("maskjet.") for key in properties)
+    metadata = Metadata.from_properties(properties) if is_ours else None
     if metadata is not None and metadata.selecting is not None:
         raise InputError("it must be exported without postprocess, as maskjet chooses detections itself.")
     if len(inputs) != 1:
@@ -175,15 +166,14 @@ def _describe(path: Path, proto: ModelProto, files: Sequence[Path]) -> NetworkFi
         raise InputError(f"its input must be images [batch, 3, H, W] of one size, got {_listed(images.sizes)}.")
     if batch not in (None, 1):
         raise InputError(f"its batch must be free or 1, got {batch}: export it again.")
-    outputs = _read_outputs(proto, _FIELDS[writer])
-    spec = (
-        rfdetr_spec((sides[1] or 0, sides[2] or 0), [each.sizes[1:] for each in outputs])
-        if metadata is None
-        else metadata.spec
-    )
-    ports = _match(spec, [images, *outputs])
+    outputs = _read_outputs(proto, _OURS if is_ours else _RFDETRS)
+    if metadata is None:
+        spec = rfdetr_spec((sides[1] or 0, sides[2] or 0), [each.sizes[1:] for each in outputs])
+    else:
+        spec = metadata.spec
+    first, *others = _match(spec, [images, *outputs])
     read = dict.fromkeys([path, *files])  # an engine, too
-    return NetworkFile(path, tuple(read), spec, _PRECISIONS[images.dtype], ports[0], tuple(ports[1:]), batch)
+    return NetworkFile(path, tuple(read), spec, _PRECISIONS[images.dtype], first, tuple(others), batch)
 
 
 class _Value(NamedTuple):
@@ -195,14 +185,14 @@ class _Value(NamedTuple):
     """With the batch; None for a size that is free."""
 
 
-def _read_outputs(proto: ModelProto, names: Mapping[str, str]) -> list[_Value]:
-    """The outputs, in the order of `names`, without masks if there are none."""
+def _read_outputs(proto: ModelProto, names: Sequence[str]) -> list[_Value]:
+    """The outputs, in the order of `names`, without masks, the last, if there are none."""
     import onnx
 
     given = {each.name: each for each in proto.graph.output}
-    wanted = [name for name in names.values() if name in given or name != names["mask_logits"]]
+    wanted = [name for name in names if name in given or name != names[-1]]
     if missing := [name for name in wanted if name not in given]:
-        raise InputError(f"outputs must be {', '.join(names.values())}, {missing[0]} is missing.")
+        raise InputError(f"outputs must be {', '.join(names)}, {missing[0]} is missing.")
     outputs = [_read_value(given[name]) for name in wanted]
     if any(None in each.sizes[1:] for each in outputs):  # as in rfdetr's files with a free batch
         with border(InputError, "shapes of its outputs must follow from those of its input"):

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from maskjet.config import RuntimeName
-from maskjet.errors import InputError, UnsupportedError, border
-from maskjet.networks.exported.metadata import ENGINES
+from maskjet.errors import UnsupportedError, border
 from maskjet.networks.exported.network_file import NetworkFile
 from maskjet.networks.rfdetr.network import NetworkOutput
 
@@ -84,31 +81,3 @@ class FileRuntime:
 
     def __str__(self) -> str:
         return self._name
-
-
-def open_file(file: NetworkFile, runtime: RuntimeName, device: torch.device) -> FileRuntime:
-    """Open a file in a runtime.
-
-    Args:
-        file: The file.
-        runtime: The runtime. "auto" is TensorRT for its engines, and for ONNX files ONNX Runtime, which `export`
-            compares them in. "tensorrt" of an ONNX file is TensorRT as ONNX Runtime's provider.
-        device: Where to run.
-
-    Raises:
-        InputError: The runtime does not read such files.
-        UnsupportedError: It can't run the file on the device.
-        MissingDependencyError: It is not installed.
-    """
-    is_engine = file.path.suffix in ENGINES
-    fitting = ("tensorrt",) if is_engine else ("onnxruntime", "openvino", "tensorrt")
-    name = fitting[0] if runtime == "auto" else runtime
-    if name not in fitting:
-        raise InputError(f"runtime must be one of {('auto', *fitting)} for {str(file.path)!r}, got {runtime!r}.")
-    module, function = f"maskjet.networks.exported.in_{name}", "open_session"
-    if name == "tensorrt" and not is_engine:
-        module, function = "maskjet.networks.exported.in_onnxruntime", "open_session_in_tensorrt"
-    open_session: Callable[[NetworkFile, torch.device], Session] = getattr(import_module(module), function)
-    with border(UnsupportedError, f"runtime={name!r} must be able to open {str(file.path)!r}, it is not"):
-        session = open_session(file, device)
-    return FileRuntime(file, session, device)

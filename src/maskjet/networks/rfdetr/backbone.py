@@ -5,6 +5,7 @@ Parameter names follow rfdetr's checkpoints, hence the nesting.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any, cast
 
 import torch
@@ -96,30 +97,6 @@ def _join_projections(_module: nn.Module, state: dict[str, Tensor], prefix: str,
             state[f"{prefix}projections.{kind}"] = torch.cat([state.pop(name) for name in names])
 
 
-class _LayerScale(nn.Module):
-    """A learned factor per channel."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.lambda1 = nn.Parameter(torch.ones(width))
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        return tokens * self.lambda1
-
-
-class _MLP(nn.Module):
-    """Two linear layers around a GELU."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.fc1 = nn.Linear(width, 4 * width)
-        self.fc2 = nn.Linear(4 * width, width)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        output: Tensor = self.fc2(F.gelu(self.fc1(tokens)))
-        return output
-
-
 class _Layer(nn.Module):
     """One block; the attention sees one window or, if `is_global`, all windows of an image together."""
 
@@ -129,17 +106,19 @@ class _Layer(nn.Module):
         self.joined_windows = spec.windows**2 if is_global else 1
         self.norm1 = nn.LayerNorm(width, eps=_EPS)
         self.attention = _Attention(width, spec.backbone_heads)
-        self.layer_scale1 = _LayerScale(width)
+        self.layer_scale1 = nn.ParameterDict({"lambda1": torch.ones(width)})
         self.norm2 = nn.LayerNorm(width, eps=_EPS)
-        self.mlp = _MLP(width)
-        self.layer_scale2 = _LayerScale(width)
+        self.mlp = nn.Sequential(
+            OrderedDict(fc1=nn.Linear(width, 4 * width), gelu=nn.GELU(), fc2=nn.Linear(4 * width, width))
+        )
+        self.layer_scale2 = nn.ParameterDict({"lambda1": torch.ones(width)})
 
     def forward(self, tokens: Tensor) -> Tensor:
         batch, length, width = tokens.shape
         joined = tokens.view(batch // self.joined_windows, self.joined_windows * length, width)
         attended = self.attention(self.norm1(joined)).view(batch, length, width)
-        tokens = tokens + self.layer_scale1(attended)
-        output: Tensor = tokens + self.layer_scale2(self.mlp(self.norm2(tokens)))
+        tokens = tokens + attended * self.layer_scale1["lambda1"]
+        output: Tensor = tokens + self.mlp(self.norm2(tokens)) * self.layer_scale2["lambda1"]
         return output
 
 
@@ -160,30 +139,18 @@ class _Transformer(nn.Module):
     def forward(self, images: Tensor) -> list[Tensor]:
         tokens = self.embeddings(images)
         features = []
-        layers = cast(nn.ModuleList, self.encoder["layer"])
-        for done, layer in enumerate(layers, start=1):
+        for done, layer in enumerate(cast(nn.ModuleList, self.encoder["layer"]), start=1):
             tokens = layer(tokens)
             if done in self.feature_layers:
-                patches = self.layernorm(tokens)[:, 1:]
-                features.append(join_windows(patches, self.grid_hw, self.windows))
+                features.append(join_windows(self.layernorm(tokens)[:, 1:], self.grid_hw, self.windows))
         return features
 
 
-class Backbone(nn.Module):
-    """Images to feature maps, one per entry of `spec.feature_layers`."""
+class Backbone(nn.Sequential):
+    """Normalised images [B, 3, *spec.input_hw] to a list of feature maps [B, backbone_width, *grid_hw].
+
+    There is one per entry of `spec.feature_layers`, in that order.
+    """
 
     def __init__(self, spec: ModelSpec) -> None:
-        super().__init__()
-        self.encoder = _Transformer(spec)
-
-    def forward(self, images: Tensor) -> list[Tensor]:
-        """Run the transformer.
-
-        Args:
-            images: [B, 3, *spec.input_hw], normalised.
-
-        Returns:
-            Feature maps [B, backbone_width, *grid_hw], in the order of `spec.feature_layers`.
-        """
-        features: list[Tensor] = self.encoder(images)
-        return features
+        super().__init__(OrderedDict(encoder=_Transformer(spec)))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from maskjet import limits
-from maskjet.errors import CheckpointError, InputError, border
+from maskjet.errors import CheckpointError
 from maskjet.networks.rfdetr.model_config import build_spec, read_config, states_everything
 from maskjet.networks.rfdetr.network import RFDETR
-from maskjet.networks.state_dict import NoInitialisation, check_state, copy_finite, find_prefix, strip_prefix
-from maskjet.networks.weights_file import is_safetensors, open_safetensors, open_torch, read_json
+from maskjet.networks.state_dict import NoInitialisation, check_state, copy_finite, named_tensors, unwrap
+from maskjet.networks.weights_file import (
+    check_is_file,
+    is_safetensors,
+    open_safetensors,
+    open_torch,
+    read_json,
+    reading,
+)
 from maskjet.printing import sanitise
 from maskjet.spec import COCO_CLASS_NAMES, MAX_GRID, SPECS, ModelSpec, shown
 
@@ -53,35 +59,15 @@ class Checkpoint:
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Read a weights file.
-
-    Args:
-        path: .safetensors, or a file of rfdetr: a dictionary with "model", or Lightning's with "state_dict".
-
-    Returns:
-        The tensors and the metadata.
+    """Read .safetensors, or a file of rfdetr: a dictionary with "model", or Lightning's with "state_dict".
 
     Raises:
         CheckpointError: The file is missing, truncated, not a weights file, larger than `limits.checkpoint_bytes`, made
             for an architecture that this network does not have, or holds code.
     """
-    with _reading(path):
-        if not path.is_file():
-            what = "is a folder" if path.is_dir() else "is no file" if path.exists() else "does not exist"
-            raise CheckpointError(f"weights must be a file, got {str(path)!r}, which {what}.")
+    with reading(path, _EXPECTED):
+        check_is_file(path)
         return _read_safetensors(path) if is_safetensors(path, _EXPECTED) else _read_torch(path)
-
-
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Turn every error of a weights file into a CheckpointError that names the file."""
-    try:
-        with border(CheckpointError, f"weights must be {_EXPECTED}, {str(path)!r} is not"):
-            yield
-    except InputError as error:
-        raise CheckpointError(f"weights must describe their network, {str(path)!r} does not: {error}") from error
-    except CheckpointError as error:  # PyTorch's message may quote the file
-        raise CheckpointError(sanitise(str(error), most=2000)) from error.__cause__
 
 
 def _read_safetensors(path: Path) -> Checkpoint:
@@ -98,11 +84,7 @@ def _read_safetensors(path: Path) -> Checkpoint:
 
 def _read_torch(path: Path) -> Checkpoint:
     content = open_torch(path, _EXPECTED)
-    state = content.get("model", content.get("state_dict", content))  # the second is Lightning's
-    if not isinstance(state, dict) or not any(isinstance(value, Tensor) for value in state.values()):
-        elsewhere = [name for name, value in content.items() if isinstance(value, dict) and _holds_tensors(value)]
-        hint = f"; those under {shown(elsewhere[0])} would serve if they were saved as 'model'" if elsewhere else ""
-        raise CheckpointError(f"weights must hold named tensors, {str(path)!r} holds none under 'model'{hint}.")
+    state = named_tensors(content, path)
     arguments = _as_dict(content.get("args", content.get("hyper_parameters")))
     config, model_name = content.get("model_config"), content.get("model_name")
     if config is None and arguments.get("resolution") is not None:  # an older file, which has no other description
@@ -112,7 +94,7 @@ def _read_torch(path: Path) -> Checkpoint:
         raise CheckpointError(f"model_name must be a text, {str(path)!r} has {shown(model_name)}.")
     return Checkpoint(
         path=path,
-        state=_unwrap({name: tensor for name, tensor in state.items() if isinstance(tensor, Tensor)}),
+        state=_unwrap(state),
         spec=None,
         model_name=model_name,
         class_names=_read_class_names(arguments.get("class_names") or config.get("class_names")),
@@ -120,25 +102,19 @@ def _read_torch(path: Path) -> Checkpoint:
     )
 
 
-def _holds_tensors(state: Mapping[Any, Any]) -> bool:
-    return any(isinstance(name, str) and isinstance(value, Tensor) for name, value in state.items())
-
-
 def _as_dict(value: Any) -> dict[Any, Any]:
     return dict(value) if isinstance(value, dict) else dict(getattr(value, "__dict__", {}))
 
 
-def _unwrap(state: Mapping[Any, Tensor]) -> dict[str, Tensor]:
+def _unwrap(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Give parameters rfdetr's names, without the wrappers they were saved in."""
     for name in state:
-        if not isinstance(name, str):
-            raise CheckpointError(f"weights must name their tensors by texts, got {shown(name)}.")
         if ".lora_" in name or ".base_model.model." in name:
             raise CheckpointError(
                 "weights must not hold LoRA adapters (backbone_lora), these do. Merge them with rfdetr: "
                 'RFDETR.from_checkpoint(PATH, backbone_lora=False), then save its state dict as "model".'
             )
-    return strip_prefix(state, find_prefix(state, _CLASS_BIAS))
+    return unwrap(state, _CLASS_BIAS)
 
 
 def _read_class_names(names: Any) -> tuple[str, ...] | None:
@@ -153,19 +129,16 @@ def _read_class_names(names: Any) -> tuple[str, ...] | None:
 
 
 def resolve_spec(checkpoint: Checkpoint, size: ModelSpec | None = None) -> ModelSpec:
-    """Find the architecture of a checkpoint, with its classes and resolution.
+    """Find the architecture of a checkpoint, with its class count, class names and input size.
 
     Args:
         checkpoint: The weights.
         size: The named size asked for; None recognises it by the file's metadata or shapes.
 
-    Returns:
-        The spec, with the class count, class names and input size of the checkpoint.
-
     Raises:
         CheckpointError: Not an RF-DETR checkpoint, of another size than asked for, or of an unknown one.
     """
-    with _reading(checkpoint.path):
+    with reading(checkpoint.path, _EXPECTED):
         if checkpoint.spec is not None:
             if size is not None and checkpoint.spec.name != size.name:
                 raise _other_size(checkpoint, size, f"says that it is {sanitise(checkpoint.spec.name)}")
@@ -244,10 +217,7 @@ def _describe(checkpoint: Checkpoint, base: ModelSpec | None) -> ModelSpec:
 
 def _count_groups(state: Mapping[str, Tensor]) -> int:
     """Number of query groups that rfdetr trained, each with an output layer; inference uses the first."""
-    groups = 1
-    while f"transformer.enc_output.{groups}.weight" in state:
-        groups += 1
-    return groups
+    return next(group for group in itertools.count(1) if f"transformer.enc_output.{group}.weight" not in state)
 
 
 def load_network(spec: ModelSpec, checkpoint: Checkpoint) -> RFDETR:
@@ -256,10 +226,6 @@ def load_network(spec: ModelSpec, checkpoint: Checkpoint) -> RFDETR:
     Only the first of rfdetr's query groups is kept; the others serve training. Position embeddings made for another
     input size are resized as in rfdetr (bicubic, antialiased). Memory is allocated after all shapes were checked.
 
-    Args:
-        spec: The architecture, as `resolve_spec` found it.
-        checkpoint: The weights.
-
     Returns:
         The network in eval mode, float32, on the CPU, without gradients; independent of the file.
 
@@ -267,16 +233,15 @@ def load_network(spec: ModelSpec, checkpoint: Checkpoint) -> RFDETR:
         CheckpointError: A parameter is missing, foreign, not finite or has another shape; the first is named. Or the
             network is larger than `limits.checkpoint_bytes`.
     """
-    with _reading(checkpoint.path):
+    with reading(checkpoint.path, _EXPECTED):
         with torch.device("meta"), NoInitialisation():
             network = RFDETR(spec)
         expected = {name: tensor.shape for name, tensor in network.state_dict().items()}
         state = _keep_used(checkpoint, spec)
-        where = f"{str(checkpoint.path)!r} does not fit {sanitise(spec.name)}"
-        check_state(state, expected, where, _can_be_resized)
-        taken = 4 * sum(shape.numel() for shape in expected.values())
-        limits.check("checkpoint_bytes", taken, f"the network of {str(checkpoint.path)!r} has", CheckpointError)
-        network.load_state_dict({name: _copy(name, tensor, spec) for name, tensor in state.items()}, assign=True)
+        check_state(state, expected, sanitise(spec.name), checkpoint.path, _can_be_resized)
+        copied = {name: copy_finite(name, tensor) for name, tensor in state.items()}
+        copied[_POSITIONS] = _resize_positions(copied[_POSITIONS], spec.grid_hw)
+        network.load_state_dict(copied, assign=True)
         return network.eval().requires_grad_(requires_grad=False)
 
 
@@ -306,12 +271,6 @@ def _can_be_resized(name: str, positions: Tensor, expected: torch.Size) -> bool:
         return False
     side = math.isqrt(positions.shape[1] - 1) if positions.shape[1] > 1 else 0
     return 1 <= side <= MAX_GRID and side**2 == positions.shape[1] - 1
-
-
-def _copy(name: str, tensor: Tensor, spec: ModelSpec) -> Tensor:
-    """Copy a parameter to float32, check that it is finite, and resize it if it is the position embeddings."""
-    copied = copy_finite(name, tensor)
-    return _resize_positions(copied, spec.grid_hw) if name == _POSITIONS else copied
 
 
 def _resize_positions(positions: Tensor, grid_hw: tuple[int, int]) -> Tensor:

@@ -134,8 +134,7 @@ class _Decoder(nn.Module):
         # Buffers are on the CPU whatever the default device: on the meta device they would hold no values.
         steps = torch.arange(width // 2, dtype=torch.float32, device="cpu")
         wavelengths = 10000 ** (2 * (steps // 2) / (width // 2))
-        self.register_buffer("wavelengths", wavelengths, persistent=False)
-        self.wavelengths: Tensor
+        self.wavelengths = nn.Buffer(wavelengths, persistent=False)
 
     def forward(self, content: Tensor, boxes: Tensor, memory: Tensor) -> Tensor:
         position = self.ref_point_head(self._sine_embedding(boxes).to(content.dtype))
@@ -175,10 +174,8 @@ class Transformer(nn.Module):
         self.enc_out_bbox_embed = nn.ModuleList([MLP(width, width, width, 4)])
         self.decoder = _Decoder(spec)
         anchors, is_inside = _anchors(spec.grid_hw)
-        self.register_buffer("anchors", anchors, persistent=False)
-        self.register_buffer("is_inside", is_inside, persistent=False)
-        self.anchors: Tensor
-        self.is_inside: Tensor
+        self.anchors = nn.Buffer(anchors, persistent=False)
+        self.is_inside = nn.Buffer(is_inside, persistent=False)
 
     def forward(self, features: Tensor, content: Tensor, box_offsets: Tensor) -> tuple[Tensor, Tensor]:
         """Decode the queries.

@@ -10,11 +10,10 @@ from pathlib import Path
 import torch
 
 from maskjet.calls import Postprocessing
-from maskjet.config import DEFAULT_THRESHOLD, EngineConfig, torch_dtype
+from maskjet.config import EngineConfig, torch_dtype
 from maskjet.engine.compilation import Compiler
 from maskjet.engine.runtime import Runtime
 from maskjet.errors import InputError, suggest
-from maskjet.networks import Defaults
 from maskjet.networks.rfdetr.checkpoint import load_network, read_checkpoint, resolve_spec
 from maskjet.networks.rfdetr.fused import Fused, FusedOrCompiled
 from maskjet.networks.rfdetr.network import RFDETR
@@ -28,11 +27,6 @@ _NAMED = (*SPECS, *TORCHVISION_NAMES)
 def serves(model: object) -> bool:
     """Whether this is a network of this family, or a name or a path."""
     return isinstance(model, RFDETR | str | os.PathLike)
-
-
-def defaults(model: str | os.PathLike[str]) -> Defaults:  # noqa: ARG001
-    """The settings if none are given."""
-    return Defaults(DEFAULT_THRESHOLD, EngineConfig.max_detections)
 
 
 def load(

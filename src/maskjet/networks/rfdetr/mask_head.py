@@ -51,14 +51,11 @@ class MaskHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(1))
 
     def forward(self, features: Tensor, queries: Tensor) -> Tensor:
-        """Compute mask logits.
+        """Mask logits [B, Q, *mask_hw], positive inside, of the projector's map and the last decoder layer's queries.
 
         Args:
-            features: [B, hidden_dim, *grid_hw], from the projector.
-            queries: [B, Q, hidden_dim], from the last decoder layer.
-
-        Returns:
-            [B, Q, *mask_hw]; positive is inside.
+            features: [B, hidden_dim, *grid_hw].
+            queries: [B, Q, hidden_dim].
         """
         # Channels-last, the layout of the blocks' norms and pointwise convolutions, so that nothing is transposed.
         features = features.contiguous(memory_format=torch.channels_last)

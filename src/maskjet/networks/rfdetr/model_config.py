@@ -56,14 +56,7 @@ _ALONE = 'alone, as torch.save({"model": state_dict}, PATH), and name their size
 
 
 def read_config(config: Mapping[Any, Any], where: str) -> dict[str, Any]:
-    """Translate a ModelConfig.
-
-    Args:
-        config: The checkpoint's "model_config"; fields may be missing.
-        where: The file, for errors.
-
-    Returns:
-        The fields of ModelSpec that it states.
+    """The fields of ModelSpec that a checkpoint's "model_config" states; `where` is the file, for errors.
 
     Raises:
         CheckpointError: A field has a value that this network can't honour; it is named.
@@ -83,11 +76,7 @@ def states_everything(changes: Mapping[str, Any]) -> bool:
 
 
 def build_spec(fields: Mapping[str, Any], where: str) -> ModelSpec:
-    """Build a spec from fields that a file stated.
-
-    Args:
-        fields: Fields of ModelSpec, each within its own bounds.
-        where: The file, for errors.
+    """Build a spec from fields that a file stated, each within its own bounds; `where` is the file, for errors.
 
     Raises:
         CheckpointError: They do not go together.

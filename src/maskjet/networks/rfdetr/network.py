@@ -37,9 +37,6 @@ class RFDETR(nn.Module):
 
     Static shapes, no data-dependent control flow, no host synchronisation: it can be captured in a CUDA graph and
     compiled with `fullgraph=True`. The batch size is free.
-
-    Args:
-        spec: The architecture.
     """
 
     def __init__(self, spec: ModelSpec) -> None:
@@ -56,14 +53,7 @@ class RFDETR(nn.Module):
         self.segmentation_head = MaskHead(spec) if spec.has_masks else None
 
     def forward(self, images: Tensor) -> NetworkOutput:
-        """Run the network.
-
-        Args:
-            images: [B, 3, *spec.input_hw], in the precision of `cast`: (RGB / 255 - mean) / std.
-
-        Returns:
-            The last decoder layer's class logits, boxes and mask logits.
-        """
+        """Run the network on [B, 3, *spec.input_hw], in the precision of `cast`: (RGB / 255 - mean) / std."""
         backbone = self.backbone[0]
         features = backbone["projector"](backbone["encoder"](images))  # type: ignore[index]
         hidden, references = self.transformer(features, self.query_feat.weight, self.refpoint_embed.weight.float())
@@ -75,13 +65,7 @@ class RFDETR(nn.Module):
         """Convert the weights to a precision, in place, except those of the layers that give scores and boxes.
 
         Softmax, the norms' statistics and sums over channels are float32 in PyTorch's kernels at any precision, and box
-        arithmetic is in this module. Buffers stay as they are.
-
-        Args:
-            dtype: float32, float16 or bfloat16.
-
-        Returns:
-            This network.
+        arithmetic is in this module. Buffers stay as they are. Returns the network itself.
         """
         for name, parameter in self.named_parameters():
             if not name.startswith(_EXACT):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -32,28 +34,20 @@ class _Conv(nn.Module):
         return F.silu(self.bn(self.conv(image.contiguous())))
 
 
-class _Bottleneck(nn.Module):
-    """Two 3×3 convolutions in a row."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.cv1 = _Conv(channels, channels, 3)
-        self.cv2 = _Conv(channels, channels, 3)
-
-    def forward(self, image: Tensor) -> Tensor:
-        output: Tensor = self.cv2(self.cv1(image))
-        return output
-
-
 class _C2f(nn.Module):
-    """Split the channels, send one half through a chain of bottlenecks, fuse every intermediate."""
+    """Split the channels, send one half through a chain of bottlenecks, fuse every intermediate.
+
+    A bottleneck is two 3×3 convolutions in a row.
+    """
 
     def __init__(self, inputs: int, outputs: int, blocks: int = 3) -> None:
         super().__init__()
         half = outputs // 2
         self.cv1 = _Conv(inputs, 2 * half, 1)
         self.cv2 = _Conv((2 + blocks) * half, outputs, 1)
-        self.m = nn.ModuleList(_Bottleneck(half) for _ in range(blocks))
+        self.m = nn.ModuleList(
+            nn.Sequential(OrderedDict(cv1=_Conv(half, half, 3), cv2=_Conv(half, half, 3))) for _ in range(blocks)
+        )
 
     def forward(self, image: Tensor) -> Tensor:
         parts = list(self.cv1(image).chunk(2, dim=1))

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from maskjet import limits
-from maskjet.errors import CheckpointError, InputError, border, suggest
+from maskjet.errors import CheckpointError, InputError, suggest
 from maskjet.extras import require
 from maskjet.networks.legacy_file import is_legacy, open_legacy
-from maskjet.networks.state_dict import NoInitialisation, check_state, copy_finite, find_prefix, strip_prefix
-from maskjet.networks.weights_file import is_safetensors, open_safetensors, open_torch
-from maskjet.printing import sanitise
-from maskjet.spec import BOUNDS, shown
+from maskjet.networks.state_dict import NoInitialisation, check_state, copy_finite, named_tensors, rename, unwrap
+from maskjet.networks.weights_file import check_is_file, is_safetensors, open_safetensors, open_torch, reading
+from maskjet.spec import BOUNDS
 
 PREFIX = "torchvision:"
 """Prefix of the names of this family's models."""
@@ -37,13 +34,17 @@ _RENAMED = (
 )
 
 
+def _models() -> Any:
+    return require("torchvision.models", extra="torchvision", purpose="a model of torchvision's")
+
+
 def builder_names() -> list[str]:
     """Names of torchvision's builders whose detectors maskjet runs.
 
     Raises:
         MissingDependencyError: torchvision is not installed.
     """
-    models = _torchvision()
+    models = _models()
     return [name for name in models.list_models(module=models.detection) if name.startswith(_SUPPORTED)]
 
 
@@ -70,14 +71,13 @@ def read_detector(name: str, path: Path) -> Any:
     if name not in known:
         end = suggest(PREFIX + name, [PREFIX + each for each in known])
         raise InputError(f"model must be a Faster or Mask R-CNN of torchvision, got {PREFIX + name!r}{end}")
-    with _reading(path):
+    with reading(path, _EXPECTED):
         state = _read_state(path)
         model = _build(name, _count_classes(state, path))
         expected = {key: value.shape for key, value in model.state_dict().items() if not key.endswith(_COUNTER)}
-        state = _rename(state, expected)
-        check_state(state, expected, f"{str(path)!r} does not fit {name}")
-        taken = 4 * sum(shape.numel() for shape in expected.values())
-        limits.check("checkpoint_bytes", taken, f"the network of {str(path)!r} has", CheckpointError)
+        used = {key: tensor for key, tensor in state.items() if not key.endswith(_COUNTER)}
+        state = rename(used, lambda key: key if key in expected else _new_name(key))
+        check_state(state, expected, name, path)
         filled = {key: copy_finite(key, tensor) for key, tensor in state.items()}
         counters = {key: torch.zeros((), dtype=torch.long) for key in model.state_dict() if key.endswith(_COUNTER)}
         model.load_state_dict(filled | counters, assign=True)
@@ -85,39 +85,16 @@ def read_detector(name: str, path: Path) -> Any:
     return model.eval().requires_grad_(requires_grad=False)
 
 
-def _torchvision() -> Any:
-    return require("torchvision.models", extra="torchvision", purpose="a model of torchvision's")
-
-
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Turn every error of a weights file into a CheckpointError that names the file."""
-    try:
-        with border(CheckpointError, f"weights must be {_EXPECTED}, {str(path)!r} is not"):
-            yield
-    except CheckpointError as error:  # PyTorch's message may quote the file
-        raise CheckpointError(sanitise(str(error), most=2000)) from error.__cause__
-
-
 def _read_state(path: Path) -> dict[str, Tensor]:
     """Open a file's tensors by name; they are mapped from the file and not yet read."""
-    if not path.is_file():
-        what = "is a folder" if path.is_dir() else "is no file" if path.exists() else "does not exist"
-        raise CheckpointError(f"weights must be a file, got {str(path)!r}, which {what}.")
+    check_is_file(path)
     if is_legacy(path):  # torchvision's own of 2019
         content: dict[Any, Any] = open_legacy(path)
     elif is_safetensors(path, _EXPECTED):
         content = dict(open_safetensors(path)[0])
     else:
         content = open_torch(path, _EXPECTED)
-    state = content.get("model", content.get("state_dict", content))  # torchvision's training scripts write "model"
-    if not isinstance(state, dict) or not any(isinstance(value, Tensor) for value in state.values()):
-        raise CheckpointError(f"weights must hold named tensors, {str(path)!r} holds none.")
-    for name in state:
-        if not isinstance(name, str):
-            raise CheckpointError(f"weights must name their tensors by texts, got {shown(name)}.")
-    tensors = {name: value for name, value in state.items() if isinstance(value, Tensor)}
-    return strip_prefix(tensors, find_prefix(tensors, _CLASSIFIER))
+    return unwrap(named_tensors(content, path), _CLASSIFIER)
 
 
 def _count_classes(state: Mapping[str, Tensor], path: Path) -> int:
@@ -135,7 +112,7 @@ def _count_classes(state: Mapping[str, Tensor], path: Path) -> int:
 
 def _build(name: str, classes: int) -> Any:
     """Build a detector on the meta device, which takes no memory, with real anchors."""
-    models = _torchvision()
+    models = _models()
     with torch.device("meta"), NoInitialisation():
         model = models.get_model_builder(name)(weights=None, weights_backbone=None, num_classes=classes)
     anchors = model.rpn.anchor_generator
@@ -143,29 +120,18 @@ def _build(name: str, classes: int) -> Any:
     return model
 
 
-def _rename(state: Mapping[str, Tensor], expected: Mapping[str, torch.Size]) -> dict[str, Tensor]:
-    """Rename parameters to those of today's modules, and drop counters."""
-    renamed = {}
-    for name, tensor in state.items():
-        if name.endswith(_COUNTER):
-            continue
-        ours = name
-        if name not in expected:
-            for pattern, now in _RENAMED:
-                ours = pattern.sub(now, ours)
-        if ours in renamed:
-            raise CheckpointError(f"weights must name each parameter once, {sanitise(ours)} is there twice.")
-        renamed[ours] = tensor
-    return renamed
+def _new_name(name: str) -> str:
+    """Translate a parameter's name in torchvision's files of 2019 to that in today's modules."""
+    for pattern, now in _RENAMED:
+        name = pattern.sub(now, name)
+    return name
 
 
 def _set_epsilon(model: nn.Module, name: str, path: Path) -> None:
     """Set the epsilon of torchvision's first COCO weights, which were trained with it, as its builder does."""
-    models = _torchvision()
-    first = getattr(models.get_model_weights(name), "COCO_V1", None)
-    if name not in ("fasterrcnn_resnet50_fpn", "maskrcnn_resnet50_fpn") or first is None:
+    if name not in ("fasterrcnn_resnet50_fpn", "maskrcnn_resnet50_fpn"):
         return
-    if path.name == first.url.rpartition("/")[2]:
+    if path.name == _models().get_model_weights(name).COCO_V1.url.rpartition("/")[2]:
         for module in model.modules():
             if hasattr(module, "running_var"):
                 module.eps = 0.0  # type: ignore[assignment]

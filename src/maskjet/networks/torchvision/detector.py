@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from maskjet import ops
 from maskjet.errors import UnsupportedError
@@ -30,29 +30,24 @@ _SMALLEST_DETECTION = 1e-2  # pixels a side, as in torchvision
 class StaticOutput(NamedTuple):
     """Detections of B images, K rows each, most confident first; rows at and past an image's count are empty."""
 
-    counts: torch.Tensor
+    counts: Tensor
     """int32 [B]: detections per image."""
-    xyxy: torch.Tensor
+    xyxy: Tensor
     """float32 [B, K, 4]: pixels of the network's input."""
-    confidence: torch.Tensor
+    confidence: Tensor
     """float32 [B, K]: 0..1."""
-    class_id: torch.Tensor
+    class_id: Tensor
     """int32 [B, K]: torchvision's label, 1 for the first class."""
-    mask_logits: torch.Tensor | None
+    mask_logits: Tensor | None
     """[B, K, m, m]: logits for the detection's class; None without a mask head."""
-    is_exact: torch.Tensor
+    is_exact: Tensor
     """bool [B]: whether NMS considered all candidates, or the others could not change the result."""
 
 
 @torch.library.custom_op("maskjet::keep_boxes", mutates_args=())
 def _keep_boxes(
-    boxes: torch.Tensor,
-    count: torch.Tensor,
-    groups: torch.Tensor,
-    iou_threshold: float,
-    max_output: int,
-    implementation: str,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    boxes: Tensor, count: Tensor, groups: Tensor, iou_threshold: float, max_output: int, implementation: str
+) -> tuple[Tensor, Tensor]:
     where = boxes.device
     if boxes.shape[1] > _MOST_ON_GPU:
         where, implementation = torch.device("cpu"), "auto"
@@ -69,20 +64,18 @@ def _keep_boxes(
 
 @_keep_boxes.register_fake
 def _(
-    boxes: torch.Tensor, count: torch.Tensor, groups: torch.Tensor, _threshold: float, max_output: int, _name: str
-) -> tuple[torch.Tensor, torch.Tensor]:
+    boxes: Tensor, count: Tensor, groups: Tensor, _threshold: float, max_output: int, _name: str
+) -> tuple[Tensor, Tensor]:
     return torch.empty_like(count), groups.new_empty(len(boxes), max_output)
 
 
 @torch.library.custom_op("maskjet::pool_boxes", mutates_args=())
-def _pool_boxes(
-    boxes: torch.Tensor, features: list[torch.Tensor], scales: list[float], size: int, implementation: str
-) -> torch.Tensor:
+def _pool_boxes(boxes: Tensor, features: list[Tensor], scales: list[float], size: int, implementation: str) -> Tensor:
     return ops.roi_align(boxes, features, scales=scales, size=size, implementation=implementation)  # type: ignore[arg-type]
 
 
 @_pool_boxes.register_fake
-def _(boxes: torch.Tensor, features: list[torch.Tensor], _scales: list[float], size: int, _name: str) -> torch.Tensor:
+def _(boxes: Tensor, features: list[Tensor], _scales: list[float], size: int, _name: str) -> Tensor:
     shape = (boxes.shape[0] * boxes.shape[1], features[0].shape[1], size, size)
     return features[0].new_empty(shape).contiguous(memory_format=torch.channels_last)
 
@@ -106,34 +99,22 @@ class StaticDetector(nn.Module):
         self.implementations = {"roi_align": "auto", "nms": "auto"}
         """The implementation of each op; set by the engine."""
         self.spec = _read_spec(model, class_names or {})
-        self.thresholds: torch.Tensor
+        self.thresholds = nn.Buffer(torch.full((self.spec.class_logits,), self.spec.threshold))
         """float32 [labels]: default thresholds, which scores must exceed; the background's is not used."""
-        self.register_buffer("thresholds", torch.full((self.spec.class_logits,), self.spec.threshold))
         anchors = model.rpn.anchor_generator.cell_anchors
         self._cells = [f"_cell{level}" for level in range(len(anchors))]
         for name, cell in zip(self._cells, anchors, strict=True):
             self.register_buffer(name, cell.detach().clone().float(), persistent=False)
 
     def cast(self, dtype: torch.dtype) -> StaticDetector:
-        """Convert the weights to a precision, in place, except those of the box predictor.
-
-        Args:
-            dtype: float32, float16 or bfloat16.
-
-        Returns:
-            This detector.
-        """
+        """Convert the weights to a precision, in place, except those of the box predictor. Returns the detector."""
         for module in (self.backbone, self.rpn_head, self.heads):
             module.to(dtype)
         self.heads.box_predictor.float()
         return self
 
     def forward(
-        self,
-        images: torch.Tensor,
-        sizes: torch.Tensor,
-        thresholds: torch.Tensor | None = None,
-        candidates: int = CANDIDATES,
+        self, images: Tensor, sizes: Tensor, thresholds: Tensor | None = None, candidates: int = CANDIDATES
     ) -> StaticOutput:
         """Detect on normalised images.
 
@@ -159,9 +140,7 @@ class StaticDetector(nn.Module):
                 mask_logits = F.pad(mask_logits, (0, 0, 0, 0, 0, class_id.shape[1] - rows))
         return StaticOutput(counts, xyxy, confidence, class_id, mask_logits, is_exact)
 
-    def _propose(
-        self, features: Sequence[torch.Tensor], padded_hw: Sequence[int], sizes: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _propose(self, features: Sequence[Tensor], padded_hw: Sequence[int], sizes: Tensor) -> tuple[Tensor, Tensor]:
         """Propose boxes [B, N, 4] in pixels, by descending objectness; also returns which rows are valid."""
         rpn = self._rpn
         logits, codes = map(_by_cell, self.rpn_head(list(features)))
@@ -193,34 +172,33 @@ class StaticDetector(nn.Module):
         proposals = boxes.gather(1, order[..., None].expand(-1, -1, 4))
         return torch.where(is_valid[..., None], proposals, 0), is_valid
 
-    def _anchors(self, level: int, grid_hw: Sequence[int], padded_hw: Sequence[int]) -> torch.Tensor:
+    def _anchors(self, level: int, grid_hw: Sequence[int], padded_hw: Sequence[int]) -> Tensor:
         """Anchors of one level, float32 [cells × anchors, 4], row by row."""
-        cell: torch.Tensor = getattr(self, self._cells[level])
+        cell: Tensor = getattr(self, self._cells[level])
         steps = [torch.arange(n, device=cell.device) * (side // n) for n, side in zip(grid_hw, padded_hw, strict=True)]
         y, x = torch.meshgrid(*steps, indexing="ij")
         shifts = torch.stack((x, y, x, y), dim=-1).reshape(-1, 1, 4)
         return (shifts + cell).reshape(-1, 4)
 
-    def _pool(self, pooler: Any, features: Any, boxes: torch.Tensor, height: int) -> torch.Tensor:
+    def _pool(self, pooler: Any, features: Any, boxes: Tensor, height: int) -> Tensor:
         levels = [feature for name, feature in features.items() if name in pooler.featmap_names]
         halvings = [round(math.log2(height / level.shape[2])) for level in levels]
         used = halvings[-1] - halvings[0] + 1  # the coarser of two levels of one scale is never chosen
         scales = [2.0**-halving for halving in halvings[:used]]
-        pooled: torch.Tensor = torch.ops.maskjet.pool_boxes(
-            boxes, levels[:used], scales, pooler.output_size[0], self.implementations["roi_align"]
-        )
+        chosen = self.implementations["roi_align"]
+        pooled: Tensor = torch.ops.maskjet.pool_boxes(boxes, levels[:used], scales, pooler.output_size[0], chosen)
         return pooled
 
     def _choose(
         self,
-        logits: torch.Tensor,
-        codes: torch.Tensor,
-        proposals: torch.Tensor,
-        is_proposal: torch.Tensor,
-        sizes: torch.Tensor,
-        thresholds: torch.Tensor,
+        logits: Tensor,
+        codes: Tensor,
+        proposals: Tensor,
+        is_proposal: Tensor,
+        sizes: Tensor,
+        thresholds: Tensor,
         candidates: int,
-    ) -> tuple[torch.Tensor, ...]:
+    ) -> tuple[Tensor, ...]:
         """Choose detections by NMS: counts, boxes, confidences, classes, and whether they are exact."""
         heads = self.heads
         batch, rows = is_proposal.shape
@@ -237,9 +215,8 @@ class StaticDetector(nn.Module):
         label = (where % things + 1).int()
         most = heads.detections_per_img
         found = is_candidate.sum(dim=1, dtype=torch.int32)
-        kept, index = torch.ops.maskjet.keep_boxes(
-            boxes, found, label, heads.nms_thresh, most, self.implementations["nms"]
-        )
+        chosen = self.implementations["nms"]
+        kept, index = torch.ops.maskjet.keep_boxes(boxes, found, label, heads.nms_thresh, most, chosen)
         is_kept = torch.arange(most, device=kept.device) < kept[:, None]
         index = torch.where(is_kept, index, 0).long()
         xyxy = torch.where(is_kept[..., None], boxes.gather(1, index[..., None].expand(-1, -1, 4)), 0)
@@ -248,7 +225,7 @@ class StaticDetector(nn.Module):
         is_exact = (is_valid.sum(dim=1) <= candidates) | (kept == most)
         return kept, xyxy, confidence, class_id, is_exact
 
-    def _predict_masks(self, features: torch.Tensor, class_id: torch.Tensor) -> torch.Tensor:
+    def _predict_masks(self, features: Tensor, class_id: Tensor) -> Tensor:
         """Predict masks [B, K, m, m] of each detection's class only, from features [B × K, C, h, w]."""
         *layers, last = self.heads.mask_predictor
         for layer in layers:
@@ -300,14 +277,15 @@ def check(model: Any) -> None:
             "model must have a linear layer roi_heads.box_predictor.cls_score, as torchvision's FastRCNNPredictor has."
         )
     predictor = heads.mask_predictor
-    if heads.has_mask() and not (isinstance(predictor, nn.Sequential) and is_pixelwise(predictor[-1])):
-        raise UnsupportedError(
-            "model must have layers roi_heads.mask_predictor of which the last is a convolution of one pixel with a "
-            "bias, as torchvision's MaskRCNNPredictor has."
-        )
+    poolers = [heads.box_roi_pool]
     if heads.has_mask():
+        if not (isinstance(predictor, nn.Sequential) and is_pixelwise(predictor[-1])):
+            raise UnsupportedError(
+                "model must have layers roi_heads.mask_predictor of which the last is a convolution of one pixel with "
+                "a bias, as torchvision's MaskRCNNPredictor has."
+            )
         check_parts(model, MASK_PARTS)
-    poolers = [heads.box_roi_pool, *([heads.mask_roi_pool] if heads.has_mask() else [])]
+        poolers.append(heads.mask_roi_pool)
     for pooler in poolers:
         known = (pooler.sampling_ratio, pooler.canonical_scale, pooler.canonical_level)
         if known != (2, 224, 4) or len(set(pooler.output_size)) != 1:
@@ -317,19 +295,19 @@ def check(model: Any) -> None:
             )
 
 
-def _rows_to_mask(counts: torch.Tensor, most: int) -> int:
+def _rows_to_mask(counts: Tensor, most: int) -> int:
     """Rows per image to compute masks for: all, or on a CPU, where reading counts is free, those in use."""
     if counts.device.type != "cpu" or torch.compiler.is_compiling():
         return most
     return int(counts.max())
 
 
-def _by_cell(levels: Sequence[torch.Tensor]) -> torch.Tensor:
+def _by_cell(levels: Sequence[Tensor]) -> Tensor:
     """Concatenate levels [B, C, H, W] to [B, cells, C], row by row."""
     return torch.cat([level.permute(0, 2, 3, 1).flatten(1, 2) for level in levels], dim=1)
 
 
-def _best_by_level(values: torch.Tensor, counts: Sequence[int], most: int) -> torch.Tensor:
+def _best_by_level(values: Tensor, counts: Sequence[int], most: int) -> Tensor:
     """Find the positions of the largest values of each level.
 
     All are sorted by value, then by level. On a GPU that is faster than selecting level by level, and stable.
@@ -352,7 +330,7 @@ def _best_by_level(values: torch.Tensor, counts: Sequence[int], most: int) -> to
     return torch.cat(found, dim=1).reshape(len(order), len(counts), rows)
 
 
-def _decode(codes: torch.Tensor, boxes: torch.Tensor, coder: Any) -> torch.Tensor:
+def _decode(codes: Tensor, boxes: Tensor, coder: Any) -> Tensor:
     """Decode boxes [..., 4] from codes [..., 4] and the reference boxes they are relative to, which broadcast."""
     sides = boxes[..., 2:] - boxes[..., :2]
     centres = boxes[..., :2] + 0.5 * sides
@@ -364,18 +342,18 @@ def _decode(codes: torch.Tensor, boxes: torch.Tensor, coder: Any) -> torch.Tenso
     return torch.cat((centre - half, centre + half), dim=-1)
 
 
-def _clip(boxes: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
+def _clip(boxes: Tensor, sizes: Tensor) -> Tensor:
     """Clip boxes [B, N, 4] to images of (height, width) [B, 2]."""
     limits = sizes.flip(1).repeat(1, 2)[:, None]
     return boxes.clamp(min=0).minimum(limits)
 
 
-def _is_large(boxes: torch.Tensor, least: float) -> torch.Tensor:
+def _is_large(boxes: Tensor, least: float) -> Tensor:
     sides = boxes[..., 2:] - boxes[..., :2]
     return (sides >= least).all(dim=-1)
 
 
-def _marked(count: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+def _marked(count: Tensor, index: Tensor) -> Tensor:
     """Whether each position is among the first `count` of index [B, N]; bool [B, N]."""
     batch, most = index.shape
     is_used = torch.arange(most, device=index.device) < count[:, None]

@@ -14,32 +14,15 @@ from torch import nn
 from maskjet.calls import Postprocessing
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError
-from maskjet.networks import Defaults
 from maskjet.networks.torchvision.checkpoint import PREFIX, read_detector
-from maskjet.networks.torchvision.detector import StaticDetector, check
+from maskjet.networks.torchvision.detector import StaticDetector
 from maskjet.networks.torchvision.optimizing import COCO_LABELS, optimize
 from maskjet.networks.torchvision.steps import TwoStage
-
-_THRESHOLD, _MAX_DETECTIONS = 0.05, 100  # what torchvision's builders set
 
 
 def serves(model: object) -> bool:
     """Whether a model is a name with this family's prefix, or a module."""
     return isinstance(model, nn.Module) or (isinstance(model, str) and model.startswith(PREFIX))
-
-
-def defaults(model: nn.Module | str) -> Defaults:
-    """The detector's own settings.
-
-    Raises:
-        UnsupportedError: The model is built in an unsupported way, which the message names.
-    """
-    if isinstance(model, str):
-        return Defaults(_THRESHOLD, _MAX_DETECTIONS)
-    if isinstance(model, StaticDetector):
-        return Defaults(model.spec.threshold, model.spec.max_detections)
-    check(model)
-    return Defaults(model.roi_heads.score_thresh, model.roi_heads.detections_per_img)  # type: ignore[arg-type, union-attr]
 
 
 def load(

@@ -43,7 +43,7 @@ def check_parts(model: Any, paths: Iterable[str]) -> None:
         paths: Paths in `PARTS` and `MASK_PARTS`; "" is the model itself.
 
     Raises:
-        UnsupportedError: A part is not; the message names it and its replacement.
+        UnsupportedError: A part is not; the message names it.
     """
     for path in paths:
         name = f"model.{path}".rstrip(".")
@@ -56,8 +56,7 @@ def check_parts(model: Any, paths: Iterable[str]) -> None:
         if found.removeprefix(_DETECTION) not in known:
             expected = " or ".join(each.rpartition(".")[2] for each in known)
             raise UnsupportedError(f"{name} must be torchvision's {expected}, got {found}, whose code would not run.")
-        _check_methods(name, part)
-        _check_hooks(name, part)
+        _check_code(name, part)
 
 
 def check_layers(model: nn.Module) -> None:
@@ -67,9 +66,7 @@ def check_layers(model: nn.Module) -> None:
         UnsupportedError: A module has; the message names it.
     """
     for path, module in model.named_modules():
-        name = f"model.{path}".rstrip(".")
-        _check_methods(name, module)
-        _check_hooks(name, module)
+        _check_code(f"model.{path}".rstrip("."), module)
 
 
 def is_torchvisions(module: object, name: str) -> bool:
@@ -77,7 +74,8 @@ def is_torchvisions(module: object, name: str) -> bool:
     return f"{type(module).__module__}.{type(module).__qualname__}" == _DETECTION + name
 
 
-def _check_methods(name: str, part: Any) -> None:
+def _check_code(name: str, part: Any) -> None:
+    """Check that a module has no hooks, and that none of its methods is replaced."""
     for attribute in vars(part):
         if callable(getattr(type(part), attribute, None)):
             raise UnsupportedError(
@@ -92,9 +90,6 @@ def _check_methods(name: str, part: Any) -> None:
                 raise UnsupportedError(
                     f"{name}.{attribute} must be torchvision's, got one of {value.__module__}, which would not run."
                 )
-
-
-def _check_hooks(name: str, part: Any) -> None:
     for hooks in _HOOKS:
         if getattr(part, hooks, None):
             kind = hooks.strip("_").replace("_", " ")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
+from torch import Tensor
 
 from maskjet import ops
 from maskjet.calls import Postprocessing
@@ -25,18 +25,6 @@ from maskjet.ops.selection import Selection
 from maskjet.spec import TwoStageSpec
 
 _HALF = 0.5  # the probability above which a pixel is inside
-
-
-class Found(NamedTuple):
-    """Detections of B images, K rows each, in the pixels of the images."""
-
-    selection: Selection
-    masks: torch.Tensor | None
-    """float32 [B, K, m + 2, m + 2]: positive inside the mask, negative along the border."""
-    boxes: torch.Tensor | None
-    """int32 [B, K, 4]: left, top, width and height of the box that each mask fills."""
-    is_exact: torch.Tensor
-    """bool [B]: as in `StaticOutput`."""
 
 
 class TwoStage(Steps):
@@ -76,12 +64,12 @@ class TwoStage(Steps):
     def prepare(self, batch: int) -> None:
         """Do nothing: compilation needs the frames' size; see `Steps`."""
 
-    def inputs(self, batch: int, height: int, width: int) -> torch.Tensor:
+    def inputs(self, batch: int, height: int, width: int) -> Tensor:
         """Allocate the network's input. Padding is zero after normalisation: the mean colour, as in torchvision."""
         inputs = torch.zeros(batch, 3, height, width, dtype=self.dtype, device=self.device)
         return inputs.contiguous(memory_format=self._layout)
 
-    def sizes(self, batch: int, size_hw: tuple[int, ...]) -> torch.Tensor:
+    def sizes(self, batch: int, size_hw: tuple[int, ...]) -> Tensor:
         """The same (height, width) for each image, float32 [B, 2]."""
         return torch.tensor([size_hw] * batch, dtype=torch.float32, device=self.device)
 
@@ -112,19 +100,19 @@ class _Work(Work):
         self._resized, self._originals = steps.sizes(batch, (height, width)), steps.sizes(batch, size_hw)
         self._preprocessing = steps.preprocessing(stretch((height, width)))
 
-    def run(self, frames: torch.Tensor | YUVFrames) -> None:
+    def run(self, frames: Tensor | YUVFrames) -> None:
         with self.steps.mark("preprocess"):
             self.steps.choices["preprocess"].run(frames, out=self._inner, **self._preprocessing)
         self._detect(self._inputs)
 
-    def _detect(self, inputs: torch.Tensor) -> None:
+    def _detect(self, inputs: Tensor) -> None:
         """Detect on preprocessed images [B, 3, h, w]."""
         with self.steps.mark("network"):
             output = self._network(inputs, self._resized, self.postprocess.thresholds)
-            found = _to_image(output, self._resized, self._originals)
-            torch.cat([*found.selection.words(), (~found.is_exact).int()], out=self.words)
-        if found.masks is not None:
-            self.encode_masks(found.masks, found.boxes)
+            selection, masks, boxes = _to_image(output, self._resized, self._originals)
+            torch.cat([*selection.words(), (~output.is_exact).int()], out=self.words)
+        if masks is not None:
+            self.encode_masks(masks, boxes)
 
     def read(self, copied: NDArray[np.uint8], images: int) -> list[Detections]:
         """Read the detections; detect again, slower, on images that had more candidates than rows. See `Work`."""
@@ -146,24 +134,29 @@ class _Work(Work):
         return found
 
 
-def _to_image(output: StaticOutput, sizes: torch.Tensor, originals: torch.Tensor) -> Found:
+def _to_image(output: StaticOutput, sizes: Tensor, originals: Tensor) -> tuple[Selection, Tensor | None, Tensor | None]:
     """Convert boxes and masks to the pixels of images, as torchvision's transform and paste do.
 
     Args:
         output: Output of the network.
         sizes: float32 [B, 2]: (height, width) of the images as the network saw them.
         originals: float32 [B, 2]: (height, width) of the images themselves.
+
+    Returns:
+        The detections of B images, K rows each; their masks, float32 [B, K, m + 2, m + 2], positive inside, with a
+        border that is outside; and the box that each mask fills, int32 [B, K, 4]: left, top, width and height. The last
+        two are None without a mask head.
     """
     batch, rows = output.class_id.shape
     xyxy = output.xyxy * (originals / sizes).flip(1).repeat(1, 2)[:, None]
     row = torch.arange(rows, dtype=torch.int32, device=xyxy.device).expand(batch, rows)
     selection = Selection(output.counts, row, output.class_id, output.confidence, xyxy)
     if output.mask_logits is None:
-        return Found(selection, None, None, output.is_exact)
+        return selection, None, None
     masks = F.pad(output.mask_logits.float().sigmoid() - _HALF, (1, 1, 1, 1), value=-_HALF)
     # The border of one logit makes the box larger, which is then rounded towards zero.
     half = (xyxy[..., 2:] - xyxy[..., :2]) * 0.5 * (masks.shape[3] / output.mask_logits.shape[3])
     centre = (xyxy[..., 2:] + xyxy[..., :2]) * 0.5
     first, last = (centre - half).int(), (centre + half).int()
     boxes = torch.cat((first, (last - first + 1).clamp(min=1)), dim=2)
-    return Found(selection, masks, boxes, output.is_exact)
+    return selection, masks, boxes
