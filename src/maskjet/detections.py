@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskjet import coco_rle, limits
-from maskjet.errors import InputError, border, suggest
+from maskjet.errors import InputError, suggest, translate_errors
 from maskjet.extras import require
 from maskjet.printing import printable
 
@@ -422,7 +422,7 @@ class Detections:
         Raises:
             InputError: A field is missing or invalid, or a mask is malformed or not of the image's size.
         """
-        with border(InputError, "fields must be what Detections.as_dict returns"):
+        with translate_errors(InputError, "fields must be what Detections.as_dict returns"):
             found = fields["detections"]
             height, width = (_whole("size", side, least=0) for side in fields["size"])
             class_id = [_whole("class_id", entry["class_id"]) for entry in found]

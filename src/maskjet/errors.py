@@ -182,7 +182,7 @@ def suggest(name: object, known: Iterable[str], *, lists: bool = True) -> str:
 
 
 @contextmanager
-def border(error: type[MaskjetError], message: str) -> Iterator[None]:
+def translate_errors(error: type[MaskjetError], message: str) -> Iterator[None]:
     """Turn any exception of a foreign library into one of maskjet's; wraps the code that reads a kind of input.
 
     Maskjet's own exceptions pass unchanged. The classes that NumPy, PyTorch, FFmpeg or OpenCV raise on broken input

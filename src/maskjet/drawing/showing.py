@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from maskjet.errors import OutputError, UnsupportedError, border
+from maskjet.errors import OutputError, UnsupportedError, translate_errors
 from maskjet.files import replacing
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
@@ -38,7 +38,7 @@ def encode(pixels: NDArray[np.uint8], suffix: str, quality: int | None = None, *
         options = [cv2.IMWRITE_WEBP_QUALITY, quality]
     message = f"{name} must be of a format that holds {pixels.shape[1]}×{pixels.shape[0]} pixels, got {suffix}"
     order = cv2.COLOR_RGB2BGR if pixels.shape[2] == 3 else cv2.COLOR_RGBA2BGRA
-    with border(OutputError, message):
+    with translate_errors(OutputError, message):
         is_done, data = cv2.imencode(suffix, cv2.cvtColor(pixels, order), options)
     if not is_done:
         raise OutputError(f"{message}.")

@@ -15,7 +15,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from maskjet.errors import OutputError, border
+from maskjet.errors import OutputError, translate_errors
 from maskjet.files import Part, naming
 from maskjet.jobs import storage
 
@@ -153,7 +153,7 @@ class RemoteFolder:
         return f"{self._url.rstrip('/')}/{place}"
 
     def _reaching(self, place: str, to_be: str) -> AbstractContextManager[None]:
-        return border(OutputError, f"out must be {to_be}, {self.name(place)!r} is not")
+        return translate_errors(OutputError, f"out must be {to_be}, {self.name(place)!r} is not")
 
     def write(self, place: str, data: bytes) -> None:  # noqa: D102
         self._upload(place, [data])

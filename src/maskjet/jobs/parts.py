@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from maskjet import coco_rle
-from maskjet.errors import InputError, MaskjetError, SourceError, border, first_line
+from maskjet.errors import InputError, MaskjetError, SourceError, first_line, translate_errors
 from maskjet.jobs.folders import open_folder
 from maskjet.jobs.rows import SCHEMA, arrow, metadata, schema, unescape
 from maskjet.jobs.segments import Segment, digest
@@ -113,7 +113,7 @@ class Parts:
 
         path = self.path_of(digest)
         with (
-            border(SourceError, f"part must be a whole Parquet file, {path!r} is not"),
+            translate_errors(SourceError, f"part must be a whole Parquet file, {path!r} is not"),
             self._folder.open(self._place_of(digest)) as file,
         ):
             yield parquet.ParquetFile(file, page_checksum_verification=True)
@@ -145,7 +145,7 @@ class Parts:
         for each in digests:
             try:
                 table = self.read(each)
-                with border(SourceError, "part must be sound, it is not"):
+                with translate_errors(SourceError, "part must be sound, it is not"):
                     _check(each, table)
             except MaskjetError as error:
                 yield each, first_line(error)
@@ -158,7 +158,7 @@ class Parts:
         """
         path = self._folder.name(MANIFEST)
         with (
-            border(SourceError, f"out must be a job's output, {path!r} can't be read"),
+            translate_errors(SourceError, f"out must be a job's output, {path!r} can't be read"),
             self._folder.open(MANIFEST) as file,
             io.BufferedReader(file) as lines,  # files of pyarrow have no lines
         ):
@@ -186,7 +186,7 @@ def _check(name: str, table: pyarrow.Table) -> None:
     rows = about["rows"]
     if not table.schema.equals(schema(rows), check_metadata=False):
         raise InputError(f"part must have the columns of schema {SCHEMA}, got {', '.join(table.schema.names)[:200]}.")
-    with border(InputError, "part must have sound columns, it has not"):
+    with translate_errors(InputError, "part must have sound columns, it has not"):
         table.validate(full=True)
     segment = _segment_of(about)
     if digest(segment, about.get("settings", {})) != name:
@@ -198,7 +198,7 @@ def _check(name: str, table: pyarrow.Table) -> None:
 
 def _segment_of(about: dict[str, Any]) -> Segment:
     """The segment that the metadata states."""
-    with border(InputError, "part must state its segment, it does not"):
+    with translate_errors(InputError, "part must state its segment, it does not"):
         return Segment.from_dict(about["segment"])
 
 

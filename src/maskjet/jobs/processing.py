@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from maskjet import limits
-from maskjet.errors import InputError, SourceError, border
+from maskjet.errors import InputError, SourceError, translate_errors
 from maskjet.jobs import storage
 from maskjet.jobs.rows import FoundFrame, TableBuilder, arrow, check_kind
 from maskjet.jobs.segments import Segment, SourceFile
@@ -199,7 +199,7 @@ def _read_image(file: SourceFile) -> Image | SourceError:
 
 def _read_object(file: SourceFile, most: int | None = None) -> bytes:
     """The first bytes of an object, or all of it."""
-    with border(SourceError, f"source must be readable, {file.path!r} is not"):
+    with translate_errors(SourceError, f"source must be readable, {file.path!r} is not"):
         system, path = storage.resolve(file.path)
         with system.open(path, "rb") as stream:
             data: bytes = stream.read(most)

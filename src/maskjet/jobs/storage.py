@@ -19,7 +19,15 @@ from datetime import datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
-from maskjet.errors import InputError, MaskjetError, MissingDependencyError, SourceError, border, explain, first_line
+from maskjet.errors import (
+    InputError,
+    MaskjetError,
+    MissingDependencyError,
+    SourceError,
+    explain,
+    first_line,
+    translate_errors,
+)
 from maskjet.files import naming
 from maskjet.jobs.segments import SourceFile
 from maskjet.media.containers import shown_name
@@ -114,7 +122,7 @@ def _system_at(root: str) -> tuple[AbstractFileSystem, str]:
 
 def reaching(url: str, name: str = "source", error: type[MaskjetError] = SourceError) -> AbstractContextManager[None]:
     """Turn any exception of fsspec, pyarrow or what they call into an error that names the URL."""
-    return border(error, f"{name} must be reachable, {shown_name(url)!r} is not")
+    return translate_errors(error, f"{name} must be reachable, {shown_name(url)!r} is not")
 
 
 def look(path: str) -> tuple[Kind, SourceFile] | None:

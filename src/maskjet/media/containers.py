@@ -17,7 +17,7 @@ import av.error
 from av.codec.hwaccel import HWAccel
 
 from maskjet import limits
-from maskjet.errors import SourceError, border, explain, first_line
+from maskjet.errors import SourceError, explain, first_line, translate_errors
 
 _OPEN_TIMEOUT_S = 10.0
 READ_TIMEOUT_S = 10.0
@@ -81,10 +81,10 @@ def files_of(text: str) -> list[Path]:
 
 
 @contextmanager
-def border_of_ffmpeg(name: str) -> Iterator[None]:
+def translate_ffmpeg_errors(name: str) -> Iterator[None]:
     """Turn errors of FFmpeg and PyAV into a SourceError that names the video."""
     message = f"source must be an image, video or stream, {name!r} can't be read"
-    with border(SourceError, message):
+    with translate_errors(SourceError, message):
         try:
             yield
         except av.error.FFmpegError as error:
@@ -112,7 +112,7 @@ def interruptible(name: str, work: Callable[[], _T]) -> _T:
             thread, and its result is dropped.
     """
     if is_camera(name):
-        with border_of_ffmpeg(name):
+        with translate_ffmpeg_errors(name):
             return _in_thread(work, READ_TIMEOUT_S)
     return _in_thread(work) if threading.current_thread() is threading.main_thread() else work()
 
@@ -144,7 +144,7 @@ def open_container(name: str, hwaccel: HWAccel | None = None) -> av.container.In
         options["protocol_whitelist"] = _PROTOCOLS if is_stream(name) else "file"
     if name.startswith("rtsp:"):
         options["rtsp_transport"] = "tcp"
-    with border_of_ffmpeg(shown):
+    with translate_ffmpeg_errors(shown):
         container: av.container.InputContainer = av.open(
             name if is_stream(name) else f"file:{name}",  # with the protocol, or "12:00.mp4" would be read as one
             format="v4l2" if is_device else None,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from maskjet.errors import SourceError, border, explain
+from maskjet.errors import SourceError, explain, translate_errors
 from maskjet.media.images import IMAGE_SUFFIXES
 
 VIDEO_SUFFIXES = (
@@ -44,7 +44,7 @@ def mode_of(text: str) -> int | None:
     Raises:
         SourceError: The file system does not tell.
     """
-    with border(SourceError, f"source must be readable, {text!r} is not"):
+    with translate_errors(SourceError, f"source must be readable, {text!r} is not"):
         try:
             return Path(text).stat().st_mode
         except (FileNotFoundError, NotADirectoryError):
@@ -76,7 +76,7 @@ def list_folder(folder: str, *, recursive: bool = False) -> list[Path]:
     Raises:
         SourceError: A folder can't be read.
     """
-    with border(SourceError, f"source must be readable, {folder!r} is not"):
+    with translate_errors(SourceError, f"source must be readable, {folder!r} is not"):
         found = (Path(path, name) for path, files in walk(folder, scan_folder, recursive=recursive) for name in files)
         return sorted((path for path in found if is_visible(path.name)), key=_natural)
 
@@ -87,7 +87,7 @@ def match_glob(pattern: str) -> list[Path]:
     Raises:
         SourceError: Nothing matches, or a folder can't be read.
     """
-    with border(SourceError, f"source must be readable, {pattern!r} is not"):
+    with translate_errors(SourceError, f"source must be readable, {pattern!r} is not"):
         matches = map(Path, glob.glob(pattern, recursive=True))  # noqa: PTH207
         found = sorted(filter(_may_be_read, matches), key=_natural)
     if not found:

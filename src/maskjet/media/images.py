@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from maskjet import limits
-from maskjet.errors import InputError, SourceError, border, explain
+from maskjet.errors import InputError, SourceError, explain, translate_errors
 from maskjet.media.image_headers import MOST_PARTS, is_whole_jpeg, open_avif, stated_size_hw
 
 if TYPE_CHECKING:
@@ -86,7 +86,9 @@ def as_tensor(value: Any, name: str) -> Any:
     if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__"):
         return value
     if not isinstance(value, torch.Tensor):
-        with border(InputError, f"{name} must share its memory by DLPack, the {type(value).__name__} does not"):
+        with translate_errors(
+            InputError, f"{name} must share its memory by DLPack, the {type(value).__name__} does not"
+        ):
             value = torch.from_dlpack(value)  # type: ignore[attr-defined]
     return from_floats(value, name) if value.is_floating_point() else value
 
@@ -182,7 +184,7 @@ def read_image(path: Path) -> Image:
             names it.
     """
     name = repr(str(path))
-    with border(SourceError, f"image must be decodable, {name} is not"):
+    with translate_errors(SourceError, f"image must be decodable, {name} is not"):
         return decode_image(_read_file(path), name)
 
 
@@ -196,7 +198,7 @@ def decode_image(data: bytes, name: str) -> Image:
     Raises:
         SourceError: The data is empty, cut off, damaged, too large or no image.
     """
-    with border(SourceError, f"image must be decodable, {name} is not"):
+    with translate_errors(SourceError, f"image must be decodable, {name} is not"):
         plain = _strip_png(data) if data.startswith(b"\x89PNG") else data
         if not plain or (plain.startswith(b"\xff\xd8") and not is_whole_jpeg(plain)):  # OpenCV would fill it with grey
             raise SourceError(f"image must be whole, {name} is empty, cut off or damaged.")
@@ -273,7 +275,7 @@ def _from_pil(image: Any, name: str) -> Image:
     from PIL import ImageOps
 
     limits.check("image_pixels", image.width * image.height, f"{name} has")
-    with border(SourceError, f"{name} must be whole, Pillow can't read it"):  # PIL reads the pixels only now
+    with translate_errors(SourceError, f"{name} must be whole, Pillow can't read it"):  # PIL reads the pixels only now
         upright = ImageOps.exif_transpose(image)
     if upright.mode.startswith("I;16"):
         deep = np.asarray(upright).astype(np.uint16)

@@ -21,7 +21,6 @@ from maskjet import limits
 from maskjet.errors import FrameError, InputError, SourceError, UnsupportedError, device_error
 from maskjet.media.colours import read_picture_format
 from maskjet.media.containers import (
-    border_of_ffmpeg,
     cause_of,
     files_of,
     interruptible,
@@ -31,6 +30,7 @@ from maskjet.media.containers import (
     open_container,
     reason,
     shown_name,
+    translate_ffmpeg_errors,
 )
 from maskjet.media.conversion import PictureConverter
 from maskjet.media.decoding import ON_CPU, Decoding, why_not_decoded
@@ -107,7 +107,7 @@ class VideoSource(Source):
         self._container = self._open_container()
         self._frames = self._decoded()
         try:
-            with border_of_ffmpeg(self.name):
+            with translate_ffmpeg_errors(self.name):
                 self._take_facts()
             first = self._next()
         except BaseException:
@@ -226,7 +226,7 @@ class VideoSource(Source):
     def _next(self) -> Frame | None:
         with self._is_reading:
             try:
-                with border_of_ffmpeg(self.name):
+                with translate_ffmpeg_errors(self.name):
                     return None if self._is_closed else next(self._frames, None)
             finally:
                 if self._is_closed:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from maskjet import limits
-from maskjet.errors import CheckpointError, border
+from maskjet.errors import CheckpointError, translate_errors
 from maskjet.networks.foreign_files import LEGACY
 from maskjet.spec import shown
 
@@ -44,7 +44,7 @@ def open_legacy(path: Path) -> dict[Any, Any]:
     """
     size = path.stat().st_size
     limits.check("checkpoint_bytes", size, f"{str(path)!r} has", CheckpointError)
-    with border(CheckpointError, f"weights must be a whole PyTorch file, {str(path)!r} is not"):
+    with translate_errors(CheckpointError, f"weights must be a whole PyTorch file, {str(path)!r} is not"):
         with path.open("rb") as file:
             head = io.BytesIO(file.read(_MAX_PICKLE_BYTES))
         stated = 0

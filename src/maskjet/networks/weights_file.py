@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from maskjet import limits
-from maskjet.errors import CheckpointError, InputError, border
+from maskjet.errors import CheckpointError, InputError, translate_errors
 from maskjet.networks.foreign_files import describe, describe_archive
 from maskjet.printing import sanitise
 from maskjet.spec import shown
@@ -54,7 +54,7 @@ _DTYPES = {str(value).replace(".", " ") for value in vars(torch).values() if isi
 def reading(path: Path, expected: str) -> Iterator[None]:
     """Turn every error of a weights file into a CheckpointError that names the file and what is `expected`."""
     try:
-        with border(CheckpointError, f"weights must be {expected}, {str(path)!r} is not"):
+        with translate_errors(CheckpointError, f"weights must be {expected}, {str(path)!r} is not"):
             yield
     except InputError as error:
         raise CheckpointError(f"weights must describe their network, {str(path)!r} does not: {error}") from error
@@ -94,7 +94,7 @@ def open_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         CheckpointError: It is not whole, or larger than `limits.checkpoint_bytes`.
     """
     size = _file_size(path)
-    with border(CheckpointError, f"weights must be a whole safetensors file, {str(path)!r} is not"):
+    with translate_errors(CheckpointError, f"weights must be a whole safetensors file, {str(path)!r} is not"):
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
         if length > min(size - 8, _MAX_HEADER_BYTES):
@@ -106,7 +106,9 @@ def open_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 def read_json(metadata: Mapping[str, str], name: str, path: Path) -> Any:
     """Parse the JSON of one name in a safetensors file's metadata; None if it is missing."""
-    with border(CheckpointError, f"weights must have JSON in their metadata, {str(path)!r} has other under {name!r}"):
+    with translate_errors(
+        CheckpointError, f"weights must have JSON in their metadata, {str(path)!r} has other under {name!r}"
+    ):
         return json.loads(metadata.get(name, "null"))
 
 
@@ -118,7 +120,7 @@ def open_torch(path: Path, expected: str) -> dict[Any, Any]:
             tensors and plain values, or no dictionary.
     """
     size = _file_size(path)
-    with border(CheckpointError, f"weights must be a whole PyTorch file, {str(path)!r} is not"):
+    with translate_errors(CheckpointError, f"weights must be a whole PyTorch file, {str(path)!r} is not"):
         records = _check_archive(path, size, expected)
         content = _unpickle(path)
         if not isinstance(content, dict):

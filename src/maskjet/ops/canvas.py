@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from maskjet.errors import InputError, border
+from maskjet.errors import InputError, translate_errors
 from maskjet.spec import LetterboxPlace
 
 GREY = (114, 114, 114)
@@ -125,7 +125,7 @@ def check_canvases(canvases: Sequence[Canvas] | None, sizes: Sequence[tuple[int,
     """
     if canvases is None:
         return [Canvas.of(size) for size in sizes]
-    with border(InputError, "canvases must have one (left, top, width, height) per image"):
+    with translate_errors(InputError, "canvases must have one (left, top, width, height) per image"):
         given = [Canvas(*map(float, canvas)) for canvas in canvases]
     if len(given) != len(sizes):
         raise InputError(f"canvases must have one entry per image, {len(sizes)}, got {len(given)}.")

@@ -10,7 +10,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from maskjet.coco_rle import MOST_PIXELS
-from maskjet.errors import InputError, border
+from maskjet.errors import InputError, translate_errors
 from maskjet.ops.canvas import Canvas
 from maskjet.ops.gpu import table
 
@@ -186,7 +186,7 @@ def mask_queries(
             raise InputError(f"query must have counts [{batch}] and queries [{batch}, K], got {shapes}.")
         most = query.query.shape[1]
         return MaskQueries(_narrowed(query.count, most, device), _narrowed(query.query, limit, device), limit)
-    with border(InputError, "query must be a Selection or one integer tensor [n] per image"):
+    with translate_errors(InputError, "query must be a Selection or one integer tensor [n] per image"):
         rows = list(query)
     if len(rows) != batch:
         raise InputError(f"query must have one entry per image, {batch}, got {len(rows)}.")
@@ -221,7 +221,7 @@ def check_image_sizes(image_sizes: ImageSizes, batch: int) -> list[tuple[int, in
     Raises:
         InputError: Not one (height, width) of positive integers per image, or more pixels than RLE can count.
     """
-    with border(InputError, "image_sizes must have one (height, width) per image"):
+    with translate_errors(InputError, "image_sizes must have one (height, width) per image"):
         sizes = [tuple(size) for size in image_sizes]
     if len(sizes) != batch:
         raise InputError(f"image_sizes must have one (height, width) per image, {batch}, got {len(sizes)}.")

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from maskjet import coco_rle, limits
-from maskjet.errors import InputError, SourceError, border, explain
+from maskjet.errors import InputError, SourceError, explain, translate_errors
 
 Entry = Mapping[str, Any]
 """A JSON object of a COCO file: an entry of one of its lists, or the whole data set."""
@@ -71,7 +71,7 @@ class ResultsFile(NamedTuple):
 
 def read_json(path: Path) -> Any:
     """Read a JSON file; raises SourceError if that fails, also if it is nested too deeply for Python's parser."""
-    with border(SourceError, f"{str(path)!r} must be JSON"):
+    with translate_errors(SourceError, f"{str(path)!r} must be JSON"):
         try:
             limits.check("json_bytes", path.stat().st_size, f"{str(path)!r} has", SourceError)
             return json.loads(path.read_bytes())
@@ -202,7 +202,7 @@ def _check_ids(entries: Sequence[Entry], truth: Entry, where: str) -> None:
 
 def _is_rle(value: Any, size: list[int]) -> bool:
     try:
-        with border(InputError, "an RLE"):
+        with translate_errors(InputError, "an RLE"):
             coco_rle.area(value)
             return bool(list(value["size"]) == size)
     except InputError:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from maskjet import coco_rle
 from maskjet.detections import Detections
-from maskjet.errors import InputError, SourceError, border
+from maskjet.errors import InputError, SourceError, translate_errors
 from maskjet.media.frames import Source
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.parity import dump_file
@@ -151,13 +151,13 @@ class Dump:
             "string_lengths": np.array([len(text) for text in strings], np.int32),
             "strings": np.frombuffer(b"".join(strings), np.uint8),
         }
-        with border(InputError, f"{str(path)!r} must be a dump that can be read again"):
+        with translate_errors(InputError, f"{str(path)!r} must be a dump that can be read again"):
             return dump_file.write(path, self._header() | dict(more), fields)
 
     @classmethod
     def _read(cls, path: Path) -> tuple[Dump, dict[str, Any]]:
         """The dump, and its file's header."""
-        with border(SourceError, f"{str(path)!r} must be a dump that maskjet parity dump wrote, it is not"):
+        with translate_errors(SourceError, f"{str(path)!r} must be a dump that maskjet parity dump wrote, it is not"):
             try:
                 header, fields = dump_file.read(path)
             except FileNotFoundError as error:
@@ -246,7 +246,7 @@ def write_dump(
         UnsupportedError: The variant can't run on this machine.
     """
     empty = Dump(variant.identify(network), describe_run(), images.describe(), [], [], [])
-    with border(InputError, f"{str(path)!r} can't be begun"):
+    with translate_errors(InputError, f"{str(path)!r} can't be begun"):
         dump_file.check_header(dump_file.as_json(empty._header()))
     parts = _Parts(path, empty)
     done = parts.load(images)

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from maskjet import ops, traffic
-from maskjet.errors import UnsupportedError, border
+from maskjet.errors import UnsupportedError, translate_errors
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.ops.canvas import Canvas
 from maskjet.ops.select.reference import to_pixels
@@ -114,7 +114,7 @@ class _File:
 
     @contextmanager
     def _running(self) -> Iterator[None]:
-        with border(UnsupportedError, f"out must run in {runtime_name()}, it does not"):
+        with translate_errors(UnsupportedError, f"out must run in {runtime_name()}, it does not"):
             yield
 
 

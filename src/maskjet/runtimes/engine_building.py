@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from maskjet.errors import UnsupportedError, border
+from maskjet.errors import UnsupportedError, translate_errors
 from maskjet.extras import require
 from maskjet.files import replacing
 from maskjet.networks.exported.in_tensorrt import BATCHES, Log, make_log
@@ -39,7 +39,7 @@ def build_engine(source: Path, out: Path) -> None:
         UnsupportedError: TensorRT can't build it; the message says why.
     """
     file = read_network_file(source)
-    with border(UnsupportedError, f"TensorRT must be able to build an engine of {str(source)!r}, it is not"):
+    with translate_errors(UnsupportedError, f"TensorRT must be able to build an engine of {str(source)!r}, it is not"):
         data = _build(_require_tensorrt(), file)
     with replacing(out) as part:
         part.write(data)

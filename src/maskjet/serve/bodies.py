@@ -11,7 +11,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import parse_options_header
 from starlette.requests import ClientDisconnect, Request
 
-from maskjet.errors import SourceError, border
+from maskjet.errors import SourceError, translate_errors
 from maskjet.media.image_headers import stated_size_hw
 from maskjet.media.images import decode_image
 from maskjet.serve import problems
@@ -144,7 +144,7 @@ def check_sizes(images: Sequence[EncodedImage], most: int) -> int:
     """
     total = 0
     for image in images:
-        with border(SourceError, f"image must be decodable, {image.title} is not"):
+        with translate_errors(SourceError, f"image must be decodable, {image.title} is not"):
             size_hw = stated_size_hw(image.data)
         if size_hw is None:
             decode_image(image.data[:64], image.title)  # raises with the reason

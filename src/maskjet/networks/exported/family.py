@@ -9,7 +9,7 @@ import torch
 
 from maskjet.calls import Postprocessing
 from maskjet.config import EngineConfig, RuntimeName
-from maskjet.errors import CheckpointError, InputError, UnsupportedError, border
+from maskjet.errors import CheckpointError, InputError, UnsupportedError, translate_errors
 from maskjet.networks.exported.in_onnxruntime import OnnxRuntimeSession
 from maskjet.networks.exported.in_openvino import OpenVinoSession
 from maskjet.networks.exported.in_tensorrt import TensorRtSession
@@ -76,7 +76,7 @@ def _open(file: NetworkFile, runtime: RuntimeName, device: torch.device) -> File
     if name not in fitting:
         raise InputError(f"runtime must be one of {('auto', *fitting)} for {str(file.path)!r}, got {runtime!r}.")
     session: Session
-    with border(UnsupportedError, f"runtime={name!r} must be able to open {str(file.path)!r}, it is not"):
+    with translate_errors(UnsupportedError, f"runtime={name!r} must be able to open {str(file.path)!r}, it is not"):
         if is_engine:
             session = TensorRtSession(file, device)
         elif name == "openvino":

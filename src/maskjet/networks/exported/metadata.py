@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from maskjet import limits
-from maskjet.errors import CheckpointError, InputError, border
+from maskjet.errors import CheckpointError, InputError, translate_errors
 from maskjet.extras import require
 from maskjet.spec import ModelSpec, check_whole, shown
 
@@ -140,7 +140,7 @@ def read_onnx(path: Path, argument: str, purpose: str) -> ModelProto:
     """
     onnx = require("onnx", extra="onnx", purpose=purpose)
     name = repr(str(path))
-    with border(CheckpointError, f"{argument} must be an ONNX file, got {name}"):
+    with translate_errors(CheckpointError, f"{argument} must be an ONNX file, got {name}"):
         limits.check("checkpoint_bytes", path.stat().st_size, f"{name} has", CheckpointError)
         model: ModelProto = onnx.load(path, load_external_data=False)
         return model
@@ -161,7 +161,7 @@ def properties_of(model: ModelProto) -> dict[str, str]:
 def _parse(key: str, text: str) -> Any:
     if len(text) > _LONGEST:
         raise InputError(f"{shown(key)[1:-1]} must have at most {_LONGEST:,} characters, got {len(text):,}.")
-    with border(InputError, f"{shown(key)[1:-1]} must be JSON"):
+    with translate_errors(InputError, f"{shown(key)[1:-1]} must be JSON"):
         return json.loads(text)
 
 

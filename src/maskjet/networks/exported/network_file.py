@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from maskjet import limits
-from maskjet.errors import CheckpointError, InputError, border
+from maskjet.errors import CheckpointError, InputError, translate_errors
 from maskjet.networks.exported.metadata import ENGINES, ONNX, Metadata, Precision, properties_of, read_onnx
 from maskjet.networks.exported.rfdetr_files import rfdetr_spec
 from maskjet.spec import ModelSpec, shown
@@ -62,7 +62,7 @@ class NetworkFile:
         found = hashlib.sha256()
         for path in self.files:
             with (
-                border(CheckpointError, f"model must be a file that can be read, {str(path)!r} can't"),
+                translate_errors(CheckpointError, f"model must be a file that can be read, {str(path)!r} can't"),
                 path.open("rb") as file,
             ):
                 found.update(hashlib.file_digest(file, "sha256").digest())
@@ -195,7 +195,7 @@ def _read_outputs(proto: ModelProto, names: Sequence[str]) -> list[_Value]:
         raise InputError(f"outputs must be {', '.join(names)}, {missing[0]} is missing.")
     outputs = [_read_value(given[name]) for name in wanted]
     if any(None in each.sizes[1:] for each in outputs):  # as in rfdetr's files with a free batch
-        with border(InputError, "shapes of its outputs must follow from those of its input"):
+        with translate_errors(InputError, "shapes of its outputs must follow from those of its input"):
             inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
         given = {each.name: each for each in inferred.graph.output}
         outputs = [_read_value(given[name]) for name in wanted]

@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from maskjet.errors import UnsupportedError, border
+from maskjet.errors import UnsupportedError, translate_errors
 from maskjet.networks.exported.network_file import NetworkFile
 from maskjet.networks.rfdetr.network import NetworkOutput
 
@@ -62,13 +62,13 @@ class FileRuntime:
         file, step = self._file, self._session.largest or batch
         parts = [slice(start, start + step) for start in range(0, batch, step)]
         problem = f"{str(file.path)!r} must run in {self._name}, it does not"
-        with border(UnsupportedError, problem):
+        with translate_errors(UnsupportedError, problem):
             calls = [(part, self._session.make_call()) for part in parts]
         outputs = [torch.empty(batch, *each.shape, dtype=each.dtype, device=self._device) for each in file.outputs]
         masks = outputs[2] if len(outputs) > 2 else None
 
         def run(images: Tensor) -> NetworkOutput:
-            with border(UnsupportedError, problem):
+            with translate_errors(UnsupportedError, problem):
                 for part, call in calls:
                     call(images[part], [each[part] for each in outputs])
             return NetworkOutput(outputs[0], outputs[1], masks)

@@ -9,7 +9,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from maskjet.config import Implementation
-from maskjet.errors import InputError, border
+from maskjet.errors import InputError, translate_errors
 from maskjet.ops.canvas import Canvas, check_canvases
 from maskjet.ops.encode_masks import cpu, reference
 from maskjet.ops.encode_masks.strings import Strings
@@ -74,7 +74,7 @@ def _check_boxes(boxes: Sequence[torch.Tensor] | torch.Tensor, queries: MaskQuer
     if isinstance(boxes, torch.Tensor):
         given = boxes
     else:
-        with border(InputError, "boxes must be int32 tensors [n, 4], one per image"):
+        with translate_errors(InputError, "boxes must be int32 tensors [n, 4], one per image"):
             rows = list(boxes)
         if any(not isinstance(row, torch.Tensor) or row.ndim != 2 or row.shape[1] != 4 for row in rows):
             raise InputError("boxes must be int32 tensors [n, 4], one per image.")

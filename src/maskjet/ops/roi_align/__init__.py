@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from maskjet.config import Implementation
-from maskjet.errors import InputError, border
+from maskjet.errors import InputError, translate_errors
 from maskjet.ops.gpu import make_op
 from maskjet.ops.record import FLOATS, Variant, describe, is_whole
 from maskjet.ops.roi_align import cpu, reference
@@ -67,7 +67,7 @@ def roi_align(
     is_alike = boxes.dtype == torch.float32 and boxes.device == first.device
     if not is_alike or boxes.ndim != 3 or boxes.shape[2] != 4 or len(boxes) != len(first):
         raise InputError(f"boxes must be float32 [{len(first)}, N, 4] on {first.device}, got {describe(boxes)}.")
-    with border(InputError, "scales must be numbers, one per level"):
+    with translate_errors(InputError, "scales must be numbers, one per level"):
         exponents = [math.log2(scale) if scale > 0 else math.nan for scale in scales]
     expected = [exponents[0] - level for level in range(len(features))] if exponents else []
     if exponents != expected or not exponents[0].is_integer():

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from maskjet.config import Implementation
-from maskjet.errors import InputError, border
+from maskjet.errors import InputError, translate_errors
 from maskjet.ops.canvas import Canvas, check_canvases
 from maskjet.ops.gpu import make_op, table
 from maskjet.ops.record import FLOATS, Variant, describe, is_whole, needs_cpu
@@ -112,7 +112,7 @@ def _per_class(
         if value.shape != (classes,):
             raise InputError(f"{name} must have one value per class, {classes}, got {list(value.shape)}.")
         return value.to(device, dtype).contiguous()
-    with border(InputError, f"{name} must be numbers"):
+    with translate_errors(InputError, f"{name} must be numbers"):
         values = (float(value),) * classes if isinstance(value, int | float | torch.Tensor) else tuple(value)
         if len(values) != classes:
             raise InputError(f"{name} must have one value per class, {classes}, got [{len(values)}].")
@@ -122,7 +122,7 @@ def _per_class(
 def _whole_numbers(class_map: Any) -> Any:
     """Check that a class map converts to int32 without loss, and return it."""
     if not isinstance(class_map, torch.Tensor):
-        with border(InputError, "class_map must be whole numbers, one per class"):
+        with translate_errors(InputError, "class_map must be whole numbers, one per class"):
             return tuple(operator.index(number) for number in class_map)
     if class_map.dtype == torch.int32:
         return class_map
