@@ -64,8 +64,11 @@ def assert_plain(path):
     for value in (*model.graph.input, *model.graph.output, *model.graph.value_info):
         sizes = value.type.tensor_type.shape.dim
         assert all(size.dim_value or re.fullmatch(r"(\d+\*)?batch", size.dim_param) for size in sizes), value.name
-    described = {value.name for value in (*model.graph.output, *model.graph.value_info)}
-    assert {name for node in model.graph.node for name in node.output} <= described
+    values = (*model.graph.output, *model.graph.value_info)
+    described = {value.name: str(value.type.tensor_type.shape) for value in values}
+    assert {name for node in model.graph.node for name in node.output} <= described.keys()
+    reshapes = [node for node in model.graph.node if node.op_type == "Reshape"]
+    assert not [node.name for node in reshapes if described.get(node.input[0]) == described[node.output[0]]]
     return model
 
 

@@ -41,6 +41,7 @@ def translate(module: nn.Module, inputs: Mapping[str, Tensor], outputs: Sequence
     """
     dims = tuple({0: torch.export.Dim(_BATCH)} for _ in inputs)
     program = torch.export.export(module, (*inputs.values(),), dynamic_shapes=dims, strict=False)
+    _drop_views(program.graph)
     try:
         exported = torch.onnx.export(
             program,
@@ -63,6 +64,13 @@ def translate(module: nn.Module, inputs: Mapping[str, Tensor], outputs: Sequence
     _name_others(model.graph, named)
     ClearMetadataAndDocStringPass()(model)  # they have paths of this machine
     return model
+
+
+def _drop_views(graph: torch.fx.Graph) -> None:
+    """Leave out views that keep a shape; torch.onnx keeps those whose first size is a multiple of the batch."""
+    for node in graph.nodes:
+        if node.target is torch.ops.aten.view.default and node.meta["val"].shape == node.args[0].meta["val"].shape:
+            node.replace_all_uses_with(node.args[0], delete_user_cb=lambda user: user.op != "output")
 
 
 def _name_weights(graph: ir.Graph) -> set[str]:
