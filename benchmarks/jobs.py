@@ -40,7 +40,7 @@ from maskjet.devices import SEGMENTS_PER_GPU
 from maskjet.errors import InputError
 from maskjet.files import write_json
 from maskjet.jobs import cluster, driver
-from maskjet.jobs.local import ONE_THREAD, LocalWorkers, choose_lanes
+from maskjet.jobs.local import ONE_THREAD, LocalWorkers, choose_streams
 from maskjet.jobs.ray import RayWorkers
 from maskjet.jobs.segments import Settings
 from maskjet.machine import describe_machine
@@ -138,7 +138,7 @@ def local_crew(names: str, config: EngineConfig, lanes: int | None = None) -> Cr
         lanes: Segments that a process works on at a time; None as `maskjet job`.
     """
     places = devices.choose(names, config)
-    lanes = lanes or choose_lanes(places)
+    lanes = lanes or choose_streams(places)
     return Crew(names, len(places), lanes, lambda orders: LocalWorkers(orders, places, lanes))
 
 
@@ -146,7 +146,7 @@ def ray_crew(workers: int, config: EngineConfig) -> Crew:
     """Workers of a Ray that is started on this machine."""
     gpus = torch.cuda.device_count() if config.resolve_device().type == "cuda" else 0
     pool = cluster.fit([{"CPU": os.cpu_count() or 1, "GPU": gpus}], config.device, workers)
-    return Crew(f"Ray, {workers} workers", workers, pool.lanes, lambda orders: RayWorkers(orders, "local", workers))
+    return Crew(f"Ray, {workers} workers", workers, pool.streams, lambda orders: RayWorkers(orders, "local", workers))
 
 
 @dataclass

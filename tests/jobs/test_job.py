@@ -62,7 +62,7 @@ class WorkersHere:
     """`LocalWorkers` without processes, which prints as Ray does."""
 
     def __init__(self, orders, *_):
-        self.orders = {**orders, "device": "cpu", "lanes": 1}
+        self.orders = {**orders, "device": "cpu", "streams": 1}
 
     def run(self, tasks, _):
         sys.stdout.write("(raylet) A worker died.\n")

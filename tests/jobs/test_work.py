@@ -29,7 +29,7 @@ class Working:
 
     def __init__(self, out, process):
         self.markers = Markers(open_folder(out))
-        self.orders = {"settings": Settings().as_dict(), "device": "cpu", "lanes": 2, "out": out}
+        self.orders = {"settings": Settings().as_dict(), "device": "cpu", "streams": 2, "out": out}
         self.orders |= {"facts": {"version": __version__, "settings": SETTINGS}, "run": self.markers.start_run()}
         self.begun, self._process = [], process
 
@@ -177,7 +177,7 @@ def outcomes_of(working, monkeypatch):
     def run(rows, stop=None, made=None):
         made = made or working()
         monkeypatch.setattr(jobs_ray, "_Rows", lambda _: rows)
-        pool = SimpleNamespace(device="cpu", lanes=1)
+        pool = SimpleNamespace(device="cpu", streams=1)
         workers = jobs_ray.RayWorkers(made.orders, "auto")
         try:
             yield from workers._work(None, pool, [(PART, SEGMENT)], stop or threading.Event())

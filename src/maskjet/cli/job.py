@@ -215,15 +215,15 @@ def _make_workers(
 
 def _local_workers(devices: str | None, streams: int | None, config: EngineConfig) -> MakeWorkers:
     from maskjet.devices import choose
-    from maskjet.jobs.local import LocalWorkers, choose_lanes
+    from maskjet.jobs.local import LocalWorkers, choose_streams
 
     places = choose(devices or _every_device(config), config)
     if streams is not None and streams < 1:
         raise InputError(f"streams must be at least 1, got {streams}.")
     if streams is not None and streams > SEGMENTS_PER_GPU and any(place.device != "cpu" for place in places):
         raise InputError(f"streams must be at most {SEGMENTS_PER_GPU} on a GPU, got {streams}.")
-    lanes = streams or choose_lanes(places)
-    return lambda orders: LocalWorkers(orders, places, lanes)
+    at_once = streams or choose_streams(places)
+    return lambda orders: LocalWorkers(orders, places, at_once)
 
 
 def _every_device(config: EngineConfig) -> str:

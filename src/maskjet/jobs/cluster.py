@@ -86,7 +86,7 @@ class Pool:
     """Device of each, in its own names: it sees one GPU at most."""
     num_cpus: float
     """Ray's CPUs that each reserves."""
-    lanes: int
+    streams: int
     """Segments that each works on at a time: `SEGMENTS_PER_GPU` on a GPU, else one per core that it has to itself."""
 
     def options(self, ray: Any) -> dict[str, Any]:
@@ -94,7 +94,7 @@ class Pool:
         variables = {name: text for name, text in os.environ.items() if name.startswith(_PASSED)}
         has_gpu = self.device == "cuda"
         pool = ray.data.ActorPoolStrategy(
-            size=self.size, max_concurrent_calls_per_actor=self.lanes, enable_true_multi_threading=self.lanes > 1
+            size=self.size, max_concurrent_calls_per_actor=self.streams, enable_true_multi_threading=self.streams > 1
         )
         environment = {"env_vars": variables if has_gpu else variables | ONE_THREAD}
         return {"compute": pool, "num_cpus": self.num_cpus, "num_gpus": int(has_gpu), "runtime_env": environment}
@@ -149,5 +149,5 @@ def fit(nodes: Sequence[Mapping[str, float]], device: str, workers: int | None) 
         size,
         device="cuda" if has_gpus else "cpu",
         num_cpus=_CPUS * min(1.0, *(cpus / room for cpus, room in rooms)),
-        lanes=SEGMENTS_PER_GPU if has_gpus else max(1, min(cpus for cpus, _ in rooms) // per_node),
+        streams=SEGMENTS_PER_GPU if has_gpus else max(1, min(cpus for cpus, _ in rooms) // per_node),
     )

@@ -57,11 +57,11 @@ class LocalWorkers:
     Args:
         orders: What `worker.main` needs besides its device, in JSON types.
         places: The devices.
-        lanes: Segments that a process works on at a time.
+        streams: Segments that a process works on at a time.
     """
 
-    def __init__(self, orders: Mapping[str, Any], places: Sequence[Place], lanes: int) -> None:
-        self._orders, self._places, self._lanes = orders, places, lanes
+    def __init__(self, orders: Mapping[str, Any], places: Sequence[Place], streams: int) -> None:
+        self._orders, self._places, self._streams = orders, places, streams
         self._processes: list[_Process] = []
         self._again: deque[Task] = deque()  # of processes that died
         self._deaths: dict[int, int] = {}  # of a place, in a row
@@ -88,7 +88,7 @@ class LocalWorkers:
     def _feed(self, tasks: Iterator[Task | None]) -> bool:
         """Give segments to processes that have room; returns whether there may be more than those."""
         # One more than it works on, so that it need not wait for this process.
-        while has_room := [each for each in self._processes if len(each.tasks) <= self._lanes]:
+        while has_room := [each for each in self._processes if len(each.tasks) <= self._streams]:
             task = self._again.popleft() if self._again else next(tasks, ())
             if not task:
                 return task is None
@@ -138,7 +138,7 @@ class LocalWorkers:
                 start_new_session=True,  # Ctrl-C is the driver's to handle
             )
         connection = Connection(ours.detach())
-        orders = {**self._orders, "device": place.own_device, "lanes": self._lanes}
+        orders = {**self._orders, "device": place.own_device, "streams": self._streams}
         connection.send_bytes(json.dumps(orders).encode())
         return _Process(place, process, connection)
 
@@ -151,7 +151,7 @@ class LocalWorkers:
         self._processes = []
 
 
-def choose_lanes(places: Sequence[Place]) -> int:
+def choose_streams(places: Sequence[Place]) -> int:
     """Segments that each of these processes works on at a time: on a CPU its share of the cores."""
     if any(place.device != "cpu" for place in places):
         return SEGMENTS_PER_GPU

@@ -29,7 +29,7 @@ from maskjet.jobs.worker import Actor
 _ARRIVAL_S = 180.0  # for the first worker's process
 _FIRST_S = 2.0  # for which the first window waits for the plan
 _WINDOW, _LARGEST_WINDOW = 4_000, 100_000  # segments: per worker, and of all; each takes 1 kB of the driver
-_BLOCKS, _LARGEST_BLOCK = 32, 16  # blocks per worker and lane, if there are enough segments; most segments of one
+_BLOCKS, _LARGEST_BLOCK = 32, 16  # blocks per worker and stream, if there are enough segments; most segments of one
 _MOST_LOST = 3  # segments given up in a row, without one done, after which the cluster's devices are to blame
 _GLANCE_S = 0.5  # how often it is looked whether to stop, while nothing comes
 _PATIENCE_S = 60.0  # for segments that are worked on when a job is stopped
@@ -74,7 +74,7 @@ class RayWorkers:
 
     def _work(self, ray: Any, pool: cluster.Pool, window: Sequence[Task], stop: threading.Event) -> Iterator[Outcome]:
         self._markers.remove(ARRIVED)
-        rows = _Rows(_pipeline(ray, pool, window, {**self._orders, "device": pool.device, "lanes": pool.lanes}))
+        rows = _Rows(_pipeline(ray, pool, window, {**self._orders, "device": pool.device, "streams": pool.streams}))
         left, lost, deadline = dict(window), 0, time.monotonic() + _ARRIVAL_S
         is_over = is_stopped = False
         try:
@@ -152,7 +152,7 @@ class _Rows:
 
 def _pipeline(ray: Any, pool: cluster.Pool, window: Sequence[Task], orders: Mapping[str, Any]) -> Any:
     """A dataset of answers, a row for each segment. Ray Data restarts actors and repeats their tasks without limit."""
-    of_block = max(1, min(_LARGEST_BLOCK, len(window) // (pool.size * pool.lanes * _BLOCKS)))
+    of_block = max(1, min(_LARGEST_BLOCK, len(window) // (pool.size * pool.streams * _BLOCKS)))
     items = [{"part": part, "segment": json.dumps(segment.as_dict())} for part, segment in window]
     source = ray.data.from_items(items, override_num_blocks=-(-len(items) // of_block))
     dataset = source.map_batches(

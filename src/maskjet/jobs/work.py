@@ -83,9 +83,9 @@ class Worker:
     """Turns segments into parts. May be called from several threads.
 
     Args:
-        orders: In JSON types: settings, what is done with each segment; device, the worker's own; lanes, segments that
-            it works on at a time; out, where the parts go; facts, what is written into each part's metadata besides its
-            segment; run, the marker without which it begins none.
+        orders: In JSON types: settings, what is done with each segment; device, the worker's own; streams, how many
+            segments it works on at a time; out, where the parts go; facts, what is written into each part's metadata
+            besides its segment; run, the marker without which it begins none.
 
     Raises:
         InputError, CheckpointError, UnsupportedError: As `maskjet.load`; or the driver is of another version.
@@ -93,7 +93,7 @@ class Worker:
 
     def __init__(self, orders: Mapping[str, Any]) -> None:
         self._settings = Settings.from_dict(orders["settings"])
-        self._lanes, self._facts = int(orders["lanes"]), orders["facts"]
+        self._streams, self._facts = int(orders["streams"]), orders["facts"]
         if self._facts["version"] != __version__:
             raise UnsupportedError(
                 f"maskjet must be of one version on all nodes, got {__version__} beside the driver's "
@@ -173,7 +173,7 @@ class Worker:
         """What came out, and the part's rows if there are any."""
         try:
             table = process(
-                segment, self.model, rows=self._settings.rows, every=self._settings.every, streams=self._lanes
+                segment, self.model, rows=self._settings.rows, every=self._settings.every, streams=self._streams
             )
         except (OutputError, DeviceError):
             raise

@@ -48,7 +48,7 @@ def main(descriptor: int) -> None:
         except MaskjetError as error:
             return send(None, told(error, "a worker"))
         with process.garbage_frozen():
-            threads = ThreadPoolExecutor(orders["lanes"], "maskjet-segment")
+            threads = ThreadPoolExecutor(orders["streams"], "maskjet-segment")
             send(None, {})  # it is ready
             while True:
                 task = json.loads(driver.recv_bytes())
