@@ -51,7 +51,10 @@ def test_metadata_come_back_from_a_file(metadata, tmp_path):
     assert runtimes.read_metadata(path) == metadata
 
 
-@pytest.mark.parametrize(("precision", "chooses"), [("fp32", True), ("fp16", False)])
+@pytest.mark.parametrize(
+    ("precision", "chooses"),
+    [("fp32", False), *(pytest.param(*each, marks=pytest.mark.slow) for each in (("fp32", True), ("fp16", False)))],
+)
 def test_exported_files_have_them(precision, chooses, exported):
     found = runtimes.read_metadata(exported(precision, chooses).path)
     assert (found.spec, found.precision) == (TINY, precision)
