@@ -185,7 +185,7 @@ class EngineConfig:
                 found[field.name] = _parse(field.name, text, str if field.name == "input_size" else kind)
         found |= {name: value for name, value in choices.items() if value is not None}
         if isinstance(found.get("input_size"), str):
-            found["input_size"] = parse_input_size(found["input_size"])
+            found["input_size"] = parse_hw(found["input_size"])
         by_step = found.get("implementation", "")
         if "=" in by_step:
             found["implementation"] = {
@@ -207,15 +207,15 @@ def _check_choice(name: str, given: object, known: tuple[str, ...]) -> None:
         raise InputError(f"{name} must be one of {known}, got {given!r}{suggest(given, known, lists=False)}")
 
 
-def parse_input_size(text: str) -> tuple[int, int]:
+def parse_hw(text: str, name: str = "input_size", expected: str = "WIDTHxHEIGHT, as in 640x384") -> tuple[int, int]:
     """(height, width) of WIDTHxHEIGHT.
 
     Raises:
-        InputError: The text is not of that form.
+        InputError: The text is not of that form; the message has the argument's name and what is expected.
     """
     found = re.fullmatch(r"(\d{1,5})x(\d{1,5})", text)
     if found is None:
-        raise InputError(f"input_size must be WIDTHxHEIGHT, as in 640x384, got {text!r}.")
+        raise InputError(f"{name} must be {expected}, got {text!r}.")
     return int(found[2]), int(found[1])
 
 

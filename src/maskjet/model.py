@@ -391,6 +391,33 @@ def load(
     return Model(network, config, threshold=network.spec.threshold if threshold is None else threshold, classes=classes)
 
 
+def load_configured(
+    model: str,
+    weights: str | os.PathLike[str] | None,
+    config: EngineConfig,
+    *,
+    threshold: float | None = None,
+    by_class: Mapping[str, float] | None = None,
+    classes: Sequence[str] | None = None,
+) -> Model:
+    """Load a model for a program that has its configuration already.
+
+    Args:
+        model: See `load`, also for the errors.
+        weights: See `load`.
+        config: How to run it.
+        threshold: A confidence must exceed it; None is the model's own.
+        by_class: That of single classes, by name.
+        classes: See `load`.
+    """
+    network = read_network(model, weights, config.input_size)
+    common: float = network.spec.threshold if threshold is None else threshold
+    chosen: Threshold = common
+    if by_class:
+        chosen = {**dict.fromkeys(network.spec.class_names.values(), common), **by_class}
+    return Model(network, config, threshold=chosen, classes=classes)
+
+
 def _to_tensor(image: ImageLike, name: str) -> torch.Tensor:
     """Convert an image to uint8 [H, W, 3], sharing its memory if possible."""
     image = as_tensor(image, name)

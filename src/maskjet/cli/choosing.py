@@ -72,9 +72,6 @@ def load_model(
         CheckpointError: The weights can't be read.
         UnsupportedError: The model can't run here.
     """
-    from maskjet.model import Model, read_network
+    from maskjet.model import load_configured
 
-    network = read_network(model, weights, config.input_size)
-    if threshold is None:
-        threshold = network.spec.threshold
-    return Model(network, config, threshold=threshold, classes=split_list(classes) or None)
+    return load_configured(model, weights, config, threshold=threshold, classes=split_list(classes) or None)

@@ -9,7 +9,7 @@ import typer
 
 from maskjet.cli.choosing import ClassesOption, ThresholdOption, parse_thresholds, split_list
 from maskjet.cli.options import MODELS, JsonOption, WeightsOption, completing, option, print_result, switch
-from maskjet.config import DEFAULT_THRESHOLD, EngineConfig, parse_input_size
+from maskjet.config import DEFAULT_THRESHOLD, EngineConfig, parse_hw
 from maskjet.errors import InputError
 from maskjet.networks.exported.metadata import Precision
 
@@ -83,7 +83,7 @@ def export(
         model,
         out,
         weights=weights,
-        input_size=None if input_size is None else parse_input_size(input_size),
+        input_size=None if input_size is None else parse_hw(input_size),
         precision=cast(Precision, precision),
         postprocess=selecting if postprocess else None,
     )

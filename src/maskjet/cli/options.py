@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from maskjet.cli.flags import in_flags
-from maskjet.config import EngineConfig
-from maskjet.errors import InputError, OutputError, first_line
+from maskjet.config import EngineConfig, parse_hw
+from maskjet.errors import OutputError, first_line
 from maskjet.printing import printable
 from maskjet.spec import SPECS, TORCHVISION_NAMES
 
@@ -141,15 +141,10 @@ def optional(
 
 
 def parse_size(text: str) -> tuple[int, int]:
-    """Parse a size to (height, width) in pixels."""
+    """(height, width) in pixels of a --size: a name or WIDTHxHEIGHT."""
     from maskjet.traffic import SIZES_HW
 
-    if text in SIZES_HW:
-        return SIZES_HW[text]
-    width, separator, height = text.partition("x")
-    if not (separator and width.isdecimal() and height.isdecimal()):
-        raise InputError(f"--size must be one of {', '.join(SIZES_HW)} or WIDTHxHEIGHT, got {text!r}.")
-    return int(height), int(width)
+    return SIZES_HW.get(text) or parse_hw(text, "--size", f"one of {', '.join(SIZES_HW)} or WIDTHxHEIGHT")
 
 
 @contextmanager

@@ -69,14 +69,12 @@ def open_model(settings: Settings, config: EngineConfig) -> Model:
     Raises:
         InputError, CheckpointError, UnsupportedError: As `maskjet.load`.
     """
-    from maskjet.model import Model, read_network
+    from maskjet.model import load_configured
 
-    network = read_network(settings.model, settings.weights, config.input_size)
-    threshold: Any = network.spec.threshold if settings.threshold is None else settings.threshold
-    if settings.class_thresholds:
-        names = network.spec.class_names.values()
-        threshold = {**dict.fromkeys(names, threshold), **settings.class_thresholds}
-    return Model(network, config, threshold=threshold, classes=settings.classes)
+    threshold, by_class = settings.threshold, settings.class_thresholds
+    return load_configured(
+        settings.model, settings.weights, config, threshold=threshold, by_class=by_class, classes=settings.classes
+    )
 
 
 class Worker:
