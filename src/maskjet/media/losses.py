@@ -106,7 +106,14 @@ class Losses:
 
     def _suspect(self, since: int, until: int) -> None:
         before = since if self._before is None else self._before
-        self._suspects.append((min(before, since), max(before, until) + self._delay))
+        self._add_suspect(min(before, since), max(before, until) + self._delay)
+
+    def _add_suspect(self, since: int, until: int) -> None:
+        """Add a span, joined with the last one where they touch: of a file all damaged, each packet has one."""
+        if self._suspects and since <= self._suspects[-1][1] and until >= self._suspects[-1][0]:
+            last = self._suspects.pop()
+            since, until = min(since, last[0]), max(until, last[1])
+        self._suspects.append((since, until))
 
     def fail(self, reason: str) -> None:
         """Record that the decoder found damage in the last packet, or that no more can be read."""
@@ -124,7 +131,7 @@ class Losses:
         while self._due and (picture is None or (pts is not None and self._due[0][0] <= pts)):
             due, is_frame = heappop(self._due)
             if due != pts and (is_frame or self._damage is not None or self._is_suspect(due, due)):
-                self._suspects.append((due, due))
+                self._add_suspect(due, due)
                 yield from self._gap(due)
                 self._given_up.add(due)
                 yield Loss(self._damage or _DAMAGED, 1)
@@ -132,7 +139,7 @@ class Losses:
             yield from self._gap_at_end()
             return
         if picture.is_corrupt and pts is not None:
-            self._suspects.append((pts, pts))
+            self._add_suspect(pts, pts)
         if pts is not None:
             yield from self._gap(pts)
         if picture.is_corrupt:
