@@ -202,13 +202,13 @@ def decode_image(data: bytes, name: str) -> Image:
         plain = _strip_png(data) if data.startswith(b"\x89PNG") else data
         if not plain or (plain.startswith(b"\xff\xd8") and not is_whole_jpeg(plain)):  # OpenCV would fill it with grey
             raise SourceError(f"image must be whole, {name} is empty, cut off or damaged.")
-        size_hw = stated_size_hw(plain)
+        avif = open_avif(plain)
+        size_hw = stated_size_hw(plain) if avif is None else (avif.height, avif.width)
         if size_hw is None:  # OpenCV decodes other formats, but their size is unknown beforehand
             raise SourceError(
                 f"image must be decodable, {name} is corrupt or no PNG, JPEG, WebP, AVIF, BMP, TIFF or GIF."
             )
         limits.check("image_pixels", size_hw[0] * size_hw[1], f"{name} has", SourceError)
-        avif = open_avif(plain)
         if avif is not None:  # not every OpenCV reads it, and none turns it as the file states
             return _from_pil(avif, name)
         with _without_warnings():
