@@ -128,13 +128,14 @@ def find_entries(name: str, seconds: float, *, most_counted: int) -> list[Entry]
         if stream.container.format.name not in SEEKABLE:
             length = max(length, (index.keys[-1].time - since) / (most_counted + 1))
         for key in index.keys:
-            if key.time - since < length or failures == _MOST_FAILURES:
+            if key.time - since < length:
                 continue
             entry = index.entry(key)
-            failures = failures + 1 if entry is None else 0
             if entry is not None:
                 entries.append(entry)
-                since = key.time
+                since, failures = key.time, 0
+            elif (failures := failures + 1) == _MOST_FAILURES:
+                break
     return entries
 
 
@@ -187,12 +188,8 @@ class _ReadIndex:
         self, container: av.container.InputContainer, stream: av.VideoStream, selection: Selection | None
     ) -> bool:
         """Read the packets; returns whether the end, or what lies behind the selection's start, was reached."""
-        tick, first, least = (
-            float(stream.time_base or 0),
-            stream.start_time or 0,
-            LEAST_BYTES[stream.codec.canonical_name],
-        )
-        behind = 0
+        least, behind = LEAST_BYTES[stream.codec.canonical_name], 0
+        tick, first = float(stream.time_base or 0), stream.start_time or 0
         with suppress(av.error.FFmpegError):
             for number, packet in enumerate(container.demux(stream)):
                 if not packet.size and packet.dts is None:
