@@ -88,9 +88,6 @@ class EngineConfig:
     ] = "auto"
     max_detections: Annotated[int, "Most detections per frame, the most confident ones."] = ModelSpec.max_detections
     batch: Annotated[int, "Most images of one predict call, or frames of several sources, in one batch."] = 8
-    graphs: Annotated[
-        int, "Most CUDA graphs per slot, one per frame size and batch; the least recently used is dropped."
-    ] = 8
     nvtx: Annotated[bool, "Mark the host's work on each batch with NVTX ranges, for Nsight Systems (GPU)."] = False
 
     def __post_init__(self) -> None:
@@ -102,7 +99,7 @@ class EngineConfig:
         self._check_input_size()
         if self.letterbox_color != "auto":
             parse_color("letterbox_color", self.letterbox_color)
-        for name in ("max_detections", "batch", "graphs"):
+        for name in ("max_detections", "batch"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int):
                 raise InputError(f"{name} must be a whole number, got {value!r}.")

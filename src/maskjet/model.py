@@ -315,7 +315,6 @@ def load(
     letterbox_place: Placing = "auto",
     decoder: Decoder = "auto",
     batch: int = 8,
-    graphs: int = 8,
     nvtx: bool = False,
 ) -> Model:
     """Load a model.
@@ -348,7 +347,6 @@ def load(
         letterbox_place: Where frames lie in a letterbox.
         decoder: Where `stream` decodes the videos that it opens.
         batch: Most images of one batch.
-        graphs: Most CUDA graphs per slot.
         nvtx: Whether to mark the host's work with NVTX ranges.
 
     Returns:
@@ -382,7 +380,6 @@ def load(
         decoder=decoder,
         max_detections=EngineConfig.max_detections if max_detections is None else max_detections,
         batch=batch,
-        graphs=graphs,
         nvtx=nvtx,
     )
     network = find_family(model).load(model, weights, config.input_size)

@@ -1,4 +1,4 @@
-"""Copying frames into a batch: every byte, any strides, and no threads left over."""
+"""Copying frames into one piece of memory: every byte, any strides, and no threads left over."""
 
 import threading
 
@@ -7,34 +7,39 @@ import pytest
 import torch
 
 from maskjet.engine import copying
-from maskjet.engine.copying import Copier, Rows
+from maskjet.engine.copying import Copier
 from tests.threads import run_at_once
 
 
 @pytest.mark.parametrize(
-    ("size", "all_cores"),
+    ("sizes", "all_cores"),
     [
-        ((1, 1), True),
-        ((3, 5), False),
-        ((1, 99_999), True),
-        ((401, 503), False),
-        ((720, 1280), False),
-        ((720, 1280), True),
+        ([(1, 1), (3, 5)], True),
+        ([(3, 5)], False),
+        ([(1, 99_999), (401, 503)], False),
+        ([(720, 1280), (1, 1), (3, 700)], False),
+        ([(720, 1280), (1, 1), (3, 700)], True),
     ],
 )
-def test_every_byte_arrives(size, all_cores):
-    images = [torch.from_numpy(np.random.default_rng(n).integers(0, 256, (*size, 3), np.uint8)) for n in range(2)]
-    images.append(
-        torch.from_numpy(np.random.default_rng(9).integers(0, 256, (*size[::-1], 3), np.uint8)).transpose(0, 1)
-    )
+def test_every_byte_arrives(sizes, all_cores):
+    draw = np.random.default_rng(0).integers
+    images = [torch.from_numpy(draw(0, 256, (*size, 3), np.uint8)) for size in sizes]
+    images.append(torch.from_numpy(draw(0, 256, (*sizes[0][::-1], 3), np.uint8)).transpose(0, 1))
+    offsets, end = [], 5
+    for image in images:
+        offsets.append(end)
+        end += image.nbytes + 11
     with torch.inference_mode():  # as in a slot
-        batch = torch.full((5, *size, 3), 7, dtype=torch.uint8)
+        memory = torch.full((end,), 7, dtype=torch.uint8)
         copier = Copier()
-        copier.copy(Rows(batch[1:]), images, all_cores=all_cores)
+        copier.copy(memory, offsets, images, all_cores=all_cores)
         copier.close()
-    assert (batch[[0, 4]] == 7).all()
-    for row, image in zip(batch[1:4], images, strict=True):
-        assert torch.equal(row, image)
+    memory = memory.clone()
+    for offset, image in zip(offsets, images, strict=True):
+        given = memory[offset : offset + image.nbytes]
+        assert torch.equal(given.view(image.shape), image)
+        given.fill_(7)
+    assert (memory == 7).all()  # the gaps are as before
 
 
 @pytest.mark.parametrize(("size", "alone"), [((176, 312), True), ((720, 1280), False)])
@@ -42,19 +47,18 @@ def test_a_small_batch_is_copied_by_one_thread_even_where_all_are_free(monkeypat
     copied = []
     monkeypatch.setattr(copying, "_copy_memory", lambda *batch: copied.append(batch))
     image = torch.zeros(*size, 3, dtype=torch.uint8)
-    Copier().copy(Rows(image[None].clone()), [image], all_cores=True)
+    Copier().copy(torch.empty(image.nbytes, dtype=torch.uint8), [0], [image], all_cores=True)
     assert len(copied) == alone
 
 
-@pytest.mark.parametrize(
-    "wrong", [torch.zeros(720, 1281, 3, dtype=torch.uint8), torch.zeros(720, 1280, 3, dtype=torch.int8)]
-)
-def test_an_image_that_is_not_as_its_row_is_refused_before_a_byte_is_copied(wrong):
+@pytest.mark.parametrize("offsets", [[0, 720 * 1280 * 3 + 1], [-1, 0]])
+def test_images_that_do_not_fit_are_refused_before_a_byte_is_copied(offsets):
     copier = Copier()
-    rows = torch.full((2, 720, 1280, 3), 7, dtype=torch.uint8)
-    with pytest.raises(ValueError, match=r"images must be torch.uint8 \[720, 1280, 3\], got torch.u?int8 \[720, 128"):
-        copier.copy(Rows(rows), [rows[0].clone() + 1, wrong], all_cores=False)
-    assert (rows == 7).all()
+    images = torch.ones(2, 720, 1280, 3, dtype=torch.uint8)
+    memory = torch.full((images.nbytes,), 7, dtype=torch.uint8)
+    with pytest.raises(ValueError, match="images must end within 5529600 bytes, got offsets"):
+        copier.copy(memory, offsets, images.unbind(), all_cores=False)
+    assert (memory == 7).all()
     copier.close()
 
 
@@ -65,7 +69,7 @@ def test_streams_share_the_helper():
         rows = torch.empty_like(images[0])
         for turn in range(8):
             image = images[(number + turn) % 4]
-            copier.copy(Rows(rows.fill_(9)), image.unbind(), all_cores=False)
+            copier.copy(rows.fill_(9).view(-1), range(0, rows.nbytes, rows[0].nbytes), image.unbind(), all_cores=False)
             assert torch.equal(rows, image)
 
     run_at_once(work, range(3))
@@ -76,7 +80,7 @@ def test_nobody_waits_for_a_helper_that_does_not_come(monkeypatch):
     monkeypatch.setattr(Copier, "_start", lambda _: None)
     image = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (720, 1280, 3), np.uint8))
     row = torch.zeros_like(image)
-    Copier().copy(Rows(row[None]), [image], all_cores=False)
+    Copier().copy(row.view(-1), [0], [image], all_cores=False)
     assert torch.equal(row, image)
 
 
@@ -85,7 +89,7 @@ def test_threads_end(is_closed):
     """Also the helper of a copier that nobody closes."""
     copier = Copier()
     image = torch.zeros(720, 1280, 3, dtype=torch.uint8)
-    copier.copy(Rows(image.clone()[None]), [image], all_cores=False)
+    copier.copy(image.clone().view(-1), [0], [image], all_cores=False)
     helper = copier._helper
     assert helper.name.startswith("maskjet-copy")
     if is_closed:

@@ -62,16 +62,16 @@ def test_closing_waits_a_bounded_time_for_all_together(monkeypatch):
     until(lambda: decoders() == [])
 
 
-def test_frames_taken_together_are_of_one_size():
+def test_frames_taken_together_are_of_one_kind():
     sources = [count_up(20), count_up(20, shape=(4, 4, 3)), count_up(20)]
-    with closing(Readers(sources, room=3)) as readers:
+    with closing(Readers(sources, room=3, kind_of=lambda frame: frame.size_hw)) as readers:
         seen, sizes = [], set()
         while frames := readers.take(4, waits=True):
             assert len({frame.image.shape for frame in frames}) == 1
             sizes.add(frames[0].image.shape)
             seen += [(frame.stream, frame.index) for frame in frames]
             if len(seen) == 30:
-                assert len(sizes) == 2  # neither size waits for the other's end
+                assert len(sizes) == 2  # neither kind waits for the other's end
     assert len(sizes) == 2
     assert sorted(seen) == [(s, i) for s in range(3) for i in range(20)]
 

@@ -9,6 +9,7 @@ from maskjet.engine.steps import _on_cpu
 from maskjet.errors import InputError
 from maskjet.model import Model
 from maskjet.ops import Selection
+from maskjet.ops.memory import Scratch
 from maskjet.ops.selection import SizeTable
 from tests.networks.test_network import tiny_network
 from tests.threads import run_at_once
@@ -43,7 +44,7 @@ def test_models_count_their_own_fallbacks_in_threads():
     def count(model, times):
         for _ in range(times):
             steps = model._engine.steps
-            work = steps.work(1, (4, 4), steps.postprocess_buffers())
+            work = steps.work(1, steps.input_hw((4, 4)), steps.postprocess_buffers(), Scratch(steps.device))
             work.strings.fallbacks["a slower path"] += 1
 
     run_at_once(lambda number: count(models[number], 10 * (number + 1)), range(2))

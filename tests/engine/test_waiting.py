@@ -9,6 +9,8 @@ import pytest
 
 from maskjet.engine import slot as slots
 
+SMALL, LARGE = (("kind", pixels) for pixels in (18, 23))
+
 
 class Clock:
     """A clock that only sleeping and yielding move on; each sleep takes 60 µs more than it should."""
@@ -38,9 +40,9 @@ def clock(monkeypatch):
 
 def slot_with(clock, all_cores=False):
     slot = object.__new__(slots.GraphSlot)
-    graph = SimpleNamespace(expected_s=0.0)
-    slot._running, slot._launched_s, slot._all_cores = (graph, 1), clock.now, all_cores
-    return slot, graph
+    slot._running, slot._launched_s, slot._all_cores = slots._Running(None, [], SMALL), clock.now, all_cores
+    slot._expected_s = {}
+    return slot
 
 
 def wait(slot, clock, took, came_late=0.0):
@@ -56,31 +58,31 @@ def wait(slot, clock, took, came_late=0.0):
 
 
 def test_the_time_of_the_last_batch_is_slept_through(clock):
-    slot, graph = slot_with(clock)
+    slot = slot_with(clock)
     _, polls = wait(slot, clock, 4e-3)
     assert 50 <= polls <= 51  # nothing is known yet
     for _ in range(5):
         late, polls = wait(slot, clock, 4e-3)
         assert 0 <= late < 90e-6
         assert polls < 12
-    assert graph.expected_s == pytest.approx(4e-3, abs=1e-4)
+    assert slot._expected_s[SMALL] == pytest.approx(4e-3, abs=1e-4)
     assert clock.yields == 0
 
 
 @pytest.mark.parametrize(("took", "sleeps"), [(0.3e-3, 0), (0.7e-3, 0), (4e-3, 1), (0.1, 1)])
 def test_the_end_is_not_slept_through_where_nothing_is_decoded(clock, took, sleeps):
-    slot, graph = slot_with(clock, all_cores=True)
+    slot = slot_with(clock, all_cores=True)
     wait(slot, clock, took)
     for _ in range(5):
         late, polls = wait(slot, clock, took)
         assert 0 <= late < 3e-6
         assert polls == sleeps
         assert clock.yields < 510  # 1 ms
-    assert graph.expected_s == pytest.approx(took, rel=1e-2)
+    assert slot._expected_s[SMALL] == pytest.approx(took, rel=1e-2)
 
 
 def test_polls_without_a_pause_are_bounded(clock):
-    slot, _ = slot_with(clock, all_cores=True)
+    slot = slot_with(clock, all_cores=True)
     wait(slot, clock, 4e-3)
     late, sleeps = wait(slot, clock, 8e-3)
     assert late < 90e-6
@@ -89,20 +91,29 @@ def test_polls_without_a_pause_are_bounded(clock):
 
 
 def test_a_batch_that_is_done_early_shortens_the_next_sleep(clock):
-    slot, graph = slot_with(clock)
+    slot = slot_with(clock)
     wait(slot, clock, 4e-3)
     lateness = [wait(slot, clock, 1e-3)[0] for _ in range(12)]
     assert lateness[0] > 2e-3
     assert sorted(lateness[:3], reverse=True) == lateness[:3]
     assert lateness[-1] < 90e-6
-    assert graph.expected_s < 1.2e-3
+    assert slot._expected_s[SMALL] < 1.2e-3
+
+
+def test_a_small_frame_is_not_slept_through_because_a_large_one_came_before(clock):
+    slot = slot_with(clock)
+    wait(slot, clock, 0.8e-3)
+    slot._running = slot._running._replace(expected=LARGE)
+    wait(slot, clock, 9e-3)
+    slot._running = slot._running._replace(expected=SMALL)
+    assert wait(slot, clock, 0.8e-3)[0] < 150e-6
 
 
 def test_nobody_sleeps_for_a_batch_that_is_done_or_is_not_there(clock):
-    slot, graph = slot_with(clock)
+    slot = slot_with(clock)
     wait(slot, clock, 4e-3)
     assert wait(slot, clock, 4e-3, came_late=5e-3) == (pytest.approx(1e-3), 0)
-    assert graph.expected_s < 4e-3
+    assert slot._expected_s[SMALL] < 4e-3
     slot._running = None
     slot.drain()
     assert clock.sleeps == []
@@ -110,10 +121,10 @@ def test_nobody_sleeps_for_a_batch_that_is_done_or_is_not_there(clock):
 
 def test_a_device_that_does_not_answer_is_given_up(clock, monkeypatch):
     monkeypatch.setattr(slots, "_PATIENCE_S", 2.0)
-    slot, graph = slot_with(clock)
+    slot = slot_with(clock)
     wait(slot, clock, 4e-3)
-    before = graph.expected_s
+    before = slot._expected_s[SMALL]
     with pytest.raises(RuntimeError, match="the GPU did not answer within 2 s"):
         wait(slot, clock, 1e9)
     assert 102 < clock.now < 102.1
-    assert graph.expected_s == before
+    assert slot._expected_s[SMALL] == before

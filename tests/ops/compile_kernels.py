@@ -52,10 +52,10 @@ def constants(**values):
 
 
 LINEAR = dict.fromkeys(("INPUTS", "OUTPUTS", "COLUMNS", "STEP"), 64)
-PREPROCESS = {"IS_CV2": [False, True], "TILE_HEIGHT": 4, "TILE_WIDTH": 32}
-ENCODE = {"COLUMNS": 16, "SLOTS": 128, "HAS_BOXES": [False, True]}
+PREPROCESS = {"HAS_ROWS": [False, True], "IS_CV2": [False, True], "TILE_HEIGHT": 4, "TILE_WIDTH": 32}
+ENCODE = {"COLUMNS": 16, "SLOTS": 128, "IMAGES": 64, "HAS_BOXES": [False, True]}
 KERNELS = [
-    (preprocess_kernel, tensors(FLOATS, "out"), constants(IS_BGR=True, **PREPROCESS)),
+    (preprocess_kernel, tensors(FLOATS, "out"), constants(**PREPROCESS)),
     (preprocess_yuv_kernel, tensors(FLOATS, "out"), constants(**PREPROCESS)),
     (select_kernel, tensors(FLOATS, "logits"), constants(IS_ROUNDED=True, TILE=2048, RANKED=64)),
     (find_edges_kernel, {**tensors(FLOATS, "masks"), "boxes_ptr": ["*i32"]}, constants(ROWS=16, **ENCODE)),

@@ -103,7 +103,7 @@ def test_the_largest_image_is_encoded():
 def test_a_counter_of_edges_that_wrapped_around_breaks_nothing(found):
     masks, size, device = masks_of(1, 2, 9, 9), (40, 50), torch.device("cpu")
     given = mask_queries([torch.tensor([1, 0])], 1, 2, device)
-    buffers = encode.Buffers.allocate(1, 2, size[1], device)
+    buffers = encode.Buffers.allocate(1, 2, encode.count_blocks([size]), device)
     buffers.header[2] = found
     encode.launch(masks, given, SizeTable.of([size], device), buffers)
     strings = encode.DeviceStrings.within(buffers, (masks, given, SizeTable.of([size], device)))

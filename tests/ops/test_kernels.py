@@ -74,13 +74,13 @@ def test_encode_stays_within_its_buffers(device):
     masks = blobs(1, 4, (26, 26), torch.Generator().manual_seed(0)).to(device)
     given = queries(device, [2, 0, 2, 3], limit=4)
     size = (60, 90)
-    plain = encode.Buffers.allocate(1, 4, size[1], device)
-    parts = {each.name: getattr(plain, each.name) for each in fields(plain) if each.init}
+    plain = encode.Buffers.allocate(1, 4, encode.count_blocks([size]), device)
+    parts = {each.name: getattr(plain, each.name) for each in fields(plain) if each.init and each.name != "shape"}
     margins = {
         name: torch.full((2 * part.numel() + 64,), 77, dtype=part.dtype, device=device) for name, part in parts.items()
     }
     inner = {name: margins[name][32 : 32 + part.numel()].view(part.shape) for name, part in parts.items()}
-    buffers = encode.Buffers(**inner)
+    buffers = encode.Buffers(**inner, shape=plain.shape)
     encode.launch(masks, given, SizeTable.of([size], masks.device), buffers)
     for name, whole in margins.items():
         assert (whole[:32] == 77).all(), name
@@ -144,7 +144,7 @@ def test_threads_have_buffers_of_their_own():
 
 def test_buffers_can_be_used_again(device):
     size = (50, 70)
-    buffers = encode.Buffers.allocate(1, 3, size[1], device)
+    buffers = encode.Buffers.allocate(1, 3, encode.count_blocks([size]), device)
     for seed, row in enumerate(([0, 1, 2], [2], [], [1, 1, 0])):
         masks = blobs(1, 3, (20, 20), torch.Generator().manual_seed(seed)).to(device)
         padded = torch.zeros(1, 3, dtype=torch.int32, device=device)
@@ -258,7 +258,7 @@ def test_the_whole_path_is_captured_and_waits_for_nothing():
     inputs = torch.empty(1, 3, 312, 312, dtype=torch.float16, device="cuda")
     logits, boxes = predictions("cuda", 20)
     masks = blobs(1, 100, (78, 78), torch.Generator().manual_seed(0)).cuda()
-    buffers = encode.Buffers.allocate(1, 100, size[1], torch.device("cuda"))
+    buffers = encode.Buffers.allocate(1, 100, encode.count_blocks([size]), torch.device("cuda"))
     dense = torch.empty(100, 100, 150, dtype=torch.uint8, device="cuda")
     is_inside = torch.empty(100, dtype=torch.bool, device="cuda")
 

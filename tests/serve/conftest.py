@@ -29,7 +29,7 @@ def model():
 @pytest.fixture(scope="module", autouse=True)
 def started_and_ended_quickly():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("maskjet.serve.dispatcher._SIZES_HW", ((64, 64),))
+        patch.setattr("maskjet.serve.dispatcher._SIZE_HW", (64, 64))
         patch.setattr("maskjet.serve.server.GRACE_S", 0.05)
         yield
 

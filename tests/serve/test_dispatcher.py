@@ -35,7 +35,7 @@ class Found:
 class Fake:
     """A model that answers once it is let go, and notes its calls; `before` is called with the images of each batch."""
 
-    config = SimpleNamespace(batch=2, graphs=1, max_detections=5)
+    config = SimpleNamespace(batch=2, max_detections=5)
 
     def __init__(self):
         self.go, self.calls, self.before = threading.Event(), [], lambda _: None
@@ -109,7 +109,7 @@ def ask(dispatcher, *args, **options):
 
 
 @run
-async def test_what_waits_is_batched_by_size_and_options():
+async def test_what_waits_is_batched_by_options_whatever_its_size():
     async with started(batch=3, permits=1, is_held=True) as (dispatcher, model, _):
         first = ask(dispatcher, picture(0))
         await until(lambda: model.calls)
@@ -119,8 +119,8 @@ async def test_what_waits_is_batched_by_size_and_options():
         await until(lambda: dispatcher.depth == 6)
         model.go.set()
         answers = await asyncio.gather(first, *waiting)
-        assert model.calls == [(1, 2, None), (3, 2, None), (1, 1, None), (1, 2, 0.9), (1, 2, None)]
-        assert [answer.batch for answer in answers] == [1, 3, 1, 3, 1, 3, 1]
+        assert model.calls == [(1, 2, None), (3, 2, None), (1, 2, 0.9), (2, 2, None)]
+        assert [answer.batch for answer in answers] == [1, 3, 3, 3, 1, 2, 2]
         assert [answer.detections.number for answer in answers] == list(range(7))
         assert all(answer.queue_s >= 0 and answer.predict_s > 0 for answer in answers)
 

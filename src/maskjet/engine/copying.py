@@ -1,4 +1,4 @@
-"""Copy frames into a batch without holding Python's interpreter lock."""
+"""Copy frames into one piece of memory without holding Python's interpreter lock."""
 
 from __future__ import annotations
 
@@ -21,24 +21,8 @@ _SMALL_BATCH = 2**19  # bytes: waking a second thread takes as long as copying t
 Addresses = NDArray[np.uint64]
 
 
-class Rows:
-    """The destination of a batch of images.
-
-    Args:
-        batch: uint8 [B, ...], contiguous; one row per image.
-    """
-
-    def __init__(self, batch: torch.Tensor) -> None:
-        self.tensors = batch.unbind()
-        """One per image."""
-        self.shape, self.dtype, self.nbytes = batch.shape[1:], batch.dtype, batch[0].nbytes
-        """Shape, type and size of each row."""
-        self.addresses: Addresses = np.array([row.data_ptr() for row in self.tensors], dtype=np.uint64)
-        """Where each row begins, if it is on the host."""
-
-
 class Copier:
-    """Copies images into rows of a batch.
+    """Copies images into one piece of memory.
 
     PyTorch copies with all cores, which is fastest for large batches. But OpenMP's threads then spin: a decoder beside
     them gave a fifth of its frames (H200's host, 720p), and sixteen sources of 312 × 176 took 630 µs of CPU time per
@@ -54,39 +38,43 @@ class Copier:
         self._starting = threading.Lock()
         self._end = weakref.finalize(self, self._halves.put, None)  # also if nobody calls `close`
 
-    def copy(self, rows: Rows, images: Sequence[torch.Tensor], *, all_cores: bool) -> None:
-        """Copy each image to its row.
+    def copy(
+        self, memory: torch.Tensor, offsets: Sequence[int], images: Sequence[torch.Tensor], *, all_cores: bool
+    ) -> None:
+        """Copy each image to its place.
 
         Args:
-            rows: At least as many as images.
-            images: uint8 of the rows' shape, any strides; copied on the current stream if on a GPU.
+            memory: uint8 [bytes], on the host.
+            offsets: The byte of `memory` where each image begins; it must hold them all.
+            images: uint8, on the host, of any shapes and strides.
             all_cores: Whether PyTorch may copy with all cores, because nothing is being decoded.
 
         Raises:
-            ValueError: An image differs from its row in shape or type.
+            ValueError: An image does not fit.
         """
-        size = rows.nbytes
-        is_small = size * len(images) <= _SMALL_BATCH
-        if images[0].is_cuda or (all_cores and not is_small):
-            for row, image in zip(rows.tensors, images, strict=False):
-                row.copy_(image, non_blocking=True)
+        sizes = [image.nbytes for image in images]
+        ends = [offset + size for offset, size in zip(offsets, sizes, strict=True)]
+        if min(offsets) < 0 or max(ends) > len(memory):
+            raise ValueError(f"images must end within {len(memory)} bytes, got offsets {offsets} and sizes {sizes}.")
+        is_small = sum(sizes) <= _SMALL_BATCH
+        if all_cores and not is_small:
+            for offset, end, image in zip(offsets, ends, images, strict=True):
+                memory[offset:end].view(image.shape).copy_(image)
             return
         images = [image.contiguous() for image in images]
-        for image in images:
-            if image.shape != rows.shape or image.dtype != rows.dtype:
-                raise ValueError(
-                    f"images must be {rows.dtype} {list(rows.shape)}, got {image.dtype} {list(image.shape)}."
-                )
-        into = rows.addresses[: len(images)]
+        begin = memory.data_ptr()
+        into = np.array([begin + offset for offset in offsets], dtype=np.uint64)
         origins = np.array([image.data_ptr() for image in images], dtype=np.uint64)
+        lengths = np.array(sizes, dtype=np.int64)
         if is_small:
-            _copy_memory(into, origins, size)
+            _copy_memory(into, origins, lengths)
             return
         self._start()
-        first = size // 2
-        second = _SecondHalf(into + np.uint64(first), origins + np.uint64(first), size - first)
+        firsts = lengths // 2
+        skipped = firsts.astype(np.uint64)
+        second = _SecondHalf(into + skipped, origins + skipped, lengths - firsts)
         self._halves.put(second)
-        _copy_memory(into, origins, first)
+        _copy_memory(into, origins, firsts)
         second.finish()
 
     def _start(self) -> None:
@@ -105,8 +93,8 @@ class Copier:
 class _SecondHalf:
     """A task: copy the second half of every image, in the thread that takes it first."""
 
-    def __init__(self, into: Addresses, origins: Addresses, size: int) -> None:
-        self._arguments = into, origins, size
+    def __init__(self, into: Addresses, origins: Addresses, lengths: NDArray[np.int64]) -> None:
+        self._arguments = into, origins, lengths
         self._taken, self._copying = threading.Lock(), threading.Lock()  # an Event costs ten times as much
         self._copying.acquire()
 
@@ -142,8 +130,8 @@ def _memcpy(_typing: Any, _into: Any, _origin: Any, _size: Any) -> Any:
     return types.void(types.uint64, types.uint64, types.int64), generate
 
 
-@compiled("void(uint64[::1], uint64[::1], int64)")
-def _copy_memory(into: Addresses, origins: Addresses, size: int) -> None:
-    """Copy `size` bytes from each origin; the memory must not be freed meanwhile."""
+@compiled("void(uint64[::1], uint64[::1], int64[::1])")
+def _copy_memory(into: Addresses, origins: Addresses, lengths: NDArray[np.int64]) -> None:
+    """Copy so many bytes from each origin; the memory must not be freed meanwhile."""
     for i in range(len(into)):
-        _memcpy(into[i], origins[i], size)  # type: ignore[call-arg] # the first parameter is numba's own
+        _memcpy(into[i], origins[i], lengths[i])  # type: ignore[call-arg] # the first parameter is numba's own

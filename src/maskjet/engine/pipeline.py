@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -39,7 +39,7 @@ class Batch:
     items: Sequence[Any]
     """One per image, yielded with its detections."""
     images: Sequence[Pixels]
-    """The frames, all of one size, device and layout."""
+    """The frames, of one kind; with inputs of one size (`Steps.input_hw`) and one layout."""
     size: int
     """Batch size of the network, at least the number of images."""
     slot: Slot | None = None
@@ -147,7 +147,7 @@ def _submit(engine: Engine, feed: Feed, idle: list[Slot], in_flight: deque[Batch
 
 
 class _Frames:
-    """Feed of frames from sources side by side, each batch of one size."""
+    """Feed of frames from sources side by side, each batch of one kind."""
 
     all_cores = False
 
@@ -182,9 +182,10 @@ def _pixels_of(frame: Frame) -> Pixels:
 
 
 class _Images:
-    """Feed of the images of one call of `predict`, each batch of one size.
+    """Feed of the images of one call of `predict`, each batch of one kind.
 
     Args:
+        kind_of: Tells images apart that can't share a batch.
         load: Loads an image by number, uint8 [H, W, 3] RGB.
         count: Number of images.
         most: Largest number of images in a batch; a smaller batch is padded to a power of two.
@@ -193,17 +194,20 @@ class _Images:
     all_cores = True
     dropped = 0
 
-    def __init__(self, load: Callable[[int], torch.Tensor], count: int, most: int) -> None:
+    def __init__(
+        self, kind_of: Callable[[tuple[int, int]], Hashable], load: Callable[[int], torch.Tensor], count: int, most: int
+    ) -> None:
+        self._kind_of = kind_of
         self._batches = self._make_batches(load, count, most)
         self.close = self._batches.close
 
     def _make_batches(self, load: Callable[[int], torch.Tensor], count: int, most: int) -> Generator[Batch]:
         for start in range(0, count, most):
             images: dict[int, torch.Tensor] = {}
-            alike: dict[tuple[object, ...], list[int]] = {}  # numbers of images of one size and device
+            alike: dict[Hashable, list[int]] = {}  # numbers of images of one kind
             for number in range(start, min(start + most, count)):
                 image = images[number] = load(number)
-                alike.setdefault((image.shape, image.device), []).append(number)
+                alike.setdefault(self._kind_of((image.shape[0], image.shape[1])), []).append(number)
             for numbers in alike.values():
                 size = min(1 << (len(numbers) - 1).bit_length(), most)
                 name = partial("images{}".format, numbers)
@@ -233,7 +237,7 @@ def stream(
         engine: Lends the slots.
         sources: Arguments of `open_source`.
         depth: Batches in flight, at least 1.
-        batch: Largest number of frames in a batch, which are all of one size.
+        batch: Largest number of frames in a batch; their inputs are of one size, see `Steps.input_hw`.
         drops_late: Whether newer frames replace waiting ones; see `Readers`.
         whole_batches: Whether batches wait to be filled; see `Readers`.
         stop: Ends the stream once it is set.
@@ -259,6 +263,7 @@ def stream(
         readers = Readers(
             sources,
             room,
+            kind_of=lambda frame: (isinstance(frame.pixels, np.ndarray), engine.steps.input_hw(frame.size_hw)),
             decoding=decoding,
             on_fallback=note,
             drops_late=drops_late,
@@ -291,5 +296,6 @@ def predict(
     """
     if not count:
         return []
-    found = dict(run(engine, lambda: _Images(load, count, engine.steps.config.batch), 1, postprocessing))
+    steps = engine.steps
+    found = dict(run(engine, lambda: _Images(steps.input_hw, load, count, steps.config.batch), 1, postprocessing))
     return [found[number] for number in range(count)]

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from maskjet.errors import InputError
@@ -25,6 +25,7 @@ class Readers:
 
     Args:
         sources: Arguments of `open_source`, at least one; each source is closed at its end.
+        kind_of: Tells frames apart that can't share a batch.
         decoding: Where videos are decoded.
         on_fallback: Called with the reason why a source is not decoded there, once per source.
         room: Capacity of a source's queue in frames, at least 1; reading pauses while it is full.
@@ -39,13 +40,14 @@ class Readers:
         sources: Sequence[Any],
         room: int,
         *,
+        kind_of: Callable[[Frame], Hashable] = lambda _: None,
         decoding: Decoding = ON_CPU,
         on_fallback: Callable[[str], object] = lambda _: None,
         drops_late: bool = False,
         whole_batches: bool = False,
         stop: threading.Event | None = None,
     ) -> None:
-        self._decoding, self._on_fallback, self._room = decoding, on_fallback, room
+        self._kind_of, self._decoding, self._on_fallback, self._room = kind_of, decoding, on_fallback, room
         self._drops_late, self._whole_batches = drops_late, whole_batches
         self._stop = stop or threading.Event()
         self._lock = threading.Lock()
@@ -62,7 +64,7 @@ class Readers:
             thread.start()
 
     def take(self, most: int, *, waits: bool, fills: bool = False) -> list[Frame]:
-        """Take frames of one size, from each source in turn.
+        """Take frames of one kind, from each source in turn.
 
         Args:
             most: Largest number of frames.
@@ -80,13 +82,15 @@ class Readers:
             if self._stop.is_set() or (fills and not self._is_full(most)) or not self._has_batch(most):
                 return []
             taken: list[Frame] = []
-            others = []  # queues whose next frame has another size
+            kind: Hashable = None
+            others = []  # queues whose next frame is of another kind
             number, idle = self._first, 0
             while len(taken) < most and idle < len(self._queues):
                 queue = self._queues[number]
                 number = (number + 1) % len(self._queues)
                 idle += 1
-                if queue.frames and (not taken or queue.frames[0].pixels.shape == taken[0].pixels.shape):
+                if queue.frames and (not taken or self._kind_of(queue.frames[0]) == kind):
+                    kind = kind if taken else self._kind_of(queue.frames[0])
                     taken.append(queue.frames.popleft())
                     if queue.is_waiting and len(queue.frames) <= self._low:
                         queue.has_room.notify()
@@ -101,9 +105,9 @@ class Readers:
         if not self._whole_batches:
             return any(queue.frames for queue in self._queues)
         (queue,) = self._queues
-        shapes = [frame.pixels.shape for frame in queue.frames]
-        is_ended = any(shape != shapes[0] for shape in shapes) or not queue.is_reading
-        return bool(shapes) and (is_ended or len(shapes) >= most)
+        kinds = [self._kind_of(frame) for frame in queue.frames]
+        is_ended = any(kind != kinds[0] for kind in kinds) or not queue.is_reading
+        return bool(kinds) and (is_ended or len(kinds) >= most)
 
     def _is_full(self, most: int) -> bool:
         """Whether a batch is ready, or as many frames as the queues can hold."""

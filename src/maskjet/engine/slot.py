@@ -1,34 +1,35 @@
 """Slots: each takes one batch at a time from frames to detections.
 
-A `GraphSlot` captures everything from frames to COCO RLE, both in page-locked memory, as one CUDA graph. Per batch the
-host copies the frames into page-locked memory, launches one graph, records one event and waits for it, and reads the
-result. It allocates nothing on the device, and on the host only the detections. An `EagerSlot` runs the same steps one
-by one, on any device.
+A `GraphSlot` captures everything from frames on the GPU to COCO RLE in page-locked memory as one CUDA graph, for frames
+of any sizes. Per batch the host copies the frames into page-locked memory and from there to the GPU, writes a table of
+where they lie and what they are, launches one graph, records one event and waits for it, and reads the result. It
+allocates nothing on the device, and on the host only the detections. An `EagerSlot` runs the same steps one by one, on
+any device.
 """
 
 from __future__ import annotations
 
-import math
-import mmap
 import os
 import threading
 import time
-import weakref
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
 import torch
 
 from maskjet import process
 from maskjet.calls import Postprocessing
 from maskjet.detections import Detections
-from maskjet.engine.copying import Copier, Rows
-from maskjet.engine.steps import PostprocessBuffers, Steps, Work
+from maskjet.engine.copying import Copier
+from maskjet.engine.steps import WIDTH, PostprocessBuffers, Steps, Work
+from maskjet.engine.upload import Upload
 from maskjet.errors import first_line
 from maskjet.media.picture import Picture
+from maskjet.ops.frame_table import DeviceFrames, FrameTable
 from maskjet.ops.gpu import capturing, on_device
+from maskjet.ops.memory import Scratch, pin
 from maskjet.ops.preprocess.yuv import YUVFrames
 
 _PATIENCE_S = 30.0  # longest wait for a batch, which takes milliseconds
@@ -37,6 +38,7 @@ _POLL_S = 20e-6  # sleep between polls; 80 µs with the kernel's delay, so a wai
 _SURE = 0.95  # share of the expected time to sleep through before polling
 _EARLY_S = 1e-3  # time before the expected end at which busy polling begins; a later wake-up costs 30 to 90 µs
 _BUSY_S = 1.5e-3  # longest busy polling
+_MOST_GRAPHS = 64  # per slot: RF-DETR needs one per batch size and layout, torchvision's detectors per input size, too
 _CAPTURES = 3  # tries: any wait for the whole GPU, elsewhere in the process, ends a capture
 
 Pixels = torch.Tensor | Picture
@@ -53,6 +55,18 @@ def _memory_of(frame: Pixels) -> torch.Tensor:
     return frame.memory if isinstance(frame, Picture) else frame
 
 
+def _is_near(memory: torch.Tensor) -> bool:
+    """Whether kernels, which count bytes within a row in 32 bits, can read a frame where it lies."""
+    within = sum((size - 1) * abs(stride) for size, stride in zip(memory.shape[1:], memory.stride()[1:], strict=True))
+    return max(within, abs(memory.stride(0))) < 2**31
+
+
+@lru_cache(maxsize=64)
+def _numbers_of(conversion: torch.Tensor) -> tuple[int, ...]:
+    """The numbers that convert NV12 to RGB."""
+    return tuple(conversion.flatten().tolist())
+
+
 class Slot(Protocol):
     """Takes one batch at a time from frames to detections."""
 
@@ -63,8 +77,8 @@ class Slot(Protocol):
         """Start a batch; returns before it is done.
 
         Args:
-            images: The frames, all of one size, device and layout, at least one. They may be overwritten on return,
-                unless they are on a GPU or the slot is an `EagerSlot`.
+            images: The frames, of one layout and with inputs of one size (`Steps.input_hw`), at least one. They may be
+                overwritten on return, unless they are on a GPU or the slot is an `EagerSlot`.
             batch: Batch size of the network, at least the number of images.
             all_cores: Whether copying may use all cores and waiting may keep one busy: nothing is being decoded.
         """
@@ -85,9 +99,9 @@ class EagerSlot:
 
     def __init__(self, steps: Steps) -> None:
         self.postprocessing = steps.postprocessing
-        self._steps = steps
+        self._steps, self._scratch = steps, Scratch(steps.device)
         self._postprocess: PostprocessBuffers | None = None
-        self._work: Work | None = None  # for the last size of batch and frames
+        self._work: Work | None = None  # of the last batch
         self._images: Sequence[Pixels] = ()
         self._is_working = threading.Lock()
 
@@ -98,16 +112,19 @@ class EagerSlot:
     @torch.inference_mode()
     def result(self) -> list[Detections]:
         """Run the batch; see `Slot`."""
-        with self._is_working, on_device(self._steps.device):
-            images, work = self._images, self._work
-            size_hw = _size_of(images[0])
-            self._postprocess = _update(self._postprocess, self._steps, self.postprocessing)
-            if work is None or (work.batch, work.size_hw) != (len(images), size_hw):
-                work = self._work = self._steps.work(len(images), size_hw, self._postprocess)
-            memory = [_memory_of(image) for image in images]
-            frames = memory[0][None] if len(memory) == 1 else torch.stack(memory)
-            frames = frames.to(self._steps.devices["preprocess"], non_blocking=True)
-            work.run(_with_conversions(frames, images))
+        steps, images = self._steps, self._images
+        with self._is_working, on_device(steps.device):
+            self._postprocess = _update(self._postprocess, steps, self.postprocessing)
+            sizes = [_size_of(image) for image in images]
+            input_hw, work = steps.input_hw(sizes[0]), self._work
+            described = [steps.describe(size_hw) for size_hw in sizes]
+            if work is None or (work.batch, work.input_hw) != (len(images), input_hw) or not work.fits(sizes):
+                width = max(WIDTH, *(width for _, width in sizes))
+                work = self._work = steps.work(len(images), input_hw, self._postprocess, self._scratch, width=width)
+            for number, (size_hw, (packed, place)) in enumerate(zip(sizes, described, strict=True)):
+                work.frames.put(number, packed, size_hw, place.canvas)
+            work.frames.upload()
+            work.run([_as_frame(image, steps.devices["preprocess"]) for image in images])
             return work.read(work.results.cpu().numpy(), len(images))
 
     def drain(self) -> None:
@@ -125,12 +142,12 @@ def _update(buffers: PostprocessBuffers | None, steps: Steps, postprocessing: Po
     return buffers
 
 
-def _with_conversions(frames: torch.Tensor, images: Sequence[Pixels]) -> torch.Tensor | YUVFrames:
-    """Frames as the steps take them: RGB unchanged, NV12 with the numbers that convert it."""
-    conversions = [image.conversion for image in images if isinstance(image, Picture)]
-    if not conversions:
-        return frames
-    return YUVFrames.within(frames, torch.stack(conversions).to(frames.device))
+def _as_frame(image: Pixels, device: torch.device) -> torch.Tensor | YUVFrames:
+    """A batch of one frame, on the device: uint8 [1, H, W, 3], or YUV."""
+    memory = _memory_of(image).to(device, non_blocking=True)[None]
+    if isinstance(image, Picture):
+        return YUVFrames.within(memory, image.conversion.to(device))
+    return memory
 
 
 class FrameKind(NamedTuple):
@@ -138,88 +155,46 @@ class FrameKind(NamedTuple):
 
     batch: int
     """Frames that the network sees at once."""
-    size_hw: tuple[int, int]
-    """Size of each frame, (height, width)."""
-    is_on_device: bool
-    """Whether the frames are in GPU memory already, so that nothing is uploaded."""
-    is_nv12: bool = False
+    input_hw: tuple[int, int]
+    """Size of the network's input, (height, width)."""
+    is_nv12: bool
     """Whether the frames are NV12, not RGB."""
 
     def __str__(self) -> str:
-        where = ", from GPU memory" if self.is_on_device else ""
-        layout = ", NV12" if self.is_nv12 else ""
-        return f"{self.batch} × {self.size_hw[1]} × {self.size_hw[0]}{layout}{where}"
-
-
-def pin(shape: Sequence[int]) -> torch.Tensor:
-    """Allocate page-locked host memory, uint8, that is freed with the tensor.
-
-    PyTorch's own records events when it is freed, which ends the process after the GPU has failed.
-    """
-    size = math.prod(shape)
-    memory = mmap.mmap(-1, max(size, 1))
-    values = np.frombuffer(memory, dtype=np.uint8, count=size)
-    address, runtime = values.ctypes.data, torch.cuda.cudart()  # type: ignore[no-untyped-call]
-    error = int(runtime.cudaHostRegister(address, len(memory), 0))
-    if error:
-        raise RuntimeError(f"{len(memory)} bytes can't be page-locked: CUDA error {error}")
-    weakref.finalize(memory, runtime.cudaHostUnregister, address)
-    return torch.from_numpy(values).view(*shape)
+        layout = "NV12" if self.is_nv12 else "RGB"
+        return f"{self.batch} {layout} to {self.input_hw[1]} × {self.input_hw[0]}"
 
 
 class FrameGraph:
-    """The buffers of one kind of batch, and the CUDA graph of its steps.
+    """The CUDA graph of one kind of batch, of frames of any sizes, wherever they lie.
 
-    The first batch runs step by step and the second is captured, so a size that is seen once costs no capture. If the
-    capture fails, the next two batches try again; after that the steps stay uncaptured, and the report says why.
+    The first batch runs step by step and the second is captured. If the capture fails, the next two batches try again;
+    after that the steps stay uncaptured, and the report says why.
 
     Args:
-        steps: The network and its ops.
         kind: The kind of batch.
-        postprocess: The slot's buffers, shared by its graphs.
+        work: Its steps, with their buffers.
+        fallbacks: Counter of slower paths taken.
     """
 
-    def __init__(self, steps: Steps, kind: FrameKind, postprocess: PostprocessBuffers) -> None:
-        self.kind = kind
-        self.work = steps.work(kind.batch, kind.size_hw, postprocess)
-        """The steps, with their buffers."""
-        self._fallbacks = steps.fallbacks
+    def __init__(self, kind: FrameKind, work: Work, fallbacks: Counter[str]) -> None:
+        self.kind, self.work = kind, work
+        self._fallbacks = fallbacks
         self._graph: torch.cuda.CUDAGraph | None = None
         self._why_not_captured: str | None = None
         self._runs = 0
-        height, width = kind.size_hw
-        shape = (height * 3 // 2, width) if kind.is_nv12 else (height, width, 3)
-        self._frames = torch.empty(kind.batch, *shape, dtype=torch.uint8, device=steps.device)
-        self._uploaded = None if kind.is_on_device else pin(self._frames.shape)
-        self.rows = Rows(self._frames if self._uploaded is None else self._uploaded)
-        """uint8 [H, W, 3], or [H × 3 / 2, W] of NV12, per frame: the memory that `launch` reads."""
-        self._input: torch.Tensor | YUVFrames = self._frames
-        if kind.is_nv12:
-            self._conversions = torch.zeros(kind.batch, 4, 2, dtype=torch.int32, device=steps.device)
-            self._input = YUVFrames.within(self._frames, self._conversions)
-        self._converted_by: list[torch.Tensor | None] = [None] * kind.batch
-        self._downloaded = pin(self.work.results.shape)
+        self._input = DeviceFrames(work.frames, is_yuv=kind.is_nv12)
+        self._downloaded = pin(work.results.shape)
         self.copied = self._downloaded.numpy()
         """uint8: the last batch's results on the host."""
-        self.expected_s = 0.0
-        """Expected time from launch to end, in seconds, including batches ahead of it; too short until measured."""
 
     @property
     def is_captured(self) -> bool:
         """Whether the next batch is a replay."""
         return self._graph is not None
 
-    def take_conversions(self, images: Sequence[Pixels]) -> None:
-        """Upload the numbers that convert NV12 to RGB, on the current stream, for rows where they have changed."""
-        if not self.kind.is_nv12:
-            return
-        for row, image in enumerate(images):
-            if isinstance(image, Picture) and image.conversion is not self._converted_by[row]:
-                self._conversions[row].copy_(image.conversion)
-                self._converted_by[row] = image.conversion
-
     def launch(self, take_pool: Callable[[], Any]) -> None:
-        """Run the steps on the frames in `rows`, on the current stream.
+        """Run the steps on the frames that the work's table describes, on the current stream.
 
         Args:
             take_pool: Returns the memory pool (`torch.cuda.graph_pool_handle`) to capture with; its graphs must never
@@ -227,7 +202,7 @@ class FrameGraph:
         """
         self._runs += 1
         if self._graph is None and 2 <= self._runs < 2 + _CAPTURES:
-            self._run()  # the capturing thread needs its own cuBLAS handles beforehand
+            self.run()  # the capturing thread needs its own cuBLAS handles beforehand
             torch.cuda.current_stream().synchronize()
             try:
                 self._graph = self._capture(take_pool())
@@ -236,7 +211,7 @@ class FrameGraph:
                     self._why_not_captured = first_line(error.__context__ or error)
                     self._fallbacks["engine: steps that can't be captured"] += 1
         if self._graph is None:
-            self._run()
+            self.run()
         else:
             self._graph.replay()
 
@@ -245,15 +220,15 @@ class FrameGraph:
         with capturing, process.garbage_left():  # freeing page-locked memory would end the capture
             graph.capture_begin(pool=pool, capture_error_mode="thread_local")  # other threads may use the GPU meanwhile
             try:
-                self._run()
+                self.run()
             finally:
                 graph.capture_end()
         graph.instantiate()
         return graph
 
-    def _run(self) -> None:
-        if self._uploaded is not None:
-            self._frames.copy_(self._uploaded, non_blocking=True)
+    def run(self) -> None:
+        """Run the steps one by one."""
+        self.work.frames.upload()
         self.work.run(self._input)
         self._downloaded.copy_(self.work.results, non_blocking=True)
 
@@ -278,23 +253,35 @@ def count_nodes(graph: torch.cuda.CUDAGraph) -> str:
     return f"{kernels} kernels, {count - kernels} copies and fills"
 
 
+class _Running(NamedTuple):
+    """The batch that a slot works on."""
+
+    graph: FrameGraph
+    frames: Sequence[torch.Tensor]
+    """The frames, which must not be freed: those on the GPU are read where they lie."""
+    expected: tuple[FrameKind, int]
+    """Batches that take about as long: of one kind and, to a power of two, as many pixels."""
+
+
 class GraphSlot:
     """Runs batches as CUDA graphs on its own stream, one at a time; keeps the graphs used last.
 
     Args:
         steps: The network and its ops, all run by Triton on the GPU.
-        copier: Copies images into the memory that graphs read.
+        copier: Copies frames into the memory that is uploaded.
     """
 
     def __init__(self, steps: Steps, copier: Copier) -> None:
         self.postprocessing = steps.postprocessing
-        self._steps, self._copier = steps, copier
+        self._steps, self._upload = steps, Upload(steps.device, copier)
+        self._scratch = Scratch(steps.device)
         self._postprocess: PostprocessBuffers | None = None  # made by the first batch, whose error names its frame
         self._stream = torch.cuda.Stream(steps.device)  # type: ignore[no-untyped-call]
         self._downloaded = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._pool: Any = None  # the graphs' shared memory pool
         self._graphs: OrderedDict[FrameKind, FrameGraph] = OrderedDict()
-        self._running: tuple[FrameGraph, int] | None = None
+        self._running: _Running | None = None
+        self._expected_s: dict[tuple[FrameKind, int], float] = {}  # from launch to end, including batches ahead
         self._launched_s = 0.0
         self._all_cores = False
 
@@ -303,37 +290,83 @@ class GraphSlot:
         """The graphs kept, least recently used first."""
         return tuple(self._graphs.values())
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the GPU's memory for frames and intermediate results, which the graphs share."""
+        return self._upload.nbytes + self._scratch.nbytes
+
     def submit(self, images: Sequence[Pixels], batch: int, *, all_cores: bool = False) -> None:
         """Copy the frames and launch the graph; see `Slot`."""
         if self._running is not None:
             self.drain()  # the last batch's result was never read
             self._running = None
-        memory = [_memory_of(image) for image in images]
-        kind = FrameKind(batch, _size_of(images[0]), memory[0].is_cuda, isinstance(images[0], Picture))
-        if kind.is_on_device:
-            self._stream.wait_stream(torch.cuda.current_stream(memory[0].device))
-        with torch.inference_mode(), on_device(self._steps.device), self._stream:
+        steps, sizes = self._steps, [_size_of(image) for image in images]
+        kind = FrameKind(batch, steps.input_hw(sizes[0]), isinstance(images[0], Picture))
+        with torch.inference_mode(), on_device(steps.device), self._stream:
             # Ordered on the stream: the last batch is done, and this one comes after the upload.
-            self._postprocess = _update(self._postprocess, self._steps, self.postprocessing)
-            graph = self._graph_for(kind, self._postprocess)
-            self._copier.copy(graph.rows, memory, all_cores=all_cores)
-            graph.take_conversions(images)
+            self._postprocess = _update(self._postprocess, steps, self.postprocessing)
+            memory = self._settle([_memory_of(image) for image in images])
+            addresses = self._bring(memory, all_cores=all_cores)
+            graph = self._graph_for(kind, sizes, self._postprocess)
+            for number, image in enumerate(images):
+                self._describe(graph.work.frames, number, image, memory[number], addresses[number])
+            graph.work.frames.fill(len(images))
             graph.launch(self._take_pool)
             self._downloaded.record(self._stream)
         self._launched_s = time.monotonic()
         self._all_cores = all_cores
-        self._running = (graph, len(images))
+        pixels = sum(height * width for height, width in sizes)
+        self._running = _Running(graph, memory, (kind, pixels.bit_length()))
 
-    def _graph_for(self, kind: FrameKind, postprocess: PostprocessBuffers) -> FrameGraph:
-        """Get or make the graph of a kind of batch, and mark it as the most recently used."""
+    def _settle(self, frames: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """Let frames on GPUs be on this one, ready, and so that bytes within a row can be counted in 32 bits."""
+        if not any(frame.is_cuda for frame in frames):
+            return frames
+        for device in {frame.device for frame in frames if frame.is_cuda}:
+            self._stream.wait_stream(torch.cuda.current_stream(device))
+        here = [frame.to(self._steps.device, non_blocking=True) if frame.is_cuda else frame for frame in frames]
+        return [frame if _is_near(frame) else frame.contiguous() for frame in here]
+
+    def _bring(self, frames: Sequence[torch.Tensor], *, all_cores: bool) -> list[int]:
+        """The address of each frame on the GPU, after uploading those on the host."""
+        on_host = [frame for frame in frames if not frame.is_cuda]
+        uploaded = iter(self._upload.bring(on_host, all_cores=all_cores) if on_host else ())
+        return [frame.data_ptr() if frame.is_cuda else next(uploaded) for frame in frames]
+
+    def _describe(self, table: FrameTable, number: int, image: Pixels, memory: torch.Tensor, address: int) -> None:
+        """Put a frame into the table."""
+        size_hw = _size_of(image)
+        if isinstance(image, Picture):
+            row, across = memory.stride() if memory.is_cuda else (size_hw[1], 1)
+            chroma = (row, 2 * across, across, *_numbers_of(image.conversion))
+            packed, place = self._steps.describe(size_hw, (row, across, 0), chroma)
+            table.put(number, packed, size_hw, place.canvas, address, address + size_hw[0] * row)
+            return
+        strides = memory.stride() if memory.is_cuda else (3 * size_hw[1], 3, 1)
+        packed, place = self._steps.describe(size_hw, strides)
+        table.put(number, packed, size_hw, place.canvas, address)
+
+    def _graph_for(
+        self, kind: FrameKind, sizes: Sequence[tuple[int, int]], postprocess: PostprocessBuffers
+    ) -> FrameGraph:
+        """Get or make the graph of a kind of batch, and mark it as the most recently used.
+
+        Frames so large that a graph has no room for them get steps of their own, which are not kept.
+        """
         graph = self._graphs.get(kind)
-        if graph is not None:
-            self._graphs.move_to_end(kind)
+        if graph is None:
+            if len(self._graphs) >= _MOST_GRAPHS:
+                self._graphs.popitem(last=False)
+            graph = self._graphs[kind] = self._new_graph(kind, postprocess, WIDTH)
+        self._graphs.move_to_end(kind)
+        if graph.work.fits(sizes):
             return graph
-        if len(self._graphs) >= self._steps.config.graphs:
-            self._graphs.popitem(last=False)
-        graph = self._graphs[kind] = FrameGraph(self._steps, kind, postprocess)
-        return graph
+        self._steps.fallbacks["engine: a batch of frames too large for a graph"] += 1
+        return self._new_graph(kind, postprocess, max(width for _, width in sizes))
+
+    def _new_graph(self, kind: FrameKind, postprocess: PostprocessBuffers, width: int) -> FrameGraph:
+        work = self._steps.work(kind.batch, kind.input_hw, postprocess, self._scratch, width=width)
+        return FrameGraph(kind, work, self._steps.fallbacks)
 
     def _take_pool(self) -> Any:
         """The memory pool to capture with; a new one if no graph is captured: PyTorch frees a pool with its last."""
@@ -344,11 +377,11 @@ class GraphSlot:
     def result(self) -> list[Detections]:
         """Wait for the batch and read it; see `Slot`."""
         assert self._running is not None
-        graph, images = self._running
+        graph, frames, _ = self._running
         with self._steps.mark("wait"):
             self.drain()
         self._running = None
-        return graph.work.read(graph.copied, images)
+        return graph.work.read(graph.copied, len(frames))
 
     def replay(self) -> None:
         """Launch the last graph again on the same frames, and wait for it: measures the GPU alone."""
@@ -360,15 +393,14 @@ class GraphSlot:
     def drain(self) -> None:
         """Wait for the event of the last batch; see `Slot`.
 
-        Sleeps through most of the time that the last batch of this kind took, then polls. While frames are being
+        Sleeps through most of the time that the last such batch took, then polls. While frames are being
         decoded it sleeps between polls, since each poll takes the interpreter lock from the decoding threads.
         """
         running = self._running
         if running is None:
             return
-        graph, _ = running
         deadline = time.monotonic() + _PATIENCE_S
-        expected_s = graph.expected_s
+        expected_s = self._expected_s.get(running.expected, 0.0)  # too short until measured
         sure_s, busy_s = (expected_s - _EARLY_S, _BUSY_S) if self._all_cores else (_SURE * expected_s, 0.0)
         if (most_s := self._launched_s + sure_s - time.monotonic()) > 0:
             time.sleep(most_s)
@@ -384,4 +416,5 @@ class GraphSlot:
                 time.sleep(_POLL_S)
             polls += 1
         took = time.monotonic() - self._launched_s
-        graph.expected_s = took if polls else 0.9 * min(took, expected_s)  # already finished: only an upper bound
+        # Already finished: only an upper bound.
+        self._expected_s[running.expected] = took if polls else 0.9 * min(took, expected_s)

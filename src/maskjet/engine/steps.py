@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,14 +21,32 @@ from maskjet.detections import Detections, assemble
 from maskjet.engine.runtime import Runtime
 from maskjet.ops.canvas import Canvas, Region
 from maskjet.ops.encode_masks.strings import Cut, Strings
+from maskjet.ops.frame_table import NO_CHROMA, ROW, DeviceFrames, FrameTable, pack_row
+from maskjet.ops.memory import Scratch, pin
 from maskjet.ops.preprocess import check_frames
 from maskjet.ops.preprocess.yuv import YUVFrames
 from maskjet.ops.select import check_rows
-from maskjet.ops.selection import MaskQueries, Selection, SizeTable, check_image_sizes
+from maskjet.ops.selection import MaskQueries, Selection, check_image_sizes
 from maskjet.spec import ModelSpec, TwoStageSpec
 
+WIDTH = 4096
+"""Width of frames in pixels, of a batch on average, up to which a captured graph has room for their masks' edges."""
 _CPU = torch.device("cpu")
 _NO_RANGE = nullcontext()
+_MOST_SIZES = 4096  # sizes of frames whose places are remembered
+_UNKNOWN = (0, 0, 0)  # strides of frames that steps take as tensors
+
+Frames = DeviceFrames | Sequence[torch.Tensor | YUVFrames]
+"""A batch: where its frames lie on the GPU, or each by itself, uint8 [1, H, W, 3] RGB or YUV."""
+
+
+class Place(NamedTuple):
+    """Where a frame of some size lies in the network's input."""
+
+    region: Region
+    """The part of the input that it fills."""
+    canvas: Canvas
+    """The area that the input shows, in pixels of the frame."""
 
 
 class PostprocessBuffers:
@@ -96,28 +114,60 @@ class Steps(ABC):
             where = self.devices[step] = _CPU if asked == "cpu" else self.device
             choice = ops.RECORDS[step].choose(asked, torch.empty(0, dtype=dtype, device=where))
             self.choices[step] = choice if where == self.device else replace(choice, run=_on_cpu(choice.run))
+        self._described: dict[tuple[tuple[int, ...], ...], tuple[bytes, Place]] = {}
 
     @abstractmethod
     def prepare(self, batch: int) -> None:
         """Make the network ready for this batch size before the first frame."""
 
+    def input_hw(self, size_hw: tuple[int, int]) -> tuple[int, int]:  # noqa: ARG002
+        """The size of the network's input for a frame of some size; frames of equal ones may share a batch."""
+        return self.spec.input_hw
+
     @abstractmethod
-    def work(self, batch: int, size_hw: tuple[int, int], postprocess: PostprocessBuffers) -> Work:
-        """Allocate buffers for batches of frames of one size; `postprocess` is the slot's, shared by its batches."""
+    def place(self, size_hw: tuple[int, int]) -> Place:
+        """Where a frame of some size, (height, width) in pixels, lies in its input."""
+
+    @abstractmethod
+    def work(
+        self,
+        batch: int,
+        input_hw: tuple[int, int],
+        postprocess: PostprocessBuffers,
+        scratch: Scratch,
+        *,
+        width: int = WIDTH,
+    ) -> Work:
+        """Allocate buffers for batches of frames of any sizes; see `Work`."""
+
+    def describe(
+        self,
+        size_hw: tuple[int, int],
+        strides: tuple[int, ...] = _UNKNOWN,
+        chroma: tuple[int, ...] = NO_CHROMA,
+    ) -> tuple[bytes, Place]:
+        """A frame's row in a `FrameTable`, but for its address, and its place; see `pack_row`.
+
+        Raises:
+            InputError: The frame is too large.
+        """
+        key = (size_hw, strides, chroma)
+        if key not in self._described:
+            check_frames(torch.empty(1, *size_hw, 3, dtype=torch.uint8, device="meta"))
+            check_image_sizes([size_hw], 1)
+            place = self.place(size_hw)
+            if len(self._described) >= _MOST_SIZES:
+                self._described.clear()
+            self._described[key] = pack_row(size_hw, strides, place.region, place.canvas, chroma), place
+        return self._described[key]
 
     def postprocess_buffers(self, postprocessing: Postprocessing | None = None) -> PostprocessBuffers:
         """Copy a postprocessing, by default the model's own, to the device that chooses detections."""
         return PostprocessBuffers(postprocessing or self.postprocessing, self.devices.get("select", self.device))
 
-    def preprocessing(self, region: Region) -> Mapping[str, Any]:
-        """Options of preprocess for this network: resize frames to a region of the input and normalise them."""
-        return {
-            "region": region,
-            "mean": self.spec.mean,
-            "std": self.spec.std,
-            "order": "rgb",
-            "resample": self.config.resample,
-        }
+    def preprocessing(self) -> Mapping[str, Any]:
+        """Options of preprocess for this network, but for where frames lie in its input."""
+        return {"mean": self.spec.mean, "std": self.spec.std, "order": "rgb", "resample": self.config.resample}
 
 
 def _on_cpu(run: Callable[..., Any]) -> Callable[..., None]:
@@ -133,42 +183,49 @@ def _on_cpu(run: Callable[..., Any]) -> Callable[..., None]:
 
 
 class Work(ABC):
-    """The steps for batches of one size, with their buffers; detections and strings share one piece of memory.
+    """The steps for batches of one number of frames, with their buffers; detections and strings share one memory.
 
     Args:
         steps: The network and its ops.
         batch: Frames that the network sees at once.
-        size_hw: (height, width) of each frame, in pixels.
+        input_hw: Size of the network's input.
         postprocess: Thresholds and class map; their values may change between batches.
+        scratch: Memory for intermediate results, shared by works that never run at the same time.
         marks: Number of 32-bit words after the detections, for the family's own use.
-        canvas: The area that the network's input shows; None for the frame.
+        width: Width of the frames in pixels, of a batch on average, that there is room for; see `fits`.
 
     Raises:
-        InputError: The frames, or batch times `max_detections`, are too large.
+        InputError: Batch times `max_detections` is too large.
     """
 
     def __init__(
         self,
         steps: Steps,
         batch: int,
-        size_hw: tuple[int, int],
+        input_hw: tuple[int, int],
         postprocess: PostprocessBuffers,
+        scratch: Scratch,
         *,
         marks: int = 0,
-        canvas: Canvas | None = None,
+        width: int = WIDTH,
     ) -> None:
-        check_frames(torch.empty(batch, *size_hw, 3, dtype=torch.uint8, device="meta"))
         self._rows = rows = steps.config.max_detections
         check_rows(batch, rows)
-        self.steps, self.batch, self.size_hw, self.postprocess = steps, batch, size_hw, postprocess
-        canvases = [canvas or Canvas.of(size_hw)] * batch
-        self.sizes = SizeTable.of(check_image_sizes([size_hw] * batch, batch), steps.device, canvases)
+        self.steps, self.batch, self.input_hw, self.postprocess = steps, batch, input_hw, postprocess
+        on_host = (
+            pin((batch, 4 * ROW)) if steps.device.type == "cuda" else torch.zeros(batch, 4 * ROW, dtype=torch.uint8)
+        )
+        self.frames = FrameTable(on_host.view(torch.int32), steps.device, steps.place(input_hw).region.padding)
+        """Describes the frames of the batch; `put` or the caller writes it before `run`."""
+        self._preprocessing = steps.preprocessing()
         self._length, self._fields = Selection.length(batch, rows), Selection.slices(batch, rows)
         lead = 4 * (self._length + marks)
         self.strings: Strings | None = None
         choice = steps.choices.get("encode_masks")
         if choice is not None and choice.allocate is not None:
-            self.strings = choice.allocate(batch, rows, size_hw[1], steps.device, lead=lead, fallbacks=steps.fallbacks)
+            self.strings = choice.allocate(
+                batch, rows, width, steps.device, lead=lead, fallbacks=steps.fallbacks, scratch=scratch
+            )
         self.results = (
             torch.empty(lead, dtype=torch.uint8, device=steps.device) if self.strings is None else self.strings.memory
         )
@@ -178,12 +235,27 @@ class Work(ABC):
         self.selection = Selection.within(self.words[: self._length], batch, rows)
         """The detections; `run` writes them."""
 
+    def fits(self, sizes_hw: Sequence[tuple[int, int]]) -> bool:
+        """Whether there is room for frames of these sizes."""
+        return self.strings is None or self.strings.fits(sizes_hw)
+
     @abstractmethod
-    def run(self, frames: torch.Tensor | YUVFrames) -> None:
-        """Detect on uint8 [B, H, W, 3] or NV12 frames, which lie on `devices["preprocess"]`.
+    def run(self, frames: Frames) -> None:
+        """Detect on frames that `self.frames` describes; those given one by one lie on `devices["preprocess"]`.
 
         Runs on the current stream. If all steps are Triton kernels, it never waits and can be captured in a CUDA graph.
         """
+
+    def preprocess(self, frames: Frames, out: torch.Tensor) -> None:
+        """Write the network's input, [B, 3, h, w]."""
+        run = self.steps.choices["preprocess"].run
+        with self.steps.mark("preprocess"):
+            if isinstance(frames, DeviceFrames):
+                run(frames, out=out, **self._preprocessing)
+                return
+            for number, frame in enumerate(frames):
+                place = self.steps.describe(self.frames.sizes.hw[number])[1]
+                run(frame, out=out[number : number + 1], region=place.region, **self._preprocessing)
 
     def encode_masks(self, mask_logits: torch.Tensor, boxes: torch.Tensor | None = None) -> None:
         """Encode the masks of the selection.
@@ -194,7 +266,7 @@ class Work(ABC):
         """
         queries = MaskQueries(self.selection.count, self.selection.query, mask_logits.shape[1], boxes)
         with self.steps.mark("encode_masks"):
-            self.steps.choices["encode_masks"].run(mask_logits, queries, self.sizes, out=self.strings)
+            self.steps.choices["encode_masks"].run(mask_logits, queries, self.frames.sizes, out=self.strings)
 
     def read(self, copied: NDArray[np.uint8], images: int) -> list[Detections]:
         """Read the detections of the first images of the batch, which share one copy of its results.
@@ -210,11 +282,11 @@ class Work(ABC):
         floats = words.view(np.float32)
         counts, _, class_ids, scores, corners = self._fields
         class_id, confidence, xyxy = words[class_ids], floats[scores], floats[corners].reshape(-1, 4)
-        size_hw, names, wanted = self.size_hw, self.steps.spec.class_names, self.postprocess.current.max_detections
+        names, wanted = self.steps.spec.class_names, self.postprocess.current.max_detections
         cuts = None if self.strings is None else self.strings.read(kept, images)
         found = []
         for image, count in enumerate(words[counts][:images].tolist()):
-            start = image * self._rows
+            size_hw, start = self.frames.sizes.hw[image], image * self._rows
             rows = slice(start, start + min(count, wanted))
             cut_rle = None if cuts is None else partial(_to_rle, cuts[image], size_hw, wanted)
             found.append(assemble(size_hw, xyxy[rows], confidence[rows], class_id[rows], names, cut_rle))

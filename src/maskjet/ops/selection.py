@@ -34,19 +34,19 @@ class SizeTable:
     hw: list[tuple[int, int]]
     """(height, width) per image, in pixels."""
     on_device: torch.Tensor
-    """int32 [2 B]: `hw` on the device; held because memory that a CUDA graph reads must not be freed."""
+    """int32 [B, 2], rows may be strided: `hw` on the device; held because a CUDA graph may read it."""
     canvases: list[Canvas]
     """The area that the network's input showed, per image."""
     canvases_on_device: torch.Tensor
-    """float32 [6 B]: `Canvas.split` of each, on the device."""
+    """float32 [B, 6], rows may be strided: `Canvas.split` of each, on the device."""
 
     @staticmethod
     def of(hw: list[tuple[int, int]], device: torch.device, canvases: list[Canvas] | None = None) -> SizeTable:
         """Copy sizes to a device, unless cached there; without canvases, images filled the input."""
         canvases = canvases or [Canvas.of(size) for size in hw]
         sides, numbers = chain.from_iterable(hw), chain.from_iterable(canvas.split for canvas in canvases)
-        on_device = table(tuple(sides), torch.int32, device)
-        return SizeTable(hw, on_device, canvases, table(tuple(numbers), torch.float32, device))
+        on_device = table(tuple(sides), torch.int32, device).view(-1, 2)
+        return SizeTable(hw, on_device, canvases, table(tuple(numbers), torch.float32, device).view(-1, 6))
 
     def to(self, device: torch.device) -> SizeTable:
         """The sizes on another device."""

@@ -5,8 +5,8 @@ permit, so that a lone request crosses threads only twice; without a free permit
 thread passes its permit to one of the dispatcher's own threads, which serve the queue until it is empty, so that images
 decoded meanwhile need not wait for a thread of the pool.
 
-There is no artificial delay: a free permit takes the oldest image at once, with the waiting images of the same size and
-options, up to the batch size. A disconnect or a passed deadline removes an image from the queue.
+There is no artificial delay: a free permit takes the oldest image at once, with the waiting images of the same options,
+up to the batch size. A disconnect or a passed deadline removes an image from the queue.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 PERMITS = 2
 """Threads that may call a model at once."""
 _CPU_BATCH = 1
-_SIZES_HW = ((720, 1280), (1080, 1920), (176, 312))
+_SIZE_HW = (720, 1280)
 _PATIENCE_S = 1800.0  # for other threads, which may compile
 _log = logging.getLogger("maskjet.serve")
 
@@ -288,14 +288,12 @@ class Dispatcher:
             self._changed.notify_all()
 
     def _predict_black_frames(self) -> None:
-        """Detect on black frames of common sizes and batch sizes, in all own threads at once, as each has a slot."""
-        batches = [1 << power for power in range(self.batch.bit_length()) if 1 << power <= self.batch]
-        for size_hw in _SIZES_HW[: max(1, self.model.config.graphs // len(batches))]:
-            for batch in batches:
-                for threshold in (0.0, None):  # the first gives the most detections
-                    self._barrier.wait(_PATIENCE_S)
-                    images = [np.zeros((*size_hw, 3), np.uint8)] * batch
-                    found = self.model.predict(images, threshold=threshold)
+        """Detect on black frames in batches of all sizes, in all own threads at once, as each has a slot."""
+        for batch in (1 << power for power in range(self.batch.bit_length())):
+            for threshold in (0.0, None):  # the first gives the most detections
+                self._barrier.wait(_PATIENCE_S)
+                images = [np.zeros((*_SIZE_HW, 3), np.uint8)] * batch
+                found = self.model.predict(images, threshold=threshold)
         found[0].draw(images[0])  # compiles the drawing
         if not self._barrier.wait(_PATIENCE_S) and self._observer is not None:
             self._observer.warm(self.name)
@@ -304,8 +302,8 @@ class Dispatcher:
         """Take the oldest ticket and those that may share its batch; none if the queue is empty."""
         if not self._waiting:
             return []
-        key = self._waiting[0].key
-        taken = [ticket for ticket in self._waiting if ticket.key == key][: self.batch]
+        options = self._waiting[0].options
+        taken = [ticket for ticket in self._waiting if ticket.options == options][: self.batch]
         for ticket in taken:
             self._waiting.remove(ticket)
         return taken

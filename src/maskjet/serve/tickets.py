@@ -67,12 +67,6 @@ class Ticket:
         self.is_gone = False
         self.answer: asyncio.Future[Answer] = loop.create_future()
 
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """Equal for images that may share a batch."""
-        assert self.image is not None
-        return (self.image.shape, self.options)
-
 
 def resolve(tickets: Sequence[Ticket], outcomes: Sequence[Answer | BaseException]) -> None:
     """Set the tickets' answers in their event loops, with one call per loop; answers that are cancelled stay so."""

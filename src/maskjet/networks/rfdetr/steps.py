@@ -7,10 +7,10 @@ import torch
 from maskjet.calls import Postprocessing
 from maskjet.config import EngineConfig, Step
 from maskjet.engine.runtime import Runtime
-from maskjet.engine.steps import PostprocessBuffers, Steps, Work
+from maskjet.engine.steps import WIDTH, Frames, Place, PostprocessBuffers, Steps, Work
 from maskjet.errors import InputError
-from maskjet.ops.canvas import Letterbox, stretch
-from maskjet.ops.preprocess.yuv import YUVFrames
+from maskjet.ops.canvas import Canvas, Letterbox, stretch
+from maskjet.ops.memory import Scratch
 from maskjet.spec import ModelSpec, parse_color
 
 
@@ -68,26 +68,45 @@ class OneStage(Steps):
         """Make the network ready; see `Steps`."""
         self.runtime.for_batch(batch)
 
-    def work(self, batch: int, size_hw: tuple[int, int], postprocess: PostprocessBuffers) -> Work:
+    def place(self, size_hw: tuple[int, int]) -> Place:
+        """Where a frame lies; see `Steps`."""
+        input_hw = self.spec.input_hw
+        if self.letterbox is None:
+            return Place(stretch(input_hw), Canvas.of(size_hw))
+        region = self.letterbox.region(size_hw, input_hw)
+        return Place(region, region.canvas(size_hw, input_hw))
+
+    def work(
+        self,
+        batch: int,
+        input_hw: tuple[int, int],
+        postprocess: PostprocessBuffers,
+        scratch: Scratch,
+        *,
+        width: int = WIDTH,
+    ) -> Work:
         """Allocate buffers; see `Steps`."""
-        return _Work(self, batch, size_hw, postprocess)
+        return _Work(self, batch, input_hw, postprocess, scratch, width=width)
 
 
 class _Work(Work):
-    """The steps of one kind of batch; see `Work`."""
+    """See `Work`."""
 
     steps: OneStage
 
-    def __init__(self, steps: OneStage, batch: int, size_hw: tuple[int, int], postprocess: PostprocessBuffers) -> None:
-        input_hw = steps.spec.input_hw
-        region, canvas = stretch(input_hw), None
-        if steps.letterbox is not None:
-            region = steps.letterbox.region(size_hw, input_hw)
-            canvas = region.canvas(size_hw, input_hw)
-        super().__init__(steps, batch, size_hw, postprocess, canvas=canvas)
+    def __init__(
+        self,
+        steps: OneStage,
+        batch: int,
+        input_hw: tuple[int, int],
+        postprocess: PostprocessBuffers,
+        scratch: Scratch,
+        *,
+        width: int,
+    ) -> None:
+        super().__init__(steps, batch, input_hw, postprocess, scratch, width=width)
         self._inputs = steps.inputs(batch)
         self._network = steps.runtime.for_batch(batch)
-        self._preprocessing = steps.preprocessing(region)
         self._selecting = {
             "thresholds": postprocess.thresholds,
             "class_map": postprocess.class_map,
@@ -96,15 +115,14 @@ class _Work(Work):
             "round_boxes": False,
         }
 
-    def run(self, frames: torch.Tensor | YUVFrames) -> None:
+    def run(self, frames: Frames) -> None:
         steps = self.steps
-        with steps.mark("preprocess"):
-            steps.choices["preprocess"].run(frames, out=self._inputs, **self._preprocessing)
+        self.preprocess(frames, self._inputs)
         with steps.mark("network"):
             output = self._network(self._inputs)
         with steps.mark("select"):
             steps.choices["select"].run(
-                output.logits, output.boxes_cxcywh, self.sizes, out=self.selection, **self._selecting
+                output.logits, output.boxes_cxcywh, self.frames.sizes, out=self.selection, **self._selecting
             )
         if output.mask_logits is not None:
             self.encode_masks(output.mask_logits)

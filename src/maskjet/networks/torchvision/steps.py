@@ -16,11 +16,12 @@ from maskjet.calls import Postprocessing
 from maskjet.config import EngineConfig, Step
 from maskjet.detections import Detections
 from maskjet.engine.compilation import Compiler
-from maskjet.engine.steps import PostprocessBuffers, Steps, Work
+from maskjet.engine.steps import WIDTH, Frames, Place, PostprocessBuffers, Steps, Work
 from maskjet.networks.torchvision.detector import StaticDetector, StaticOutput
-from maskjet.ops.canvas import stretch
+from maskjet.ops.canvas import Canvas, Region
+from maskjet.ops.frame_table import HEIGHT, REGION
 from maskjet.ops.gpu import on_device
-from maskjet.ops.preprocess.yuv import YUVFrames
+from maskjet.ops.memory import Scratch
 from maskjet.ops.selection import Selection
 from maskjet.spec import TwoStageSpec
 
@@ -64,18 +65,39 @@ class TwoStage(Steps):
     def prepare(self, batch: int) -> None:
         """Do nothing: compilation needs the frames' size; see `Steps`."""
 
-    def inputs(self, batch: int, height: int, width: int) -> Tensor:
-        """Allocate the network's input. Padding is zero after normalisation: the mean colour, as in torchvision."""
-        inputs = torch.zeros(batch, 3, height, width, dtype=self.dtype, device=self.device)
-        return inputs.contiguous(memory_format=self._layout)
+    def inputs(self, batch: int, height: int, width: int, scratch: Scratch | None = None) -> Tensor:
+        """Take memory for the network's input; its values are arbitrary."""
+        scratch = scratch or Scratch(self.device)
+        memory = scratch.take("inputs", batch * 3 * height * width, self.dtype)
+        if self._layout is torch.channels_last:
+            return memory.view(batch, height, width, 3).permute(0, 3, 1, 2)
+        return memory.view(batch, 3, height, width)
 
     def sizes(self, batch: int, size_hw: tuple[int, ...]) -> Tensor:
         """The same (height, width) for each image, float32 [B, 2]."""
         return torch.tensor([size_hw] * batch, dtype=torch.float32, device=self.device)
 
-    def work(self, batch: int, size_hw: tuple[int, int], postprocess: PostprocessBuffers) -> Work:
+    def input_hw(self, size_hw: tuple[int, int]) -> tuple[int, int]:
+        """The size of the padded input, which follows the frame's; see `Steps`."""
+        return self.spec.padded_hw(size_hw)
+
+    def place(self, size_hw: tuple[int, int]) -> Place:
+        """Where a frame lies; see `Steps`. Padding is the mean colour, zero after normalisation, as in torchvision."""
+        region = Region(0, 0, *self.spec.resized_hw(size_hw), self.spec.mean)
+        return Place(region, Canvas.of(size_hw))
+
+    def work(
+        self,
+        batch: int,
+        input_hw: tuple[int, int],
+        postprocess: PostprocessBuffers,
+        scratch: Scratch,
+        *,
+        width: int = WIDTH,
+    ) -> Work:
         """Allocate buffers; see `Steps`."""
-        return _Work(self, batch, size_hw, postprocess, self.runtime.for_batch(batch, *self.spec.padded_hw(size_hw)))
+        network = self.runtime.for_batch(batch, *input_hw)
+        return _Work(self, batch, input_hw, postprocess, scratch, network, width=width)
 
 
 class _Work(Work):
@@ -87,29 +109,28 @@ class _Work(Work):
         self,
         steps: TwoStage,
         batch: int,
-        size_hw: tuple[int, int],
+        input_hw: tuple[int, int],
         postprocess: PostprocessBuffers,
+        scratch: Scratch,
         network: Callable[..., StaticOutput],
+        *,
+        width: int = WIDTH,
     ) -> None:
-        super().__init__(steps, batch, size_hw, postprocess, marks=batch)
-        height, width = steps.spec.resized_hw(size_hw)
+        super().__init__(steps, batch, input_hw, postprocess, scratch, marks=batch, width=width)
         self._network = network
-        self._inputs = steps.inputs(batch, *steps.spec.padded_hw(size_hw))
-        self._inner = self._inputs[:, :, :height, :width]
-        # Held because memory that a graph reads must not be freed.
-        self._resized, self._originals = steps.sizes(batch, (height, width)), steps.sizes(batch, size_hw)
-        self._preprocessing = steps.preprocessing(stretch((height, width)))
+        self._inputs = steps.inputs(batch, *input_hw, scratch)
 
-    def run(self, frames: Tensor | YUVFrames) -> None:
-        with self.steps.mark("preprocess"):
-            self.steps.choices["preprocess"].run(frames, out=self._inner, **self._preprocessing)
+    def run(self, frames: Frames) -> None:
+        self.preprocess(frames, self._inputs)
         self._detect(self._inputs)
 
     def _detect(self, inputs: Tensor) -> None:
         """Detect on preprocessed images [B, 3, h, w]."""
         with self.steps.mark("network"):
-            output = self._network(inputs, self._resized, self.postprocess.thresholds)
-            selection, masks, boxes = _to_image(output, self._resized, self._originals)
+            rows = self.frames.rows
+            resized, originals = rows[:, REGION + 2 : REGION + 4].float(), rows[:, HEIGHT : HEIGHT + 2].float()
+            output = self._network(inputs, resized, self.postprocess.thresholds)
+            selection, masks, boxes = _to_image(output, resized, originals)
             torch.cat([*selection.words(), (~output.is_exact).int()], out=self.words)
         if masks is not None:
             self.encode_masks(masks, boxes)
@@ -128,7 +149,9 @@ class _Work(Work):
         self.steps.fallbacks["two-stage detector: an image with more candidates than fixed rows"] += 1
         every_candidate = partial(self.steps.network, candidates=np.iinfo(np.int32).max)
         with on_device(self.steps.device):
-            alone = _Work(self.steps, 1, self.size_hw, self.postprocess, every_candidate)
+            scratch = Scratch(self.steps.device)
+            alone = _Work(self.steps, 1, self.input_hw, self.postprocess, scratch, every_candidate)
+            alone.frames.take(self.frames, image)
             alone._detect(self._inputs[image : image + 1])
             (found,) = alone.read(alone.results.cpu().numpy(), 1)
         return found

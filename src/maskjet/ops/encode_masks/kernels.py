@@ -28,7 +28,7 @@ def _first_slot(query_row_ptr, slot, SLOTS: tl.constexpr, HAS_BOXES: tl.constexp
     return slot if HAS_BOXES else first  # its boxes may differ
 
 
-@triton.jit(do_not_specialize=range(18))
+@triton.jit(do_not_specialize=range(20))
 def find_edges_kernel(
     masks_ptr,
     count_ptr,
@@ -44,6 +44,8 @@ def find_edges_kernel(
     mask_width,
     slots,
     room,
+    size_stride,
+    canvas_stride,
     stride_image,
     stride_query,
     stride_y,
@@ -51,92 +53,124 @@ def find_edges_kernel(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     SLOTS: tl.constexpr,
+    IMAGES: tl.constexpr,
     HAS_BOXES: tl.constexpr,
 ):
-    """Find the edges in one block of columns of one mask; grid (blocks, K, B).
+    """Find the edges of an image's masks, a block of columns at a time; grid (programs per image, B).
 
     masks: floats [B, Q, mask_height, mask_width], any strides. count, query, sizes: int32 [B], [B, K] and [B, 2]
     (height, width). canvases: float32 [B, 6], `Canvas.split`: what an image's masks cover, unless HAS_BOXES. boxes:
-    int32 [B, K, 4], left, top, width, height; read only if HAS_BOXES.
+    int32 [B, K, 4], left, top, width, height; read only if HAS_BOXES. slots: K.
 
-    edges: int32 [room], the pool. segments: int32 [B, K, blocks, 2], offset in the pool (-1: did not fit) and length,
-    undefined for masks that are not encoded here. header: as in `Buffers`; FOUND grows by the number of edges.
+    edges: int32 [room], the pool. segments: int32 [blocks, 2], offset in the pool (-1: did not fit) and length, in the
+    order of images, masks and blocks; undefined for masks that are not encoded here. header: as in `Buffers`; FOUND
+    grows by the number of edges.
     """
-    block = tl.program_id(0)
-    slot = tl.program_id(1)
-    image = tl.program_id(2)
-    if (block == 0) & (slot == 0) & (image == 0):
+    program, image = tl.program_id(0), tl.program_id(1)
+    if (program == 0) & (image == 0):
         tl.store(header_ptr + BYTES, 0)  # the other kernel's counters
         tl.store(header_ptr + ORDERED, 0)
-    height = tl.load(sizes_ptr + 2 * image)
-    width = tl.load(sizes_ptr + 2 * image + 1)
-    if (slot >= tl.load(count_ptr + image)) | (block * COLUMNS >= width):
+    blocks = tl.cdiv(tl.load(sizes_ptr + size_stride * image + 1), COLUMNS)
+    tasks = blocks * tl.minimum(tl.load(count_ptr + image), slots)
+    if program >= tasks:
         return
-    query = tl.load(query_ptr + image * slots + slot)
-    if (query < 0) | (query >= queries):
-        return
-    if _first_slot(query_ptr + image * slots, slot, SLOTS, HAS_BOXES) < slot:
-        return
-    mask_ptr = masks_ptr + image.to(tl.int64) * stride_image + query.to(tl.int64) * stride_query
-    mask = (mask_ptr, mask_height, mask_width, stride_y, stride_x)
-    if HAS_BOXES:
-        box_ptr = boxes_ptr + 4 * (image.to(tl.int64) * slots + slot)
-        left, top = tl.load(box_ptr), tl.load(box_ptr + 1)
-        left_fraction, top_fraction = 0.0, 0.0
-        shown_width, shown_height = tl.load(box_ptr + 2), tl.load(box_ptr + 3)
-    else:
-        canvas_ptr = canvases_ptr + 6 * image
-        left, top = tl.load(canvas_ptr).to(tl.int32), tl.load(canvas_ptr + 2).to(tl.int32)
-        left_fraction, top_fraction = tl.load(canvas_ptr + 1), tl.load(canvas_ptr + 3)
-        shown_width, shown_height = tl.load(canvas_ptr + 4), tl.load(canvas_ptr + 5)
-    has_pixels = (shown_width > 0) & (shown_height > 0)
-    across_scale = scale_of(mask_width, tl.where(has_pixels, shown_width, 1))
-    down_scale = scale_of(mask_height, tl.where(has_pixels, shown_height, 1))
-    target = (height, down_scale, top, top_fraction)
+    before = _blocks_before(image, sizes_ptr, size_stride, COLUMNS, IMAGES)
+    given = (masks_ptr, query_ptr, sizes_ptr + size_stride * image, canvases_ptr + canvas_stride * image, boxes_ptr)
+    made = (edges_ptr, segments_ptr + 2 * before * slots, header_ptr)
+    shape = (queries, mask_height, mask_width, slots, room)
+    strides = (stride_image, stride_query, stride_y, stride_x)
+    for task in range(program, tasks, tl.num_programs(0)):
+        _find_in_block(given, made, shape, strides, image, task, blocks, ROWS, COLUMNS, SLOTS, HAS_BOXES)
 
-    x = (block * COLUMNS + tl.arange(0, COLUMNS))[None, :]
-    columns = taps(place(x, left, left_fraction), across_scale, mask_width)
-    columns_before = taps(place(tl.maximum(x - 1, 0), left, left_fraction), across_scale, mask_width)
-    is_bottom_inside = _is_bottom_inside(mask, target, columns_before, (x > 0) & (x < width))
-    has_bottom = tl.max(is_bottom_inside.to(tl.int32)) > 0
-    low, high = _find_rows(mask, columns, x < width, ROWS)
-    segment_ptr = segments_ptr + 2 * ((image.to(tl.int64) * slots + slot) * tl.num_programs(0) + block)
-    tl.store(segment_ptr + 1, 0)
-    if ((high < 0) & (not has_bottom)) | (not has_pixels):
-        return
-    # Rows whose stretches can have edges, up to the one with the pixel after the last inside.
-    begin = tl.where(has_bottom, 0, tl.maximum(low - 1, 0))
-    # The first pixel of a column may lie far down its mask.
-    first_row = position(place(0, top, top_fraction), down_scale, mask_height).to(tl.int32)
-    last_row = tl.maximum(high, tl.where(has_bottom, first_row, 0))
-    end = tl.minimum(tl.maximum(last_row, 0) + 2 + down_scale.to(tl.int32), mask_height)
-    counts = tl.zeros([1, COLUMNS], tl.int32)
-    for start in range(begin, end, ROWS):
-        row = (start + tl.arange(0, ROWS))[:, None]
-        _, is_edge, has_crossing = _compare(mask, target, row, columns, (row < end) & (x < width), is_bottom_inside)
-        counts += tl.sum(is_edge + has_crossing, axis=0)[None, :]
-    total = tl.sum(counts)
-    if total == 0:
-        return
-    begins = tl.atomic_add(header_ptr + FOUND, total, sem="relaxed")
-    fits = _fits(begins, total, room)
-    tl.store(segment_ptr, tl.where(fits, begins, -1))
-    tl.store(segment_ptr + 1, total)
-    if not fits:
-        return
-    edge_ptr = edges_ptr + begins + tl.cumsum(counts, axis=1) - counts
-    for start in range(begin, end, ROWS):
-        row = (start + tl.arange(0, ROWS))[:, None]
-        stretch, is_edge, has_crossing = _compare(
-            mask, target, row, columns, (row < end) & (x < width), is_bottom_inside
-        )
-        edges = is_edge + has_crossing
-        place_ptr = edge_ptr + tl.cumsum(edges, axis=0) - edges
-        tl.store(place_ptr, x * height + stretch[0], mask=is_edge != 0)
-        tl.store(
-            place_ptr + is_edge, x * height + _find_crossing(stretch, row, target, mask_height), mask=has_crossing != 0
-        )
-        edge_ptr += tl.sum(edges, axis=0)[None, :]
+
+@triton.jit
+def _blocks_before(image, sizes_ptr, size_stride, COLUMNS: tl.constexpr, IMAGES: tl.constexpr):
+    """Blocks of columns of all images before one."""
+    blocks = 0
+    for start in range(0, image, IMAGES):
+        earlier = start + tl.arange(0, IMAGES)
+        width = tl.load(sizes_ptr + size_stride * earlier + 1, mask=earlier < image, other=0)
+        blocks += tl.sum(tl.cdiv(width, COLUMNS))
+    return blocks
+
+
+@triton.jit
+def _find_in_block(
+    given,
+    made,
+    shape,
+    strides,
+    image,
+    task,
+    blocks,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    SLOTS: tl.constexpr,
+    HAS_BOXES: tl.constexpr,
+):
+    """Find the edges in a block of columns of a mask, unless an earlier slot has the same mask."""
+    masks_ptr, query_ptr, size_ptr, canvas_ptr, boxes_ptr = given
+    edges_ptr, segments_ptr, header_ptr = made
+    queries, mask_height, mask_width, slots, room = shape
+    stride_image, stride_query, stride_y, stride_x = strides
+    slot, block = task // blocks, task % blocks
+    query = tl.load(query_ptr + image * slots + slot)
+    first_slot = _first_slot(query_ptr + image * slots, slot, SLOTS, HAS_BOXES)
+    if (query >= 0) & (query < queries) & (first_slot == slot):
+        segment_ptr = segments_ptr + 2 * task
+        height, width = tl.load(size_ptr), tl.load(size_ptr + 1)
+        mask_ptr = masks_ptr + image.to(tl.int64) * stride_image + query.to(tl.int64) * stride_query
+        mask = (mask_ptr, mask_height, mask_width, stride_y, stride_x)
+        if HAS_BOXES:
+            box_ptr = boxes_ptr + 4 * (image.to(tl.int64) * slots + slot)
+            left, top = tl.load(box_ptr), tl.load(box_ptr + 1)
+            left_fraction, top_fraction = 0.0, 0.0
+            shown_width, shown_height = tl.load(box_ptr + 2), tl.load(box_ptr + 3)
+        else:
+            left, top = tl.load(canvas_ptr).to(tl.int32), tl.load(canvas_ptr + 2).to(tl.int32)
+            left_fraction, top_fraction = tl.load(canvas_ptr + 1), tl.load(canvas_ptr + 3)
+            shown_width, shown_height = tl.load(canvas_ptr + 4), tl.load(canvas_ptr + 5)
+        has_pixels = (shown_width > 0) & (shown_height > 0)
+        across_scale = scale_of(mask_width, tl.where(has_pixels, shown_width, 1))
+        down_scale = scale_of(mask_height, tl.where(has_pixels, shown_height, 1))
+        target = (height, down_scale, top, top_fraction)
+
+        x = (block * COLUMNS + tl.arange(0, COLUMNS))[None, :]
+        columns = taps(place(x, left, left_fraction), across_scale, mask_width)
+        columns_before = taps(place(tl.maximum(x - 1, 0), left, left_fraction), across_scale, mask_width)
+        is_bottom_inside = _is_bottom_inside(mask, target, columns_before, (x > 0) & (x < width))
+        has_bottom = tl.max(is_bottom_inside.to(tl.int32)) > 0
+        low, high = _find_rows(mask, columns, x < width, ROWS)
+        # Rows whose stretches can have edges, up to the one with the pixel after the last inside.
+        begin = tl.where(has_bottom, 0, tl.maximum(low - 1, 0))
+        # The first pixel of a column may lie far down its mask.
+        first_row = position(place(0, top, top_fraction), down_scale, mask_height).to(tl.int32)
+        last_row = tl.maximum(high, tl.where(has_bottom, first_row, 0))
+        end = tl.minimum(tl.maximum(last_row, 0) + 2 + down_scale.to(tl.int32), mask_height)
+        end = tl.where(has_pixels & ((high >= 0) | has_bottom), end, begin)
+        counts = tl.zeros([1, COLUMNS], tl.int32)
+        for start in range(begin, end, ROWS):
+            row = (start + tl.arange(0, ROWS))[:, None]
+            _, is_edge, has_crossing = _compare(mask, target, row, columns, (row < end) & (x < width), is_bottom_inside)
+            counts += tl.sum(is_edge + has_crossing, axis=0)[None, :]
+        total = tl.sum(counts)
+        tl.store(segment_ptr + 1, total)
+        if total > 0:
+            begins = tl.atomic_add(header_ptr + FOUND, total, sem="relaxed")
+            fits = _fits(begins, total, room)
+            tl.store(segment_ptr, tl.where(fits, begins, -1))
+            edge_ptr = edges_ptr + begins + tl.cumsum(counts, axis=1) - counts
+            for start in range(begin, tl.where(fits, end, begin), ROWS):
+                row = (start + tl.arange(0, ROWS))[:, None]
+                stretch, is_edge, has_crossing = _compare(
+                    mask, target, row, columns, (row < end) & (x < width), is_bottom_inside
+                )
+                edges = is_edge + has_crossing
+                place_ptr = edge_ptr + tl.cumsum(edges, axis=0) - edges
+                crossing = _find_crossing(stretch, row, target, mask_height)
+                tl.store(place_ptr, x * height + stretch[0], mask=is_edge != 0)
+                tl.store(place_ptr + is_edge, x * height + crossing, mask=has_crossing != 0)
+                edge_ptr += tl.sum(edges, axis=0)[None, :]
 
 
 @triton.jit
@@ -255,11 +289,12 @@ def write_strings_kernel(
     strings_ptr,
     queries,
     slots,
-    blocks,
     room,
     capacity,
+    size_stride,
     COLUMNS: tl.constexpr,
     SLOTS: tl.constexpr,
+    IMAGES: tl.constexpr,
     HAS_BOXES: tl.constexpr,
     BLOCKS: tl.constexpr,
     TILE: tl.constexpr,
@@ -291,10 +326,11 @@ def write_strings_kernel(
     tl.store(row_ptr + FIRST_SLOT, first_slot)
     if first_slot < slot:
         return
-    height = tl.load(sizes_ptr + 2 * image)
-    width = tl.load(sizes_ptr + 2 * image + 1)
+    height = tl.load(sizes_ptr + size_stride * image)
+    width = tl.load(sizes_ptr + size_stride * image + 1)
     used = tl.cdiv(width, COLUMNS)
-    segments_ptr += 2 * mask * blocks
+    before = _blocks_before(image, sizes_ptr, size_stride, COLUMNS, IMAGES)
+    segments_ptr += 2 * (before * slots + slot * used)
     edges, has_all = _count_edges(segments_ptr, used, BLOCKS)
     tl.store(row_ptr + EDGES, edges)
     begins = 0

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from maskjet.ops.memory import Scratch
 from maskjet.ops.record import FALLBACKS
 
 Cut = Callable[[], list[bytes]]
@@ -22,10 +23,11 @@ class Strings:
     Args:
         batch: Number of images.
         masks: Largest number of masks per image.
-        width: Width of the images, in pixels.
+        width: Width of the images in pixels, of a batch on average.
         device: Device of the memory.
         lead: Bytes at the start of the memory that are left to the caller; a multiple of 4.
         fallbacks: Counter of slower paths taken.
+        scratch: Memory for intermediate results, which others use between batches; None for memory of its own.
     """
 
     def __init__(
@@ -37,12 +39,17 @@ class Strings:
         *,
         lead: int = 0,
         fallbacks: Counter[str] = FALLBACKS,
+        scratch: Scratch | None = None,  # noqa: ARG002
     ) -> None:
         self.fallbacks = fallbacks
         self.memory = torch.empty(lead, dtype=torch.uint8, device=device)
         """uint8: the caller copies it to the host and gives the copy to `keep`."""
         self.on_host: list[list[bytes]] | None = None
         """String of each mask, per image, if they were made on the host; else None."""
+
+    def fits(self, sizes_hw: Sequence[tuple[int, int]]) -> bool:  # noqa: ARG002
+        """Whether there is room for the masks of images of these sizes."""
+        return True
 
     def keep(self, copied: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Copy the used bytes of `memory` from a finished copy on the host, which may be overwritten on return."""

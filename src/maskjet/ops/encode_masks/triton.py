@@ -4,11 +4,11 @@ Bilinear upsampling is separable: along a column of the image the value is linea
 neighbouring rows of logits, so it changes sides (inside or outside) at most once there. Work per column grows with the
 rows of logits, say 78, not with the image's.
 
-1. `find_edges_kernel`, one program per block of columns of each mask, finds the edges: pixels, in column-major order,
-   on another side than the pixel before. A stretch has an edge at its first pixel if that differs from the last pixel
-   of the previous stretch or column, and an edge within if its first and last pixel differ. Both are decided by
-   evaluating those pixels, so neighbouring stretches always agree. A block's edges lie in order in a segment of its
-   own, taken from a pool.
+1. `find_edges_kernel`, some programs per image that share its masks' blocks of columns, whatever its size, finds the
+   edges: pixels, in column-major order, on another side than the pixel before. A stretch has an edge at its first pixel
+   if that differs from the last pixel of the previous stretch or column, and an edge within if its first and last pixel
+   differ. Both are decided by evaluating those pixels, so neighbouring stretches always agree. A block's edges lie in
+   order in a segment of its own, taken from a pool.
 2. `write_strings_kernel`, one program per mask, puts the segments in order, converts edges to run lengths and those to
    COCO's string, and appends it to the strings written so far. The place of a segment or string depends on the order
    in which programs run; its content does not.
@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 
@@ -38,14 +38,19 @@ from maskjet.ops.encode_masks import cpu
 from maskjet.ops.encode_masks.kernels import COUNTERS, FIELDS, NO_MASK, find_edges_kernel, write_strings_kernel
 from maskjet.ops.encode_masks.strings import Cut, Strings
 from maskjet.ops.gpu import Launcher, on_device
+from maskjet.ops.memory import Scratch
 from maskjet.ops.record import FALLBACKS
 from maskjet.ops.selection import MaskQueries, SizeTable
 
-_COLUMNS = 16  # columns of the image per program
+_COLUMNS = 16  # columns of the image at once
+# Programs of find_edges, which share an image's blocks: 33 masks of 640 × 480 are 1,320 blocks, of 1080p 3,960.
+_PROGRAMS, _LEAST_PROGRAMS = 4096, 1024  # of all images together, and per image
+_IMAGES = 64  # images whose blocks are counted at once
 _ROWS = 16  # rows of logits at once
 _BLOCKS = 64  # blocks of columns at once
 _TILE = 1024  # counts at once
 _EDGES = 8192  # room per mask on average; at 1080p a ragged blob 560 pixels wide has 1,500, noise 74,000
+_MOST_EDGES = 2**24  # 64 MiB, twice: 16 slots take 2 GiB at most
 _BYTES = 4096  # room per string on average; that blob's has 2,300
 _LEAST_ROOM = 16  # masks that there is always room for, on average
 _BYTES_AT_ONCE = 2**18  # bytes of strings per image that the first copy to the host takes; 5 µs at 50 GB/s
@@ -63,11 +68,14 @@ class Buffers:
     edges: torch.Tensor
     """int32 [edges]: pixels that differ from the one before them, column-major, in segments."""
     segments: torch.Tensor
-    """int32 [B, K, blocks, 2]: offset in `edges`, -1 if it did not fit, and length of each column block's segment."""
+    """int32 [blocks, 2]: offset in `edges`, -1 if it did not fit, and length of each column block's segment; by image,
+    mask and block, so that the images' sizes say where each lies."""
     ordered: torch.Tensor
     """int32 [edges]: the edges of each mask in order, one mask after the other."""
     packed: torch.Tensor
     """uint8: the header, then the strings."""
+    shape: tuple[int, int]
+    """B and K."""
 
     header: torch.Tensor = field(init=False)
     """int32 [3 + B + 4 B K] of `packed`: counters, masks per image, then offset, length, edges and slot per mask."""
@@ -77,7 +85,7 @@ class Buffers:
     """uint8, part of `packed`: the header and the strings that the first copy to the host takes."""
 
     def __post_init__(self) -> None:
-        batch, masks = self.segments.shape[:2]
+        batch, masks = self.shape
         size = 4 * _header_length(batch, masks)
         self.header, self.strings = self.packed[:size].view(torch.int32), self.packed[size:]
         self.head = self.packed[: size + batch * _BYTES_AT_ONCE]
@@ -92,25 +100,28 @@ class Buffers:
     def allocate(
         batch: int,
         masks: int,
-        width: int,
+        blocks: int,
         device: torch.device,
         *,
         edges: int | None = None,
         packed: torch.Tensor | None = None,
+        scratch: Scratch | None = None,
     ) -> Buffers:
-        """Allocate buffers for images up to a width in pixels, with at most `masks` masks each.
+        """Allocate buffers for images of so many `count_blocks` together, with at most `masks` masks each.
 
         `edges` is the room for edges of all masks together; `packed` is uint8, contiguous and 4-byte aligned. Without
-        them both have default sizes.
+        them both have default sizes. `scratch` holds what is of no use after the launches.
         """
         if packed is None:
             packed = torch.empty(Buffers.size_of_packed(batch, masks), dtype=torch.uint8, device=device)
-        edges = edges or max(batch * masks, _LEAST_ROOM) * _EDGES
+        edges = edges or min(max(batch * masks, _LEAST_ROOM) * _EDGES, _MOST_EDGES)
+        scratch = scratch or Scratch(device)
         return Buffers(
-            edges=torch.empty(edges, dtype=torch.int32, device=device),
-            segments=torch.empty((batch, masks, triton.cdiv(width, _COLUMNS), 2), dtype=torch.int32, device=device),
-            ordered=torch.empty(edges, dtype=torch.int32, device=device),
+            edges=scratch.take("edges", edges, torch.int32),
+            segments=scratch.take("segments", 2 * blocks * masks, torch.int32).view(-1, 2),
+            ordered=scratch.take("ordered", edges, torch.int32),
             packed=packed,
+            shape=(batch, masks),
         )
 
 
@@ -121,16 +132,17 @@ def encode_masks(
     batch, masks = queries.query.shape
     if not batch or not masks:
         return [[] for _ in sizes.hw]
+    if out is not None:
+        out.given, out.on_host = (mask_logits, queries, sizes), None
     if (reason := _why_too_large(mask_logits, masks, sizes.hw)) is not None:
         (FALLBACKS if out is None else out.fallbacks)[f"encode_masks: {reason}"] += batch
         return cpu.encode_masks(mask_logits.cpu(), queries.to(torch.device("cpu")), sizes, out)
     if out is not None:
         assert isinstance(out, DeviceStrings)
-        out.given, out.on_host = (mask_logits, queries, sizes), None
         launch(mask_logits, queries, sizes, out.buffers)
         return None
-    blocks = triton.cdiv(max(width for _, width in sizes.hw), _COLUMNS)
-    buffers, host = _own_buffers(threading.get_ident(), batch, masks, blocks * _COLUMNS, mask_logits.device)
+    blocks = triton.next_power_of_2(count_blocks(sizes.hw))  # so that few sizes of buffers serve all images
+    buffers, host = _own_buffers(threading.get_ident(), batch, masks, blocks, mask_logits.device)
     launch(mask_logits, queries, sizes, buffers)
     host.copy_(buffers.head, non_blocking=True)
     _wait_for(mask_logits.device)
@@ -138,7 +150,7 @@ def encode_masks(
     return [cut() for cut in strings.read(strings.keep(host.numpy()), batch)]
 
 
-def _why_too_large(mask_logits: torch.Tensor, slots: int, image_sizes: list[tuple[int, int]]) -> str | None:
+def _why_too_large(mask_logits: torch.Tensor, slots: int, image_sizes: Sequence[tuple[int, int]]) -> str | None:
     """The reason why 32 bits can't count the pixels or a grid can't hold the masks; None if they can."""
     batch, _, rows, columns = mask_logits.shape
     if max(height * width for height, width in image_sizes) > _MOST_PIXELS:
@@ -149,18 +161,18 @@ def _why_too_large(mask_logits: torch.Tensor, slots: int, image_sizes: list[tupl
     if (rows - 1) * down + (columns - 1) * across >= 2**31:
         return "masks whose logits lie too far apart"
     # From 2**31 edges on their counter is negative, which `_fits` sees; at 2**32 it would start over.
-    if batch * slots * max(width for _, width in image_sizes) * 2 * rows >= 2**32:
+    if slots * sum(width for _, width in image_sizes) * 2 * rows >= 2**32:
         return "so many masks that their edges can't be counted"
     return None
 
 
 @lru_cache(maxsize=8)
 def _own_buffers(
-    _thread: int, batch: int, masks: int, width: int, device: torch.device
+    _thread: int, batch: int, masks: int, blocks: int, device: torch.device
 ) -> tuple[Buffers, torch.Tensor]:
     """A thread's buffers, and host memory for their head; each call waits for its strings, so they are never in use."""
     with torch.inference_mode(False):  # tensors made in that mode can't be written to outside of it
-        buffers = Buffers.allocate(batch, masks, width, device)
+        buffers = Buffers.allocate(batch, masks, blocks, device)
         return buffers, torch.empty_like(buffers.head, device="cpu", pin_memory=buffers.head.is_cuda)
 
 
@@ -171,13 +183,13 @@ def launch(mask_logits: torch.Tensor, queries: MaskQueries, sizes: SizeTable, bu
         mask_logits: float32, float16 or bfloat16 [B, Q, h, w].
         queries: Which masks; the counts and indices are read on the device.
         sizes: Of the images, at most 2**28 pixels each, and what their masks cover.
-        buffers: Buffers for this batch, K masks and at least this width; overwritten.
+        buffers: Buffers for this batch, K masks and at least as many blocks; overwritten.
     """
-    batch, masks, blocks, _ = buffers.segments.shape
+    batch, masks = buffers.shape
     slots, has_boxes = triton.next_power_of_2(masks), queries.boxes is not None
     with on_device(mask_logits.device):
         _find_edges(
-            (blocks, masks, batch),
+            (min(max(_PROGRAMS // batch, _LEAST_PROGRAMS), max(len(buffers.segments), 1)), batch, 1),
             (mask_logits.device, mask_logits.dtype),
             mask_logits,
             queries.count,
@@ -191,10 +203,13 @@ def launch(mask_logits: torch.Tensor, queries: MaskQueries, sizes: SizeTable, bu
             *mask_logits.shape[1:],
             masks,
             len(buffers.edges),
+            sizes.on_device.stride(0),
+            sizes.canvases_on_device.stride(0),
             *mask_logits.stride(),
             ROWS=_ROWS,
             COLUMNS=_COLUMNS,
             SLOTS=slots,
+            IMAGES=_IMAGES,
             HAS_BOXES=has_boxes,
         )
         _write_strings(
@@ -210,15 +225,21 @@ def launch(mask_logits: torch.Tensor, queries: MaskQueries, sizes: SizeTable, bu
             buffers.strings,
             queries.limit,
             masks,
-            blocks,
             len(buffers.ordered),
             len(buffers.strings),
+            sizes.on_device.stride(0),
             COLUMNS=_COLUMNS,
             SLOTS=slots,
+            IMAGES=_IMAGES,
             HAS_BOXES=has_boxes,
             BLOCKS=_BLOCKS,
             TILE=_TILE,
         )
+
+
+def count_blocks(sizes_hw: Sequence[tuple[int, int]]) -> int:
+    """Blocks of columns of all images together, which `Buffers` have room for."""
+    return sum(triton.cdiv(width, _COLUMNS) for _, width in sizes_hw)
 
 
 def _wait_for(device: torch.device) -> None:
@@ -242,9 +263,12 @@ class DeviceStrings(Strings):
         *,
         lead: int = 0,
         fallbacks: Counter[str] = FALLBACKS,
+        scratch: Scratch | None = None,
     ) -> None:
         memory = torch.empty(lead + Buffers.size_of_packed(batch, masks), dtype=torch.uint8, device=device)
-        self._hold(Buffers.allocate(batch, masks, width, device, packed=memory[lead:]), lead, fallbacks)
+        blocks = batch * triton.cdiv(width, _COLUMNS)
+        buffers = Buffers.allocate(batch, masks, blocks, device, packed=memory[lead:], scratch=scratch)
+        self._hold(buffers, lead, fallbacks)
         self.memory = memory[: lead + len(self.buffers.head)]
 
     @staticmethod
@@ -262,6 +286,12 @@ class DeviceStrings(Strings):
         """Arguments of the last `launch`, for masks that did not fit."""
         self._lead, self._header_bytes = lead, buffers.header.nbytes
 
+    def fits(self, sizes_hw: Sequence[tuple[int, int]]) -> bool:
+        """Whether a captured launch can serve images of these sizes; see `Strings`."""
+        masks = self.buffers.shape[1]
+        has_room = count_blocks(sizes_hw) * masks <= len(self.buffers.segments)
+        return has_room and (self.given is None or _why_too_large(self.given[0], masks, sizes_hw) is None)
+
     def keep(self, copied: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Copy the header and the strings; waits for the device if the first copy lacks some. See `Strings`."""
         if self.on_host is not None:
@@ -278,7 +308,7 @@ class DeviceStrings(Strings):
         """Encode masks that did not fit, which waits for the device; see `Strings`."""
         if self.on_host is not None:
             return super().read(kept, images)
-        batch, masks = self.buffers.segments.shape[:2]
+        batch, masks = self.buffers.shape
         packed = kept[self._lead :]
         words, strings = packed[: self._header_bytes].view(np.int32), packed[self._header_bytes :]
         stated = words[_COUNTERS : _COUNTERS + images].tolist()
@@ -312,7 +342,7 @@ class DeviceStrings(Strings):
             size, device = sizes.hw[image], mask_logits.device
             room = 4 * _header_length(1, 1) + BYTES_PER_COUNT * (edges + 1)
             packed = torch.empty(room, dtype=torch.uint8, device=device)
-            buffers = Buffers.allocate(1, 1, size[1], device, edges=edges, packed=packed)
+            buffers = Buffers.allocate(1, 1, count_blocks([size]), device, edges=edges, packed=packed)
             launch(mask_logits[image : image + 1], queries.only(image, slot), sizes.only(image), buffers)
             (cut,) = DeviceStrings.within(buffers).read(packed.cpu().numpy(), 1)
             (remade[image, slot],) = cut()

@@ -40,11 +40,11 @@ def preprocess(
     Filter: bilinear, half-pixel centres, no antialias, as rfdetr 1.11 `predict`. `resample="cv2"` resizes the uint8
     frame as `cv2.resize(INTER_LINEAR)` instead, rounding to uint8 before it normalises. On a GPU it is
     one launch on the current stream, which never waits, allocates nothing if `out` is given, and can be captured in a
-    CUDA graph; RGB frames whose pixels are not contiguous are copied first. YUV is converted to bytes of RGB pixel by
+    CUDA graph. YUV is converted to bytes of RGB pixel by
     pixel on the way, as swscale does it, so that the result is that of the converted frame.
 
     Args:
-        frames: uint8 [H, W, 3] or [N, H, W, 3], rows may be strided, pixels contiguous; or `YUVFrames`, such as NV12.
+        frames: uint8 [H, W, 3] or [N, H, W, 3] of any strides; or `YUVFrames`, such as NV12.
         out: float32, float16 or bfloat16 [N, 3, h, w] on the frames' device; overwritten. None allocates it.
         size: (h, w) of the input, in pixels, at least 1.
         mean: One per RGB channel, on the 0..1 scale.

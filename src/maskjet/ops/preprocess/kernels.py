@@ -5,12 +5,19 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from maskjet.ops import frame_table
 from maskjet.ops.triton_language import blend, scale_of, taps
 
+ROW, CHROMA = tl.constexpr(frame_table.ROW), tl.constexpr(frame_table.CHROMA)
+HEIGHT, WIDTH = tl.constexpr(frame_table.HEIGHT), tl.constexpr(frame_table.WIDTH)
+STRIDES, CHROMA_STRIDES = tl.constexpr(frame_table.STRIDES), tl.constexpr(frame_table.CHROMA_STRIDES)
+CONVERSION, REGION = tl.constexpr(frame_table.CONVERSION), tl.constexpr(frame_table.REGION)
 
-@triton.jit(do_not_specialize=range(16))
+
+@triton.jit(do_not_specialize=range(22))
 def preprocess_kernel(
     frames_ptr,
+    rows_ptr,
     out_ptr,
     source_height,
     source_width,
@@ -20,8 +27,10 @@ def preprocess_kernel(
     left,
     inner_height,
     inner_width,
-    frame_stride,
-    row_stride,
+    stride_n,
+    stride_y,
+    stride_x,
+    stride_c,
     out_stride_n,
     out_stride_c,
     out_stride_y,
@@ -29,46 +38,56 @@ def preprocess_kernel(
     mean,
     std,
     padding,
-    IS_BGR: tl.constexpr,
+    HAS_ROWS: tl.constexpr,
     IS_CV2: tl.constexpr,
     TILE_HEIGHT: tl.constexpr,
     TILE_WIDTH: tl.constexpr,
 ):
     """Compute one tile of a network input, all three channels; grid (tiles across, tiles down, N).
 
-    frames: uint8 [N, source_height, source_width, 3], pixels contiguous. mean, std, padding: three floats each. The
-    frame fills the rectangle (top, left, inner_height, inner_width), `padding` (0..1) the rest.
+    frames: uint8 [N, source_height, source_width, 3]. mean, std, padding: three floats each. The frame fills the
+    rectangle (top, left, inner_height, inner_width), `padding` (0..1) the rest.
+
+    rows: int32 [N, ROW], of a `FrameTable`. With HAS_ROWS each frame's address, size, strides and rectangle are read
+    there, and frames and the arguments for them are not.
 
     out: floats [N, 3, height, width], any strides.
     """
+    image = tl.program_id(2).to(tl.int64)
+    if HAS_ROWS:
+        row_ptr = rows_ptr + image * ROW
+        frame_ptr = _address(row_ptr)
+        source_height, source_width, top, left, inner_height, inner_width = _sizes(row_ptr)
+        stride_y, stride_x, stride_c = _three(row_ptr + STRIDES)
+    else:
+        frame_ptr = frames_ptr + image * stride_n
     y = (tl.program_id(1) * TILE_HEIGHT + tl.arange(0, TILE_HEIGHT))[:, None]
     x = (tl.program_id(0) * TILE_WIDTH + tl.arange(0, TILE_WIDTH))[None, :]
-    image = tl.program_id(2).to(tl.int64)
     is_row_inside = (y >= top) & (y < top + inner_height)
     is_inside = is_row_inside & (x >= left) & (x < left + inner_width)
     upper, lower, above, below = _source_taps(y - top, source_height, inner_height, IS_CV2, False)
     first, second, before, after = _source_taps(x - left, source_width, inner_width, IS_CV2, True)
-    frame_ptr = frames_ptr + image * frame_stride
-    upper_ptr = frame_ptr + upper.to(tl.int64) * row_stride
-    lower_ptr = frame_ptr + lower.to(tl.int64) * row_stride
+    upper_ptr = frame_ptr + upper.to(tl.int64) * stride_y
+    lower_ptr = frame_ptr + lower.to(tl.int64) * stride_y
+    first, second = first * stride_x, second * stride_x
     pixel_ptr = out_ptr + image * out_stride_n + y.to(tl.int64) * out_stride_y + x * out_stride_x
     for channel in tl.static_range(3):
-        source_channel = 2 - channel if IS_BGR else channel
-        upper_first = tl.load(upper_ptr + first * 3 + source_channel, mask=is_inside, other=0)
-        upper_second = tl.load(upper_ptr + second * 3 + source_channel, mask=is_inside, other=0)
-        lower_first = tl.load(lower_ptr + first * 3 + source_channel, mask=is_inside, other=0)
-        lower_second = tl.load(lower_ptr + second * 3 + source_channel, mask=is_inside, other=0)
+        upper_first = tl.load(upper_ptr + first + channel * stride_c, mask=is_inside, other=0)
+        upper_second = tl.load(upper_ptr + second + channel * stride_c, mask=is_inside, other=0)
+        lower_first = tl.load(lower_ptr + first + channel * stride_c, mask=is_inside, other=0)
+        lower_second = tl.load(lower_ptr + second + channel * stride_c, mask=is_inside, other=0)
         value = _resize(upper_first, upper_second, lower_first, lower_second, above, below, before, after, IS_CV2)
         value = tl.where(is_inside, value, padding[channel])
         value = tl.div_rn(value - mean[channel], tl.full(value.shape, 1.0, tl.float32) * std[channel])
         tl.store(pixel_ptr + channel * out_stride_c, value, mask=(y < height) & (x < width))
 
 
-@triton.jit(do_not_specialize=range(24))
+@triton.jit(do_not_specialize=range(28))
 def preprocess_yuv_kernel(
     luma_ptr,
     chroma_ptr,
     conversion_ptr,
+    rows_ptr,
     out_ptr,
     source_height,
     source_width,
@@ -78,9 +97,9 @@ def preprocess_yuv_kernel(
     left,
     inner_height,
     inner_width,
-    luma_stride_n,
-    luma_stride_y,
-    luma_stride_x,
+    stride_n,
+    stride_y,
+    stride_x,
     chroma_stride_n,
     chroma_stride_y,
     chroma_stride_x,
@@ -93,6 +112,7 @@ def preprocess_yuv_kernel(
     mean,
     std,
     padding,
+    HAS_ROWS: tl.constexpr,
     IS_CV2: tl.constexpr,
     TILE_HEIGHT: tl.constexpr,
     TILE_WIDTH: tl.constexpr,
@@ -100,27 +120,33 @@ def preprocess_yuv_kernel(
     """`preprocess_kernel` for frames in YUV 4:2:0; see `yuv.YUVFrames`.
 
     luma: uint8 [N, source_height, source_width]. chroma: uint8 [N, ceil(source_height / 2), ceil(source_width / 2), 2].
-    conversion: int32 [N, 4, 2], each frame's numbers contiguous.
+    conversion: int32 [N, 4, 2], each frame's numbers contiguous. With HAS_ROWS all three are found by rows.
     """
+    image = tl.program_id(2).to(tl.int64)
+    if HAS_ROWS:
+        row_ptr = rows_ptr + image * ROW
+        frame_ptr, frame_chroma_ptr, numbers_ptr = _address(row_ptr), _address(row_ptr + CHROMA), row_ptr + CONVERSION
+        source_height, source_width, top, left, inner_height, inner_width = _sizes(row_ptr)
+        stride_y, stride_x, _ = _three(row_ptr + STRIDES)
+        chroma_stride_y, chroma_stride_x, chroma_stride_c = _three(row_ptr + CHROMA_STRIDES)
+    else:
+        frame_ptr, frame_chroma_ptr = luma_ptr + image * stride_n, chroma_ptr + image * chroma_stride_n
+        numbers_ptr = conversion_ptr + image * conversion_stride
     y = (tl.program_id(1) * TILE_HEIGHT + tl.arange(0, TILE_HEIGHT))[:, None]
     x = (tl.program_id(0) * TILE_WIDTH + tl.arange(0, TILE_WIDTH))[None, :]
-    image = tl.program_id(2).to(tl.int64)
     is_row_inside = (y >= top) & (y < top + inner_height)
     is_inside = is_row_inside & (x >= left) & (x < left + inner_width)
     upper, lower, above, below = _source_taps(y - top, source_height, inner_height, IS_CV2, False)
     first, second, before, after = _source_taps(x - left, source_width, inner_width, IS_CV2, True)
-    luma_ptr += image * luma_stride_n
-    upper_ptr = luma_ptr + upper.to(tl.int64) * luma_stride_y
-    lower_ptr = luma_ptr + lower.to(tl.int64) * luma_stride_y
-    numbers_ptr = conversion_ptr + image * conversion_stride
+    upper_ptr = frame_ptr + upper.to(tl.int64) * stride_y
+    lower_ptr = frame_ptr + lower.to(tl.int64) * stride_y
     offset, scale = tl.load(numbers_ptr), tl.load(numbers_ptr + 1)
-    upper_first = _load_luma(upper_ptr + first * luma_stride_x, offset, scale, is_inside)
-    upper_second = _load_luma(upper_ptr + second * luma_stride_x, offset, scale, is_inside)
-    lower_first = _load_luma(lower_ptr + first * luma_stride_x, offset, scale, is_inside)
-    lower_second = _load_luma(lower_ptr + second * luma_stride_x, offset, scale, is_inside)
-    chroma_ptr += image * chroma_stride_n
-    upper_ptr = chroma_ptr + (upper >> 1).to(tl.int64) * chroma_stride_y
-    lower_ptr = chroma_ptr + (lower >> 1).to(tl.int64) * chroma_stride_y
+    upper_first = _load_luma(upper_ptr + first * stride_x, offset, scale, is_inside)
+    upper_second = _load_luma(upper_ptr + second * stride_x, offset, scale, is_inside)
+    lower_first = _load_luma(lower_ptr + first * stride_x, offset, scale, is_inside)
+    lower_second = _load_luma(lower_ptr + second * stride_x, offset, scale, is_inside)
+    upper_ptr = frame_chroma_ptr + (upper >> 1).to(tl.int64) * chroma_stride_y
+    lower_ptr = frame_chroma_ptr + (lower >> 1).to(tl.int64) * chroma_stride_y
     first, second = (first >> 1) * chroma_stride_x, (second >> 1) * chroma_stride_x
     upper_first_u, upper_first_v = _load_chroma(upper_ptr + first, chroma_stride_c, is_inside)
     upper_second_u, upper_second_v = _load_chroma(upper_ptr + second, chroma_stride_c, is_inside)
@@ -143,6 +169,26 @@ def preprocess_yuv_kernel(
         value = tl.where(is_inside, value, padding[channel])
         value = tl.div_rn(value - mean[channel], tl.full(value.shape, 1.0, tl.float32) * std[channel])
         tl.store(pixel_ptr + channel * out_stride_c, value, mask=(y < height) & (x < width))
+
+
+@triton.jit
+def _address(word_ptr):
+    """The bytes that two words of a row point to."""
+    address = tl.load(word_ptr.to(tl.pointer_type(tl.int64), bitcast=True))
+    return address.to(tl.pointer_type(tl.uint8))
+
+
+@triton.jit
+def _sizes(row_ptr):
+    """A frame's height and width, and the rectangle of the input that it fills."""
+    region_ptr = row_ptr + REGION
+    top, left, height = _three(region_ptr)
+    return tl.load(row_ptr + HEIGHT), tl.load(row_ptr + WIDTH), top, left, height, tl.load(region_ptr + 3)
+
+
+@triton.jit
+def _three(word_ptr):
+    return tl.load(word_ptr), tl.load(word_ptr + 1), tl.load(word_ptr + 2)
 
 
 @triton.jit

@@ -1,22 +1,26 @@
 """preprocess on an NVIDIA GPU: one launch from the frame's bytes to the network's input buffer.
 
-RGB frames whose pixels are not contiguous are first copied. YUV is converted tap by tap, in registers.
-
-Each program computes a tile of output pixels, all three channels, each from four source pixels. Sizes, strides and
-normalisation are run-time arguments, so another frame size compiles nothing.
+YUV is converted tap by tap, in registers. Each program computes a tile of output pixels, all three channels, each from
+four source pixels. Sizes and strides are run-time arguments, so another frame size compiles nothing; or data on the
+device, so that a captured graph serves frames of any size.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 import triton
 
 from maskjet.ops.canvas import Region
+from maskjet.ops.frame_table import DeviceFrames
 from maskjet.ops.gpu import Launcher, on_device
 from maskjet.ops.preprocess.kernels import preprocess_kernel, preprocess_yuv_kernel
 from maskjet.ops.preprocess.yuv import YUVFrames
 
 _TILE_HW = (4, 32)
+_MOST = 2**31 - 1  # kernels count the bytes of a row in 32 bits
+_UNREAD = (0,) * 8  # arguments for which a table has rows
 
 # OpenCV rounds the product in a source position before it subtracts; ATen's kernels fuse the two.
 _launch = {
@@ -29,58 +33,70 @@ _launch_yuv = {
 
 
 def preprocess(
-    frames: torch.Tensor | YUVFrames,
+    frames: torch.Tensor | YUVFrames | DeviceFrames,
     out: torch.Tensor,
     *,
-    region: Region,
+    region: Region | None = None,
     mean: tuple[float, ...],
     std: tuple[float, ...],
     order: str,
     resample: str,
 ) -> None:
-    """Write (resized / 255 - mean) / std of uint8 frames [N, H, W, 3] into out [N, 3, h, w]; see `ops.preprocess`."""
+    """Write (resized / 255 - mean) / std of frames into out [N, 3, h, w]; see `ops.preprocess`.
+
+    Args:
+        frames: uint8 [N, H, W, 3], YUV, or frames of any sizes, RGB, whose table says their regions, too.
+        out: Overwritten.
+        region: The part of the input that each frame fills, unless there is a table.
+        mean: One per channel.
+        std: One per channel.
+        order: Channel order of frames in a tensor.
+        resample: "bilinear" or "cv2".
+    """
     height, width = out.shape[2:]
     grid = (triton.cdiv(width, _TILE_HW[1]), triton.cdiv(height, _TILE_HW[0]), len(out))
-    constants = {"IS_CV2": resample == "cv2", "TILE_HEIGHT": _TILE_HW[0], "TILE_WIDTH": _TILE_HW[1]}
+    has_rows = isinstance(frames, DeviceFrames)
+    if isinstance(frames, DeviceFrames):
+        rows, box, padding, is_yuv = frames.table.rows, _UNREAD[:4], frames.table.padding, frames.is_yuv
+        planes, sizes, strides = (rows,) * (3 if is_yuv else 1), _UNREAD[:2], _UNREAD[: 8 if is_yuv else 4]
+    else:
+        assert region is not None
+        rows, box, padding, is_yuv = out, region.box, region.padding, isinstance(frames, YUVFrames)
+        planes, sizes, strides = _describe(frames, order)
     with on_device(out.device):
-        if isinstance(frames, YUVFrames):
-            _launch_yuv[resample](
-                grid,
-                (out.device, out.dtype),
-                frames.luma,
-                frames.chroma,
-                frames.conversion,
-                out,
-                *frames.luma.shape[1:],
-                height,
-                width,
-                *region.box,
-                *frames.luma.stride(),
-                *frames.chroma.stride(),
-                frames.conversion.stride(0),
-                *out.stride(),
-                mean,
-                std,
-                region.padding,
-                **constants,
-            )
-            return
-        if frames.stride(3) != 1 or frames.stride(2) != 3:
-            frames = frames.contiguous()
-        _launch[resample](
+        (_launch_yuv if is_yuv else _launch)[resample](
             grid,
-            (out.device, out.dtype),
-            frames,
+            (out.device, out.dtype, has_rows),
+            *planes,
+            rows,
             out,
-            *frames.shape[1:3],
+            *sizes,
             height,
             width,
-            *region.box,
-            *frames.stride()[:2],
+            *box,
+            *strides,
             *out.stride(),
             mean,
             std,
-            region.padding,
-            IS_BGR=order == "bgr",
-            **constants,
+            padding,
+            HAS_ROWS=has_rows,
+            IS_CV2=resample == "cv2",
+            TILE_HEIGHT=_TILE_HW[0],
+            TILE_WIDTH=_TILE_HW[1],
         )
+
+
+def _describe(
+    frames: torch.Tensor | YUVFrames, order: str
+) -> tuple[tuple[torch.Tensor, ...], Sequence[int], Sequence[int]]:
+    """The planes of frames, their height and width, and all strides, as the kernels take them."""
+    if isinstance(frames, YUVFrames):
+        strides = (*frames.luma.stride(), *frames.chroma.stride(), frames.conversion.stride(0))
+        return (frames.luma, frames.chroma, frames.conversion), frames.luma.shape[1:], strides
+    _, height, width, _ = frames.shape
+    _, _, across, channel = frames.stride()
+    if (width - 1) * across + 2 * channel > _MOST:
+        frames = frames.contiguous()
+    if order == "rgb":
+        return (frames,), (height, width), frames.stride()
+    return (frames[..., 2:],), (height, width), (*frames.stride()[:3], -frames.stride(3))

@@ -8,7 +8,7 @@ import triton.language as tl
 from maskjet.ops.triton_language import sigmoid
 
 
-@triton.jit(do_not_specialize=range(16))
+@triton.jit(do_not_specialize=range(18))
 def select_kernel(
     logits_ptr,
     boxes_ptr,
@@ -26,6 +26,8 @@ def select_kernel(
     classes,
     num_select,
     max_detections,
+    size_stride,
+    canvas_stride,
     IS_ROUNDED: tl.constexpr,
     TILE: tl.constexpr,
     RANKED: tl.constexpr,
@@ -34,7 +36,7 @@ def select_kernel(
 
     logits: floats [B, queries, classes]. boxes: floats [B, queries, 4] cxcywh, 0..1. sizes: int32 [B, 2] (height,
     width). canvases: float32 [B, 6], `Canvas.split`. thresholds, class_map: float32 and int32 [classes]. keys: int64
-    [B, queries × classes], scratch. All contiguous.
+    [B, queries × classes], scratch. All contiguous but for the rows of sizes and canvases.
 
     count, query, class_id, confidence, xyxy: the fields of `Selection`, K = max_detections.
     """
@@ -50,9 +52,9 @@ def select_kernel(
         found = _keep_best(keys_ptr, found, max_detections, TILE)
     tl.store(count_ptr + image, found)
 
-    height = tl.load(sizes_ptr + 2 * image).to(tl.float32)
-    width = tl.load(sizes_ptr + 2 * image + 1).to(tl.float32)
-    canvas_ptr = canvases_ptr + 6 * image
+    height = tl.load(sizes_ptr + size_stride * image).to(tl.float32)
+    width = tl.load(sizes_ptr + size_stride * image + 1).to(tl.float32)
+    canvas_ptr = canvases_ptr + canvas_stride * image
     for start in range(0, found, RANKED):
         row = start + tl.arange(0, RANKED)
         is_row = row < found

@@ -56,6 +56,8 @@ def select(
             classes,
             num_select,
             selection.query.shape[1],
+            sizes.on_device.stride(0),
+            sizes.canvases_on_device.stride(0),
             IS_ROUNDED=round_boxes,
             TILE=_TILE,
             RANKED=_RANKED,

@@ -1,0 +1,121 @@
+"""The frames of a batch as kernels find them: a row of numbers per frame, in the device's memory."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+import torch
+
+from maskjet.ops.canvas import Canvas, Region
+from maskjet.ops.selection import SizeTable
+
+ROW = 32
+"""int32 words of a row: two addresses, then the numbers of `pack_row`, then padding."""
+CHROMA, HEIGHT, WIDTH, STRIDES, CHROMA_STRIDES, CONVERSION, REGION, CANVAS = 2, 4, 5, 6, 9, 12, 20, 24
+"""The first word of each of them; the address of the pixels, or of luma, comes first."""
+_PLACE = struct.Struct("<2q")
+_NUMBERS = struct.Struct("<20i6f8x")
+NO_CHROMA = (0,) * 11
+
+
+def pack_row(
+    size_hw: tuple[int, int],
+    strides: Sequence[int],
+    region: Region,
+    canvas: Canvas,
+    chroma: Sequence[int] = NO_CHROMA,
+) -> bytes:
+    """The numbers of a frame that don't depend on its address.
+
+    Args:
+        size_hw: (height, width) in pixels.
+        strides: Bytes from a pixel to the one below it, to the one right of it, and from red to green. May be negative.
+        region: The part of the network's input that the frame fills.
+        canvas: The area that the input shows, in pixels of the frame.
+        chroma: Of NV12 and its like: three strides of chroma, then the eight numbers of `yuv_conversion`.
+    """
+    return _NUMBERS.pack(*size_hw, *strides, *chroma, *region.box, *canvas.split)
+
+
+class FrameTable:
+    """Where the frames of a batch lie, their sizes, colours and places in the network's input.
+
+    Kernels read it at each launch: a captured CUDA graph serves frames of any size, wherever they lie.
+
+    Args:
+        on_host: int32 [B, `ROW`], which `put` writes; page-locked if the device is a GPU.
+        device: Where kernels read it.
+        padding: RGB around frames that don't fill the input, on the 0..1 scale; see `Region`.
+    """
+
+    def __init__(self, on_host: torch.Tensor, device: torch.device, padding: tuple[float, float, float]) -> None:
+        batch = len(on_host)
+        self._on_host = on_host
+        self._bytes = memoryview(on_host.view(torch.uint8).numpy()).cast("B")
+        self.rows = on_host if device.type == "cpu" else torch.zeros_like(on_host, device=device)
+        """int32 [B, `ROW`], on the device."""
+        self.padding = padding
+        self.sizes = SizeTable(
+            [(1, 1)] * batch,
+            self.rows[:, HEIGHT : WIDTH + 1],
+            [Canvas.of((1, 1))] * batch,
+            self.rows[:, CANVAS : CANVAS + 6].view(torch.float32),
+        )
+        """The sizes of the frames that were put last."""
+
+    def put(
+        self,
+        number: int,
+        packed: bytes,
+        size_hw: tuple[int, int],
+        canvas: Canvas,
+        address: int = 0,
+        chroma_address: int = 0,
+    ) -> None:
+        """Describe a frame on the host.
+
+        Args:
+            number: Its row.
+            packed: What `pack_row` gives.
+            size_hw: (height, width) in pixels.
+            canvas: The area that the input shows.
+            address: Of its first pixel, or luma, on the device; of no use to steps that take tensors.
+            chroma_address: Of its first chroma sample.
+        """
+        begin = 4 * ROW * number
+        _PLACE.pack_into(self._bytes, begin, address, chroma_address)
+        self._bytes[begin + _PLACE.size : begin + 4 * ROW] = packed
+        self.sizes.hw[number], self.sizes.canvases[number] = size_hw, canvas
+
+    def take(self, other: FrameTable, number: int) -> None:
+        """Describe one frame of another table in the first row, on the device alone."""
+        self.rows[:1].copy_(other.rows[number : number + 1])
+        self.sizes.hw[0], self.sizes.canvases[0] = other.sizes.hw[number], other.sizes.canvases[number]
+
+    def fill(self, used: int) -> None:
+        """Let all rows from `used` on describe the first frame, since those of an earlier batch may be freed."""
+        length = 4 * ROW
+        for number in range(used, len(self._on_host)):
+            self._bytes[number * length : (number + 1) * length] = self._bytes[:length]
+            self.sizes.hw[number], self.sizes.canvases[number] = self.sizes.hw[0], self.sizes.canvases[0]
+
+    def upload(self) -> None:
+        """Copy the table to the device, on the current stream."""
+        if self.rows is not self._on_host:
+            self.rows.copy_(self._on_host, non_blocking=True)
+
+
+class DeviceFrames:
+    """Frames on a GPU that `preprocess` finds by a `FrameTable`.
+
+    Args:
+        table: Describes the frames.
+        is_yuv: Whether they are NV12 or its like, not RGB.
+    """
+
+    def __init__(self, table: FrameTable, *, is_yuv: bool) -> None:
+        self.table, self.is_yuv = table, is_yuv
+
+    def __len__(self) -> int:
+        return len(self.table.rows)
