@@ -28,6 +28,7 @@ from maskjet import __version__, ops
 from maskjet.calls import Postprocessing
 from maskjet.cli.options import ModelOption, print_result, progress
 from maskjet.config import DEFAULT_THRESHOLD, EngineConfig
+from maskjet.engine.slot import EagerSlot
 from maskjet.errors import InputError, SourceError
 from maskjet.files import write_json
 from maskjet.media.frames import open_source
@@ -145,6 +146,7 @@ class _Recorder:
             per_class["max_detections"],
         )
         self._steps = family.make_steps(network, config, postprocessing)
+        self._slot = EagerSlot(self._steps)
         self._calls: dict[str, tuple[tuple[Any, ...], Any]] = {}
         for name, choice in self._steps.choices.items():
             self._steps.choices[name] = replace(choice, run=self._recorded(name, choice.run))
@@ -158,8 +160,8 @@ class _Recorder:
 
     def run(self, image: np.ndarray[Any, Any]) -> Tensors:
         """Run the steps on one frame; returns the ops' inputs and results."""
-        work = self._steps.work(1, (image.shape[0], image.shape[1]), self._steps.postprocess_buffers())
-        work.run(torch.from_numpy(image)[None].to(self._steps.device))
+        self._slot.submit([torch.from_numpy(image)], 1)
+        self._slot.result()
         _, inputs = self._calls["preprocess"]
         (logits, boxes, _), selection = self._calls["select"]
         (mask_logits, _, _), encoded = self._calls["encode_masks"]

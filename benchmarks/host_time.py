@@ -37,6 +37,7 @@ from maskjet.engine.copying import Copier
 from maskjet.engine.reading import Readers
 from maskjet.engine.slot import EagerSlot, FrameGraph, GraphSlot
 from maskjet.engine.steps import Work
+from maskjet.engine.upload import Upload
 from maskjet.files import write_json
 from maskjet.machine import describe_machine
 from maskjet.measured import check_runs
@@ -47,6 +48,7 @@ from maskjet.timing import percentile
 SECTIONS: dict[str, tuple[type, str]] = {
     "taking frames": (Readers, "take"),
     "copying": (Copier, "copy"),
+    "uploading": (Upload, "repeat"),
     "launching": (FrameGraph, "launch"),
     "submitting, the rest": (GraphSlot, "submit"),
     "waiting": (GraphSlot, "drain"),
@@ -430,11 +432,11 @@ def _replay(model: Model, case: Case) -> tuple[float | None, float | None]:
 
 
 def _is_ready(slot: GraphSlot, case: Case) -> bool:
-    """Whether the slot's last graph is that of the case."""
+    """Whether the slot's last batch was one of the case's."""
     if not slot.graphs:
         return False
     last = slot.graphs[-1]
-    return last.is_captured and (last.kind.batch, last.kind.size_hw) == (case.sources, case.size_hw)
+    return last.is_captured and last.work.frames.sizes.hw == [case.size_hw] * case.sources
 
 
 def _time_replays(slots: Sequence[GraphSlot]) -> float:

@@ -54,6 +54,11 @@ PEERS: Mapping[str, Peer] = {
             pipeline=rfdetr.build_fp16,
         ),
         Peer(
+            "rfdetr_inductor",
+            'rfdetr\'s predict in float16 after inference(compile_backend="inductor"), masks encoded likewise',
+            pipeline=rfdetr.build_inductor,
+        ),
+        Peer(
             "inference_models",
             "inference-models' infer with PyTorch in float32, masks as RLE; resizes antialiased, by Pillow on the host",
             pipeline=inference_models.build,

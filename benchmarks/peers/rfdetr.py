@@ -39,12 +39,12 @@ def build_postprocess(_device: torch.device) -> Postprocess:
 
 def build(state: Mapping[str, torch.Tensor], spec: ModelSpec, device: torch.device, threshold: float) -> Detect:
     """Build rfdetr's predict in float32, with products in TF32 where the device has it."""
-    return _pipeline(_load(state, spec, device), spec, threshold)
+    return with_rle(_load(state, spec, device), spec, threshold)
 
 
 def build_exact(state: Mapping[str, torch.Tensor], spec: ModelSpec, device: torch.device, threshold: float) -> Detect:
     """Build rfdetr's predict in float32, without TF32."""
-    return _pipeline(_load(state, spec, device), spec, threshold, products="highest")
+    return with_rle(_load(state, spec, device), spec, threshold, products="highest")
 
 
 def build_fp16(state: Mapping[str, torch.Tensor], spec: ModelSpec, device: torch.device, threshold: float) -> Detect:
@@ -52,7 +52,22 @@ def build_fp16(state: Mapping[str, torch.Tensor], spec: ModelSpec, device: torch
     model = _load(state, spec, device)
     with building("rfdetr's inference(dtype=torch.float16)"):
         model.inference(dtype=torch.float16)
-    return _pipeline(model, spec, threshold)
+    return with_rle(model, spec, threshold)
+
+
+def build_inductor(
+    state: Mapping[str, torch.Tensor], spec: ModelSpec, device: torch.device, threshold: float
+) -> Detect:
+    """Build rfdetr's predict after inference(dtype=torch.float16, compile_backend="inductor"), its fastest mode."""
+    return with_rle(load_inductor(state, spec, device), spec, threshold)
+
+
+def load_inductor(state: Mapping[str, torch.Tensor], spec: ModelSpec, device: torch.device) -> Any:
+    """Load rfdetr's model compiled by inductor; takes half a minute."""
+    model = _load(state, spec, device)
+    with building('rfdetr\'s inference(compile_backend="inductor")'):
+        model.inference(dtype=torch.float16, compile_backend="inductor")
+    return model
 
 
 def export_onnx(state: Mapping[str, torch.Tensor], spec: ModelSpec, folder: Path) -> str:
@@ -73,7 +88,8 @@ def _load(state: Mapping[str, torch.Tensor], spec: ModelSpec, device: torch.devi
     return model
 
 
-def _pipeline(model: Any, spec: ModelSpec, threshold: float, products: str = TF32) -> Detect:
+def with_rle(model: Any, spec: ModelSpec, threshold: float = THRESHOLD, products: str = TF32) -> Detect:
+    """A model's predict, its masks encoded by pycocotools."""
     encode = load_module("pycocotools.mask", "pycocotools").encode
 
     @float32_products(products)

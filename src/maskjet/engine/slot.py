@@ -384,9 +384,10 @@ class GraphSlot:
         return graph.work.read(graph.copied, len(frames))
 
     def replay(self) -> None:
-        """Launch the last graph again on the same frames, and wait for it: measures the GPU alone."""
+        """Upload the last frames and launch their graph again, and wait for it: measures the GPU alone."""
         graph = self.graphs[-1]
         with torch.inference_mode(), on_device(self._steps.device), self._stream:
+            self._upload.repeat()
             graph.launch(self._take_pool)
         self._stream.synchronize()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
 
 import torch
 
@@ -25,13 +24,15 @@ class Upload:
 
     def __init__(self, device: torch.device, copier: Copier) -> None:
         self._device, self._copier = device, copier
-        self._on_host = torch.empty(0, dtype=torch.uint8)
-        self._on_device = torch.empty(0, dtype=torch.uint8, device=device)
+        self._on_host = self._on_device = torch.empty(0, dtype=torch.uint8)
+        self._size = self._begin = 0
+        self._length = 0  # of the last batch
+        self._parts: tuple[torch.Tensor, ...] = ()  # so much of both, as slicing takes as long as copying
 
     @property
     def nbytes(self) -> int:
         """Bytes on the GPU, and as many on the host."""
-        return self._on_device.nbytes
+        return self._size
 
     def bring(self, frames: Sequence[torch.Tensor], *, all_cores: bool) -> list[int]:
         """Copy frames to the GPU, on the current stream, on which nothing is under way.
@@ -43,13 +44,26 @@ class Upload:
         Returns:
             The address of each frame, whose bytes have no gaps.
         """
-        ends = list(accumulate(-(-frame.nbytes // _ALIGNMENT) * _ALIGNMENT for frame in frames))
-        if ends[-1] > len(self._on_host):
-            size = 1 << (ends[-1] - 1).bit_length()
-            self._on_host = self._on_device = torch.empty(0, dtype=torch.uint8)  # freed first
-            self._on_host, self._on_device = pin((size,)), torch.empty(size, dtype=torch.uint8, device=self._device)
-        offsets = [0, *ends[:-1]]
+        offsets, end = [], 0
+        for frame in frames:
+            offsets.append(end)
+            end += -(-frame.nbytes // _ALIGNMENT) * _ALIGNMENT
+        if end > self._size:
+            self._grow(1 << (end - 1).bit_length())
         self._copier.copy(self._on_host, offsets, frames, all_cores=all_cores)
-        self._on_device[: ends[-1]].copy_(self._on_host[: ends[-1]], non_blocking=True)
-        begin = self._on_device.data_ptr()
-        return [begin + offset for offset in offsets]
+        if end != self._length:
+            self._length, self._parts = end, (self._on_device[:end], self._on_host[:end])
+        self.repeat()
+        return [self._begin + offset for offset in offsets]
+
+    def repeat(self) -> None:
+        """Copy the last frames to the GPU again, on the current stream."""
+        if self._parts:
+            on_device, on_host = self._parts
+            on_device.copy_(on_host, non_blocking=True)
+
+    def _grow(self, size: int) -> None:
+        self._on_host = self._on_device = torch.empty(0, dtype=torch.uint8)  # freed first
+        self._parts = ()
+        self._on_host, self._on_device = pin((size,)), torch.empty(size, dtype=torch.uint8, device=self._device)
+        self._size, self._length, self._begin = size, 0, self._on_device.data_ptr()

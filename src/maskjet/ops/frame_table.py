@@ -52,6 +52,7 @@ class FrameTable:
     def __init__(self, on_host: torch.Tensor, device: torch.device, padding: tuple[float, float, float]) -> None:
         batch = len(on_host)
         self._on_host = on_host
+        self._held: list[tuple[bytes, int, int] | None] = [None] * batch  # what the rows say
         self._bytes = memoryview(on_host.view(torch.uint8).numpy()).cast("B")
         self.rows = on_host if device.type == "cpu" else torch.zeros_like(on_host, device=device)
         """int32 [B, `ROW`], on the device."""
@@ -83,6 +84,10 @@ class FrameTable:
             address: Of its first pixel, or luma, on the device; of no use to steps that take tensors.
             chroma_address: Of its first chroma sample.
         """
+        row = (packed, address, chroma_address)
+        if self._held[number] == row:
+            return
+        self._held[number] = row
         begin = 4 * ROW * number
         _PLACE.pack_into(self._bytes, begin, address, chroma_address)
         self._bytes[begin + _PLACE.size : begin + 4 * ROW] = packed
@@ -95,10 +100,11 @@ class FrameTable:
 
     def fill(self, used: int) -> None:
         """Let all rows from `used` on describe the first frame, since those of an earlier batch may be freed."""
-        length = 4 * ROW
-        for number in range(used, len(self._on_host)):
-            self._bytes[number * length : (number + 1) * length] = self._bytes[:length]
-            self.sizes.hw[number], self.sizes.canvases[number] = self.sizes.hw[0], self.sizes.canvases[0]
+        first = self._held[0]
+        assert first is not None
+        for number in range(used, len(self._held)):
+            packed, address, chroma_address = first
+            self.put(number, packed, self.sizes.hw[0], self.sizes.canvases[0], address, chroma_address)
 
     def upload(self) -> None:
         """Copy the table to the device, on the current stream."""

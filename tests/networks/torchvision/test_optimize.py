@@ -8,6 +8,7 @@ from torchvision.models.detection.roi_heads import expand_boxes
 import maskjet
 from maskjet import coco_rle
 from maskjet.config import EngineConfig
+from maskjet.engine.slot import EagerSlot
 from maskjet.errors import InputError
 from maskjet.networks.torchvision import detector as static_detector
 from maskjet.ops import FALLBACKS, RECORDS, gpu
@@ -235,14 +236,13 @@ def test_what_a_graph_would_run_finds_what_the_steps_find(has_masks, candidates,
         gpu.why_not.cache_clear()
         if has_masks:  # only the strings: other kernels take long to interpret
             steps.choices["encode_masks"] = RECORDS["encode_masks"].choose("triton", torch.empty(0))
-        work = steps.work(2, (48, 50), steps.postprocess_buffers())
-        with torch.inference_mode():
-            for frames in (images[::-1], images):
-                work.run(torch.from_numpy(np.stack(frames)))
-            found = work.read(work.results.numpy(), 2)
+        slot = EagerSlot(steps)
+        for frames in (images[::-1], images):
+            slot.submit([torch.from_numpy(frame) for frame in frames], 2)
+            found = slot.result()
         monkeypatch.undo()
         gpu.why_not.cache_clear()
-    assert steps.fallbacks.total() == 2 * before
+    assert steps.fallbacks.total() == 3 * before
     assert (before > 0) == (candidates == 5)
     for one, other in zip(found, expected, strict=True):
         assert len(one) > 3

@@ -239,7 +239,7 @@ def launch(mask_logits: torch.Tensor, queries: MaskQueries, sizes: SizeTable, bu
 
 def count_blocks(sizes_hw: Sequence[tuple[int, int]]) -> int:
     """Blocks of columns of all images together, which `Buffers` have room for."""
-    return sum(triton.cdiv(width, _COLUMNS) for _, width in sizes_hw)
+    return sum(-(-width // _COLUMNS) for _, width in sizes_hw)
 
 
 def _wait_for(device: torch.device) -> None:
@@ -269,6 +269,7 @@ class DeviceStrings(Strings):
         blocks = batch * triton.cdiv(width, _COLUMNS)
         buffers = Buffers.allocate(batch, masks, blocks, device, packed=memory[lead:], scratch=scratch)
         self._hold(buffers, lead, fallbacks)
+        self._blocks = blocks
         self.memory = memory[: lead + len(self.buffers.head)]
 
     @staticmethod
@@ -289,7 +290,7 @@ class DeviceStrings(Strings):
     def fits(self, sizes_hw: Sequence[tuple[int, int]]) -> bool:
         """Whether a captured launch can serve images of these sizes; see `Strings`."""
         masks = self.buffers.shape[1]
-        has_room = count_blocks(sizes_hw) * masks <= len(self.buffers.segments)
+        has_room = count_blocks(sizes_hw) <= self._blocks
         return has_room and (self.given is None or _why_too_large(self.given[0], masks, sizes_hw) is None)
 
     def keep(self, copied: NDArray[np.uint8]) -> NDArray[np.uint8]:
