@@ -1,4 +1,4 @@
-"""Files that take their name only when they are whole, so that no partial file replaces another."""
+"""Atomic output files: written under a temporary name, and renamed once they are complete."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def naming(path: str, name: str = "out") -> Iterator[None]:
         raise OutputError(f"{name} must be writable, {path!r} is not: {explain(error)}.") from error
 
 
-class Part:
-    """A file that is written as a.partial.mp4 and renamed to a.mp4 by `finish`.
+class TemporaryFile:
+    """An output file that is written as a.partial.mp4 and renamed to a.mp4 by `finish`.
 
     No other file has the temporary name: only a whole file replaces another, and two programs that write the same
     output don't mix. A path that is no regular file, such as a pipe or a device, is written to directly.
@@ -127,18 +127,18 @@ class Part:
 @contextmanager
 def replacing(
     path: str | Path, name: str = "out", *, suffix: str | None = None, is_durable: bool = True
-) -> Iterator[Part]:
+) -> Iterator[TemporaryFile]:
     """Open a file that takes its name when the block ends, and is removed if an error ends the block.
 
-    Arguments and errors are those of `Part` and `Part.finish`.
+    Arguments and errors are those of `TemporaryFile` and `TemporaryFile.finish`.
     """
-    part = Part(str(path), suffix=suffix, name=name)
+    temporary = TemporaryFile(str(path), suffix=suffix, name=name)
     try:
         with naming(str(path), name):
-            yield part
-            part.finish(is_durable=is_durable)
+            yield temporary
+            temporary.finish(is_durable=is_durable)
     except BaseException:
-        part.remove()
+        temporary.remove()
         raise
 
 
@@ -152,8 +152,8 @@ def is_same_file(path: str | os.PathLike[str], other: str | os.PathLike[str]) ->
 def write_json(path: str | Path, value: Any, name: str = "report") -> None:
     """Write a value of JSON types, with finite numbers, as indented JSON; see `replacing`."""
     text = json.dumps(value, indent=2, allow_nan=False) + "\n"
-    with replacing(path, name) as part:
-        part.write(text.encode())
+    with replacing(path, name) as temporary:
+        temporary.write(text.encode())
 
 
 def _create(target: Path, suffix: str) -> tuple[Path, int]:

@@ -19,7 +19,7 @@ from maskjet.jobs.folders import open_folder
 from maskjet.jobs.locks import LOCK, locked
 from maskjet.jobs.parts import Parts
 from maskjet.jobs.segments import Settings
-from maskjet.jobs.work import Worker, taken, told
+from maskjet.jobs.work import Worker, error_answer, parse_answer
 from maskjet.networks.exported import network_file
 from tests.cli.command_line import call
 from tests.waiting import until
@@ -42,14 +42,14 @@ FULL = """
 import errno
 from maskjet import files
 
-finish = files.Part.finish
+finish = files.TemporaryFile.finish
 
 def fail(self, **options):
     if "parts" in self.path.parts:
         raise OSError(errno.ENOSPC, "No space left on device")
     finish(self, **options)
 
-files.Part.finish = fail
+files.TemporaryFile.finish = fail
 """
 
 
@@ -173,7 +173,7 @@ def test_results_in_a_store(streets, expected, tmp_path, remote_out, capsys):
     assert contents(remote_out) == expected
     code, _, told = job(capsys, streets, remote_out)
     assert code == 1
-    assert f"0 written, {len(expected)} there before" in told
+    assert f"0 written, {len(expected)} existed before" in told
     folder = open_folder(remote_out)
     assert f"1 file or frame failed: see {folder.name('failures.jsonl')}\n" in told
     assert json.loads(folder.read("failures.jsonl"))["what"] == str(streets / "5.png")
@@ -216,7 +216,7 @@ def test_damaged_parts_are_found_and_done_anew(streets, whole, expected, tmp_pat
     told = json.loads(told)
     assert (code, told["done"]) == (1, 1)
     assert [part for part, _ in told["damaged"]] == [victim.stem]
-    assert f"part {victim.stem} was damaged and is done anew" in err
+    assert f"part {victim.stem} was damaged and is made again" in err
     assert contents(tmp_path) == expected
 
 
@@ -270,7 +270,7 @@ def test_other_weights_at_the_same_path_give_other_parts(tmp_path, monkeypatch):
 def test_errors_cross_processes_as_they_are():
     for error in (SourceError("a"), CheckpointError("b"), DeviceError("c", index=0)):
         with pytest.raises(type(error), match=f"^{error}$"):
-            taken(json.loads(json.dumps(told(error, "a segment"))))
+            parse_answer(json.loads(json.dumps(error_answer(error, "a segment"))))
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ import pytest
 from pyarrow import parquet
 
 from maskjet.errors import InputError, OutputError, SourceError
-from maskjet.files import Part
+from maskjet.files import TemporaryFile
 from maskjet.jobs.folders import RemoteFolder
 from maskjet.jobs.parts import Parts
 from maskjet.jobs.rows import with_metadata
@@ -145,8 +145,8 @@ def test_a_store_that_breaks_leaves_nothing(tmp_path, monkeypatch):
 def test_what_a_killed_run_leaves_is_not_read_and_is_removed(tmp_path, monkeypatch):
     parts, table = Parts(str(tmp_path)), table_of(*made_up())
     with monkeypatch.context() as patch:  # killed where the file is written and not yet renamed
-        patch.setattr(Part, "finish", lambda _: sys.exit())
-        patch.setattr(Part, "remove", lambda part: part.file.close())
+        patch.setattr(TemporaryFile, "finish", lambda _: sys.exit())
+        patch.setattr(TemporaryFile, "remove", lambda temporary: temporary.file.close())
         with pytest.raises(SystemExit):
             parts.write(A, table)
     assert files(tmp_path) == [f"parts/ab/{A}.partial"]

@@ -187,7 +187,7 @@ class TestImages:
 
     def test_one_image_more_or_less_hardly_changes_other_segments(self, tmp_path, monkeypatch):
         # The same segments each time, wherever the folder lies.
-        monkeypatch.setattr(planning, "digest_of", lambda path: finding.digest_of(Path(path).name))
+        monkeypatch.setattr(planning, "hash_path", lambda path: finding.hash_path(Path(path).name))
         folder = images_of(tmp_path / "f", 1000)
         all_before, changes = digests(plan(folder)), []
         before = set(all_before)

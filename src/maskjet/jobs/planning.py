@@ -1,4 +1,4 @@
-"""Cutting sources into segments, which come one by one: a million files are never held together."""
+"""Cutting sources into segments lazily: memory does not grow with the number of files."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 from maskjet.errors import InputError, SourceError
 from maskjet.jobs import storage
-from maskjet.jobs.finding import Finder, digest_of
+from maskjet.jobs.finding import Finder, hash_path
 from maskjet.jobs.segments import Segment, SourceFile
 from maskjet.media import keyframes
 
 
 def plan(sources: Any, *, recursive: bool = False, seconds: float = 10.0, images: int = 64) -> Iterator[Segment]:
-    """Cut sources into segments, in an order that depends on their names alone.
+    """Cut sources into segments, in an order that depends on names alone.
 
     In a folder images come first, then videos, then its sub-folders, each in natural order (2 before 10). Videos are
     cut at key frames, found without decoding. Images go together in the order in which they are found. A file that is
@@ -70,25 +70,25 @@ def _segments(finder: Finder, seconds: float, most: int) -> Iterator[Segment]:
 
 
 def _end_of_segment(files: Sequence[SourceFile]) -> int:
-    """How many images go together, of one more than the most.
+    """Choose how many of the waiting images, one more than the most, make a segment (content-defined chunking).
 
-    Were it always the most, one more image would move the ends of all segments after it. So the end is before the image
-    whose path has the smallest digest, among those from a quarter of the most on: an image added before it moves the
-    range in which it is looked for, but hardly ever the place that is found. With 64, segments have 42 on average, and
-    of 400 images added to 2,500, 379 changed one segment, 15 two and 6 three.
+    With a fixed number, one image more would move the ends of all later segments. So a segment ends before the image
+    whose path has the smallest hash, among those from a quarter of the most on: an image added before it moves this
+    range, but hardly ever the minimum in it. With 64, segments have 42 on average, and of 400 images added to 2,500,
+    379 changed one segment, 15 two and 6 three.
     """
     most = len(files) - 1
-    return min(range(max(1, most // 4), most + 1), key=lambda at: digest_of(files[at].path))
+    return min(range(max(1, most // 4), most + 1), key=lambda at: hash_path(files[at].path))
 
 
 def _cut(file: SourceFile, seconds: float) -> Iterator[Segment]:
-    """The segments of a video; all of it if it can't be cut, so that who reads it tells why."""
+    """Segments of a video; one for all of it if it can't be cut, so that processing it gives the reason."""
     try:
         with storage.local_copy(file) as path:
-            parts = keyframes.cut_video(path, seconds=seconds)
+            ranges = keyframes.cut_video(path, seconds=seconds)
     except SourceError:
-        parts = []
-    if not parts:
+        ranges = []
+    if not ranges:
         yield Segment((file,), True)
-    for part in parts:
-        yield Segment((file,), True, part.first, part.count, part.entry)
+    for each in ranges:
+        yield Segment((file,), True, each.first, each.count, each.entry)

@@ -42,12 +42,12 @@ def export_network(network: RFDETR, out: Path, precision: Precision, postprocess
     select = None if postprocess is None else _make_select(network.spec, postprocess)
     dtype = _DTYPES[precision]
     cast = network if dtype == torch.float32 else copy.deepcopy(network).cast(dtype)
-    with replacing(out) as part:
+    with replacing(out) as temporary:
         model = build_model(cast, dtype, select)
         model.metadata_props.update(Metadata(network.spec, precision, _describe(select)).as_properties())
         data = ir.to_proto(model).SerializeToString()
-        part.write(data)
-        differences = compare(part.path, network, cast, dtype, select)
+        temporary.write(data)
+        differences = compare(temporary.path, network, cast, dtype, select)
     ops = Counter(node.op_type for node in model.graph)
     return ExportedFile(str(out), len(data), OPSET, dict(ops.most_common()), runtime_name(), BATCHES, differences)
 

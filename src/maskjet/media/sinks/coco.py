@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from maskjet.detections import Detections
-from maskjet.files import Part, replacing
+from maskjet.files import TemporaryFile, replacing
 from maskjet.media.frames import Frame
 from maskjet.media.sinks.lines import TextFile
 
@@ -58,18 +58,18 @@ class CocoJson(TextFile):
             self._categories.add(class_id)
             yield {"name": names[class_id], "id": class_id + (self._first_id or 0)}
 
-    def _finish(self, part: Part) -> None:
+    def _finish(self, temporary: TemporaryFile) -> None:
         """Build the data set from the entries."""
         with replacing(self._path) as whole:
             for name, start in _STARTS.items():
                 whole.write(f'{"{" if name == "images" else ","}"{name}": ['.encode())
-                _copy(part.path, start, whole)
+                _copy(temporary.path, start, whole)
                 whole.write(b"]")
             whole.write(b"}\n")
-        part.remove()
+        temporary.remove()
 
 
-def _copy(entries: Path, start: bytes, whole: Part) -> None:
+def _copy(entries: Path, start: bytes, whole: TemporaryFile) -> None:
     """Copy the entries whose lines begin with `start`."""
     separator = b"\n"
     with entries.open("rb") as file:

@@ -55,15 +55,15 @@ class YoloLabels(Sink):
         ]
         if self._with_confidence:
             lines = [f"{line} {score:.6g}" for line, score in zip(lines, detections.confidence.tolist(), strict=True)]
-        with replacing(self._names.take(frame.name, frame.index), is_durable=False) as part:
-            part.write("".join(f"{line}\n" for line in lines).encode())
+        with replacing(self._names.take(frame.name, frame.index), is_durable=False) as temporary:
+            temporary.write("".join(f"{line}\n" for line in lines).encode())
 
     def _write_names(self, detections: Detections) -> None:
         """Write the classes' names as YAML, in JSON's notation, which YAML reads."""
         names = sorted(detections.class_names.items())
         lines = ["names:", *(f"  {class_id}: {json.dumps(name)}" for class_id, name in names)] if names else []
-        with replacing(self._names.folder / _NAMES) as part:
-            part.write("".join(f"{line}\n" for line in lines).encode())
+        with replacing(self._names.folder / _NAMES) as temporary:
+            temporary.write("".join(f"{line}\n" for line in lines).encode())
         self._has_names = True
 
 

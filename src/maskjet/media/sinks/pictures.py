@@ -140,8 +140,8 @@ class AnnotatedImages(Sink):
     def _write(self, path: Path, frame: Frame, detections: Detections) -> None:
         drawn = self._painter.paint(frame, detections)
         data = encode(drawn, path.suffix.lower(), name=repr(str(path)))
-        with replacing(path, suffix="", is_durable=False) as part:  # with .jpg it would count as one of the folder's
-            part.write(data)
+        with replacing(path, suffix="", is_durable=False) as temporary:  # .jpg would make it one of the folder
+            temporary.write(data)
 
     def close(self) -> None:
         """Wait until all images are written."""

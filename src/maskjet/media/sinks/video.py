@@ -18,7 +18,7 @@ from maskjet.detections import Detections
 from maskjet.drawing import DrawStyle, Painter, Redaction, Style
 from maskjet.drawing.style import refuse_transparency
 from maskjet.errors import OutputError
-from maskjet.files import Part, naming
+from maskjet.files import TemporaryFile, naming
 from maskjet.media.colours import PictureFormat, guess_picture_format
 from maskjet.media.frames import Frame, Source
 from maskjet.media.sinks.audio import AudioTrack, open_audio
@@ -90,7 +90,7 @@ class AnnotatedVideo(Sink):
         self._source = source
         fps = fps or (source and source.fps) or _DEFAULT_FPS
         self._fps = fps if _LOWEST_FPS <= fps <= _HIGHEST_FPS else _DEFAULT_FPS
-        self._part: Part | None = Part(path)
+        self._temporary: TemporaryFile | None = TemporaryFile(path)
         self._thread = DrawingThread()
         self._format, self._options = _CONTAINERS[Path(path).suffix.lower()]
         self._container: av.container.OutputContainer | None = None
@@ -102,18 +102,18 @@ class AnnotatedVideo(Sink):
         self._source_s: float | None = None  # the last frame's time in its source
         self._tick = -1
         self._gap_s = 0.0  # from the frame before the last to the last
-        self.paths = (self._part.shown,)
+        self.paths = (self._temporary.shown,)
 
     def write(self, frame: Frame, detections: Detections) -> None:
         """Draw and encode one frame, in a thread, up to four frames behind; its image must not change afterwards."""
         self._thread.add(lambda: self._write(frame, detections))
 
     def _write(self, frame: Frame, detections: Detections) -> None:
-        assert self._part is not None
+        assert self._temporary is not None
         drawn = self._painter.paint(frame, detections)
         with naming(self._path):
             if self._container is None:
-                self._start(self._part, drawn.shape, frame.time_s)
+                self._start(self._temporary, drawn.shape, frame.time_s)
             assert self._stream is not None
             pixels = av.VideoFrame.from_ndarray(_fit(drawn, self._stream.height, self._stream.width), format="rgb24")
             picture = self._to_yuv.reformat(
@@ -123,9 +123,9 @@ class AnnotatedVideo(Sink):
                 dst_color_range=self._stream.codec_context.color_range,
             )
             picture.pts, picture.time_base = self._next_tick(frame.time_s), Fraction(1, _CLOCK_HZ)
-            self._encode(self._part, picture)
+            self._encode(self._temporary, picture)
 
-    def _encode(self, part: Part, picture: av.VideoFrame | None) -> None:
+    def _encode(self, temporary: TemporaryFile, picture: av.VideoFrame | None) -> None:
         """Encode a picture, or drain the encoder if None, and flush the packets to the file."""
         assert self._container is not None
         assert self._stream is not None
@@ -138,19 +138,19 @@ class AnnotatedVideo(Sink):
             if picture is None and self._audio is not None:
                 self._audio.mux_until(self._container, self._tick / _CLOCK_HZ + self._gap_s)
                 self._audio.close()
-            part.file.flush()
+            temporary.file.flush()
         except BaseException:
             self._give_up()  # FFmpeg crashes if it is called again after a failed header
             raise
 
     def _give_up(self) -> None:
         """Keep the partial file, unless that is done; remove it if it is empty."""
-        part, self._part = self._part, None
-        if part is None:
+        temporary, self._temporary = self._temporary, None
+        if temporary is None:
             return
-        part.keep()
-        if not self._packets or not part.path.stat().st_size:
-            part.remove()
+        temporary.keep()
+        if not self._packets or not temporary.path.stat().st_size:
+            temporary.remove()
             self.paths = ()
         if self._audio is not None:
             self._audio.close()
@@ -166,11 +166,11 @@ class AnnotatedVideo(Sink):
         self._tick = 0 if self._tick < 0 else self._tick + max(round(gap_s * _CLOCK_HZ), 1)
         return self._tick
 
-    def _start(self, part: Part, shape: tuple[int, ...], start_s: float | None) -> None:
+    def _start(self, temporary: TemporaryFile, shape: tuple[int, ...], start_s: float | None) -> None:
         if self._with_audio:
             self._audio = open_audio(self._source, self._path, self._format, start_s, self._options)
         options = self._options if self._audio is None else self._audio.options
-        self._container = av.open(part.file, "w", format=self._format, options=dict(options))
+        self._container = av.open(temporary.file, "w", format=self._format, options=dict(options))
         rate = Fraction(self._fps).limit_denominator(1001)
         if self._format == "webm":
             self._stream = self._container.add_stream("libvpx-vp9", rate=rate, options=_ENCODER_VP9)
@@ -196,40 +196,40 @@ class AnnotatedVideo(Sink):
         if self._container is None:
             self._give_up()
             return
-        assert self._part is not None
+        assert self._temporary is not None
         with naming(self._path):
             try:
-                self._finish_container(self._part)
+                self._finish_container(self._temporary)
                 if self._format in ("matroska", "webm"):
-                    self._part.finish()
+                    self._temporary.finish()
                 else:
-                    self._finish_in_order(self._part)
+                    self._finish_in_order(self._temporary)
             except BaseException:
                 self._give_up()
                 raise
-        self._part, self.paths = None, (self._path,)
+        self._temporary, self.paths = None, (self._path,)
 
-    def _finish_container(self, part: Part) -> None:
+    def _finish_container(self, temporary: TemporaryFile) -> None:
         assert self._container is not None
-        self._encode(part, None)
+        self._encode(temporary, None)
         self._container.close()
-        part.file.flush()
+        temporary.file.flush()
 
-    def _finish_in_order(self, part: Part) -> None:
+    def _finish_in_order(self, temporary: TemporaryFile) -> None:
         """Copy the packets to a file with its index first, which takes the name; if that fails, the fragments do."""
         with ExitStack() as undo:
             try:
-                whole = Part(self._path)
+                whole = TemporaryFile(self._path)
                 undo.callback(whole.remove)
-                copied = _copy(part, whole, self._format)
+                copied = _copy(temporary, whole, self._format)
             except (OSError, av.error.FFmpegError):
-                part.finish()
+                temporary.finish()
                 return
             if copied != self._packets:
-                raise OutputError(f"{part.shown!r} must hold {self._packets} frames, it holds {copied}.")
+                raise OutputError(f"{temporary.shown!r} must hold {self._packets} frames, it holds {copied}.")
             whole.finish()
             undo.pop_all()
-        part.remove()
+        temporary.remove()
 
     def abandon(self) -> None:
         """Keep the partial file, playable, under its temporary name."""
@@ -239,9 +239,9 @@ class AnnotatedVideo(Sink):
 
     def _end(self) -> None:
         """Keep the partial file, unless that is done."""
-        if self._part is not None and self._container is not None:
+        if self._temporary is not None and self._container is not None:
             with suppress(OSError, av.error.FFmpegError):
-                self._finish_container(self._part)
+                self._finish_container(self._temporary)
         self._give_up()
 
 
@@ -252,11 +252,11 @@ def _tag(context: av.VideoCodecContext, wanted: PictureFormat) -> None:
     context.sample_aspect_ratio = wanted.pixel_aspect
 
 
-def _copy(part: Part, whole: Part, container_format: str) -> int:
+def _copy(temporary: TemporaryFile, whole: TemporaryFile, container_format: str) -> int:
     """Copy a video's and its audio's packets to a file with its index first; returns the number of the video's."""
     packets = 0
     with (
-        av.open(str(part.path)) as fragments,
+        av.open(str(temporary.path)) as fragments,
         av.open(str(whole.path), "w", format=container_format, options={"movflags": "faststart"}) as container,
     ):
         streams = [container.add_stream_from_template(stream) for stream in fragments.streams]
