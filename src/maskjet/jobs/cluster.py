@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from maskjet.devices import SEGMENTS_PER_GPU
@@ -50,8 +51,10 @@ def connected(address: str) -> Iterator[Any]:
         if address not in ("auto", "local"):  # Ray itself would wait for two minutes if nothing answers
             host, _, port = address.rpartition(":")
             socket.create_connection((host.strip("[]"), int(port)), _ANSWER_S).close()
-        options = {"include_dashboard": False} if address == "local" else {}
-        ray.init(address, logging_level=logging.WARNING, log_to_driver=False, **options)
+        with TemporaryDirectory() as empty:  # without working_dir, workers would import from the current folder first
+            options: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
+            options |= {"logging_level": logging.WARNING, "log_to_driver": False}
+            ray.init(address, runtime_env={"working_dir": empty}, **options)
     except Exception as error:
         raise UnsupportedError(
             "ray must be auto, local or the HOST:PORT of a cluster that answers and has this machine as a node, got "

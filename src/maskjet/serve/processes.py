@@ -153,12 +153,12 @@ class _Acceptor:
 
     async def _start(self, place: Place, starts: int) -> WorkerHandle:
         mine, its = Channel.pair()
-        command, environment = _command(its.fileno()), {**os.environ, **place.variables}
+        command = [sys.executable, "-m", "maskjet.serve.worker", str(its.fileno())]
         with ExitStack() as failed:
             failed.enter_context(mine)
             with its, self._configure(place, starts, self._all_were_ready).to_file() as config:
                 process = await asyncio.create_subprocess_exec(
-                    *command, stdin=config, pass_fds=[its.fileno()], env=environment
+                    *command, stdin=config, pass_fds=[its.fileno()], env={**os.environ, **place.variables}
                 )
             failed.pop_all()
         started = WorkerHandle(place, process, Channel(mine))
@@ -324,13 +324,6 @@ def _refuse(connection: socket.socket, problem: problems.ProblemError) -> None:
     with connection, suppress(OSError):
         connection.setblocking(False)
         connection.send(server.refusal(problem))
-
-
-def _command(descriptor: int) -> list[str]:
-    """Command line of a worker; -P keeps modules in the current folder out of its imports, unless maskjet is there."""
-    folder = Path(__file__).parents[2]
-    safe = [] if folder == Path.cwd() else ["-P"]
-    return [sys.executable, *safe, "-m", "maskjet.serve.worker", str(descriptor)]
 
 
 def _error_of(worker: WorkerHandle) -> MaskjetError:
