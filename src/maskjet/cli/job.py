@@ -21,7 +21,6 @@ from maskjet.cli.options import (
     ModelOption,
     WeightsOption,
     option,
-    print_error,
     print_result,
     progress_to,
     switch,
@@ -29,14 +28,14 @@ from maskjet.cli.options import (
 )
 from maskjet.config import EngineConfig
 from maskjet.devices import SEGMENTS_PER_GPU
-from maskjet.errors import InputError, OutputError
+from maskjet.errors import InputError
 
 if TYPE_CHECKING:
     from maskjet.jobs.driver import Progress, Workers
 
     MakeWorkers = Callable[[dict[str, Any]], Workers]
 
-_EXIT_FAILED, _EXIT_NO_ROOM = 1, 2
+_EXIT_FAILED = 1
 _PLAN_PANEL = "How the files are cut into segments"
 _PLACE_PANEL = "Where segments are processed: here, or on a Ray cluster"
 _EXAMPLES = """
@@ -53,9 +52,10 @@ maskjet job run videos --recursive --out results --verify
 maskjet job run videos --out /shared/results --ray auto
 
 Exit codes: 0 all parts exist; 1 some files or frames failed, which
-failures.jsonl lists; 2 wrong usage, or the results can't be written; 3 a
-source or checkpoint can't be read; 5 the device failed; 128 + n ended by
-signal n, with what was done so far.
+failures.jsonl lists; 2 wrong usage, or something that can't run on this
+machine; 3 a source or checkpoint can't be read; 4 the results can't be
+written; 5 the device failed; 128 + n ended by signal n, with what was done
+so far.
 """
 _MERGE_EXAMPLES = """
 maskjet job merge results --jsonl results.jsonl
@@ -171,13 +171,9 @@ def job(
     driver.check(planned)
     make_workers = _make_workers(ray, workers, devices, streams, config)
     stop = signals.Stop()
-    try:
-        # stdout is for the result, and where workers end or nodes are lost Ray prints so there.
-        with signals.stopping(stop), _showing() as show, redirect_stdout(sys.stderr):
-            found = driver.run(planned, make_workers, stop.event, show)
-    except OutputError as error:
-        print_error(error)
-        raise typer.Exit(_EXIT_NO_ROOM) from error
+    # stdout is for the result, and where workers end or nodes are lost Ray prints so there.
+    with signals.stopping(stop), _showing() as show, redirect_stdout(sys.stderr):
+        found = driver.run(planned, make_workers, stop.event, show)
     for part, reason in found.damaged:
         print_result(f"maskjet: part {part} was damaged and is made again: {reason}")
     print_result(asdict(found) if as_json else _summary(found, out))
