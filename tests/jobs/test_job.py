@@ -1,11 +1,13 @@
 """Jobs on this machine: nothing lost, nothing twice, whatever is killed."""
 
+import itertools
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,6 +15,7 @@ import pytest
 import torch
 
 from maskjet import devices
+from maskjet.config import EngineConfig
 from maskjet.errors import CheckpointError, DeviceError, OutputError, SourceError
 from maskjet.jobs import driver, local
 from maskjet.jobs.folders import open_folder
@@ -106,10 +109,9 @@ def files_of(out):
 
 
 def worker_of(pid):
-    """The process that a driver has started."""
-    found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    (worker,) = (each for each in found if b"maskjet.jobs.worker" in Path(f"/proc/{each}/cmdline").read_bytes())
-    return int(worker)
+    """The process that a driver has started, once it has."""
+    found = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+    return next((each for each in found if b"maskjet.jobs.worker" in Path(f"/proc/{each}/cmdline").read_bytes()), None)
 
 
 def has_ended(pid):
@@ -272,6 +274,13 @@ def test_errors_cross_processes_as_they_are():
             parse_answer(json.loads(json.dumps(error_answer(error, "a segment"))))
 
 
+def test_a_worker_that_dies_each_time_it_starts_ends_the_job(monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    workers = local.LocalWorkers({}, devices.choose("cpu", EngineConfig()), 1)
+    with pytest.raises(DeviceError, match=r"cpu died 5 times without a result, at last with exit code 1\.$"):
+        list(workers.run(itertools.repeat(None), threading.Event()))
+
+
 @pytest.mark.slow
 def test_two_processes_find_what_one_finds(streets, expected, tmp_path, capsys):
     assert job(capsys, streets, tmp_path, "--devices", "cpu,cpu", "--streams", "2")[0] == 1
@@ -305,9 +314,9 @@ def test_what_is_stopped_or_killed_loses_nothing_and_goes_on_later(expected, tmp
     count = len(files_of(out))
     assert count < len(expected)
     with start() as process:
+        os.kill(until(lambda: worker_of(process.pid)), signal.SIGKILL)  # before it has loaded its model
         until(lambda: len(files_of(out)) > count)
-        worker = worker_of(process.pid)
-        os.kill(worker, signal.SIGKILL)
+        os.kill(worker_of(process.pid), signal.SIGKILL)
         assert process.wait(120) == 1, process.stderr.read()
     assert contents(out) == expected
     assert not list(out.rglob("*.partial*"))

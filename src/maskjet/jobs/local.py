@@ -47,8 +47,6 @@ class _Process:
     connection: Connection
     tasks: dict[str, Segment] = field(default_factory=dict)
     """Segments assigned to it, by the names of their parts."""
-    is_ready: bool = False
-    """Whether it has loaded the model."""
 
 
 class LocalWorkers:
@@ -108,7 +106,6 @@ class LocalWorkers:
                 self._restart(each)
                 continue
             outcome = parse_answer(message["answer"])
-            each.is_ready = True
             each.tasks.pop(message["part"], None)
             if outcome is not None:
                 if not outcome.is_lost:
@@ -119,7 +116,7 @@ class LocalWorkers:
         """Restart a process, and let others have its segments."""
         shown = _describe(_end(dead))
         deaths = self._deaths[dead.place.number] = self._deaths.get(dead.place.number, 0) + 1
-        if not dead.is_ready or deaths >= _MOST_DEATHS:
+        if deaths >= _MOST_DEATHS:
             raise DeviceError(f"{dead.place} died {deaths} times without a result, at last with {shown}.", index=0)
         _log.warning("The process on %s died (%s), and is started again.", dead.place.device, shown)
         self._processes[self._processes.index(dead)] = self._start(dead.place)

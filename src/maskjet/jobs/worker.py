@@ -49,7 +49,6 @@ def main(descriptor: int) -> None:
             return send(None, error_answer(error, "a worker"))
         with process.garbage_frozen():
             threads = ThreadPoolExecutor(orders["streams"], "maskjet-segment")
-            send(None, {})  # it is ready
             while True:
                 task = json.loads(driver.recv_bytes())
                 threads.submit(work, task["part"], Segment.from_dict(task["segment"]))
