@@ -22,7 +22,7 @@ from maskjet.jobs.folders import open_folder
 from maskjet.jobs.locks import LOCK, locked
 from maskjet.jobs.parts import Parts
 from maskjet.jobs.segments import Settings
-from maskjet.jobs.work import Worker, error_answer, parse_answer
+from maskjet.jobs.work import Worker, digest_weights, error_answer, parse_answer
 from maskjet.networks.exported import network_file
 from tests.cli.command_line import call
 from tests.waiting import until
@@ -254,7 +254,7 @@ def test_other_weights_at_the_same_path_give_other_parts(tmp_path, monkeypatch):
 
     def digest_of(path, content, **settings):
         path.write_bytes(content)
-        return driver._digest_of_weights(Settings(**settings))
+        return digest_weights(Settings(**settings))
 
     for path, settings in (
         (weights, {"model": str(weights)}),
@@ -265,7 +265,7 @@ def test_other_weights_at_the_same_path_give_other_parts(tmp_path, monkeypatch):
         assert first == again != other
     assert digest_of(weights, b"one") is None
     with pytest.raises(CheckpointError, match=r"weights must be a file, '/none\.pt' can't be read"):
-        driver._digest_of_weights(Settings(weights="/none.pt"))
+        digest_weights(Settings(weights="/none.pt"))
 
 
 def test_errors_cross_processes_as_they_are():

@@ -9,7 +9,7 @@ import pyarrow
 import pytest
 
 from maskjet import __version__
-from maskjet.errors import DeviceError, MaskjetError, OutputError, UnsupportedError
+from maskjet.errors import CheckpointError, DeviceError, MaskjetError, OutputError, UnsupportedError
 from maskjet.jobs import ray as jobs_ray
 from maskjet.jobs import work, worker
 from maskjet.jobs.folders import open_folder
@@ -152,6 +152,11 @@ def test_another_version_on_a_node_ends_the_job(working):
         UnsupportedError, match=f"^maskjet must be of one version on all nodes, got {__version__} beside"
     ):
         parse_answer(rows_of(actor))
+
+
+def test_weights_that_changed_since_the_job_began_end_it(working):
+    with pytest.raises(CheckpointError, match=r"^weights must not change during a job, 'demo' has changed: run"):
+        Worker(working(settings={**SETTINGS, "weights": "another digest"}).orders)
 
 
 class Rows:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import chain
-from pathlib import Path
 from typing import Any, Protocol
 
-from maskjet.errors import CheckpointError, InputError, explain
+from maskjet.errors import InputError
 from maskjet.jobs.folders import open_folder
 from maskjet.jobs.ledger import Failures, Plan
 from maskjet.jobs.locks import locked
@@ -21,8 +19,7 @@ from maskjet.jobs.parts import Parts
 from maskjet.jobs.planning import plan
 from maskjet.jobs.rows import check_kind
 from maskjet.jobs.segments import Segment, Settings
-from maskjet.jobs.work import Outcome
-from maskjet.networks.exported.metadata import ENGINES, ONNX
+from maskjet.jobs.work import Outcome, digest_weights
 from maskjet.version import __version__
 
 _SKIPPED_AT_ONCE = 256  # parts, after which progress is reported
@@ -122,7 +119,7 @@ def run(
     with locked(folder) as check_lock:
         parts.clean()
         failures = Failures(folder)
-        identity = job.settings.identity(_digest_of_weights(job.settings))
+        identity = job.settings.identity(digest_weights(job.settings))
         segments = plan(job.sources, recursive=job.recursive, seconds=job.seconds, images=job.images)
         segments = chain([next(segments)], segments)  # errors in the sources are raised before workers start
         with closing(Plan(folder, segments, identity)) as planned:
@@ -191,32 +188,6 @@ def _pending(
             report()
         yield task
     report()
-
-
-def _digest_of_weights(settings: Settings) -> str | None:
-    """Digest of the model's weights file or files; None if its weights come with maskjet."""
-    weights = settings.weights
-    if weights is None:
-        if not Path(settings.model).is_file():
-            return None
-        weights = settings.model
-    digests = []
-    for path in _files_of(Path(weights)):
-        try:
-            with path.open("rb") as file:
-                digests.append(hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest())
-        except OSError as error:
-            raise CheckpointError(f"weights must be a file, {str(path)!r} can't be read: {explain(error)}.") from error
-    return digests[0] if len(digests) == 1 else hashlib.blake2b("".join(digests).encode(), digest_size=16).hexdigest()
-
-
-def _files_of(weights: Path) -> Sequence[Path]:
-    """Files of a model: an exported one may keep its weights in files of their own."""
-    if weights.suffix not in (ONNX, *ENGINES):
-        return [weights]
-    from maskjet.networks.exported.network_file import read_network_file
-
-    return read_network_file(weights).files
 
 
 def check(job: Job) -> None:

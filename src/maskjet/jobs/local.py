@@ -135,7 +135,8 @@ class LocalWorkers:
             )
         connection = Connection(ours.detach())
         orders = {**self._orders, "device": place.own_device, "streams": self._streams}
-        connection.send_bytes(json.dumps(orders).encode())
+        with suppress(OSError):  # as in `_feed`
+            connection.send_bytes(json.dumps(orders).encode())
         return _Process(place, process, connection)
 
     def close(self) -> None:

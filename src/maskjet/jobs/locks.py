@@ -71,6 +71,10 @@ def _file_locked(folder: Path) -> Iterator[None]:
 class _Lease:
     """A lease on a folder in a store: an object that its driver rewrites while it lives.
 
+    Stores have no conditional writes in common, so a driver that was paused between reading the lease and renewing it
+    may overwrite another's. Then both work until one finds the other's lease at its next renewal, and ends. Meanwhile
+    no part can be wrong, as each appears complete and has the same content by whichever; one may stop the other early.
+
     Args:
         folder: The output folder.
     """

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from maskjet import errors
 from maskjet.config import EngineConfig
-from maskjet.errors import DeviceError, MaskjetError, OutputError, UnsupportedError, first_line
+from maskjet.errors import (
+    CheckpointError,
+    DeviceError,
+    MaskjetError,
+    OutputError,
+    UnsupportedError,
+    explain,
+    first_line,
+)
 from maskjet.jobs.folders import open_folder
 from maskjet.jobs.ledger import note_failures
 from maskjet.jobs.markers import TRIES, Markers, of_segment
@@ -20,6 +30,7 @@ from maskjet.jobs.parts import Parts
 from maskjet.jobs.processing import process
 from maskjet.jobs.rows import metadata, with_metadata
 from maskjet.jobs.segments import Segment, Settings
+from maskjet.networks.exported.metadata import ENGINES, ONNX
 from maskjet.version import __version__
 
 if TYPE_CHECKING:
@@ -77,6 +88,32 @@ def open_model(settings: Settings, config: EngineConfig) -> Model:
     )
 
 
+def digest_weights(settings: Settings) -> str | None:
+    """Digest of the model's weights file or files; None if its weights come with maskjet."""
+    weights = settings.weights
+    if weights is None:
+        if not Path(settings.model).is_file():
+            return None
+        weights = settings.model
+    digests = []
+    for path in _files_of(Path(weights)):
+        try:
+            with path.open("rb") as file:
+                digests.append(hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest())
+        except OSError as error:
+            raise CheckpointError(f"weights must be a file, {str(path)!r} can't be read: {explain(error)}.") from error
+    return digests[0] if len(digests) == 1 else hashlib.blake2b("".join(digests).encode(), digest_size=16).hexdigest()
+
+
+def _files_of(weights: Path) -> Sequence[Path]:
+    """Files of a model: an exported one may keep its weights in files of their own."""
+    if weights.suffix not in (ONNX, *ENGINES):
+        return [weights]
+    from maskjet.networks.exported.network_file import read_network_file
+
+    return read_network_file(weights).files
+
+
 class Worker:
     """Processes segments and writes their parts; thread-safe.
 
@@ -101,6 +138,9 @@ class Worker:
         self._markers = Markers(self._folder)
         self._run, self._lock = orders["run"], _SharedLock()
         self.model = open_model(self._settings, replace(self._settings.config, device=orders["device"]))
+        if digest_weights(self._settings) != self._facts["settings"]["weights"]:  # parts would have the wrong name
+            path = self._settings.weights or self._settings.model
+            raise CheckpointError(f"weights must not change during a job, {path!r} has changed: run the job again.")
 
     def answer(self, part: str, segment: Segment) -> dict[str, Any]:
         """Process a segment; returns in JSON types its outcome, {} if it was not begun, or an error that ends the job.
