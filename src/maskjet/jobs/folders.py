@@ -15,12 +15,13 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from maskjet.errors import OutputError, translate_errors
+from maskjet.errors import InputError, OutputError, translate_errors
 from maskjet.files import TemporaryFile, naming
 from maskjet.jobs import storage
 
 _PARTIAL = ".partial"
 _BLOCK = 8 << 20
+_ATOMIC = ("abfs", "abfss", "gcs", "gs", "hf", "s3")  # schemes of stores where an object appears when its upload ends
 
 
 class LocalFolder:
@@ -231,8 +232,15 @@ def open_folder(out: str) -> Folder:
     """The output folder at a path or URL; creates nothing.
 
     Raises:
-        InputError: It is a URL that holds a secret, or that neither pyarrow nor fsspec has a file system for.
+        InputError: It is a URL that holds a secret, or of a store where an object appears before its upload ends.
         OutputError: The store can't be reached.
         MissingDependencyError: The package for such a URL is not installed.
     """
-    return RemoteFolder(out) if storage.is_remote(out) else LocalFolder(out)
+    if not storage.is_remote(out):
+        return LocalFolder(out)
+    if (scheme := out.partition(":")[0].lower()) not in _ATOMIC:
+        raise InputError(
+            f"out must be a path or a URL of {', '.join(_ATOMIC)}, got {scheme}: elsewhere a killed upload may leave "
+            "half a file. Choose a folder of this machine, or one that it has mounted."
+        )
+    return RemoteFolder(out)

@@ -37,7 +37,7 @@ class Parts:
         out: Path of the output folder, or its URL in a store.
 
     Raises:
-        InputError: It is a URL that pyarrow has no file system for.
+        InputError: It is a URL that `open_folder` refuses.
         MissingDependencyError: pyarrow is not installed.
     """
 
