@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
     from maskjet.media.images import ImageLike, ImageReference
 
+CocoKind = Literal["segm", "bbox"]
+"""Kind of COCO results: of masks or of boxes."""
+_COCO_FIELDS: Mapping[str, str] = {"segm": "segmentation", "bbox": "bbox"}
 _MOST_CLASSES = 8  # that `repr` counts one by one
 _GREY = 128  # of the canvas where there is no image
 
@@ -230,36 +233,33 @@ class Detections:
         table: pandas.DataFrame = library.DataFrame({**columns, **corners, "area": self.area})
         return table
 
-    def to_coco(self, image_id: int, category_ids: Mapping[int, int] | None = None) -> list[dict[str, Any]]:
+    def to_coco(
+        self, image_id: int, category_ids: Mapping[int, int] | None = None, *, kind: CocoKind | None = None
+    ) -> list[dict[str, Any]]:
         """Convert to entries of a COCO results file, in JSON types.
+
+        Results are of one kind, as pycocotools takes the sizes of masks from boxes that come with them, and boxes from
+        masks where none come: for both kinds of average precision, convert twice.
 
         Args:
             image_id: Id of the image in the data set.
             category_ids: Class id to COCO category id; None keeps the class ids.
+            kind: "segm" for average precision of masks, "bbox" of boxes; None is segm if there are masks, else bbox.
 
         Returns:
-            Per detection image_id, category_id, bbox (x, y, width, height), score, and, with masks, segmentation.
+            Per detection image_id, category_id, score, and segmentation (RLE), or bbox (x, y, width, height).
 
         Raises:
-            InputError: category_ids lacks a class that was found, or a box or confidence is not finite.
+            InputError: kind is segm and there are no masks, category_ids lacks a class that was found, or a box or
+                confidence is not finite.
         """
-        check_finite(self)
-        found = self.class_id.tolist()
-        missing = [] if category_ids is None else sorted(set(found) - set(category_ids))
-        if missing:
-            raise InputError(f"category_ids must have every class that was found, got none for {missing}.")
-        entries = []
-        for i, (x1, y1, x2, y2) in enumerate(self.xyxy.tolist()):
-            entry: dict[str, Any] = {
-                "image_id": image_id,
-                "category_id": found[i] if category_ids is None else category_ids[found[i]],
-                "bbox": [x1, y1, x2 - x1, y2 - y1],
-                "score": float(self.confidence[i]),
-            }
-            if self.rle is not None:
-                entry["segmentation"] = coco_rle.to_json(self.rle[i])
-            entries.append(entry)
-        return entries
+        kind = kind or ("bbox" if self.rle is None else "segm")
+        if kind not in _COCO_FIELDS:
+            raise InputError(f"kind must be segm or bbox, got {kind!r}.")
+        if kind == "segm":
+            self._masks_or_raise("to_coco")
+        kept = ("image_id", "category_id", _COCO_FIELDS[kind], "score")
+        return [{name: entry[name] for name in kept} for entry in coco_annotations(self, image_id, category_ids)]
 
     def as_dict(self) -> dict[str, Any]:
         """Convert to JSON types, which `from_dict` reads back.
@@ -465,6 +465,31 @@ def check_finite(detections: Detections) -> None:
             f"xyxy and confidence must be finite, detection {i} has {detections.xyxy[i].tolist()} and "
             f"{detections.confidence[i]}; pick those that are."
         )
+
+
+def coco_annotations(
+    detections: Detections, image_id: int, category_ids: Mapping[int, int] | None = None
+) -> list[dict[str, Any]]:
+    """Convert to annotations of a COCO data set, which have boxes, areas and masks; else as `Detections.to_coco`."""
+    check_finite(detections)
+    found = detections.class_id.tolist()
+    missing = [] if category_ids is None else sorted(set(found) - set(category_ids))
+    if missing:
+        raise InputError(f"category_ids must have every class that was found, got none for {missing}.")
+    entries = []
+    for i, ((x1, y1, x2, y2), area) in enumerate(zip(detections.xyxy.tolist(), detections.area.tolist(), strict=True)):
+        entry: dict[str, Any] = {
+            "image_id": image_id,
+            "category_id": found[i] if category_ids is None else category_ids[found[i]],
+            "bbox": [x1, y1, x2 - x1, y2 - y1],
+            "area": area,
+            "iscrowd": 0,
+            "score": float(detections.confidence[i]),
+        }
+        if detections.rle is not None:
+            entry["segmentation"] = coco_rle.to_json(detections.rle[i])
+        entries.append(entry)
+    return entries
 
 
 def assemble(

@@ -1,14 +1,18 @@
 """Sinks: what they write, and that it is whole whatever happens."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import av
+import cv2
 import numpy as np
 import pytest
 from pycocotools import mask as pycoco_mask
 from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
 
+from maskjet import coco_rle
 from maskjet.detections import Detections
 from maskjet.drawing import draw
 from maskjet.errors import InputError
@@ -41,7 +45,7 @@ def test_json_lines_are_whole_at_any_moment_and_read_back(capsys):
     assert len(capsys.readouterr().out.splitlines()) == 2
 
 
-def test_coco_json_is_a_data_set_and_its_annotations_are_results():
+def test_coco_json_is_a_data_set():
     write(["out.json"], frames(3))
     data_set = COCO("out.json")
     assert len(data_set.imgs) == 3
@@ -49,7 +53,38 @@ def test_coco_json_is_a_data_set_and_its_annotations_are_results():
     for annotation, rle in zip(data_set.imgToAnns[1], some_detections(2).rle, strict=True):
         np.testing.assert_array_equal(data_set.annToMask(annotation), pycoco_mask.decode(rle))
         assert annotation["area"] == pycoco_mask.area(rle)
-    assert len(data_set.loadRes(read_json("out.json")["annotations"]).anns) == 6
+
+
+def precision_of_medium(truth, results, kind):
+    """Average precision of things of 32² to 96² pixels, by pycocotools."""
+    scored = COCOeval(truth, truth.loadRes(results), kind)
+    scored.evaluate()
+    scored.accumulate()
+    scored.summarize()
+    return scored.stats[4]
+
+
+def test_coco_results_of_one_kind_have_sizes_and_boxes_of_that_kind():
+    square, thin = np.zeros((2, 120, 200), np.uint8)
+    square[10:70, 10:70] = 1  # medium as a mask and as a box
+    cv2.line(thin, (100, 20), (160, 80), 1)  # small as a mask, medium as a box
+    rle = coco_rle.encode(np.stack([thin, square]))
+    boxes = np.float32([[100, 20, 161, 81], [10, 10, 70, 70]])
+    found = Detections((120, 200), boxes, np.float32([0.9, 0.8]), np.int32([0, 0]), rle, {0: "car"})
+    write(["truth.json"], frames(1), found[1:])
+    write(["out.segm.json", "out.bbox.json"], frames(1), found)
+    assert [sorted(each) for each in read_json("out.segm.json")] == 2 * [
+        ["category_id", "image_id", "score", "segmentation"]
+    ]
+    assert [each["bbox"] for each in read_json("out.bbox.json")] == [[100, 20, 61, 61], [10, 10, 60, 60]]
+    truth = COCO("truth.json")
+    assert precision_of_medium(truth, "out.segm.json", "segm") == pytest.approx(1)
+    assert precision_of_medium(truth, "out.bbox.json", "bbox") == pytest.approx(0.5)  # the thin thing counts
+    assert (read_json("out.segm.json"), read_json("out.bbox.json")) == tuple(
+        json.loads(json.dumps(found.to_coco(0, {0: 1}, kind=kind))) for kind in ("segm", "bbox")
+    )
+    write(["none.bbox.json"], frames(2), found[:0])
+    assert read_json("none.bbox.json") == []
 
 
 @pytest.mark.parametrize("name", ["out.mp4", "out.mkv", "out.mov"])

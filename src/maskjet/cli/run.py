@@ -75,9 +75,10 @@ def run(
         list[str] | None,
         option(
             "PATH",
-            "Video (.mp4, .mkv, .mov, .webm), .jsonl, .csv, .json (COCO), a folder of images, or one in .yolo for "
-            "labels; - for JSON lines on stdout. May be repeated. {} becomes the source's name; with several sources "
-            "all but .jsonl and .csv need it. Until a file is whole it has .partial in its name.",
+            "Video (.mp4, .mkv, .mov, .webm), .jsonl, .csv, .json (a COCO data set), .segm.json or .bbox.json (COCO "
+            "results), a folder of images, or one in .yolo for labels; - for JSON lines on stdout. May be repeated. {} "
+            "becomes the source's name; with several sources all but .jsonl and .csv need it. Until a file is whole it "
+            "has .partial in its name.",
             "--out",
             "-o",
         ),

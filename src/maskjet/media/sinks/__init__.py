@@ -45,9 +45,9 @@ def open_sinks(
 
     Args:
         outs: .mp4, .mkv, .mov or .webm for annotated video, .jsonl or "-" for JSON lines, .csv for a table, .json for
-            COCO JSON, .jpg or .png for one annotated image, a folder (no suffix, or a slash at its end) for many, a
-            folder in .yolo for YOLO labels. Missing folders are made, existing files replaced once the new ones are
-            whole.
+            a COCO data set, .segm.json or .bbox.json for COCO results of masks or boxes, .jpg or .png for one annotated
+            image, a folder (no suffix, or a slash at its end) for many, a folder in .yolo for YOLO labels. Missing
+            folders are made, existing files replaced once the new ones are whole.
         fps: Frames per second of videos whose frames have no times; None for 30.
         style: A `DrawStyle`, `Redaction` or `Cutout` of video and images; None for all that can be drawn.
         with_confidence: Whether lines of YOLO labels end in the confidence; see `YoloLabels`.
