@@ -18,7 +18,7 @@ from maskjet.drawing import draw
 from maskjet.errors import InputError
 from maskjet.media.frames import Frame, ListSource
 from maskjet.media.images import read_image
-from maskjet.media.sinks import AnnotatedVideo, open_sinks, open_sinks_by_source
+from maskjet.media.sinks import AnnotatedVideo, check_outputs, open_sinks
 from tests.media.clips import read
 from tests.media.outputs import SIZE, frames, images, lines, names, read_json, times, write
 from tests.test_detections import some_detections
@@ -173,7 +173,7 @@ def test_images_keep_their_names_and_none_is_lost():
     ],
 )
 def test_a_source_gives_its_outputs_their_name(name, expected):
-    with open_sinks_by_source(["{}.jsonl", "{}"], sources(name)) as sinks:
+    with check_outputs(["{}.jsonl", "{}"], sources(name)).open() as sinks:
         pass
     assert sinks.paths == [f"{expected}.jsonl", expected]
     assert names() == sorted(sinks.paths)
@@ -181,7 +181,7 @@ def test_a_source_gives_its_outputs_their_name(name, expected):
 
 @pytest.mark.parametrize(("names", "expected"), [(["a.mp4", "b.mp4"], [None, None]), (["a.mp4", "a.mp4"], [0, 1])])
 def test_lines_tell_the_stream_only_where_the_name_does_not(names, expected):
-    with open_sinks_by_source(["all.jsonl", "all.csv"], sources(*names)) as sinks:
+    with check_outputs(["all.jsonl", "all.csv"], sources(*names)).open() as sinks:
         for stream, frame in enumerate(frames(2)):
             sinks.write(replace(frame, stream=stream), some_detections(1))
     assert [line.get("stream") for line in lines("all.jsonl")] == expected
@@ -196,5 +196,5 @@ def test_unknown_outputs_list_the_known_and_one_for_all_is_none_of_those_for_eac
     with pytest.raises(InputError, match="out must name at least one output, got none"):
         open_sinks([])
     with pytest.raises(InputError, match="out must name each output once"):
-        open_sinks_by_source(["a.jsonl", "{}.jsonl"], sources("a.mp4", "b.mp4"))
+        check_outputs(["a.jsonl", "{}.jsonl"], sources("a.mp4", "b.mp4")).open()
     assert names() == []

@@ -155,6 +155,15 @@ def run(
             _OUTPUTS_PANEL,
         ),
     ] = False,
+    yolo_parts: Annotated[
+        str,
+        option(
+            "largest|all",
+            "Parts of a mask that become lines of YOLO labels: the largest alone, or each as an instance of its own.",
+            panel=_OUTPUTS_PANEL,
+            choices=("largest", "all"),
+        ),
+    ] = "largest",
     config: EngineConfig,
     depth: DepthOption = 2,
     batch: Annotated[
@@ -187,7 +196,7 @@ def run(
         reconnect_for=reconnect_for,
         streaming={"depth": depth, "batch": batch, "drop_late": drop_late, "threshold": by_class or None},
         style=drawing,
-        writing={"with_audio": audio, "with_confidence": yolo_confidence},
+        writing={"with_audio": audio, "with_confidence": yolo_confidence, "yolo_parts": yolo_parts},
         shows=show,
         skips_existing=skip_existing,
     )

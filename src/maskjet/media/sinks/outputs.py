@@ -9,7 +9,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from itertools import chain, count
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 from urllib.parse import urlsplit
 
 from maskjet.drawing import DrawStyle, Style
@@ -52,6 +52,12 @@ class Content:
     """Whether annotated video gets its source's audio."""
     with_confidence: bool = False
     """Whether lines of YOLO labels end in the confidence."""
+    yolo_parts: labels.Parts = "largest"
+    """Parts of masks that become lines of YOLO labels."""
+
+    def __post_init__(self) -> None:
+        if self.yolo_parts not in get_args(labels.Parts):
+            raise InputError(f"yolo_parts must be largest or all, got {self.yolo_parts!r}.")
 
 
 @dataclass(frozen=True)
@@ -89,7 +95,8 @@ class SinkOpener:
         if kind == "images":
             return AnnotatedImages(out, taken=self.taken, sources=self.files, root=root, style=style)
         if kind == "labels":
-            return YoloLabels(out, with_confidence=self.content.with_confidence, taken=self.taken, root=root)
+            parts, with_confidence = self.content.yolo_parts, self.content.with_confidence
+            return YoloLabels(out, parts=parts, with_confidence=with_confidence, taken=self.taken, root=root)
         if kind == "video":
             opened = source if isinstance(source, Source) else None
             return AnnotatedVideo(out, self.fps, opened, with_audio=self.content.with_audio, style=style)
@@ -156,18 +163,25 @@ def check_outputs(
     style: Style | None = None,
     with_audio: bool = True,
     with_confidence: bool = False,
+    yolo_parts: labels.Parts = "largest",
 ) -> Outputs:
     """Check, without opening or making anything, that outputs can be written, are distinct and are no source.
 
     Args:
-        outs: Paths, as in `open_sinks_by_source`.
-        sources: Sources, in the order of `Frame.stream`; open, or as `expand_sources` finds them.
+        outs: Paths as in `open_sinks`. Each `{}` becomes the name of the source: a file's without folder and suffix, a
+            URL's host and file, "video0" for a camera. Characters other than letters, digits, spaces and hyphens become
+            "_", and equal names get a number. With several sources only JSON lines and CSV may lack `{}`; they have the
+            frame's "stream" only if sources have the same name.
+        sources: At least one, in the order of `Frame.stream`; open, or as `expand_sources` finds them. None of their
+            files is overwritten.
         style: A `DrawStyle`, `Redaction` or `Cutout` of video and images; None for all that can be drawn.
         with_audio: Whether annotated video gets its source's audio.
         with_confidence: Whether lines of YOLO labels end in the confidence; see `YoloLabels`.
+        yolo_parts: Parts of masks that become lines of YOLO labels; see `YoloLabels`.
 
     Raises:
-        InputError: An output is invalid, as in `open_sinks_by_source`, or can't hold the style's transparent pixels.
+        InputError: An output is invalid, as in `open_sinks`, is one of the sources' files, or lacks `{}` although there
+            are several sources; or yolo_parts is neither.
         OutputError: A path is too long, or its folder is not a writable folder.
     """
     for out in outs:
@@ -183,7 +197,7 @@ def check_outputs(
     shared = [out for out in outs if out not in templates]
     stems = unique_stems([source.name for source in sources], [source.root for source in sources])
     owned = [[template.replace(PLACEHOLDER, stem) for template in templates] for stem in stems]
-    content = Content(style or DrawStyle(), with_audio, with_confidence)
+    content = Content(style or DrawStyle(), with_audio, with_confidence, yolo_parts)
     check_paths([*shared, *chain.from_iterable(owned)], sources, style=content.style)
     outputs = Outputs(shared, owned, sources, content)
     _check_pictures(outputs)
