@@ -417,13 +417,14 @@ class Detections:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Detections:
-        """Build detections from the output of `as_dict`, directly or through JSON.
+        """Build detections from the output of `as_dict`, directly or through JSON; polygons of a service are not read.
 
         Raises:
             InputError: A field is missing or invalid, or a mask is malformed or not of the image's size.
         """
         with translate_errors(InputError, "fields must be what Detections.as_dict returns"):
             found = fields["detections"]
+            has_rle = fields["has_masks"] and not any("polygons" in entry for entry in found)
             height, width = (_whole("size", side, least=0) for side in fields["size"])
             class_id = [_whole("class_id", entry["class_id"]) for entry in found]
             return cls(
@@ -431,7 +432,7 @@ class Detections:
                 xyxy=_floats("xyxy", [entry["xyxy"] for entry in found], (4,)),
                 confidence=_floats("confidence", [entry["confidence"] for entry in found], ()),
                 class_id=np.array(class_id, dtype=np.int32),
-                rle=[coco_rle.from_json(entry["rle"]) for entry in found] if fields["has_masks"] else None,
+                rle=[coco_rle.from_json(entry["rle"]) for entry in found] if has_rle else None,
                 class_names={
                     n: _text("class_name", entry["class_name"]) for n, entry in zip(class_id, found, strict=True)
                 },

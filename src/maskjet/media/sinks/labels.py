@@ -91,12 +91,12 @@ class YoloLabels(Sink):
         return shapes
 
 
-def _boxes(detections: Detections) -> list[NDArray[np.float64]]:
-    """Per detection its box as centre, width and height, [1, 4]."""
+def _boxes(detections: Detections) -> list[list[NDArray[np.floating]]]:
+    """Per detection its box as centre, width and height."""
     x1, y1, x2, y2 = detections.xyxy.astype(np.float64).T
     height, width = detections.image_size
     boxes = np.stack([(x1 + x2) / 2 / width, (y1 + y2) / 2 / height, (x2 - x1) / width, (y2 - y1) / height], axis=1)
-    return list(boxes[:, None])
+    return [[box] for box in boxes]
 
 
 def _count_pixels(outline: NDArray[np.float32]) -> float:
