@@ -51,7 +51,7 @@ maskjet run 0 1 --model rf-detr-seg-nano --weights nano.pt -o 'out/{}.mp4' \\
 Exit codes: 0 done; 1 a frame could not be decoded (--strict); 2 wrong usage;
 3 a source or checkpoint can't be read, be it one of several; 4 an output
 can't be written; 5 the device failed; 128 + n ended by signal n (130 Ctrl-C,
-143 SIGTERM), with whole outputs.
+141 nobody reads stdout any more, 143 SIGTERM), with whole outputs.
 """
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import signal
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -13,6 +14,7 @@ from maskjet.cli import signals
 from maskjet.cli.drawing import check_classes
 from maskjet.cli.flags import in_flags
 from maskjet.cli.options import print_error, progress_of
+from maskjet.cli.stdout import ReaderGoneError
 from maskjet.cli.summary import SourceSummary, Summary
 from maskjet.errors import FrameError, SourceError
 
@@ -178,7 +180,11 @@ def _write(
 ) -> None:
     """Write results to the outputs and count them, until the end, a signal, or the window is closed."""
     for frame, detections in results:
-        sinks.write(frame, detections)
+        try:
+            sinks.write(frame, detections)
+        except ReaderGoneError:
+            run.stop.set(signal.SIGPIPE)
+            break
         for each in (run.summary, summaries[frame.stream]):
             each.frames += 1
             each.detections += len(detections)
