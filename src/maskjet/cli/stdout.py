@@ -31,18 +31,19 @@ class Stdout:
         return self._stream is not None and self._stream.isatty()
 
     def write(self, text: str) -> int:
-        """Write a text."""
-        return self._call("write", text)
+        """Write a text; returns its length."""
+        self._call("write", text)
+        return len(text)
 
     def flush(self) -> None:
         """Pass the text to the system."""
         self._call("flush")
 
-    def _call(self, method: str, *arguments: str) -> Any:
+    def _call(self, method: str, *arguments: str) -> None:
         if self._stream is None:
             raise OutputError("stdout must be writable, it is closed.")
         try:
-            return getattr(self._stream, method)(*arguments)
+            getattr(self._stream, method)(*arguments)
         except BrokenPipeError as error:
             raise ReaderGoneError("stdout must be writable, its reader has gone.") from error
         except OSError as error:
