@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, Unpack, get_args, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 CocoKind = Literal["segm", "bbox"]
 """Kind of COCO results: of masks or of boxes."""
-_COCO_FIELDS: Mapping[str, str] = {"segm": "segmentation", "bbox": "bbox"}
 _MOST_CLASSES = 8  # that `repr` counts one by one
 _GREY = 128  # of the canvas where there is no image
 
@@ -254,12 +253,23 @@ class Detections:
                 confidence is not finite.
         """
         kind = kind or ("bbox" if self.rle is None else "segm")
-        if kind not in _COCO_FIELDS:
+        if kind not in get_args(CocoKind):
             raise InputError(f"kind must be segm or bbox, got {kind!r}.")
+        check_finite(self)
+        found = self.class_id.tolist()
+        missing = [] if category_ids is None else sorted(set(found) - set(category_ids))
+        if missing:
+            raise InputError(f"category_ids must have every class that was found, got none for {missing}.")
+        shapes: list[dict[str, Any]]
         if kind == "segm":
-            self._masks_or_raise("to_coco")
-        kept = ("image_id", "category_id", _COCO_FIELDS[kind], "score")
-        return [{name: entry[name] for name in kept} for entry in coco_annotations(self, image_id, category_ids)]
+            shapes = [{"segmentation": coco_rle.to_json(rle)} for rle in self._masks_or_raise("to_coco")]
+        else:
+            shapes = [{"bbox": [x1, y1, x2 - x1, y2 - y1]} for x1, y1, x2, y2 in self.xyxy.tolist()]
+        ids = found if category_ids is None else [category_ids[class_id] for class_id in found]
+        return [
+            {"image_id": image_id, "category_id": category_id, **shape, "score": score}
+            for category_id, shape, score in zip(ids, shapes, self.confidence.tolist(), strict=True)
+        ]
 
     def as_dict(self) -> dict[str, Any]:
         """Convert to JSON types, which `from_dict` reads back.
@@ -468,29 +478,11 @@ def check_finite(detections: Detections) -> None:
         )
 
 
-def coco_annotations(
-    detections: Detections, image_id: int, category_ids: Mapping[int, int] | None = None
-) -> list[dict[str, Any]]:
-    """Convert to annotations of a COCO data set, which have boxes, areas and masks; else as `Detections.to_coco`."""
-    check_finite(detections)
-    found = detections.class_id.tolist()
-    missing = [] if category_ids is None else sorted(set(found) - set(category_ids))
-    if missing:
-        raise InputError(f"category_ids must have every class that was found, got none for {missing}.")
-    entries = []
-    for i, ((x1, y1, x2, y2), area) in enumerate(zip(detections.xyxy.tolist(), detections.area.tolist(), strict=True)):
-        entry: dict[str, Any] = {
-            "image_id": image_id,
-            "category_id": found[i] if category_ids is None else category_ids[found[i]],
-            "bbox": [x1, y1, x2 - x1, y2 - y1],
-            "area": area,
-            "iscrowd": 0,
-            "score": float(detections.confidence[i]),
-        }
-        if detections.rle is not None:
-            entry["segmentation"] = coco_rle.to_json(detections.rle[i])
-        entries.append(entry)
-    return entries
+def coco_annotations(found: Detections, image_id: int, category_ids: Mapping[int, int]) -> list[dict[str, Any]]:
+    """Annotations of a COCO data set, with boxes, areas and masks; arguments are those of `Detections.to_coco`."""
+    boxes, shapes = found.to_coco(image_id, category_ids, kind="bbox"), found.to_coco(image_id, category_ids)
+    areas = found.area.tolist()
+    return [{"area": area, "iscrowd": 0, **box, **shape} for area, box, shape in zip(areas, boxes, shapes, strict=True)]
 
 
 def assemble(
