@@ -101,6 +101,16 @@ def test_a_repeated_run_leaves_out_what_is_done(run, monkeypatch):
     assert (code, summary["frames"], {state for state, _ in states(summary).values()}) == (0, 0, {"skipped"})
 
 
+@pytest.mark.parametrize("source", ["in/*.jpg", "in/a.mp4"])
+def test_one_picture_is_for_one_frame(source, run, monkeypatch):
+    assert run(f"{source} --limit 1 -o one.jpg")[0] == run("in/000001.jpg -o one.jpg")[0] == 0
+    monkeypatch.setattr("maskjet.model.read_network", lambda *_: pytest.fail("it is refused before work"))
+    for line in (f"{source} -o one.jpg", f"{source} --side-by-side -o one.jpg"):
+        code, _, err = run(line)
+        assert code == 2
+        assert "maskjet: --out must be a folder for several frames, got 'one.jpg': write 'one/'.\n" in err
+
+
 def test_images_are_left_out_one_by_one(run):
     line = "in/*.jpg --skip-existing -o shown -o labels.yolo"
     assert run(line)[1]["frames"] == 2

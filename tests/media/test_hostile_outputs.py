@@ -217,9 +217,10 @@ class TestTakenNames:
     def test_pictures_of_sources_with_similar_names_stay_apart(self):
         with check_outputs(["{}.png"], [ListSource([], name) for name in ("a", "x/a")]).open() as sinks:
             for stream in (0, 1):
-                for frame in frames(3):
-                    sinks.write(replace(frame, stream=stream), some_detections(0))
-        assert len(names()) == 6  # a_2.png is the first one's third and the second one's first
+                sinks.write(replace(next(frames(1)), stream=stream), some_detections(0))
+            with pytest.raises(InputError, match=r"out must be a folder for several frames, got 'a\.png': write 'a/'"):
+                sinks.write(next(frames(1)), some_detections(0))
+        assert names() == ["a.png", "a_2.png"]
 
     @pytest.mark.parametrize(
         ("out", "error", "message"),

@@ -185,7 +185,7 @@ def run(
         )
     drawing = style()
     check_drawn(drawing, outs, shows=show)
-    check_opening(every, start, limit, reconnect_for)
+    selection = check_opening(every, start, limit, reconnect_for).selection
     everywhere, by_class = parse_thresholds(threshold)
     is_together = side_by_side or (len(source) > 1 and any(map(_is_live, source)))
     if skip_existing and is_together:
@@ -196,7 +196,12 @@ def run(
         reconnect_for=reconnect_for,
         streaming={"depth": depth, "batch": batch, "drop_late": drop_late, "threshold": by_class or None},
         style=drawing,
-        writing={"with_audio": audio, "with_confidence": yolo_confidence, "yolo_parts": yolo_parts},
+        writing={
+            "with_audio": audio,
+            "with_confidence": yolo_confidence,
+            "yolo_parts": yolo_parts,
+            "selection": selection,
+        },
         shows=show,
         skips_existing=skip_existing,
     )
@@ -235,12 +240,11 @@ def _run_together(job: Run, found: Sequence[UnopenedSource], outs: Sequence[str]
 
 def _run_in_turn(job: Run, found: Sequence[UnopenedSource], outs: Sequence[str]) -> None:
     from maskjet.cli.skipping import leave_out_finished
-    from maskjet.media.selection import select_frames
     from maskjet.media.sinks import check_outputs
 
     job.summary.sources = [SourceSummary(each.name) for each in found]
     outputs = check_outputs(outs, found, style=job.style, **job.writing) if outs else None
     left: Sequence[UnopenedSource | None] = found
     if job.skips_existing and outputs is not None:
-        left = leave_out_finished(found, outputs, select_frames(**job.selecting))
+        left = leave_out_finished(found, outputs, job.writing["selection"])
     run_in_turn(job, left, outputs)

@@ -16,8 +16,9 @@ from maskjet.drawing import DrawStyle, Style
 from maskjet.drawing.style import refuse_transparency
 from maskjet.errors import InputError, OutputError
 from maskjet.files import naming
-from maskjet.media.folders import is_image_path
+from maskjet.media.folders import is_image_path, is_video_path
 from maskjet.media.frames import Source, UnopenedSource
+from maskjet.media.selection import EVERYTHING, Selection
 from maskjet.media.sinks import labels, pictures, video
 from maskjet.media.sinks.coco import CocoJson
 from maskjet.media.sinks.labels import YoloLabels
@@ -164,6 +165,7 @@ def check_outputs(
     with_audio: bool = True,
     with_confidence: bool = False,
     yolo_parts: labels.Parts = "largest",
+    selection: Selection = EVERYTHING,
 ) -> Outputs:
     """Check, without opening or making anything, that outputs can be written, are distinct and are no source.
 
@@ -178,10 +180,11 @@ def check_outputs(
         with_audio: Whether annotated video gets its source's audio.
         with_confidence: Whether lines of YOLO labels end in the confidence; see `YoloLabels`.
         yolo_parts: Parts of masks that become lines of YOLO labels; see `YoloLabels`.
+        selection: Frames that the sources give, or will.
 
     Raises:
-        InputError: An output is invalid, as in `open_sinks`, is one of the sources' files, or lacks `{}` although there
-            are several sources; or yolo_parts is neither.
+        InputError: An output is invalid, as in `open_sinks`, is one of the sources' files, lacks `{}` although there
+            are several sources, or is one picture although a source has several frames; or yolo_parts is neither.
         OutputError: A path is too long, or its folder is not a writable folder.
     """
     for out in outs:
@@ -200,7 +203,7 @@ def check_outputs(
     content = Content(style or DrawStyle(), with_audio, with_confidence, yolo_parts)
     check_paths([*shared, *chain.from_iterable(owned)], sources, style=content.style)
     outputs = Outputs(shared, owned, sources, content)
-    _check_pictures(outputs)
+    _check_pictures(outputs, selection)
     return outputs
 
 
@@ -311,15 +314,26 @@ def _check_folder(out: str, folder: Path) -> None:
         raise OutputError(f"out must be writable, {out!r} is not: {str(folder)!r} is closed to writing.")
 
 
-def _check_pictures(outputs: Outputs) -> None:
-    """Check that no picture would overwrite a source's image, as far as names tell beforehand."""
+def _check_pictures(outputs: Outputs, selection: Selection) -> None:
+    """Check that one picture gets one frame and none overwrites a source's image, as far as names tell beforehand."""
     files = {path.resolve() for source in outputs.sources for path in source.files if is_image_path(path)}
     taken: set[Path] = set()
     for out, source in outputs.pairs():
+        if pictures.is_picture(out) and _has_several_frames(source, selection):
+            pictures.refuse_several(out)
         names = PictureNames(out, taken, root=source.root, suffix=pictures.suffix_of(outputs.content.style))
         for index, path in enumerate(filter(is_image_path, source.files if kind_of(out) == "images" else ())):
             if names.take(str(path), index) in files:
                 raise InputError(f"out must not be where the source is, {str(path)!r} would be overwritten.")
+
+
+def _has_several_frames(source: AnySource, selection: Selection) -> bool:
+    """Whether a source gives more than one frame, as far as that is known; a video that is not opened does."""
+    if selection.limit == 1:
+        return False
+    if isinstance(source, Source):
+        return source.is_live or (source.length or 0) > 1
+    return any(map(is_video_path, source.files)) or (selection.count(len(source.files)) or 0) > 1
 
 
 def _identities(sources: Sequence[AnySource]) -> Iterator[FileId]:
