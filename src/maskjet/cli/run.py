@@ -30,6 +30,7 @@ from maskjet.errors import InputError, OutputError
 
 if TYPE_CHECKING:
     from maskjet.media.frames import UnopenedSource
+    from maskjet.media.sinks.outputs import AnySource, Outputs
 
 _EXIT_STRICT, _EXIT_FAILED = 1, 3
 _FRAMES_PANEL = "Which frames are read"
@@ -139,6 +140,9 @@ def run(
     ] = math.inf,
     strict: Annotated[bool, switch("--strict", "Exit with 1 if a frame could not be decoded.", _FRAMES_PANEL)] = False,
     style: Any,
+    no_overwrite: Annotated[
+        bool, switch("--no-overwrite", "Refuse to write where a file is, or a folder with files.", _OUTPUTS_PANEL)
+    ] = False,
     audio: Annotated[
         bool,
         switch(
@@ -190,6 +194,10 @@ def run(
     is_together = side_by_side or (len(source) > 1 and any(map(_is_live, source)))
     if skip_existing and is_together:
         raise InputError("skip_existing must not be given for sources that are read side by side.")
+    if skip_existing and no_overwrite:
+        raise InputError(
+            "no_overwrite must not be given with skip_existing, which replaces outputs that are not whole."
+        )
     job = Run(
         load=partial(load_model, model, weights, config, threshold=everywhere, classes=classes),
         selecting={"every": every, "start": start, "limit": limit},
@@ -201,6 +209,7 @@ def run(
             "with_confidence": yolo_confidence,
             "yolo_parts": yolo_parts,
             "selection": selection,
+            "overwrite": not no_overwrite,
         },
         shows=show,
         skips_existing=skip_existing,
@@ -231,19 +240,26 @@ def _is_live(source: str) -> bool:
 
 
 def _run_together(job: Run, found: Sequence[UnopenedSource], outs: Sequence[str]) -> None:
-    from maskjet.media.sinks import check_outputs
-
     with ExitStack() as stack:
         sources = [stack.enter_context(job.open(each)) for each in found]
-        run_together(job, sources, check_outputs(outs, sources, style=job.style, **job.writing) if outs else None)
+        run_together(job, sources, _check_outputs(job, outs, sources))
+
+
+def _check_outputs(job: Run, outs: Sequence[str], sources: Sequence[AnySource]) -> Outputs | None:
+    from maskjet.media.sinks import check_outputs
+
+    if not outs:
+        return None
+    outputs = check_outputs(outs, sources, style=job.style, **job.writing)
+    job.existing = outputs.existing
+    return outputs
 
 
 def _run_in_turn(job: Run, found: Sequence[UnopenedSource], outs: Sequence[str]) -> None:
     from maskjet.cli.skipping import leave_out_finished
-    from maskjet.media.sinks import check_outputs
 
     job.summary.sources = [SourceSummary(each.name) for each in found]
-    outputs = check_outputs(outs, found, style=job.style, **job.writing) if outs else None
+    outputs = _check_outputs(job, outs, found)
     left: Sequence[UnopenedSource | None] = found
     if job.skips_existing and outputs is not None:
         left = leave_out_finished(found, outputs, job.writing["selection"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -51,6 +51,8 @@ class Run:
     """Whether there is a window for each source."""
     skips_existing: bool = False
     """Whether outputs that exist are taken for whole, so that those of a source that is broken off must not be."""
+    existing: Collection[str] = ()
+    """Outputs that existed before."""
     summary: Summary = field(default_factory=Summary)
     """Statistics so far."""
     stop: signals.Stop = field(default_factory=signals.Stop)
@@ -241,6 +243,7 @@ def _gathering(run: Run, sinks: Sinks) -> Iterator[None]:
         yield
     finally:
         run.summary.outputs, run.summary.left_out = list(sinks.paths), sinks.left_out
+        run.summary.replaced = [path for path in sinks.paths if path in run.existing]
 
 
 @contextmanager

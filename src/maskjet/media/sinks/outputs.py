@@ -120,6 +120,8 @@ class Outputs:
     """All sources, in the order of `Frame.stream`."""
     content: Content = field(default_factory=Content)
     """Choices of their content."""
+    existing: Collection[str] = ()
+    """Those of the paths that are files already, or folders with files."""
 
     def open(self) -> SinksBySource:
         """Open a sink for every path, for sources that are open and read side by side.
@@ -166,6 +168,7 @@ def check_outputs(
     with_confidence: bool = False,
     yolo_parts: labels.Parts = "largest",
     selection: Selection = EVERYTHING,
+    overwrite: bool = True,
 ) -> Outputs:
     """Check, without opening or making anything, that outputs can be written, are distinct and are no source.
 
@@ -181,10 +184,12 @@ def check_outputs(
         with_confidence: Whether lines of YOLO labels end in the confidence; see `YoloLabels`.
         yolo_parts: Parts of masks that become lines of YOLO labels; see `YoloLabels`.
         selection: Frames that the sources give, or will.
+        overwrite: Whether outputs may exist; an existing file is replaced once the new one is whole.
 
     Raises:
         InputError: An output is invalid, as in `open_sinks`, is one of the sources' files, lacks `{}` although there
-            are several sources, or is one picture although a source has several frames; or yolo_parts is neither.
+            are several sources, is one picture although a source has several frames, or exists and overwrite is false;
+            or yolo_parts is neither.
         OutputError: A path is too long, or its folder is not a writable folder.
     """
     for out in outs:
@@ -201,8 +206,12 @@ def check_outputs(
     stems = unique_stems([source.name for source in sources], [source.root for source in sources])
     owned = [[template.replace(PLACEHOLDER, stem) for template in templates] for stem in stems]
     content = Content(style or DrawStyle(), with_audio, with_confidence, yolo_parts)
-    check_paths([*shared, *chain.from_iterable(owned)], sources, style=content.style)
-    outputs = Outputs(shared, owned, sources, content)
+    paths = [*shared, *chain.from_iterable(owned)]
+    check_paths(paths, sources, style=content.style)
+    existing = {out for out in paths if out != "-" and _exists(Path(out))}
+    if existing and not overwrite:
+        raise InputError(f"out must not exist, {min(existing)!r} does: write to another path, or move it away.")
+    outputs = Outputs(shared, owned, sources, content, existing)
     _check_pictures(outputs, selection)
     return outputs
 
@@ -302,6 +311,11 @@ def _check_path(out: str, files: Collection[FileId]) -> set[str | FileId]:
     if path.is_file():
         _check_folder(out, path.parent)
     return {str(path), identity}
+
+
+def _exists(path: Path) -> bool:
+    """Whether a path is a file or a folder with files."""
+    return path.is_file() or (path.is_dir() and any(path.iterdir()))
 
 
 def _check_folder(out: str, folder: Path) -> None:
