@@ -30,7 +30,6 @@ from maskjet.errors import InputError, OutputError
 
 if TYPE_CHECKING:
     from maskjet.media.frames import UnopenedSource
-    from maskjet.media.sinks.outputs import AnySource, Outputs
 
 _EXIT_STRICT, _EXIT_FAILED = 1, 3
 _FRAMES_PANEL = "Which frames are read"
@@ -240,26 +239,19 @@ def _is_live(source: str) -> bool:
 
 
 def _run_together(job: Run, found: Sequence[UnopenedSource], outs: Sequence[str]) -> None:
-    with ExitStack() as stack:
-        sources = [stack.enter_context(job.open(each)) for each in found]
-        run_together(job, sources, _check_outputs(job, outs, sources))
-
-
-def _check_outputs(job: Run, outs: Sequence[str], sources: Sequence[AnySource]) -> Outputs | None:
     from maskjet.media.sinks import check_outputs
 
-    if not outs:
-        return None
-    outputs = check_outputs(outs, sources, style=job.style, **job.writing)
-    job.existing = outputs.existing
-    return outputs
+    with ExitStack() as stack:
+        sources = [stack.enter_context(job.open(each)) for each in found]
+        run_together(job, sources, check_outputs(outs, sources, style=job.style, **job.writing) if outs else None)
 
 
 def _run_in_turn(job: Run, found: Sequence[UnopenedSource], outs: Sequence[str]) -> None:
     from maskjet.cli.skipping import leave_out_finished
+    from maskjet.media.sinks import check_outputs
 
     job.summary.sources = [SourceSummary(each.name) for each in found]
-    outputs = _check_outputs(job, outs, found)
+    outputs = check_outputs(outs, found, style=job.style, **job.writing) if outs else None
     left: Sequence[UnopenedSource | None] = found
     if job.skips_existing and outputs is not None:
         left = leave_out_finished(found, outputs, job.writing["selection"])

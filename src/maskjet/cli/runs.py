@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -51,8 +51,6 @@ class Run:
     """Whether there is a window for each source."""
     skips_existing: bool = False
     """Whether outputs that exist are taken for whole, so that those of a source that is broken off must not be."""
-    existing: Collection[str] = ()
-    """Outputs that existed before."""
     summary: Summary = field(default_factory=Summary)
     """Statistics so far."""
     stop: signals.Stop = field(default_factory=signals.Stop)
@@ -99,7 +97,7 @@ def run_together(run: Run, sources: Sequence[Source], outputs: Outputs | None) -
         results = run.stream(model, sources[0] if len(sources) == 1 else sources)
         with _windows(run, sources) as windows, _working(run, results), _measuring(run, sources, summaries):
             sinks = SinksBySource([], [[] for _ in sources]) if outputs is None else outputs.open()
-            with _gathering(run, sinks), sinks:
+            with _gathering(run, sinks, outputs), sinks:
                 with progress_of(sources) as advance:
                     _write(run, results, sinks, windows, advance, summaries)
                 if run.is_broken_off(run.summary.frames):
@@ -166,7 +164,7 @@ def _opened(run: Run, outputs: Outputs | None) -> Iterator[SinksInTurn]:
     from maskjet.media.sinks import SinksInTurn
 
     sinks = SinksInTurn([], lambda *_: []) if outputs is None else outputs.open_in_turn()
-    with _gathering(run, sinks), sinks:
+    with _gathering(run, sinks, outputs), sinks:
         yield sinks
         if run.is_broken_off(run.summary.frames):
             sinks.abandon()
@@ -237,13 +235,13 @@ def _measuring(run: Run, sources: Sequence[Source], summaries: Sequence[SourceSu
 
 
 @contextmanager
-def _gathering(run: Run, sinks: Sinks) -> Iterator[None]:
+def _gathering(run: Run, sinks: Sinks, outputs: Outputs | None) -> Iterator[None]:
     """Record the outputs, once they have their final names."""
     try:
         yield
     finally:
         run.summary.outputs, run.summary.left_out = list(sinks.paths), sinks.left_out
-        run.summary.replaced = [path for path in sinks.paths if path in run.existing]
+        run.summary.replaced = [path for path in sinks.paths if outputs and path in outputs.existing]
 
 
 @contextmanager
