@@ -261,7 +261,9 @@ def _summary(found: Progress, out: str) -> str:
 def merge(
     folder: _OutArgument,
     *,
-    coco: Annotated[str | None, option("PATH", "A COCO data set to write, .json.")] = None,
+    coco: Annotated[
+        str | None, option("PATH", "A COCO data set to write, .json; or results, .segm.json or .bbox.json.")
+    ] = None,
     jsonl: Annotated[str | None, option("PATH", "JSON lines to write, a frame in each.")] = None,
     incomplete: Annotated[bool, switch("--incomplete", "Merge the existing parts, though others are missing.")] = False,
 ) -> None:
