@@ -30,6 +30,7 @@ from maskjet.config import (
 from maskjet.detections import Detections
 from maskjet.engine import pipeline
 from maskjet.engine.engine import Engine
+from maskjet.engine.isolation import isolated
 from maskjet.errors import InputError, suggest
 from maskjet.media.decoding import choose_decoding
 from maskjet.media.frames import Frame, kind_of_source, split_sources
@@ -65,6 +66,7 @@ class Model:
         True
     """
 
+    @isolated(inference=False)
     def __init__(
         self,
         network: Network,
@@ -295,6 +297,7 @@ def _with_known_options(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 @_with_known_options
+@isolated(inference=False)
 def load(
     model: str | os.PathLike[str] | torch.nn.Module,
     *,
