@@ -15,7 +15,6 @@ import torch
 from maskjet import process
 from maskjet.calls import Choices, Threshold
 from maskjet.config import (
-    DEFAULT_THRESHOLD,
     Decoder,
     Driver,
     EngineConfig,
@@ -26,12 +25,13 @@ from maskjet.config import (
     Resizing,
     RuntimeName,
     Step,
+    name_device,
 )
 from maskjet.detections import Detections
 from maskjet.engine import pipeline
 from maskjet.engine.engine import Engine
 from maskjet.engine.isolation import isolated
-from maskjet.errors import InputError, suggest
+from maskjet.errors import InputError, UnsupportedError, suggest
 from maskjet.media.decoding import choose_decoding
 from maskjet.media.frames import Frame, kind_of_source, split_sources
 from maskjet.media.images import ImageLike, ImageReference, as_tensor, split_images, to_image
@@ -55,11 +55,15 @@ class Model:
     Args:
         network: The network in eval mode, on the CPU; owned by the model, which moves and converts it.
         config: How to run it.
-        threshold: A confidence must exceed it, 0..1.
+        threshold: A confidence must exceed it, 0..1; None is the network's own.
         classes: Names of the classes to report; None for all.
+
+    Pickled or copied, it is loaded anew, with the same arguments, where it is unpickled.
 
     Examples:
         >>> import maskjet
+        >>> maskjet.load("demo", device="cpu")
+        Model(demo: RF-DETR of 240×240 with masks, 5 classes, fp32 on cpu)
         >>> with maskjet.load("demo") as model:
         ...     found = model(maskjet.traffic.sample(seed=3).image, threshold=0.6, classes=["car", "bus"])
         >>> set(found.class_name) <= {"car", "bus"}
@@ -72,12 +76,14 @@ class Model:
         network: Network,
         config: EngineConfig,
         *,
-        threshold: Threshold = DEFAULT_THRESHOLD,
+        threshold: Threshold | None = None,
         classes: Sequence[str] | None = None,
     ) -> None:
         self.spec = network.spec
         self.config = config
-        self._choices = Choices(self.spec, threshold, classes, config.max_detections)
+        self._load_again: Callable[[], Model] | None = None
+        common = self.spec.threshold if threshold is None else threshold
+        self._choices = Choices(self.spec, common, classes, config.max_detections)
         with on_device(config.resolve_device()):
             self._engine = Engine(find_family(network).make_steps(network, config, self._choices.as_loaded))
 
@@ -274,6 +280,18 @@ class Model:
         """
         self._engine.close()
 
+    def __repr__(self) -> str:
+        spec, steps = self.spec, self._engine.steps
+        return f"Model({spec.name}: {spec.kind}, {len(spec.class_names)} classes, {steps.precision} on {steps.device})"
+
+    def __reduce__(self) -> tuple[Callable[[], Model], tuple[()]]:
+        if self._load_again is None:
+            raise UnsupportedError(
+                "model must be loaded by a name or a path to be pickled or copied, got one made of a module: send its "
+                "weights, and load it where it runs."
+            )
+        return self._load_again, ()
+
     def __enter__(self) -> Model:
         return self
 
@@ -305,7 +323,7 @@ def load(
     threshold: Threshold | None = None,
     classes: Sequence[str] | None = None,
     max_detections: int | None = None,
-    device: str = "auto",
+    device: str | int | torch.device = "auto",
     precision: Precision = "auto",
     runtime: RuntimeName = "auto",
     engine: Driver = "auto",
@@ -338,7 +356,7 @@ def load(
         classes: Names of the classes to report; None for all.
         max_detections: Most detections per image, the most confident ones. None is 100, or a torchvision detector's
             own.
-        device: "auto", "cpu", "cuda" or "cuda:N".
+        device: "auto", "cpu", "cuda", or "cuda:N", or N for short.
         precision: Type of weights and activations.
         runtime: What runs the network.
         engine: Whether a frame is one CUDA graph.
@@ -369,9 +387,10 @@ def load(
         >>> len(model.predict(maskjet.traffic.sample(seed=3).image)) > 0
         True
     """
+    given = locals()
     process.check_fork()
     config = EngineConfig(
-        device=device,
+        device=name_device(device),
         precision=precision,
         runtime=runtime,
         engine=engine,
@@ -391,7 +410,9 @@ def load(
     network = find_family(model).load(model, weights, config.input_size)
     if max_detections is None:
         config = replace(config, max_detections=network.spec.max_detections)
-    return Model(network, config, threshold=network.spec.threshold if threshold is None else threshold, classes=classes)
+    made = Model(network, config, threshold=threshold, classes=classes)
+    made._load_again = None if isinstance(model, torch.nn.Module) else functools.partial(load, **given)
+    return made
 
 
 def load_configured(
@@ -418,7 +439,11 @@ def load_configured(
     chosen: Threshold = common
     if by_class:
         chosen = {**dict.fromkeys(network.spec.class_names.values(), common), **by_class}
-    return Model(network, config, threshold=chosen, classes=classes)
+    made = Model(network, config, threshold=chosen, classes=classes)
+    made._load_again = functools.partial(
+        load_configured, model, weights, config, threshold=threshold, by_class=by_class, classes=classes
+    )
+    return made
 
 
 def _to_tensor(image: ImageLike, name: str) -> torch.Tensor:
