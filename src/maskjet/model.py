@@ -52,13 +52,13 @@ _R = TypeVar("_R")
 class Model:
     """A network with its pre- and postprocessing, ready to run; `load` makes it. May be called from several threads.
 
+    A pickle or copy of it is loaded anew, with the same arguments; relative paths are kept.
+
     Args:
         network: The network in eval mode, on the CPU; owned by the model, which moves and converts it.
         config: How to run it.
         threshold: A confidence must exceed it, 0..1; None is the network's own.
         classes: Names of the classes to report; None for all.
-
-    Pickled or copied, it is loaded anew, with the same arguments, where it is unpickled.
 
     Examples:
         >>> import maskjet
@@ -231,7 +231,7 @@ class Model:
             given = "drop_late" if drop_late else f"{len(sources)} sources"
             raise InputError(f"whole_batches must be False with {given}: it is for one source that is not live.")
         self._engine.check()
-        with on_device(self._engine.steps.device):
+        with isolated(), on_device(self._engine.steps.device):
             self._engine.steps.prepare(batch)  # now, as it would delay the first frame
         return pipeline.stream(
             self._engine,
@@ -286,10 +286,8 @@ class Model:
 
     def __reduce__(self) -> tuple[Callable[[], Model], tuple[()]]:
         if self._load_again is None:
-            raise UnsupportedError(
-                "model must be loaded by a name or a path to be pickled or copied, got one made of a module: send its "
-                "weights, and load it where it runs."
-            )
+            what = "loaded by a name or a path to be pickled or copied, got one made of a module"
+            raise UnsupportedError(f"model must be {what}: send its weights, and load it where it runs.")
         return self._load_again, ()
 
     def __enter__(self) -> Model:
@@ -434,15 +432,14 @@ def load_configured(
         by_class: That of single classes, by name.
         classes: See `load`.
     """
+    given = locals()
     network = read_network(model, weights, config.input_size)
     common: float = network.spec.threshold if threshold is None else threshold
     chosen: Threshold = common
     if by_class:
         chosen = {**dict.fromkeys(network.spec.class_names.values(), common), **by_class}
     made = Model(network, config, threshold=chosen, classes=classes)
-    made._load_again = functools.partial(
-        load_configured, model, weights, config, threshold=threshold, by_class=by_class, classes=classes
-    )
+    made._load_again = functools.partial(load_configured, **given)
     return made
 
 

@@ -176,10 +176,7 @@ class StaticDetector(nn.Module):
     def _anchors(self, level: int, grid_hw: Sequence[int], padded_hw: Sequence[int]) -> Tensor:
         """Anchors of one level, float32 [cells × anchors, 4], row by row."""
         cell: Tensor = getattr(self, self._cells[level])
-        steps = [
-            torch.arange(n, dtype=torch.int64, device=cell.device) * (side // n)
-            for n, side in zip(grid_hw, padded_hw, strict=True)
-        ]
+        steps = [_count_to(n, cell.device) * (side // n) for n, side in zip(grid_hw, padded_hw, strict=True)]
         y, x = torch.meshgrid(*steps, indexing="ij")
         shifts = torch.stack((x, y, x, y), dim=-1).reshape(-1, 1, 4)
         return (shifts + cell).reshape(-1, 4)
@@ -221,7 +218,7 @@ class StaticDetector(nn.Module):
         found = is_candidate.sum(dim=1, dtype=torch.int32)
         chosen = self.implementations["nms"]
         kept, index = torch.ops.maskjet.keep_boxes(boxes, found, label, heads.nms_thresh, most, chosen)
-        is_kept = _are_first(kept, most)
+        is_kept = _count_to(most, kept.device) < kept[:, None]
         index = torch.where(is_kept, index, 0).long()
         xyxy = torch.where(is_kept[..., None], boxes.gather(1, index[..., None].expand(-1, -1, 4)), 0)
         confidence = torch.where(is_kept, scores.gather(1, where.gather(1, index)), 0)
@@ -357,14 +354,13 @@ def _is_large(boxes: Tensor, least: float) -> Tensor:
     return (sides >= least).all(dim=-1)
 
 
-def _are_first(count: Tensor, most: int) -> Tensor:
-    """Whether each of `most` positions is among the first `count`; bool [B, most]."""
-    return torch.arange(most, dtype=torch.int64, device=count.device) < count[:, None]
+def _count_to(end: int, device: torch.device) -> Tensor:
+    return torch.arange(end, dtype=torch.int64, device=device)
 
 
 def _marked(count: Tensor, index: Tensor) -> Tensor:
     """Whether each position is among the first `count` of index [B, N]; bool [B, N]."""
     batch, most = index.shape
-    is_used = _are_first(count, most)
+    is_used = _count_to(most, index.device) < count[:, None]
     marks = torch.zeros(batch, most + 1, dtype=torch.bool, device=index.device)
     return marks.scatter(1, torch.where(is_used, index, most).long(), value=True)[:, :most]
