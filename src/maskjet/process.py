@@ -97,7 +97,9 @@ def _onednn_level() -> str:
         os.dup2(log.fileno(), 1)
         try:
             with torch.backends.mkldnn.verbose(torch.backends.mkldnn.VERBOSE_ON):  # type: ignore[no-untyped-call]
-                torch.zeros(1).to_mkldnn().to_dense()  # a copy: no instruction beyond AVX-512
+                torch.zeros(
+                    1, dtype=torch.float32, device="cpu"
+                ).to_mkldnn().to_dense()  # a copy: no instruction beyond AVX-512
             libc.fflush(None)
         finally:
             os.dup2(stdout, 1)
@@ -182,7 +184,7 @@ def _has_threads() -> bool:
 
     trial = os.fork()
     if trial == 0:
-        torch.zeros(_SHARED).add_(1)
+        torch.zeros(_SHARED, dtype=torch.float32, device="cpu").add_(1)
         os._exit(0)
     deadline = time.monotonic() + _PATIENCE_S
     while time.monotonic() < deadline:

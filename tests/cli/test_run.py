@@ -193,6 +193,7 @@ def test_info(maskjet):
     facts = json.loads(out)
     assert code == 0
     assert facts["report"]["model"] == "demo"
+    assert facts["model"]["max_detections"] == 60  # its queries
     assert set(facts["report"]["steps"]) == {"preprocess", "select", "encode_masks"}
     assert "demo" in maskjet("info")[1]
 

@@ -25,6 +25,7 @@ from maskjet import process
 from maskjet.calls import Postprocessing
 from maskjet.detections import Detections
 from maskjet.engine.copying import Copier, Rows
+from maskjet.engine.isolation import isolated
 from maskjet.engine.steps import PostprocessBuffers, Steps, Work
 from maskjet.errors import first_line
 from maskjet.media.picture import Picture
@@ -95,7 +96,7 @@ class EagerSlot:
         """Take a batch; see `Slot`."""
         self._images = images
 
-    @torch.inference_mode()
+    @isolated()
     def result(self) -> list[Detections]:
         """Run the batch; see `Slot`."""
         with self._is_working, on_device(self._steps.device):
@@ -312,7 +313,7 @@ class GraphSlot:
         kind = FrameKind(batch, _size_of(images[0]), memory[0].is_cuda, isinstance(images[0], Picture))
         if kind.is_on_device:
             self._stream.wait_stream(torch.cuda.current_stream(memory[0].device))
-        with torch.inference_mode(), on_device(self._steps.device), self._stream:
+        with isolated(), on_device(self._steps.device), self._stream:
             # Ordered on the stream: the last batch is done, and this one comes after the upload.
             self._postprocess = _update(self._postprocess, self._steps, self.postprocessing)
             graph = self._graph_for(kind, self._postprocess)
@@ -353,7 +354,7 @@ class GraphSlot:
     def replay(self) -> None:
         """Launch the last graph again on the same frames, and wait for it: measures the GPU alone."""
         graph = self.graphs[-1]
-        with torch.inference_mode(), on_device(self._steps.device), self._stream:
+        with isolated(), on_device(self._steps.device), self._stream:
             graph.launch(self._take_pool)
         self._stream.synchronize()
 

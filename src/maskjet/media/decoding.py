@@ -58,7 +58,7 @@ class Decoding:
         with ExitStack() as stack:
             try:
                 stack.enter_context(on_device(device))
-                torch.zeros(1, device=device)  # a new thread has no context before its first work
+                torch.zeros(1, dtype=torch.uint8, device=device)  # a new thread has no context before its first work
             except (RuntimeError, AssertionError) as error:  # the latter without CUDA
                 raise UnsupportedError(f"device={self.device!r} can't be used: {first_line(error)}") from error
             yield HWAccel("cuda", str(device.index), options=options, is_hw_owned=True)

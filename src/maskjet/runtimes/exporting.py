@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from maskjet.calls import Choices
+from maskjet.engine.isolation import isolated
 from maskjet.errors import UnsupportedError
 from maskjet.files import replacing
 from maskjet.networks.exported.metadata import Metadata, Precision, Selecting
@@ -25,6 +26,7 @@ from maskjet.version import __version__
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
 
 
+@isolated(inference=False)
 def export_network(network: RFDETR, out: Path, precision: Precision, postprocess: Postprocess | None) -> ExportedFile:
     """Export a network to a file.
 
@@ -65,7 +67,10 @@ def build_model(network: RFDETR, dtype: torch.dtype, select: Select | None) -> i
     """
     spec = network.spec
     found, chosen = OUTPUTS[: 2 + spec.has_masks], (*FIELDS, MASKS)[: len(FIELDS) + spec.has_masks]
-    examples = {IMAGES: torch.zeros(2, 3, *spec.input_hw, dtype=dtype), SIZES: torch.zeros(2, 2, dtype=torch.int32)}
+    examples = {
+        IMAGES: torch.zeros(2, 3, *spec.input_hw, dtype=dtype, device="cpu"),
+        SIZES: torch.zeros(2, 2, dtype=torch.int32, device="cpu"),
+    }
     if select is None:
         del examples[SIZES]
         chosen = ()
