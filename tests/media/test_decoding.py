@@ -34,7 +34,9 @@ pytestmark = pytest.mark.usefixtures("in_folder")
 FRAMES = 12
 
 
-def write(path, size_hw=(96, 160), codec="libx264", pix_fmt="yuv420p", frames=FRAMES, rotation=0, colours=None, seed=0):
+def write(
+    path, size_hw=(96, 160), codec="libx264", pix_fmt="yuv420p", frames=FRAMES, rotation=(), colours=None, seed=0
+):
     """A video of streets with noise in it, so that no two frames are alike."""
     rng, street = np.random.default_rng(seed), traffic.Street(seed=seed, size_hw=(96, 160))
     images = [np.resize(street.frame(index).image, (*size_hw, 3)) for index in range(frames)]
@@ -43,7 +45,7 @@ def write(path, size_hw=(96, 160), codec="libx264", pix_fmt="yuv420p", frames=FR
 
     def prepare(stream):
         if rotation:
-            stream.set_display_rotation(rotation)
+            stream.set_display_rotation(*rotation)
         if colours is not None:
             stream.codec_context.colorspace, stream.codec_context.color_range = colours
 
@@ -175,7 +177,8 @@ def test_frames_are_those_of_the_cpu(video, options):
 @pytest.mark.parametrize(
     ("video", "reason"),
     [
-        ({"rotation": 90}, "rotated"),
+        ({"rotation": (90,)}, "rotated or mirrored"),
+        ({"rotation": (0, True)}, "rotated or mirrored"),
         ({"size_hw": (97, 161), "codec": "libvpx-vp9"}, "odd"),
         ({"codec": "libx265", "pix_fmt": "yuv420p10le"}, "yuv420p10le, not yuv420p"),
         ({"codec": "mjpeg", "pix_fmt": "yuvj444p"}, "the codec is mjpeg"),

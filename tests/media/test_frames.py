@@ -1,6 +1,7 @@
 """Sources: every kind that opens, and what is said of the ones that don't."""
 
 import os
+import struct
 from pathlib import Path
 
 import av
@@ -8,13 +9,15 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from av.sidedata.sidedata import Type
 from PIL import Image as PILImage
 
 from maskjet.errors import InputError, SourceError
 from maskjet.media import videos as videos_module
 from maskjet.media.frames import open_source
 from maskjet.media.images import read_image, to_image
-from tests.media.clips import SOUND_RATE, close_to, damage, encode, picture, read, remux, write_image, write_video
+from maskjet.media.orientation import read_orientation
+from tests.media.clips import SOUND_RATE, close_to, damage, encode, picture, read, write_image, write_video
 
 pytestmark = pytest.mark.usefixtures("in_folder")
 
@@ -152,13 +155,32 @@ class TestVideos:
         (frame,) = open_source(encode("odd.mkv", [picture(31, 17)], "ffv1", pix_fmt="bgr0"))
         np.testing.assert_array_equal(frame.image, picture(31, 17))
 
-    @pytest.mark.parametrize("quarter_turns", [1, 2, 3])
-    def test_a_phones_rotation_is_applied(self, quarter_turns):
-        def turn(stream):
-            stream.set_display_rotation(90 * quarter_turns)  # counter-clockwise
+    @pytest.mark.parametrize("down", [(0, 1), (1, 0), (0, -1), (-1, 0)])  # in the stored picture's rows
+    @pytest.mark.parametrize("is_mirrored", [False, True])
+    def test_a_phones_rotation_and_mirroring_are_applied(self, down, is_mirrored):
+        (c, d), sign = down, -1 if is_mirrored else 1
+        a, b = sign * d, -sign * c
+        stored, path = picture(), write_video(Path("v.mp4"), frames=2)
+        data = bytearray(path.read_bytes())
+        matrix = (each << 16 for each in (a, b, 0, c, d, 0, 0, 0, 2**14))
+        struct.pack_into(">9i", data, data.find(b"tkhd") + 44, *matrix)
+        path.write_bytes(data)
+        y, x = np.mgrid[: stored.shape[0], : stored.shape[1]]
+        right, below = a * x + c * y, b * x + d * y  # as ISO 14496-12 defines the matrix
+        expected = np.zeros((below.max() - below.min() + 1, right.max() - right.min() + 1, 3), np.uint8)
+        expected[below - below.min(), right - right.min()] = stored
+        source, frames = read(path)
+        assert close_to(frames[0].image, expected)
+        assert source.size_hw == frames[0].size_hw == expected.shape[:2]
 
-        frames = list(open_source(remux("turned.mp4", write_video("v.mp4", frames=2), prepare=turn)))
-        assert close_to(frames[0].image, np.rot90(picture(), quarter_turns))
+    @pytest.mark.parametrize("turns", [0, 1, 2, -1])
+    def test_rotation_beside_data_that_pyav_does_not_know(self, turns):
+        class Picture:
+            rotation = 90 * turns
+            side_data = property(lambda _: Type(1000))  # as PyAV makes one for each kind
+
+        upright = read_orientation(Picture()).apply(picture())
+        np.testing.assert_array_equal(upright, np.rot90(picture(), turns))
 
     @pytest.mark.parametrize(
         ("threads", "damaged"), [(1, [20]), (1, [4, 39]), (16, [37]), (16, [4, 39]), (16, [35, 36])]
