@@ -15,9 +15,10 @@ from typing import Any, TypeVar
 import av
 import av.error
 from av.codec.hwaccel import HWAccel
+from av.stream import Disposition
 
 from maskjet import limits
-from maskjet.errors import SourceError, explain, first_line, translate_errors
+from maskjet.errors import InputError, SourceError, explain, first_line, translate_errors
 from maskjet.files import is_file_url
 
 _OPEN_TIMEOUT_S = 10.0
@@ -133,8 +134,15 @@ def _in_thread(work: Callable[[], _T], patience_s: float | None = None) -> _T:
     return done.result()
 
 
-def open_container(name: str, hwaccel: HWAccel | None = None) -> av.container.InputContainer:
+def open_container(
+    name: str, hwaccel: HWAccel | None = None, *, number: int | None = None
+) -> av.container.InputContainer:
     """Open a file, camera or URL that has video; with `hwaccel`, a GPU decodes it if it can.
+
+    Args:
+        name: Path, device file or URL.
+        hwaccel: Opens the decoder on a GPU; None for the CPU's.
+        number: The stream that is to be read; see `video_of`.
 
     Raises:
         SourceError: It can't be opened, has no video that FFmpeg decodes, or its frames are too large.
@@ -155,7 +163,7 @@ def open_container(name: str, hwaccel: HWAccel | None = None) -> av.container.In
             **_METADATA,
         )
     try:
-        _check(container, shown)
+        _check(container, shown, number)
     except BaseException:
         container.close()
         raise
@@ -170,7 +178,7 @@ def live_packets(container: av.container.InputContainer, stream: av.VideoStream)
     """
     came = time.monotonic()
     for packet in container.demux():
-        if packet.stream_index == stream.index:
+        if packet.stream is stream:
             yield packet
             came = time.monotonic()
         elif time.monotonic() - came > READ_TIMEOUT_S:
@@ -183,11 +191,36 @@ def _formats() -> str:
     return ",".join(sorted(av.formats_available - _NAMING_OTHERS))
 
 
-def _check(container: av.container.InputContainer, name: str) -> None:
+def video_of(container: av.container.InputContainer, number: int | None = None) -> av.VideoStream:
+    """The video stream that is read, of an opened container that has it.
+
+    Args:
+        container: The container.
+        number: Number of the stream among the container's video streams, from 0, as in FFmpeg's "v:1"; None for
+            FFmpeg's choice: the one marked as default, then the one with the most bits.
+    """
+    if number is not None:
+        return container.streams.video[number]
+    best = container.streams.best("video")
+    return best if best in (found := _videos(container)) else found[0]
+
+
+def _videos(container: av.container.InputContainer) -> list[av.VideoStream]:
+    """The streams that show something: covers are video streams, too. Those that can be decoded, if any can."""
+    videos = [each for each in container.streams.video if not each.disposition & Disposition.attached_pic]
+    return [each for each in videos if each.codec_context is not None] or videos
+
+
+def _check(container: av.container.InputContainer, name: str, number: int | None) -> None:
     """Raise if there is no decodable video or its frames are too large, before memory is allocated for one."""
-    if not container.streams.video:
+    videos = _videos(container)
+    if not videos:
         raise SourceError(f"source must contain video, {name!r} contains none.")
-    context = container.streams.video[0].codec_context
+    streams = container.streams.video
+    if number is not None and (number >= len(streams) or streams[number] not in videos):
+        numbers = ", ".join(str(at) for at, each in enumerate(streams) if each in videos)
+        raise InputError(f"video_stream must be one of {name!r}, which are {numbers}, got {number}.")
+    context = video_of(container, number).codec_context
     if context is None:
         raise SourceError(f"source must be of a codec that FFmpeg decodes, {name!r} is of an unknown one.")
     limits.check("image_pixels", context.width * context.height, f"a frame of {name!r} has", SourceError)

@@ -19,7 +19,7 @@ import av
 import av.error
 import numpy as np
 
-from maskjet.media.containers import open_container, translate_ffmpeg_errors
+from maskjet.media.containers import open_container, translate_ffmpeg_errors, video_of
 from maskjet.media.selection import Selection
 
 MP4, MATROSKA = "mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"
@@ -142,8 +142,9 @@ def find_entries(name: str, seconds: float, *, most_counted: int) -> list[Entry]
 @contextmanager
 def _open_index(name: str, selection: Selection | None = None) -> Iterator[tuple[_Index | None, av.VideoStream]]:
     """The index of a video, up to a selection's start if one is given; None if packets may be no frames."""
-    with open_container(name) as container, translate_ffmpeg_errors(name):
-        stream = container.streams.video[0]
+    number = None if selection is None else selection.video_stream
+    with open_container(name, number=number) as container, translate_ffmpeg_errors(name):
+        stream = video_of(container, number)
         if stream.codec.canonical_name not in LEAST_BYTES or not stream.time_base:
             yield None, stream
         elif container.format.name == MP4 and stream.frames:
