@@ -7,10 +7,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import av
 import av.error
@@ -20,6 +20,9 @@ from av.stream import Disposition
 from maskjet import limits
 from maskjet.errors import InputError, SourceError, explain, first_line, translate_errors
 from maskjet.files import is_file_url
+
+if TYPE_CHECKING:
+    from maskjet.media.fenced_urls import Fence
 
 _OPEN_TIMEOUT_S = 10.0
 READ_TIMEOUT_S = 10.0
@@ -135,7 +138,7 @@ def _in_thread(work: Callable[[], _T], patience_s: float | None = None) -> _T:
 
 
 def open_container(
-    name: str, hwaccel: HWAccel | None = None, *, number: int | None = None
+    name: str, hwaccel: HWAccel | None = None, *, number: int | None = None, fence: Fence | None = None
 ) -> av.container.InputContainer:
     """Open a file, camera or URL that has video; with `hwaccel`, a GPU decodes it if it can.
 
@@ -143,6 +146,7 @@ def open_container(
         name: Path, device file or URL.
         hwaccel: Opens the decoder on a GPU; None for the CPU's.
         number: The stream that is to be read; see `video_of`.
+        fence: Opens a URL whose host is to be checked.
 
     Raises:
         SourceError: It can't be opened, has no video that FFmpeg decodes, or its frames are too large.
@@ -153,20 +157,26 @@ def open_container(
         options["protocol_whitelist"] = _PROTOCOLS if is_stream(name) else "file"
     if name.startswith("rtsp:"):
         options["rtsp_transport"] = "tcp"
-    with translate_ffmpeg_errors(shown):
+    location = name if is_stream(name) else f"file:{name}"  # with the protocol, or "12:00.mp4" would be read as one
+    with ExitStack() as undo, translate_ffmpeg_errors(shown):
+        if fence is not None:
+            undo.callback(fence.close)
+            if name.startswith(("http:", "https:")):
+                options["protocol_whitelist"] = "none"
+            else:  # without "rtsp", FFmpeg follows no redirect
+                location, options["protocol_whitelist"] = fence.by_address(name), "tcp,tls"
         container: av.container.InputContainer = av.open(
-            name if is_stream(name) else f"file:{name}",  # with the protocol, or "12:00.mp4" would be read as one
+            location,
             format="v4l2" if is_device else None,
             options=options,
             hwaccel=hwaccel,
+            io_open=None if fence is None else fence.open,
             timeout=(_OPEN_TIMEOUT_S, READ_TIMEOUT_S),
             **_METADATA,
         )
-    try:
+        undo.callback(container.close)
         _check(container, shown, number)
-    except BaseException:
-        container.close()
-        raise
+        undo.pop_all()
     return container
 
 

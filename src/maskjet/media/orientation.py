@@ -34,7 +34,8 @@ UPRIGHT = Orientation()
 def read_orientation(picture: VideoFrame) -> Orientation:
     """The orientation that a decoded picture's display matrix states; the nearest one if it states another angle."""
     try:
-        matrix = bytes(picture.side_data["DISPLAYMATRIX"])
+        side_data: Any = picture.side_data
+        matrix = bytes(side_data["DISPLAYMATRIX"])
     except KeyError:
         return UPRIGHT
     except ValueError:  # PyAV does not know the kind of some other data of the picture; it tells the angle alone
