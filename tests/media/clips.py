@@ -144,16 +144,16 @@ def join(path, *parts):
 
     Args:
         path: The new file.
-        parts: Of each stream the file it is from, "audio" or "video", and its disposition.
+        parts: Of each stream, at most three, the file it is from, "audio" or "video", and its disposition.
     """
     with contextlib.ExitStack() as stack:
         written = stack.enter_context(av.open(str(path), "w"))
         packets = []
-        for source, kind, disposition in parts:
+        for language, (source, kind, disposition) in zip(("mis", "deu", "eng"), parts, strict=False):
             read = stack.enter_context(av.open(str(source)))
             (stream,) = read.streams.get({kind: 0})
             copy = written.add_stream_from_template(stream)
-            copy.disposition = disposition
+            copy.disposition, copy.metadata["language"] = disposition, language
             packets += [(copy, packet) for packet in read.demux(stream) if packet.size]
         for stream, packet in sorted(packets, key=lambda each: each[1].dts * each[1].time_base):
             packet.stream = stream
