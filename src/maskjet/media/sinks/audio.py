@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
 import av
 import av.error
@@ -20,7 +20,6 @@ from maskjet.media.frames import Source
 from maskjet.printing import printable
 
 _log = logging.getLogger("maskjet")
-_Stream = TypeVar("_Stream", av.AudioStream, av.VideoStream)
 _ABOUT_AUDIO = (av.error.ArgumentError, av.error.InvalidDataError, av.error.PermissionError)
 """Errors that mean a packet, not the file."""
 _REHEARSED = 2000  # packets read at most, of any kind, for a first one of the audio
@@ -180,13 +179,13 @@ def _add_stream(
     container: av.container.OutputContainer, stream: av.AudioStream, first: av.Packet[Any]
 ) -> av.AudioStream:
     """Add a stream like another one, with the header that came with its first packet."""
-    out = copy_stream(container, stream)
+    out: av.AudioStream = copy_stream(container, stream)
     if first.has_sidedata("new_extradata"):
         out.codec_context.extradata = bytes(first.get_sidedata("new_extradata"))
     return out
 
 
-def copy_stream(container: av.container.OutputContainer, stream: _Stream) -> _Stream:
+def copy_stream(container: av.container.OutputContainer, stream: Any) -> Any:
     """Add a stream like another one, with its language, title and whether it is played unless another one is chosen."""
     out = container.add_stream_from_template(stream)
     out.metadata.update((name, text) for name, text in stream.metadata.items() if name in ("language", "title"))
