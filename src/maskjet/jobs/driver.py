@@ -46,6 +46,8 @@ class Job:
     """Most images of a segment."""
     verify: bool = False
     """Whether parts that exist are read, and done anew if they are damaged."""
+    video_stream: int | None = None
+    """Which of a file's video streams is read; see `plan`."""
 
 
 @dataclass
@@ -123,7 +125,13 @@ def run(
         parts.clean()
         failures = Failures(folder)
         identity = job.settings.identity(_digest_of_weights(job.settings))
-        segments = plan(job.sources, recursive=job.recursive, seconds=job.seconds, images=job.images)
+        segments = plan(
+            job.sources,
+            recursive=job.recursive,
+            seconds=job.seconds,
+            images=job.images,
+            video_stream=job.video_stream,
+        )
         segments = chain([next(segments)], segments)  # what is wrong with the sources is told before anything begins
         with closing(Plan(folder, segments, identity)) as planned:
             facts = {"version": __version__, "settings": identity}

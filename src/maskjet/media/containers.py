@@ -18,7 +18,7 @@ from av.codec.hwaccel import HWAccel
 from av.stream import Disposition
 
 from maskjet import limits
-from maskjet.errors import InputError, SourceError, explain, first_line, translate_errors
+from maskjet.errors import SourceError, explain, first_line, translate_errors
 from maskjet.files import is_file_url
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def open_container(
         fence: Opens a URL whose host is to be checked.
 
     Raises:
-        SourceError: It can't be opened, has no video that FFmpeg decodes, or its frames are too large.
+        SourceError: It can't be opened, has no such stream or none that FFmpeg decodes, or its frames are too large.
     """
     is_device, shown = is_camera(name), shown_name(name)
     options = {"max_pixels": str(limits.image_pixels), "format_whitelist": _formats()}
@@ -229,7 +229,7 @@ def _check(container: av.container.InputContainer, name: str, number: int | None
     streams = container.streams.video
     if number is not None and (number >= len(streams) or streams[number] not in videos):
         numbers = ", ".join(str(at) for at, each in enumerate(streams) if each in videos)
-        raise InputError(f"video_stream must be one of {name!r}, which are {numbers}, got {number}.")
+        raise SourceError(f"video_stream must be one of {name!r}, which are {numbers}, got {number}.")
     context = video_of(container, number).codec_context
     if context is None:
         raise SourceError(f"source must be of a codec that FFmpeg decodes, {name!r} is of an unknown one.")
