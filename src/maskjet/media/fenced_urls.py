@@ -104,7 +104,7 @@ class HttpFile:
     def _request(self) -> HTTPResponse:
         """Ask for the content from the position on."""
         request = web.Request(self._url, headers={"Range": f"bytes={self._position}-", "User-Agent": "maskjet"})
-        self._since, self._counted = time.monotonic(), self._position
+        self._deadline, self._waited_s, self._counted = time.monotonic() + _TIMEOUT_S, 0.0, self._position
         watch = threading.Timer(_TIMEOUT_S, self._hang_up)  # a server may send its headers byte by byte
         watch.start()
         try:
@@ -126,10 +126,10 @@ class HttpFile:
         """A connection to one of a host's addresses."""
         why: OSError = TimeoutError("no reply came")
         for address in self._resolve(host, port):
-            left_s = self._since + _TIMEOUT_S - time.monotonic()
+            left_s = self._deadline - time.monotonic()
+            if left_s <= 0:
+                break
             try:
-                if left_s <= 0:
-                    break
                 connection = socket.create_connection((address, port), left_s)
             except OSError as error:
                 why = error
@@ -186,13 +186,15 @@ class HttpFile:
     def _read(self, count: int) -> bytes:
         if self._reply.closed:
             self._reply = self._request()
+        since = time.monotonic()
         data = self._reply.read1(count)
+        self._waited_s += time.monotonic() - since
         if not data and self._reply.length:
             raise OSError("the connection broke off")
         self._position += len(data)
         if self._position - self._counted >= _LEAST_BYTES:
-            self._since, self._counted = time.monotonic(), self._position
-        elif time.monotonic() - self._since > _TIMEOUT_S:
+            self._waited_s, self._counted = 0.0, self._position
+        elif self._waited_s > _TIMEOUT_S:
             raise TimeoutError("too little came")
         return data
 
@@ -213,7 +215,7 @@ class _ConnectionHandler(web.AbstractHTTPHandler):
 
         class Secure(HTTPSConnection):
             def connect(self) -> None:
-                context = ssl.create_default_context()
+                context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
                 context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
                 self.sock = context.wrap_socket(connect(self.host, self.port), server_hostname=self.host)
 
