@@ -12,6 +12,7 @@ import av
 import numpy as np
 import pytest
 import torch
+from av.stream import Disposition
 
 from maskjet import traffic
 from maskjet.config import EngineConfig
@@ -23,7 +24,7 @@ from maskjet.media.frames import open_source
 from maskjet.media.picture import Picture, conversion_of
 from maskjet.media.source import Frame
 from tests.engine.test_pictures import model
-from tests.media.clips import assert_same, encode, read
+from tests.media.clips import assert_same, encode, join, read
 from tests.media.outputs import lines
 from tests.media.outputs import write as write_to
 from tests.media.rtsp import RtspCamera
@@ -191,6 +192,16 @@ def test_what_a_gpu_does_not_serve_goes_to_the_cpu(video, reason):
     assert source.decoder == "cpu"
     assert reason in source.fallback
     assert_same(found, read(path)[1])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("options", [{}, {"video_stream": 0}])
+def test_one_of_several_streams(options):
+    small, large = write("small.mp4"), write("large.mp4", size_hw=(192, 320), seed=1)
+    path = join("two.mp4", (small, "video", Disposition(0)), (large, "video", Disposition.default))
+    source, frames = read(path, decoder="cuda", **options)
+    assert (source.decoder, source.size_hw) == ("cuda:0", (96, 160) if options else (192, 320))
+    assert_same(frames, read(path, **options)[1])
 
 
 @pytest.mark.gpu

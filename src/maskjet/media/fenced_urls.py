@@ -18,7 +18,7 @@ from contextlib import suppress
 from http.client import HTTPConnection, HTTPMessage, HTTPResponse, HTTPSConnection
 from io import BytesIO
 from typing import IO, Any
-from urllib.error import HTTPError
+from urllib.error import HTTPError, URLError
 from urllib.parse import unquote, urlsplit
 
 import av.error
@@ -111,7 +111,9 @@ class HttpFile:
             reply: HTTPResponse = self._opener.open(request, timeout=_TIMEOUT_S)
         except HTTPError as error:
             error.close()
-            raise OSError(f"the server answers {error.code} {error.reason}") from None
+            raise OSError(f"the server answers {error.code}") from None
+        except URLError as error:
+            raise OSError(str(error.reason)) from None
         finally:
             watch.cancel()
             self._let_go()
