@@ -108,6 +108,15 @@ def job(
     rows: Annotated[str, option("frame|detection", "What a row of the results is.")] = "frame",
     recursive: Annotated[bool, switch("--recursive", "Search the sub-folders of folders.")] = False,
     every: Annotated[int, option("N", "Take one frame of a video in N.", panel=_PLAN_PANEL)] = 1,
+    video_stream: Annotated[
+        int | None,
+        option(
+            "N",
+            "Which of a file's video streams to take, from 0. Not given: the default one, as FFmpeg does.",
+            panel=_PLAN_PANEL,
+            show_default=False,
+        ),
+    ] = None,
     segment_seconds: Annotated[
         float, option("SECONDS", "Length of a video's segments, about.", panel=_PLAN_PANEL)
     ] = 10.0,
@@ -166,7 +175,14 @@ def job(
         config=config,
     ).with_absolute_paths()
     planned = driver.Job(
-        source, out, settings, recursive=recursive, seconds=segment_seconds, images=segment_images, verify=verify
+        source,
+        out,
+        settings,
+        recursive=recursive,
+        seconds=segment_seconds,
+        images=segment_images,
+        verify=verify,
+        video_stream=video_stream,
     )
     driver.check(planned)
     make_workers = _make_workers(ray, workers, devices, streams, config)

@@ -102,6 +102,15 @@ def run(
         ),
     ] = "0",
     limit: Annotated[int | None, option("N", "Most frames to take of a source.", panel=_FRAMES_PANEL)] = None,
+    video_stream: Annotated[
+        int | None,
+        option(
+            "N",
+            "Which of a file's video streams to take, from 0. Not given: the default one, as FFmpeg does.",
+            panel=_FRAMES_PANEL,
+            show_default=False,
+        ),
+    ] = None,
     skip_existing: Annotated[
         bool,
         switch(
@@ -188,7 +197,7 @@ def run(
         )
     drawing = style()
     check_drawn(drawing, outs, shows=show)
-    selection = check_opening(every, start, limit, reconnect_for).selection
+    selection = check_opening(every, start, limit, reconnect_for, video_stream=video_stream).selection
     everywhere, by_class = parse_thresholds(threshold)
     is_together = side_by_side or (len(source) > 1 and any(map(_is_live, source)))
     if skip_existing and is_together:
@@ -199,7 +208,7 @@ def run(
         )
     job = Run(
         load=partial(load_model, model, weights, config, threshold=everywhere, classes=classes),
-        selecting={"every": every, "start": start, "limit": limit},
+        selecting={"every": every, "start": start, "limit": limit, "video_stream": video_stream},
         reconnect_for=reconnect_for,
         streaming={"depth": depth, "batch": batch, "drop_late": drop_late, "threshold": by_class or None},
         style=drawing,

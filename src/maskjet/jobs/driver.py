@@ -43,6 +43,8 @@ class Job:
     """Most images of a segment."""
     verify: bool = False
     """Whether existing parts are read, and damaged ones made again."""
+    video_stream: int | None = None
+    """Which of a file's video streams is read; see `plan`."""
 
 
 @dataclass
@@ -120,7 +122,13 @@ def run(
         parts.clean()
         failures = Failures(folder)
         identity = job.settings.identity(digest_weights(job.settings))
-        segments = plan(job.sources, recursive=job.recursive, seconds=job.seconds, images=job.images)
+        segments = plan(
+            job.sources,
+            recursive=job.recursive,
+            seconds=job.seconds,
+            images=job.images,
+            video_stream=job.video_stream,
+        )
         segments = chain([next(segments)], segments)  # errors in the sources are raised before workers start
         with closing(Plan(folder, segments, identity)) as planned:
             facts = {"version": __version__, "settings": identity}

@@ -95,7 +95,7 @@ def _process_video(
 
     def read(path: str, entry: Entry | None) -> pyarrow.Table:
         builder = make_builder()
-        frames = VideoPart(segment.first, segment.count, entry)
+        frames = VideoPart(segment.first, segment.count, entry, segment.video_stream)
         source = open_part(path, frames, every=every, decoding=decoding)
         if source is None:
             return builder.table()

@@ -11,15 +11,16 @@ import time
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, Literal
 
-from maskjet.errors import DeviceError, MaskjetError, SourceError
+from maskjet.errors import DeviceError, MaskjetError
 from maskjet.media.containers import stream_named
+from maskjet.media.fenced_urls import Fence
 from maskjet.media.frames import open_source
 from maskjet.media.live import Retries, open_stream
 from maskjet.media.metering import Meter, SourceState
 from maskjet.media.source import Opening
 from maskjet.serve import problems, v1
 from maskjet.serve.dispatcher import Dispatcher
-from maskjet.serve.source_names import check_host, redact, shown_name, split_name
+from maskjet.serve.source_names import redact, resolve_host, shown_name, split_name
 from maskjet.serve.subscribers import Broadcast
 from maskjet.serve.tickets import Options
 
@@ -45,7 +46,7 @@ class WatchedSource:
         dispatcher: The model.
         options: Threshold, classes and most detections.
         service: Its pool and metrics.
-        is_from_client: Whether a client added it, so that its host is checked each time it is opened.
+        is_from_client: Whether a client added it, so that each connection goes to an address that is checked.
     """
 
     def __init__(
@@ -148,18 +149,10 @@ class WatchedSource:
         with closing(
             open_source(self._location, decoder=decoder)
             if stream is None
-            else open_stream(stream, Opening(decoding=decoder), self._check)
+            else open_stream(stream, Opening(decoding=decoder), Fence(resolve_host) if self._is_from_client else None)
         ) as opened:
             self._opened, self._state, self._error = opened, "running", None
             self._play(opened)
-
-    def _check(self) -> None:
-        """Check the host of a client's URL again, as its name may resolve to another address by now."""
-        if self._is_from_client:
-            try:
-                check_host(self._location)
-            except problems.ProblemError as error:
-                raise SourceError(error.detail) from None
 
     def _play(self, opened: Source) -> None:
         """Detect on all frames of an opened source; a video plays no faster than its own time."""

@@ -21,7 +21,7 @@ from maskjet.errors import OutputError
 from maskjet.files import TemporaryFile, naming
 from maskjet.media.colours import PictureFormat, guess_picture_format
 from maskjet.media.frames import Frame, Source
-from maskjet.media.sinks.audio import AudioTrack, open_audio
+from maskjet.media.sinks.audio import AudioTrack, copy_stream, open_audio
 from maskjet.media.sinks.drawing_thread import DrawingThread
 from maskjet.media.sinks.sink import Sink
 
@@ -57,8 +57,9 @@ class AnnotatedVideo(Sink):
     its last row or column. Frames of another size are letterboxed. Colours are encoded and tagged like the source's; if
     it states none, as BT.709 for HD and BT.601 below.
 
-    A video file's audio is copied, not re-encoded, from the first frame to the last, in sync. It is left out with a
-    warning if the container does not take its codec; .webm takes Opus and Vorbis. Damaged audio ends early.
+    A video file's audio is copied, not re-encoded, from the first frame to the last, in sync: all its tracks. One is
+    left out with a warning if the container does not take its codec; .webm takes Opus and Vorbis. Damaged audio ends
+    early.
 
     Frames are drawn and encoded in a thread. MP4 and QuickTime are fragmented while they are written, so that all but
     the last second and four frames plays after a crash. `close` copies them to a file with its index first, which takes
@@ -96,7 +97,7 @@ class AnnotatedVideo(Sink):
         self._container: av.container.OutputContainer | None = None
         self._stream: av.VideoStream | None = None
         self._to_yuv = av.video.reformatter.VideoReformatter()
-        self._audio: AudioTrack | None = None
+        self._audio: list[AudioTrack] = []
         self._with_audio = with_audio
         self._packets = 0
         self._source_s: float | None = None  # the last frame's time in its source
@@ -131,13 +132,15 @@ class AnnotatedVideo(Sink):
         assert self._stream is not None
         try:
             for packet in self._stream.encode(picture):
-                if self._audio is not None and packet.pts is not None and packet.time_base:
-                    self._audio.mux_until(self._container, float(packet.pts * packet.time_base))
+                if packet.pts is not None and packet.time_base:
+                    for track in self._audio:
+                        track.mux_until(self._container, float(packet.pts * packet.time_base))
                 self._container.mux(packet)
                 self._packets += 1
-            if picture is None and self._audio is not None:
-                self._audio.mux_until(self._container, self._tick / _CLOCK_HZ + self._gap_s)
-                self._audio.close()
+            if picture is None:
+                for track in self._audio:
+                    track.mux_until(self._container, self._tick / _CLOCK_HZ + self._gap_s)
+                self._close_audio()
             temporary.file.flush()
         except BaseException:
             self._give_up()  # FFmpeg crashes if it is called again after a failed header
@@ -152,16 +155,19 @@ class AnnotatedVideo(Sink):
         if not self._packets or not temporary.path.stat().st_size:
             temporary.remove()
             self.paths = ()
-        if self._audio is not None:
-            self._audio.close()
+        self._close_audio()
+
+    def _close_audio(self) -> None:
+        for track in self._audio:
+            track.close()
 
     def _next_tick(self, time_s: float | None) -> int:
         """Presentation time of a frame in ticks since the first, from its time in the source."""
         gap_s = 1 / self._fps
         if time_s is not None and self._source_s is not None and 0 < time_s - self._source_s <= _LONGEST_GAP_S:
             gap_s = time_s - self._source_s
-        elif self._audio is not None and self._tick >= 0:  # a jump, which the audio does not make
-            self._audio.close()
+        elif self._tick >= 0:  # a jump, which the audio does not make
+            self._close_audio()
         self._source_s, self._gap_s = time_s, gap_s
         self._tick = 0 if self._tick < 0 else self._tick + max(round(gap_s * _CLOCK_HZ), 1)
         return self._tick
@@ -169,7 +175,7 @@ class AnnotatedVideo(Sink):
     def _start(self, temporary: TemporaryFile, shape: tuple[int, ...], start_s: float | None) -> None:
         if self._with_audio:
             self._audio = open_audio(self._source, self._path, self._format, start_s, self._options)
-        options = self._options if self._audio is None else self._audio.options
+        options = self._audio[0].options if self._audio else self._options
         self._container = av.open(temporary.file, "w", format=self._format, options=dict(options))
         rate = Fraction(self._fps).limit_denominator(1001)
         if self._format == "webm":
@@ -182,8 +188,8 @@ class AnnotatedVideo(Sink):
         self._stream.codec_context.time_base = Fraction(1, _CLOCK_HZ)
         stated = self._source.picture_format if self._source is not None else None
         _tag(self._stream.codec_context, stated or guess_picture_format((height, width)))
-        if self._audio is not None:
-            self._audio.add_to(self._container)
+        for track in self._audio:
+            track.add_to(self._container)
 
     def close(self) -> None:
         """Finish the file and give it its name; without frames there is no file, after an error a partial one."""
@@ -259,7 +265,7 @@ def _copy(temporary: TemporaryFile, whole: TemporaryFile, container_format: str)
         av.open(str(temporary.path)) as fragments,
         av.open(str(whole.path), "w", format=container_format, options={"movflags": "faststart"}) as container,
     ):
-        streams = [container.add_stream_from_template(stream) for stream in fragments.streams]
+        streams = [copy_stream(container, stream) for stream in fragments.streams]
         for packet in fragments.demux():
             if packet.size:
                 packets += packet.stream.type == "video"
