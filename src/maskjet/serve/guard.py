@@ -17,9 +17,8 @@ import base64
 import hashlib
 import hmac
 import logging
-from http.cookies import CookieError, SimpleCookie
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -143,7 +142,7 @@ class _AccessControl:
         """Refuse names of this machine that are not loopback's: DNS rebinding."""
         if self._settings.insecure:
             return
-        name = urlsplit(f"//{headers.get('host', '')}").hostname or ""
+        name = _split(f"//{headers.get('host', '')}").hostname or ""
         if not self._is_own(name):
             raise problems.ProblemError(
                 403, "foreign-host", f"Host must be a name of this machine, got {name[:100]!r}; a token lifts this."
@@ -156,7 +155,7 @@ class _AccessControl:
     def _check_origin(headers: Headers) -> None:
         """Refuse requests of other sites' pages."""
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != headers.get("host"):
+        if origin is not None and _split(origin).netloc != headers.get("host"):
             raise problems.ProblemError(
                 403, "foreign-origin", f"Origin must be the service's own, got {origin[:100]!r}; a token lifts this."
             )
@@ -180,11 +179,20 @@ def _subprotocol(headers: Headers) -> str:
 
 
 def _cookie(headers: Headers) -> str:
+    """The value of our cookie; others are not parsed, as Python's parser takes quadratic time."""
+    for cookie in reversed(headers.get("cookie", "").split(";")):
+        name, _, value = cookie.strip().partition("=")
+        if name == COOKIE:
+            return value
+    return ""
+
+
+def _split(url: str) -> SplitResult:
+    """The parts of a URL; all empty if it is none."""
     try:
-        cookies = SimpleCookie(headers.get("cookie", ""))
-    except CookieError:
-        return ""
-    return cookies[COOKIE].value if COOKIE in cookies else ""
+        return urlsplit(url)
+    except ValueError:
+        return SplitResult("", "", "", "", "")
 
 
 class _GuardedRequest:
