@@ -6,6 +6,7 @@ import os
 import queue
 import signal
 import socket
+import threading
 import time
 
 import httpx
@@ -257,6 +258,31 @@ def test_a_failed_device_or_a_signal_ends_the_service_when_all_are_answered(fail
     assert (code, err.splitlines()[-1:]) == ((5, ["maskjet: The device failed."]) if fails else (0, []))
 
 
+def test_a_decode_without_end_does_not_hold_the_end(model, monkeypatch, capsys):
+    go, begun, ended = threading.Event(), threading.Event(), []
+    monkeypatch.setattr("maskjet.cli.serve.load_model", lambda *_: contextlib.nullcontext(model))
+    monkeypatch.setattr("maskjet.serve.bodies._decode", lambda *_: begun.set() or go.wait(60))
+    monkeypatch.setattr("maskjet.serve.service._END_S", 0.2)
+    monkeypatch.setattr("os._exit", lambda code: ended.append(code) or go.set())
+    announced = queue.SimpleQueue()
+    monkeypatch.setattr("maskjet.cli.serve.print_result", announced.put)
+
+    def use():
+        url = announced.get(timeout=30).split()[-1]
+        with contextlib.suppress(httpx.HTTPError), concurrent.futures.ThreadPoolExecutor(1) as pool:
+            asking = pool.submit(httpx.post, f"{url}/v1/predict", content=b"x", timeout=30)
+            assert begun.wait(30)
+            os.kill(os.getpid(), signal.SIGTERM)
+            asking.result()
+
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        using = pool.submit(use)
+        code, _, err = call(capsys, "maskjet", "serve", "--port", "0", "--device", "cpu", "--drain-s", "0.5")
+        using.result()
+    assert ended == [0]
+    assert (code, "A thread has not ended in time; the process ends without it." in err) == (0, True)
+
+
 def test_the_first_signal_after_a_failure_lets_requests_end(model, monkeypatch):
     app = create_app({"demo": model})
     made = server.Server(server.configure(app, Settings()), app.state.service, announce=print)
@@ -274,6 +300,8 @@ def test_a_port_that_is_taken_is_one_sentence():
         port = taken.getsockname()[1]
         with pytest.raises(UnsupportedError, match=rf"127.0.0.1:{port} can't be used: Address already in use\.$"):
             server.listen(Settings(port=port))
+    with server.listen(Settings(port=0)) as first, pytest.raises(UnsupportedError, match="Address already in use"):
+        server.listen(Settings(port=first.getsockname()[1]))  # while the first one's models are loaded
 
 
 def test_a_client_that_goes_away_takes_its_image_out_of_the_queue(model, street):

@@ -31,8 +31,10 @@ BACKLOG = 2048
 """Connections that wait to be accepted; uvicorn's own number."""
 GRACE_S = 0.25
 """Seconds after a signal in which connections are still accepted."""
+_DEVICE_FAILED = 5  # the exit code, as in `cli.main`
 _KEEP_ALIVE_S = 15
 _UNSENT_BYTES = 2**17  # by default up to 4 MiB in the kernel, which are old frames for a slow viewer
+_log = logging.getLogger("maskjet.serve")
 
 
 def listen(settings: Settings) -> socket.socket:
@@ -73,6 +75,7 @@ def run(app: FastAPI, listener: socket.socket, *, announce: Callable[[str], None
     """Serve until a signal, or until the device fails; then finish the requests in progress and return.
 
     SIGTERM, SIGINT and SIGHUP end it within `Settings.drain_s`, and a second one at once, if this is the main thread.
+    If a thread still decodes some seconds later, the process ends with it.
 
     Args:
         app: The application of `create_app`.
@@ -87,6 +90,9 @@ def run(app: FastAPI, listener: socket.socket, *, announce: Callable[[str], None
     with logging_on_stderr():
         server = Server(configure(app, service.settings), service, announce=lambda: announce(url_of(listener)))
         server.run(sockets=[listener])
+        if service.is_at_work:
+            _log.warning("A thread has not ended in time; the process ends without it.")
+            os._exit(0 if service.error is None else _DEVICE_FAILED)
     if service.error is not None and not service.is_warm:
         raise UnsupportedError(f"The service has ended: {service.failure}")
     if isinstance(service.error, DeviceError):

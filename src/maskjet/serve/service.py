@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -19,6 +20,7 @@ from maskjet.serve.settings import Settings
 if TYPE_CHECKING:
     from maskjet.model import Model
 
+_END_S = 5.0  # for the threads of a model, and for those that decode
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
@@ -102,7 +104,12 @@ class Service:
         self.error: Exception | None = None
         """The error behind `failure`."""
         threads = settings.threads or min(8, max(2, os.cpu_count() or 2))
-        self._pool = ThreadPoolExecutor(threads + PERMITS * len(models), thread_name_prefix="maskjet-work")
+        self._threads: list[threading.Thread] = []
+        self._pool = ThreadPoolExecutor(
+            threads + PERMITS * len(models),
+            thread_name_prefix="maskjet-work",
+            initializer=lambda: self._threads.append(threading.current_thread()),
+        )
         self.dispatchers = {
             name: Dispatcher(name, model, self._pool, queue=settings.queue, batch=settings.batch, observer=self)
             for name, model in models.items()
@@ -180,8 +187,16 @@ class Service:
         if self._watching is not None:
             self._watching.cancel()
         for dispatcher in self.dispatchers.values():
-            await asyncio.to_thread(dispatcher.close)
+            await asyncio.to_thread(dispatcher.close, _END_S)
         self._pool.shutdown(wait=False, cancel_futures=True)
+        deadline = time.monotonic() + _END_S
+        for thread in self._threads:
+            await asyncio.to_thread(thread.join, max(0.0, deadline - time.monotonic()))
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether a thread decodes or encodes; Python waits for it at its end, for as long as it takes."""
+        return any(thread.is_alive() for thread in self._threads)
 
     def warm(self, model: str) -> None:
         """A model has answered its first frames; see `dispatcher.Observer`."""
