@@ -186,8 +186,8 @@ class Service:
         self.ending.set()
         if self._watching is not None:
             self._watching.cancel()
-        for dispatcher in self.dispatchers.values():
-            await asyncio.to_thread(dispatcher.close, _END_S)
+        closings = (asyncio.to_thread(dispatcher.close, _END_S) for dispatcher in self.dispatchers.values())
+        await asyncio.gather(*closings)
         self._pool.shutdown(wait=False, cancel_futures=True)
         deadline = time.monotonic() + _END_S
         for thread in self._threads:
