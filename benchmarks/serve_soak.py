@@ -242,7 +242,7 @@ def _let_loose(
 
 def _metrics(port: int) -> list[str]:
     """The lines of /metrics."""
-    request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     return asyncio.run(Connection(port).ask(request))[1].decode().splitlines()
 
 

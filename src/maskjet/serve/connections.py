@@ -121,7 +121,7 @@ class _Http(_AbortsStalled, HttpToolsProtocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            if self._should_upgrade():
+            if self._get_upgrade() == b"websocket":
                 self.handle_websocket_upgrade()
             else:
                 self._ignore_upgrade(data[upgrade.args[0] :])
@@ -151,39 +151,27 @@ class _Http(_AbortsStalled, HttpToolsProtocol):
                 head += [name, b": ", value, b"\r\n"]
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
-        self._excess = 0
         self.data_received(b"".join([*head, b"\r\n", rest]))
 
-    # Callbacks of the parser.
+    def _should_upgrade(self) -> bool:
+        return True  # uvicorn's callbacks leave a request that offers any protocol to `data_received`
 
     def on_message_begin(self) -> None:
         if not self._is_idle:
             raise problems.bad_request("A connection must have one request at a time.")
         super().on_message_begin()
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if self._timer is not None:  # trailers are dropped
-            super().on_header(name, value)
-
     def on_headers_complete(self) -> None:
         if sum(len(name) + len(value) for name, value in self.headers) + len(self.url) > _HEADER_BYTES:
             raise _too_large()
         if self.parser.get_method() == b"CONNECT":
             raise problems.ProblemError(405, "method-not-allowed", "The service is no proxy.")
-        if self.parser.should_upgrade() and not self._should_upgrade():
-            return
         self._stop_timer()
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         self._excess = max(0, self._excess - len(body) - min(len(body), _FRAMING_BYTES))
         super().on_body(body)
-
-    def on_message_complete(self) -> None:
-        if not self.parser.should_upgrade():
-            super().on_message_complete()
-
-    # Refusals.
 
     def _expect_headers(self) -> None:
         self._excess = 0

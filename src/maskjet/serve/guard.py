@@ -18,7 +18,7 @@ import hashlib
 import hmac
 import logging
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -85,7 +85,10 @@ class Guard:
                 raise problems.unavailable("The service is shutting down.")
             if self._concurrent > self._settings.connections:
                 raise problems.unavailable(f"The service has {self._settings.connections} requests under way.")
-            self._access.check(scope, headers, is_open=path in OPEN or path.startswith(OPEN_FOLDER))
+            try:
+                self._access.check(scope, headers, is_open=path in OPEN or path.startswith(OPEN_FOLDER))
+            except ValueError:  # of urlsplit
+                raise problems.bad_request("Host and Origin must be those of URLs, they are not.") from None
         length = headers.get("content-length", "0")
         if not (length.isascii() and length.isdecimal()):
             raise problems.bad_request(f"Content-Length must be a whole number, got {length[:30]!r}.")
@@ -142,7 +145,7 @@ class _AccessControl:
         """Refuse names of this machine that are not loopback's: DNS rebinding."""
         if self._settings.insecure:
             return
-        name = _split(f"//{headers.get('host', '')}").hostname or ""
+        name = urlsplit(f"//{headers.get('host', '')}").hostname or ""
         if not self._is_own(name):
             raise problems.ProblemError(
                 403, "foreign-host", f"Host must be a name of this machine, got {name[:100]!r}; a token lifts this."
@@ -155,7 +158,7 @@ class _AccessControl:
     def _check_origin(headers: Headers) -> None:
         """Refuse requests of other sites' pages."""
         origin = headers.get("origin")
-        if origin is not None and _split(origin).netloc != headers.get("host"):
+        if origin is not None and urlsplit(origin).netloc != headers.get("host"):
             raise problems.ProblemError(
                 403, "foreign-origin", f"Origin must be the service's own, got {origin[:100]!r}; a token lifts this."
             )
@@ -185,14 +188,6 @@ def _cookie(headers: Headers) -> str:
         if name == COOKIE:
             return value
     return ""
-
-
-def _split(url: str) -> SplitResult:
-    """The parts of a URL; all empty if it is none."""
-    try:
-        return urlsplit(url)
-    except ValueError:
-        return SplitResult("", "", "", "", "")
 
 
 class _GuardedRequest:

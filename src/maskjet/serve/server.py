@@ -90,7 +90,7 @@ def run(app: FastAPI, listener: socket.socket, *, announce: Callable[[str], None
     with logging_on_stderr():
         server = Server(configure(app, service.settings), service, announce=lambda: announce(url_of(listener)))
         server.run(sockets=[listener])
-        if service.is_at_work:
+        if service.has_hung:
             _log.warning("A thread has not ended in time; the process ends without it.")
             os._exit(0 if service.error is None else _DEVICE_FAILED)
     if service.error is not None and not service.is_warm:

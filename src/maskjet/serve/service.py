@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -103,13 +102,10 @@ class Service:
         """Why the service is not live; None while it is."""
         self.error: Exception | None = None
         """The error behind `failure`."""
+        self.has_hung = False
+        """Whether a thread decoded or encoded for too long at the end; Python would wait for it before it exits."""
         threads = settings.threads or min(8, max(2, os.cpu_count() or 2))
-        self._threads: list[threading.Thread] = []
-        self._pool = ThreadPoolExecutor(
-            threads + PERMITS * len(models),
-            thread_name_prefix="maskjet-work",
-            initializer=lambda: self._threads.append(threading.current_thread()),
-        )
+        self._pool = ThreadPoolExecutor(threads + PERMITS * len(models), thread_name_prefix="maskjet-work")
         self.dispatchers = {
             name: Dispatcher(name, model, self._pool, queue=settings.queue, batch=settings.batch, observer=self)
             for name, model in models.items()
@@ -188,15 +184,10 @@ class Service:
             self._watching.cancel()
         closings = (asyncio.to_thread(dispatcher.close, _END_S) for dispatcher in self.dispatchers.values())
         await asyncio.gather(*closings)
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        deadline = time.monotonic() + _END_S
-        for thread in self._threads:
-            await asyncio.to_thread(thread.join, max(0.0, deadline - time.monotonic()))
-
-    @property
-    def is_at_work(self) -> bool:
-        """Whether a thread decodes or encodes; Python waits for it at its end, for as long as it takes."""
-        return any(thread.is_alive() for thread in self._threads)
+        ending = threading.Thread(target=self._pool.shutdown, kwargs={"cancel_futures": True}, daemon=True)
+        ending.start()
+        await asyncio.to_thread(ending.join, _END_S)
+        self.has_hung = ending.is_alive()
 
     def warm(self, model: str) -> None:
         """A model has answered its first frames; see `dispatcher.Observer`."""
