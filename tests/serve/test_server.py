@@ -18,7 +18,7 @@ from maskjet.errors import DeviceError, UnsupportedError
 from maskjet.serve import Settings, connections, create_app, server
 from maskjet.serve.connections import SPARE
 from tests.cli.command_line import call
-from tests.serve.client import Held, encoded, serving
+from tests.serve.client import Held, encoded, problem_of, serving
 from tests.waiting import until
 
 REQUEST = b"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\n"
@@ -269,11 +269,11 @@ def test_a_decode_without_end_does_not_hold_the_end(model, monkeypatch, capsys):
 
     def use():
         url = announced.get(timeout=30).split()[-1]
-        with contextlib.suppress(httpx.HTTPError), concurrent.futures.ThreadPoolExecutor(1) as pool:
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
             asking = pool.submit(httpx.post, f"{url}/v1/predict", content=b"x", timeout=30)
             assert begun.wait(30)
             os.kill(os.getpid(), signal.SIGTERM)
-            asking.result()
+            assert problem_of(asking.result()) == (503, "The service is shutting down.")
 
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         using = pool.submit(use)

@@ -70,6 +70,10 @@ class Guard:
             if not is_from_sibling(scope):
                 self._check(scope)
             await self._app(scope, guarded.receive, guarded.send)
+        except asyncio.CancelledError:
+            if self._service.is_closed:  # the request took longer than `drain_s`
+                await guarded.refuse(problems.unavailable("The service is shutting down."))
+            raise
         except problems.GoneError:
             await guarded.refuse(problems.ProblemError(499, "gone", "The client went away."))  # nobody reads it
         except Exception as error:
