@@ -140,6 +140,14 @@ def test_an_offer_of_another_protocol_is_ignored(address, street):
             answer = client.post("/v1/predict", content=content, headers=offer)
             assert (answer.http_version, answer.json()) == ("HTTP/1.1", expected)
         assert client.get("/health/live", headers=offer).text == "live"  # on the same connection
+    lines = "".join(f"{name}: {value}\r\n" for name, value in offer.items())
+    request = REQUEST + f"{lines}Content-Length: {len(data)}\r\n\r\n".encode() + data
+    for pause in (0, len(REQUEST) + 20):  # in one packet, and within the headers
+        with connect(address) as connection:
+            connection.sendall(request[:pause])
+            time.sleep(0.05)
+            connection.sendall(request[pause:])
+            assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")
 
 
 def test_connections_are_limited(address):
