@@ -414,6 +414,31 @@ async def test_sources_come_and_go_with_a_token(model, video, gate, monkeypatch)
 
 
 @run
+async def test_the_place_of_a_source_is_free_when_its_thread_has_ended(model, gate, monkeypatch):
+    monkeypatch.setattr("maskjet.serve.source_routes.check_host", lambda _: None)
+
+    def wait_for_host(*_):
+        gate.wait(20)
+        raise SourceError("It is away.")
+
+    monkeypatch.setattr(sources, "open_stream", wait_for_host)
+    async with served({"demo": model}, token=TOKEN, sources=2) as client:
+        await client.service.warmed_up()
+        statuses = []
+        for _ in range(5):
+            answer = await client.post("/v1/sources", json={"url": "rtsp://camera/"}, headers=BEARER)
+            statuses.append(answer.status_code)
+            if answer.status_code == 201:
+                assert (await client.delete(answer.headers["location"], headers=BEARER)).status_code == 204
+        assert statuses == [201, 201, 429, 429, 429]
+        assert problem_of(answer)[1] == "The service watches 0 sources already, and 2 removed ones are not closed yet."
+        assert sum(thread.name.startswith("maskjet-source-") for thread in threading.enumerate()) == 2
+        gate.set()
+        while (await client.post("/v1/sources", json={"url": "rtsp://camera/"}, headers=BEARER)).status_code == 429:
+            await asyncio.sleep(0.02)
+
+
+@run
 async def test_sources_may_be_none_and_are_not_changed_without_a_token(model, plain):
     async with httpx.AsyncClient(base_url=f"http://{plain}") as client:
         assert (await client.get("/v1/sources")).json() == {"sources": []}
@@ -433,15 +458,27 @@ async def test_sources_may_be_none_and_are_not_changed_without_a_token(model, pl
 @run
 async def test_a_new_source_that_is_malformed_is_one_sentence_without_its_secrets(model):
     mistakes = (
-        ({"url": 1}, "url must be valid, it is not: Input should be a valid string."),
+        ({"url": 1}, "url must be a text of at most 2048 characters, it is not."),
         ({"url": "rtsp://user:hunter2@[camera/"}, "url must be a URL of rtsp, rtsps, http, https that names a host; "),
-        ({"urls": "rtsp://camera/"}, "url must be valid, it is not: Field required."),
-        ({"url": "rtsp://camera/", "key": 1}, "The body must have fields of url, name, model, threshold, "),
-        ({"url": "rtsp://camera/", "name": "a\n"}, "name must be valid, it is not: "),
-        ({"url": "rtsp://camera/", "threshold": True}, "threshold must be valid, it is not: "),
-        ({"url": "rtsp://camera/", "threshold": {"car": 1.5}}, "threshold must be valid, it is not: "),
-        ({"url": "rtsp://camera/", "max_detections": 2.5}, "max_detections must be valid, it is not: "),
-        (["hunter2"], "The body must be valid, it is not: Input should be an object."),
+        ({"urls": "rtsp://camera/"}, "url must be a text of at most 2048 characters, it is not."),
+        (
+            {"url": "rtsp://camera/", "key": 1},
+            "The body must be a JSON object with fields of url, name, model, threshold, ",
+        ),
+        ({"url": "rtsp://camera/", "name": "a\n"}, "name must be 1..100 printable characters, got 'a\ufffd'."),
+        (
+            {"url": "rtsp://camera/", "threshold": True},
+            "threshold must be a number 0..1, or an object of them by class name, got true.",
+        ),
+        (
+            {"url": "rtsp://camera/", "threshold": {"car": 1.5}},
+            "threshold must be a number 0..1, or an object of them by class name, got an object of 1.",
+        ),
+        (
+            {"url": "rtsp://camera/", "max_detections": 2.5},
+            "max_detections must be a whole number of at least 1, got 2.5.",
+        ),
+        (["hunter2"], "The body must be a JSON object with fields of url, name, model, "),
     )
     async with served({"demo": model}, token=TOKEN) as client:
         for new, detail in mistakes:

@@ -207,6 +207,7 @@ class Sources:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._by_id: dict[str, WatchedSource] = {}
+        self._removed: list[WatchedSource] = []  # whose threads may still wait for a host
         self._ending: asyncio.Task[None] | None = None
         service.metrics.watch_sources(lambda: {each.id: each.reading for each in self._by_id.values()})
 
@@ -228,7 +229,7 @@ class Sources:
         if self._ending is not None:
             await self._ending
         deadline = time.monotonic() + _JOIN_S
-        for source in self._by_id.values():
+        for source in (*self._by_id.values(), *self._removed):
             await asyncio.to_thread(source.thread.join, max(0.0, deadline - time.monotonic()))
 
     def all(self) -> list[WatchedSource]:
@@ -266,8 +267,10 @@ class Sources:
                 "no-sources",
                 "This service watches no sources: its setting sources is 0, as with several replicas.",
             )
-        if len(self._by_id) >= self._service.settings.sources:
-            raise problems.busy(f"The service watches {len(self._by_id)} sources already; remove one.", retry_s=60)
+        self._removed = [each for each in self._removed if each.thread.is_alive()]
+        if len(self._by_id) + len(self._removed) >= self._service.settings.sources:
+            closing = f", and {len(self._removed)} removed ones are not closed yet" if self._removed else ""
+            raise problems.busy(f"The service watches {len(self._by_id)} sources already{closing}.", retry_s=60)
         dispatcher = self._service.dispatcher(model)
         options = options or Options()
         dispatcher.check(options)
@@ -286,13 +289,13 @@ class Sources:
         return source
 
     def remove(self, identity: str) -> None:
-        """Stop a source and forget it.
+        """Stop a source and forget it; its place is free when its thread has ended.
 
         Raises:
             ProblemError: 404, there is none.
         """
         self.get(identity).forget()
-        del self._by_id[identity]
+        self._removed.append(self._by_id.pop(identity))
 
     def _free_id(self, name: str) -> str:
         slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40] or "source"

@@ -112,7 +112,7 @@ PREDICT: Responses = {
         {
             404: "No model of this name is served.",
             406: "Accept allows neither JSON nor JPEG nor PNG.",
-            415: "The body is of a type that holds no image.",
+            415: "The body is of a type that holds no image, or compressed.",
             **IMAGE_ERRORS,
         }
     ),
