@@ -1,22 +1,47 @@
-"""Files that take their name only when they are whole, so that no partial file replaces another."""
+"""Paths that URLs name, and files that take their name only when they are whole, so that no part replaces a file."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import av.error
 
-from maskjet.errors import MaskjetError, OutputError, explain
+from maskjet.errors import MaskjetError, OutputError, SourceError, explain
 
 _LONGEST_NAME = 255  # bytes, on Linux's file systems
 _MARK = ".partial"
+_FILE_URL = re.compile(r"file://([^/]*)(.*)", re.IGNORECASE | re.DOTALL)
+
+
+def is_file_url(text: str) -> bool:
+    """Whether a source's name is a URL of a file, `file://…`."""
+    return _FILE_URL.match(text) is not None
+
+
+def path_of_url(text: str) -> str:
+    """The path that a `file:` URL names, with its percent-encoding decoded; any other text stays as it is.
+
+    "?" and "#" that are not encoded belong to the path, as no file has a query.
+
+    Raises:
+        SourceError: The URL names another machine.
+    """
+    match = _FILE_URL.match(text)
+    if match is None:
+        return text
+    host, path = match.groups()
+    if host.lower() not in ("", "localhost"):
+        raise SourceError(f"source must be a file of this machine, {text!r} names {host!r}: file:///… has no host.")
+    return unquote(path, errors="surrogateescape") or "/"
 
 
 @contextmanager

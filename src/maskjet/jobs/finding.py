@@ -13,9 +13,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 from maskjet.errors import InputError, SourceError
+from maskjet.files import is_file_url, path_of_url
 from maskjet.jobs import storage
 from maskjet.jobs.segments import SourceFile
 from maskjet.jobs.storage import Files
@@ -166,13 +166,11 @@ def _absolute(text: str, base: str) -> str:
     """A path, glob or URL that may be relative to a list, which is a path or URL itself."""
     if not text or "\0" in text:
         raise SourceError(f"source must be a path or URL without NUL characters, got {text!r}.")
+    if is_file_url(text):
+        return path_of_url(text)
     if storage.is_remote(text):
         root, path = storage.split_url(text)
-        if not root.startswith("file:"):
-            return root + path
-        if root not in ("file://", "file://localhost"):
-            raise SourceError(f"source must be a file of this machine, {text!r} names {root[7:]!r}.")
-        return unquote(path, errors="surrogateescape") or "/"
+        return root + path
     if storage.is_remote(base):
         root, path = storage.split_url(base)
         return root + posixpath.normpath(posixpath.join("/", posixpath.dirname(path), text))

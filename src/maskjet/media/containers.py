@@ -18,6 +18,7 @@ from av.codec.hwaccel import HWAccel
 
 from maskjet import limits
 from maskjet.errors import SourceError, explain, first_line, translate_errors
+from maskjet.files import is_file_url
 
 _OPEN_TIMEOUT_S = 10.0
 READ_TIMEOUT_S = 10.0
@@ -49,7 +50,7 @@ def stream_named(text: str) -> str | None:
     """The device file or URL of a camera, by its number or device file, or of a URL; None for another source's name."""
     if text.isdecimal():
         return f"/dev/video{text}"
-    return text if is_stream(text) and not text.startswith("file://") else None
+    return text if is_stream(text) and not is_file_url(text) else None
 
 
 def shown_name(name: str) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from maskjet.errors import InputError, SourceError
+from maskjet.files import path_of_url
 from maskjet.media.animations import check_size, is_animated
 from maskjet.media.containers import files_of, is_stream, stream_named
 from maskjet.media.decoding import Decoding
@@ -108,10 +109,10 @@ def kind_of_source(value: Any) -> str | None:
         return "a camera"
     if not isinstance(value, str | os.PathLike):
         return None
-    text = os.fspath(value).removeprefix("file://")
-    if is_stream(text):
-        return "a camera or a URL"
     try:
+        text = path_of_url(os.fspath(value))
+        if is_stream(text):
+            return "a camera or a URL"
         mode = mode_of(text)
     except SourceError:
         return None
@@ -152,7 +153,7 @@ def open_with(source: Any, opening: Opening, name: str = "image") -> Source:
 def _open_path(text: str, opening: Opening, *, recursive: bool = False, is_item: bool = False) -> Source:
     """Open a path or URL; an animation is a video, but an image where it is an item of a list."""
     selection = opening.selection
-    text = text.removeprefix("file://")
+    text = path_of_url(text)
     if is_stream(text):
         return open_stream(text, opening)
     mode = mode_of_source(text)
@@ -189,7 +190,7 @@ def _open_folder(text: str, opening: Opening, *, recursive: bool) -> Source:
 def _check_named(item: Any) -> None:
     """Raise if an item is the path of a missing file."""
     if isinstance(item, str | os.PathLike):
-        text = os.fspath(item).removeprefix("file://")
+        text = path_of_url(os.fspath(item))
         if stream_named(text) is None:
             mode_of_source(text)
 
@@ -200,7 +201,7 @@ def _files_of(item: Any) -> list[Path]:
         return list(item.files)
     if not isinstance(item, str | os.PathLike):
         return []
-    text = os.fspath(item).removeprefix("file://")
+    text = path_of_url(os.fspath(item))
     path = Path(text)
     if is_stream(text) or (isinstance(item, Path) and is_image_path(path)):  # the second: a folder may have thousands
         return files_of(text)
