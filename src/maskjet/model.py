@@ -31,6 +31,7 @@ from maskjet.detections import Detections
 from maskjet.engine import pipeline
 from maskjet.engine.engine import Engine
 from maskjet.errors import InputError, suggest
+from maskjet.media.containers import shown_name
 from maskjet.media.decoding import choose_decoding
 from maskjet.media.frames import Frame, kind_of_source, split_sources
 from maskjet.media.images import ImageLike, ImageReference, as_tensor, split_images, to_image
@@ -431,5 +432,6 @@ def _to_tensor(image: ImageLike, name: str) -> torch.Tensor:
         kind = kind_of_source(image)
         if kind is None:
             raise
-        raise type(error)(f"{error} To detect in {kind}, use model.stream({image!r}).") from error
+        given = shown_name(image) if isinstance(image, str) else image
+        raise type(error)(f"{error} To detect in {kind}, use model.stream({given!r}).") from error
     return torch.from_numpy(array if array.flags.writeable else array.copy())

@@ -19,6 +19,7 @@ from av.codec.hwaccel import HWAccel
 from maskjet import limits
 from maskjet.errors import SourceError, explain, first_line, translate_errors
 from maskjet.files import is_file_url
+from maskjet.media.animations import is_animated_png
 
 _OPEN_TIMEOUT_S = 10.0
 READ_TIMEOUT_S = 10.0
@@ -148,7 +149,7 @@ def open_container(name: str, hwaccel: HWAccel | None = None) -> av.container.In
     with translate_ffmpeg_errors(shown):
         container: av.container.InputContainer = av.open(
             name if is_stream(name) else f"file:{name}",  # with the protocol, or "12:00.mp4" would be read as one
-            format="v4l2" if is_device else None,
+            format="v4l2" if is_device else "apng" if not is_stream(name) and is_animated_png(Path(name)) else None,
             options=options,
             hwaccel=hwaccel,
             timeout=(_OPEN_TIMEOUT_S, READ_TIMEOUT_S),
@@ -192,3 +193,6 @@ def _check(container: av.container.InputContainer, name: str) -> None:
         raise SourceError(f"source must be of a codec that FFmpeg decodes, {name!r} is of an unknown one.")
     limits.check("image_pixels", context.width * context.height, f"a frame of {name!r} has", SourceError)
     context.options = {"max_pixels": str(limits.image_pixels)}  # a stream may change its size
+    is_image = container.format.name.endswith("_pipe") or container.format.name in ("gif", "apng")
+    if is_stream(name) and (is_image or container.metadata.get("major_brand") == "avif"):
+        raise SourceError(f"source must be a video or camera if it is a URL, {name!r} is an image: download it first.")
