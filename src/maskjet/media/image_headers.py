@@ -7,7 +7,6 @@ colour profiles take 4 s, and a warning of a damaged tag goes to stderr.
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Iterator
 from struct import Struct, unpack_from
 
