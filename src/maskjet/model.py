@@ -113,9 +113,9 @@ class Model:
         the GPU if they are there; bytes on the GPU are taken without a wait.
 
         Args:
-            images: uint8 [H, W, 3] RGB array or tensor; floating tensor [3, H, W] in 0..1; path of an image; or PIL
-                image. Or several: a list of these, of any sizes, a batch [N, H, W, 3] or a floating one [N, 3, H, W].
-                Tensors may be on a GPU, and of any library that has `__dlpack__`.
+            images: uint8 [H, W, 3] RGB array or tensor; floating tensor [3, H, W] in 0..1; path or `file:` URL of an
+                image; or PIL image. Or several: a list of these, of any sizes, a batch [N, H, W, 3] or a floating one
+                [N, 3, H, W]. Tensors may be on a GPU, and of any library that has `__dlpack__`.
             threshold: A confidence must exceed it, 0..1; or one by class name, where others keep theirs. This and the
                 two below are for this call alone; None is what the model was loaded with.
             classes: Names of the classes to report.

@@ -56,7 +56,7 @@ ImageLike = Union["np.ndarray[Any, Any]", torch.Tensor, str, os.PathLike[str], "
 
 
 def to_image(value: Any, name: str) -> Image:
-    """Turn one image of any accepted kind into uint8 [H, W, 3] RGB.
+    """Turn one image of any accepted kind into uint8 [H, W, 3] RGB, the same for a file and for the PIL image of it.
 
     Grey becomes RGB. Alpha is dropped, not blended, as PIL's convert("RGB") does. The EXIF rotation of a file or PIL
     image is applied; rfdetr's `predict` ignores it. Files with 16 bits per channel keep the upper 8, as their formats
@@ -65,7 +65,7 @@ def to_image(value: Any, name: str) -> Image:
 
     Args:
         value: uint8 array or tensor [H, W], [H, W, 1], [H, W, 3] or [H, W, 4]; floating tensor [3, H, W] in 0..1, see
-            `from_floats`; anything with `__dlpack__`, taken for a tensor; path; or PIL image.
+            `from_floats`; anything with `__dlpack__`, taken for a tensor; path or `file:` URL; or PIL image.
         name: Name of the image in error messages.
 
     Returns:
