@@ -236,9 +236,9 @@ def decode_image(data: bytes, name: str) -> Image:
     """
     with translate_errors(SourceError, f"image must be decodable, {name} is not"):
         plain, head = _split_png(data) if data.startswith(b"\x89PNG") else (data, data)
-        if not plain:
-            raise _not_whole(name)
         size_hw = stated_size_hw(data)
+        if not plain or (size_hw is None and data.startswith(b"\xff\xd8")):
+            raise _not_whole(name)
         if size_hw is None:  # OpenCV decodes other formats, but their size is unknown beforehand
             raise SourceError(
                 f"image must be decodable, {name} is corrupt or no PNG, JPEG, WebP, AVIF, BMP, TIFF or GIF."
