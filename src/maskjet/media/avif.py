@@ -6,7 +6,6 @@ decoder has no limit to set. The process, which runs this file, takes 0.1 s more
 
 from __future__ import annotations
 
-import os
 import resource
 import subprocess
 import sys
@@ -14,8 +13,7 @@ from io import BytesIO
 from pathlib import Path
 
 _PIXEL_BYTES = 64  # decoding takes up to 40: planes of 16 bits, alpha, and three copies
-_BASE_BYTES = 2**27  # of the decoder and its threads
-_THREADS = 4
+_BASE_BYTES = 2**27
 _CPU_S = 120  # several times what the largest image takes
 
 
@@ -34,7 +32,6 @@ def decode_avif(data: bytes, size_hw: tuple[int, int]) -> bytearray:
         [sys.executable, "-I", "-S", __file__, Path(PIL.__file__).parents[1], str(most)],
         input=data,
         capture_output=True,
-        env=os.environ | {"MALLOC_ARENA_MAX": "1"},  # one for each thread would count as memory
     )
     if len(done.stdout) != 3 * height * width:
         raise ValueError(done.stderr.decode(errors="replace").strip() or "it takes too much memory or time")
@@ -47,7 +44,7 @@ def _main() -> None:
     sys.path[:0] = sys.argv[1:2]
     from PIL import AvifImagePlugin
 
-    AvifImagePlugin.DEFAULT_MAX_THREADS = _THREADS
+    AvifImagePlugin.DEFAULT_MAX_THREADS = 1  # a thread's stack, of any size, would count as memory
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, 2 * (used + int(sys.argv[2]),))
     resource.setrlimit(resource.RLIMIT_CPU, (_CPU_S, _CPU_S))
