@@ -152,7 +152,7 @@ class TestJpeg:
         start = data.rindex(b"\xff\xda") + 14
         for share in (0, 0.1, 0.5, 0.8):
             cut = data[: start + int(share * (len(data) - start))]
-            for end in (b"\xff\xd9", b"\xff\xff\xd9", b""):
+            for end in (b"\xff\xd9", b"\xff\xff\xd9", b"", bytes(9_000)):
                 with pytest.raises(SourceError, match=r"image must be whole, part 1 is|image file is truncated"):
                     decode_image(cut + end, "part 1")
 
@@ -171,7 +171,8 @@ class TestJpeg:
             data = self.encode(pixels, mode, **options)
             expected = decode_image(data, "part 1")
             assert abs(expected[:40].astype(int) - pixels[:40]).mean() < 60
-            no_end = [] if "progressive" in options else [data[:-2]]
+            # Of several scans, one may be missing; and zeros at the end may stand for lost data.
+            no_end = [] if "progressive" in options or data[:-2].endswith(b"\0\0") else [data[:-2]]
             for whole in (data + data, data + b"film", data[:-2] + b"\0\1" + data[-2:], *no_end):
                 np.testing.assert_array_equal(decode_image(whole, "part 1"), expected)
 

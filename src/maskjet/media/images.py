@@ -275,7 +275,7 @@ def _decode_jpeg(data: bytes, name: str) -> Image:
     most = min(_MOST_SCANS, _MOST_SCANNED * limits.image_pixels // (width * height))
     if scans > most:
         raise SourceError(f"image must have at most {most} scans of {width}×{height} pixels, {name} has {scans}.")
-    if end is None and scans != 1:
+    if end is None and (scans != 1 or data.endswith(b"\0\0")):  # zeros in place of what was lost look like pixels
         raise _not_whole(name)
     whole = data if end is not None else data + _JPEG_END
     # Pillow and OpenCV have formulas of their own for CMYK.
