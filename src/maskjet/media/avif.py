@@ -46,7 +46,8 @@ def _main() -> None:
 
     AvifImagePlugin.DEFAULT_MAX_THREADS = 1  # a thread's stack, of any size, would count as memory
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, 2 * (used + int(sys.argv[2]),))
+    most = used + int(sys.argv[2])
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
     resource.setrlimit(resource.RLIMIT_CPU, (_CPU_S, _CPU_S))
     try:
         pixels = AvifImagePlugin.AvifImageFile(BytesIO(data)).convert("RGB").tobytes()
