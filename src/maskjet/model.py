@@ -32,6 +32,7 @@ from maskjet.engine import pipeline
 from maskjet.engine.engine import Engine
 from maskjet.engine.isolation import isolated
 from maskjet.errors import InputError, UnsupportedError, suggest
+from maskjet.media.containers import shown_name
 from maskjet.media.decoding import choose_decoding
 from maskjet.media.frames import Frame, kind_of_source, split_sources
 from maskjet.media.images import ImageLike, ImageReference, as_tensor, split_images, to_image
@@ -120,9 +121,9 @@ class Model:
         the GPU if they are there; bytes on the GPU are taken without a wait.
 
         Args:
-            images: uint8 [H, W, 3] RGB array or tensor; floating tensor [3, H, W] in 0..1; path of an image; or PIL
-                image. Or several: a list of these, of any sizes, a batch [N, H, W, 3] or a floating one [N, 3, H, W].
-                Tensors may be on a GPU, and of any library that has `__dlpack__`.
+            images: uint8 [H, W, 3] RGB array or tensor; floating tensor [3, H, W] in 0..1; path or `file:` URL of an
+                image; or PIL image. Or several: a list of these, of any sizes, a batch [N, H, W, 3] or a floating one
+                [N, 3, H, W]. Tensors may be on a GPU, and of any library that has `__dlpack__`.
             threshold: A confidence must exceed it, 0..1; or one by class name, where others keep theirs. This and the
                 two below are for this call alone; None is what the model was loaded with.
             classes: Names of the classes to report.
@@ -456,5 +457,6 @@ def _to_tensor(image: ImageLike, name: str) -> torch.Tensor:
         kind = kind_of_source(image)
         if kind is None:
             raise
-        raise type(error)(f"{error} To detect in {kind}, use model.stream({image!r}).") from error
+        given = shown_name(image) if isinstance(image, str) else image
+        raise type(error)(f"{error} To detect in {kind}, use model.stream({given!r}).") from error
     return torch.from_numpy(array if array.flags.writeable else array.copy())

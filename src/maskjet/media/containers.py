@@ -20,6 +20,7 @@ from av.stream import Disposition
 from maskjet import limits
 from maskjet.errors import SourceError, explain, first_line, translate_errors
 from maskjet.files import is_file_url
+from maskjet.media.animations import is_animated_png
 
 if TYPE_CHECKING:
     from maskjet.media.fenced_urls import Fence
@@ -167,7 +168,7 @@ def open_container(
                 location, options["protocol_whitelist"] = fence.by_address(name), "tcp,tls"
         container: av.container.InputContainer = av.open(
             location,
-            format="v4l2" if is_device else None,
+            format="v4l2" if is_device else "apng" if not is_stream(name) and is_animated_png(Path(name)) else None,
             options=options,
             hwaccel=hwaccel,
             io_open=None if fence is None else fence.open,
@@ -235,3 +236,6 @@ def _check(container: av.container.InputContainer, name: str, number: int | None
         raise SourceError(f"source must be of a codec that FFmpeg decodes, {name!r} is of an unknown one.")
     limits.check("image_pixels", context.width * context.height, f"a frame of {name!r} has", SourceError)
     context.options = {"max_pixels": str(limits.image_pixels)}  # a stream may change its size
+    is_image = container.format.name.endswith("_pipe") or container.format.name in ("gif", "apng")
+    if is_stream(name) and (is_image or container.metadata.get("major_brand") == "avif"):
+        raise SourceError(f"source must be a video or camera if it is a URL, {name!r} is an image: download it first.")

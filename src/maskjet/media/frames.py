@@ -14,7 +14,7 @@ from typing import Any
 from maskjet.errors import InputError, SourceError
 from maskjet.files import path_of_url
 from maskjet.media.animations import check_size, is_animated
-from maskjet.media.containers import files_of, is_stream, stream_named
+from maskjet.media.containers import files_of, is_camera, is_stream, stream_named
 from maskjet.media.decoding import Decoding
 from maskjet.media.folders import is_image_path, is_video_path, list_folder, match_glob, mode_of, mode_of_source
 from maskjet.media.images import to_image
@@ -115,7 +115,7 @@ def kind_of_source(value: Any) -> str | None:
     try:
         text = path_of_url(os.fspath(value))
         if is_stream(text):
-            return "a camera or a URL"
+            return "a camera" if is_camera(text) else "a video or camera"
         mode = mode_of(text)
     except SourceError:
         return None
@@ -220,7 +220,7 @@ def _is_image(item: Any) -> bool:
     """Whether an item is one image: in memory, or a path with an image's suffix."""
     if isinstance(item, str | os.PathLike):
         return is_image_path(item)
-    return hasattr(item, "shape") or hasattr(item, "getexif") or hasattr(item, "__dlpack__")
+    return any(hasattr(item, name) for name in ("__dlpack__", "shape", "getexif"))  # nested tensors' shape raises
 
 
 class ImageSource(Source):
