@@ -254,7 +254,7 @@ def _compare(
     precision = None
     if part.has_truth:
         truth = streets.truth()
-        results = {name: dump.to_coco(truth) for name, dump in dumps.items()}
+        results = {name: dump.to_annotations(truth) for name, dump in dumps.items()}
         precision = coco.evaluate(truth, results, resamples=resamples, on_progress=on_progress)
     return PartReport(part.name, part.what, streets.length, answers, precision)
 

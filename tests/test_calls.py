@@ -322,8 +322,8 @@ class TestSources:
             ("gone.mp4", "a video"),
             ("", "a folder"),
             ("*.jpg", "a glob"),
-            ("rtsp://camera/1", "a camera or a URL"),
-            ("https://example.org/a.jpg", "a camera or a URL"),
+            ("rtsp://camera/1", "a video or camera"),
+            ("https://example.org/a.jpg", "a video or camera"),
             (7, "a camera"),
         ],
     )

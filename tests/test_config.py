@@ -26,6 +26,13 @@ def test_choices_are_checked(choice, message):
 
 
 @pytest.mark.parametrize(
+    ("device", "name"), [(0, "cuda:0"), ("1", "cuda:1"), (torch.device("cuda", 2), "cuda:2"), ("cpu", "cpu")]
+)
+def test_a_gpu_may_be_a_number(device, name):
+    assert EngineConfig(device=device).device == name
+
+
+@pytest.mark.parametrize(
     ("choice", "error", "message"),
     [
         ({"device": "meta"}, InputError, "device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got 'meta'"),

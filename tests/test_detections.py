@@ -169,12 +169,19 @@ def test_json_round_trip(tmp_path):
 def test_to_coco():
     found = some_detections(2)
     first, second = json.loads(json.dumps(found.to_coco(12, category_ids={0: 3, 2: 6})))
-    x1, y1, x2, y2 = found.xyxy[0].tolist()
-    assert first["bbox"] == [x1, y1, x2 - x1, y2 - y1]
+    assert "bbox" not in first
     assert (first["image_id"], first["category_id"], second["category_id"]) == (12, 3, 6)
     assert first["score"] == pytest.approx(0.9)
     np.testing.assert_array_equal(pycoco_mask.decode(second["segmentation"]), found.masks()[1])
     assert found.to_coco(12)[1]["category_id"] == 2
+    x1, y1, x2, y2 = found.xyxy[0].tolist()
+    boxes = found.to_coco(12, kind="bbox")
+    assert boxes[0] == {"image_id": 12, "category_id": 0, "bbox": [x1, y1, x2 - x1, y2 - y1], "score": first["score"]}
+    assert replace(found, rle=None).to_coco(12) == boxes
+    with pytest.raises(InputError, match=r"to_coco\(\) needs masks"):
+        replace(found, rle=None).to_coco(12, kind="segm")
+    with pytest.raises(InputError, match="kind must be segm or bbox, got 'mask'"):
+        found.to_coco(12, kind="mask")
     with pytest.raises(InputError, match=r"category_ids must have every class that was found, got none for \[2\]"):
         found.to_coco(12, category_ids={0: 3})
 

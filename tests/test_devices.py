@@ -60,6 +60,7 @@ def gpus(monkeypatch):
         ("all", ["cuda:0", "cuda:1", "cuda:2"]),
         ("cuda:2,cuda:0", ["cuda:2", "cuda:0"]),
         ("cuda, cuda:1", ["cuda:0", "cuda:1"]),
+        ("2,0", ["cuda:2", "cuda:0"]),
         ("cuda:1,cuda:1", ["cuda:1", "cuda:1"]),
         ("cpu,cuda:1", ["cpu", "cuda:1"]),
     ],

@@ -1,6 +1,8 @@
 """Model: loading, predicting, streaming, reporting."""
 
+import copy
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -9,8 +11,9 @@ import torch
 
 import maskjet
 from maskjet import model as models
+from maskjet.config import EngineConfig
 from maskjet.engine.slot import EagerSlot
-from maskjet.errors import InputError
+from maskjet.errors import InputError, UnsupportedError
 from maskjet.spec import SPECS
 from tests.networks.test_network import TINY, tiny_network, tolerance
 from tests.rounding import pair_rows
@@ -103,6 +106,30 @@ def test_report_says_what_runs_and_why(tiny):
     assert "encode_masks" in str(report)
     assert "fallbacks" in str(report)
     assert json.loads(json.dumps(report.as_dict()))["steps"]["preprocess"] == why
+
+
+def test_it_prints_as_a_line(tiny):
+    assert repr(load(tiny, precision="bf16")) == "Model(tiny: RF-DETR of 64×64 with masks, 2 classes, bf16 on cpu)"
+
+
+@pytest.mark.parametrize("again", [lambda model: pickle.loads(pickle.dumps(model)), copy.deepcopy, copy.copy])
+def test_a_copy_is_loaded_as_its_original_was(again, tiny):
+    model = load(tiny, threshold=0.03, max_detections=7, precision="bf16", resample="cv2")
+    found = again(model)
+    assert found is not model
+    assert (found.config, found.predict(image()).as_dict()) == (model.config, model.predict(image()).as_dict())
+
+
+def test_a_programs_copy_is_loaded_as_its_original_was():
+    model = models.load_configured("demo", None, EngineConfig(device="cpu"), by_class={"car": 0.7}, classes=["car"])
+    assert pickle.loads(pickle.dumps(model)).thresholds == {"car": 0.7}
+
+
+@pytest.mark.parametrize("again", [pickle.dumps, copy.deepcopy])
+def test_a_model_of_a_module_says_how_to_send_it(again):
+    model = models.Model(tiny_network(), EngineConfig(device="cpu"))
+    with pytest.raises(UnsupportedError, match=r"by a name or a path to be pickled or copied, .*: send its"):
+        again(model)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import weakref
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 
@@ -113,9 +114,36 @@ def test_programs_choose_how_threads_wait(given, turn_s, expected, expected_turn
     try:
         sys.setswitchinterval(turn_s)
         process.suit_program()
-        assert (os.environ, sys.getswitchinterval()) == (expected, pytest.approx(expected_turn_s))
+        assert (os.environ.pop("PYTHONSAFEPATH"), os.environ) == ("1", expected)
+        assert sys.getswitchinterval() == pytest.approx(expected_turn_s)
+        monkeypatch.setattr(sys, "path", [str(Path(process.__file__).parents[1])])
+        process.suit_program()
+        assert "PYTHONSAFEPATH" not in os.environ  # as maskjet itself is in the current folder
     finally:
         sys.setswitchinterval(before)
+
+
+CHILDREN = """
+import multiprocessing, subprocess, sys
+from maskjet import process
+
+if __name__ == "__main__":
+    process.suit_program()
+    subprocess.run([sys.executable, "-m", "maskjet.version"], check=True)
+    child = multiprocessing.get_context("spawn").Process(target=process.notes)
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+"""
+
+
+def test_child_processes_import_nothing_from_the_current_folder(tmp_path):
+    (script := tmp_path / "bin" / "program.py").parent.mkdir()
+    script.write_text(CHILDREN)
+    for name in ("importlib", "json", "pickle", "runpy", "maskjet"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('planted')")
+    given = {**os.environ, "PYTHONPATH": str(Path(process.__file__).parents[1])}
+    subprocess.run([sys.executable, script], cwd=tmp_path, env=given, check=True)
 
 
 class Knot:

@@ -55,7 +55,7 @@ class Choices:
         max_detections: int,
     ) -> None:
         self._spec = spec
-        self._thresholds = _thresholds(spec, threshold, torch.full((spec.class_logits,), DEFAULT_THRESHOLD))
+        self._thresholds = _thresholds(spec, threshold, _same(spec, DEFAULT_THRESHOLD))
         self.as_loaded = Postprocessing(self._thresholds, _class_map(spec, classes), max_detections)
         """What calls report that choose nothing."""
         self._made: dict[tuple[object, ...], Postprocessing] = {}
@@ -119,11 +119,15 @@ def _class_ids(spec: ModelSpec | TwoStageSpec, name: str, argument: str) -> list
 def _thresholds(spec: ModelSpec | TwoStageSpec, threshold: Threshold, others: torch.Tensor) -> torch.Tensor:
     """The threshold of each class, float32 [class_logits]; `others` has those of classes that are not named."""
     if not isinstance(threshold, Mapping):
-        return torch.full((spec.class_logits,), _number(threshold))
+        return _same(spec, _number(threshold))
     thresholds = others.clone()
     for name, value in threshold.items():
         thresholds[_class_ids(spec, name, "threshold")] = _number(value)
     return thresholds
+
+
+def _same(spec: ModelSpec | TwoStageSpec, threshold: float) -> torch.Tensor:
+    return torch.full((spec.class_logits,), threshold, dtype=torch.float32, device="cpu")
 
 
 def _number(threshold: Any) -> float:
@@ -160,7 +164,7 @@ def _names(classes: Sequence[str]) -> tuple[str, ...]:
 
 def _class_map(spec: ModelSpec | TwoStageSpec, classes: Sequence[str] | None) -> torch.Tensor:
     """The class id to report for each class, int32 [class_logits]; -1 if it was not asked for."""
-    everything = torch.arange(spec.class_logits, dtype=torch.int32)
+    everything = torch.arange(spec.class_logits, dtype=torch.int32, device="cpu")
     if classes is None:
         return everything
     chosen = torch.full_like(everything, -1)

@@ -41,7 +41,7 @@ class EngineConfig:
     annotation describes it; the command line shows the same text.
     """
 
-    device: Annotated[str, "auto (the first GPU, else the CPU), cpu, cuda or cuda:N."] = "auto"
+    device: Annotated[str, "auto (the first GPU, else the CPU), cpu, cuda, or cuda:N, or N for short."] = "auto"
     precision: Annotated[
         Precision, "Type of weights and activations; boxes and scores stay float32. auto: fp16 on a GPU, fp32 on a CPU."
     ] = "auto"
@@ -91,6 +91,7 @@ class EngineConfig:
     nvtx: Annotated[bool, "Mark the host's work on each batch with NVTX ranges, for Nsight Systems (GPU)."] = False
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "device", name_device(self.device))
         hints = typing.get_type_hints(type(self))
         for name in ("precision", "runtime", "engine", "resample", "resize", "letterbox_place", "decoder"):
             known = typing.get_args(hints[name])
@@ -189,6 +190,11 @@ class EngineConfig:
                 step: name for step, _, name in (part.partition("=") for part in by_step.split(","))
             }
         return cls(**found)
+
+
+def name_device(device: object) -> str:
+    """The name of a device: 0 and "0" are "cuda:0", and PyTorch's devices have theirs."""
+    return f"cuda:{device}" if re.fullmatch(r"\d{1,4}", str(device)) else str(device)
 
 
 def torch_dtype(precision: str) -> torch.dtype:

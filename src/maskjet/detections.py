@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, Unpack, get_args, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from maskjet.media.images import ImageLike, ImageReference
 
+CocoKind = Literal["segm", "bbox"]
+"""Kind of COCO results: of masks or of boxes."""
 _MOST_CLASSES = 8  # that `repr` counts one by one
 _GREY = 128  # of the canvas where there is no image
 
@@ -230,36 +232,44 @@ class Detections:
         table: pandas.DataFrame = library.DataFrame({**columns, **corners, "area": self.area})
         return table
 
-    def to_coco(self, image_id: int, category_ids: Mapping[int, int] | None = None) -> list[dict[str, Any]]:
+    def to_coco(
+        self, image_id: int, category_ids: Mapping[int, int] | None = None, *, kind: CocoKind | None = None
+    ) -> list[dict[str, Any]]:
         """Convert to entries of a COCO results file, in JSON types.
+
+        Results are of one kind, as pycocotools takes the sizes of masks from boxes that come with them, and boxes from
+        masks where none come: for both kinds of average precision, convert twice.
 
         Args:
             image_id: Id of the image in the data set.
             category_ids: Class id to COCO category id; None keeps the class ids.
+            kind: "segm" for average precision of masks, "bbox" of boxes; None is segm if there are masks, else bbox.
 
         Returns:
-            Per detection image_id, category_id, bbox (x, y, width, height), score, and, with masks, segmentation.
+            Per detection image_id, category_id, score, and segmentation (RLE), or bbox (x, y, width, height).
 
         Raises:
-            InputError: category_ids lacks a class that was found, or a box or confidence is not finite.
+            InputError: kind is segm and there are no masks, category_ids lacks a class that was found, or a box or
+                confidence is not finite.
         """
+        kind = kind or ("bbox" if self.rle is None else "segm")
+        if kind not in get_args(CocoKind):
+            raise InputError(f"kind must be segm or bbox, got {kind!r}.")
         check_finite(self)
         found = self.class_id.tolist()
         missing = [] if category_ids is None else sorted(set(found) - set(category_ids))
         if missing:
             raise InputError(f"category_ids must have every class that was found, got none for {missing}.")
-        entries = []
-        for i, (x1, y1, x2, y2) in enumerate(self.xyxy.tolist()):
-            entry: dict[str, Any] = {
-                "image_id": image_id,
-                "category_id": found[i] if category_ids is None else category_ids[found[i]],
-                "bbox": [x1, y1, x2 - x1, y2 - y1],
-                "score": float(self.confidence[i]),
-            }
-            if self.rle is not None:
-                entry["segmentation"] = coco_rle.to_json(self.rle[i])
-            entries.append(entry)
-        return entries
+        shapes: list[dict[str, Any]]
+        if kind == "segm":
+            shapes = [{"segmentation": coco_rle.to_json(rle)} for rle in self._masks_or_raise("to_coco")]
+        else:
+            shapes = [{"bbox": [x1, y1, x2 - x1, y2 - y1]} for x1, y1, x2, y2 in self.xyxy.tolist()]
+        ids = found if category_ids is None else [category_ids[class_id] for class_id in found]
+        return [
+            {"image_id": image_id, "category_id": category_id, **shape, "score": score}
+            for category_id, shape, score in zip(ids, shapes, self.confidence.tolist(), strict=True)
+        ]
 
     def as_dict(self) -> dict[str, Any]:
         """Convert to JSON types, which `from_dict` reads back.
@@ -417,13 +427,14 @@ class Detections:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Detections:
-        """Build detections from the output of `as_dict`, directly or through JSON.
+        """Build detections from the output of `as_dict`, directly or through JSON; polygons of a service are not read.
 
         Raises:
             InputError: A field is missing or invalid, or a mask is malformed or not of the image's size.
         """
         with translate_errors(InputError, "fields must be what Detections.as_dict returns"):
             found = fields["detections"]
+            has_rle = fields["has_masks"] and not any("polygons" in entry for entry in found)
             height, width = (_whole("size", side, least=0) for side in fields["size"])
             class_id = [_whole("class_id", entry["class_id"]) for entry in found]
             return cls(
@@ -431,7 +442,7 @@ class Detections:
                 xyxy=_floats("xyxy", [entry["xyxy"] for entry in found], (4,)),
                 confidence=_floats("confidence", [entry["confidence"] for entry in found], ()),
                 class_id=np.array(class_id, dtype=np.int32),
-                rle=[coco_rle.from_json(entry["rle"]) for entry in found] if fields["has_masks"] else None,
+                rle=[coco_rle.from_json(entry["rle"]) for entry in found] if has_rle else None,
                 class_names={
                     n: _text("class_name", entry["class_name"]) for n, entry in zip(class_id, found, strict=True)
                 },
@@ -465,6 +476,13 @@ def check_finite(detections: Detections) -> None:
             f"xyxy and confidence must be finite, detection {i} has {detections.xyxy[i].tolist()} and "
             f"{detections.confidence[i]}; pick those that are."
         )
+
+
+def coco_annotations(found: Detections, image_id: int, category_ids: Mapping[int, int]) -> list[dict[str, Any]]:
+    """Annotations of a COCO data set, with boxes, areas and masks; arguments are those of `Detections.to_coco`."""
+    boxes, shapes = found.to_coco(image_id, category_ids, kind="bbox"), found.to_coco(image_id, category_ids)
+    areas = found.area.tolist()
+    return [{"area": area, "iscrowd": 0, **box, **shape} for area, box, shape in zip(areas, boxes, shapes, strict=True)]
 
 
 def assemble(

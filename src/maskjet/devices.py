@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from maskjet.config import EngineConfig
+from maskjet.config import EngineConfig, name_device
 from maskjet.errors import InputError, UnsupportedError
 
 ALL = "all"
@@ -50,7 +50,7 @@ def choose(devices: str, config: EngineConfig) -> list[Place]:
         InputError: An entry is no name of a device.
         UnsupportedError: A device is not on this machine, or does not support the configuration.
     """
-    names = [name.strip() for name in devices.split(",")] if devices != ALL else []
+    names = [name_device(name.strip()) for name in devices.split(",")] if devices != ALL else []
     for name in names:
         if not re.fullmatch(r"cpu|cuda(:\d{1,4})?", name):
             given = f"{name!r} in {devices!r}" if len(names) > 1 else repr(name)

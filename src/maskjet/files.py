@@ -1,22 +1,47 @@
-"""Files that take their name only when they are whole, so that no partial file replaces another."""
+"""Paths that URLs name, and atomic output files: written under a temporary name, and renamed once they are complete."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import av.error
 
-from maskjet.errors import MaskjetError, OutputError, explain
+from maskjet.errors import MaskjetError, OutputError, SourceError, explain
 
 _LONGEST_NAME = 255  # bytes, on Linux's file systems
 _MARK = ".partial"
+_FILE_URL = re.compile(r"file://([^/]*)(.*)", re.IGNORECASE | re.DOTALL)
+
+
+def is_file_url(text: str) -> bool:
+    """Whether a source's name is a URL of a file, `file://…`."""
+    return _FILE_URL.match(text) is not None
+
+
+def path_of_url(text: str) -> str:
+    """The path that a `file:` URL names, with its percent-encoding decoded; any other text stays as it is.
+
+    "?" and "#" that are not encoded belong to the path, as no file has a query.
+
+    Raises:
+        SourceError: The URL names another machine.
+    """
+    match = _FILE_URL.match(text)
+    if match is None:
+        return text
+    host, path = match.groups()
+    if host.lower() not in ("", "localhost"):
+        raise SourceError(f"source must be a file of this machine, {text!r} names {host!r}: file:///… has no host.")
+    return unquote(path, errors="surrogateescape") or "/"
 
 
 @contextmanager
@@ -30,8 +55,8 @@ def naming(path: str, name: str = "out") -> Iterator[None]:
         raise OutputError(f"{name} must be writable, {path!r} is not: {explain(error)}.") from error
 
 
-class Part:
-    """A file that is written as a.partial.mp4 and renamed to a.mp4 by `finish`.
+class TemporaryFile:
+    """An output file that is written as a.partial.mp4 and renamed to a.mp4 by `finish`.
 
     No other file has the temporary name: only a whole file replaces another, and two programs that write the same
     output don't mix. A path that is no regular file, such as a pipe or a device, is written to directly.
@@ -127,18 +152,18 @@ class Part:
 @contextmanager
 def replacing(
     path: str | Path, name: str = "out", *, suffix: str | None = None, is_durable: bool = True
-) -> Iterator[Part]:
+) -> Iterator[TemporaryFile]:
     """Open a file that takes its name when the block ends, and is removed if an error ends the block.
 
-    Arguments and errors are those of `Part` and `Part.finish`.
+    Arguments and errors are those of `TemporaryFile` and `TemporaryFile.finish`.
     """
-    part = Part(str(path), suffix=suffix, name=name)
+    temporary = TemporaryFile(str(path), suffix=suffix, name=name)
     try:
         with naming(str(path), name):
-            yield part
-            part.finish(is_durable=is_durable)
+            yield temporary
+            temporary.finish(is_durable=is_durable)
     except BaseException:
-        part.remove()
+        temporary.remove()
         raise
 
 
@@ -152,8 +177,8 @@ def is_same_file(path: str | os.PathLike[str], other: str | os.PathLike[str]) ->
 def write_json(path: str | Path, value: Any, name: str = "report") -> None:
     """Write a value of JSON types, with finite numbers, as indented JSON; see `replacing`."""
     text = json.dumps(value, indent=2, allow_nan=False) + "\n"
-    with replacing(path, name) as part:
-        part.write(text.encode())
+    with replacing(path, name) as temporary:
+        temporary.write(text.encode())
 
 
 def _create(target: Path, suffix: str) -> tuple[Path, int]:

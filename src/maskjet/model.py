@@ -15,7 +15,6 @@ import torch
 from maskjet import process
 from maskjet.calls import Choices, Threshold
 from maskjet.config import (
-    DEFAULT_THRESHOLD,
     Decoder,
     Driver,
     EngineConfig,
@@ -26,11 +25,14 @@ from maskjet.config import (
     Resizing,
     RuntimeName,
     Step,
+    name_device,
 )
 from maskjet.detections import Detections
 from maskjet.engine import pipeline
 from maskjet.engine.engine import Engine
-from maskjet.errors import InputError, suggest
+from maskjet.engine.isolation import isolated
+from maskjet.errors import InputError, UnsupportedError, suggest
+from maskjet.media.containers import shown_name
 from maskjet.media.decoding import choose_decoding
 from maskjet.media.frames import Frame, kind_of_source, split_sources
 from maskjet.media.images import ImageLike, ImageReference, as_tensor, split_images, to_image
@@ -51,31 +53,38 @@ _R = TypeVar("_R")
 class Model:
     """A network with its pre- and postprocessing, ready to run; `load` makes it. May be called from several threads.
 
+    A pickle or copy of it is loaded anew, with the same arguments; relative paths are kept.
+
     Args:
         network: The network in eval mode, on the CPU; owned by the model, which moves and converts it.
         config: How to run it.
-        threshold: A confidence must exceed it, 0..1.
+        threshold: A confidence must exceed it, 0..1; None is the network's own.
         classes: Names of the classes to report; None for all.
 
     Examples:
         >>> import maskjet
+        >>> maskjet.load("demo", device="cpu")
+        Model(demo: RF-DETR of 240×240 with masks, 5 classes, fp32 on cpu)
         >>> with maskjet.load("demo") as model:
         ...     found = model(maskjet.traffic.sample(seed=3).image, threshold=0.6, classes=["car", "bus"])
         >>> set(found.class_name) <= {"car", "bus"}
         True
     """
 
+    @isolated(inference=False)
     def __init__(
         self,
         network: Network,
         config: EngineConfig,
         *,
-        threshold: Threshold = DEFAULT_THRESHOLD,
+        threshold: Threshold | None = None,
         classes: Sequence[str] | None = None,
     ) -> None:
         self.spec = network.spec
         self.config = config
-        self._choices = Choices(self.spec, threshold, classes, config.max_detections)
+        self._load_again: Callable[[], Model] | None = None
+        common = self.spec.threshold if threshold is None else threshold
+        self._choices = Choices(self.spec, common, classes, config.max_detections)
         with on_device(config.resolve_device()):
             self._engine = Engine(find_family(network).make_steps(network, config, self._choices.as_loaded))
 
@@ -112,9 +121,9 @@ class Model:
         the GPU if they are there; bytes on the GPU are taken without a wait.
 
         Args:
-            images: uint8 [H, W, 3] RGB array or tensor; floating tensor [3, H, W] in 0..1; path of an image; or PIL
-                image. Or several: a list of these, of any sizes, a batch [N, H, W, 3] or a floating one [N, 3, H, W].
-                Tensors may be on a GPU, and of any library that has `__dlpack__`.
+            images: uint8 [H, W, 3] RGB array or tensor; floating tensor [3, H, W] in 0..1; path or `file:` URL of an
+                image; or PIL image. Or several: a list of these, of any sizes, a batch [N, H, W, 3] or a floating one
+                [N, 3, H, W]. Tensors may be on a GPU, and of any library that has `__dlpack__`.
             threshold: A confidence must exceed it, 0..1; or one by class name, where others keep theirs. This and the
                 two below are for this call alone; None is what the model was loaded with.
             classes: Names of the classes to report.
@@ -223,7 +232,7 @@ class Model:
             given = "drop_late" if drop_late else f"{len(sources)} sources"
             raise InputError(f"whole_batches must be False with {given}: it is for one source that is not live.")
         self._engine.check()
-        with on_device(self._engine.steps.device):
+        with isolated(), on_device(self._engine.steps.device):
             self._engine.steps.prepare(batch)  # now, as it would delay the first frame
         return pipeline.stream(
             self._engine,
@@ -272,6 +281,16 @@ class Model:
         """
         self._engine.close()
 
+    def __repr__(self) -> str:
+        spec, steps = self.spec, self._engine.steps
+        return f"Model({spec.name}: {spec.kind}, {len(spec.class_names)} classes, {steps.precision} on {steps.device})"
+
+    def __reduce__(self) -> tuple[Callable[[], Model], tuple[()]]:
+        if self._load_again is None:
+            what = "loaded by a name or a path to be pickled or copied, got one made of a module"
+            raise UnsupportedError(f"model must be {what}: send its weights, and load it where it runs.")
+        return self._load_again, ()
+
     def __enter__(self) -> Model:
         return self
 
@@ -295,6 +314,7 @@ def _with_known_options(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 @_with_known_options
+@isolated(inference=False)
 def load(
     model: str | os.PathLike[str] | torch.nn.Module,
     *,
@@ -302,7 +322,7 @@ def load(
     threshold: Threshold | None = None,
     classes: Sequence[str] | None = None,
     max_detections: int | None = None,
-    device: str = "auto",
+    device: str | int | torch.device = "auto",
     precision: Precision = "auto",
     runtime: RuntimeName = "auto",
     engine: Driver = "auto",
@@ -334,7 +354,7 @@ def load(
         classes: Names of the classes to report; None for all.
         max_detections: Most detections per image, the most confident ones. None is 100, or a torchvision detector's
             own.
-        device: "auto", "cpu", "cuda" or "cuda:N".
+        device: "auto", "cpu", "cuda", or "cuda:N", or N for short.
         precision: Type of weights and activations.
         runtime: What runs the network.
         engine: Whether a frame is one CUDA graph.
@@ -364,9 +384,10 @@ def load(
         >>> len(model.predict(maskjet.traffic.sample(seed=3).image)) > 0
         True
     """
+    given = locals()
     process.check_fork()
     config = EngineConfig(
-        device=device,
+        device=name_device(device),
         precision=precision,
         runtime=runtime,
         engine=engine,
@@ -385,7 +406,9 @@ def load(
     network = find_family(model).load(model, weights, config.input_size)
     if max_detections is None:
         config = replace(config, max_detections=network.spec.max_detections)
-    return Model(network, config, threshold=network.spec.threshold if threshold is None else threshold, classes=classes)
+    made = Model(network, config, threshold=threshold, classes=classes)
+    made._load_again = None if isinstance(model, torch.nn.Module) else functools.partial(load, **given)
+    return made
 
 
 def load_configured(
@@ -407,12 +430,15 @@ def load_configured(
         by_class: That of single classes, by name.
         classes: See `load`.
     """
+    given = locals()
     network = read_network(model, weights, config.input_size)
     common: float = network.spec.threshold if threshold is None else threshold
     chosen: Threshold = common
     if by_class:
         chosen = {**dict.fromkeys(network.spec.class_names.values(), common), **by_class}
-    return Model(network, config, threshold=chosen, classes=classes)
+    made = Model(network, config, threshold=chosen, classes=classes)
+    made._load_again = functools.partial(load_configured, **given)
+    return made
 
 
 def _to_tensor(image: ImageLike, name: str) -> torch.Tensor:
@@ -428,5 +454,6 @@ def _to_tensor(image: ImageLike, name: str) -> torch.Tensor:
         kind = kind_of_source(image)
         if kind is None:
             raise
-        raise type(error)(f"{error} To detect in {kind}, use model.stream({image!r}).") from error
+        given = shown_name(image) if isinstance(image, str) else image
+        raise type(error)(f"{error} To detect in {kind}, use model.stream({given!r}).") from error
     return torch.from_numpy(array if array.flags.writeable else array.copy())

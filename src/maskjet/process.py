@@ -1,4 +1,4 @@
-"""Settings of the whole process: CPU instruction set, how threads wait, forks, garbage collection, TF32.
+"""Settings of the whole process: CPU instruction set, how threads wait, module path, forks, garbage collection, TF32.
 
 oneDNN's instruction set and OpenMP's waiting are environment variables that a library reads once, before PyTorch runs;
 child processes inherit them. What the user has set is never changed. Importing this module does not import PyTorch.
@@ -97,7 +97,9 @@ def _onednn_level() -> str:
         os.dup2(log.fileno(), 1)
         try:
             with torch.backends.mkldnn.verbose(torch.backends.mkldnn.VERBOSE_ON):  # type: ignore[no-untyped-call]
-                torch.zeros(1).to_mkldnn().to_dense()  # a copy: no instruction beyond AVX-512
+                torch.zeros(
+                    1, dtype=torch.float32, device="cpu"
+                ).to_mkldnn().to_dense()  # a copy: no instruction beyond AVX-512
             libc.fflush(None)
         finally:
             os.dup2(stdout, 1)
@@ -129,14 +131,20 @@ def print_warnings() -> None:
 
 
 def suit_program() -> None:
-    """Choose how threads wait; to be called by programs, not by libraries, before PyTorch is loaded.
+    """Choose how threads wait, and from where child processes import; for programs, before PyTorch is loaded.
 
     GNU's OpenMP, part of PyTorch's wheels, spins for milliseconds at the end of each parallel loop. This is fastest on
     an idle machine; on a busy one the spinning threads take cores from working ones (`benchmarks/neighbours.md`).
 
     A Python thread that wants the interpreter waits for 5 ms before it asks the one that runs to stop, which with a
     thread for each of 32 videos is longer than a batch takes (`benchmarks/reach.md`).
+
+    Python would search the current folder first in children started with -m or -c, as multiprocessing's, so that a
+    json.py beside a video would run. PYTHONSAFEPATH forbids it, also to their children; an installation, PYTHONPATH and
+    a copy of maskjet that was itself found in the current folder go on working.
     """
+    if sys.flags.safe_path or Path(sys.path[0]).absolute() != Path(__file__).parents[1]:
+        os.environ["PYTHONSAFEPATH"] = "1"
     if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & set(os.environ):
         os.environ["GOMP_SPINCOUNT"] = _SPINS
     if sys.getswitchinterval() == _PYTHONS_TURN_S:
@@ -176,7 +184,7 @@ def _has_threads() -> bool:
 
     trial = os.fork()
     if trial == 0:
-        torch.zeros(_SHARED).add_(1)
+        torch.zeros(_SHARED, dtype=torch.float32, device="cpu").add_(1)
         os._exit(0)
     deadline = time.monotonic() + _PATIENCE_S
     while time.monotonic() < deadline:

@@ -184,6 +184,11 @@ class ModelSpec:
             )
 
     @property
+    def kind(self) -> str:
+        """Family, input and output in words."""
+        return "RF-DETR of {1}×{0}".format(*self.input_hw) + " with masks" * self.has_masks
+
+    @property
     def input_hw(self) -> tuple[int, int]:
         """(height, width) of the network input, in pixels."""
         return self.input_size if isinstance(self.input_size, tuple) else (self.input_size, self.input_size)
@@ -311,6 +316,12 @@ class TwoStageSpec:
     """Standard deviation of each RGB channel, on the 0..1 scale; divides the input."""
     class_names: Mapping[int, str]
     """Label to name."""
+
+    @property
+    def kind(self) -> str:
+        """Family, input and output in words."""
+        size = "{1}×{0}".format(*self.fixed_hw) if self.fixed_hw else f"up to {self.longest}×{self.shortest}"
+        return f"torchvision's of {size}" + " with masks" * self.has_masks
 
     def resized_hw(self, size_hw: tuple[int, int]) -> tuple[int, int]:
         """(height, width) that an image of this size is resized to, rounded down as torchvision does."""

@@ -8,6 +8,7 @@ from collections import Counter
 
 import pytest
 
+from benchmarks import serve_soak
 from benchmarks.serve_load import Load, Outcome, Plan, parse_head
 from benchmarks.serve_report import agree, sum_up
 from benchmarks.trend import trend
@@ -75,6 +76,18 @@ def files(tmp_path):
         (tmp_path / str(length)).write_bytes(b"x" * length)
         names.append(str(tmp_path / str(length)))
     return names
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_bad_clients_hold_neither_the_loop_nor_the_good_ones(monkeypatch):
+    monkeypatch.setattr(serve_soak, "_SIZES_HW", ((64, 96), (96, 128)))
+    found = serve_soak.soak(8, clients=2)
+    assert found.longest_block_s < serve_soak.MOST_BLOCK_S
+    assert (found.unanswered, found.failures) == (0, 0)
+    assert found.statuses.keys() == {"200"}
+    assert all(sum(counts.values()) for counts in found.bad.values())
+    assert all(each.matched == 1 for each in found.agreement.values())
 
 
 def load(answer, **plan):

@@ -40,7 +40,7 @@ def test_what_is_chosen_reaches_the_file(monkeypatch, maskjet):
         ("demo -o a.onnx --postprocess --classes cart", 2, "--classes must name classes of demo"),
         ("demo -o a.onnx --postprocess --max-detections 0", 2, "--max-detections must be a whole number"),
         ("torchvision:maskrcnn_resnet50_fpn -o a.onnx", 2, "maskjet.rewrites.optimize_onnx"),
-        ("a.pt -o a.onnx", 2, "model must be a name or a checkpoint's path, got 'a.pt'"),
+        ("a.pt -o a.onnx", 3, "model must be a file, got 'a.pt', which does not exist"),
         ("rf-detr-nano --weights a.pt -o a.onnx", 3, "--weights must be a file, got 'a.pt'"),
         ("demo -o /dev/null/a.onnx", 4, "--out must be writable, '/dev/null/a.onnx' is not"),
     ],

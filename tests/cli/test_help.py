@@ -8,6 +8,7 @@ import typer
 
 import maskjet
 from maskjet import bench, traffic
+from maskjet.cli import suggesting
 from maskjet.cli.app import app
 from tests.cli.command_line import call
 from tools.site_pages import examples_of, split_epilog
@@ -134,3 +135,31 @@ def test_every_example_runs(tmp_path, monkeypatch, capsys):
             continue  # needs an extra
         code, _, err = call(capsys, *words)
         assert code == 0 or (words[2] == "gate" and code == 1), (words, err)
+
+
+@pytest.mark.parametrize(
+    ("line", "suggestion"),
+    [
+        ("predict a.mp4", "No such command 'predict'. Did you mean 'run'?"),
+        ("track a.mp4", "Did you mean 'run'?"),
+        ("ran a.mp4", "Did you mean 'run'?"),
+        ("run a.mp4 --conf 0.5", "--threshold)"),
+        ("run a.mp4 --conf=0.5", "--threshold)"),
+        ("parity dump a.npz --imgsz 312x312", "--input-size)"),
+        ("info --vid-stride 2", "No such option: --vid-stride"),  # it has no --every
+        ("run a.mp4 --outp b.mp4", "--out,"),
+    ],
+)
+def test_words_of_other_tools_and_misspelt_ones_are_answered_with_ours(line, suggestion, capsys):
+    code, out, err = call(capsys, "maskjet", *line.split())
+    assert (code, out) == (2, "")
+    assert suggestion in err
+    assert ("--every" in err) is ("--every" in suggestion)
+
+
+def test_suggestions_are_commands_and_options_that_there_are():
+    assert {tuple(meant.split()) for meant in suggesting._COMMANDS.values()} <= ALL.keys()
+    assert not suggesting._COMMANDS.keys() & {words[0] for words in ALL if words}
+    assert {*suggesting._OPTIONS.values()} <= {
+        name for each in ALL.values() for param in each.params for name in param.opts
+    }

@@ -77,7 +77,7 @@ def test_gate(parity, refused):
 
 
 def test_coco_takes_dumps_and_other_programs_results(parity, refused):
-    Path("theirs.json").write_text(json.dumps(dump().to_coco(STREETS.truth())))
+    Path("theirs.json").write_text(json.dumps(dump().to_annotations(STREETS.truth())))
     code, out, _ = parity("coco one.npz less.npz theirs.json --resamples 2 --out r.json")
     assert code == 0
     rows = json.loads(Path("r.json").read_text())["measurements"]
@@ -148,7 +148,7 @@ def test_skipped_images_are_told(parity):
 
 
 def test_numbers_that_differ_from_the_truth_are_told(parity):
-    content = {"annotations": dump().to_coco(STREETS.truth()), "categories": [{"id": 1, "name": "truck"}]}
+    content = {"annotations": dump().to_annotations(STREETS.truth()), "categories": [{"id": 1, "name": "truck"}]}
     Path("theirs.json").write_text(json.dumps(content))
     code, out, err = parity("coco one.npz theirs.json --resamples 2 --out r.json")
     notes = "".join(json.loads(Path("r.json").read_text())["notes"])

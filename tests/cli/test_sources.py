@@ -101,6 +101,36 @@ def test_a_repeated_run_leaves_out_what_is_done(run, monkeypatch):
     assert (code, summary["frames"], {state for state, _ in states(summary).values()}) == (0, 0, {"skipped"})
 
 
+@pytest.mark.parametrize("source", ["in/*.jpg", "in/a.mp4"])
+def test_one_picture_is_for_one_frame(source, run, monkeypatch):
+    assert run(f"{source} --limit 1 -o one.jpg")[0] == run("in/000001.jpg -o one.jpg")[0] == 0
+    monkeypatch.setattr("maskjet.model.read_network", lambda *_: pytest.fail("it is refused before work"))
+    for line in (f"{source} -o one.jpg", f"{source} --side-by-side -o one.jpg"):
+        code, _, err = run(line)
+        assert code == 2
+        assert "maskjet: --out must be a folder for several frames, got 'one.jpg': write 'one/'.\n" in err
+
+
+def test_outputs_that_exist_are_told_or_refused(run, maskjet):
+    line = "in/000000.jpg -o a.jsonl -o shown"
+    Path("shown").mkdir()
+    assert run(line)[1]["replaced"] == []
+    summary = maskjet(f"run {line} -o b.jsonl")[2].splitlines()
+    assert summary[2:] == [
+        *("  wrote a.jsonl, replacing an older file", "  wrote shown, which had files", "  wrote b.jsonl")
+    ]
+    before = Path("a.jsonl").stat()
+    assert run("in/000000.jpg -o c.jsonl -o new --no-overwrite")[1]["replaced"] == []
+    for out in ("a.jsonl", "shown"):
+        code, _, err = maskjet(f"run in/000000.jpg --no-overwrite -o {out}")
+        assert (code, err) == (
+            2,
+            f"maskjet: --out must not exist, {out!r} does: write to another path, or move it away.\n",
+        )
+    assert Path("a.jsonl").stat() == before
+    assert maskjet("run in/000000.jpg --no-overwrite --skip-existing -o a.jsonl")[0] == 2
+
+
 def test_images_are_left_out_one_by_one(run):
     line = "in/*.jpg --skip-existing -o shown -o labels.yolo"
     assert run(line)[1]["frames"] == 2

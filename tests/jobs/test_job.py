@@ -1,11 +1,13 @@
 """Jobs on this machine: nothing lost, nothing twice, whatever is killed."""
 
+import itertools
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,13 +15,14 @@ import pytest
 import torch
 
 from maskjet import devices
+from maskjet.config import EngineConfig
 from maskjet.errors import CheckpointError, DeviceError, OutputError, SourceError
 from maskjet.jobs import driver, local
 from maskjet.jobs.folders import open_folder
 from maskjet.jobs.locks import LOCK, locked
 from maskjet.jobs.parts import Parts
 from maskjet.jobs.segments import Settings
-from maskjet.jobs.work import Worker, taken, told
+from maskjet.jobs.work import Worker, digest_weights, error_answer, parse_answer
 from maskjet.networks.exported import network_file
 from tests.cli.command_line import call
 from tests.waiting import until
@@ -39,17 +42,16 @@ def slowly(segment, *arguments, **options):
 work.process = slowly
 """
 FULL = """
-import errno
-from maskjet import files
+import errno, os
 
-finish = files.Part.finish
+sync = os.fsync
 
-def fail(self, **options):
-    if "parts" in self.path.parts:
+def fail(descriptor):
+    if "/parts/" in os.readlink(f"/proc/self/fd/{descriptor}"):
         raise OSError(errno.ENOSPC, "No space left on device")
-    finish(self, **options)
+    sync(descriptor)
 
-files.Part.finish = fail
+os.fsync = fail
 """
 
 
@@ -107,10 +109,9 @@ def files_of(out):
 
 
 def worker_of(pid):
-    """The process that a driver has started."""
-    found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    (worker,) = (each for each in found if b"maskjet.jobs.worker" in Path(f"/proc/{each}/cmdline").read_bytes())
-    return int(worker)
+    """The process that a driver has started, once it has."""
+    found = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+    return next((each for each in found if b"maskjet.jobs.worker" in Path(f"/proc/{each}/cmdline").read_bytes()), None)
 
 
 def has_ended(pid):
@@ -173,13 +174,13 @@ def test_results_in_a_store(streets, expected, tmp_path, remote_out, capsys):
     assert contents(remote_out) == expected
     code, _, told = job(capsys, streets, remote_out)
     assert code == 1
-    assert f"0 written, {len(expected)} there before" in told
+    assert f"0 written, {len(expected)} existed before" in told
     folder = open_folder(remote_out)
     assert f"1 file or frame failed: see {folder.name('failures.jsonl')}\n" in told
     assert json.loads(folder.read("failures.jsonl"))["what"] == str(streets / "5.png")
     with locked(folder):
         code, _, err = job(capsys, streets, remote_out)
-    assert (code, f"process {os.getpid()} on" in err) == (2, True)
+    assert (code, f"process {os.getpid()} on" in err) == (4, True)
     assert folder.read(LOCK) is None
     lines = tmp_path / "found.jsonl"
     assert call(capsys, "maskjet", "job", "merge", remote_out, "--jsonl", str(lines))[0] == 0
@@ -216,7 +217,7 @@ def test_damaged_parts_are_found_and_done_anew(streets, whole, expected, tmp_pat
     told = json.loads(told)
     assert (code, told["done"]) == (1, 1)
     assert [part for part, _ in told["damaged"]] == [victim.stem]
-    assert f"part {victim.stem} was damaged and is done anew" in err
+    assert f"part {victim.stem} was damaged and is made again" in err
     assert contents(tmp_path) == expected
 
 
@@ -253,7 +254,7 @@ def test_other_weights_at_the_same_path_give_other_parts(tmp_path, monkeypatch):
 
     def digest_of(path, content, **settings):
         path.write_bytes(content)
-        return driver._digest_of_weights(Settings(**settings))
+        return digest_weights(Settings(**settings))
 
     for path, settings in (
         (weights, {"model": str(weights)}),
@@ -264,13 +265,20 @@ def test_other_weights_at_the_same_path_give_other_parts(tmp_path, monkeypatch):
         assert first == again != other
     assert digest_of(weights, b"one") is None
     with pytest.raises(CheckpointError, match=r"weights must be a file, '/none\.pt' can't be read"):
-        driver._digest_of_weights(Settings(weights="/none.pt"))
+        digest_weights(Settings(weights="/none.pt"))
 
 
 def test_errors_cross_processes_as_they_are():
     for error in (SourceError("a"), CheckpointError("b"), DeviceError("c", index=0)):
         with pytest.raises(type(error), match=f"^{error}$"):
-            taken(json.loads(json.dumps(told(error, "a segment"))))
+            parse_answer(json.loads(json.dumps(error_answer(error, "a segment"))))
+
+
+def test_a_worker_that_dies_each_time_it_starts_ends_the_job(monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    workers = local.LocalWorkers({}, devices.choose("cpu", EngineConfig()), 1)
+    with pytest.raises(DeviceError, match=r"cpu died 5 times without a result, at last with exit code 1\.$"):
+        list(workers.run(itertools.repeat(None), threading.Event()))
 
 
 @pytest.mark.slow
@@ -306,9 +314,9 @@ def test_what_is_stopped_or_killed_loses_nothing_and_goes_on_later(expected, tmp
     count = len(files_of(out))
     assert count < len(expected)
     with start() as process:
+        os.kill(until(lambda: worker_of(process.pid)), signal.SIGKILL)  # before it has loaded its model
         until(lambda: len(files_of(out)) > count)
-        worker = worker_of(process.pid)
-        os.kill(worker, signal.SIGKILL)
+        os.kill(worker_of(process.pid), signal.SIGKILL)
         assert process.wait(120) == 1, process.stderr.read()
     assert contents(out) == expected
     assert not list(out.rglob("*.partial*"))
@@ -330,7 +338,7 @@ def test_a_segment_that_kills_its_process_is_given_up_and_the_others_are_not(str
 def test_a_full_disk_ends_the_job_and_leaves_no_partial_file(streets, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", patched(tmp_path, FULL))
     code, _, err = job(capsys, streets, tmp_path / "out")
-    assert code == 2
+    assert code == 4
     assert "No space left on device" in err
     assert "Traceback" not in err
     assert not list(tmp_path.glob("out/parts/*/*"))

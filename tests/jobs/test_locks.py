@@ -132,6 +132,17 @@ def test_a_driver_whose_lease_was_taken_is_told_and_leaves_it_to_the_other(remot
     assert json.loads(remote.read(LOCK))["host"] == "elsewhere"
 
 
+def test_of_two_of_which_one_overwrites_the_others_lease_one_stays(remote):
+    one, other = locks._Lease(remote), locks._Lease(remote)
+    one._write(0)
+    one._check_owner()
+    other._write(0)
+    one._write(1)  # it was paused since it has looked
+    one._check_owner()
+    with pytest.raises(OutputError, match=f"process {os.getpid()} on .* works on it"):
+        other._check_owner()
+
+
 def test_of_two_that_begin_at_once_the_first_to_write_gives_way(remote, monkeypatch):
     monkeypatch.setattr(locks.time, "sleep", lambda _: remote.write(LOCK, lease()))
     with pytest.raises(OutputError, match="process 1 on 'elsewhere' works on it"), locked(remote):

@@ -7,7 +7,9 @@ import os
 import random
 import resource
 import signal
+import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,8 +18,9 @@ import pytest
 from pyarrow import parquet
 
 from maskjet.errors import InputError, OutputError, SourceError
-from maskjet.files import Part
-from maskjet.jobs.folders import RemoteFolder
+from maskjet.files import TemporaryFile
+from maskjet.jobs import folders
+from maskjet.jobs.folders import RemoteFolder, open_folder
 from maskjet.jobs.parts import Parts
 from maskjet.jobs.rows import with_metadata
 from maskjet.jobs.segments import Segment, SourceFile, digest
@@ -32,6 +35,12 @@ def reasons(out, names):
 
 def files(out):
     return sorted(str(path.relative_to(out)) for path in Path(out).rglob("*") if path.is_file())
+
+
+@pytest.fixture(autouse=True)
+def file_store(monkeypatch):
+    """Takes file:// for a store, whose objects lie in files."""
+    monkeypatch.setattr(folders, "_ATOMIC", (*folders._ATOMIC, "file"))
 
 
 @pytest.fixture(params=["local", "remote"])
@@ -142,11 +151,47 @@ def test_a_store_that_breaks_leaves_nothing(tmp_path, monkeypatch):
     assert files(tmp_path) == []
 
 
+@pytest.mark.parametrize("how", ["fails", pytest.param("is killed", marks=pytest.mark.slow)])
+def test_an_upload_that_breaks_off_in_the_middle_leaves_nothing(remote_out, monkeypatch, how):
+    models = pytest.importorskip("moto.s3.models")
+    exceptions, came, is_over = pytest.importorskip("moto.s3.exceptions"), threading.Event(), threading.Event()
+    upload = models.S3Backend.upload_part
+
+    def break_off(store, bucket, number, part_id, *more, **options):
+        if part_id == 1:
+            return upload(store, bucket, number, part_id, *more, **options)
+        came.set()
+        if how == "is killed":
+            is_over.wait()
+        raise exceptions.InvalidPart
+
+    monkeypatch.setattr(models.S3Backend, "upload_part", break_off)
+    place, size = f"parts/ab/{A}.parquet", 30 << 20  # three parts of a multipart upload
+    if how == "fails":
+        with pytest.raises(OutputError, match=r"out must be writable, .* is not: .* InvalidPart"):
+            open_folder(remote_out).write(place, bytes(size))
+    else:
+        program = "import sys; from maskjet.jobs.folders import open_folder; "
+        program += "open_folder(sys.argv[1]).write(sys.argv[2], bytes(int(sys.argv[3])))"
+        with subprocess.Popen([sys.executable, "-c", program, remote_out, place, str(size)]) as process:
+            assert came.wait(60)
+            process.kill()
+        is_over.set()
+    assert Parts(remote_out).existing([A]) == set()
+    assert not Parts(remote_out).has(A)
+
+
+@pytest.mark.parametrize("out", ["hdfs://h/x", "SFTP://h/x", "memory://x", "https://h/x", "rtsp://h/x"])
+def test_a_store_where_killed_uploads_leave_half_a_file_is_refused(out):
+    with pytest.raises(InputError, match=r"out must be a path or a URL of abfs, .* s3, file, got [a-z]+: elsewhere"):
+        Parts(out)
+
+
 def test_what_a_killed_run_leaves_is_not_read_and_is_removed(tmp_path, monkeypatch):
     parts, table = Parts(str(tmp_path)), table_of(*made_up())
     with monkeypatch.context() as patch:  # killed where the file is written and not yet renamed
-        patch.setattr(Part, "finish", lambda _: sys.exit())
-        patch.setattr(Part, "remove", lambda part: part.file.close())
+        patch.setattr(TemporaryFile, "finish", lambda _: sys.exit())
+        patch.setattr(TemporaryFile, "remove", lambda temporary: temporary.file.close())
         with pytest.raises(SystemExit):
             parts.write(A, table)
     assert files(tmp_path) == [f"parts/ab/{A}.partial"]

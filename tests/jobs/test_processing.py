@@ -9,9 +9,11 @@ from functools import partial
 import cv2
 import numpy as np
 import pytest
+from av.stream import Disposition
 
 from maskjet.errors import InputError, SourceError
 from maskjet.jobs import processing, storage
+from maskjet.jobs.planning import plan
 from maskjet.jobs.processing import process
 from maskjet.jobs.rows import metadata, read_frames
 from maskjet.jobs.segments import Segment, SourceFile
@@ -19,7 +21,7 @@ from maskjet.media.frames import Frame, ListSource
 from maskjet.media.images import read_image
 from maskjet.media.keyframes import CannotEnterError, Entry, cut_video
 from tests.jobs.making import images, video, write_street
-from tests.media.test_frames import write_video
+from tests.media.clips import join, write_video
 
 
 def frames_of(table):
@@ -43,6 +45,14 @@ def clip_rows(model, clip):
 
 def streamed(model, path):
     return [(frame.index, frame.time_s, found.as_dict()) for frame, found in model.stream(str(path))]
+
+
+def test_one_of_several_video_streams(model, clip, clip_rows, tmp_path):
+    small = write_video(tmp_path / "small.mp4", frames=4)
+    path = join(tmp_path / "two.mp4", (small, "video", Disposition.default), (clip, "video", Disposition(0)))
+    (segment,) = plan(path, video_stream=1, seconds=100)
+    assert rows_of(segment, model) == clip_rows
+    assert process(replace(segment, video_stream=None), model).num_rows == 4
 
 
 def test_a_video(model, clip, clip_rows):

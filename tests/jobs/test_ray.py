@@ -56,6 +56,7 @@ class Held(jobs_ray.Actor):
     def __init__(self, orders):
         super().__init__(orders)
         self._done, self._worker._work = self._worker._work, self._work
+        Path(f"{self.marker}.path").write_text("\n".join(sys.path))
 
     def _work(self, part, segment):
         try:
@@ -111,7 +112,7 @@ def started(log, ray_folder, streets, out, marker, *options):
     """
     command = [sys.executable, "-c", textwrap.dedent(program), *arguments(streets, out, *options)]
     own = {**os.environ, "RAY_TMPDIR": ray_folder}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=own)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=own, cwd=Path(marker).parent)
 
 
 def parts_of(out):
@@ -177,6 +178,8 @@ def test_a_job_that_is_stopped_and_then_killed_goes_on(streets, whole, tmp_path,
         assert process.returncode == -signal.SIGKILL, Path(log.name).read_text()
         assert len(parts_of(out)) == done + 1
         until(lambda: not actors_of(cluster))
+        for marker in "ab":  # a module of the driver's current folder is not the workers'
+            assert str(tmp_path) not in (tmp_path / f"{marker}.path").read_text().splitlines()
 
     command = ("maskjet", *arguments(streets, out, "--ray", "auto", "--workers", "2", "--json"))
     for is_again in (False, True):
@@ -218,7 +221,7 @@ def test_a_pool_that_waits_for_others_is_an_error(streets, tmp_path, monkeypatch
 
     other = Other.remote()
     ray.get(other.wait.remote())
-    why = r"No worker began within 1 s\. Each needs 0\.5 CPUs; the cluster has 2, of which 0 are free\."
+    why = r"No worker started within 1 s\. Each needs 0\.5 CPUs; the cluster has 2, of which 0 are free\."
     with pytest.raises(UnsupportedError, match=why):
         run_driver(streets, tmp_path, lambda orders: jobs_ray.RayWorkers(orders, "auto", 1))
     ray.kill(other)

@@ -9,13 +9,13 @@ import pyarrow
 import pytest
 
 from maskjet import __version__
-from maskjet.errors import DeviceError, MaskjetError, OutputError, UnsupportedError
+from maskjet.errors import CheckpointError, DeviceError, MaskjetError, OutputError, UnsupportedError
 from maskjet.jobs import ray as jobs_ray
 from maskjet.jobs import work, worker
 from maskjet.jobs.folders import open_folder
 from maskjet.jobs.markers import TRIES, Markers, under_way
 from maskjet.jobs.segments import Settings, digest
-from maskjet.jobs.work import Outcome, Worker, taken, told
+from maskjet.jobs.work import Outcome, Worker, error_answer, parse_answer
 from tests.jobs.making import SETTINGS, made_up, table_of
 from tests.waiting import until
 
@@ -68,8 +68,8 @@ def test_a_segment_is_done_once(working):
 
 def test_a_segment_whose_worker_died_is_tried_alone_and_then_given_up(working, monkeypatch):
     alone = []
-    take = work._Turns.take
-    monkeypatch.setattr(work._Turns, "take", lambda turns, **how: alone.append(how) or take(turns, **how))
+    hold = work._SharedLock.hold
+    monkeypatch.setattr(work._SharedLock, "hold", lambda lock, **how: alone.append(how) or hold(lock, **how))
 
     def dies():
         raise SystemExit
@@ -80,7 +80,7 @@ def test_a_segment_whose_worker_died_is_tried_alone_and_then_given_up(working, m
             Worker(made.orders).do(PART, SEGMENT)
         assert made.others() == {f"{PART}.{number}" for number in range(1, times + 1)}
         assert under_way(made.others())
-    assert alone == [{}, *[{}, {"is_alone": True}] * (TRIES - 1)]
+    assert alone == [{}, *[{}, {"is_exclusive": True}] * (TRIES - 1)]
     lost = Outcome(PART, failures=(("a.mp4#0-4", "its worker died 3 times"),), is_written=False, is_lost=True)
     for _ in range(2):  # Ray may repeat a task
         assert Worker(made.orders).do(PART, SEGMENT) == lost
@@ -105,11 +105,11 @@ def test_an_error_is_told_and_not_raised(working, error):
     answer = json.loads(json.dumps(Worker(made.orders).answer(PART, SEGMENT)))
     if isinstance(error, OutputError):
         with pytest.raises(OutputError, match=r"^out must be writable\.$"):
-            taken(answer)
+            parse_answer(answer)
     else:  # a foreign library's, of a file that nobody has seen yet
-        assert taken(answer) == Outcome(PART, failures=[["a.mp4#0-4", "RuntimeError('odd')"]], is_written=False)
+        assert parse_answer(answer) == Outcome(PART, failures=[["a.mp4#0-4", "RuntimeError('odd')"]], is_written=False)
     with pytest.raises(MaskjetError, match=r"^a segment failed: RuntimeError\('odd'\)\.$"):
-        taken(told(RuntimeError("odd"), "a segment"))
+        parse_answer(error_answer(RuntimeError("odd"), "a segment"))
 
 
 def test_a_device_that_failed_ends_its_process(working, monkeypatch):
@@ -142,7 +142,7 @@ def test_an_actor_does_segments_and_tells_that_it_is_there(working):
     made = working()
     actor = worker.Actor(made.orders)
     assert made.others() == {"worker"}
-    assert asdict(taken(rows_of(actor))) == asdict(DONE) | {"failures": [list(each) for each in DONE.failures]}
+    assert asdict(parse_answer(rows_of(actor))) == asdict(DONE) | {"failures": [list(each) for each in DONE.failures]}
 
 
 @pytest.mark.usefixtures("quick_actor")
@@ -151,7 +151,12 @@ def test_another_version_on_a_node_ends_the_job(working):
     with pytest.raises(
         UnsupportedError, match=f"^maskjet must be of one version on all nodes, got {__version__} beside"
     ):
-        taken(rows_of(actor))
+        parse_answer(rows_of(actor))
+
+
+def test_weights_that_changed_since_the_job_began_end_it(working):
+    with pytest.raises(CheckpointError, match=r"^weights must not change during a job, 'demo' has changed: run"):
+        Worker(working(settings={**SETTINGS, "weights": "another digest"}).orders)
 
 
 class Rows:
@@ -176,7 +181,7 @@ def outcomes_of(working, monkeypatch):
 
     def run(rows, stop=None, made=None):
         made = made or working()
-        monkeypatch.setattr(jobs_ray, "_Rows", lambda _: rows)
+        monkeypatch.setattr(jobs_ray, "_Answers", lambda _: rows)
         pool = SimpleNamespace(device="cpu", streams=1)
         workers = jobs_ray.RayWorkers(made.orders, "auto")
         try:
@@ -198,23 +203,23 @@ def test_segments_given_up_in_a_row_end_the_job_and_others_between_do_not(outcom
 
 
 def test_who_works_alone_waits_for_the_others_and_then_they_for_it():
-    turns, order = work._Turns(), []
+    lock, order = work._SharedLock(), []
     may_end = threading.Event()
 
     def work_alone():
-        with turns.take(is_alone=True):
+        with lock.hold(is_exclusive=True):
             order.append("alone")
             may_end.wait()
             order.append("alone no more")
 
     def work_beside():
-        with turns.take():
+        with lock.hold():
             order.append("beside")
 
-    with turns.take(), turns.take():
+    with lock.hold(), lock.hold():
         alone = threading.Thread(target=work_alone)
         alone.start()
-        until(lambda: turns._alone)
+        until(lambda: lock._exclusive)
         beside = threading.Thread(target=work_beside)
         beside.start()
         order.append("before")

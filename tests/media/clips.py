@@ -139,6 +139,28 @@ def write_clip(path, *, scale=1, sound=()):
     return encode(path, images, codec, options, sound=sound, container_options=container_options)
 
 
+def join(path, *parts):
+    """Write streams of other files into one, in this order.
+
+    Args:
+        path: The new file.
+        parts: Of each stream, at most three, the file it is from, "audio" or "video", and its disposition.
+    """
+    with contextlib.ExitStack() as stack:
+        written = stack.enter_context(av.open(str(path), "w"))
+        packets = []
+        for language, (source, kind, disposition) in zip(("mis", "deu", "eng"), parts, strict=False):
+            read = stack.enter_context(av.open(str(source)))
+            (stream,) = read.streams.get({kind: 0})
+            copy = written.add_stream_from_template(stream)
+            copy.disposition, copy.metadata["language"] = disposition, language
+            packets += [(copy, packet) for packet in read.demux(stream) if packet.size]
+        for stream, packet in sorted(packets, key=lambda each: each[1].dts * each[1].time_base):
+            packet.stream = stream
+            written.mux(packet)
+    return path
+
+
 def remux(path, source, *, earlier=0, prepare=id):
     """Write a video's packets again, by some frames earlier: an MP4's edit list cuts away what is before zero."""
     with av.open(str(source)) as read, av.open(str(path), "w") as written:

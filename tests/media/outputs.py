@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from maskjet.media.frames import open_source
-from maskjet.media.sinks import open_sinks, open_sinks_by_source
+from maskjet.media.sinks import check_outputs, open_sinks
 from maskjet.media.source import Frame
 from tests.test_detections import some_detections
 
@@ -29,7 +29,7 @@ def write(outs, items, found=None, **options):
 
 def annotate(source, out, *, instances=1, **options):
     """Write a video of a source's frames, with instances drawn in; returns the frames' number."""
-    with open_source(source, **options) as opened, open_sinks_by_source([str(out)], [opened]) as sinks:
+    with open_source(source, **options) as opened, check_outputs([str(out)], [opened]).open() as sinks:
         count = 0
         for frame in opened:
             sinks.write(frame, some_detections(instances, size=frame.size_hw))

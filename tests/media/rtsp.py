@@ -77,11 +77,15 @@ class RtspCamera:
                 number = re.search(rb"CSeq: *(\d+)", b"".join(iter(requests.readline, b"\r\n")), re.IGNORECASE)[1]
                 method, _, rest = line.decode().partition(" ")
                 fields, body = self._answer(method, rest)
-                connection.sendall(f"RTSP/1.0 200 OK\r\nCSeq: {number.decode()}\r\n{fields}\r\n{body}".encode())
+                connection.sendall(f"{self._status(method)}\r\nCSeq: {number.decode()}\r\n{fields}\r\n{body}".encode())
                 if method == "PLAY":
                     self.plays += 1
                     self._play(connection)
                     return
+
+    @staticmethod
+    def _status(_):
+        return "RTSP/1.0 200 OK"
 
     def _answer(self, method, rest):
         if method == "DESCRIBE":

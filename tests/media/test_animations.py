@@ -1,5 +1,7 @@
 """Animated GIF and PNG as videos, and AVIF as images."""
 
+import struct
+import zlib
 from pathlib import Path
 
 import cv2
@@ -47,6 +49,18 @@ def test_an_animation_is_a_video(name):
     assert (source.bad_frames, source.fps) == ([], 10.0)
     assert [frame.index for frame in read(path, every=2, start=1)[1]] == [1, 3]
     assert annotate(path, "out.mp4") == len(images("out.mp4")) == 5
+
+
+@pytest.mark.parametrize("size", [3_000, 200_000])
+def test_an_animation_may_be_stated_late(size):
+    path = write_animation("a.png", flat())
+    profile = b"iCCPp\0\0" + zlib.compress(np.random.default_rng(0).bytes(size))
+    chunk = struct.pack(">I", len(profile) - 4) + profile + struct.pack(">I", zlib.crc32(profile))
+    data = path.read_bytes()
+    path.write_bytes(data[:33] + chunk + data[33:])
+    source, frames = read(path)
+    assert (source.kind, len(frames)) == ("video", 5)
+    np.testing.assert_array_equal(frames[4].image, flat()[4])
 
 
 @pytest.mark.parametrize("name", ["a.gif", "a.png"])

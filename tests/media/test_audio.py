@@ -8,12 +8,13 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
+from av.stream import Disposition
 
 from maskjet.errors import OutputError
 from maskjet.media.frames import open_source
 from maskjet.media.sinks import AnnotatedVideo, audio
 from tests.media import outputs
-from tests.media.clips import SOUND_RATE, encode, packets_of, picture, read, write_video
+from tests.media.clips import SOUND_RATE, encode, join, packets_of, picture, read, write_video
 from tests.media.outputs import names
 from tests.test_detections import some_detections
 
@@ -44,11 +45,11 @@ def annotate(source, out, **options):
     return count
 
 
-def heard(path):
+def heard(path, track=0):
     """The samples of a video's sound, from time 0 on."""
     samples = np.zeros(10 * SOUND_RATE, np.float32)
     with av.open(str(path)) as container:
-        for frame in container.decode(audio=0):
+        for frame in container.decode(audio=track):
             at = round(frame.time * SOUND_RATE)
             piece = frame.to_ndarray().astype(np.float32).reshape(-1)
             piece = piece / 32768 if frame.format.name.startswith("s16") else piece
@@ -57,8 +58,8 @@ def heard(path):
     return samples
 
 
-def click_s(path):
-    return int(np.argmax(np.abs(heard(path)) > 0.2)) / SOUND_RATE
+def click_s(path, track=0):
+    return int(np.argmax(np.abs(heard(path, track)) > 0.2)) / SOUND_RATE
 
 
 def end_s(path):
@@ -110,6 +111,24 @@ def test_part_of_a_video_has_its_part_of_the_sound(options, click, end, heard_vi
     (_, shown), (_, given) = read("out.mp4"), read(heard_video(), **options)
     times = [frame.time_s for frame in given]
     np.testing.assert_allclose([frame.time_s for frame in shown], np.array(times) - times[0], atol=2e-3)
+
+
+@pytest.mark.parametrize(("out", "kept"), [("out.mp4", [0, 1]), ("out.mkv", [0, 1]), ("out.webm", [1])])
+def test_all_tracks_are_copied(out, kept, heard_video, caplog):
+    german, english = heard_video(), heard_video("v.mkv", codec="libopus")
+    kinds = [Disposition(0), Disposition.default]
+    source = join("v.mkv", (german, "video", kinds[1]), (german, "audio", kinds[0]), (english, "audio", kinds[1]))
+    with caplog.at_level(logging.WARNING):
+        annotate(source, out, start=10)
+    with av.open(str(source)) as old, av.open(out) as new:
+        before, after = old.streams.audio, new.streams.audio
+        assert [each.codec.canonical_name for each in after] == [before[track].codec.canonical_name for track in kept]
+        assert [each.disposition for each in after] == [kinds[track] for track in kept]
+        assert [each.language for each in after] == [("deu", "eng")[track] for track in kept]
+    for track in range(len(kept)):
+        assert click_s(out, track) == pytest.approx(CLICK_S - 1, abs=0.04)
+    lost = ["audio of 'out.webm' track 0 is left out: webm takes no aac, .mkv does"]
+    assert caplog.messages == lost * (2 - len(kept))
 
 
 def test_a_container_that_does_not_take_the_codec_goes_without(heard_video, caplog):

@@ -12,6 +12,7 @@ import av
 import numpy as np
 import pytest
 import torch
+from av.stream import Disposition
 
 from maskjet import traffic
 from maskjet.config import EngineConfig
@@ -23,7 +24,7 @@ from maskjet.media.frames import open_source
 from maskjet.media.picture import Picture, conversion_of
 from maskjet.media.source import Frame
 from tests.engine.test_pictures import model
-from tests.media.clips import assert_same, encode, read
+from tests.media.clips import assert_same, encode, join, read
 from tests.media.outputs import lines
 from tests.media.outputs import write as write_to
 from tests.media.rtsp import RtspCamera
@@ -34,7 +35,9 @@ pytestmark = pytest.mark.usefixtures("in_folder")
 FRAMES = 12
 
 
-def write(path, size_hw=(96, 160), codec="libx264", pix_fmt="yuv420p", frames=FRAMES, rotation=0, colours=None, seed=0):
+def write(
+    path, size_hw=(96, 160), codec="libx264", pix_fmt="yuv420p", frames=FRAMES, rotation=(), colours=None, seed=0
+):
     """A video of streets with noise in it, so that no two frames are alike."""
     rng, street = np.random.default_rng(seed), traffic.Street(seed=seed, size_hw=(96, 160))
     images = [np.resize(street.frame(index).image, (*size_hw, 3)) for index in range(frames)]
@@ -43,7 +46,7 @@ def write(path, size_hw=(96, 160), codec="libx264", pix_fmt="yuv420p", frames=FR
 
     def prepare(stream):
         if rotation:
-            stream.set_display_rotation(rotation)
+            stream.set_display_rotation(*rotation)
         if colours is not None:
             stream.codec_context.colorspace, stream.codec_context.color_range = colours
 
@@ -175,7 +178,8 @@ def test_frames_are_those_of_the_cpu(video, options):
 @pytest.mark.parametrize(
     ("video", "reason"),
     [
-        ({"rotation": 90}, "rotated"),
+        ({"rotation": (90,)}, "rotated or mirrored"),
+        ({"rotation": (0, True)}, "rotated or mirrored"),
         ({"size_hw": (97, 161), "codec": "libvpx-vp9"}, "odd"),
         ({"codec": "libx265", "pix_fmt": "yuv420p10le"}, "yuv420p10le, not yuv420p"),
         ({"codec": "mjpeg", "pix_fmt": "yuvj444p"}, "the codec is mjpeg"),
@@ -188,6 +192,16 @@ def test_what_a_gpu_does_not_serve_goes_to_the_cpu(video, reason):
     assert source.decoder == "cpu"
     assert reason in source.fallback
     assert_same(found, read(path)[1])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("options", [{}, {"video_stream": 0}])
+def test_one_of_several_streams(options):
+    small, large = write("small.mp4"), write("large.mp4", size_hw=(192, 320), seed=1)
+    path = join("two.mp4", (small, "video", Disposition(0)), (large, "video", Disposition.default))
+    source, frames = read(path, decoder="cuda", **options)
+    assert (source.decoder, source.size_hw) == ("cuda:0", (96, 160) if options else (192, 320))
+    assert_same(frames, read(path, **options)[1])
 
 
 @pytest.mark.gpu
@@ -289,14 +303,13 @@ def test_decoders_come_and_go_while_graphs_are_captured():
         except Exception as error:
             errors.append(error)
 
-    with model(device="cuda", graphs=2) as captured:
+    with model(device="cuda") as captured:
         threads = [threading.Thread(target=open_again, args=(number,)) for number in range(len(opened))]
         for thread in threads:
             thread.start()
         try:
-            for width in range(160, 320, 2):
-                for _ in range(2):
-                    captured.predict(np.zeros((96, width, 3), np.uint8))
+            for batch in range(1, 41):  # a graph each, captured with the second batch
+                list(captured.stream([np.zeros((96, 160, 3), np.uint8)] * 3 * batch, depth=1, batch=batch))
         finally:
             stop.set()
             for thread in threads:

@@ -1,6 +1,7 @@
 """Sources: every kind that opens, and what is said of the ones that don't."""
 
 import os
+import struct
 from pathlib import Path
 
 import av
@@ -8,13 +9,29 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from av.sidedata.sidedata import Type
+from av.stream import Disposition
 from PIL import Image as PILImage
 
 from maskjet.errors import InputError, SourceError
 from maskjet.media import videos as videos_module
 from maskjet.media.frames import open_source
 from maskjet.media.images import read_image, to_image
-from tests.media.clips import SOUND_RATE, close_to, damage, encode, picture, read, remux, write_image, write_video
+from maskjet.media.keyframes import cut_video, open_part
+from maskjet.media.orientation import read_orientation
+from tests.media.clips import (
+    SOUND_RATE,
+    close_to,
+    damage,
+    encode,
+    join,
+    moving,
+    picture,
+    read,
+    write_clip,
+    write_image,
+    write_video,
+)
 
 pytestmark = pytest.mark.usefixtures("in_folder")
 
@@ -152,13 +169,83 @@ class TestVideos:
         (frame,) = open_source(encode("odd.mkv", [picture(31, 17)], "ffv1", pix_fmt="bgr0"))
         np.testing.assert_array_equal(frame.image, picture(31, 17))
 
-    @pytest.mark.parametrize("quarter_turns", [1, 2, 3])
-    def test_a_phones_rotation_is_applied(self, quarter_turns):
-        def turn(stream):
-            stream.set_display_rotation(90 * quarter_turns)  # counter-clockwise
+    @pytest.mark.parametrize("down", [(0, 1), (1, 0), (0, -1), (-1, 0)])  # in the stored picture's rows
+    @pytest.mark.parametrize("is_mirrored", [False, True])
+    def test_a_phones_rotation_and_mirroring_are_applied(self, down, is_mirrored):
+        (c, d), sign = down, -1 if is_mirrored else 1
+        a, b = sign * d, -sign * c
+        stored, path = picture(), write_video(Path("v.mp4"), frames=2)
+        data = bytearray(path.read_bytes())
+        matrix = (each << 16 for each in (a, b, 0, c, d, 0, 0, 0, 2**14))
+        struct.pack_into(">9i", data, data.find(b"tkhd") + 44, *matrix)
+        path.write_bytes(data)
+        y, x = np.mgrid[: stored.shape[0], : stored.shape[1]]
+        right, below = a * x + c * y, b * x + d * y  # as ISO 14496-12 defines the matrix
+        expected = np.zeros((below.max() - below.min() + 1, right.max() - right.min() + 1, 3), np.uint8)
+        expected[below - below.min(), right - right.min()] = stored
+        source, frames = read(path)
+        assert close_to(frames[0].image, expected)
+        assert source.size_hw == frames[0].size_hw == expected.shape[:2]
 
-        frames = list(open_source(remux("turned.mp4", write_video("v.mp4", frames=2), prepare=turn)))
-        assert close_to(frames[0].image, np.rot90(picture(), quarter_turns))
+    @pytest.mark.parametrize("turns", [0, 1, 2, -1])
+    def test_rotation_beside_data_that_pyav_does_not_know(self, turns):
+        class Picture:
+            rotation = 90 * turns
+            side_data = property(lambda _: Type(1000))  # as PyAV makes one for each kind
+
+        upright = read_orientation(Picture()).apply(picture())
+        np.testing.assert_array_equal(upright, np.rot90(picture(), turns))
+
+    @pytest.mark.parametrize("suffix", ["mp4", "mkv", "mov"])
+    @pytest.mark.parametrize("default", [0, 1])
+    def test_of_several_streams_the_default_one_or_the_one_asked_for(self, suffix, default):
+        paths = [write_clip(Path("b3.mp4")), write_video(Path("other.mp4"), frames=30, gop=6)]
+        kinds = [Disposition.default if number == default else Disposition(0) for number in range(2)]
+        cover = encode("cover.mp4", [picture(24, 24)], "mjpeg")
+        several = [(path, "video", kind) for path, kind in zip(paths, kinds, strict=True)]
+        if suffix == "mp4":  # FFmpeg writes covers as streams into no other one
+            several.insert(0, (cover, "video", Disposition.attached_pic))
+        path = join(f"several.{suffix}", *several)
+        for options in ({}, {"video_stream": 1 - default}, {"start": 20}, {"start": 20, "video_stream": 1 - default}):
+            expected = read(paths[options.get("video_stream", default)], start=options.get("start", 0))[1]
+            source, frames = read(path, **options)
+            assert (len(frames), source.length, source.bad_frames) == (len(expected), len(expected), [])
+            for frame, other in zip(frames, expected, strict=True):
+                np.testing.assert_array_equal(frame.image, other.image)
+        for number in (None, 1 - default):
+            parts = cut_video(path, seconds=0.5, video_stream=number)
+            assert len(parts) > 1
+            whole = read(paths[default if number is None else number])[1]
+            frames = [frame for part in parts for frame in open_part(path, part)]
+            for frame, other in zip(frames, whole, strict=True):
+                np.testing.assert_array_equal(frame.image, other.image)
+        with pytest.raises(SourceError, match=r"video_stream must be one of 'several\..*', which are 0, 1, got 2"):
+            open_source(path, video_stream=2)
+
+    def test_a_cover_is_no_video(self):
+        cover = encode("cover.mp4", [picture(24, 24)], "mjpeg")
+        song = write_video(Path("v.mp4"), frames=2, sound=np.zeros(SOUND_RATE))
+        join("song.mp4", (song, "audio", Disposition.default), (cover, "video", Disposition.attached_pic))
+        with pytest.raises(SourceError, match=r"source must contain video, 'song\.mp4' contains none"):
+            open_source("song.mp4")
+
+    @pytest.mark.parametrize("suffix", ["mp4", "mkv", "ts"])
+    def test_the_last_frames_come_where_the_video_is_not_the_first_stream(self, suffix):
+        clip = write_clip(Path("b3.mp4"), sound=np.zeros(2 * SOUND_RATE))
+        path = join(f"v.{suffix}", (clip, "audio", Disposition.default), (clip, "video", Disposition.default))
+        source, frames = read(path)
+        assert ([frame.index for frame in frames], source.bad_frames) == (list(range(60)), [])
+
+    @pytest.mark.parametrize("sound", [0, SOUND_RATE])
+    @pytest.mark.parametrize("name", ["v.mkv", "v.ts", "v.mp4", "v.webm"])
+    def test_the_length_of_a_video_that_begins_late(self, name, sound):
+        codec = "libvpx" if name == "v.webm" else "libx264"
+        times = range(50, 56)
+        path = encode(
+            name, list(map(moving, range(6))), codec, times=times, sound=np.zeros(sound), sound_codec="libopus"
+        )
+        source, frames = read(path)
+        assert source.length == len(frames) == 6
 
     @pytest.mark.parametrize(
         ("threads", "damaged"), [(1, [20]), (1, [4, 39]), (16, [37]), (16, [4, 39]), (16, [35, 36])]
@@ -168,8 +255,8 @@ class TestVideos:
         damage(path, *damaged)
         opened = videos_module.open_container
 
-        def with_threads(name):
-            container = opened(name)
+        def with_threads(*args, **options):
+            container = opened(*args, **options)
             container.streams.video[0].codec_context.thread_count = threads
             return container
 

@@ -13,7 +13,7 @@ import pytest
 from maskjet.detections import Detections
 from maskjet.errors import InputError, OutputError
 from maskjet.media.frames import ListSource, open_source
-from maskjet.media.sinks import open_sinks, open_sinks_by_source
+from maskjet.media.sinks import check_outputs, open_sinks
 from tests.media.clips import write_image
 from tests.media.outputs import frames, images, lines, names, read_json, times, write
 from tests.test_detections import some_detections
@@ -173,7 +173,7 @@ class TestTakenNames:
             open_source(source.replace("FOLDER", str(tmp_path))) as opened,
             pytest.raises(InputError, match=r"out must not be the source, got '.*mp4' for both"),
         ):
-            open_sinks_by_source([out], [opened])
+            check_outputs([out], [opened]).open()
         assert [path.read_bytes() for path in sorted(Path("vids").iterdir())] == before
 
     @pytest.mark.parametrize(
@@ -185,14 +185,14 @@ class TestTakenNames:
         for name in ("1.png", "1_1.png", "2.png"):
             write_image(f"imgs/{name}", np.zeros((8, 8, 3), np.uint8))
         with open_source(source) as opened, pytest.raises(InputError, match="out must not be"):
-            open_sinks_by_source([out], [opened])
+            check_outputs([out], [opened]).open()
         assert names("imgs") == ["1.png", "1_1.png", "2.png"]
 
     def test_nor_where_only_a_link_tells(self):
         Path("shown").mkdir()
         before = write_image(Path("a.jpg"), np.zeros((8, 8, 3), np.uint8)).read_bytes()
         os.link("a.jpg", "shown/clip_000001.jpg")
-        sinks = open_sinks_by_source(["shown"], [ListSource(["a.jpg", "clip.mp4"], "list")])
+        sinks = check_outputs(["shown"], [ListSource(["a.jpg", "clip.mp4"], "list")]).open()
         first, second = frames(2)
         sinks.write(first, some_detections(0))
         with pytest.raises(InputError, match=r"out must not be where the source is, '.*clip_000001\.jpg' would be"):
@@ -215,11 +215,12 @@ class TestTakenNames:
         assert names() == ["hard.json", "link.json", "real.json"]
 
     def test_pictures_of_sources_with_similar_names_stay_apart(self):
-        with open_sinks_by_source(["{}.png"], [ListSource([], name) for name in ("a", "x/a")]) as sinks:
+        with check_outputs(["{}.png"], [ListSource([], name) for name in ("a", "x/a")]).open() as sinks:
             for stream in (0, 1):
-                for frame in frames(3):
-                    sinks.write(replace(frame, stream=stream), some_detections(0))
-        assert len(names()) == 6  # a_2.png is the first one's third and the second one's first
+                sinks.write(replace(next(frames(1)), stream=stream), some_detections(0))
+            with pytest.raises(InputError, match=r"out must be a folder for several frames, got 'a\.png': write 'a/'"):
+                sinks.write(next(frames(1)), some_detections(0))
+        assert names() == ["a.png", "a_2.png"]
 
     @pytest.mark.parametrize(
         ("out", "error", "message"),
@@ -283,7 +284,7 @@ class TestContents:
     def test_a_source_that_lies_about_its_rate_is_shown_at_30(self, fps):
         source = ListSource([], "clip")
         source.fps = fps
-        with open_sinks_by_source(["a.mp4"], [source]) as sinks:
+        with check_outputs(["a.mp4"], [source]).open() as sinks:
             for frame in frames(3, clock=False):
                 sinks.write(frame, some_detections(0))
         np.testing.assert_allclose(times("a.mp4"), np.arange(3) / 30, atol=2e-3)

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from pathlib import Path
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from maskjet import limits, process
 from maskjet.engine.reading import Readers
 from maskjet.errors import InputError, MaskjetError, SourceError, UnsupportedError
 from maskjet.media import containers
+from maskjet.media.expansion import expand_sources
 from maskjet.media.frames import ListSource, open_source
 from tests.engine.test_pictures import model
 from tests.media.clips import encode, picture, read, write_image, write_video
@@ -94,10 +96,29 @@ class TestSpecialFiles:
 
 
 class TestNames:
-    @pytest.mark.parametrize("name", ["2024-01-01T12:00:00.mp4", "concat:a|b.mp4", "http:x.mp4", "100%d.mp4"])
+    @pytest.mark.parametrize(
+        "name", ["2024-01-01T12:00:00.mp4", "concat:a|b.mp4", "http:x.mp4", "100%d.mp4", "é %41#?.mp4", "\udcff.mp4"]
+    )
     def test_a_file_is_a_file_whatever_its_name(self, name, video):
-        path = video.rename(name).absolute()
-        assert len(list(open_source(name))) == len(list(open_source(f"file://{path}"))) == 30
+        url = video.rename(name).absolute().as_uri()
+        for given in (name, url, url.replace("file://", "FILE://LocalHost"), [url]):
+            with open_source(given, limit=2) as source:
+                assert [frame.index for frame in source] == [0, 1]
+        (found,) = expand_sources(url)
+        assert found.name == unquote(url.removeprefix("file://"), errors="surrogateescape")
+        assert list(found.files) == [Path(found.name)]
+
+    @pytest.mark.parametrize(
+        ("url", "message"),
+        [
+            ("file://tmp/v.mp4", "source must be a file of this machine, 'file://tmp/v.mp4' names 'tmp'"),
+            ("file:///v%00.mp4", "source must be readable, '/v.*mp4' is not"),
+        ],
+    )
+    def test_a_url_of_another_machines_file_or_of_none(self, url, message):
+        for open_it in (open_source, expand_sources):
+            with pytest.raises(SourceError, match=message):
+                open_it(url)
 
     @pytest.mark.parametrize(
         ("name", "text"),

@@ -116,17 +116,27 @@ class TestYolo:
         write(["opened.yolo"], frames(1, size=(90, 120)), found, with_confidence=True)
         assert Path("opened.yolo/clip_000000.txt").read_bytes() == Path("made/clip_000000.txt").read_bytes()
 
-    def test_parts_are_one_outline_and_no_mask_is_a_box(self):
-        masks = np.zeros((3, 40, 60), np.uint8)
-        masks[0, 5:15, 5:15] = masks[0, 20:38, 30:50] = masks[0, 2:6, 50:58] = 1
-        masks[1, 3, 3] = 1
-        write(["l.yolo"], frames(1, size=(40, 60)), detections_of(*masks))
-        rows = [row.split()[1:] for row in Path("l.yolo/clip_000000.txt").read_text().splitlines()]
-        outline = np.array(rows[0], float).reshape(-1, 2) * (60, 40)
-        shown = cv2.fillPoly(np.zeros((40, 60), np.uint8), [np.rint(outline).astype(int)], 1)
-        assert (shown >= masks[0]).all()
-        assert shown.sum() < masks[0].sum() + 60  # the lines between the parts
-        assert rows[1:] == [["0", "0", "1", "0", "1", "1", "0", "1"]] * 2
+    @pytest.mark.parametrize("parts", ["largest", "all"])
+    def test_a_line_is_one_part_and_no_mask_is_a_box(self, parts):
+        largest, square, low = masks = np.zeros((3, 40, 60), np.uint8)
+        largest[38:, 2:58] = 1  # 112 pixels in four points, more than the square's 100, in a thinner outline
+        square[5:15, 5:15] = 1
+        low[2:6, 50:58] = 1
+        dot = np.zeros_like(low)
+        dot[3, 3] = 1
+        found = detections_of(masks.max(axis=0), dot, np.zeros_like(low))
+        write(["l.yolo"], frames(1, size=(40, 60)), found, yolo_parts=parts)
+        rows = [row.split() for row in Path("l.yolo/clip_000000.txt").read_text().splitlines()]
+        shown = [
+            cv2.fillPoly(
+                np.zeros_like(low), [np.rint(np.array(row[1:], float).reshape(-1, 2) * (60, 40)).astype(int)], 1
+            )
+            for row in rows[:-2]
+        ]
+        expected = masks if parts == "all" else masks[:1]
+        assert sorted(map(bytes, shown)) == sorted(map(bytes, expected))
+        assert {row[0] for row in rows[:-2]} == {"0"}
+        assert [row[1:] for row in rows[-2:]] == [["0", "0", "1", "0", "1", "1", "0", "1"]] * 2
 
     def test_nothing_found_is_an_empty_file_and_a_folder_may_end_in_a_slash(self):
         write(["l.yolo/"], frames(1), some_detections(0))

@@ -21,7 +21,6 @@ from maskjet.media.sinks import (
     Window,
     check_outputs,
     open_sinks,
-    open_sinks_by_source,
 )
 from tests.media.outputs import lines, names
 from tests.media.outputs import write as write_to
@@ -83,7 +82,7 @@ class TestVideo:
             made.mux(cover.encode(av.VideoFrame.from_ndarray(noise((48, 64), 1), format="rgb24")) + cover.encode(None))
         with av.open("in.mkv") as made:
             assert [stream.type for stream in made.streams] == ["video", "audio", "video"]
-        with open_source("in.mkv") as source, open_sinks_by_source(["out.mp4"], [source], style=Redaction()) as sinks:
+        with open_source("in.mkv") as source, check_outputs(["out.mp4"], [source], style=Redaction()).open() as sinks:
             for each in source:
                 sinks.write(each, found_in(np.ones((1, 48, 64), bool)))
         with av.open("out.mp4") as container:

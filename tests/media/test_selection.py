@@ -170,7 +170,7 @@ class TestWrongArguments:
             list(open_source(iter([picture()] * 2), start=7))
 
     def test_of_what_is_nothing_selected(self):
-        with pytest.raises(InputError, match="every, start and limit must be given when 'none' is opened"):
+        with pytest.raises(InputError, match="video_stream must be given when 'none' is opened"):
             open_source(ListSource([], "none"), every=2)
         with pytest.raises(InputError, match="start must be a number of frames for 'list'"):
             open_source([picture()], start="1s")

@@ -1,20 +1,24 @@
 """Sinks: what they write, and that it is whole whatever happens."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import av
+import cv2
 import numpy as np
 import pytest
 from pycocotools import mask as pycoco_mask
 from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
 
+from maskjet import coco_rle
 from maskjet.detections import Detections
 from maskjet.drawing import draw
 from maskjet.errors import InputError
 from maskjet.media.frames import Frame, ListSource
 from maskjet.media.images import read_image
-from maskjet.media.sinks import AnnotatedVideo, open_sinks, open_sinks_by_source
+from maskjet.media.sinks import AnnotatedVideo, check_outputs, open_sinks
 from tests.media.clips import read
 from tests.media.outputs import SIZE, frames, images, lines, names, read_json, times, write
 from tests.test_detections import some_detections
@@ -41,7 +45,7 @@ def test_json_lines_are_whole_at_any_moment_and_read_back(capsys):
     assert len(capsys.readouterr().out.splitlines()) == 2
 
 
-def test_coco_json_is_a_data_set_and_its_annotations_are_results():
+def test_coco_json_is_a_data_set():
     write(["out.json"], frames(3))
     data_set = COCO("out.json")
     assert len(data_set.imgs) == 3
@@ -49,7 +53,38 @@ def test_coco_json_is_a_data_set_and_its_annotations_are_results():
     for annotation, rle in zip(data_set.imgToAnns[1], some_detections(2).rle, strict=True):
         np.testing.assert_array_equal(data_set.annToMask(annotation), pycoco_mask.decode(rle))
         assert annotation["area"] == pycoco_mask.area(rle)
-    assert len(data_set.loadRes(read_json("out.json")["annotations"]).anns) == 6
+
+
+def precision_of_medium(truth, results, kind):
+    """Average precision of things of 32² to 96² pixels, by pycocotools."""
+    scored = COCOeval(truth, truth.loadRes(results), kind)
+    scored.evaluate()
+    scored.accumulate()
+    scored.summarize()
+    return scored.stats[4]
+
+
+def test_coco_results_of_one_kind_have_sizes_and_boxes_of_that_kind():
+    square, thin = np.zeros((2, 120, 200), np.uint8)
+    square[10:70, 10:70] = 1  # medium as a mask and as a box
+    cv2.line(thin, (100, 20), (160, 80), 1)  # small as a mask, medium as a box
+    rle = coco_rle.encode(np.stack([thin, square]))
+    boxes = np.float32([[100, 20, 161, 81], [10, 10, 70, 70]])
+    found = Detections((120, 200), boxes, np.float32([0.9, 0.8]), np.int32([0, 0]), rle, {0: "car"})
+    write(["truth.json"], frames(1), found[1:])
+    write(["out.segm.json", "out.bbox.json"], frames(1), found)
+    assert [sorted(each) for each in read_json("out.segm.json")] == 2 * [
+        ["category_id", "image_id", "score", "segmentation"]
+    ]
+    assert [each["bbox"] for each in read_json("out.bbox.json")] == [[100, 20, 61, 61], [10, 10, 60, 60]]
+    truth = COCO("truth.json")
+    assert precision_of_medium(truth, "out.segm.json", "segm") == pytest.approx(1)
+    assert precision_of_medium(truth, "out.bbox.json", "bbox") == pytest.approx(0.5)  # the thin thing counts
+    assert (read_json("out.segm.json"), read_json("out.bbox.json")) == tuple(
+        json.loads(json.dumps(found.to_coco(0, {0: 1}, kind=kind))) for kind in ("segm", "bbox")
+    )
+    write(["none.bbox.json"], frames(2), found[:0])
+    assert read_json("none.bbox.json") == []
 
 
 @pytest.mark.parametrize("name", ["out.mp4", "out.mkv", "out.mov"])
@@ -138,7 +173,7 @@ def test_images_keep_their_names_and_none_is_lost():
     ],
 )
 def test_a_source_gives_its_outputs_their_name(name, expected):
-    with open_sinks_by_source(["{}.jsonl", "{}"], sources(name)) as sinks:
+    with check_outputs(["{}.jsonl", "{}"], sources(name)).open() as sinks:
         pass
     assert sinks.paths == [f"{expected}.jsonl", expected]
     assert names() == sorted(sinks.paths)
@@ -146,7 +181,7 @@ def test_a_source_gives_its_outputs_their_name(name, expected):
 
 @pytest.mark.parametrize(("names", "expected"), [(["a.mp4", "b.mp4"], [None, None]), (["a.mp4", "a.mp4"], [0, 1])])
 def test_lines_tell_the_stream_only_where_the_name_does_not(names, expected):
-    with open_sinks_by_source(["all.jsonl", "all.csv"], sources(*names)) as sinks:
+    with check_outputs(["all.jsonl", "all.csv"], sources(*names)).open() as sinks:
         for stream, frame in enumerate(frames(2)):
             sinks.write(replace(frame, stream=stream), some_detections(1))
     assert [line.get("stream") for line in lines("all.jsonl")] == expected
@@ -161,5 +196,5 @@ def test_unknown_outputs_list_the_known_and_one_for_all_is_none_of_those_for_eac
     with pytest.raises(InputError, match="out must name at least one output, got none"):
         open_sinks([])
     with pytest.raises(InputError, match="out must name each output once"):
-        open_sinks_by_source(["a.jsonl", "{}.jsonl"], sources("a.mp4", "b.mp4"))
+        check_outputs(["a.jsonl", "{}.jsonl"], sources("a.mp4", "b.mp4")).open()
     assert names() == []

@@ -50,6 +50,21 @@ def test_rfdetr_formats_load(wrap, nano_state, tmp_path):
         assert torch.equal(tensor, nano_state[name][: len(tensor)]), name
 
 
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["person", "car"], {0: "person", 1: "car"}),
+        (["dog"], {0: "dog"}),
+        (list(COCO_CLASS_NAMES.values())[::-1], dict(enumerate(list(COCO_CLASS_NAMES.values())[::-1]))),
+        (list(COCO_CLASS_NAMES.values()), COCO_CLASS_NAMES),
+    ],
+    ids=["two of COCO's", "one of COCO's", "COCO's in another order", "COCO's"],
+)
+def test_names_of_91_outputs_are_the_files_unless_they_are_all_of_coco(names, expected, nano_state, tmp_path):
+    path = save_torch({"model": nano_state, "args": {"class_names": names}}, tmp_path / "weights.pth")
+    assert resolve_spec(read_checkpoint(path)).class_names == expected
+
+
 def test_half_precision_weights_are_widened(nano_state, tmp_path):
     half = {name: tensor.half() for name, tensor in nano_state.items()}
     network = load(save_torch(half, tmp_path / "weights.pt"))

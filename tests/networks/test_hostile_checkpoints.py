@@ -92,8 +92,11 @@ def test_what_is_no_path_is_told():
 
 
 def test_what_is_no_file_is_told(tmp_path):
-    with pytest.raises(CheckpointError, match=r"weights must be a file, got .*, which is a folder"):
+    with pytest.raises(CheckpointError, match=r"model must be a file, got .*, which is a folder"):
         maskjet.load(tmp_path)
+    for missing in ("nothing.pth", "folder/nothing.pt", "nothing.onnx"):
+        with pytest.raises(CheckpointError, match=rf"model must be a file, got '{missing}', which does not exist\.$"):
+            maskjet.load(missing)
     with pytest.raises(CheckpointError, match="weights must be a file, got '/dev/zero', which is no file"):
         maskjet.load("rf-detr-nano", weights="/dev/zero")
     with pytest.raises(CheckpointError, match=r"weights must be a file, got '.*nothing\.pth', which does not exist"):

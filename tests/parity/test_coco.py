@@ -245,6 +245,21 @@ def test_masks_are_left_out_where_one_has_none():
     assert notes == ["segm left out: not everything has a segmentation in the truth."]
 
 
+def test_results_of_one_kind_are_scored_of_that_kind():
+    truth, results = random_set(images=3)
+    expected = coco.evaluate(truth, results, resamples=0)
+    masks, boxes = (
+        [{name: value for name, value in entry.items() if name != left_out} for entry in results["a"]]
+        for left_out in ("bbox", "segmentation")
+    )
+    for kind, entries in (("segm", masks), ("bbox", boxes)):
+        report = coco.evaluate(truth, {"a": entries}, resamples=0)
+        assert [measurement.kind for measurement in report.measurements] == [kind]
+        assert scores(only(report, "a", kind)) == scores(only(expected, "a", kind))
+    with pytest.raises(InputError, match=r"results must all have boxes, or all .* a bbox in a\. segm left out"):
+        coco.evaluate(truth, {"a": masks, "b": boxes}, resamples=0)
+
+
 def test_progress_is_told_and_nothing_is_changed_or_printed(capfd):
     truth, results = random_set(images=3)
     before = copy.deepcopy((truth, results))

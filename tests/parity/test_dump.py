@@ -90,17 +90,17 @@ def test_dumps_of_other_images_are_named():
 
 def test_results_for_a_data_set():
     truth = STREETS.truth()
-    results = dump().to_coco(truth)
+    results = dump().to_annotations(truth)
     assert len(results) == 12
     names = {category["id"]: category["name"] for category in truth["categories"]}
     assert [names[result["category_id"]] for result in results[:3]] == ["car", "truck", "car"]
     assert [result["image_id"] for result in results[::3]] == [0, 1, 2, 3]
     only_cars = {**truth, "categories": [c for c in truth["categories"] if c["name"] == "car"]}
-    assert len(dump().to_coco(only_cars)) == 8
+    assert len(dump().to_annotations(only_cars)) == 8
     with pytest.raises(InputError, match="truth must have classes of the model, got"):
-        dump().to_coco({**truth, "categories": [{"id": 1, "name": "zebra"}]})
+        dump().to_annotations({**truth, "categories": [{"id": 1, "name": "zebra"}]})
     with pytest.raises(InputError, match="truth must have all images of the dump, got none called 'street 5'"):
-        dump().to_coco({**truth, "images": truth["images"][1:]})
+        dump().to_annotations({**truth, "images": truth["images"][1:]})
 
 
 def test_another_programs_pipeline_is_dumped(network, tmp_path):

@@ -46,7 +46,7 @@ def use(found):
     str(report).encode()
     json.dumps(report.as_dict())
     judge(report, None, Limits(max_unmatched=1))
-    found.to_coco(TRUTH)
+    found.to_annotations(TRUTH)
     streets_from(found.images, len(found.names))
 
 

@@ -242,7 +242,7 @@ def test_other_files_are_refused(tmp_path):
         (tmp_path / "a.onnx").write_bytes(content)
         with pytest.raises(CheckpointError, match="model must be an ONNX file, got"):
             maskjet.load(tmp_path / "a.onnx", device="cpu")
-    with pytest.raises(CheckpointError, match=r"model must be a file, got .*b.onnx', which is none"):
+    with pytest.raises(CheckpointError, match=r"model must be a file, got .*b.onnx', which does not exist"):
         maskjet.load(tmp_path / "b.onnx", device="cpu")
 
 

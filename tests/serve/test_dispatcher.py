@@ -83,7 +83,7 @@ async def started(*, pool=None, threads=2, is_held=False, **options):
         yield dispatcher, model, observer
     finally:
         model.go.set()
-        await asyncio.to_thread(dispatcher.close)
+        await asyncio.to_thread(dispatcher.close, 5)
         made.shutdown()
 
 
@@ -253,7 +253,7 @@ async def test_closing_answers_what_waits_and_refuses_more():
     async with started(permits=1, is_held=True) as (dispatcher, model, _):
         tasks = [ask(dispatcher, image) for image in PICTURES]
         await until(lambda: dispatcher.depth == 3)
-        closing = asyncio.ensure_future(asyncio.to_thread(dispatcher.close))
+        closing = asyncio.ensure_future(asyncio.to_thread(dispatcher.close, 5))
         await until(lambda: dispatcher._is_closed)
         with pytest.raises(ProblemError, match="shutting down"):
             await dispatcher.predict(picture(0))

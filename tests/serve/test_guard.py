@@ -55,15 +55,23 @@ async def test_a_cookie_stands_for_the_token_on_the_own_page(client):
     asked = {"Origin": "http://evil.example", "Access-Control-Request-Method": "POST", **BEARER}
     answer = await client.options("/v1/predict", headers=asked)  # nothing lets another site's page read
     assert not any(name.startswith("access-control") for name in answer.headers)
+    others = 'a="' + '\\"' * 15_000 + '"; [x]=1; b'  # which Python's parser takes seconds for, or stops at
+    ours = f"{guard.COOKIE}={guard.cookie_of(TOKEN)}"
+    client.cookies.clear()
+    assert (await client.get("/v1/models", headers={"Cookie": f"{others}; {ours}; c=d"})).status_code == 200
+    assert (await client.get("/v1/models", headers={"Cookie": others})).status_code == 401
     client.cookies.set(guard.COOKIE, guard.cookie_of("another"))
     assert (await client.get("/v1/models")).status_code == 401
 
 
 @asking()
 async def test_without_a_token_another_sites_page_is_refused(client):
-    foreign = [{"Host": "evil.example"}, {"Host": "127.0.0.1.evil.example"}]
-    for headers in (*foreign, {"Origin": "http://evil.example"}, {"Origin": "null"}):
+    foreign = [{"Host": host} for host in ("evil.example", "127.0.0.1.evil.example", "")]
+    foreign += [{"Origin": origin} for origin in ("http://evil.example", "null", "")]
+    for headers in foreign:
         assert problem_of(await client.get("/v1/models", headers=headers))[0] == 403
+    for headers in ({"Host": "["}, {"Host": "[x]"}, {"Origin": "http://["}):
+        assert problem_of(await client.get("/v1/models", headers=headers))[0] == 400
     for host in ("localhost:8000", "127.0.0.1", "[::1]:8000"):
         own = {"Host": host, "Origin": f"http://{host}"}
         assert (await client.get("/v1/models", headers=own)).status_code == 200

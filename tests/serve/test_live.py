@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import urlsplit
 
 import cv2
 import httpx
@@ -19,6 +20,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from maskjet.errors import InputError, SourceError
+from maskjet.media.source import Opening
 from maskjet.serve import Settings, source_names, sources, subscribers
 from tests.media.test_hostile_images import png_of
 from tests.serve.client import BEARER, TOKEN, Held, encoded, problem_of, run, served, serving
@@ -367,10 +369,24 @@ async def test_a_subscriber_that_is_too_slow_misses_the_oldest_and_a_viewer_all_
     assert await latest.after(2) is None
 
 
+def allow_any_host(monkeypatch, until=lambda: False):
+    """Let clients name this machine until something is so; returns the list of hosts that are resolved."""
+    resolved = []
+
+    def resolve_host(host, _):
+        resolved.append(host)
+        if until():
+            raise SourceError("url must name another machine, it names this one.")
+        return [host]
+
+    for module in (source_names, sources):
+        monkeypatch.setattr(module, "resolve_host", resolve_host)
+    return resolved
+
+
 @run
 async def test_sources_come_and_go_with_a_token(model, video, gate, monkeypatch):
-    monkeypatch.setattr(sources, "check_host", lambda _: None)
-    monkeypatch.setattr("maskjet.serve.source_routes.check_host", lambda _: None)
+    allow_any_host(monkeypatch)
     secret = "http://user:hunter2@127.0.0.1:9/live?key=hunter3"
     with serving({"demo": model}, token=TOKEN, sources=2, source=(str(video),)) as address:
         async with httpx.AsyncClient(base_url=f"http://{address}", headers=BEARER, timeout=30) as client:
@@ -398,6 +414,31 @@ async def test_sources_come_and_go_with_a_token(model, video, gate, monkeypatch)
 
 
 @run
+async def test_the_place_of_a_source_is_free_when_its_thread_has_ended(model, gate, monkeypatch):
+    monkeypatch.setattr("maskjet.serve.source_routes.check_host", lambda _: None)
+
+    def wait_for_host(*_):
+        gate.wait(20)
+        raise SourceError("It is away.")
+
+    monkeypatch.setattr(sources, "open_stream", wait_for_host)
+    async with served({"demo": model}, token=TOKEN, sources=2) as client:
+        await client.service.warmed_up()
+        statuses = []
+        for _ in range(5):
+            answer = await client.post("/v1/sources", json={"url": "rtsp://camera/"}, headers=BEARER)
+            statuses.append(answer.status_code)
+            if answer.status_code == 201:
+                assert (await client.delete(answer.headers["location"], headers=BEARER)).status_code == 204
+        assert statuses == [201, 201, 429, 429, 429]
+        assert problem_of(answer)[1] == "The service watches 0 sources already, and 2 removed ones are not closed yet."
+        assert sum(thread.name.startswith("maskjet-source-") for thread in threading.enumerate()) == 2
+        gate.set()
+        while (await client.post("/v1/sources", json={"url": "rtsp://camera/"}, headers=BEARER)).status_code == 429:
+            await asyncio.sleep(0.02)
+
+
+@run
 async def test_sources_may_be_none_and_are_not_changed_without_a_token(model, plain):
     async with httpx.AsyncClient(base_url=f"http://{plain}") as client:
         assert (await client.get("/v1/sources")).json() == {"sources": []}
@@ -417,15 +458,27 @@ async def test_sources_may_be_none_and_are_not_changed_without_a_token(model, pl
 @run
 async def test_a_new_source_that_is_malformed_is_one_sentence_without_its_secrets(model):
     mistakes = (
-        ({"url": 1}, "url must be valid, it is not: Input should be a valid string."),
+        ({"url": 1}, "url must be a text of at most 2048 characters, it is not."),
         ({"url": "rtsp://user:hunter2@[camera/"}, "url must be a URL of rtsp, rtsps, http, https that names a host; "),
-        ({"urls": "rtsp://camera/"}, "url must be valid, it is not: Field required."),
-        ({"url": "rtsp://camera/", "key": 1}, "The body must have fields of url, name, model, threshold, "),
-        ({"url": "rtsp://camera/", "name": "a\n"}, "name must be valid, it is not: "),
-        ({"url": "rtsp://camera/", "threshold": True}, "threshold must be valid, it is not: "),
-        ({"url": "rtsp://camera/", "threshold": {"car": 1.5}}, "threshold must be valid, it is not: "),
-        ({"url": "rtsp://camera/", "max_detections": 2.5}, "max_detections must be valid, it is not: "),
-        (["hunter2"], "The body must be valid, it is not: Input should be an object."),
+        ({"urls": "rtsp://camera/"}, "url must be a text of at most 2048 characters, it is not."),
+        (
+            {"url": "rtsp://camera/", "key": 1},
+            "The body must be a JSON object with fields of url, name, model, threshold, ",
+        ),
+        ({"url": "rtsp://camera/", "name": "a\n"}, "name must be 1..100 printable characters, got 'a\ufffd'."),
+        (
+            {"url": "rtsp://camera/", "threshold": True},
+            "threshold must be a number 0..1, or an object of them by class name, got true.",
+        ),
+        (
+            {"url": "rtsp://camera/", "threshold": {"car": 1.5}},
+            "threshold must be a number 0..1, or an object of them by class name, got an object of 1.",
+        ),
+        (
+            {"url": "rtsp://camera/", "max_detections": 2.5},
+            "max_detections must be a whole number of at least 1, got 2.5.",
+        ),
+        (["hunter2"], "The body must be a JSON object with fields of url, name, model, "),
     )
     async with served({"demo": model}, token=TOKEN) as client:
         for new, detail in mistakes:
@@ -500,9 +553,8 @@ async def test_a_camera_by_its_number_is_waited_for(model, camera, monkeypatch):
 
 @run
 async def test_the_host_of_a_clients_url_is_checked_each_time(model, camera, monkeypatch):
-    checked = []
-    monkeypatch.setattr(sources, "check_host", checked.append)
-    monkeypatch.setattr("maskjet.serve.source_routes.check_host", lambda _: None)
+    has_moved = threading.Event()
+    checked = allow_any_host(monkeypatch, has_moved.is_set)
     with serving({"demo": model}, token=TOKEN) as address:
         async with httpx.AsyncClient(base_url=f"http://{address}", headers=BEARER, timeout=30) as client:
             identity = (await client.post("/v1/sources", json={"url": camera})).json()["id"]
@@ -510,15 +562,12 @@ async def test_the_host_of_a_clients_url_is_checked_each_time(model, camera, mon
                 while len(checked) < 2:
                     await asyncio.sleep(0.02)
 
-            def refuse(_):
-                raise source_names.problems.bad_request("url must name another machine, it names this one.")
-
-            monkeypatch.setattr(sources, "check_host", refuse)
+            has_moved.set()
             refused = "url must name another machine, it names this one"
             async with asyncio.timeout(60):
                 while (await wait_for(client, identity, "waiting", within_s=60))["error"] != refused:
                     await asyncio.sleep(0.02)
-    assert set(checked) == {camera}
+    assert set(checked) == {urlsplit(camera).hostname}
 
 
 @pytest.mark.parametrize(
@@ -533,6 +582,9 @@ async def test_the_host_of_a_clients_url_is_checked_each_time(model, camera, mon
         "http://host/ a",
         "http://host/\n",
         "http://[::1/",
+        "http://127.0.0.1:80[2001:db8::1]/",
+        "rtsp://camera[2001:db8::1]/",
+        "http://camera:80:80/",
         "http://" + "a" * 3000,
     ],
 )
@@ -547,6 +599,24 @@ def test_clients_name_network_urls_alone(url):
 def test_urls_of_this_machine_are_refused(host):
     with pytest.raises(source_names.problems.ProblemError, match="it names this one or a reserved address"):
         source_names.check_host(f"http://{host}/")
+
+
+@pytest.mark.parametrize("scheme", ["http", "https", "rtsp", "rtsps"])
+def test_a_name_that_is_this_machines_after_the_check(scheme, monkeypatch):
+    addresses, look_up = iter(["192.0.2.1", "127.0.0.1"]), socket.getaddrinfo
+
+    def look_up_anew(host, *args, **options):
+        return look_up(next(addresses) if host == "camera.test" else host, *args, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up_anew)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"{scheme}://camera.test:{listener.getsockname()[1]}/"
+        source_names.check_host(url)
+        with pytest.raises(SourceError, match="url must name another machine, it names this one"):
+            sources.open_stream(url, Opening(reconnect_for=0), sources.Fence(source_names.resolve_host))
+        listener.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            listener.accept()
 
 
 def test_urls_of_cameras_are_allowed_and_names_have_no_passwords():

@@ -1,5 +1,6 @@
 """The service's page, in a real Chromium; what is found is given by a function, but for one test."""
 
+import dataclasses
 import itertools
 import json
 import re
@@ -411,6 +412,32 @@ def test_errors_are_sentences_that_can_be_dismissed(page, picture):
     page.route("**/v1/predict*", lambda route: route.abort())
     page.set_input_files("#file", picture)
     expect(alert).to_contain_text("The server can't be reached. Is maskjet serve still running?")
+
+
+def test_hostile_names_are_shown_as_text(page, model, picture, write_video):
+    hostile = "<img src=x onerror=hit=1>"
+    named = Finder(model)
+    named.spec = dataclasses.replace(model.spec, class_names=dict.fromkeys(CLASS_NAMES, hostile))
+    named.find = lambda image: dataclasses.replace(find(image), class_names=named.spec.class_names)
+    video = write_video(f"{hostile}.mp4", frames=30, rate=10)
+    with serving({"demo": named, hostile: named}, source=(str(video),)) as address:
+        page.goto(f"http://{address}")
+        expect(page.locator("#source-list")).to_contain_text(f"{hostile}.mp4")
+        expect(page.locator("#model")).to_contain_text(hostile)
+        page.set_input_files(
+            "#file", {"name": f"{hostile}.png", "mimeType": "image/png", "buffer": picture.read_bytes()}
+        )
+        expect(page.locator("#list")).to_contain_text(hostile)
+        expect(page.locator("#chips")).to_contain_text(hostile)
+        expect(page.locator("#media-name")).to_have_text(f"{hostile}.png")
+        page.route("**/v1/predict*", lambda route: route.fulfill(status=400, json={"detail": hostile}))
+        for name in (f"{hostile}.png", f"{hostile}.txt"):
+            page.set_input_files("#file", {"name": name, "mimeType": "", "buffer": picture.read_bytes()})
+            expect(page.locator("#problem")).to_contain_text(hostile)
+        page.locator("#source-list button").click()
+        expect(page.locator("#result")).to_contain_text(hostile)
+    assert page.locator("img[src=x]").count() == 0
+    assert page.evaluate("typeof hit") == "undefined"
 
 
 def test_a_broken_stream_is_told_and_can_be_resumed(page, address):

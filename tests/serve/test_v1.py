@@ -48,6 +48,7 @@ async def test_masks_are_given_as_asked_for(client, model, street):
         masks: (await client.post("/v1/predict", content=encoded(street), params={"masks": masks})).json()
         for masks in ("rle", "polygons", "none")
     }
+    assert [answers[masks]["has_masks"] for masks in ("rle", "polygons", "none")] == [True, True, False]
     assert Detections.from_dict(answers["rle"]).rle == found.rle
     outlines = [[outline.tolist() for outline in one] for one in found.polygons()]
     assert [entry["polygons"] for entry in answers["polygons"]["detections"]] == outlines

@@ -105,7 +105,7 @@ WRONG_FIELDS = [
     (image_input(None, data=[]), r"shape must be \[H, W, 3\] or \[N, H, W, 3\], got null"),
     (image_input([1, 1, 1, 1, 3], data=[]), "got a list of 5"),
     (image_input([0, 1, 3], data=[]), r"each at least 1, got \[0, 1, 3\]"),
-    (image_input([10**4000, 1, 3], data=[]), r"got \[a huge number, 1, 3\]"),
+    (image_input([10**19, 1, 3], data=[]), r"got \[a huge number, 1, 3\]"),
     (image_input([True, 1, 3], data=[]), r"got \[true, 1, 3\]"),
     (image_input([1, 1], "BYTES", data=[]), r"shape must be \[N\] of BYTES"),
     (image_input([1, 1, 3]), "must have either data or the parameter binary_data_size"),
@@ -167,7 +167,7 @@ def test_a_wrong_tensor_or_choice_is_refused(sent, message):
         (b'{"id":' * 20_000, "at most some hundred levels"),
         (b'{"threshold": NaN}', "JSON, which has no NaN"),
         (b'{"id": 1, "id": 2}', "each name once in an object, got 'id' twice"),
-        (b"[" + b"9" * 5000 + b"]", "The request must be JSON"),
+        (b"[-" + b"9" * 20 + b"]", "The request must have whole numbers of at most 20 digits, got 21"),
         (b'{"inputs": []} x', "The request must be JSON, or binary data after it with the header Inference-Header"),
     ],
 )
@@ -191,7 +191,7 @@ def test_a_wrong_length_of_the_json_is_refused(header):
         read((body, header))
 
 
-@pytest.mark.parametrize("size", [-1, 0, 2, 4, 2**63, 10**4000, True, 3.0, "3", None, [3]])
+@pytest.mark.parametrize("size", [-1, 0, 2, 4, 2**63, 10**19, True, 3.0, "3", None, [3]])
 def test_a_wrong_binary_size_is_refused(size):
     with pytest.raises(InputError, match=r"binary_data_size"):
         read(join(image_input([1, 1, 3], parameters={"binary_data_size": size}), b"abc"))

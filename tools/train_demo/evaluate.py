@@ -70,13 +70,14 @@ class Scenes:
 
 def evaluate(model, scenes, change=lambda image: image):
     """COCO's numbers of a model, for boxes and for masks; `change` is done to every image before."""
-    results = []
-    for image_id, image in enumerate(scenes.images):
-        found = model.predict(change(image)).to_coco(image_id)
-        results += [result | {"category_id": result["category_id"] + 1} for result in found]
-    loaded = scenes.truth.loadRes(results)
-    evaluations = {kind: COCOeval_faster(scenes.truth, loaded, kind, print_function=lambda *_: None) for kind in KINDS}
-    return {kind: _summarise(evaluation) for kind, evaluation in evaluations.items()}
+    ids = {category["id"] - 1: category["id"] for category in CATEGORIES}
+    found = [model.predict(change(image)) for image in scenes.images]
+    numbers = {}
+    for kind in KINDS:
+        results = [entry for image_id, each in enumerate(found) for entry in each.to_coco(image_id, ids, kind=kind)]
+        loaded = scenes.truth.loadRes(results)
+        numbers[kind] = _summarise(COCOeval_faster(scenes.truth, loaded, kind, print_function=lambda *_: None))
+    return numbers
 
 
 KINDS = ("segm", "bbox")

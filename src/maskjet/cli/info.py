@@ -59,7 +59,7 @@ def info(
             "file": _describe_file(model, weights),
             **_describe_spec(loaded.spec),
             "threshold": loaded.spec.threshold,
-            "max_detections": config.max_detections,
+            "max_detections": min(config.max_detections, getattr(loaded.spec, "selected_pairs", config.max_detections)),
         }
         report = _warm_up(loaded)
     if as_json:

@@ -1,4 +1,4 @@
-"""The commands maskjet job ..., for more files than one process should work through."""
+"""The commands maskjet job run and maskjet job merge."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from maskjet.cli.options import (
     ModelOption,
     WeightsOption,
     option,
-    print_error,
     print_result,
     progress_to,
     switch,
@@ -29,44 +28,45 @@ from maskjet.cli.options import (
 )
 from maskjet.config import EngineConfig
 from maskjet.devices import SEGMENTS_PER_GPU
-from maskjet.errors import InputError, OutputError
+from maskjet.errors import InputError
 
 if TYPE_CHECKING:
     from maskjet.jobs.driver import Progress, Workers
 
     MakeWorkers = Callable[[dict[str, Any]], Workers]
 
-_EXIT_FAILED, _EXIT_NO_ROOM = 1, 2
+_EXIT_FAILED = 1
 _PLAN_PANEL = "How the files are cut into segments"
-_PLACE_PANEL = "Where segments are worked on: here, or on a Ray cluster"
+_PLACE_PANEL = "Where segments are processed: here, or on a Ray cluster"
 _EXAMPLES = """
 # All images and videos below a folder, then all results as JSON lines.
 maskjet job run videos --recursive --out results
 maskjet job merge results --jsonl results.jsonl
 """
 _RUN_EXAMPLES = """
-# All below a folder; the same command goes on where it was broken off.
+# All below a folder; the same command resumes an interrupted job.
 maskjet job run videos --recursive --out results
-# Parts that were damaged since are found, and made anew.
+# Damaged parts are found, and made again.
 maskjet job run videos --recursive --out results --verify
 # On a Ray cluster, from one of its machines.
 maskjet job run videos --out /shared/results --ray auto
 
-Exit codes: 0 all parts are there; 1 some files or frames failed, which
-failures.jsonl lists; 2 wrong usage, or the results can't be written; 3 a
-source or checkpoint can't be read; 5 the device failed; 128 + n ended by
-signal n, with what was done so far.
+Exit codes: 0 all parts exist; 1 some files or frames failed, which
+failures.jsonl lists; 2 wrong usage, or something that can't run on this
+machine; 3 a source or checkpoint can't be read; 4 the results can't be
+written; 5 the device failed; 128 + n ended by signal n, with what was done
+so far.
 """
 _MERGE_EXAMPLES = """
 maskjet job merge results --jsonl results.jsonl
-# A COCO data set of what is there so far.
+# A COCO data set of the parts so far.
 maskjet job merge results --coco results.json --incomplete
 """
-_OutArgument = Annotated[str, typer.Argument(metavar="FOLDER", help="The folder of a job's results, or its URL.")]
+_OutArgument = Annotated[str, typer.Argument(metavar="FOLDER", help="Output folder of a job, or its URL.")]
 
 
 class _DefaultGroup(TyperGroup):
-    """A group whose first command is meant where none is named."""
+    """A group that runs its first command where none is named."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if args and args[0] not in {*self.commands, *self.get_help_option_names(ctx)}:
@@ -77,8 +77,7 @@ class _DefaultGroup(TyperGroup):
 job_app = typer.Typer(
     cls=_DefaultGroup,
     no_args_is_help=True,
-    help="Find things in more files than one process should work through. `maskjet job SOURCE` is `maskjet job run "
-    "SOURCE`.",
+    help="Detect on many files, with all devices, resumably. `maskjet job SOURCE` is `maskjet job run SOURCE`.",
     epilog=_EXAMPLES,
 )
 
@@ -100,9 +99,7 @@ def job(
     *,
     out: Annotated[
         str,
-        option(
-            "FOLDER", "Where the results go, in Parquet parts: a folder, or the URL of one in a store.", "--out", "-o"
-        ),
+        option("FOLDER", "Output folder, or its URL in a store.", "--out", "-o"),
     ],
     model: ModelOption = "demo",
     weights: WeightsOption = None,
@@ -111,12 +108,21 @@ def job(
     rows: Annotated[str, option("frame|detection", "What a row of the results is.")] = "frame",
     recursive: Annotated[bool, switch("--recursive", "Search the sub-folders of folders.")] = False,
     every: Annotated[int, option("N", "Take one frame of a video in N.", panel=_PLAN_PANEL)] = 1,
+    video_stream: Annotated[
+        int | None,
+        option(
+            "N",
+            "Which of a file's video streams to take, from 0. Not given: the default one, as FFmpeg does.",
+            panel=_PLAN_PANEL,
+            show_default=False,
+        ),
+    ] = None,
     segment_seconds: Annotated[
         float, option("SECONDS", "Length of a video's segments, about.", panel=_PLAN_PANEL)
     ] = 10.0,
     segment_images: Annotated[int, option("N", "Most images of a segment.", panel=_PLAN_PANEL)] = 64,
     verify: Annotated[
-        bool, switch("--verify", "Read the parts that are there, say which are damaged, and do those anew.")
+        bool, switch("--verify", "Read existing parts, say which are damaged, and make those again.")
     ] = False,
     devices: Annotated[
         str | None,
@@ -131,7 +137,7 @@ def job(
         int | None,
         option(
             "N",
-            f"Segments that a process works on at a time. Not given: {SEGMENTS_PER_GPU} on a GPU, on a CPU its cores.",
+            f"Segments per process at a time. Not given: {SEGMENTS_PER_GPU} on a GPU, on a CPU its cores.",
             panel=_PLACE_PANEL,
         ),
     ] = None,
@@ -150,9 +156,9 @@ def job(
     as_json: JsonOption = False,
     config: EngineConfig,
 ) -> None:
-    """Find things in many files, on all devices; write Parquet.
+    """Detect on many files, on all devices; write Parquet.
 
-    The work is cut into segments, and each becomes a part of the results. A part that is there is not made again.
+    Sources are cut into segments, and each becomes one file, a part. An existing part is not made again.
     """
     from maskjet.jobs import driver
     from maskjet.jobs.segments import Settings
@@ -169,20 +175,23 @@ def job(
         config=config,
     ).with_absolute_paths()
     planned = driver.Job(
-        source, out, settings, recursive=recursive, seconds=segment_seconds, images=segment_images, verify=verify
+        source,
+        out,
+        settings,
+        recursive=recursive,
+        seconds=segment_seconds,
+        images=segment_images,
+        verify=verify,
+        video_stream=video_stream,
     )
     driver.check(planned)
     make_workers = _make_workers(ray, workers, devices, streams, config)
     stop = signals.Stop()
-    try:
-        # stdout is for the result, and where workers end or nodes are lost Ray prints so there.
-        with signals.stopping(stop), _showing() as show, redirect_stdout(sys.stderr):
-            found = driver.run(planned, make_workers, stop.event, show)
-    except OutputError as error:
-        print_error(error)
-        raise typer.Exit(_EXIT_NO_ROOM) from error
+    # stdout is for the result, and where workers end or nodes are lost Ray prints so there.
+    with signals.stopping(stop), _showing() as show, redirect_stdout(sys.stderr):
+        found = driver.run(planned, make_workers, stop.event, show)
     for part, reason in found.damaged:
-        print_result(f"maskjet: part {part} was damaged and is done anew: {reason}")
+        print_result(f"maskjet: part {part} was damaged and is made again: {reason}")
     print_result(asdict(found) if as_json else _summary(found, out))
     if stop.number is not None:
         raise typer.Exit(signals.exit_code(stop.number))
@@ -227,7 +236,7 @@ def _local_workers(devices: str | None, streams: int | None, config: EngineConfi
 
 
 def _every_device(config: EngineConfig) -> str:
-    """What --devices is if it is not given."""
+    """Default of --devices."""
     if config.device != "auto":
         return config.device
     return "all" if config.resolve_device().type == "cuda" else "cpu"
@@ -254,7 +263,7 @@ def _summary(found: Progress, out: str) -> str:
     rate = f", {found.frames / found.seconds:.1f} frames/s" if found.frames and found.seconds else ""
     lines = [
         f"{found.done + found.skipped:,} of {found.planned:,} segments are in {out!r}: {found.done:,} written, "
-        f"{found.skipped:,} there before; {found.frames:,} frames, {found.detections:,} detections{rate}"
+        f"{found.skipped:,} existed before; {found.frames:,} frames, {found.detections:,} detections{rate}"
     ]
     if found.failures:
         what = "file or frame" if found.failures == 1 else "files or frames"
@@ -268,11 +277,11 @@ def _summary(found: Progress, out: str) -> str:
 def merge(
     folder: _OutArgument,
     *,
-    coco: Annotated[str | None, option("PATH", "A COCO data set to write, .json.")] = None,
+    coco: Annotated[
+        str | None, option("PATH", "A COCO data set to write, .json; or results, .segm.json or .bbox.json.")
+    ] = None,
     jsonl: Annotated[str | None, option("PATH", "JSON lines to write, a frame in each.")] = None,
-    incomplete: Annotated[
-        bool, switch("--incomplete", "Merge the parts that are there, though others are missing.")
-    ] = False,
+    incomplete: Annotated[bool, switch("--incomplete", "Merge the existing parts, though others are missing.")] = False,
 ) -> None:
     """Write a job's results as one COCO data set, or as JSON lines."""
     from maskjet.jobs.merging import merge as write

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import signal
 import sys
+from contextlib import redirect_stdout
 from typing import TYPE_CHECKING
 
 from maskjet import limits, process
-from maskjet.cli import signals
+from maskjet.cli import signals, stdout
 from maskjet.errors import CheckpointError, DeviceError, FrameError, MaskjetError, OutputError, SourceError
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def main(app: typer.Typer | None = None) -> None:
         if not came and not isinstance(error, KeyboardInterrupt):
             raise
         code = signals.exit_code(came[0] if came else signal.SIGINT)
-    signals.let_go_of_stdout()
+    stdout.let_go()
     sys.exit(code)
 
 
@@ -48,9 +49,12 @@ def _run(app: typer.Typer | None) -> int | str | None:
     process.print_warnings()
     try:
         limits.read_environment()
-        (app or own.app)()
+        with redirect_stdout(stdout.Stdout(sys.stdout)):
+            (app or own.app)()
     except SystemExit as end:
         return end.code
+    except stdout.ReaderGoneError:
+        return signals.exit_code(signal.SIGPIPE)
     except MaskjetError as error:
         print_error(error)
         return next((code for kinds, code in _CODES if isinstance(error, kinds)), _USAGE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,6 @@ import typer
 
 from maskjet.cli.flags import in_flags
 from maskjet.config import EngineConfig, parse_hw
-from maskjet.errors import OutputError, first_line
 from maskjet.printing import printable
 from maskjet.spec import SPECS, TORCHVISION_NAMES
 
@@ -214,7 +214,9 @@ def _bars(*columns: ProgressColumn) -> Iterator[Progress]:
 
     columns = columns or (*Progress.get_default_columns(), MofNCompleteColumn(), SpeedColumn())
     console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bars:
+    off, is_seen = not console.is_terminal, sys.stdout is not None and sys.stdout.isatty()
+    # Redirected to the terminal, results on stdout would not reach the file or program that takes them.
+    with Progress(*columns, console=console, disable=off, transient=True, redirect_stdout=is_seen) as bars:
         yield bars
 
 
@@ -239,6 +241,6 @@ def _print(text: str, *, to_stdout: bool) -> None:
     """Print a text; if stderr can't be written to, the text is dropped, as it is no result."""
     try:
         typer.echo(text, err=not to_stdout)
-    except (OSError, ValueError, AttributeError) as error:  # full, closed by the reader, or closed from the start
+    except (OSError, ValueError, AttributeError):  # full, closed by the reader, or closed from the start
         if to_stdout:
-            raise OutputError(f"stdout must be writable, it is not: {first_line(error)}.") from error
+            raise

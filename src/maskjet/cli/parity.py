@@ -189,7 +189,7 @@ def parity_coco(
         if name in found:
             raise InputError(f"results must have different names, got {name!r} twice.")
         if path in dumps:
-            found[name] = dumps[path].to_coco(truth)
+            found[name] = dumps[path].to_annotations(truth)
             notes += _left_out(dumps[path], truth)
         else:
             read = read_results_file(path)
@@ -231,7 +231,7 @@ def parity_gate(
         found = check.check(*dumps, on_progress=advance)
     precision = None
     if truth is not None:
-        results = {dump.name: dump.to_coco(truth) for dump in dumps}
+        results = {dump.name: dump.to_annotations(truth) for dump in dumps}
         if len(results) < 2:
             raise InputError(f"the dumps must have different names, both are {dumps[0].name!r}; see dump --name.")
         precision = _evaluate(truth, results, dumps[0].name, resamples)

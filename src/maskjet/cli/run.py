@@ -51,7 +51,7 @@ maskjet run 0 1 --model rf-detr-seg-nano --weights nano.pt -o 'out/{}.mp4' \\
 Exit codes: 0 done; 1 a frame could not be decoded (--strict); 2 wrong usage;
 3 a source or checkpoint can't be read, be it one of several; 4 an output
 can't be written; 5 the device failed; 128 + n ended by signal n (130 Ctrl-C,
-143 SIGTERM), with whole outputs.
+141 nobody reads stdout any more, 143 SIGTERM), with whole outputs.
 """
 
 
@@ -75,9 +75,10 @@ def run(
         list[str] | None,
         option(
             "PATH",
-            "Video (.mp4, .mkv, .mov, .webm), .jsonl, .csv, .json (COCO), a folder of images, or one in .yolo for "
-            "labels; - for JSON lines on stdout. May be repeated. {} becomes the source's name; with several sources "
-            "all but .jsonl and .csv need it. Until a file is whole it has .partial in its name.",
+            "Video (.mp4, .mkv, .mov, .webm), .jsonl, .csv, .json (a COCO data set), .segm.json or .bbox.json (COCO "
+            "results), a folder of images, or one in .yolo for labels; - for JSON lines on stdout. May be repeated. {} "
+            "becomes the source's name; with several sources all but .jsonl and .csv need it. Until a file is whole it "
+            "has .partial in its name.",
             "--out",
             "-o",
         ),
@@ -101,6 +102,15 @@ def run(
         ),
     ] = "0",
     limit: Annotated[int | None, option("N", "Most frames to take of a source.", panel=_FRAMES_PANEL)] = None,
+    video_stream: Annotated[
+        int | None,
+        option(
+            "N",
+            "Which of a file's video streams to take, from 0. Not given: the default one, as FFmpeg does.",
+            panel=_FRAMES_PANEL,
+            show_default=False,
+        ),
+    ] = None,
     skip_existing: Annotated[
         bool,
         switch(
@@ -138,6 +148,9 @@ def run(
     ] = math.inf,
     strict: Annotated[bool, switch("--strict", "Exit with 1 if a frame could not be decoded.", _FRAMES_PANEL)] = False,
     style: Any,
+    no_overwrite: Annotated[
+        bool, switch("--no-overwrite", "Refuse to write where a file is, or a folder with files.", _OUTPUTS_PANEL)
+    ] = False,
     audio: Annotated[
         bool,
         switch(
@@ -154,6 +167,15 @@ def run(
             _OUTPUTS_PANEL,
         ),
     ] = False,
+    yolo_parts: Annotated[
+        str,
+        option(
+            "largest|all",
+            "Parts of a mask that become lines of YOLO labels: the largest alone, or each as an instance of its own.",
+            panel=_OUTPUTS_PANEL,
+            choices=("largest", "all"),
+        ),
+    ] = "largest",
     config: EngineConfig,
     depth: DepthOption = 2,
     batch: Annotated[
@@ -175,18 +197,28 @@ def run(
         )
     drawing = style()
     check_drawn(drawing, outs, shows=show)
-    check_opening(every, start, limit, reconnect_for)
+    selection = check_opening(every, start, limit, reconnect_for, video_stream=video_stream).selection
     everywhere, by_class = parse_thresholds(threshold)
     is_together = side_by_side or (len(source) > 1 and any(map(_is_live, source)))
     if skip_existing and is_together:
         raise InputError("skip_existing must not be given for sources that are read side by side.")
+    if skip_existing and no_overwrite:
+        raise InputError(
+            "no_overwrite must not be given with skip_existing, which replaces outputs that are not whole."
+        )
     job = Run(
         load=partial(load_model, model, weights, config, threshold=everywhere, classes=classes),
-        selecting={"every": every, "start": start, "limit": limit},
+        selecting={"every": every, "start": start, "limit": limit, "video_stream": video_stream},
         reconnect_for=reconnect_for,
         streaming={"depth": depth, "batch": batch, "drop_late": drop_late, "threshold": by_class or None},
         style=drawing,
-        writing={"with_audio": audio, "with_confidence": yolo_confidence},
+        writing={
+            "with_audio": audio,
+            "with_confidence": yolo_confidence,
+            "yolo_parts": yolo_parts,
+            "selection": selection,
+            "overwrite": not no_overwrite,
+        },
         shows=show,
         skips_existing=skip_existing,
     )
@@ -225,12 +257,11 @@ def _run_together(job: Run, found: Sequence[UnopenedSource], outs: Sequence[str]
 
 def _run_in_turn(job: Run, found: Sequence[UnopenedSource], outs: Sequence[str]) -> None:
     from maskjet.cli.skipping import leave_out_finished
-    from maskjet.media.selection import select_frames
     from maskjet.media.sinks import check_outputs
 
     job.summary.sources = [SourceSummary(each.name) for each in found]
     outputs = check_outputs(outs, found, style=job.style, **job.writing) if outs else None
     left: Sequence[UnopenedSource | None] = found
     if job.skips_existing and outputs is not None:
-        left = leave_out_finished(found, outputs, select_frames(**job.selecting))
+        left = leave_out_finished(found, outputs, job.writing["selection"])
     run_in_turn(job, left, outputs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import signal
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -13,6 +14,7 @@ from maskjet.cli import signals
 from maskjet.cli.drawing import check_classes
 from maskjet.cli.flags import in_flags
 from maskjet.cli.options import print_error, progress_of
+from maskjet.cli.stdout import ReaderGoneError
 from maskjet.cli.summary import SourceSummary, Summary
 from maskjet.errors import FrameError, SourceError
 
@@ -95,7 +97,7 @@ def run_together(run: Run, sources: Sequence[Source], outputs: Outputs | None) -
         results = run.stream(model, sources[0] if len(sources) == 1 else sources)
         with _windows(run, sources) as windows, _working(run, results), _measuring(run, sources, summaries):
             sinks = SinksBySource([], [[] for _ in sources]) if outputs is None else outputs.open()
-            with _gathering(run, sinks), sinks:
+            with _gathering(run, sinks, outputs), sinks:
                 with progress_of(sources) as advance:
                     _write(run, results, sinks, windows, advance, summaries)
                 if run.is_broken_off(run.summary.frames):
@@ -162,7 +164,7 @@ def _opened(run: Run, outputs: Outputs | None) -> Iterator[SinksInTurn]:
     from maskjet.media.sinks import SinksInTurn
 
     sinks = SinksInTurn([], lambda *_: []) if outputs is None else outputs.open_in_turn()
-    with _gathering(run, sinks), sinks:
+    with _gathering(run, sinks, outputs), sinks:
         yield sinks
         if run.is_broken_off(run.summary.frames):
             sinks.abandon()
@@ -178,7 +180,11 @@ def _write(
 ) -> None:
     """Write results to the outputs and count them, until the end, a signal, or the window is closed."""
     for frame, detections in results:
-        sinks.write(frame, detections)
+        try:
+            sinks.write(frame, detections)
+        except ReaderGoneError:
+            run.stop.set(signal.SIGPIPE)
+            break
         for each in (run.summary, summaries[frame.stream]):
             each.frames += 1
             each.detections += len(detections)
@@ -229,12 +235,13 @@ def _measuring(run: Run, sources: Sequence[Source], summaries: Sequence[SourceSu
 
 
 @contextmanager
-def _gathering(run: Run, sinks: Sinks) -> Iterator[None]:
+def _gathering(run: Run, sinks: Sinks, outputs: Outputs | None) -> Iterator[None]:
     """Record the outputs, once they have their final names."""
     try:
         yield
     finally:
         run.summary.outputs, run.summary.left_out = list(sinks.paths), sinks.left_out
+        run.summary.replaced = [path for path in sinks.paths if outputs and path in outputs.existing]
 
 
 @contextmanager

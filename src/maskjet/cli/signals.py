@@ -6,7 +6,6 @@ the command starts, as SIGHUP is under nohup, stays ignored.
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import threading
@@ -64,11 +63,15 @@ class Stop:
         self.number: int | None = None
         self.event = threading.Event()
 
+    def set(self, number: int) -> None:
+        """Stop the stream, as the signal of this number does."""
+        self.number = number
+        self.event.set()
+
     def _handle(self, number: int, _: FrameType | None) -> None:
         if self.number is not None:
             raise Ended(number)
-        self.number = number
-        self.event.set()
+        self.set(number)
 
 
 @contextmanager
@@ -106,13 +109,3 @@ def ignore_late_interrupts() -> None:
             report(unraisable)
 
     sys.unraisablehook = report_others
-
-
-def let_go_of_stdout() -> None:
-    """Flush stdout; if that fails, point it to /dev/null, so that Python does not fail on it again at exit."""
-    try:
-        sys.stdout.flush()
-    except (OSError, ValueError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)

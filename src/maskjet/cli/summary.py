@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from maskjet.cli.options import print_result
@@ -63,6 +64,8 @@ class Summary:
     """Frames per second over `seconds`, decoding and writing included."""
     outputs: Sequence[str] = ()
     """Paths of the outputs, with ".partial" in their names if an error ended the run."""
+    replaced: Sequence[str] = ()
+    """Those of the outputs that existed before: files, and folders with files."""
     sources: list[SourceSummary] = field(default_factory=list)
     """The sources, in their order."""
     is_interrupted: bool = False
@@ -90,7 +93,9 @@ class Summary:
         left_out = f"  {_count(self.left_out, 'detection')} left out, for boxes or confidences that are not finite"
         lines += [left_out] if self.left_out else []
         lines += [f"  bad frame: {printable(reason)}" for reason in self.bad_frames]
-        lines += [f"  wrote {printable(output)}" for output in self.outputs]
+        for output in self.outputs:
+            older = "which had files" if Path(output).is_dir() else "replacing an older file"
+            lines.append(f"  wrote {printable(output)}{f', {older}' if output in self.replaced else ''}")
         return "\n".join([state, *lines])
 
     def show(self, *, as_json: bool, stdout_is_taken: bool) -> None:

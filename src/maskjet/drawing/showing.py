@@ -52,8 +52,8 @@ def write(path: str | os.PathLike[str], pixels: NDArray[np.uint8]) -> None:
         OutputError: The file can't be written, or its format can't hold the picture.
     """
     data = encode(pixels, Path(path).suffix.lower())
-    with replacing(os.fspath(path), "path") as part:
-        part.write(data)
+    with replacing(os.fspath(path), "path") as temporary:
+        temporary.write(data)
 
 
 def show(pixels: NDArray[np.uint8], title: str) -> None:

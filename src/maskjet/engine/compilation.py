@@ -15,6 +15,7 @@ from rich.console import Console
 from torch import nn
 
 from maskjet.config import EngineConfig
+from maskjet.engine.isolation import isolated
 from maskjet.errors import InputError, UnsupportedError, first_line
 
 Network = Callable[..., Any]
@@ -60,7 +61,7 @@ class Compiler:
         self._seconds: dict[tuple[int, ...], float] = {}
         self._why_not = {None: why_not_by_default, False: "not asked for", True: ""}[config.compile]
 
-    @torch.inference_mode()
+    @isolated()
     def for_batch(self, batch: int, *size_hw: int) -> Network:
         """The network for a batch size and, if it takes several, an input size; the first call may compile it.
 

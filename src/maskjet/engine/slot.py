@@ -23,6 +23,7 @@ from maskjet import process
 from maskjet.calls import Postprocessing
 from maskjet.detections import Detections
 from maskjet.engine.copying import Copier
+from maskjet.engine.isolation import isolated
 from maskjet.engine.steps import WIDTH, PostprocessBuffers, Steps, Work
 from maskjet.engine.upload import Upload
 from maskjet.errors import first_line
@@ -109,7 +110,7 @@ class EagerSlot:
         """Take a batch; see `Slot`."""
         self._images = images
 
-    @torch.inference_mode()
+    @isolated()
     def result(self) -> list[Detections]:
         """Run the batch; see `Slot`."""
         steps, images = self._steps, self._images
@@ -302,10 +303,13 @@ class GraphSlot:
             self._running = None
         steps, sizes = self._steps, [_size_of(image) for image in images]
         kind = FrameKind(batch, steps.input_hw(sizes[0]), isinstance(images[0], Picture))
-        with torch.inference_mode(), on_device(steps.device), self._stream:
+        memory = [_memory_of(image) for image in images]
+        for device in {frame.device for frame in memory if frame.is_cuda}:
+            self._stream.wait_stream(torch.cuda.current_stream(device))  # which may still write these frames
+        with isolated(), on_device(steps.device), self._stream:
             # Ordered on the stream: the last batch is done, and this one comes after the upload.
             self._postprocess = _update(self._postprocess, steps, self.postprocessing)
-            memory = self._settle([_memory_of(image) for image in images])
+            memory = [self._settle(frame) for frame in memory]
             addresses = self._bring(memory, all_cores=all_cores)
             graph = self._graph_for(kind, sizes, self._postprocess)
             for number, image in enumerate(images):
@@ -318,14 +322,12 @@ class GraphSlot:
         pixels = sum(height * width for height, width in sizes)
         self._running = _Running(graph, memory, (kind, pixels.bit_length()))
 
-    def _settle(self, frames: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """Let frames on GPUs be on this one, ready, and so that bytes within a row can be counted in 32 bits."""
-        if not any(frame.is_cuda for frame in frames):
-            return frames
-        for device in {frame.device for frame in frames if frame.is_cuda}:
-            self._stream.wait_stream(torch.cuda.current_stream(device))
-        here = [frame.to(self._steps.device, non_blocking=True) if frame.is_cuda else frame for frame in frames]
-        return [frame if _is_near(frame) else frame.contiguous() for frame in here]
+    def _settle(self, frame: torch.Tensor) -> torch.Tensor:
+        """Let a frame that is on a GPU be on this one, and so that bytes within a row can be counted in 32 bits."""
+        if not frame.is_cuda:
+            return frame
+        here = frame.to(self._steps.device, non_blocking=True)
+        return here if _is_near(here) else here.contiguous()
 
     def _bring(self, frames: Sequence[torch.Tensor], *, all_cores: bool) -> list[int]:
         """The address of each frame on the GPU, after uploading those on the host."""
@@ -386,7 +388,7 @@ class GraphSlot:
     def replay(self) -> None:
         """Upload the last frames and launch their graph again, and wait for it: measures the GPU alone."""
         graph = self.graphs[-1]
-        with torch.inference_mode(), on_device(self._steps.device), self._stream:
+        with isolated(), on_device(self._steps.device), self._stream:
             self._upload.repeat()
             graph.launch(self._take_pool)
         self._stream.synchronize()

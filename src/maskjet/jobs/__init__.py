@@ -1,7 +1,7 @@
-"""Many files, many GPUs, many machines: jobs cut into segments, each of which becomes one Parquet part.
+"""Batch jobs over many files, on several GPUs or machines.
 
-`plan` cuts sources into segments, `process` makes a table of one, and `merge` joins the parts of a job. `ray_dataset`
-gives the rows of all segments as a Ray dataset.
+`plan` cuts sources into segments, `process` makes a table of one, which becomes one Parquet file, a part, and `merge`
+joins the parts of a job. `ray_dataset` gives the rows of all segments as a Ray dataset.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _HOMES = {"merge": "merging", "plan": "planning", "process": "processing", "ray_
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for on first use (PEP 562)."""
+    """Import a public function on first use (PEP 562)."""
     if name in _HOMES:
         value = globals()[name] = getattr(importlib.import_module(f"maskjet.jobs.{_HOMES[name]}"), name)
         return value

@@ -1,4 +1,4 @@
-"""A Ray cluster: the connection to it, and the workers that it has room for."""
+"""Connecting to a Ray cluster, and choosing the number and resources of its workers."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from maskjet.devices import SEGMENTS_PER_GPU
@@ -17,41 +18,43 @@ from maskjet.errors import InputError, UnsupportedError, first_line
 from maskjet.extras import require
 from maskjet.jobs.local import ONE_THREAD
 
-_CPUS = 0.5  # of Ray's that a worker reserves; with one per CPU at most, half of them stay free for Ray Data
-_ANSWER_S = 10.0  # for a cluster to take a connection
-_PASSED = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "MASKJET_LIMIT_")  # beginnings of variables
+_CPUS = 0.5  # reserved per worker; at most one worker per CPU, so that half of them stay free for Ray Data
+_ANSWER_S = 10.0  # timeout of a connection to the cluster's head
+_PASSED = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "MASKJET_LIMIT_")  # prefixes of variables that workers get
 
 
 def import_ray(purpose: str) -> Any:
-    """Ray with Ray Data; raises MissingDependencyError."""
+    """Import Ray and Ray Data; raises MissingDependencyError."""
     require("ray.data", extra="ray", purpose=purpose)
     return require("ray", extra="ray", purpose=purpose)
 
 
 @contextmanager
 def connected(address: str) -> Iterator[Any]:
-    """Be connected to a cluster, and yield Ray; a connection that is there already is used, and left as it is.
+    """Connect to a Ray cluster, and yield the module ray; an existing connection is used, and left open.
 
     Args:
-        address: "auto" for the cluster of this machine, "local" to start one on it, or HOST:PORT of another one, of
-            which this machine is a node.
+        address: "auto" for the cluster of this machine, "local" to start one on it, or HOST:PORT of the head of a
+            cluster that has this machine as a node.
 
     Raises:
-        UnsupportedError: There is none, or the connection is of Ray's client.
+        UnsupportedError: There is no cluster, or the connection is a Ray client's (ray://).
         MissingDependencyError: Ray is not installed.
     """
     ray = import_ray("--ray")
-    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # errors are raised, too
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # its errors are raised as well
     if ray.is_initialized():
         yield check_connection(ray)
         return
     handler = signal.getsignal(signal.SIGTERM)
     try:
-        if address not in ("auto", "local"):  # Ray itself waits for two minutes for an address that does not answer
+        if address not in ("auto", "local"):  # Ray itself would wait for two minutes if nothing answers
             host, _, port = address.rpartition(":")
             socket.create_connection((host.strip("[]"), int(port)), _ANSWER_S).close()
-        options = {"include_dashboard": False} if address == "local" else {}
-        ray.init(address, logging_level=logging.WARNING, log_to_driver=False, **options)
+        with TemporaryDirectory() as empty:  # without working_dir, workers would import from the current folder first
+            options: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
+            options |= {"logging_level": logging.WARNING, "log_to_driver": False}
+            ray.init(address, runtime_env={"working_dir": empty}, **options)
     except Exception as error:
         raise UnsupportedError(
             "ray must be auto, local or the HOST:PORT of a cluster that answers and has this machine as a node, got "
@@ -59,7 +62,7 @@ def connected(address: str) -> Iterator[Any]:
         ) from error
     finally:
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, handler)  # Ray's ends the process, where ours finishes what was begun
+            signal.signal(signal.SIGTERM, handler)  # Ray's ends the process, ours lets segments be finished
     try:
         yield ray
     finally:
@@ -67,7 +70,7 @@ def connected(address: str) -> Iterator[Any]:
 
 
 def check_connection(ray: Any) -> Any:
-    """Ray; raises UnsupportedError if it is connected by its client, whose machine is no node: it has no files."""
+    """Refuse the connection of a Ray client (ray://), whose machine does not share the nodes' files; returns ray."""
     if ray.util.client.ray.is_connected():
         raise UnsupportedError(
             "ray must be connected as a node of the cluster, not by ray://. Run this on a node, for example with "
@@ -78,19 +81,19 @@ def check_connection(ray: Any) -> Any:
 
 @dataclass(frozen=True)
 class Pool:
-    """The workers of a job or dataset."""
+    """Number and resources of the workers of a job or dataset."""
 
     size: int
-    """Workers."""
+    """Number of workers."""
     device: str
-    """Device of each, in its own names: it sees one GPU at most."""
+    """Device of each worker: "cpu", or "cuda", the only GPU that Ray shows it."""
     num_cpus: float
-    """Ray's CPUs that each reserves."""
+    """Ray CPUs that each worker reserves."""
     streams: int
-    """Segments that each works on at a time: `SEGMENTS_PER_GPU` on a GPU, else one per core that it has to itself."""
+    """Segments per worker at a time: `SEGMENTS_PER_GPU` on a GPU, else one per core of its share of the node."""
 
     def options(self, ray: Any) -> dict[str, Any]:
-        """Options of `map_batches` for a pool of this size that doesn't grow."""
+        """Arguments of `Dataset.map_batches` for an actor pool of fixed size."""
         variables = {name: text for name, text in os.environ.items() if name.startswith(_PASSED)}
         has_gpu = self.device == "cuda"
         pool = ray.data.ActorPoolStrategy(
@@ -101,20 +104,20 @@ class Pool:
 
 
 def nodes_of(ray: Any) -> list[Mapping[str, float]]:
-    """The resources of each node that is up."""
+    """Resources of each live node, by Ray's names."""
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
 def fit(nodes: Sequence[Mapping[str, float]], device: str, workers: int | None) -> Pool:
-    """Choose workers that the nodes have room for.
+    """Choose a pool of workers that fits the nodes.
 
-    A GPU each if the device or else the cluster has any; else at most one worker per CPU. Either way at least half of
-    the CPUs stay free: Ray Data's own tasks need some, and a pool that took them all would wait for ever.
+    One GPU per worker if device is cuda, or auto and the cluster has GPUs; else at most one worker per CPU. At least
+    half of the CPUs stay free: Ray Data's own tasks need some, and a pool that took them all would deadlock.
 
     Args:
-        nodes: The resources of each node, by Ray's names.
+        nodes: What `nodes_of` returned.
         device: auto, cpu or cuda.
-        workers: How many; None is one per GPU, or else one per node.
+        workers: Number of workers; None is one per GPU, or else one per node.
 
     Raises:
         InputError: workers or the device is out of range.
@@ -144,7 +147,7 @@ def fit(nodes: Sequence[Mapping[str, float]], device: str, workers: int | None) 
             f"workers must be at most {room}, one per {kind}, got {workers}: {has}. Start more nodes, or ask for fewer "
             "workers."
         )
-    per_node = -(-size // len(rooms))  # Ray Data spreads them
+    per_node = -(-size // len(rooms))  # Ray Data spreads workers over the nodes
     return Pool(
         size,
         device="cuda" if has_gpus else "cpu",

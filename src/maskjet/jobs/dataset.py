@@ -1,4 +1,4 @@
-"""The results of many files as a Ray dataset, for pipelines of one's own."""
+"""Detections of many files as a Ray dataset."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def ray_dataset(
     images: int = 64,
     **settings: Any,
 ) -> ray.data.Dataset:
-    """A Ray dataset of the results, for a pipeline of one's own; nothing is written to a folder.
+    """Detect on many files as a Ray dataset, for a pipeline of your own; writes no files.
 
     Runs on the cluster that the process is connected to, or else on the one that `ray.init()` connects to. Each segment
     is a row of the input, and its results are rows of the output, in the columns of the parts (see docs/jobs.md). As
@@ -42,16 +42,16 @@ def ray_dataset(
     Args:
         sources: Files, folders, globs, lists and URLs, as `plan` takes them; each node must reach them.
         model: A model of `maskjet.load`; a file, as that of `weights`, must be at the same path on each node.
-        workers: Actors with the model; None is one per GPU of the cluster, or else one per node.
+        workers: Number of actors with the model; None is one per GPU of the cluster, or else one per node.
         recursive: Whether sub-folders are searched.
-        seconds: Length of a video's segment, about.
+        seconds: Shortest length of a video's segment.
         images: Most images of a segment.
         **settings: Other fields of `Settings`, as weights, threshold, classes, rows, every and config.
 
     Raises:
         InputError: An argument is out of range.
         SourceError: A source does not exist.
-        UnsupportedError: The cluster has no room for the workers, or the connection is of Ray's client.
+        UnsupportedError: The cluster has no room for the workers, or the connection is a Ray client's (ray://).
         MissingDependencyError: Ray is not installed.
 
     Examples:
@@ -83,7 +83,7 @@ def ray_dataset(
 
 
 class _Detector:
-    """An actor of `ray_dataset`."""
+    """Ray actor that detects on one segment per call."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         suit_program()

@@ -1,4 +1,4 @@
-"""The files of sources: of folders, globs, lists and URLs, one by one."""
+"""Finding the files of sources (folders, globs, lists, URLs), one at a time."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 from maskjet.errors import InputError, SourceError
+from maskjet.files import is_file_url, path_of_url
 from maskjet.jobs import storage
 from maskjet.jobs.segments import SourceFile
 from maskjet.jobs.storage import Files
@@ -25,28 +25,28 @@ from maskjet.media.folders import in_order, is_image_path, is_video_path, is_vis
 
 _LONGEST_LINE = 1 << 16  # bytes; a file with a longer one is no list
 
-_Wanted = Callable[[str], bool]
+_Filter = Callable[[str], bool]
 
 
 @dataclass(frozen=True)
 class Found:
-    """A file that a source has."""
+    """A file found in a source."""
 
     file: SourceFile
     """Its size and time are 0 if it is missing."""
     is_video: bool
     """Whether it is a video, not an image."""
     is_missing: bool = False
-    """Whether there is no such file, or it can't be described."""
+    """Whether the file does not exist, or its size can't be read."""
 
 
-def digest_of(path: str) -> int:
-    """A number of 64 bits that stands for a path."""
+def hash_path(path: str) -> int:
+    """64-bit hash of a path, the same in every process."""
     return int.from_bytes(hashlib.blake2b(path.encode("utf-8", "surrogatepass"), digest_size=8).digest())
 
 
 class Finder:
-    """Finds the files of sources, each once, in an order that depends on names alone.
+    """Finds the files of sources: each once, in an order that depends on names alone.
 
     Args:
         sources: As `plan` takes them.
@@ -59,8 +59,8 @@ class Finder:
 
     def __init__(self, sources: Any, *, recursive: bool) -> None:
         self._sources, self._recursive = list[str](), recursive
-        self._named: dict[int, bool] = {}  # digests of the files given by name, and whether they were found
-        self._taken: dict[str, list[_Wanted]] = {}  # by folder: which of its names were taken
+        self._named: dict[int, bool] = {}  # hashes of files given by name, and whether they were yielded
+        self._taken: dict[str, list[_Filter]] = {}  # by folder: filters of the names that were yielded
         if isinstance(sources, str | os.PathLike | int):
             sources = [sources]
         if not isinstance(sources, Iterable) or isinstance(sources, bytes):
@@ -76,7 +76,7 @@ class Finder:
             raise InputError("sources must be at least one, got none.")
 
     def __iter__(self) -> Iterator[Found]:
-        """Check all that can be known at little cost, then find the files.
+        """Check all sources, as far as that is cheap, then yield the files.
 
         Raises:
             SourceError: A source is not as `plan` wants it.
@@ -89,7 +89,7 @@ class Finder:
                 yield from self._find(text)
 
     def _lines(self) -> Iterator[tuple[str, str]]:
-        """The sources and, in place of lists, their lines, each with what it is called in errors."""
+        """Pairs of origin and source; a list is replaced by its lines, whose origin begins error messages."""
         for text in self._sources:
             if _is_list(text) and (file := storage.describe(text)):
                 yield from _read_list(file)
@@ -97,30 +97,30 @@ class Finder:
                 yield "", text
 
     def _check(self, text: str, *, is_line: bool) -> None:
-        """Check that a source exists, and has files if it is on this machine."""
+        """Check that a source exists and, if it is a local folder or glob, has files."""
         is_remote = storage.is_remote(text)
         if is_line and is_remote:
             storage.resolve(text)
-        # To ask for each object of a list would take as long as the job.
+        # A request for each object of a list would take as long as the job.
         kind = "file" if is_line and is_remote else _kind_of(text)
         if kind is None:
             raise SourceError(f"source must exist, {shown_name(text)!r} does not.")
         if kind == "file":
-            self._named[_digest(text)] = False
+            self._named[_hash(text)] = False
         elif not is_remote:
             next(Finder(text, recursive=self._recursive)._find(text))
 
     def _find(self, text: str) -> Iterator[Found]:
-        """The files of a source that is no list."""
+        """Files of a file, folder or glob."""
         kind = _kind_of(text)
         if kind is None or kind == "file":
-            if not self._named.get(_digest(text)):
-                self._named[_digest(text)] = True
-                yield _describe(text, _parts_of(text)[-1])
+            if not self._named.get(_hash(text)):
+                self._named[_hash(text)] = True
+                yield _describe(text, _split(text)[-1])
             return
         is_empty = True
-        folder, *parts = [text] if kind == "folder" else _parts_of(text)
-        for each, files, wanted in self._match(folder, parts):
+        folder, *components = [text] if kind == "folder" else _split(text)
+        for each, files, wanted in self._match(folder, components):
             is_empty = is_empty and not any(map(wanted, files))
             yield from self._take(each, files, wanted)
         if is_empty and kind == "glob":
@@ -129,87 +129,85 @@ class Finder:
             hint = "" if self._recursive else "; its sub-folders are searched only if asked to"
             raise SourceError(f"source must be a folder with images or videos, {shown_name(text)!r} has none{hint}.")
 
-    def _take(self, folder: str, files: Files, wanted: _Wanted) -> Iterator[Found]:
-        """The files of one folder that nobody has taken: images first, then videos."""
+    def _take(self, folder: str, files: Files, wanted: _Filter) -> Iterator[Found]:
+        """Files of one folder that no earlier source has yielded: images first, then videos."""
         taken = self._taken.setdefault(_identity(folder), [])
         names = in_order(name for name in files if wanted(name) and not any(each(name) for each in taken))
         taken.append(wanted)
         names.sort(key=is_image_path, reverse=True)
         for name in names:
             path = posixpath.join(folder, name)
-            if not self._named or _digest(path) not in self._named:
+            if not self._named or _hash(path) not in self._named:
                 yield _describe(path, name, files[name])
 
-    def _match(self, folder: str, parts: Sequence[str]) -> Iterator[tuple[str, Files, _Wanted]]:
-        """The folders with files for the parts of a glob, and which of these are meant; without parts, the folder's."""
-        if not parts or parts[0] == "**":
-            recursive = self._recursive or bool(parts)
+    def _match(self, folder: str, components: Sequence[str]) -> Iterator[tuple[str, Files, _Filter]]:
+        """Folders that match a glob's path components, or the folder itself, with files and a filter of names."""
+        if not components or components[0] == "**":
+            recursive = self._recursive or bool(components)
             for path, files in walk(folder, storage.list_folder, recursive=recursive, identify=_identity):
-                if parts[1:]:
-                    yield from self._match(path, parts[1:])
+                if components[1:]:
+                    yield from self._match(path, components[1:])
                 else:
-                    yield path, files, is_visible if parts else _is_listed
+                    yield path, files, is_visible if components else _is_listed
             return
-        part, *rest = parts
-        if glob.has_magic(part):
-            wanted, (files, folders) = _matching(part), storage.list_folder(folder)
+        name, *rest = components
+        if glob.has_magic(name):
+            wanted, (files, folders) = _matching(name), storage.list_folder(folder)
         else:
-            kind, _ = storage.look(posixpath.join(folder, part)) or (None, None)
-            wanted, files, folders = part.__eq__, {part: None} if kind == "file" else {}, [part] * (kind == "folder")
+            kind, _ = storage.look(posixpath.join(folder, name)) or (None, None)
+            wanted, files, folders = name.__eq__, {name: None} if kind == "file" else {}, [name] * (kind == "folder")
         if not rest:
             yield folder, files, wanted
-        for name in in_order(filter(wanted, folders)):
-            yield from self._match(posixpath.join(folder, name), rest)
+        for each in in_order(filter(wanted, folders)):
+            yield from self._match(posixpath.join(folder, each), rest)
 
 
 def _absolute(text: str, base: str) -> str:
-    """A path, glob or URL that may be relative to a list, which is a path or URL itself."""
+    """Resolve a path, glob or URL relative to the list that has it, itself a path or URL."""
     if not text or "\0" in text:
         raise SourceError(f"source must be a path or URL without NUL characters, got {text!r}.")
+    if is_file_url(text):
+        return path_of_url(text)
     if storage.is_remote(text):
         root, path = storage.split_url(text)
-        if not root.startswith("file:"):
-            return root + path
-        if root not in ("file://", "file://localhost"):
-            raise SourceError(f"source must be a file of this machine, {text!r} names {root[7:]!r}.")
-        return unquote(path, errors="surrogateescape") or "/"
+        return root + path
     if storage.is_remote(base):
         root, path = storage.split_url(base)
         return root + posixpath.normpath(posixpath.join("/", posixpath.dirname(path), text))
     local = Path(base).parent / text
-    # A number is a camera, but the name of a folder, too.
+    # A number is a camera, unless a file or folder has that name.
     if is_camera(text) or (text.isdecimal() and not local.exists()):
         raise storage.live_error(text)
     return str(local)
 
 
 def _kind_of(text: str) -> str | None:
-    """What a source that is no list is: file, folder or glob; None if it does not exist."""
+    """Whether a source is a file, folder or glob; None if it does not exist."""
     kind, _ = storage.look(text) or (None, None)
-    return kind or ("glob" if any(map(glob.has_magic, _parts_of(text)[1:])) else None)
+    return kind or ("glob" if any(map(glob.has_magic, _split(text)[1:])) else None)
 
 
-def _parts_of(text: str) -> list[str]:
-    """The root of a path or URL, and the names below it."""
+def _split(text: str) -> list[str]:
+    """Root of a path or URL, and the path components below it."""
     root, path = storage.split_url(text) if storage.is_remote(text) else ("/", text)
     return [root, *filter(None, path.split("/"))]
 
 
-def _digest(path: str) -> int:
-    return digest_of(_identity(path))
+def _hash(path: str) -> int:
+    return hash_path(_identity(path))
 
 
 def _identity(path: str) -> str:
-    """A path that all names of one file or folder have in common."""
+    """Canonical path: the same for all names of one file or folder."""
     return path.rstrip("/") if storage.is_remote(path) else os.path.realpath(path)
 
 
 def _is_list(text: str) -> bool:
-    return _parts_of(text)[-1].lower().endswith(".txt")
+    return _split(text)[-1].lower().endswith(".txt")
 
 
 def _read_list(file: SourceFile) -> Iterator[tuple[str, str]]:
-    """The lines of a list, absolute, each with what it is called in errors."""
+    """Pairs of origin, such as "Line 3 of 'a.txt': ", and absolute source of the lines of a list."""
     name, number, is_empty = shown_name(file.path), 0, True
     with storage.local_copy(file) as path, storage.reaching(file.path), Path(path).open("rb") as lines:
         while line := lines.readline(_LONGEST_LINE + 1):
@@ -218,7 +216,7 @@ def _read_list(file: SourceFile) -> Iterator[tuple[str, str]]:
             with _naming(origin):
                 if len(line) > _LONGEST_LINE:
                     raise SourceError(f"source must be a line of at most {_LONGEST_LINE} bytes, got more.")
-                # Names may be any bytes, and some editors begin a file with a mark.
+                # Names may be any bytes, and some editors begin a file with a byte order mark.
                 line = line.removeprefix(b"\xef\xbb\xbf" if number == 1 else b"").rstrip(b"\r\n")
                 if not line.strip() or line.startswith(b"#"):
                     continue
@@ -233,7 +231,7 @@ def _read_list(file: SourceFile) -> Iterator[tuple[str, str]]:
 
 @contextmanager
 def _naming(origin: str) -> Iterator[None]:
-    """Say in errors which line of which list they are about, if any."""
+    """Prefix errors with their origin, the line of a list, if there is one."""
     try:
         yield
     except InputError as error:
@@ -243,12 +241,12 @@ def _naming(origin: str) -> Iterator[None]:
 
 
 def _describe(path: str, name: str, file: SourceFile | None = None) -> Found:
-    """A file as it is; one that can't be described is given, too, so that whoever reads it tells why."""
+    """Read a file's size and time; one that fails is returned as missing, so that processing it gives the reason."""
     is_video = not is_image_path(name)
     with suppress(SourceError):
         file = file or storage.describe(path)
         if file is not None:
-            if name.lower().endswith(".gif"):  # other images hardly ever move, and opening thousands takes long
+            if name.lower().endswith(".gif"):  # other formats hardly ever are, and opening thousands takes long
                 with storage.local_copy(file) as local:
                     is_video = is_animated(Path(local))
             return Found(file, is_video)
@@ -256,11 +254,11 @@ def _describe(path: str, name: str, file: SourceFile | None = None) -> Found:
 
 
 def _is_listed(name: str) -> bool:
-    """Whether a file of a folder is taken."""
+    """Whether a folder's file is an image or video, and not hidden."""
     return is_visible(name) and (is_image_path(name) or is_video_path(name))
 
 
-def _matching(pattern: str) -> _Wanted:
-    """Whether a name matches a part of a glob; hidden ones only if the pattern is of such."""
+def _matching(pattern: str) -> _Filter:
+    """Filter for a path component of a glob; hidden names match only patterns that begin with a dot."""
     match, is_of_hidden = re.compile(fnmatch.translate(pattern)).match, pattern[0] == "."
     return lambda name: match(name) is not None and (is_of_hidden or is_visible(name))

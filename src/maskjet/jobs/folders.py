@@ -1,4 +1,4 @@
-"""The folder of a job's results: on this machine, or in a store at a URL."""
+"""The output folder of a job: a local one, or one in an object store."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from maskjet.errors import OutputError, translate_errors
-from maskjet.files import Part, naming
+from maskjet.errors import InputError, OutputError, translate_errors
+from maskjet.files import TemporaryFile, naming
 from maskjet.jobs import storage
 
 _PARTIAL = ".partial"
 _BLOCK = 8 << 20
+_ATOMIC = ("abfs", "abfss", "gcs", "gs", "hf", "s3")  # schemes of stores where an object appears when its upload ends
 
 
 class LocalFolder:
-    """A folder of this machine, or of a file system that it has mounted.
+    """An output folder on a local or mounted file system.
 
-    It holds files, each at a place: its path below the folder, as in "parts/ab/abcd.parquet". Methods raise OutputError
-    where the folder can't be written to, read or listed.
+    A file is named by its place, its path below the folder, as in "parts/ab/abcd.parquet". Methods raise OutputError
+    if the folder can't be written to, read or listed.
 
     Args:
         out: Its path.
@@ -41,28 +42,28 @@ class LocalFolder:
         return str(self.path / place)
 
     def write(self, place: str, data: bytes) -> None:
-        """Write a file: once this returns, it is whole and kept; after an error nothing is left of it."""
+        """Write a file atomically, and sync it to disk; an error leaves nothing of it."""
         path = self.path / place
-        part = Part(str(path), suffix="")  # no suffix by which programs would find the file
+        temporary = TemporaryFile(str(path), suffix="")  # without a suffix by which programs would find it
         try:
-            part.write(data)
-            part.finish()
+            temporary.write(data)
+            temporary.finish()
         except BaseException:
-            part.remove()
+            temporary.remove()
             raise
         with naming(str(path)):
             for folder in (path.parent, *(each for each in path.parent.parents if each.is_relative_to(self.path))):
                 _sync_folder(folder)  # any of them may be new
 
     def mark(self, place: str) -> None:
-        """Make an empty file, which a machine that loses its power may lose."""
+        """Create an empty file; it is not synced, so a power loss may undo this."""
         path = self.path / place
         with naming(str(path)):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
 
     def read(self, place: str) -> bytes | None:
-        """All of a file; None if there is none."""
+        """Content of a file; None if it does not exist."""
         with naming(self.name(place)):
             try:
                 return (self.path / place).read_bytes()
@@ -70,11 +71,11 @@ class LocalFolder:
                 return None
 
     def open(self, place: str) -> Any:
-        """Open a file to read it: a binary file of Python's or pyarrow's. Raises what these raise."""
+        """Open a file for binary reading; raises the exceptions of Python or pyarrow."""
         return (self.path / place).open("rb")
 
     def has(self, place: str) -> bool:
-        """Whether a place has a file now."""
+        """Whether a file exists now."""
         path = os.path.join(self.path, place)  # noqa: PTH118 - a million times
         with naming(path):
             try:
@@ -84,10 +85,10 @@ class LocalFolder:
             return True
 
     had = has
-    """Whether a place had a file when its folder was first asked about: what is quicker to tell in a store."""
+    """As `has`, but a store answers from a listing of the file's folder, made at the first call for it."""
 
     def names(self, folder: str) -> set[str]:
-        """Names of the files that a folder has now."""
+        """Names of the files in a folder now."""
         with naming(self.name(folder)):
             try:
                 return set(os.listdir(self.path / folder))  # noqa: PTH208
@@ -95,29 +96,29 @@ class LocalFolder:
                 return set()
 
     def remove(self, place: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file if it exists."""
         with naming(self.name(place)):
             (self.path / place).unlink(missing_ok=True)
 
     def remove_folder(self, folder: str) -> None:
-        """Remove a folder with its files, if it is there."""
+        """Remove a folder with its files if it exists."""
         with naming(self.name(folder)), suppress(FileNotFoundError):
             shutil.rmtree(self.path / folder)
 
-    def draft(self, place: str) -> IO[bytes]:
-        """A file of this machine with a name, to write what will be at a place."""
+    def open_temporary(self, place: str) -> IO[bytes]:
+        """Open a named local file, whose content `publish` will put at a place."""
         path = self.path / place
         with naming(str(path)):
             return path.with_suffix(f"{_PARTIAL}{path.suffix}").open("wb")
 
-    def publish(self, draft: IO[bytes], place: str) -> None:
-        """Let a draft appear at its place, whole; the draft may be gone afterwards."""
+    def publish(self, temporary: IO[bytes], place: str) -> None:
+        """Move or upload a temporary file to its place, atomically; it may be gone afterwards."""
         with naming(self.name(place)):
-            draft.flush()
-            Path(draft.name).replace(self.path / place)
+            temporary.flush()
+            Path(temporary.name).replace(self.path / place)
 
     def clean(self, folder: str) -> int:
-        """Remove what killed runs have left in the folders of a folder, and count it."""
+        """Remove the temporary files of killed runs from the subfolders of a folder; returns their number."""
         removed, root = 0, self.path / folder
         with naming(str(root)):
             for path in root.glob(f"*/*{_PARTIAL}*"):
@@ -135,7 +136,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 class RemoteFolder:
-    """A folder in a store, whose objects are there once they are written to their end; methods are `LocalFolder`'s.
+    """An output folder in an object store, where an object appears when its upload ends; methods as `LocalFolder`'s.
 
     Args:
         out: Its URL.
@@ -167,7 +168,7 @@ class RemoteFolder:
                 for block in blocks:
                     stream.write(block)
         except BaseException:
-            with suppress(Exception):  # closing the stream may have kept what was written so far
+            with suppress(Exception):  # closing the stream may have published a truncated object
                 self._system.rm_file(self._at(place))
             raise
 
@@ -185,7 +186,7 @@ class RemoteFolder:
 
     def had(self, place: str) -> bool:  # noqa: D102
         folder, _, text = place.rpartition("/")
-        if folder not in self._listed:  # a thousand names in an answer; a million of them take 40 MB
+        if folder not in self._listed:  # a thousand names per request; a million take 40 MB
             self._listed[folder] = np.sort(np.array([name.encode() for name in self.names(folder)], np.bytes_))
         names, name = self._listed[folder], text.encode()
         at = bisect_left(names, name)
@@ -211,28 +212,35 @@ class RemoteFolder:
         with self._reaching(folder, "writable"), suppress(FileNotFoundError):
             self._system.rm(self._at(folder), recursive=True)
 
-    def draft(self, place: str) -> IO[bytes]:  # noqa: D102, ARG002
+    def open_temporary(self, place: str) -> IO[bytes]:  # noqa: D102, ARG002
         with naming(tempfile.gettempdir(), "TMPDIR"):
             return tempfile.NamedTemporaryFile(prefix="maskjet-")
 
-    def publish(self, draft: IO[bytes], place: str) -> None:  # noqa: D102
-        draft.flush()
-        with Path(draft.name).open("rb") as file:
+    def publish(self, temporary: IO[bytes], place: str) -> None:  # noqa: D102
+        temporary.flush()
+        with Path(temporary.name).open("rb") as file:
             self._upload(place, iter(lambda: file.read(_BLOCK), b""))
 
     def clean(self, folder: str) -> int:  # noqa: D102, ARG002
-        return 0  # an object that was not written to its end has never been there
+        return 0  # an upload that did not end left no object
 
 
 Folder = LocalFolder | RemoteFolder
 
 
 def open_folder(out: str) -> Folder:
-    """The folder at a path or URL; nothing is made yet.
+    """The output folder at a path or URL; creates nothing.
 
     Raises:
-        InputError: It is a URL that holds a secret, or that neither pyarrow nor fsspec has a file system for.
+        InputError: It is a URL that holds a secret, or of a store where an object appears before its upload ends.
         OutputError: The store can't be reached.
         MissingDependencyError: The package for such a URL is not installed.
     """
-    return RemoteFolder(out) if storage.is_remote(out) else LocalFolder(out)
+    if not storage.is_remote(out):
+        return LocalFolder(out)
+    if (scheme := out.partition(":")[0].lower()) not in _ATOMIC:
+        raise InputError(
+            f"out must be a path or a URL of {', '.join(_ATOMIC)}, got {scheme}: elsewhere a killed upload may leave "
+            "half a file. Choose a folder of this machine, or one that it has mounted."
+        )
+    return RemoteFolder(out)

@@ -1,4 +1,4 @@
-"""What a job's folder knows besides the parts: the plan and the failures."""
+"""The job's manifest and its log of failures."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from maskjet.jobs.parts import MANIFEST
 from maskjet.jobs.segments import Segment, digest
 
 FAILURES, _NOTES = "failures.jsonl", "failed"
-_GLANCE_S = 0.02  # how often a reader looks for lines of the plan
-_PATIENCE_S = 2.0
+_GLANCE_S = 0.02  # polling interval of the plan's reader
+_PATIENCE_S = 2.0  # for the planning thread to end
 _SAVE_S = 5.0  # how often failures are written
 
 
 class Plan:
-    """The segments of a job, written by one thread as they are found, and read by another.
+    """The manifest of a job: planned and written by one thread, meanwhile read by another.
 
-    A file of this machine is both the queue and, once it is whole and in its place, the record that `merge` follows; so
-    neither holds the segments in memory.
+    A local temporary file is the queue between them and, once complete, becomes segments.jsonl, which `merge` follows.
+    So memory does not grow with the number of segments.
 
     Args:
         folder: The job's folder, which exists.
-        segments: The segments, planned as they are asked for.
-        identity: What the results depend on; see `Settings.identity`.
+        segments: The segments, found as they are iterated over.
+        identity: What `Settings.identity` returned.
     """
 
     def __init__(self, folder: Folder, segments: Iterable[Segment], identity: Mapping[str, Any]) -> None:
@@ -38,11 +38,11 @@ class Plan:
         self.planned = 0
         """Segments found so far."""
         self.is_complete = False
-        """Whether all are found."""
+        """Whether planning is complete."""
         self._error: BaseException | None = None
         self._is_stopped = False
-        self._draft = folder.draft(MANIFEST)
-        path = Path(self._draft.name)
+        self._temporary = folder.open_temporary(MANIFEST)
+        path = Path(self._temporary.name)
         with naming(str(path)):
             self._reader = path.open("rb")  # before the file takes another name
         self._thread = threading.Thread(target=self._write, name="maskjet-plan", daemon=True)
@@ -50,28 +50,28 @@ class Plan:
 
     def _write(self) -> None:
         try:
-            with naming(self._draft.name), self._draft:
+            with naming(self._temporary.name), self._temporary:
                 for segment in self._segments:
                     if self._is_stopped:
                         return
                     line = {"part": digest(segment, self._identity), "segment": segment.as_dict()}
-                    self._draft.write(json.dumps(line).encode() + b"\n")
-                    self._draft.flush()
+                    self._temporary.write(json.dumps(line).encode() + b"\n")
+                    self._temporary.flush()
                     self.planned += 1
-                self._folder.publish(self._draft, MANIFEST)
+                self._folder.publish(self._temporary, MANIFEST)
                 self.is_complete = True
         except BaseException as error:  # raised where the plan is read
             self._error = error
 
     def read(self) -> Iterator[tuple[str, Segment] | None]:
-        """The name of each part with its segment, in the plan's order; None while the next one is not known yet.
+        """Name and segment of each planned part, in order; None while planning has not found the next one.
 
         To be called once.
 
         Raises:
             MaskjetError: Planning failed.
         """
-        with naming(self._draft.name), self._reader as file:
+        with naming(self._temporary.name), self._reader as file:
             seen = 0
             while True:
                 is_alive = self._thread.is_alive()
@@ -87,17 +87,17 @@ class Plan:
             raise self._error
 
     def close(self) -> None:
-        """Stop planning; may be called twice. A thread that waits for a store ends with it."""
+        """Stop planning; may be called twice. A thread that waits for a store is not waited for."""
         self._is_stopped = True
         self._thread.join(_PATIENCE_S)
         self._reader.close()
 
 
 class Failures:
-    """What failed: a line per file or frame in failures.jsonl, kept until its segment succeeds.
+    """The log of failures: a line per file or frame in failures.jsonl, kept until its segment succeeds.
 
-    Workers leave notes of it, before a part is there, which are removed once the file has all: so a driver that is
-    killed loses none.
+    A worker writes its segment's failures to a file in failed/ before the part; these files are removed once
+    failures.jsonl has all. So a killed driver loses none.
 
     Args:
         folder: The job's folder.
@@ -108,20 +108,20 @@ class Failures:
         self._by_part = _parse(folder.read(FAILURES))
         for part in folder.names(_NOTES):
             self._by_part |= _parse(folder.read(f"{_NOTES}/{part}"))
-        self._current: set[str] = set()  # parts that the plan still has
+        self._current: set[str] = set()  # parts of this plan
 
     @property
     def count(self) -> int:
-        """Files and frames of the plan that failed."""
+        """Failed files and frames of this plan."""
         return sum(len(self._by_part[part]) for part in self._current)
 
     def keep(self, part: str) -> None:
-        """Keep what failed of a segment that is not worked on again."""
+        """Keep the failures of a segment that is not processed again."""
         if part in self._by_part:
             self._current.add(part)
 
     def take(self, part: str, failures: Iterable[tuple[str, str]]) -> None:
-        """Record what failed of a segment; it is written every 5 seconds, and in the end.
+        """Record the failures of a segment; the file is written every 5 seconds and at the end.
 
         Raises:
             OutputError: It can't be written.
@@ -137,7 +137,7 @@ class Failures:
             self._saved_at, self._is_saved = time.monotonic(), True
 
     def finish(self, *, plan_is_complete: bool) -> None:
-        """Write the file anew, without what was mended; and without what the plan no longer has, if that is known.
+        """Write the file, without segments that a complete plan no longer has.
 
         Raises:
             OutputError: It can't be written.
@@ -153,7 +153,7 @@ class Failures:
 
 
 def note_failures(folder: Folder, part: str, failures: Iterable[tuple[str, str]]) -> None:
-    """Leave a note of what failed of a segment, for the driver or the next one.
+    """Write the failures of a segment to its file in failed/, for this driver or the next one.
 
     Raises:
         OutputError: It can't be written.
@@ -162,16 +162,16 @@ def note_failures(folder: Folder, part: str, failures: Iterable[tuple[str, str]]
 
 
 def _parse(lines: bytes | None) -> dict[str, dict[str, str]]:
-    """For each part, the reasons by what failed."""
+    """Parse lines of failures.jsonl: {part: {file or frame: reason}}."""
     by_part: dict[str, dict[str, str]] = {}
     for line in (lines or b"").splitlines():
-        with suppress(ValueError, KeyError, TypeError):  # a line that was cut off
+        with suppress(ValueError, KeyError, TypeError):  # a truncated line
             entry = json.loads(line)
             by_part.setdefault(str(entry["part"]), {})[str(entry["what"])] = str(entry["reason"])
     return by_part
 
 
 def _lines(part: str, failures: Iterable[tuple[str, str]]) -> bytes:
-    """What failed of a segment, each with the reason, a line each."""
+    """Lines of failures.jsonl for one segment."""
     entries = ({"part": part, "what": what, "reason": why} for what, why in failures)
     return "".join(json.dumps(entry) + "\n" for entry in entries).encode()

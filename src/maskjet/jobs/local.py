@@ -1,8 +1,7 @@
-"""Workers on this machine: a process for each device, which works on several segments at a time.
+"""Workers on this machine: one process per device, which processes several segments at a time.
 
-A process that dies, by a signal or by a failing GPU, is started again, and its segments are given to the next one that
-is free. Driver and worker speak lines of JSON over a socket of their own: whatever else is printed does no harm, and a
-worker whose driver is gone ends.
+A process that dies, by a signal or by a failing GPU, is restarted, and its segments go to the next free process. Driver
+and worker exchange JSON over a socket pair: output on stdout does no harm, and a worker ends when its driver is gone.
 """
 
 from __future__ import annotations
@@ -25,18 +24,18 @@ from maskjet.devices import SEGMENTS_PER_GPU, Place
 from maskjet.errors import DeviceError
 from maskjet.jobs.markers import TRIES
 from maskjet.jobs.segments import Segment
-from maskjet.jobs.work import Outcome, taken
+from maskjet.jobs.work import Outcome, parse_answer
 
-_GLANCE_S = 0.1  # how often the plan is looked at while nothing comes
-_MOST_DEATHS = TRIES + 2  # in a row, without one segment done, after which a device is given up
-_PATIENCE_S = 5.0  # for a process to end
+_GLANCE_S = 0.1  # polling interval of the plan while no worker answers
+_MOST_DEATHS = TRIES + 2  # in a row, without a finished segment, after which the job ends
+_PATIENCE_S = 5.0  # until a process that should end is killed
 _log = logging.getLogger("maskjet")
 
 Task = tuple[str, Segment]
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
-"""For processes on a CPU: sums of several threads are rounded otherwise, so results would depend on how many there are.
-Segments that are worked on side by side take the cores instead, and faster."""
+"""Environment of workers on a CPU: rounding of sums depends on the number of threads. Concurrent segments use the cores
+instead, which is faster."""
 
 
 @dataclass
@@ -47,30 +46,29 @@ class _Process:
     process: subprocess.Popen[bytes]
     connection: Connection
     tasks: dict[str, Segment] = field(default_factory=dict)
-    """What it works on."""
-    is_ready: bool = False
+    """Segments assigned to it, by the names of their parts."""
 
 
 class LocalWorkers:
-    """Processes on this machine's devices.
+    """One process per device of this machine.
 
     Args:
-        orders: What `worker.main` needs besides its device, in JSON types.
+        orders: Orders of `Worker` but for device and streams.
         places: The devices.
-        streams: Segments that a process works on at a time.
+        streams: Segments per process at a time.
     """
 
     def __init__(self, orders: Mapping[str, Any], places: Sequence[Place], streams: int) -> None:
         self._orders, self._places, self._streams = orders, places, streams
         self._processes: list[_Process] = []
-        self._again: deque[Task] = deque()  # of processes that died
-        self._deaths: dict[int, int] = {}  # of a place, in a row
+        self._again: deque[Task] = deque()  # segments of processes that died
+        self._deaths: dict[int, int] = {}  # in a row, by number of the place
 
     def run(self, tasks: Iterator[Task | None], stop: threading.Event) -> Iterator[Outcome]:
-        """Work on segments; see `driver.Workers`.
+        """Process segments; see `driver.Workers.run`.
 
         Raises:
-            MaskjetError: A worker can't begin, or a part can't be written; see `Worker`.
+            MaskjetError: A worker can't start, or a part can't be written; see `Worker`.
         """
         try:
             self._processes = [self._start(place) for place in self._places]
@@ -86,8 +84,7 @@ class LocalWorkers:
             self.close()
 
     def _feed(self, tasks: Iterator[Task | None]) -> bool:
-        """Give segments to processes that have room; returns whether there may be more than those."""
-        # One more than it works on, so that it need not wait for this process.
+        """Assign segments to processes until each has one waiting; returns False at the end of the plan."""
         while has_room := [each for each in self._processes if len(each.tasks) <= self._streams]:
             task = self._again.popleft() if self._again else next(tasks, ())
             if not task:
@@ -95,7 +92,7 @@ class LocalWorkers:
             each = min(has_room, key=lambda each: len(each.tasks))
             part, segment = task
             each.tasks[part] = segment
-            with suppress(OSError):  # a process that has died is noticed when it is listened to
+            with suppress(OSError):  # a dead process is noticed in `_receive`
                 each.connection.send_bytes(json.dumps({"part": part, "segment": segment.as_dict()}).encode())
         return True
 
@@ -106,21 +103,20 @@ class LocalWorkers:
             try:
                 message = json.loads(each.connection.recv_bytes())
             except (EOFError, OSError):
-                self._replace(each)
+                self._restart(each)
                 continue
-            outcome = taken(message["answer"])
-            each.is_ready = True
+            outcome = parse_answer(message["answer"])
             each.tasks.pop(message["part"], None)
             if outcome is not None:
                 if not outcome.is_lost:
                     self._deaths.pop(each.place.number, None)
                 yield outcome
 
-    def _replace(self, dead: _Process) -> None:
-        """Start a process again, and hand on the segments that it had."""
-        shown = _shown(_end(dead))
+    def _restart(self, dead: _Process) -> None:
+        """Restart a process, and let others have its segments."""
+        shown = _describe(_end(dead))
         deaths = self._deaths[dead.place.number] = self._deaths.get(dead.place.number, 0) + 1
-        if not dead.is_ready or deaths >= _MOST_DEATHS:
+        if deaths >= _MOST_DEATHS:
             raise DeviceError(f"{dead.place} died {deaths} times without a result, at last with {shown}.", index=0)
         _log.warning("The process on %s died (%s), and is started again.", dead.place.device, shown)
         self._processes[self._processes.index(dead)] = self._start(dead.place)
@@ -139,11 +135,12 @@ class LocalWorkers:
             )
         connection = Connection(ours.detach())
         orders = {**self._orders, "device": place.own_device, "streams": self._streams}
-        connection.send_bytes(json.dumps(orders).encode())
+        with suppress(OSError):  # as in `_feed`
+            connection.send_bytes(json.dumps(orders).encode())
         return _Process(place, process, connection)
 
     def close(self) -> None:
-        """End all processes; parts that are being written are dropped."""
+        """Kill all processes; they lose the parts that they are writing."""
         for each in self._processes:
             each.process.kill()
         for each in self._processes:
@@ -152,14 +149,14 @@ class LocalWorkers:
 
 
 def choose_streams(places: Sequence[Place]) -> int:
-    """Segments that each of these processes works on at a time: on a CPU its share of the cores."""
+    """Default of segments per process at a time: `SEGMENTS_PER_GPU`, or on a CPU its share of the cores."""
     if any(place.device != "cpu" for place in places):
         return SEGMENTS_PER_GPU
     return max(1, len(os.sched_getaffinity(0)) // len(places))
 
 
 def _end(each: _Process) -> int:
-    """Wait for a process whose connection is closed, and return its exit code."""
+    """Close the connection to a process, wait until it ends, and return its exit code."""
     each.connection.close()
     try:
         return each.process.wait(_PATIENCE_S)
@@ -168,5 +165,5 @@ def _end(each: _Process) -> int:
         return each.process.wait()
 
 
-def _shown(code: int) -> str:
+def _describe(code: int) -> str:
     return f"signal {-code}" if code < 0 else f"exit code {code}"

@@ -1,4 +1,4 @@
-"""One job in a folder at a time: by a lock of the system, or by a lease in a store, which knows no locks."""
+"""Locking the output folder of a job: with flock, or in an object store with a lease."""
 
 from __future__ import annotations
 
@@ -21,22 +21,21 @@ from maskjet.jobs.folders import Folder, LocalFolder
 
 LOCK = "job.lock"
 BEAT_S = 5.0
-"""How often a lease is written anew."""
-_MISSED = 6  # beats without which a lease is of a driver that is gone
-_SETTLE_S = 1.0  # in which two drivers that begin at once see each other
+"""Interval at which a lease is renewed."""
+_MISSED = 6  # renewals, after which a lease has expired
+_SETTLE_S = 1.0  # until a new lease is read back, in case two drivers start at once
 _log = logging.getLogger("maskjet")
 
 
 @contextmanager
 def locked(folder: Folder) -> Iterator[Callable[[], None]]:
-    """Have a job's folder for oneself; yields what raises OutputError once that is over.
+    """Lock the output folder of a job; yields a function that raises OutputError once the lock is lost.
 
-    On this machine the lock ends with the process, however that ends. In a store it is an object that its driver writes
-    every 5 seconds, and one that stays as it is for 30 is of a driver that is gone; a driver of this machine is looked
-    up at once.
+    A local lock ends with the process, however that ends. In a store it is a lease, which its driver renews every 5
+    seconds; it expires after 30 without renewal, or at once if its driver was a process of this machine that has ended.
 
     Args:
-        folder: The job's folder, which is made.
+        folder: The output folder, which is created.
 
     Raises:
         OutputError: Another job has it, or it can't be written to.
@@ -70,10 +69,14 @@ def _file_locked(folder: Path) -> Iterator[None]:
 
 
 class _Lease:
-    """A lock in a store: an object whose content changes as long as its driver is there.
+    """A lease on a folder in a store: an object that its driver rewrites while it lives.
+
+    Stores have no conditional writes in common, so a driver that was paused between reading the lease and renewing it
+    may overwrite another's. Then both work until one finds the other's lease at its next renewal, and ends. Meanwhile
+    no part can be wrong, as each appears complete and has the same content by whichever; one may stop the other early.
 
     Args:
-        folder: The job's folder.
+        folder: The output folder.
     """
 
     def __init__(self, folder: Folder) -> None:
@@ -99,17 +102,17 @@ class _Lease:
     def __exit__(self, *_: object) -> None:
         self._is_over.set()
         self._thread.join()
-        with suppress(OutputError):  # the lease ends by itself
+        with suppress(OutputError):  # the lease expires by itself
             if self._error is None:
                 self._folder.remove(LOCK)
 
     def check(self) -> None:
-        """Raise OutputError if another driver has taken the folder over."""
+        """Raise OutputError if another driver has taken the lease."""
         if self._error is not None:
             raise self._error
 
     def _wait_for_others(self) -> None:
-        """Return once the lease is nobody's, or of a driver that is gone."""
+        """Return once there is no lease, or it has expired."""
         first = self._folder.read(LOCK)
         deadline = time.monotonic() + _MISSED * BEAT_S
         while first and not _is_gone(first) and time.monotonic() < deadline:
@@ -139,12 +142,12 @@ class _Lease:
                 return
             try:
                 self._write(beat)
-            except OutputError as error:  # it may be reached again before the lease ends
+            except OutputError as error:  # the store may answer again before the lease expires
                 _log.warning("%s", first_line(error))
 
 
 def _facts(content: bytes) -> dict[str, Any]:
-    """What a lock says of its owner."""
+    """Parse the owner that a lock states."""
     with suppress(ValueError):
         facts = json.loads(content)
         if isinstance(facts, dict):
@@ -153,7 +156,7 @@ def _facts(content: bytes) -> dict[str, Any]:
 
 
 def _is_gone(content: bytes) -> bool:
-    """Whether a lock is of a process of this machine that has ended."""
+    """Whether a lease's driver was a process of this machine that has ended."""
     owner = _facts(content)
     if owner.get("machine") != _this_machine() or not isinstance(owner.get("pid"), int):
         return False
@@ -161,10 +164,10 @@ def _is_gone(content: bytes) -> bool:
 
 
 def _this_machine() -> str:
-    """This boot of this machine, and the processes that can be seen from here: containers have their own numbers."""
+    """Identity of the boot and the PID namespace, within which process ids can be compared."""
     with suppress(OSError):
         return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {Path('/proc/self/ns/pid').readlink()}"
-    return uuid.uuid4().hex  # like none
+    return uuid.uuid4().hex  # equal to no other
 
 
 def _in_use(folder: str, content: bytes) -> OutputError:

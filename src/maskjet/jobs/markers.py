@@ -1,4 +1,4 @@
-"""Markers: what is under way in a job, told by the names of empty files in its folder `begun`."""
+"""Markers of segments under way: empty files in the job's folder `begun`, whose names say all."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from collections.abc import Collection
 from maskjet.jobs.folders import Folder
 
 TRIES = 3
-"""How often a segment is begun before it is given up."""
+"""Attempts at a segment before it is given up."""
 ARRIVED = "worker"
-"""Marks that the process of a worker has begun."""
+"""Marker of a run whose first worker process has started."""
 _FOLDER = "begun"
 
 
 class Markers:
-    """The markers of a job, seen by its driver and by all workers; the driver removes them when it begins and ends.
+    """The markers of a job, shared by its driver and all workers; the driver removes them when it starts and ends.
 
-    `DIGEST.N` marks that a segment was begun N times without a result yet; with an N above `TRIES` it is given up.
-    While there is the marker of a run of the driver, its workers begin segments.
+    `PART.N` marks attempt N at a segment, until the segment has an outcome; above `TRIES` the segment is given up.
+    Workers begin segments only while the marker of their driver's run exists.
 
     Args:
-        folder: The job's folder.
+        folder: The output folder.
     """
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
 
     def names(self) -> set[str]:
-        """The markers that are there now."""
+        """Names of the current markers."""
         return self._folder.names(_FOLDER)
 
     def put(self, name: str) -> None:
@@ -36,27 +36,27 @@ class Markers:
         self._folder.mark(f"{_FOLDER}/{name}")
 
     def remove(self, *names: str) -> None:
-        """Remove markers, if they are there."""
+        """Remove markers if they exist."""
         for name in names:
             self._folder.remove(f"{_FOLDER}/{name}")
 
     def clear(self) -> None:
-        """Remove all."""
+        """Remove all markers."""
         self._folder.remove_folder(_FOLDER)
 
     def start_run(self) -> str:
-        """Remove all, and set the marker of a new run; returns its name."""
+        """Remove all markers, and set that of a new run; returns its name."""
         self.clear()
         self.put(run := uuid.uuid4().hex)
         return run
 
 
 def of_segment(part: str, names: Collection[str]) -> list[str]:
-    """The markers of one segment: as many as it was begun without a result."""
+    """Markers of one segment: one per attempt without an outcome."""
     return [name for name in names if name.startswith(f"{part}.")]
 
 
 def under_way(names: Collection[str]) -> bool:
-    """Whether workers are at segments, or were when they died, but for those given up."""
+    """Whether a segment was begun that has no outcome and is not given up."""
     begun = {name.partition(".")[0] for name in names if "." in name}
     return any(f"{part}.{TRIES + 1}" not in names for part in begun)

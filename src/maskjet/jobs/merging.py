@@ -1,4 +1,4 @@
-"""One file out of all parts of a job: COCO JSON or JSON lines."""
+"""Merging the parts of a job into a COCO data set or JSON lines."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _NO_PIXELS = np.empty((0, 0, 3), dtype=np.uint8)
 
 @dataclass(frozen=True)
 class Merged:
-    """What `merge` wrote."""
+    """Counts of a merge."""
 
     frames: int
-    """Frames and images."""
+    """Frames and images written."""
     detections: int
-    """Detections."""
+    """Detections written."""
     left_out: int
-    """Detections that JSON has no numbers for, as their box or confidence is not finite."""
+    """Detections left out, as their box or confidence is not finite, which JSON can't express."""
     missing: int
     """Segments without a part."""
 
@@ -45,9 +45,9 @@ class Merged:
 def merge(out: str, *, coco: str | None = None, jsonl: str | None = None, incomplete: bool = False) -> Merged:
     """Join the parts of a job, in the order of its plan; memory does not grow with their number.
 
-    Lines are those of `maskjet run -o x.jsonl` over the same files. Images count on from one segment to the next, as in
-    a folder, and "source" is the image's own path, as a part does not know its folder. In a COCO data set ids of
-    images run from 0 over all frames.
+    Lines are those of `maskjet run -o x.jsonl` over the same files. Images are numbered across segments, as in a
+    folder, and "source" is the image's own path, as a part does not know its folder. In a COCO data set, image ids
+    number all frames from 0.
 
     Args:
         out: The job's output, with segments.jsonl and parts.
@@ -56,7 +56,7 @@ def merge(out: str, *, coco: str | None = None, jsonl: str | None = None, incomp
         incomplete: Whether to go on if segments have no part.
 
     Returns:
-        What was written.
+        Counts of what was written.
 
     Raises:
         InputError: Nothing is to be written, segments have no part, or parts have a row per detection, which leaves
@@ -100,13 +100,13 @@ def merge(out: str, *, coco: str | None = None, jsonl: str | None = None, incomp
 
 
 def _find_missing(parts: Parts) -> set[str]:
-    """Names of the parts that are not there."""
+    """Names of planned parts that don't exist."""
     return {name for name, _ in parts.manifest() if not parts.existing([name])}
 
 
 def _read(parts: Parts, missing: set[str]) -> Iterator[tuple[Frame, FoundFrame]]:
-    """Frames as sources give them, with what was found, in the order of the plan."""
-    images = 0  # before the segment
+    """Frames in the plan's order, numbered as by their sources, with their detections."""
+    images = 0  # in the segments before
     for name, segment in parts.manifest():
         if name not in missing:
             positions = {} if segment.is_video else {file.path: i for i, file in enumerate(segment.files, images)}
@@ -127,7 +127,7 @@ def _position_of(frame: FoundFrame, positions: dict[str, int], path: str) -> int
 
 
 def _read_part(parts: Parts, name: str) -> Iterator[FoundFrame]:
-    """The frames of one part, of which a row group is in memory at a time."""
+    """Frames of one part, of which one row group at a time is in memory."""
     with parts.open(name) as file:
         about = metadata(file.schema_arrow)
         if about["rows"] != "frame":
@@ -142,7 +142,7 @@ def _read_part(parts: Parts, name: str) -> Iterator[FoundFrame]:
 
 
 def _checked(frames: Iterator[FoundFrame], path: str) -> Iterator[FoundFrame]:
-    """The frames; an error tells which part they are of."""
+    """Pass frames on; name the part in errors."""
     try:
         yield from frames
     except InputError as error:

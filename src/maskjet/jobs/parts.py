@@ -1,4 +1,4 @@
-"""The parts of a job: one Parquet file per segment, named by a digest, whole or not there."""
+"""Parts: the Parquet files of a job, one per segment, named by a digest and written atomically."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _FOLDER = "parts"
 MANIFEST = "segments.jsonl"
 _SUFFIX = ".parquet"
 _DIGEST = re.compile(r"[0-9a-f]{32}")
-# Frames, or detections, of a row group: some ten MB when it is read, in a video with 100 masks a frame.
+# Rows per row group: some ten MB in memory, in a video with 100 masks a frame.
 _ROWS_AT_ONCE = {"frame": 256, "detection": 2**14}
 
 
 class Parts:
-    """The parts in an output's folder: out/parts/ab/abcdef….parquet.
+    """Reads and writes the parts in an output folder: out/parts/ab/abcdef….parquet.
 
     Args:
-        out: The job's output: a path, or the URL of a folder in a store.
+        out: Path of the output folder, or its URL in a store.
 
     Raises:
-        InputError: It is a URL that pyarrow has no file system for.
+        InputError: It is a URL that `open_folder` refuses.
         MissingDependencyError: pyarrow is not installed.
     """
 
@@ -54,13 +54,13 @@ class Parts:
         return self._folder.name(self._place_of(digest))
 
     def _place_of(self, digest: str) -> str:
-        """Path of a part below the output."""
+        """Path of a part below the output folder."""
         if not _DIGEST.fullmatch(digest):
             raise InputError(f"digest must be 32 hexadecimal digits, got {digest!r}.")
         return f"{_FOLDER}/{digest[:2]}/{digest}{_SUFFIX}"
 
     def write(self, digest: str, table: pyarrow.Table) -> None:
-        """Write a part: once this returns, it is whole and on the disk; after an error nothing is left of it.
+        """Write a part atomically, and sync it to disk; an error leaves nothing of it.
 
         Args:
             digest: Its name.
@@ -80,7 +80,7 @@ class Parts:
         self._folder.write(place, data.getvalue())
 
     def existing(self, digests: Iterable[str]) -> set[str]:
-        """Those of the digests that have a part; in a store those that had one when first asked, see `RemoteFolder`.
+        """Digests that have a part; in a store as of the first call, see `LocalFolder.had`.
 
         Raises:
             OutputError: The folder can't be read.
@@ -89,11 +89,11 @@ class Parts:
         return {each for each in digests if self._folder.had(self._place_of(each))}
 
     def has(self, digest: str) -> bool:
-        """Whether there is a part now; raises as `existing`."""
+        """Whether a part exists now; raises as `existing`."""
         return self._folder.has(self._place_of(digest))
 
     def remove(self, digest: str) -> None:
-        """Remove a part, if it is there.
+        """Remove a part if it exists.
 
         Raises:
             OutputError: It can't be removed.
@@ -103,7 +103,7 @@ class Parts:
 
     @contextmanager
     def open(self, digest: str) -> Iterator[ParquetFile]:
-        """Open a part, to be read by row groups; errors of pyarrow's within the context become ours.
+        """Open a part for reading by row groups; turns pyarrow's errors in the block into ours.
 
         Raises:
             SourceError: There is none, or it is damaged.
@@ -134,13 +134,13 @@ class Parts:
             return metadata(file.schema_arrow)
 
     def verify(self, digests: Iterable[str]) -> Iterator[tuple[str, str]]:
-        """Read parts with all their columns.
+        """Read parts completely, and check them.
 
         Args:
             digests: Names of the parts.
 
         Yields:
-            Name and reason of each part that is missing, damaged, or not what its name says.
+            Name and reason of each part that is missing, damaged or of another segment.
         """
         for each in digests:
             try:
@@ -151,7 +151,7 @@ class Parts:
                 yield each, first_line(error)
 
     def manifest(self) -> Iterator[tuple[str, Segment]]:
-        """Name and segment of each part that the job plans, in its order: the lines of out/segments.jsonl.
+        """Read the manifest, out/segments.jsonl: name and segment of each planned part, in order.
 
         Raises:
             SourceError: There is no such file, or a line is not of a job.
@@ -160,7 +160,7 @@ class Parts:
         with (
             translate_errors(SourceError, f"out must be a job's output, {path!r} can't be read"),
             self._folder.open(MANIFEST) as file,
-            io.BufferedReader(file) as lines,  # files of pyarrow have no lines
+            io.BufferedReader(file) as lines,  # pyarrow's files can't be read by lines
         ):
             for line in lines:
                 value = json.loads(line)
@@ -168,7 +168,7 @@ class Parts:
                 yield value["part"], Segment.from_dict(value["segment"])
 
     def clean(self) -> int:
-        """Remove what killed runs have left of parts, and count it. To be called while no other job writes here.
+        """Remove temporary files of killed runs; returns their number. Call it with the folder locked.
 
         Raises:
             OutputError: A folder can't be listed, or a file can't be removed.
@@ -177,7 +177,7 @@ class Parts:
 
 
 def _check(name: str, table: pyarrow.Table) -> None:
-    """Check that a table is the part of this name.
+    """Check that a table is the part of a name, and complete.
 
     Raises:
         InputError: It is not; the message says why.
@@ -203,7 +203,7 @@ def _segment_of(about: dict[str, Any]) -> Segment:
 
 
 def _check_counts(table: pyarrow.Table, about: dict[str, Any]) -> None:
-    """Check that a table has as many frames and detections as its metadata states."""
+    """Check the numbers of frames and detections against the metadata."""
     stated = {name: about.get(name) for name in ("frames", "detections")}
     if about["rows"] == "detection":
         found = {"frames": stated["frames"], "detections": table.num_rows}
@@ -214,7 +214,7 @@ def _check_counts(table: pyarrow.Table, about: dict[str, Any]) -> None:
 
 
 def _check_frames(table: pyarrow.Table, segment: Segment) -> None:
-    """Check that frames are the segment's, in its order, and have a size."""
+    """Check that frames are the segment's, in order, and have a valid size."""
     index, height, width = (table.column(name).to_numpy() for name in ("index", "height", "width"))
     repeats = "n" not in table.schema.names  # there is a row per detection
     sources = [unescape(each) for each in table.column("source").to_pylist()]
@@ -259,5 +259,5 @@ def _check_detection_rows(table: pyarrow.Table) -> None:
 
 
 def _check_rle(counts: bytes, height: int, width: int) -> None:
-    """Check that counts are a mask of this size; raises InputError."""
+    """Check that RLE counts are a mask of this size; raises InputError."""
     coco_rle.area({"size": [int(height), int(width)], "counts": counts})

@@ -1,20 +1,29 @@
-"""Cutting sources into segments, which come one by one: a million files are never held together."""
+"""Cutting sources into segments lazily: memory does not grow with the number of files."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from maskjet.errors import InputError, SourceError
 from maskjet.jobs import storage
-from maskjet.jobs.finding import Finder, digest_of
+from maskjet.jobs.finding import Finder, hash_path
 from maskjet.jobs.segments import Segment, SourceFile
 from maskjet.media import keyframes
+from maskjet.media.selection import select_frames
 
 
-def plan(sources: Any, *, recursive: bool = False, seconds: float = 10.0, images: int = 64) -> Iterator[Segment]:
-    """Cut sources into segments, in an order that depends on their names alone.
+def plan(
+    sources: Any,
+    *,
+    recursive: bool = False,
+    seconds: float = 10.0,
+    images: int = 64,
+    video_stream: int | None = None,
+) -> Iterator[Segment]:
+    """Cut sources into segments, in an order that depends on names alone.
 
     In a folder images come first, then videos, then its sub-folders, each in natural order (2 before 10). Videos are
     cut at key frames, found without decoding. Images go together in the order in which they are found. A file that is
@@ -32,6 +41,7 @@ def plan(sources: Any, *, recursive: bool = False, seconds: float = 10.0, images
         recursive: Whether sub-folders are searched. A link to a folder is followed once.
         seconds: Shortest time between two places where a video is cut.
         images: Most images of a segment.
+        video_stream: Which of several video streams is cut, as in `maskjet.media.frames.open_source`.
 
     Returns:
         The segments, at least one, found as they are asked for. Meanwhile the names in one folder are held, some 100
@@ -49,16 +59,17 @@ def plan(sources: Any, *, recursive: bool = False, seconds: float = 10.0, images
         raise InputError(f"seconds must be a number above 0, got {seconds!r}.")
     if isinstance(images, bool) or not isinstance(images, int) or images < 1:
         raise InputError(f"images must be a whole number of at least 1, got {images!r}.")
-    return _segments(Finder(sources, recursive=recursive), seconds, images)
+    cut = partial(_cut, seconds=seconds, video_stream=select_frames(video_stream=video_stream).video_stream)
+    return _segments(Finder(sources, recursive=recursive), cut, images)
 
 
-def _segments(finder: Finder, seconds: float, most: int) -> Iterator[Segment]:
+def _segments(finder: Finder, cut: Callable[[SourceFile], Iterator[Segment]], most: int) -> Iterator[Segment]:
     waiting: list[SourceFile] = []
     for found in finder:
         if found.is_missing:
             yield Segment((found.file,), found.is_video)
         elif found.is_video:
-            yield from _cut(found.file, seconds)
+            yield from cut(found.file)
         else:
             waiting.append(found.file)
             if len(waiting) > most:
@@ -70,25 +81,25 @@ def _segments(finder: Finder, seconds: float, most: int) -> Iterator[Segment]:
 
 
 def _end_of_segment(files: Sequence[SourceFile]) -> int:
-    """How many images go together, of one more than the most.
+    """Choose how many of the waiting images, one more than the most, make a segment (content-defined chunking).
 
-    Were it always the most, one more image would move the ends of all segments after it. So the end is before the image
-    whose path has the smallest digest, among those from a quarter of the most on: an image added before it moves the
-    range in which it is looked for, but hardly ever the place that is found. With 64, segments have 42 on average, and
-    of 400 images added to 2,500, 379 changed one segment, 15 two and 6 three.
+    With a fixed number, one image more would move the ends of all later segments. So a segment ends before the image
+    whose path has the smallest hash, among those from a quarter of the most on: an image added before it moves this
+    range, but hardly ever the minimum in it. With 64, segments have 42 on average, and of 400 images added to 2,500,
+    379 changed one segment, 15 two and 6 three.
     """
     most = len(files) - 1
-    return min(range(max(1, most // 4), most + 1), key=lambda at: digest_of(files[at].path))
+    return min(range(max(1, most // 4), most + 1), key=lambda at: hash_path(files[at].path))
 
 
-def _cut(file: SourceFile, seconds: float) -> Iterator[Segment]:
-    """The segments of a video; all of it if it can't be cut, so that who reads it tells why."""
+def _cut(file: SourceFile, seconds: float, video_stream: int | None) -> Iterator[Segment]:
+    """Segments of a video; one for all of it if it can't be cut, so that processing it gives the reason."""
     try:
         with storage.local_copy(file) as path:
-            parts = keyframes.cut_video(path, seconds=seconds)
+            ranges = keyframes.cut_video(path, seconds=seconds, video_stream=video_stream)
     except SourceError:
-        parts = []
-    if not parts:
-        yield Segment((file,), True)
-    for part in parts:
-        yield Segment((file,), True, part.first, part.count, part.entry)
+        ranges = []
+    if not ranges:
+        yield Segment((file,), True, video_stream=video_stream)
+    for each in ranges:
+        yield Segment((file,), True, each.first, each.count, each.entry, video_stream)

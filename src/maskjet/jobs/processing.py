@@ -1,4 +1,4 @@
-"""What is done with a segment: its frames become the rows of a table."""
+"""Detecting on one segment: its frames become the rows of a table."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from maskjet.media.images import Image
     from maskjet.model import Model
 
-_HEAD_BYTES = 2**16  # of an image, in which nearly all state their size
+_HEAD_BYTES = 2**16  # of an image: enough for nearly all headers
 _MOST_READERS = 4  # threads that read and decode images
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -44,18 +44,18 @@ def process(
     batch: int | None = None,
     streams: int = 1,
 ) -> pyarrow.Table:
-    """Detect on a segment's frames: the same segment gives the same table, bit for bit, on the same kind of device.
+    """Detect on a segment's frames; deterministic: the same table, bit for bit, on the same kind of device.
 
-    Frames share batches by their order alone, whatever the timing (`whole_batches` of `Model.stream`).
+    Batches are formed by the order of frames alone, never by timing (`whole_batches` of `Model.stream`).
 
     Args:
-        segment: What to read.
-        model: What detects, with the thresholds and classes that it was loaded with.
+        segment: The video's frames, or the images.
+        model: The model, with the thresholds and classes that it was loaded with.
         rows: "frame" for a row per frame, also where nothing was found; "detection" for a row per detection.
         every: Take one frame of a video in this many: those whose index is a multiple of it.
         batch: Largest number of frames that the network sees at once, all of one size. None is 1 on a CPU, where more
             gain nothing, and else the model's `EngineConfig.batch`.
-        streams: Segments that are worked on side by side, which decides where `decoder="auto"` decodes; see
+        streams: Segments processed at a time by this process, which decides where `decoder="auto"` decodes; see
             `Model.decoding`.
 
     Returns:
@@ -64,7 +64,7 @@ def process(
 
     Raises:
         InputError: An argument is not as above.
-        SourceError: A file can't be read, or is another one than the segment says.
+        SourceError: A file can't be read, or has changed since the segment was planned.
         DeviceError: The device failed on a frame.
         MissingDependencyError: pyarrow is not installed.
     """
@@ -95,8 +95,8 @@ def _process_video(
 
     def read(path: str, entry: Entry | None) -> pyarrow.Table:
         builder = make_builder()
-        part = VideoPart(segment.first, segment.count, entry)
-        source = open_part(path, part, every=every, decoding=decoding)
+        frames = VideoPart(segment.first, segment.count, entry, segment.video_stream)
+        source = open_part(path, frames, every=every, decoding=decoding)
         if source is None:
             return builder.table()
         for frame, found in _detect(model, source, batch):
@@ -107,7 +107,7 @@ def _process_video(
 
     with storage.local_copy(file) as path:
         if segment.entry is not None:
-            with suppress(CannotEnterError):  # what came is dropped; from the beginning every index is exact
+            with suppress(CannotEnterError):  # drop these rows; from the start of the file every index is exact
                 return read(path, segment.entry)
         return read(path, None)
 
@@ -137,7 +137,7 @@ class _Images(Source):
 
     Args:
         segment: Names the images.
-        is_grouped: Whether those whose headers state one size come one after another, so that they fill batches.
+        is_grouped: Whether images whose headers state the same size follow one another, so that they fill batches.
     """
 
     kind = "list"
@@ -169,7 +169,7 @@ class _Images(Source):
 
 
 def _ahead(pool: ThreadPoolExecutor, function: Callable[[_T], _R], values: Iterable[_T], count: int) -> Iterator[_R]:
-    """The function's results, in order, of which so many are worked on or wait at a time."""
+    """Map in threads, in order, with at most `count` results computed or waiting."""
     rest = iter(values)
     waiting: deque[Future[_R]] = deque(pool.submit(function, value) for value in islice(rest, count))
     while waiting:
@@ -179,10 +179,10 @@ def _ahead(pool: ThreadPoolExecutor, function: Callable[[_T], _R], values: Itera
 
 
 def _read_image(file: SourceFile) -> Image | SourceError:
-    """An image, or why it can't be decoded.
+    """Decode an image; returns the error if it can't be decoded.
 
     Raises:
-        SourceError: A store does not give the object; this may pass, so the whole segment is to be tried again.
+        SourceError: The object can't be read from its store, which may be transient: retry the segment.
     """
     try:
         if not storage.is_remote(file.path):
@@ -198,7 +198,7 @@ def _read_image(file: SourceFile) -> Image | SourceError:
 
 
 def _read_object(file: SourceFile, most: int | None = None) -> bytes:
-    """The first bytes of an object, or all of it."""
+    """Read an object, or its first `most` bytes."""
     with translate_errors(SourceError, f"source must be readable, {file.path!r} is not"):
         system, path = storage.resolve(file.path)
         with system.open(path, "rb") as stream:
@@ -207,11 +207,11 @@ def _read_object(file: SourceFile, most: int | None = None) -> bytes:
 
 
 def _stated_size_hw(file: SourceFile) -> tuple[int, int] | None:
-    """(height, width) as the first bytes of an image state them; None if they don't, or can't be read."""
+    """(height, width) from an image's header; None if it states none or can't be read."""
     try:
         if storage.is_remote(file.path):
             return stated_size_hw(_read_object(file, _HEAD_BYTES))
         with Path(file.path).open("rb") as stream:
             return stated_size_hw(stream.read(_HEAD_BYTES))
     except (OSError, SourceError):
-        return None  # reading it in its turn says why
+        return None  # decoding it gives the reason

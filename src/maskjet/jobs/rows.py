@@ -1,4 +1,4 @@
-"""The rows of parts: their schemas, tables made of detections, and detections read back."""
+"""Rows of parts: schemas, and conversion of detections to tables and back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 Kind = Literal["frame", "detection"]
-"""What a row is."""
+"""Whether a row is a frame or a detection."""
 _KINDS: tuple[Kind, ...] = get_args(Kind)
 
 SCHEMA = 1
@@ -27,13 +27,13 @@ SCHEMA = 1
 METADATA_KEY = b"maskjet"
 """Key of the schema's metadata that holds ours, as JSON."""
 _ESCAPED = "json:"
-_FRAMES_AT_ONCE = 1024  # in a record batch, whose lists have 32-bit offsets
+_FRAMES_AT_ONCE = 1024  # per record batch, whose lists have 32-bit offsets
 _BYTES_AT_ONCE = 2**28
 _MOST_BYTES = 2**31 - 1
 
 
 def check_kind(rows: str) -> Kind:
-    """Check what a row is to be.
+    """Check the kind of rows.
 
     Raises:
         InputError: It is neither "frame" nor "detection".
@@ -45,7 +45,7 @@ def check_kind(rows: str) -> Kind:
 
 
 def arrow() -> Any:
-    """The pyarrow package.
+    """Import pyarrow.
 
     Raises:
         MissingDependencyError: It is not installed.
@@ -54,7 +54,7 @@ def arrow() -> Any:
 
 
 def schema(rows: Kind) -> pyarrow.Schema:
-    """The columns of a part, without metadata; docs/jobs.md explains them."""
+    """Arrow schema of a part, without metadata; docs/jobs.md explains the columns."""
     pa = arrow()
 
     def column(name: str, kind: Any, *, nullable: bool = False) -> Any:
@@ -91,7 +91,7 @@ def schema(rows: Kind) -> pyarrow.Schema:
 
 
 def escape(text: str) -> str:
-    """Text as valid UTF-8, unchanged where it is: else "json:" and the text as a JSON string.
+    """Make text valid UTF-8: unchanged if it is, else "json:" and the text as a JSON string.
 
     Paths that are no UTF-8 have lone surrogates in Python, which JSON writes as escapes. Text that begins with "json:"
     is escaped, too, so that `unescape` always gives the text back.
@@ -107,7 +107,7 @@ def escape(text: str) -> str:
 
 
 def unescape(text: str) -> str:
-    """The text that `escape` was given.
+    """Undo `escape`.
 
     Raises:
         InputError: `escape` did not write it.
@@ -124,12 +124,12 @@ def unescape(text: str) -> str:
 
 
 def with_metadata(table: pyarrow.Table, **more: Any) -> pyarrow.Table:
-    """The table with further entries in its metadata, in JSON types."""
+    """Add entries, in JSON types, to maskjet's metadata of a table."""
     return table.replace_schema_metadata({METADATA_KEY: _dump(metadata(table.schema) | more)})
 
 
 def metadata(of: pyarrow.Schema) -> dict[str, Any]:
-    """What `with_metadata` wrote into a schema.
+    """Parse maskjet's metadata of a schema.
 
     Raises:
         InputError: There is none, or it is not as this version of maskjet writes it.
@@ -153,23 +153,23 @@ def _dump(value: Mapping[str, Any]) -> bytes:
 
 @dataclass(frozen=True, eq=False)
 class FoundFrame:
-    """A frame of a part."""
+    """A frame or image with its detections."""
 
     source: str
     """Path or URL of its file."""
     index: int
-    """Position in the file."""
+    """Position of the frame in its file, from 0."""
     time_s: float | None
     """Presentation time in seconds; None without a clock."""
     found: Detections
-    """What was found on it."""
+    """Its detections."""
 
 
 class TableBuilder:
-    """Collects frames with their detections, in order, and makes a table of them.
+    """Builds a table from frames with their detections, added in order.
 
     Args:
-        rows: What a row is.
+        rows: Kind of the rows.
         about: Further entries of the metadata, in JSON types.
     """
 
@@ -193,7 +193,7 @@ class TableBuilder:
             self._flush()
 
     def table(self, **more: Any) -> pyarrow.Table:
-        """All frames so far, as one table, whose metadata has their number and that of the detections.
+        """Build the table of all frames added; its metadata counts frames and detections.
 
         Args:
             more: Further entries of the metadata, in JSON types.
@@ -214,7 +214,7 @@ class TableBuilder:
 
 
 def _columns(frames: Sequence[FoundFrame], *, per_detection: bool) -> dict[str, Any]:
-    """The columns of both schemas."""
+    """Columns of frames, by name, for one kind of rows."""
     pa = arrow()
     counts = np.array([len(each.found) for each in frames], dtype=np.int32)
     about = {
@@ -236,7 +236,7 @@ def _columns(frames: Sequence[FoundFrame], *, per_detection: bool) -> dict[str, 
     if per_detection:
         corners = {name: pa.array(np.ascontiguousarray(xyxy[:, i])) for i, name in enumerate(("x1", "y1", "x2", "y2"))}
         of_frame = pa.array(np.repeat(np.arange(len(frames)), counts))
-        if not has_masks.all():  # the strings of those that have masks, null for the others
+        if not has_masks.all():  # null for detections without masks
             is_there = np.repeat(has_masks, counts)
             rle = rle.take(pa.array(np.cumsum(is_there) - 1, mask=~is_there))
         return {name: values.take(of_frame) for name, values in about.items()} | found | corners | {"rle": rle}
@@ -253,7 +253,7 @@ def _inner(size: int) -> Any:
 
 
 def _lists(offsets: NDArray[np.int32], values: Any, is_null: NDArray[np.bool_] | None = None) -> Any:
-    """A column of lists; where `is_null`, there is no list."""
+    """A list column, null where `is_null`."""
     pa = arrow()
     kind = pa.list_(pa.field("element", values.type, nullable=False))
     mask = None if is_null is None or not is_null.any() else pa.array(is_null)
@@ -261,7 +261,7 @@ def _lists(offsets: NDArray[np.int32], values: Any, is_null: NDArray[np.bool_] |
 
 
 def _class_names(class_id: NDArray[np.int32], frames: Sequence[FoundFrame]) -> Any:
-    """The name of each detection's class; a class without a name is called by its id, as in `Detections`."""
+    """Class name of each detection; a class without a name gets its id, as in `Detections`."""
     pa = arrow()
     named: dict[int, str] = {}
     for names in {id(each.found.class_names): each.found.class_names for each in frames}.values():
@@ -276,7 +276,7 @@ def _joined(arrays: Sequence[NDArray[Any]], empty: tuple[int, ...], dtype: type)
 
 
 def _strings(counts: Sequence[bytes]) -> Any:
-    """Binary values from their bytes: joined once, with offsets."""
+    """A binary column of these values."""
     pa = arrow()
     offsets = _offsets(np.fromiter(map(len, counts), dtype=np.int64, count=len(counts)))
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(counts))]
@@ -284,7 +284,7 @@ def _strings(counts: Sequence[bytes]) -> Any:
 
 
 def _offsets(lengths: NDArray[Any]) -> NDArray[np.int32]:
-    """Where each of the values begins that follow one another, and where the last one ends."""
+    """Arrow offsets of consecutive values: the start of each, and the end of the last."""
     offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
     np.cumsum(lengths, out=offsets[1:])
     if offsets[-1] > _MOST_BYTES:
@@ -293,7 +293,7 @@ def _offsets(lengths: NDArray[Any]) -> NDArray[np.int32]:
 
 
 def read_frames(batch: pyarrow.RecordBatch, class_names: Mapping[int, str]) -> Iterator[FoundFrame]:
-    """The frames of rows with rows="frame", equal to those that `TableBuilder.add` was given.
+    """Convert rows of the kind "frame" back to frames, equal to those given to `TableBuilder.add`.
 
     Args:
         batch: Rows of a part.

@@ -1,4 +1,4 @@
-"""Segments: what one part of a job's results is of."""
+"""Segments, the units of work of a job, and its settings."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from maskjet.config import EngineConfig
 from maskjet.media.video_index import Entry
 
 _DIGEST_BYTES = 16
-# Settings of the engine that change what is found; the others change how fast.
-_MATTERING = (
+# Engine settings that change results; the others change speed alone.
+_CHANGING_RESULTS = (
     *("precision", "runtime", "resample", "input_size", "resize", "letterbox_color", "letterbox_place"),
     "max_detections",
 )
@@ -22,7 +22,7 @@ _MATTERING = (
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file as it was when the job was planned."""
+    """A source file, with its size and time as of planning."""
 
     path: str
     """A path, or the URL of an object in a store."""
@@ -34,22 +34,24 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class Segment:
-    """Some frames of a video, or some images."""
+    """A unit of work: a range of a video's frames, or some images."""
 
     files: tuple[SourceFile, ...]
     """The video alone, or the images in order."""
     is_video: bool
     """Whether the file is a video."""
     first: int = 0
-    """Index of the video's first frame that belongs to it; 0 for images."""
+    """Index in the video of the segment's first frame; 0 for images."""
     count: int | None = None
-    """Frames of the video; None for all up to its end. None for images."""
+    """Number of frames; None for all up to the video's end, and for images."""
     entry: Entry | None = None
-    """Where decoding begins, if not at the beginning; its index is `first`."""
+    """Key frame at which decoding starts, with index `first`; None for the start of the file."""
+    video_stream: int | None = None
+    """Number of the stream that is read, of a video that has several; None for FFmpeg's choice."""
 
     @property
     def name(self) -> str:
-        """A name for people: the file, and which part of it."""
+        """Name for messages: the file and its range of frames, or the number of further images."""
         path = self.files[0].path
         if not self.is_video:
             others = len(self.files) - 1
@@ -59,12 +61,15 @@ class Segment:
         return f"{path}#{self.first}-{'' if self.count is None else self.first + self.count - 1}"
 
     def as_dict(self) -> dict[str, Any]:
-        """In JSON types."""
-        return asdict(self)
+        """In JSON types; without `video_stream` if that is None, as in results from before it was there."""
+        value = asdict(self)
+        if self.video_stream is None:
+            del value["video_stream"]
+        return value
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> Segment:
-        """The segment that `as_dict` described."""
+        """Undo `as_dict`."""
         entry = value["entry"]
         return cls(
             files=tuple(SourceFile(**file) for file in value["files"]),
@@ -72,32 +77,33 @@ class Segment:
             first=value["first"],
             count=value["count"],
             entry=None if entry is None else Entry(**entry),
+            video_stream=value.get("video_stream"),
         )
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What is done with each segment."""
+    """How segments are processed: model, thresholds, classes, rows."""
 
     model: str = "demo"
     """A model of `maskjet.load`."""
     weights: str | None = None
-    """Path of its weights file."""
+    """Path of the model's weights file; None for its own."""
     threshold: float | None = None
     """Confidence that detections must exceed; None is the model's own."""
     class_thresholds: Mapping[str, float] = field(default_factory=dict)
-    """That of single classes, by name."""
+    """Confidence thresholds of single classes, by name."""
     classes: tuple[str, ...] | None = None
     """Names of the classes to report; None for all."""
     every: int = 1
     """Take one frame of a video in this many: those whose index is a multiple of it."""
     rows: str = "frame"
-    """What a row is: "frame" or "detection"."""
+    """Kind of the output's rows, "frame" or "detection"."""
     config: EngineConfig = field(default_factory=EngineConfig)
-    """How the model runs; its device is the driver's to choose."""
+    """Engine settings; workers replace the device by their own."""
 
     def with_absolute_paths(self) -> Settings:
-        """With files by their paths from the root, as workers may have another folder; a model's name stays."""
+        """Make paths of model and weights absolute, as workers may have another current folder."""
         model, weights = Path(self.model), self.weights
         return replace(
             self,
@@ -111,7 +117,7 @@ class Settings:
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> Settings:
-        """The settings that `as_dict` described."""
+        """Undo `as_dict`."""
         classes = value["classes"]
         return cls(
             **{
@@ -122,7 +128,7 @@ class Settings:
         )
 
     def identity(self, weights_digest: str | None) -> dict[str, Any]:
-        """What the results depend on, in JSON types.
+        """Settings that results depend on, in JSON types.
 
         Args:
             weights_digest: Digest of the weights file; None if the model comes with its own.
@@ -135,12 +141,12 @@ class Settings:
             "classes": None if self.classes is None else list(self.classes),
             "every": self.every,
             "rows": self.rows,
-            **{name: getattr(self.config, name) for name in _MATTERING},
+            **{name: getattr(self.config, name) for name in _CHANGING_RESULTS},
         }
 
 
 def digest(segment: Segment, identity: Mapping[str, Any]) -> str:
-    """The name of a segment's part, 32 hexadecimal digits: another one if the files or the settings are others.
+    """Name of a segment's part: a digest of its files, frames and settings, 32 hexadecimal digits.
 
     Args:
         segment: The segment.

@@ -1,4 +1,4 @@
-"""Files where they lie: on this machine by their path, or in a store that fsspec reaches by a URL.
+"""Source files: local ones by path, or objects of a store that fsspec reaches by URL.
 
 A URL has an object's name as it is, as in `s3://bucket/my videos/a#1.mp4`: nothing in it is percent-encoded.
 """
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 KEPT_BYTES, KEPT_COPIES = 8 << 30, 64
-"""Most copies that a process keeps for the next segments of the same objects, besides those in use."""
+"""Limits of a process's cache of local copies of objects, besides those in use."""
 _BLOCK = 8 << 20  # bytes
 _URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://([^/]*)(.*)", re.DOTALL)
 _OF_PYARROW = ("abfs", "abfss", "gcs", "gs", "hdfs", "s3", "viewfs")
@@ -67,7 +67,7 @@ def split_url(url: str, name: str = "source") -> tuple[str, str]:
     if "::" in url:
         raise InputError(f"{name} must be a URL of one store, {shown!r} chains several.")
     user = host.rpartition("@")[0]
-    # Any user of S3 or the web is a secret, or half of one; an account of Azure or a user of SFTP is not.
+    # A user in a URL of S3 or the web is a credential; an account of Azure or a user of SFTP is not.
     is_secret = ":" in user or (user and scheme in ("s3", *_OF_THE_WEB))
     if is_secret or re.search("[?#]", url if scheme in _OF_THE_WEB else host):
         raise InputError(
@@ -81,28 +81,28 @@ def split_url(url: str, name: str = "source") -> tuple[str, str]:
 
 
 def live_error(name: str) -> SourceError:
-    """The error for a source that has no end."""
+    """The error for a live source."""
     what = f"{shown_name(name)!r} is a camera or a live stream"
     return SourceError(f"source must have an end, {what}: use `maskjet run` or `maskjet serve`.")
 
 
 def resolve(url: str, name: str = "source", error: type[MaskjetError] = SourceError) -> tuple[AbstractFileSystem, str]:
-    """Find the file system that a URL is of, and the path in it. Credentials are found where the store's tools do.
+    """Find the file system of a URL, and the path in it; credentials are those of the store's own tools.
 
     Raises `error` if the store can't be reached, MissingDependencyError if a package is missing; else as `split_url`.
     """
     root, path = split_url(url, name)
     with reaching(url, name, error):
         system, top = _system_at(root)
-        if root.startswith(_OF_THE_WEB):  # their paths are URLs
+        if root.startswith(_OF_THE_WEB):  # fsspec has URLs as paths there
             return system, root + path
-        path.encode()  # stores have names in UTF-8 alone; what raises here is told as the reason
+        path.encode()  # stores have names in UTF-8 alone; the error gives the reason
         return system, posixpath.join(top, path.strip("/"))
 
 
 @lru_cache(maxsize=64)
 def _system_at(root: str) -> tuple[AbstractFileSystem, str]:
-    """The file system of a store, and the path of its root in it; S3 asks the network for a bucket's region."""
+    """File system of a store, and the path of its root in it; for S3 a request finds the bucket's region."""
     scheme = root.partition(":")[0]
     try:
         import fsspec.implementations.arrow
@@ -126,7 +126,7 @@ def reaching(url: str, name: str = "source", error: type[MaskjetError] = SourceE
 
 
 def look(path: str) -> tuple[Kind, SourceFile] | None:
-    """What a path or URL names now; None if nothing. A folder of a store has no size and no time.
+    """Kind, size and time of a file or folder, None if it does not exist; both are 0 for a folder of a store.
 
     Raises SourceError if it can't be reached or read, or is a FIFO, socket or device.
     """
@@ -150,18 +150,18 @@ def look(path: str) -> tuple[Kind, SourceFile] | None:
 
 
 def _read_info(url: str, info: dict[str, Any]) -> tuple[Kind, SourceFile] | None:
-    """What fsspec tells of an object or folder; None if it is neither."""
+    """Parse fsspec's info of an object or folder; None if it is neither."""
     if info["type"] != "file":
         return ("folder", SourceFile(url, 0, 0)) if info["type"] == "directory" else None
     if info["size"] is None:
         raise SourceError(f"source must have a size, the store of {shown_name(url)!r} states none.")
     time = info.get("mtime") or 0
-    seconds = int(time.timestamp() if isinstance(time, datetime) else time)  # parts of them are in listings alone
+    seconds = int(time.timestamp() if isinstance(time, datetime) else time)  # fractions are in listings alone
     return "file", SourceFile(url, info["size"], seconds * 1_000_000_000)
 
 
 def describe(path: str) -> SourceFile | None:
-    """A file or object as it is now; None if there is none. Raises as `look`."""
+    """Current size and time of a file or object; None if it does not exist. Raises as `look`."""
     kind, file = look(path) or (None, None)
     return file if kind == "file" else None
 
@@ -178,12 +178,12 @@ def _changed(file: SourceFile) -> SourceError:
 
 
 def list_folder(folder: str) -> tuple[Files, list[str]]:
-    """What a folder has, in no order: files by name, each as it is where the listing tells, and names of folders.
+    """List a folder, unordered: files by name, with size and time if the listing has them, and names of subfolders.
 
     Links to nothing are files; FIFOs, sockets and devices are left out. Raises SourceError if it can't be read.
     """
     if not is_remote(folder):
-        names, folders = scan_folder(folder)  # fsspec would ask for the facts of each file
+        names, folders = scan_folder(folder)  # fsspec would stat each file
         return dict.fromkeys(names), folders
     files: Files = {}
     folders = []
@@ -201,20 +201,20 @@ def list_folder(folder: str) -> tuple[Files, list[str]]:
 
 @contextmanager
 def local_copy(file: SourceFile) -> Iterator[str]:
-    """Have a file on this machine while the block runs: a local one as it is, an object as a copy for all threads.
+    """Yield a local path of a file: its own, or that of a copy of an object, which threads share.
 
-    The copy is kept for the next segments, and gone when the process is, however it ends. Raises SourceError if the
+    Copies are cached for later segments, and vanish with the process, however it ends. Raises SourceError if the
     object can't be read or has another size than planned, OutputError if there is no room.
     """
     if not is_remote(file.path):
         yield file.path
         return
-    with _taking:
+    with _lock:
         copy = _used.setdefault(file, _Copy())
     with copy.filling:
         if not copy.path:
             copy.fill(file)
-    with _taking:
+    with _lock:
         _kept[file] = copy
         _kept.move_to_end(file)
         while len(_kept) > KEPT_COPIES or sum(each.size for each in _kept) > KEPT_BYTES:
@@ -223,13 +223,13 @@ def local_copy(file: SourceFile) -> Iterator[str]:
 
 
 class _Copy:
-    """An object's bytes in a file without a name, as long as this lives."""
+    """Content of an object in an unnamed temporary file, which is closed with this."""
 
     def __init__(self) -> None:
         self.path, self.filling = "", threading.Lock()
 
     def fill(self, file: SourceFile) -> None:
-        """Copy an object; raises as soon as it has another size than planned."""
+        """Download an object; raises as soon as its size differs from the planned one."""
         (system, path), size = resolve(file.path), 0
         with ExitStack() as opened:
             with naming(tempfile.gettempdir(), "TMPDIR"):  # without a buffer, closing it writes nothing and can't fail
@@ -238,7 +238,7 @@ class _Copy:
                 while size <= file.size and (block := stream.read(_BLOCK)):
                     size += len(block)
                     with naming(tempfile.gettempdir(), "TMPDIR"):
-                        while block := block[copy.write(block) :]:  # before a disk is full, it takes a part
+                        while block := block[copy.write(block) :]:  # a nearly full disk takes less
                             pass
             if size != file.size:
                 raise _changed(file)
@@ -246,6 +246,6 @@ class _Copy:
             weakref.finalize(self, opened.pop_all().close)
 
 
-_taking = threading.Lock()
+_lock = threading.Lock()
 _used: weakref.WeakValueDictionary[SourceFile, _Copy] = weakref.WeakValueDictionary()
-_kept: OrderedDict[SourceFile, _Copy] = OrderedDict()  # the one used last at the end
+_kept: OrderedDict[SourceFile, _Copy] = OrderedDict()  # least recently used first

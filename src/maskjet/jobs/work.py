@@ -1,18 +1,28 @@
-"""What a worker does: detect on a segment, write its part, try again where that may help."""
+"""Processing segments in a worker: detect, write the part, retry."""
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from maskjet import errors
 from maskjet.config import EngineConfig
-from maskjet.errors import DeviceError, MaskjetError, OutputError, UnsupportedError, first_line
+from maskjet.errors import (
+    CheckpointError,
+    DeviceError,
+    MaskjetError,
+    OutputError,
+    UnsupportedError,
+    explain,
+    first_line,
+)
 from maskjet.jobs.folders import open_folder
 from maskjet.jobs.ledger import note_failures
 from maskjet.jobs.markers import TRIES, Markers, of_segment
@@ -20,6 +30,7 @@ from maskjet.jobs.parts import Parts
 from maskjet.jobs.processing import process
 from maskjet.jobs.rows import metadata, with_metadata
 from maskjet.jobs.segments import Segment, Settings
+from maskjet.networks.exported.metadata import ENGINES, ONNX
 from maskjet.version import __version__
 
 if TYPE_CHECKING:
@@ -34,24 +45,24 @@ _log = logging.getLogger("maskjet")
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a segment."""
+    """Outcome of a segment."""
 
     part: str
-    """Name of its part."""
+    """Name of the segment's part."""
     frames: int = 0
-    """Frames in it."""
+    """Frames in the part."""
     detections: int = 0
-    """Detections in it."""
+    """Detections in the part."""
     failures: Sequence[tuple[str, str]] = ()
-    """Files or frames that could not be used, each with the reason."""
+    """Files or frames that failed, each with the reason."""
     is_written: bool = True
-    """Whether there is a part; else the whole segment failed."""
+    """Whether the part exists; else the whole segment failed."""
     is_lost: bool = False
-    """Whether it failed because each worker that began it died."""
+    """Whether the segment was given up because each worker that began it died."""
 
 
 def outcome_of(part: str, segment: Segment, about: Mapping[str, Any]) -> Outcome:
-    """The outcome of a segment that has its part, from the metadata of this."""
+    """Outcome of a segment from the metadata of its part."""
     failures = tuple(
         (f"{segment.files[0].path}#{what}" if segment.is_video else str(what), reason)
         for what, reason in about["bad_frames"]
@@ -63,8 +74,8 @@ def open_model(settings: Settings, config: EngineConfig) -> Model:
     """Load the model that settings name.
 
     Args:
-        settings: What is done with each segment.
-        config: How to run it, with the worker's own device.
+        settings: Model, thresholds and classes.
+        config: Engine settings, with the worker's own device.
 
     Raises:
         InputError, CheckpointError, UnsupportedError: As `maskjet.load`.
@@ -77,13 +88,39 @@ def open_model(settings: Settings, config: EngineConfig) -> Model:
     )
 
 
+def digest_weights(settings: Settings) -> str | None:
+    """Digest of the model's weights file or files; None if its weights come with maskjet."""
+    weights = settings.weights
+    if weights is None:
+        if not Path(settings.model).is_file():
+            return None
+        weights = settings.model
+    digests = []
+    for path in _files_of(Path(weights)):
+        try:
+            with path.open("rb") as file:
+                digests.append(hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest())
+        except OSError as error:
+            raise CheckpointError(f"weights must be a file, {str(path)!r} can't be read: {explain(error)}.") from error
+    return digests[0] if len(digests) == 1 else hashlib.blake2b("".join(digests).encode(), digest_size=16).hexdigest()
+
+
+def _files_of(weights: Path) -> Sequence[Path]:
+    """Files of a model: an exported one may keep its weights in files of their own."""
+    if weights.suffix not in (ONNX, *ENGINES):
+        return [weights]
+    from maskjet.networks.exported.network_file import read_network_file
+
+    return read_network_file(weights).files
+
+
 class Worker:
-    """Turns segments into parts. May be called from several threads.
+    """Processes segments and writes their parts; thread-safe.
 
     Args:
-        orders: In JSON types: settings, what is done with each segment; device, the worker's own; streams, how many
-            segments it works on at a time; out, where the parts go; facts, what is written into each part's metadata
-            besides its segment; run, the marker without which it begins none.
+        orders: In JSON types: settings; device, the worker's own; streams, the number of segments that it processes at
+            a time; out, the output folder; facts, further metadata of each part; run, the marker of the driver's run,
+            without which no segment is begun.
 
     Raises:
         InputError, CheckpointError, UnsupportedError: As `maskjet.load`; or the driver is of another version.
@@ -99,13 +136,16 @@ class Worker:
             )
         self._folder, self._parts = open_folder(orders["out"]), Parts(orders["out"])
         self._markers = Markers(self._folder)
-        self._run, self._turns = orders["run"], _Turns()
+        self._run, self._lock = orders["run"], _SharedLock()
         self.model = open_model(self._settings, replace(self._settings.config, device=orders["device"]))
+        if digest_weights(self._settings) != self._facts["settings"]["weights"]:  # parts would have the wrong name
+            path = self._settings.weights or self._settings.model
+            raise CheckpointError(f"weights must not change during a job, {path!r} has changed: run the job again.")
 
     def answer(self, part: str, segment: Segment) -> dict[str, Any]:
-        """Do a segment, and return in JSON types its outcome, empty if it was not begun; or an error that ends the job.
+        """Process a segment; returns in JSON types its outcome, {} if it was not begun, or an error that ends the job.
 
-        The process ends if its device fails, since nothing runs on it any more; who started it starts another one.
+        Ends the process if its device fails, which only a new process can use again.
         """
         try:
             outcome = self.do(part, segment)
@@ -113,33 +153,33 @@ class Worker:
         except DeviceError as error:
             _log.warning("%s", first_line(error))
             os._exit(FAILED)
-        except BaseException as error:  # a thread's is not seen by anybody, and the driver would wait for ever
-            return told(error, segment.name)
+        except BaseException as error:  # a pool drops its threads' errors, and the driver would wait for ever
+            return error_answer(error, segment.name)
 
     def do(self, part: str, segment: Segment) -> Outcome | None:
-        """Detect on a segment and write its part, unless it is there or the job ends.
+        """Detect on a segment and write its part, unless that exists or the job is stopping.
 
-        A segment that was begun before has killed its process, or was beside one that did. So it is begun with nothing
-        beside it, and given up in the end.
+        A segment with an unfinished attempt killed its process, or ran beside one that did. So it is tried again alone,
+        and after `TRIES` attempts given up.
 
         Returns:
-            What became of it; None if the job ends, and it was not begun.
+            The outcome; None if the segment was not begun, as the job is stopping.
 
         Raises:
             OutputError: The part can't be written.
-            DeviceError: The device failed; the process must end.
+            DeviceError: The device failed, and the process must end.
         """
-        with self._turns.take():
+        with self._lock.hold():
             names = self._markers.names()
             if not of_segment(part, names):
                 return self._begin(part, segment, names)
-        with self._turns.take(is_alone=True):
+        with self._lock.hold(is_exclusive=True):
             return self._begin(part, segment, self._markers.names())
 
     def _begin(self, part: str, segment: Segment, names: Collection[str]) -> Outcome | None:
         begun = of_segment(part, names)
         outcome = None
-        if self._parts.has(part):  # of a worker that died before it could tell
+        if self._parts.has(part):  # of a worker that died before it answered
             outcome = outcome_of(part, segment, self._parts.about(part))
         elif self._run in names:
             begun.append(f"{part}.{len(begun) + 1}")
@@ -149,13 +189,13 @@ class Worker:
                 note_failures(self._folder, part, failures)
                 return Outcome(part, failures=failures, is_written=False, is_lost=True)
             if len(begun) > 1:
-                note_failures(self._folder, part, ())  # instead of those that the last one may have noted
+                note_failures(self._folder, part, ())  # replaces what the previous attempt may have written
             outcome = self._work(part, segment)
         self._markers.remove(*begun)
         return outcome
 
     def _work(self, part: str, segment: Segment) -> Outcome:
-        """Try three times: what is bad may be so for a moment only, as where a disk or a network fails."""
+        """Process a segment in up to three tries, as errors of disks and networks may be transient."""
         outcome, table = Outcome(part, is_written=False), None
         for _ in range(TRIES):
             outcome, table = self._try(part, segment)
@@ -168,7 +208,7 @@ class Worker:
         return outcome
 
     def _try(self, part: str, segment: Segment) -> tuple[Outcome, pyarrow.Table | None]:
-        """What came out, and the part's rows if there are any."""
+        """Process a segment once; returns the outcome, and the part's table unless all failed."""
         try:
             table = process(
                 segment, self.model, rows=self._settings.rows, every=self._settings.every, streams=self._streams
@@ -177,46 +217,46 @@ class Worker:
             raise
         except MaskjetError as error:
             return Outcome(part, failures=((segment.name, first_line(error)),), is_written=False), None
-        except Exception as error:  # a foreign library's, on a file that nobody has seen yet: the job goes on
+        except Exception as error:  # a library's, on an input nobody has tried; the job goes on
             _log.exception("%s failed", segment.name)
             return Outcome(part, failures=((segment.name, repr(error)),), is_written=False), None
         return outcome_of(part, segment, metadata(table.schema)), table
 
 
-class _Turns:
-    """A lock that threads share, or that one has alone; those that wait to be alone go first."""
+class _SharedLock:
+    """A lock that threads share, or that one holds exclusively; exclusive waiters go first."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._working = self._alone = 0  # the second: that are alone, or wait for it
+        self._holding = self._exclusive = 0  # threads that hold it; that hold it, or wait for it, exclusively
 
     @contextmanager
-    def take(self, *, is_alone: bool = False) -> Iterator[None]:
+    def hold(self, *, is_exclusive: bool = False) -> Iterator[None]:
         with self._changed:
-            self._alone += is_alone
-            self._changed.wait_for(lambda: not (self._working if is_alone else self._alone))
-            self._working += 1
+            self._exclusive += is_exclusive
+            self._changed.wait_for(lambda: not (self._holding if is_exclusive else self._exclusive))
+            self._holding += 1
         try:
             yield
         finally:
             with self._changed:
-                self._working -= 1
-                self._alone -= is_alone
+                self._holding -= 1
+                self._exclusive -= is_exclusive
                 self._changed.notify_all()
 
 
-def told(error: BaseException, name: str) -> dict[str, Any]:
-    """An error that ends the job, in JSON types; a foreign library's with the name of what it is of."""
+def error_answer(error: BaseException, name: str) -> dict[str, Any]:
+    """An error that ends the job, in JSON types; to a library's error the name of the segment is added."""
     if not isinstance(error, MaskjetError):
         error = MaskjetError(f"{name} failed: {error!r}.")
     return {"error": type(error).__name__, "text": str(error)}
 
 
-def taken(answer: Mapping[str, Any]) -> Outcome | None:
-    """The outcome that a worker told; None if it has begun nothing.
+def parse_answer(answer: Mapping[str, Any]) -> Outcome | None:
+    """The outcome in a worker's answer; None if it has begun no segment.
 
     Raises:
-        MaskjetError: The error that it told instead.
+        MaskjetError: The error in the answer.
     """
     if "error" not in answer:
         return Outcome(**answer) if answer else None

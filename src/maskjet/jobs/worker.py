@@ -1,4 +1,4 @@
-"""The process of a worker: `python -m maskjet.jobs.worker DESCRIPTOR`, started by `LocalWorkers`; or Ray's actor."""
+"""Worker processes: `python -m maskjet.jobs.worker DESCRIPTOR`, started by `LocalWorkers`, and the actor of Ray."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from maskjet.errors import MaskjetError
 from maskjet.jobs.folders import open_folder
 from maskjet.jobs.markers import ARRIVED, Markers
 from maskjet.jobs.segments import Segment
-from maskjet.jobs.work import FAILED, Worker, told
+from maskjet.jobs.work import FAILED, Worker, error_answer
 
 if TYPE_CHECKING:
     import pyarrow
 
 
 def main(descriptor: int) -> None:
-    """Work on the segments that the driver sends, until it closes the connection, with which the process ends.
+    """Process the segments that the driver sends; ends the process when the driver closes the connection.
 
     Args:
-        descriptor: A socket to the driver, open already.
+        descriptor: An inherited socket, connected to the driver.
     """
     process.suit_program()
     process.print_warnings()
@@ -46,23 +46,22 @@ def main(descriptor: int) -> None:
             limits.read_environment()
             worker = Worker(orders)
         except MaskjetError as error:
-            return send(None, told(error, "a worker"))
+            return send(None, error_answer(error, "a worker"))
         with process.garbage_frozen():
             threads = ThreadPoolExecutor(orders["streams"], "maskjet-segment")
-            send(None, {})  # it is ready
             while True:
                 task = json.loads(driver.recv_bytes())
                 threads.submit(work, task["part"], Segment.from_dict(task["segment"]))
-    os._exit(FAILED)  # with what its threads are at
+    os._exit(FAILED)  # without waiting for its threads
 
 
 class Actor:
-    """An actor of Ray Data for `RayWorkers`: turns segments into parts.
+    """Ray actor of `RayWorkers`: processes a segment per call.
 
-    It raises nothing, but returns errors: Ray would log each, wrap it, and go on with what other actors have begun.
+    Errors are returned, not raised: Ray would log and wrap each, and go on with the tasks of other actors.
 
     Args:
-        orders: What `Worker` needs.
+        orders: Orders of `Worker`.
     """
 
     def __init__(self, orders: Mapping[str, Any]) -> None:
@@ -75,10 +74,10 @@ class Actor:
             limits.read_environment()
             self._worker = Worker(orders)
         except Exception as error:
-            self._error = told(error, "a worker")
+            self._error = error_answer(error, "a worker")
 
     def __call__(self, batch: pyarrow.Table) -> pyarrow.Table:
-        """Do the segment of a row."""
+        """Process the segment of a batch with one row."""
         import pyarrow
 
         (row,) = batch.to_pylist()

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from maskjet import limits
 from maskjet.errors import SourceError
-from maskjet.media.image_headers import stated_size_hw
+from maskjet.media.image_headers import MOST_PARTS, stated_size_hw
 
-_HEAD_BYTES = 2**16  # of a PNG; FFmpeg looks for an animation in fewer
+_PNG_START = b"\x89PNG\r\n\x1a\n"
 
 
 def is_animated(path: Path) -> bool:
@@ -20,13 +21,19 @@ def is_animated(path: Path) -> bool:
     in part.
     """
     with suppress(OSError, IndexError), path.open("rb") as file:
-        start = file.read(_HEAD_BYTES)
-        if start.startswith(b"\x89PNG\r\n\x1a\n"):
-            _, _, count = start.partition(b"IDAT")[0].partition(b"\0\0\0\x08acTL")
-            return int.from_bytes(count[:4], "big") > 1
+        start = file.read(len(_PNG_START))
+        if start == _PNG_START:
+            return _png_is_animated(file)
         if start.startswith((b"GIF87a", b"GIF89a")):
             file.seek(0)
             return _gif_is_animated(file)
+    return False
+
+
+def is_animated_png(path: Path) -> bool:
+    """Whether a file is an APNG, which FFmpeg takes for a still image if the animation is stated late in it."""
+    with suppress(OSError), path.open("rb") as file:
+        return file.read(len(_PNG_START)) == _PNG_START and _png_is_animated(file)
     return False
 
 
@@ -36,6 +43,18 @@ def check_size(path: Path) -> None:
         size_hw = stated_size_hw(file.read(32))
     if size_hw is not None:
         limits.check("image_pixels", size_hw[0] * size_hw[1], f"a frame of {str(path)!r} has", SourceError)
+
+
+def _png_is_animated(file: BinaryIO) -> bool:
+    """Whether a chunk before the pixels states several images; reads on from the first chunk."""
+    for _ in range(MOST_PARTS):
+        head = file.read(8)
+        if head[4:] == b"acTL":
+            return int.from_bytes(file.read(4), "big") > 1
+        if head[4:] in (b"IDAT", b""):
+            break
+        file.seek(int.from_bytes(head[:4], "big") + 4, os.SEEK_CUR)
+    return False
 
 
 def _gif_is_animated(file: BinaryIO) -> bool:

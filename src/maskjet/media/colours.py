@@ -8,6 +8,8 @@ from fractions import Fraction
 
 from av.video.frame import VideoFrame
 
+from maskjet.media.orientation import Orientation, read_orientation
+
 # Code points of ITU-T H.273, used by FFmpeg's enumerations and the containers alike.
 _BT709, _BT470BG, _SMPTE170M, _BT2020, _BT2020_TRANSFER = 1, 5, 6, 9, 14
 _PRIMARIES = frozenset({1, 4, 5, 6, 7, 8, 9, 10, 11, 12, 22})
@@ -80,15 +82,15 @@ def read_picture_format(picture: VideoFrame, pixel_aspect: Fraction | None) -> P
         int(picture.color_primaries) if int(picture.color_primaries) in _PRIMARIES else primaries,
         int(picture.color_trc) if int(picture.color_trc) in _TRANSFERS else transfer,
         is_full_range and not picture.format.is_rgb,
-        _upright(pixel_aspect, picture.rotation),
+        _upright(pixel_aspect, read_orientation(picture)),
     )
 
 
-def _upright(pixel_aspect: Fraction | None, rotation: int) -> Fraction:
-    """Pixel aspect ratio after rotation; 1 if it is missing or implausible."""
+def _upright(pixel_aspect: Fraction | None, orientation: Orientation) -> Fraction:
+    """Pixel aspect ratio of the upright picture; 1 if it is missing or implausible."""
     if not pixel_aspect or not _NARROWEST <= pixel_aspect <= 1 / _NARROWEST:
         return Fraction(1)
     aspect = Fraction(pixel_aspect.numerator, pixel_aspect.denominator)  # PyAV 19 has its own class
-    if rotation % 180:
+    if orientation.is_transposed:
         aspect = 1 / aspect
     return aspect.limit_denominator(500)  # H.264 has 16 bits for each side

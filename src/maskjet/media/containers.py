@@ -7,17 +7,23 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import av
 import av.error
 from av.codec.hwaccel import HWAccel
+from av.stream import Disposition
 
 from maskjet import limits
 from maskjet.errors import SourceError, explain, first_line, translate_errors
+from maskjet.files import is_file_url
+from maskjet.media.animations import is_animated_png
+
+if TYPE_CHECKING:
+    from maskjet.media.fenced_urls import Fence
 
 _OPEN_TIMEOUT_S = 10.0
 READ_TIMEOUT_S = 10.0
@@ -49,7 +55,7 @@ def stream_named(text: str) -> str | None:
     """The device file or URL of a camera, by its number or device file, or of a URL; None for another source's name."""
     if text.isdecimal():
         return f"/dev/video{text}"
-    return text if is_stream(text) and not text.startswith("file://") else None
+    return text if is_stream(text) and not is_file_url(text) else None
 
 
 def shown_name(name: str) -> str:
@@ -132,11 +138,19 @@ def _in_thread(work: Callable[[], _T], patience_s: float | None = None) -> _T:
     return done.result()
 
 
-def open_container(name: str, hwaccel: HWAccel | None = None) -> av.container.InputContainer:
+def open_container(
+    name: str, hwaccel: HWAccel | None = None, *, number: int | None = None, fence: Fence | None = None
+) -> av.container.InputContainer:
     """Open a file, camera or URL that has video; with `hwaccel`, a GPU decodes it if it can.
 
+    Args:
+        name: Path, device file or URL.
+        hwaccel: Opens the decoder on a GPU; None for the CPU's.
+        number: The stream that is to be read; see `video_of`.
+        fence: Opens a URL whose host is to be checked.
+
     Raises:
-        SourceError: It can't be opened, has no video that FFmpeg decodes, or its frames are too large.
+        SourceError: It can't be opened, has no such stream or none that FFmpeg decodes, or its frames are too large.
     """
     is_device, shown = is_camera(name), shown_name(name)
     options = {"max_pixels": str(limits.image_pixels), "format_whitelist": _formats()}
@@ -144,20 +158,26 @@ def open_container(name: str, hwaccel: HWAccel | None = None) -> av.container.In
         options["protocol_whitelist"] = _PROTOCOLS if is_stream(name) else "file"
     if name.startswith("rtsp:"):
         options["rtsp_transport"] = "tcp"
-    with translate_ffmpeg_errors(shown):
+    location = name if is_stream(name) else f"file:{name}"  # with the protocol, or "12:00.mp4" would be read as one
+    with ExitStack() as undo, translate_ffmpeg_errors(shown):
+        if fence is not None:
+            undo.callback(fence.close)
+            if name.startswith(("http:", "https:")):
+                options["protocol_whitelist"] = "none"
+            else:  # without "rtsp", FFmpeg follows no redirect
+                location, options["protocol_whitelist"] = fence.by_address(name), "tcp,tls"
         container: av.container.InputContainer = av.open(
-            name if is_stream(name) else f"file:{name}",  # with the protocol, or "12:00.mp4" would be read as one
-            format="v4l2" if is_device else None,
+            location,
+            format="v4l2" if is_device else "apng" if not is_stream(name) and is_animated_png(Path(name)) else None,
             options=options,
             hwaccel=hwaccel,
+            io_open=None if fence is None else fence.open,
             timeout=(_OPEN_TIMEOUT_S, READ_TIMEOUT_S),
             **_METADATA,
         )
-    try:
-        _check(container, shown)
-    except BaseException:
-        container.close()
-        raise
+        undo.callback(container.close)
+        _check(container, shown, number)
+        undo.pop_all()
     return container
 
 
@@ -169,7 +189,7 @@ def live_packets(container: av.container.InputContainer, stream: av.VideoStream)
     """
     came = time.monotonic()
     for packet in container.demux():
-        if packet.stream_index == stream.index:
+        if packet.stream is stream:
             yield packet
             came = time.monotonic()
         elif time.monotonic() - came > READ_TIMEOUT_S:
@@ -182,12 +202,40 @@ def _formats() -> str:
     return ",".join(sorted(av.formats_available - _NAMING_OTHERS))
 
 
-def _check(container: av.container.InputContainer, name: str) -> None:
+def video_of(container: av.container.InputContainer, number: int | None = None) -> av.VideoStream:
+    """The video stream that is read, of an opened container that has it.
+
+    Args:
+        container: The container.
+        number: Number of the stream among the container's video streams, from 0, as in FFmpeg's "v:1"; None for
+            FFmpeg's choice: the one marked as default, then the one with the most bits.
+    """
+    if number is not None:
+        return container.streams.video[number]
+    best = container.streams.best("video")
+    return best if best in (found := _videos(container)) else found[0]
+
+
+def _videos(container: av.container.InputContainer) -> list[av.VideoStream]:
+    """The streams that show something: covers are video streams, too. Those that can be decoded, if any can."""
+    videos = [each for each in container.streams.video if not each.disposition & Disposition.attached_pic]
+    return [each for each in videos if each.codec_context is not None] or videos
+
+
+def _check(container: av.container.InputContainer, name: str, number: int | None) -> None:
     """Raise if there is no decodable video or its frames are too large, before memory is allocated for one."""
-    if not container.streams.video:
+    videos = _videos(container)
+    if not videos:
         raise SourceError(f"source must contain video, {name!r} contains none.")
-    context = container.streams.video[0].codec_context
+    streams = container.streams.video
+    if number is not None and (number >= len(streams) or streams[number] not in videos):
+        numbers = ", ".join(str(at) for at, each in enumerate(streams) if each in videos)
+        raise SourceError(f"video_stream must be one of {name!r}, which are {numbers}, got {number}.")
+    context = video_of(container, number).codec_context
     if context is None:
         raise SourceError(f"source must be of a codec that FFmpeg decodes, {name!r} is of an unknown one.")
     limits.check("image_pixels", context.width * context.height, f"a frame of {name!r} has", SourceError)
     context.options = {"max_pixels": str(limits.image_pixels)}  # a stream may change its size
+    is_image = container.format.name.endswith("_pipe") or container.format.name in ("gif", "apng")
+    if is_stream(name) and (is_image or container.metadata.get("major_brand") == "avif"):
+        raise SourceError(f"source must be a video or camera if it is a URL, {name!r} is an image: download it first.")

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from maskjet.media.colours import FULL_RANGE, guess_matrix
 from maskjet.media.decoding import download, why_not_kept
+from maskjet.media.orientation import read_orientation
 
 if TYPE_CHECKING:
     from maskjet.media.picture import Picture
@@ -64,4 +65,4 @@ class PictureConverter:
                 self.is_on_cpu = True
         rgb = self._to_rgb.reformat(host, format="rgb24", src_colorspace=matrix, threads=_THREADS)
         pixels = np.asarray(rgb.to_ndarray(), dtype=np.uint8)
-        return np.ascontiguousarray(np.rot90(pixels, round(picture.rotation / 90)))
+        return np.ascontiguousarray(read_orientation(picture).apply(pixels))

@@ -12,6 +12,7 @@ import av
 from av.codec.hwaccel import HWAccel
 
 from maskjet.errors import InputError, UnsupportedError, first_line
+from maskjet.media.orientation import UPRIGHT, read_orientation
 
 if TYPE_CHECKING:
     from maskjet.config import EngineConfig
@@ -58,7 +59,7 @@ class Decoding:
         with ExitStack() as stack:
             try:
                 stack.enter_context(on_device(device))
-                torch.zeros(1, device=device)  # a new thread has no context before its first work
+                torch.zeros(1, dtype=torch.uint8, device=device)  # a new thread has no context before its first work
             except (RuntimeError, AssertionError) as error:  # the latter without CUDA
                 raise UnsupportedError(f"device={self.device!r} can't be used: {first_line(error)}") from error
             yield HWAccel("cuda", str(device.index), options=options, is_hw_owned=True)
@@ -108,7 +109,7 @@ def why_not_kept(picture: av.VideoFrame) -> str | None:
         return "the GPU does not decode this profile, level or size"
     if picture.sw_format.name != "nv12":
         return f"pictures are {picture.sw_format.name}, not nv12"
-    return "pictures are rotated" if picture.rotation else None
+    return "pictures are rotated or mirrored" if read_orientation(picture) != UPRIGHT else None
 
 
 def download(picture: av.VideoFrame) -> av.VideoFrame:

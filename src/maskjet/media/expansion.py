@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from maskjet.errors import SourceError
+from maskjet.files import path_of_url
 from maskjet.media.animations import is_animated
 from maskjet.media.containers import files_of, shown_name, stream_named
 from maskjet.media.folders import is_image_path, is_video_path, list_folder, match_glob, mode_of_source
@@ -53,7 +54,7 @@ def expand_sources(source: Any, *, recursive: bool = False) -> list[UnopenedSour
     (item,) = items
     if not isinstance(item, str | os.PathLike):
         return [_wrap_given(item)]
-    text = os.fspath(item).removeprefix("file://")
+    text = path_of_url(os.fspath(item))
     if stream_named(text) is not None:
         return [_wrap_given(text)]
     mode = mode_of_source(text)

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from maskjet.errors import InputError, SourceError
+from maskjet.files import path_of_url
 from maskjet.media.animations import check_size, is_animated
-from maskjet.media.containers import files_of, is_stream, stream_named
+from maskjet.media.containers import files_of, is_camera, is_stream, stream_named
 from maskjet.media.decoding import Decoding
 from maskjet.media.folders import is_image_path, is_video_path, list_folder, match_glob, mode_of, mode_of_source
 from maskjet.media.images import to_image
@@ -45,6 +46,7 @@ def open_source(
     recursive: bool = False,
     reconnect_for: float = math.inf,
     decoder: str | Decoding = "cpu",
+    video_stream: int | None = None,
 ) -> Source:
     """Open a source of frames.
 
@@ -66,6 +68,8 @@ def open_source(
         decoder: Where videos are decoded: "cpu"; "cuda" or "cuda:N", a GPU, which keeps the frames in its memory until
             `Frame.image` is asked for; or the result of `Model.decoding`. Videos that the GPU can't decode go to the
             CPU, and `Source.fallback` says why.
+        video_stream: Which of several video streams is read, by its number among these, as in FFmpeg's "v:1"; None for
+            FFmpeg's choice: the one marked as default, then the one with the most bits. Covers are never read.
 
     Returns:
         The opened source, whose `length` and `fps` are those of the frames it gives.
@@ -78,7 +82,7 @@ def open_source(
         InputError: The source is of none of the types above, an argument is out of range, `start` is a time and the
             source has none, or it is live and has a start.
     """
-    opening = check_opening(every, start, limit, reconnect_for, decoder)
+    opening = check_opening(every, start, limit, reconnect_for, decoder, video_stream)
     if isinstance(source, Source) and not math.isinf(reconnect_for):
         raise InputError(f"reconnect_for must be given when {source.name!r} is opened; it is open already.")
     if recursive and isinstance(source, str | os.PathLike):
@@ -108,10 +112,10 @@ def kind_of_source(value: Any) -> str | None:
         return "a camera"
     if not isinstance(value, str | os.PathLike):
         return None
-    text = os.fspath(value).removeprefix("file://")
-    if is_stream(text):
-        return "a camera or a URL"
     try:
+        text = path_of_url(os.fspath(value))
+        if is_stream(text):
+            return "a camera" if is_camera(text) else "a video or camera"
         mode = mode_of(text)
     except SourceError:
         return None
@@ -128,7 +132,8 @@ def open_with(source: Any, opening: Opening, name: str = "image") -> Source:
     if isinstance(source, Source):
         if not selection.is_everything:
             raise InputError(
-                f"every, start and limit must be given when {source.name!r} is opened; it is open already."
+                f"every, start, limit and video_stream must be given when {source.name!r} is opened; it is open "
+                "already."
             )
         return source
     if isinstance(source, UnopenedSource):
@@ -152,7 +157,7 @@ def open_with(source: Any, opening: Opening, name: str = "image") -> Source:
 def _open_path(text: str, opening: Opening, *, recursive: bool = False, is_item: bool = False) -> Source:
     """Open a path or URL; an animation is a video, but an image where it is an item of a list."""
     selection = opening.selection
-    text = text.removeprefix("file://")
+    text = path_of_url(text)
     if is_stream(text):
         return open_stream(text, opening)
     mode = mode_of_source(text)
@@ -189,7 +194,7 @@ def _open_folder(text: str, opening: Opening, *, recursive: bool) -> Source:
 def _check_named(item: Any) -> None:
     """Raise if an item is the path of a missing file."""
     if isinstance(item, str | os.PathLike):
-        text = os.fspath(item).removeprefix("file://")
+        text = path_of_url(os.fspath(item))
         if stream_named(text) is None:
             mode_of_source(text)
 
@@ -200,7 +205,7 @@ def _files_of(item: Any) -> list[Path]:
         return list(item.files)
     if not isinstance(item, str | os.PathLike):
         return []
-    text = os.fspath(item).removeprefix("file://")
+    text = path_of_url(os.fspath(item))
     path = Path(text)
     if is_stream(text) or (isinstance(item, Path) and is_image_path(path)):  # the second: a folder may have thousands
         return files_of(text)
@@ -215,7 +220,7 @@ def _is_image(item: Any) -> bool:
     """Whether an item is one image: in memory, or a path with an image's suffix."""
     if isinstance(item, str | os.PathLike):
         return is_image_path(item)
-    return hasattr(item, "shape") or hasattr(item, "getexif") or hasattr(item, "__dlpack__")
+    return any(hasattr(item, name) for name in ("__dlpack__", "shape", "getexif"))  # nested tensors' shape raises
 
 
 class ImageSource(Source):

@@ -6,23 +6,17 @@ colour profiles take 4 s, and a warning of a damaged tag goes to stderr.
 
 from __future__ import annotations
 
-import math
 import re
-import struct
 from collections.abc import Iterator
-from contextlib import suppress
-from io import BytesIO
 from struct import Struct, unpack_from
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from PIL.AvifImagePlugin import AvifImageFile
+from maskjet.media.pillow_images import open_with_pillow
 
 MOST_PARTS = 2**16
 """Most segments, chunks or entries of a file; millions of empty ones would take seconds to look at."""
 _JPEG_MARKER = re.compile(rb"\xff[\x02-\xcf\xd8-\xfe]")  # neither a stuffed zero nor one without a length
 _START_OF_SCAN, _END_OF_IMAGE = 0xDA, 0xD9
-_TIFF_WIDTH, _TIFF_HEIGHT = 256, 257
+_TIFF_SIDES = {256: 0, 257: 1, 322: 0, 323: 1}  # width and height of the image, and of its tiles, decoded whole
 _TIFF_NUMBERS = {1: "B", 3: "H", 4: "I", 6: "B", 8: "H", 9: "I", 16: "Q", 17: "Q"}  # whole numbers, by their type
 
 
@@ -44,32 +38,42 @@ def stated_size_hw(data: bytes) -> tuple[int, int] | None:
         elif data.startswith((b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")):
             width, height = _tiff(data)
         elif data.startswith(b"\xff\xd8"):
-            width, height = _jpeg(data)
+            width, height, _ = jpeg_frame(data)
         else:
-            avif = open_avif(data)
-            return None if avif is None else (avif.height, avif.width)
-    except (struct.error, OverflowError, ValueError):  # the file ends within its header, or states no size
+            width, height = open_with_pillow(data).size
+    except Exception:  # none, or cut off within its header: any, from Pillow
         return None
     return height, width
 
 
-def open_avif(data: bytes) -> AvifImageFile | None:
-    """An AVIF as Pillow's image, whose pixels are not decoded yet; None if it is none, or not whole.
+def jpeg_scans(data: bytes) -> tuple[int, int | None]:
+    """The number of a JPEG's scans, and the position of its end marker, not of a thumbnail's or an appended video's.
 
-    `PIL.Image.open` would try other kinds, too, and has a limit and warnings of its own.
+    The position is None if there is no such marker within MOST_PARTS segments.
     """
-    if data[4:8] != b"ftyp":
-        return None
-    from PIL.AvifImagePlugin import AvifImageFile
+    scans = 0
+    for marker, start in _jpeg_segments(data):
+        if marker == _END_OF_IMAGE:
+            return scans, start - 2
+        scans += marker == _START_OF_SCAN
+    return scans, None
 
-    with suppress(Exception):
-        return AvifImageFile(BytesIO(data))
-    return None
 
+def jpeg_frame(data: bytes) -> tuple[int, int, int]:
+    """The largest (width, height) in a frame header before the first scan, and the number of its components.
 
-def is_whole_jpeg(data: bytes) -> bool:
-    """Whether walking the segments reaches the image's end marker, not that of a thumbnail or appended video."""
-    return any(marker == _END_OF_IMAGE for marker, _ in _jpeg_segments(data))
+    Raises:
+        ValueError: There is none.
+        struct.error: It is cut off.
+    """
+    frames = []
+    for marker, start in _jpeg_segments(data):
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            height, width, components = unpack_from(">HHB", data, start + 3)
+            frames.append((width, height, components))
+        if marker == _START_OF_SCAN:
+            break
+    return max(frames, key=lambda frame: frame[0] * frame[1])
 
 
 def _webp(data: bytes) -> tuple[int, int]:
@@ -86,7 +90,7 @@ def _webp(data: bytes) -> tuple[int, int]:
 
 
 def _tiff(data: bytes) -> tuple[int, int]:
-    """The largest size that the first image states; its directory is a list of (tag, type, count, value)."""
+    """The largest size that the first image and its tiles state; its directory lists (tag, type, count, value)."""
     order = ">" if data.startswith(b"MM") else "<"
     if 43 in data[2:4]:  # a BigTIFF
         at, counts, entry = 8, Struct(order + "Q"), Struct(order + "HHQ8s")
@@ -97,23 +101,11 @@ def _tiff(data: bytes) -> tuple[int, int]:
     if count > MOST_PARTS:
         raise ValueError
     start += counts.size
-    sides: dict[int, list[int]] = {_TIFF_WIDTH: [], _TIFF_HEIGHT: []}
+    sides: tuple[list[int], list[int]] = ([], [])
     for tag, kind, _, value in entry.iter_unpack(data[start : start + count * entry.size]):
-        if tag in sides and kind in _TIFF_NUMBERS:
-            sides[tag] += unpack_from(order + _TIFF_NUMBERS[kind], value)
-    return max(sides[_TIFF_WIDTH]), max(sides[_TIFF_HEIGHT])
-
-
-def _jpeg(data: bytes) -> tuple[int, int]:
-    """The largest size in a frame header before the first scan."""
-    sizes = []
-    for marker, start in _jpeg_segments(data):
-        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-            height, width = unpack_from(">HH", data, start + 3)
-            sizes.append((width, height))
-        if marker == _START_OF_SCAN:
-            break
-    return max(sizes, key=math.prod)
+        if tag in _TIFF_SIDES and kind in _TIFF_NUMBERS:
+            sides[_TIFF_SIDES[tag]].extend(unpack_from(order + _TIFF_NUMBERS[kind], value))
+    return max(sides[0]), max(sides[1])
 
 
 def _jpeg_segments(data: bytes) -> Iterator[tuple[int, int]]:

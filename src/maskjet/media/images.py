@@ -19,13 +19,27 @@ from numpy.typing import NDArray
 
 from maskjet import limits
 from maskjet.errors import InputError, SourceError, explain, translate_errors
-from maskjet.media.image_headers import MOST_PARTS, is_whole_jpeg, open_avif, stated_size_hw
+from maskjet.files import path_of_url
+from maskjet.media.avif import decode_avif
+from maskjet.media.containers import is_camera, is_stream, shown_name
+from maskjet.media.image_headers import MOST_PARTS, jpeg_frame, jpeg_scans, stated_size_hw
+from maskjet.media.pillow_images import open_with_pillow, orientation_of, stated_orientation, turn
 
 if TYPE_CHECKING:
     from PIL.Image import Image as PILImage
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".avif")
 """File names that are read as images; anything else is tried as a video, as is an animated GIF or PNG."""
+
+_MOST_SCANS = 100  # of a JPEG, as libtiff allows; cameras' have 1, progressive ones about 10
+_MOST_SCANNED = 16  # all scans' pixels, in images of the largest size: some seconds
+_JPEG_END = b"\xff\xd9"
+# More than the largest blocks of pixels take, without and with each restart marker; the first is not grey.
+_JPEG_DATA = (bytes((*range(165, 255), *range(165))) * 16).join(
+    [b"", *(bytes((0xFF, 0xD0 + number)) for number in range(8)), b""]
+)
+_JPEG_GREYS = (64, 128)  # of missing data, in CMYK and any other colours
+_TIFF_BITS = 258
 
 Image = NDArray[np.uint8]
 
@@ -42,7 +56,7 @@ ImageLike = Union["np.ndarray[Any, Any]", torch.Tensor, str, os.PathLike[str], "
 
 
 def to_image(value: Any, name: str) -> Image:
-    """Turn one image of any accepted kind into uint8 [H, W, 3] RGB.
+    """Turn one image of any accepted kind into uint8 [H, W, 3] RGB, the same for a file and for the PIL image of it.
 
     Grey becomes RGB. Alpha is dropped, not blended, as PIL's convert("RGB") does. The EXIF rotation of a file or PIL
     image is applied; rfdetr's `predict` ignores it. Files with 16 bits per channel keep the upper 8, as their formats
@@ -51,7 +65,7 @@ def to_image(value: Any, name: str) -> Image:
 
     Args:
         value: uint8 array or tensor [H, W], [H, W, 1], [H, W, 3] or [H, W, 4]; floating tensor [3, H, W] in 0..1, see
-            `from_floats`; anything with `__dlpack__`, taken for a tensor; path; or PIL image.
+            `from_floats`; anything with `__dlpack__`, taken for a tensor; path or `file:` URL; or PIL image.
         name: Name of the image in error messages.
 
     Returns:
@@ -62,7 +76,7 @@ def to_image(value: Any, name: str) -> Image:
         SourceError: The file can't be read; the message names it.
     """
     if isinstance(value, str | os.PathLike):
-        return read_image(Path(value))
+        return read_image(_path_of(value, name))
     if isinstance(value, np.ndarray):
         return _from_array(value, name)
     if hasattr(value, "getexif"):
@@ -73,6 +87,18 @@ def to_image(value: Any, name: str) -> Image:
     raise InputError(f"{name} must be an array, tensor, PIL image or path, got {type(value).__name__}.")
 
 
+def _path_of(value: str | os.PathLike[str], name: str) -> Path:
+    """The path of an image's file, which may be given as a `file:` URL.
+
+    Raises:
+        InputError: It is another URL.
+    """
+    text = path_of_url(os.fspath(value))
+    if is_stream(text) and not is_camera(text):
+        raise InputError(f"{name} must be a file or in memory, got {shown_name(text)!r}: download an image first.")
+    return Path(text)
+
+
 def as_tensor(value: Any, name: str) -> Any:
     """Turn an object with `__dlpack__` into a tensor that shares its memory, and floating tensors into bytes.
 
@@ -81,7 +107,8 @@ def as_tensor(value: Any, name: str) -> Any:
         name: Name of the image or images in error messages.
 
     Raises:
-        InputError: The memory can't be shared, or the values are not as in `from_floats`.
+        InputError: The memory can't be shared, the tensor is sparse, nested, quantized or without data, or the values
+            are not as in `from_floats`.
     """
     if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__"):
         return value
@@ -90,6 +117,15 @@ def as_tensor(value: Any, name: str) -> Any:
             InputError, f"{name} must share its memory by DLPack, the {type(value).__name__} does not"
         ):
             value = torch.from_dlpack(value)  # type: ignore[attr-defined]
+    unusual = (
+        ("without data", "it is on the meta device", value.is_meta),
+        ("nested", f"give list({name}.unbind())", value.is_nested),
+        ("sparse", f"give {name}.to_dense()", value.layout is not torch.strided),
+        ("quantized", f"give {name}.dequantize()", value.is_quantized),
+    )
+    for kind, cure, is_so in unusual:
+        if is_so:
+            raise InputError(f"{name} must be a plain tensor, got one that is {kind}: {cure}.")
     return from_floats(value, name) if value.is_floating_point() else value
 
 
@@ -151,7 +187,7 @@ class ImageReference:
 
     def __init__(self, given: Any, position: int | None = None) -> None:
         is_path = isinstance(given, str | os.PathLike)
-        self.path = Path(given).absolute() if is_path else None
+        self.path = _path_of(given, "image").absolute() if is_path else None
         """Path of the image's file, if it has one."""
         self._given: Callable[[], Any] = lambda: None
         if not is_path:
@@ -199,23 +235,65 @@ def decode_image(data: bytes, name: str) -> Image:
         SourceError: The data is empty, cut off, damaged, too large or no image.
     """
     with translate_errors(SourceError, f"image must be decodable, {name} is not"):
-        plain = _strip_png(data) if data.startswith(b"\x89PNG") else data
-        if not plain or (plain.startswith(b"\xff\xd8") and not is_whole_jpeg(plain)):  # OpenCV would fill it with grey
-            raise SourceError(f"image must be whole, {name} is empty, cut off or damaged.")
-        avif = open_avif(plain)
-        size_hw = stated_size_hw(plain) if avif is None else (avif.height, avif.width)
+        plain, head = _split_png(data) if data.startswith(b"\x89PNG") else (data, data)
+        size_hw = stated_size_hw(data)
+        if not plain or (size_hw is None and data.startswith(b"\xff\xd8")):
+            raise _not_whole(name)
         if size_hw is None:  # OpenCV decodes other formats, but their size is unknown beforehand
             raise SourceError(
                 f"image must be decodable, {name} is corrupt or no PNG, JPEG, WebP, AVIF, BMP, TIFF or GIF."
             )
         limits.check("image_pixels", size_hw[0] * size_hw[1], f"{name} has", SourceError)
-        if avif is not None:  # not every OpenCV reads it, and none turns it as the file states
-            return _from_pil(avif, name)
-        with _without_warnings():
-            pixels = cv2.imdecode(np.frombuffer(plain, dtype=np.uint8), cv2.IMREAD_COLOR)
-        if pixels is None:
-            raise SourceError(f"image must be decodable, {name} is corrupt.")
-        return np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB, dst=pixels), dtype=np.uint8)
+        if data.startswith((b"GIF", b"II", b"MM")):  # OpenCV blends alpha, and knows fewer colours and compressions
+            return _from_pil(open_with_pillow(data), name, size_hw)
+        if data.startswith(b"\xff\xd8"):
+            pixels = _decode_jpeg(data, name)
+        elif data[4:8] == b"ftyp":
+            pixels = np.frombuffer(decode_avif(data, size_hw), dtype=np.uint8).reshape(*size_hw, 3)
+        else:
+            pixels = _decode(plain, name)
+        return turn(pixels, stated_orientation(head))
+
+
+def _not_whole(name: str) -> SourceError:
+    return SourceError(f"image must be whole, {name} is empty, cut off or damaged.")
+
+
+def _decode(data: bytes, name: str) -> Image:
+    """Decode an image as it is stored, not turned."""
+    with _without_warnings():
+        pixels = cv2.imdecode(np.frombuffer(data, dtype=np.uint8), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
+    if pixels is None:
+        raise SourceError(f"image must be decodable, {name} is corrupt.")
+    return np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB, dst=pixels), dtype=np.uint8)
+
+
+def _decode_jpeg(data: bytes, name: str) -> Image:
+    """Decode a JPEG as it is stored, not turned; refuse it if data are missing, which libjpeg takes for grey."""
+    width, height, components = jpeg_frame(data)
+    scans, end = jpeg_scans(data)
+    most = min(_MOST_SCANS, _MOST_SCANNED * limits.image_pixels // (width * height))
+    if scans > most:
+        raise SourceError(f"image must have at most {most} scans of {width}×{height} pixels, {name} has {scans}.")
+    if end is None and (scans != 1 or data.endswith(b"\0\0")):  # zeros in place of what was lost look like pixels
+        raise _not_whole(name)
+    whole = data if end is not None else data + _JPEG_END
+    # Pillow and OpenCV have formulas of their own for CMYK.
+    pixels = _decode(whole, name) if components != 4 else np.array(open_with_pillow(whole).convert("RGB"))
+    last = pixels[-1, -1]
+    if end is None or (last.min() == last.max() and last[0] in _JPEG_GREYS):
+        # Of a whole file, data that are added at its end are ignored; after 0xFF they would be a marker.
+        longer = data[:end].rstrip(b"\xff") + _JPEG_DATA + _JPEG_END
+        if not np.array_equal(_shrink_jpeg(whole), _shrink_jpeg(longer)):
+            raise _not_whole(name)
+    return pixels
+
+
+def _shrink_jpeg(data: bytes) -> Image:
+    """Decode an eighth of a JPEG's height and width; unlike OpenCV's, Pillow's libjpeg prints no warnings."""
+    image = open_with_pillow(data)
+    image.draft("L", (1, 1))
+    return np.asarray(image)
 
 
 def _read_file(path: Path) -> bytes:
@@ -236,10 +314,10 @@ _quiet_now: list[int] = []  # OpenCV's previous log level, once per active reade
 @contextmanager
 def _without_warnings() -> Iterator[None]:
     """Silence OpenCV's log while an image is read, as its errors are raised; safe in several threads at a time."""
-    logging = cv2.utils.logging
+    logging: Any = getattr(cv2.utils, "logging", cv2)  # before OpenCV 4.13 in cv2 itself
     with _quiet:
         _quiet_now.append(_quiet_now[0] if _quiet_now else logging.getLogLevel())
-        logging.setLogLevel(logging.LOG_LEVEL_SILENT)
+        logging.setLogLevel(0)  # silent
     try:
         yield
     finally:
@@ -249,40 +327,53 @@ def _without_warnings() -> Iterator[None]:
                 logging.setLogLevel(before)
 
 
-_PNG_EXTRAS = set(b"iCCP sRGB gAMA cHRM cICP tEXt zTXt iTXt tIME pHYs bKGD sBIT".split())
-"""PNG chunks that do not change the pixels OpenCV decodes."""
+_PNG_EXTRAS = set(b"iCCP sRGB gAMA cHRM cICP mDCV cLLI tIME pHYs bKGD sBIT acTL fcTL fdAT".split())
+_PNG_METADATA = set(b"eXIf iTXt tEXt zTXt".split())
+"""PNG chunks that do not change the pixels OpenCV decodes, and those that may state an orientation."""
 
 
-def _strip_png(data: bytes) -> bytes | None:
-    """A PNG without `_PNG_EXTRAS`, about which libpng complains on stderr; None if cut off or a checksum is wrong."""
-    position, kept = 8, [data[:8]]
+def _split_png(data: bytes) -> tuple[bytes, bytes]:
+    """Split a PNG into the still image alone, as libpng complains about others on stderr, and its metadata.
+
+    Returns:
+        The image, empty if the file is cut off or a checksum is wrong; a PNG without pixels, which Pillow opens.
+    """
+    position, kept, stated = 8, [data[:8]], [data[:33]]
     for _ in range(MOST_PARTS):
-        if position + 12 > len(data):
-            return None
         end = position + 12 + int.from_bytes(data[position : position + 4], "big")
         kind = data[position + 4 : position + 8]
-        if kind not in _PNG_EXTRAS:
+        if end > len(data):
+            break
+        if kind in _PNG_METADATA:
+            stated.append(data[position:end])
+        elif kind not in _PNG_EXTRAS:
             if zlib.crc32(data[position + 4 : end - 4]) != int.from_bytes(data[end - 4 : end], "big"):
-                return None
+                break
             kept.append(data[position:end])
         if kind == b"IEND":
-            return b"".join(kept)
+            return b"".join(kept), b"".join(stated) + b"\0\0\0\0IDAT"
         position = end
-    return None
+    return b"", b""
 
 
-def _from_pil(image: Any, name: str) -> Image:
-    from PIL import ImageOps
-
-    limits.check("image_pixels", image.width * image.height, f"{name} has")
+def _from_pil(image: Any, name: str, stated_hw: tuple[int, int] | None = None) -> Image:
+    """The pixels of a PIL image; `stated_hw` is the size for which there is memory, if it was opened here."""
+    error = InputError if stated_hw is None else SourceError
+    if stated_hw is not None and image.width * image.height > stated_hw[0] * stated_hw[1]:
+        raise error(f"image must be of the size that it states, {name} is larger.")
+    limits.check("image_pixels", image.width * image.height, f"{name} has", error)
     with translate_errors(SourceError, f"{name} must be whole, Pillow can't read it"):  # PIL reads the pixels only now
-        upright = ImageOps.exif_transpose(image)
-    if upright.mode.startswith("I;16"):
-        deep = np.asarray(upright).astype(np.uint16)
-        return _from_array(deep if image.format is None else (deep >> 8).astype(np.uint8), name)  # None: no file
-    if upright.mode in ("I", "F"):
-        raise InputError(f"{name} must have 8 or 16 bits per channel, got a PIL image of mode {upright.mode!r}.")
-    return np.array(upright.convert("RGB"), dtype=np.uint8)
+        image.load()
+    if image.mode.startswith("I;16"):
+        array = np.asarray(image).astype(np.uint16)
+        if image.format is not None:  # a file's
+            bits = image.tag_v2.get(_TIFF_BITS, (16,))[0] if hasattr(image, "tag_v2") else 16
+            array = (array >> (bits - 8)).astype(np.uint8)
+    elif image.mode in ("I", "F"):
+        raise error(f"{name} must have 8 or 16 bits per channel, got a PIL image of mode {image.mode!r}.")
+    else:
+        array = np.array(image.convert("RGB"), dtype=np.uint8)
+    return turn(_from_array(array, name), orientation_of(image))
 
 
 def _from_array(array: NDArray[Any], name: str) -> Image:
@@ -294,8 +385,13 @@ def _from_array(array: NDArray[Any], name: str) -> Image:
             f"{name} must be uint8, got {got}, which does not say what white is: scale it, for 12 bits with "
             "(image >> 4).astype(np.uint8), for 16 with (image >> 8)."
         )
+    if array.ndim == 1 and array.dtype.kind in "OU":  # of images or paths
+        raise InputError(f"{name} must be a list if it has several images, got {got}: give list({name}).")
     if array.dtype != np.uint8:
-        cure = " If it is in 0..1, give (image * 255).round().astype(np.uint8)." if array.dtype.kind == "f" else ""
+        cure = {
+            "f": " If it is in 0..1, give (image * 255).round().astype(np.uint8).",
+            "O": " Give image.astype(np.uint8).",
+        }.get(array.dtype.kind, "")
         raise InputError(f"{name} must be uint8 [H, W, 3] RGB in 0..255, got {got}.{cure}")
     if array.ndim == 2:
         array = array[..., None]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import stat
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -37,12 +36,11 @@ class VideoPart:
     """Number of frames, shown or bad; None for all up to the end."""
     entry: Entry | None
     """Where decoding begins, its index is `first`; None if all frames before the part are decoded, too."""
+    video_stream: int | None = None
+    """Number of the stream that is read, of a video that has several; None for FFmpeg's choice."""
 
 
-_WHOLE = VideoPart(0, None, None)
-
-
-def cut_video(name: str, *, seconds: float = 10.0) -> list[VideoPart]:
+def cut_video(name: str, *, seconds: float = 10.0, video_stream: int | None = None) -> list[VideoPart]:
     """Cut a video into parts that begin at key frames, of which only two are decoded.
 
     The parts joined are the whole video: `open_part` gives the frames that `open_source` gives.
@@ -50,13 +48,14 @@ def cut_video(name: str, *, seconds: float = 10.0) -> list[VideoPart]:
     Args:
         name: Path of the video.
         seconds: Least length of a part, but for the last one; it ends at the next key frame.
+        video_stream: Which of several video streams is cut, as in `open_source`.
 
     Returns:
         The parts in order; the last one goes to the end. At most 16 if reading begins at the beginning of the file for
         each, as seeking finds no packets in its format. One part, if the index of no key frame is certain.
 
     Raises:
-        SourceError: The video can't be opened.
+        SourceError: The video can't be opened, or has no such stream.
         InputError: `seconds` is not a positive number.
     """
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
@@ -67,15 +66,19 @@ def cut_video(name: str, *, seconds: float = 10.0) -> list[VideoPart]:
     if mode is not None and not stat.S_ISREG(mode):  # reading it might wait for ever
         raise SourceError(f"name must be the path of a video, {name!r} is no file.")
     if is_image_path(name):  # an animation, whose frames are no key frames
-        return [_WHOLE]
-    entries = find_entries(name, seconds, most_counted=_MOST_COUNTED)
-    return _parts(entries) if any(_holds(name, entry) for entry in (*entries[:1], *entries[-1:])) else [_WHOLE]
+        return [VideoPart(0, None, None, video_stream)]
+    entries = find_entries(name, seconds, most_counted=_MOST_COUNTED, video_stream=video_stream)
+    if not any(_holds(name, entry, video_stream) for entry in (*entries[:1], *entries[-1:])):
+        entries = []
+    firsts = [0, *(entry.index for entry in entries)]
+    counts = [*(after - before for before, after in pairwise(firsts)), None]
+    return [VideoPart(*part, video_stream) for part in zip(firsts, counts, [None, *entries], strict=True)]
 
 
-def _holds(name: str, entry: Entry) -> bool:
+def _holds(name: str, entry: Entry, video_stream: int | None) -> bool:
     """Whether decoding can begin at an entry; it can't in streams whose pictures are refreshed bit by bit."""
     try:
-        _PartSource(name, VideoPart(entry.index, 1, entry)).close()
+        _PartSource(name, VideoPart(entry.index, 1, entry, video_stream)).close()
     except CannotEnterError:
         return False
     return True
@@ -105,18 +108,11 @@ def open_part(name: str, part: VideoPart, *, every: int = 1, decoding: Decoding 
     is_placed = part.entry is None or (part.entry.index == part.first and part.entry.packets >= 0)
     if part.first < 0 or (part.count is not None and part.count < 1) or not is_placed:
         raise InputError(f"part must be one of cut_video's, got {part!r}.")
-    if part == _WHOLE:
-        return open_source(name, every=every, decoder=decoding)
+    if part == VideoPart(0, None, None, part.video_stream):
+        return open_source(name, every=every, decoder=decoding, video_stream=part.video_stream)
     if part.count is not None and _first_wanted(part, every) >= part.first + part.count:
         return None
     return _PartSource(name, part, every=every, decoding=decoding)
-
-
-def _parts(starts: Sequence[Entry]) -> list[VideoPart]:
-    """The parts between the beginning, the entries and the end."""
-    firsts = [0, *(entry.index for entry in starts)]
-    counts = [*(after - before for before, after in pairwise(firsts)), None]
-    return [VideoPart(*part) for part in zip(firsts, counts, [None, *starts], strict=True)]
 
 
 def _first_wanted(part: VideoPart, every: int) -> int:
@@ -136,7 +132,7 @@ class _PartSource(VideoSource):
         self._part, self._entry, self._every = part, part.entry, every
         self._stop = math.inf if part.count is None else part.first + part.count
         self._last_pts = -math.inf
-        super().__init__(name, Selection(start=part.first), decoding)
+        super().__init__(name, Selection(start=part.first, video_stream=part.video_stream), decoding)
 
     def _open_at_start(self) -> Frame | None:
         return self._open()

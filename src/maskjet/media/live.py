@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from maskjet.errors import FrameError, SourceError, UnsupportedError
 from maskjet.media.containers import cause_of
@@ -17,6 +17,9 @@ from maskjet.media.metering import SourceState
 from maskjet.media.selection import EVERYTHING, Selection
 from maskjet.media.source import DEFAULT_OPENING, Frame, Opening, Source
 from maskjet.media.videos import VideoSource
+
+if TYPE_CHECKING:
+    from maskjet.media.fenced_urls import Fence
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 30.0
 _HELD_S = 60.0  # after success that held so long, waits are short again
@@ -230,13 +233,13 @@ class LiveSource(Source):
         _log.info("%r is connected again after %.1f s", self.name, gap_s)
 
 
-def open_stream(url: str, opening: Opening = DEFAULT_OPENING, check: Callable[[], None] | None = None) -> Source:
+def open_stream(url: str, opening: Opening = DEFAULT_OPENING, fence: Fence | None = None) -> Source:
     """Open a camera or URL.
 
     Args:
         url: Device file or URL.
         opening: How to open it; a live source has no start.
-        check: Called before each time it is opened; may raise SourceError.
+        fence: Opens a URL whose host is to be checked, each time.
 
     Returns:
         A `LiveSource`, or a `VideoSource` if it is no live source or not to be opened again.
@@ -248,9 +251,7 @@ def open_stream(url: str, opening: Opening = DEFAULT_OPENING, check: Callable[[]
     """
 
     def connect(chosen: Selection) -> VideoSource:
-        if check is not None:
-            check()
-        return VideoSource(url, chosen, opening.decoding)
+        return VideoSource(url, chosen, opening.decoding, fence)
 
     first = connect(opening.selection)
     if not (first.is_live and opening.reconnect_for):

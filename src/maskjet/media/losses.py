@@ -8,6 +8,7 @@ screen recorders and phones write a frame only when something changes; nor are b
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterator
 from heapq import heappop, heappush
@@ -24,6 +25,7 @@ _SEQUENTIAL = (MATROSKA, _FLASH)
 """Formats in which packets of all streams follow one another in the file."""
 _MOST_BETWEEN = 64  # bytes between two packets, for headers
 _STATE_THEIR_END = (*_SEQUENTIAL, "avi", "gif", MP4)  # in others, FFmpeg's duration is a guess
+_CLOCK = re.compile(r"(\d{1,6}):(\d{1,2}):(\d{1,2}(?:\.\d{1,9})?)$")
 _LOCAL = 15  # intervals whose median is the local one
 _LONGEST_STEP = 1.5  # local intervals
 
@@ -197,11 +199,29 @@ class Losses:
         if stream.duration is not None:
             is_from_start = stream.frames or self._format != MP4  # in fragments it is from zero
             return (stream.duration + (stream.start_time or 0 if is_from_start else 0)) * self._tick - self._end_s
-        try:
-            hours, minutes, seconds = stream.metadata["DURATION"].split(":")  # Matroska
-            return int(hours) * 3600 + int(minutes) * 60 + float(seconds) - self._end_s
-        except (KeyError, ValueError):
-            return (self._container.duration or 0) / av.time_base - self._end_of_all_s
+        if tagged_s := _tagged_end_s(stream):
+            return tagged_s - self._end_s
+        return (self._container.duration or 0) / av.time_base - self._end_of_all_s
+
+
+def announced_length(container: av.container.InputContainer, stream: av.VideoStream) -> int | None:
+    """The number of frames that a video's header states, or else that fit into the time that it states."""
+    if stream.frames or not stream.average_rate:
+        return stream.frames or None
+    tick, start_s, ticks = float(stream.time_base or 0), 0.0, stream.duration or 0
+    length_s = ticks * tick
+    if not ticks:
+        length_s = _tagged_end_s(stream) or (container.duration or 0) / av.time_base
+        start_s = (stream.start_time or 0) * tick
+        if container.format.name != MATROSKA:  # there, durations are the end's time
+            start_s -= (container.start_time or 0) / av.time_base
+    return round((length_s - start_s if length_s > start_s else length_s) * stream.average_rate) or None
+
+
+def _tagged_end_s(stream: av.VideoStream) -> float | None:
+    """The end of a video in Matroska, in seconds, as its tags state it; None if they don't."""
+    match = _CLOCK.match(stream.metadata.get("DURATION", ""))
+    return int(match[1]) * 3600 + int(match[2]) * 60 + float(match[3]) if match else None
 
 
 def _end_s(packet: av.Packet[Any]) -> float:

@@ -37,6 +37,8 @@ class Selection:
     """Time of the first frame given, in seconds after the source's first frame."""
     limit: int | None = None
     """Most frames given; None for all."""
+    video_stream: int | None = None
+    """Number of the stream that is read, of a video that has several; None for FFmpeg's choice."""
 
     @property
     def is_everything(self) -> bool:
@@ -85,7 +87,9 @@ EVERYTHING = Selection()
 """All frames."""
 
 
-def select_frames(every: int = 1, start: int | str = 0, limit: int | None = None) -> Selection:
+def select_frames(
+    every: int = 1, start: int | str = 0, limit: int | None = None, video_stream: int | None = None
+) -> Selection:
     """Check the arguments of `open_source` that select frames.
 
     Raises:
@@ -94,7 +98,9 @@ def select_frames(every: int = 1, start: int | str = 0, limit: int | None = None
     _check_whole("every", every)
     if limit is not None:
         _check_whole("limit", limit)
-    selection = Selection(every, limit=limit)
+    if video_stream is not None:
+        _check_whole("video_stream", video_stream, least=0)
+    selection = Selection(every, limit=limit, video_stream=video_stream)
     if isinstance(start, str):
         if start.isascii() and start.isdecimal():
             return replace(selection, start=int(start))
@@ -104,9 +110,9 @@ def select_frames(every: int = 1, start: int | str = 0, limit: int | None = None
     return replace(selection, start=start)
 
 
-def _check_whole(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputError(f"{name} must be a whole number of at least 1, got {value!r}.")
+def _check_whole(name: str, value: object, least: int = 1) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}.")
 
 
 def _parse_seconds(text: str) -> float:

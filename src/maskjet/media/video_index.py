@@ -19,7 +19,7 @@ import av
 import av.error
 import numpy as np
 
-from maskjet.media.containers import open_container, translate_ffmpeg_errors
+from maskjet.media.containers import open_container, translate_ffmpeg_errors, video_of
 from maskjet.media.selection import Selection
 
 MP4, MATROSKA = "mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"
@@ -89,7 +89,7 @@ def find_entry(name: str, selection: Selection) -> Entry | None:
     Raises:
         SourceError: The video can't be opened.
     """
-    with _open_index(name, selection) as (index, stream):
+    with _open_index(name, selection.video_stream, selection) as (index, stream):
         tick, first, failures = float(stream.time_base or 0), stream.start_time or 0, 0
         if index is None:
             return None
@@ -108,19 +108,20 @@ def _is_early(index: int, seconds: float, selection: Selection) -> bool:
     return seconds <= selection.start_s if selection.start_s is not None else index <= selection.start
 
 
-def find_entries(name: str, seconds: float, *, most_counted: int) -> list[Entry]:
+def find_entries(name: str, seconds: float, *, most_counted: int, video_stream: int | None = None) -> list[Entry]:
     """Entries at least this far apart, in order.
 
     Args:
         name: Path of the video.
         seconds: Least time between two entries, and before the first one.
         most_counted: Most entries where each is reached by counting from the beginning.
+        video_stream: Number of the stream; None for FFmpeg's choice.
 
     Raises:
         SourceError: The video can't be opened.
     """
     entries: list[Entry] = []
-    with _open_index(name) as (index, stream):
+    with _open_index(name, video_stream) as (index, stream):
         if index is None or not index.keys or not stream.time_base:
             return []
         length = seconds / float(stream.time_base)
@@ -140,10 +141,12 @@ def find_entries(name: str, seconds: float, *, most_counted: int) -> list[Entry]
 
 
 @contextmanager
-def _open_index(name: str, selection: Selection | None = None) -> Iterator[tuple[_Index | None, av.VideoStream]]:
+def _open_index(
+    name: str, number: int | None, selection: Selection | None = None
+) -> Iterator[tuple[_Index | None, av.VideoStream]]:
     """The index of a video, up to a selection's start if one is given; None if packets may be no frames."""
-    with open_container(name) as container, translate_ffmpeg_errors(name):
-        stream = container.streams.video[0]
+    with open_container(name, number=number) as container, translate_ffmpeg_errors(name):
+        stream = video_of(container, number)
         if stream.codec.canonical_name not in LEAST_BYTES or not stream.time_base:
             yield None, stream
         elif container.format.name == MP4 and stream.frames:

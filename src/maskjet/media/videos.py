@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
-from fractions import Fraction
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -31,15 +30,19 @@ from maskjet.media.containers import (
     reason,
     shown_name,
     translate_ffmpeg_errors,
+    video_of,
 )
 from maskjet.media.conversion import PictureConverter
 from maskjet.media.decoding import ON_CPU, Decoding, why_not_decoded
-from maskjet.media.losses import Losses
+from maskjet.media.losses import Losses, announced_length
 from maskjet.media.selection import EVERYTHING, BeyondEndError, Selection
 from maskjet.media.source import Frame, Source
 from maskjet.media.video_index import MOST_PASSED, SEEKABLE, Entry, find_entry
 
 if TYPE_CHECKING:
+    from av.codec.hwaccel import HWAccel
+
+    from maskjet.media.fenced_urls import Fence
     from maskjet.media.picture import Picture
 
 _T = TypeVar("_T")
@@ -69,6 +72,7 @@ class VideoSource(Source):
         name: Path, device file or URL.
         selection: Frames to give; a live source has no start.
         decoding: Where it is decoded. A GPU does not notice damage inside of a frame's data, and shows other traces.
+        fence: Opens a URL whose host is to be checked.
 
     Raises:
         SourceError: The source can't be opened, has no video, or has no frame that can be decoded.
@@ -81,9 +85,15 @@ class VideoSource(Source):
     _stop = math.inf  # index at which reading ends
     _entry: Entry | None = None
 
-    def __init__(self, name: str, selection: Selection = EVERYTHING, decoding: Decoding = ON_CPU) -> None:
+    def __init__(
+        self,
+        name: str,
+        selection: Selection = EVERYTHING,
+        decoding: Decoding = ON_CPU,
+        fence: Fence | None = None,
+    ) -> None:
         super().__init__(shown_name(name))
-        self._url = name
+        self._url, self._fence = name, fence
         self.files = files_of(name)
         self._selection = selection
         self._is_reading = threading.Lock()
@@ -127,8 +137,8 @@ class VideoSource(Source):
         """Open the container for the device that is to decode it; a file is opened twice for a GPU."""
         wanted = self._decoding
         if not self._may_wait and wanted.device != "cpu":
-            container = open_container(self._url)
-            context = container.streams.video[0].codec_context
+            container = self._opened()
+            context = self._video_in(container).codec_context
             if wanted.is_worth_it(context.width, context.height):
                 self.fallback = why_not_decoded(context)
                 if self.fallback is None:
@@ -139,23 +149,29 @@ class VideoSource(Source):
         if wanted.is_worth_it():
             return self._open_on_gpu()
         self._decoding = ON_CPU
-        return open_container(self._url)
+        return self._opened()
 
     def _open_on_gpu(self) -> av.container.InputContainer:
         """Open the container for a GPU, or for the CPU if the GPU can't decode it."""
         try:
             with self._decoding.accelerated() as hwaccel:
                 self._converter = PictureConverter(self._decoding.device)
-                container = open_container(self._url, hwaccel)
+                container = self._opened(hwaccel)
         except (SourceError, UnsupportedError, RuntimeError) as error:
             self.fallback = f"the GPU's decoder can't be opened: {cause_of(error)}"
         else:
-            self.fallback = why_not_decoded(container.streams.video[0].codec_context)
+            self.fallback = why_not_decoded(self._video_in(container).codec_context)
             if self.fallback is None:
                 return container
             container.close()
         self._decoding, self._converter = ON_CPU, PictureConverter("cpu")
-        return open_container(self._url)
+        return self._opened()
+
+    def _opened(self, hwaccel: HWAccel | None = None) -> av.container.InputContainer:
+        return open_container(self._url, hwaccel, number=self._selection.video_stream, fence=self._fence)
+
+    def _video_in(self, container: av.container.InputContainer) -> av.VideoStream:
+        return video_of(container, self._selection.video_stream)
 
     @property
     def _is_on_gpu(self) -> bool:
@@ -187,7 +203,7 @@ class VideoSource(Source):
     def _take_facts(self) -> None:
         """Read what the container states, and prepare decoding."""
         container = self._container
-        self._stream = stream = container.streams.video[0]
+        self._stream = stream = self._video_in(container)
         self.is_live = is_camera(self._url) or (self._may_wait and container.duration is None)
         stream.thread_type = "SLICE" if self.is_live else "AUTO"  # a thread per frame is faster, but adds latency
         self.decoder = self._decoding.device
@@ -197,7 +213,7 @@ class VideoSource(Source):
         self.fps = float(rate) if rate else None
         if self.is_live and self._selection.starts_late:
             raise InputError(f"start must be 0 for {self.name!r}, which is live, got {self._selection.shown_start}.")
-        self.length = None if self.is_live else self._announced_length(rate)
+        self.length = None if self.is_live else announced_length(container, stream)
         self._has_decoder = False  # on a GPU it is made when the first pictures are decoded
         self._losses = Losses(container, stream, self._entry)
         self._awaited = self._entry  # until its frame is decoded
@@ -205,13 +221,6 @@ class VideoSource(Source):
         self._start_s = float((stream.start_time or 0) * (stream.time_base or 0))
         if self._entry is not None:
             self.frames_seen = self._entry.index
-
-    def _announced_length(self, rate: Fraction | None) -> int | None:
-        if self._stream.frames:
-            return self._stream.frames
-        if self._container.duration and rate:
-            return round(self._container.duration / av.time_base * rate)
-        return None
 
     def _read(self) -> Iterator[Frame]:
         frame, given = self._first, 0
@@ -245,6 +254,8 @@ class VideoSource(Source):
         """Close it and free its decoder, which its stream and the pictures that are not shown yet keep."""
         with self._decoding.alone():
             self._container.close()
+            if self._fence is not None:
+                self._fence.close()
             for keeper in ("_frames", "_stream", "_losses"):
                 vars(self).pop(keeper, None)
 
@@ -252,7 +263,7 @@ class VideoSource(Source):
         packets = self._packets(self._container, self._stream)
         for packet in packets if self._entry is None else self._packets_from(self._entry, packets):
             self._losses.see(packet)
-            if packet.stream_index != self._stream.index:
+            if packet.stream is not self._stream:
                 continue
             for picture in self._decode(packet):
                 yield from self._show(picture)
@@ -272,7 +283,7 @@ class VideoSource(Source):
                 raise self._refusal(entry, "seeking to it fails") from error
         passed = 0
         for packet in packets:
-            if packet.stream_index != self._stream.index:
+            if packet.stream is not self._stream:
                 continue
             if entry.is_of(packet) if is_sought else passed == entry.packets:
                 yield from chain([packet], packets)
@@ -290,12 +301,12 @@ class VideoSource(Source):
 
     def _decoded_end(self, first_due: int) -> Iterator[Frame]:
         """Decode the frames still due again, without frame threads: at damage PyAV stops draining those."""
-        with open_container(self._url) as container:
-            stream = container.streams.video[0]
+        with self._opened() as container:
+            stream = self._video_in(container)
             stream.thread_type = "SLICE"
             container.seek(first_due, stream=stream)
             for packet in self._packets(container, stream):
-                if packet.stream_index != stream.index:
+                if packet.stream is not stream:
                     continue
                 for picture in self._decode(packet):
                     due = self._losses.first_due

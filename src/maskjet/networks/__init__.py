@@ -10,6 +10,7 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
+from maskjet.engine.isolation import isolated
 from maskjet.errors import InputError
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ def find_family(model: object) -> Family:
     raise InputError(f"model must be a name, a path or a torchvision detector, got a {type(model).__name__}.")
 
 
+@isolated(inference=False)
 def read_network(
     model: str | os.PathLike[str],
     weights: str | os.PathLike[str] | None = None,

@@ -62,11 +62,11 @@ def reading(path: Path, expected: str) -> Iterator[None]:
         raise CheckpointError(sanitise(str(error), most=2000)) from error.__cause__
 
 
-def check_is_file(path: Path) -> None:
-    """Raise a CheckpointError unless a path is that of a file."""
+def check_is_file(path: Path, argument: str = "weights") -> None:
+    """Raise a CheckpointError unless a path, given as this argument, is that of a file."""
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "is no file" if path.exists() else "does not exist"
-        raise CheckpointError(f"weights must be a file, got {str(path)!r}, which {what}.")
+        raise CheckpointError(f"{argument} must be a file, got {str(path)!r}, which {what}.")
 
 
 def is_safetensors(path: Path, expected: str) -> bool:

@@ -195,7 +195,7 @@ def mask_queries(
             got = f"{row.dtype} {list(row.shape)}" if isinstance(row, torch.Tensor) else type(row).__name__
             raise InputError(f"query[{image}] must be an integer tensor [n], got {got}.")
     _check_range(rows, limit)
-    padded = pad_sequence(rows, batch_first=True) if rows else torch.empty(0, 0)
+    padded = pad_sequence(rows, batch_first=True) if rows else torch.empty(0, 0, dtype=torch.int32, device=device)
     count = torch.tensor([len(row) for row in rows], dtype=torch.int32, device=device)
     return MaskQueries(count, padded.to(device, torch.int32), limit)
 

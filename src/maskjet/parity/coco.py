@@ -24,6 +24,7 @@ from maskjet.tables import shown
 
 KINDS = ("bbox", "segm")
 """Kinds of average precision: that of boxes, and that of masks."""
+_FIELDS = {"bbox": "bbox", "segm": "segmentation"}
 METRICS = ("ap", "ap50", "ap75", "ap_small", "ap_medium", "ap_large")
 """Fields of `Precision`, in the order of COCO's summary."""
 _QUANTILES = (0.025, 0.975)
@@ -117,14 +118,14 @@ def evaluate(
     """Score variants against the truth, and each against the baseline.
 
     Equal to pycocotools' COCOeval. In mask AP a detection's size is its mask's area, as with COCO's own results files,
-    which carry no boxes for masks. Intervals are those of a paired bootstrap: each resample is a row of
+    which have no boxes beside masks. Intervals are those of a paired bootstrap: each resample is a row of
     `numpy.random.default_rng(seed).integers(0, images, (resamples, images))`, positions in the order of the images'
     ids, the same for every variant. Neither truth nor results are changed.
 
     Args:
         truth: A COCO data set: images, categories, annotations.
-        results: COCO results by variant: image_id, category_id, bbox (x, y, width, height), score and, for masks,
-            segmentation, a compressed RLE. Masks are scored only if the truth and all variants have them.
+        results: COCO results by variant: image_id, category_id, score, and bbox (x, y, width, height), segmentation, a
+            compressed RLE, or both. A kind is scored only if truth and all variants have it.
         baseline: A key of results; None takes the first.
         resamples: Bootstrap resamples per interval; 0 leaves the intervals out.
         seed: Seed of the resamples.
@@ -249,11 +250,19 @@ def _count_draws(results: Mapping[str, Sequence[Entry]], resamples: int) -> int:
 
 
 def _check(truth: Entry, results: Mapping[str, Sequence[Entry]]) -> tuple[list[str], list[str]]:
-    """Check truth and results, but not the masks; returns the kinds that can be scored, and a note if masks can't."""
+    """Check truth and results, but not the masks; returns the kinds that can be scored, and a note if one can't."""
     check_truth(truth)
     check_results(truth, results)
     lists = [("the truth", truth["annotations"]), *results.items()]
-    maskless = [name for name, entries in lists if any(entry.get("segmentation") is None for entry in entries)]
-    if not maskless:
-        return list(KINDS), []
-    return ["bbox"], [f"segm left out: not everything has a segmentation in {', '.join(maskless)}."]
+    lacking = {
+        kind: [name for name, entries in lists if any(entry.get(_FIELDS[kind]) is None for entry in entries)]
+        for kind in KINDS
+    }
+    notes = [
+        f"{kind} left out: not everything has a {_FIELDS[kind]} in {', '.join(names)}."
+        for kind, names in lacking.items()
+        if names
+    ]
+    if len(notes) == len(KINDS):
+        raise InputError(f"results must all have boxes, or all have masks, as must the truth: {' '.join(notes)}")
+    return [kind for kind in KINDS if not lacking[kind]], notes

@@ -52,7 +52,8 @@ _WHOLE = _Type("a whole number", _is_whole, int)
 _SIDE = _Type("a whole number of 1 or more", partial(_is_whole, least=1, end=2**31), int)
 _NUMBER = _Type("a finite number", _is_number, float)
 _BOX = _Type("four finite numbers", _is_box, lambda box: [float(side) for side in box])
-_RESULT_FIELDS = {"image_id": _WHOLE, "category_id": _WHOLE, "bbox": _BOX, "score": _NUMBER}
+_RESULT_FIELDS = {"image_id": _WHOLE, "category_id": _WHOLE, "score": _NUMBER}
+_BOXES = {"bbox": _BOX}  # that results of masks don't have
 _TRUTH_FIELDS = {
     "images": {"id": _WHOLE, "height": _SIDE, "width": _SIDE},
     "categories": {"id": _WHOLE},
@@ -80,7 +81,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_results_file(path: Path) -> ResultsFile:
-    """Read a COCO results file: a list of detections, or an object with such a list as "annotations".
+    """Read a COCO results file: a list of detections, of boxes or of masks, or an object whose "annotations" are one.
 
     Raises:
         SourceError: The file is missing, can't be read or is not JSON.
@@ -89,7 +90,7 @@ def read_results_file(path: Path) -> ResultsFile:
     content = read_json(path)
     is_object = isinstance(content, dict)
     entries: Any = content.get("annotations") if is_object else content
-    _check_entries(entries, _RESULT_FIELDS, repr(str(path)))
+    _check_result_entries(entries, repr(str(path)))
     listed = content.get("categories") if is_object else None
     categories = {}
     for entry in listed if isinstance(listed, list) else ():
@@ -133,7 +134,7 @@ def check_results(truth: Entry, results: Mapping[str, Sequence[Entry]]) -> None:
         raise InputError("results must have at least one variant, got none.")
     for variant, entries in results.items():
         where = f"results[{variant!r}]"
-        _check_entries(entries, _RESULT_FIELDS, where)
+        _check_result_entries(entries, where)
         _check_ids(entries, truth, where)
 
 
@@ -172,9 +173,8 @@ def copy_truth(truth: Entry) -> dict[str, list[dict[str, Any]]]:
 def copy_results(entries: Sequence[Entry], kind: str) -> list[dict[str, Any]]:
     """Copy the fields the evaluator needs; boxes only for kind "bbox", since they would set the area of masks, too."""
     if kind == "bbox":
-        return [_copy(entry, _RESULT_FIELDS) for entry in entries]
-    fields = {field: kind for field, kind in _RESULT_FIELDS.items() if field != "bbox"}
-    return [{**_copy(entry, fields), "segmentation": entry["segmentation"]} for entry in entries]
+        return [_copy(entry, _RESULT_FIELDS | _BOXES) for entry in entries]
+    return [{**_copy(entry, _RESULT_FIELDS), "segmentation": entry["segmentation"]} for entry in entries]
 
 
 def _copy(entry: Entry, fields: Mapping[str, _Type]) -> dict[str, Any]:
@@ -191,6 +191,13 @@ def _check_entries(entries: Any, fields: Mapping[str, _Type], where: str) -> Non
             if not kind.holds(entry.get(field)):
                 got = reprlib.repr(entry[field]) if field in entry else "nothing"
                 raise InputError(f"entry {number} of {where} must have {kind.name} as {field!r}, got {got}.")
+
+
+def _check_result_entries(entries: Any, where: str) -> None:
+    """Check entries of results: each has a box or a mask, which `check_masks` checks."""
+    _check_entries(entries, _RESULT_FIELDS, where)
+    boxed = [entry for entry in entries if "bbox" in entry or entry.get("segmentation") is None]
+    _check_entries(boxed, _BOXES, where)
 
 
 def _check_ids(entries: Sequence[Entry], truth: Entry, where: str) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskjet import coco_rle
-from maskjet.detections import Detections
+from maskjet.detections import Detections, coco_annotations
 from maskjet.errors import InputError, SourceError, translate_errors
 from maskjet.media.frames import Source
 from maskjet.networks.rfdetr import RFDETR
@@ -71,8 +71,8 @@ class Dump:
                 what = f"{list(one_found.image_size)} against {list(other_found.image_size)} pixels"
                 raise InputError(f"the dumps must be of the same images, {name!r} is of {what}.")
 
-    def to_coco(self, truth: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Convert to COCO results for a data set with these images.
+    def to_annotations(self, truth: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Convert to annotations, each with a score, for a COCO data set with these images; `coco.evaluate` takes them.
 
         Classes are matched by name. Detections of classes that the data set lacks are left out; `classes_without`
         counts them.
@@ -93,7 +93,7 @@ class Dump:
             if not categories:
                 raise InputError(f"truth must have classes of the model, got {sorted(by_name)}.")
             known = np.isin(found.class_id, list(categories))
-            results += found[known].to_coco(images[name]["id"], categories)
+            results += coco_annotations(found[known], images[name]["id"], categories)
         return results
 
     def classes_without(self, truth: Mapping[str, Any]) -> dict[str, int]:

@@ -60,8 +60,8 @@ def write(path: Path, header: Header, fields: Fields) -> str:
     check(header, fields)
     header["digest"] = _digest(header, fields)
     data = np.frombuffer(json.dumps(header).encode(), np.uint8)
-    with replacing(path) as part:
-        np.savez_compressed(part.file, header=data, **fields)  # type: ignore[arg-type]
+    with replacing(path) as temporary:
+        np.savez_compressed(temporary.file, header=data, **fields)  # type: ignore[arg-type]
     return str(header["digest"])
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from maskjet import coco_rle
 from maskjet.parity.coco_files import Entry
 from maskjet.parity.pair import box_iou
 
@@ -77,6 +78,12 @@ def _find_shift(annotations: Sequence[Entry], entries: Sequence[Entry]) -> int:
 
 
 def _corners(entries: Sequence[Entry]) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """The entries' boxes as xyxy, float32 [n, 4]."""
-    boxes = np.array([entry["bbox"] for entry in entries], np.float32)
-    return np.concatenate((boxes[:, :2], boxes[:, :2] + boxes[:, 2:]), axis=1)
+    """The entries' boxes as xyxy, float32 [n, 4]; those of their masks where they have none."""
+    return np.array(list(map(_corners_of, entries)), np.float32)
+
+
+def _corners_of(entry: Entry) -> tuple[float, ...]:
+    if "bbox" not in entry:
+        return coco_rle.to_xyxy(entry["segmentation"])
+    x, y, width, height = entry["bbox"]
+    return x, y, x + width, y + height

@@ -107,8 +107,8 @@ def write_page(
         images=", ".join(f"{name} {value}" for name, value in _flatten(dumps[0].images)),
         runs=[dump.run for dump in dumps],
     )
-    with replacing(path, "html") as part:
-        part.write(page.encode())
+    with replacing(path, "html") as temporary:
+        temporary.write(page.encode())
 
 
 def _template() -> jinja2.Template:

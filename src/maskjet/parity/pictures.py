@@ -79,8 +79,8 @@ def write_worst(
     for rank, worst in enumerate(find_worst(found, expected, actual, images), 1):
         picture = draw_pair(worst, (expected.name, actual.name))
         written.append(folder / f"worst_{rank:02}.png")
-        with replacing(written[-1], "folder") as part:
-            part.write(encode(picture, ".png"))
+        with replacing(written[-1], "folder") as temporary:
+            temporary.write(encode(picture, ".png"))
     return written
 
 

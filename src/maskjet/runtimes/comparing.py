@@ -69,7 +69,7 @@ def compare(path: Path, network: RFDETR, cast: RFDETR, dtype: torch.dtype, selec
     worst: Differences = {}
     for batch in BATCHES:
         images = _images(network, batch).to(dtype)
-        sizes = torch.tensor(_SIZES_HW[:batch], dtype=torch.int32)
+        sizes = torch.tensor(_SIZES_HW[:batch], dtype=torch.int32, device="cpu")
         found = file.run({IMAGES: images} if select is None else {IMAGES: images, SIZES: sizes})
         differences = _check(_compare_network(found, network, cast, images, worst), batch)
         if select is not None:
@@ -128,7 +128,7 @@ class _FixedTokens(TorchFunctionMode):
     def __init__(self, tokens: Tensor) -> None:
         super().__init__()
         self._tokens = tokens
-        self.token_logits = torch.empty(0)
+        self.token_logits = torch.empty(0, dtype=torch.float32, device="cpu")
         """float32 [B, tokens]: what the network ranks tokens by."""
 
     def __torch_function__(

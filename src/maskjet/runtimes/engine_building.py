@@ -41,8 +41,8 @@ def build_engine(source: Path, out: Path) -> None:
     file = read_network_file(source)
     with translate_errors(UnsupportedError, f"TensorRT must be able to build an engine of {str(source)!r}, it is not"):
         data = _build(_require_tensorrt(), file)
-    with replacing(out) as part:
-        part.write(data)
+    with replacing(out) as temporary:
+        temporary.write(data)
 
 
 def _require_tensorrt() -> Any:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from maskjet.calls import Choices
+from maskjet.engine.isolation import isolated
 from maskjet.errors import UnsupportedError
 from maskjet.files import replacing
 from maskjet.networks.exported.metadata import Metadata, Precision, Selecting
@@ -25,6 +26,7 @@ from maskjet.version import __version__
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
 
 
+@isolated(inference=False)
 def export_network(network: RFDETR, out: Path, precision: Precision, postprocess: Postprocess | None) -> ExportedFile:
     """Export a network to a file.
 
@@ -42,12 +44,12 @@ def export_network(network: RFDETR, out: Path, precision: Precision, postprocess
     select = None if postprocess is None else _make_select(network.spec, postprocess)
     dtype = _DTYPES[precision]
     cast = network if dtype == torch.float32 else copy.deepcopy(network).cast(dtype)
-    with replacing(out) as part:
+    with replacing(out) as temporary:
         model = build_model(cast, dtype, select)
         model.metadata_props.update(Metadata(network.spec, precision, _describe(select)).as_properties())
         data = ir.to_proto(model).SerializeToString()
-        part.write(data)
-        differences = compare(part.path, network, cast, dtype, select)
+        temporary.write(data)
+        differences = compare(temporary.path, network, cast, dtype, select)
     ops = Counter(node.op_type for node in model.graph)
     return ExportedFile(str(out), len(data), OPSET, dict(ops.most_common()), runtime_name(), BATCHES, differences)
 
@@ -65,7 +67,10 @@ def build_model(network: RFDETR, dtype: torch.dtype, select: Select | None) -> i
     """
     spec = network.spec
     found, chosen = OUTPUTS[: 2 + spec.has_masks], (*FIELDS, MASKS)[: len(FIELDS) + spec.has_masks]
-    examples = {IMAGES: torch.zeros(2, 3, *spec.input_hw, dtype=dtype), SIZES: torch.zeros(2, 2, dtype=torch.int32)}
+    examples = {
+        IMAGES: torch.zeros(2, 3, *spec.input_hw, dtype=dtype, device="cpu"),
+        SIZES: torch.zeros(2, 2, dtype=torch.int32, device="cpu"),
+    }
     if select is None:
         del examples[SIZES]
         chosen = ()

@@ -55,7 +55,7 @@ class Select(nn.Module):
         label = flat - query * classes
         is_detection = (ranked > self.thresholds[label]) & (ranked <= 1)
         # The ranks of detections, then of the others: distinct, so that a runtime's order of ties does not count.
-        place = torch.arange(self.pairs, dtype=torch.float32)
+        place = torch.arange(self.pairs, dtype=torch.float32, device=logits.device)
         rank = torch.where(is_detection, -place, -place - self.pairs).topk(self.rows, dim=1).indices
         query, label, confidence = (each.gather(1, rank) for each in (query, label, ranked))
         rows = query[..., None]

@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -78,7 +77,7 @@ def create_app(
         page_router(),
     ):
         app.include_router(router)
-    for kind in (problems.ProblemError, MaskjetError, RequestValidationError, HTTPException):
+    for kind in (problems.ProblemError, MaskjetError, HTTPException):
         app.add_exception_handler(kind, _answer_problem)
     app.add_middleware(_PredictShortcut)
     app.add_middleware(Guard, service=service)

@@ -37,9 +37,14 @@ async def read(request: Request) -> bytes:
     """Read a request's body; `guard` limits its bytes and seconds.
 
     Raises:
-        ProblemError: 408, 413 or 429.
+        ProblemError: 408, 413 or 429; 415, it is compressed.
         GoneError: The client went away.
     """
+    encoding = request.headers.get("content-encoding", "identity").lower()
+    if encoding != "identity":
+        raise problems.ProblemError(
+            415, "unsupported-encoding", f"Content-Encoding must be identity, got {encoding[:100]!r}."
+        )
     try:
         return await request.body()
     except ClientDisconnect as error:

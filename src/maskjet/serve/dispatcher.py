@@ -103,7 +103,7 @@ class Dispatcher:
             thread.start()
             self._threads.append(thread)
 
-    def close(self, patience_s: float = 5.0) -> None:
+    def close(self, patience_s: float) -> None:
         """Refuse new images and wait a bounded time until the queue is empty; blocks."""
         deadline = time.monotonic() + patience_s
         with self._changed:

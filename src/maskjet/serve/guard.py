@@ -17,7 +17,6 @@ import base64
 import hashlib
 import hmac
 import logging
-from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -71,6 +70,10 @@ class Guard:
             if not is_from_sibling(scope):
                 self._check(scope)
             await self._app(scope, guarded.receive, guarded.send)
+        except asyncio.CancelledError:
+            if self._service.is_closed:  # the request took longer than `drain_s`
+                await guarded.refuse(problems.unavailable("The service is shutting down."))
+            raise
         except problems.GoneError:
             await guarded.refuse(problems.ProblemError(499, "gone", "The client went away."))  # nobody reads it
         except Exception as error:
@@ -86,7 +89,10 @@ class Guard:
                 raise problems.unavailable("The service is shutting down.")
             if self._concurrent > self._settings.connections:
                 raise problems.unavailable(f"The service has {self._settings.connections} requests under way.")
-            self._access.check(scope, headers, is_open=path in OPEN or path.startswith(OPEN_FOLDER))
+            try:
+                self._access.check(scope, headers, is_open=path in OPEN or path.startswith(OPEN_FOLDER))
+            except ValueError:  # of urlsplit
+                raise problems.bad_request("Host and Origin must be those of URLs, they are not.") from None
         length = headers.get("content-length", "0")
         if not (length.isascii() and length.isdecimal()):
             raise problems.bad_request(f"Content-Length must be a whole number, got {length[:30]!r}.")
@@ -180,11 +186,12 @@ def _subprotocol(headers: Headers) -> str:
 
 
 def _cookie(headers: Headers) -> str:
-    try:
-        cookies = SimpleCookie(headers.get("cookie", ""))
-    except CookieError:
-        return ""
-    return cookies[COOKIE].value if COOKIE in cookies else ""
+    """The value of our cookie; others are not parsed, as Python's parser takes quadratic time."""
+    for cookie in reversed(headers.get("cookie", "").split(";")):
+        name, _, value = cookie.strip().partition("=")
+        if name == COOKIE:
+            return value
+    return ""
 
 
 class _GuardedRequest:

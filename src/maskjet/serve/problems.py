@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
-from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -109,8 +108,6 @@ def to_problem(error: BaseException) -> ProblemError:
         return bad_request(str(error))
     if isinstance(error, DeviceError | UnsupportedError):
         return unavailable(str(error))
-    if isinstance(error, RequestValidationError):
-        return bad_request(_first_mistake(error))
     if isinstance(error, HTTPException):
         phrase = HTTPStatus(error.status_code).phrase.lower().replace(" ", "-")
         return ProblemError(error.status_code, phrase, f"{error.detail}.", headers=error.headers)
@@ -119,16 +116,3 @@ def to_problem(error: BaseException) -> ProblemError:
     return ProblemError(
         500, "internal", f"The service failed; its log has the cause under {reference}.", reference=reference
     )
-
-
-def _first_mistake(error: RequestValidationError) -> str:
-    """The first invalid parameter, in maskjet's form of messages."""
-    mistake = error.errors()[0]
-    name, got, facts = mistake["loc"][-1], mistake.get("input"), mistake.get("ctx", {})
-    expected = {
-        "int_parsing": "a whole number",
-        "int_from_float": "a whole number",
-        "literal_error": f"one of {facts.get('expected')}",
-        "greater_than_equal": f"at least {facts.get('ge')}",
-    }.get(mistake["type"], f"valid ({mistake['msg']})")
-    return f"{name} must be {expected}, got {got!r}."

@@ -26,12 +26,11 @@ from maskjet import errors
 from maskjet.config import EngineConfig
 from maskjet.devices import Place
 from maskjet.errors import MaskjetError, UnsupportedError, explain
-from maskjet.serve import problems, server
+from maskjet.serve import connections, problems, server
 from maskjet.serve.handover import Channel, WorkerConfig, WorkerHandle
 from maskjet.serve.placeholder import PlaceholderApp
 from maskjet.serve.settings import Settings
 
-_BACKLOG = 2048  # uvicorn's
 _AT_ONCE = 64  # connections accepted before messages are read
 _LATE_S = 1.0  # a worker with a connection untaken for longer gets new ones only if all are late
 _HUNG_S = 30.0  # such a worker is killed after this
@@ -113,7 +112,6 @@ class _Acceptor:
     async def run(self) -> None:
         """Serve until a signal."""
         self._listener.setblocking(False)
-        self._listener.listen(_BACKLOG)
         asyncio.get_running_loop().add_reader(self._listener, self._accept)
         watching = asyncio.create_task(self._watch())
         with self._signals():
@@ -153,12 +151,12 @@ class _Acceptor:
 
     async def _start(self, place: Place, starts: int) -> WorkerHandle:
         mine, its = Channel.pair()
-        command, environment = _command(its.fileno()), {**os.environ, **place.variables}
+        command = [sys.executable, "-m", "maskjet.serve.worker", str(its.fileno())]
         with ExitStack() as failed:
             failed.enter_context(mine)
             with its, self._configure(place, starts, self._all_were_ready).to_file() as config:
                 process = await asyncio.create_subprocess_exec(
-                    *command, stdin=config, pass_fds=[its.fileno()], env=environment
+                    *command, stdin=config, pass_fds=[its.fileno()], env={**os.environ, **place.variables}
                 )
             failed.pop_all()
         started = WorkerHandle(place, process, Channel(mine))
@@ -250,8 +248,8 @@ class _Acceptor:
     def _place(self, connection: socket.socket) -> None:
         """Send a client's connection to a worker."""
         taken = sum(worker.open for worker in self._workers.values()) + self._placeholder.open
-        if taken >= self._settings.connections + server.SPARE:
-            _refuse(connection, server.too_many(self._settings))
+        if taken >= self._settings.connections + connections.SPARE:
+            _refuse(connection, connections.too_many(self._settings))
             return
         candidates = self._candidates()
         if not candidates:
@@ -323,14 +321,7 @@ def _refuse(connection: socket.socket, problem: problems.ProblemError) -> None:
     """Answer before a request was read, and close the connection."""
     with connection, suppress(OSError):
         connection.setblocking(False)
-        connection.send(server.refusal(problem))
-
-
-def _command(descriptor: int) -> list[str]:
-    """Command line of a worker; -P keeps modules in the current folder out of its imports, unless maskjet is there."""
-    folder = Path(__file__).parents[2]
-    safe = [] if folder == Path.cwd() else ["-P"]
-    return [sys.executable, *safe, "-m", "maskjet.serve.worker", str(descriptor)]
+        connection.send(connections.refusal(problem))
 
 
 def _error_of(worker: WorkerHandle) -> MaskjetError:

@@ -1,4 +1,4 @@
-"""Runs the application with uvicorn, limits on connections and headers, and a bounded shutdown."""
+"""Runs the application with uvicorn, and shuts it down within a bounded time."""
 
 from __future__ import annotations
 
@@ -18,30 +18,27 @@ from typing import Any, cast
 import uvicorn
 from fastapi import FastAPI
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
-from websockets.frames import Frame
 
 from maskjet.errors import DeviceError, UnsupportedError, explain
-from maskjet.serve import problems
+from maskjet.serve.connections import protocols
 from maskjet.serve.service import Service
 from maskjet.serve.settings import Settings
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals that end a service."""
-SPARE = 16
-"""Connections beyond the limit, kept for health probes."""
+BACKLOG = 2048
+"""Connections that wait to be accepted; uvicorn's own number."""
 GRACE_S = 0.25
 """Seconds after a signal in which connections are still accepted."""
-_HEADER_BYTES = 2**16
+_DEVICE_FAILED = 5  # the exit code, as in `cli.main`
 _KEEP_ALIVE_S = 15
 _UNSENT_BYTES = 2**17  # by default up to 4 MiB in the kernel, which are old frames for a slow viewer
-_FRAGMENTS = 4096  # of one WebSocket message
+_log = logging.getLogger("maskjet.serve")
 
 
 def listen(settings: Settings) -> socket.socket:
-    """Bind the port, before models are loaded.
+    """Take the port, before models are loaded; clients wait in the kernel's backlog.
 
     Raises:
         InputError: Other machines would reach it, and there is no token.
@@ -57,6 +54,7 @@ def listen(settings: Settings) -> socket.socket:
             if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # connections inherit it
                 listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
             listener.bind(address)
+            listener.listen(BACKLOG)  # two services may bind a port, and fail much later
         except OSError:
             listener.close()
             raise
@@ -77,6 +75,7 @@ def run(app: FastAPI, listener: socket.socket, *, announce: Callable[[str], None
     """Serve until a signal, or until the device fails; then finish the requests in progress and return.
 
     SIGTERM, SIGINT and SIGHUP end it within `Settings.drain_s`, and a second one at once, if this is the main thread.
+    If a thread still decodes some seconds later, the process ends with it.
 
     Args:
         app: The application of `create_app`.
@@ -91,6 +90,9 @@ def run(app: FastAPI, listener: socket.socket, *, announce: Callable[[str], None
     with logging_on_stderr():
         server = Server(configure(app, service.settings), service, announce=lambda: announce(url_of(listener)))
         server.run(sockets=[listener])
+        if service.has_hung:
+            _log.warning("A thread has not ended in time; the process ends without it.")
+            os._exit(0 if service.error is None else _DEVICE_FAILED)
     if service.error is not None and not service.is_warm:
         raise UnsupportedError(f"The service has ended: {service.failure}")
     if isinstance(service.error, DeviceError):
@@ -105,10 +107,11 @@ def configure(app: ASGIApp, settings: Settings, *bases: type) -> uvicorn.Config:
         settings: Its limits.
         bases: Mixins for uvicorn's HTTP and WebSocket protocols.
     """
+    http, ws = protocols(settings, *bases)
     return uvicorn.Config(
         app,
-        http=type("Protocol", (*bases, _Protocol), {"limits": settings}),
-        ws=type("WebSocket", (*bases, _WebSocket), {"limits": settings}),
+        http=http,
+        ws=ws,
         ws_max_size=settings.frame_bytes,
         ws_per_message_deflate=False,  # images are compressed already
         log_config=None,
@@ -235,115 +238,3 @@ class Server(uvicorn.Server):
         self._is_signalled = True
         self._service.is_draining = True  # not ready from this moment on
         self.should_exit = True
-
-
-class _AbortsStalled(asyncio.Protocol):
-    """Aborts connections whose client does not read, as their answers would fill memory."""
-
-    limits = Settings()
-    """Overridden in a subclass per server, as uvicorn makes the instances."""
-    _stalled: asyncio.TimerHandle | None = None
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        transport: asyncio.Transport = self.transport  # type: ignore[attr-defined]
-        self._stalled = asyncio.get_running_loop().call_later(self.limits.stall_s, transport.abort)
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        self._stop_stall_timer()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_stall_timer()
-        super().connection_lost(exc)
-
-    def _stop_stall_timer(self) -> None:
-        if self._stalled is not None:
-            self._stalled.cancel()
-            self._stalled = None
-
-
-class _WebSocket(_AbortsStalled, WebSocketsSansIOProtocol):
-    """Uvicorn's WebSockets with a limit on a message's fragments, which may be empty."""
-
-    def handle_cont(self, event: Frame) -> None:
-        if len(self.frames) < _FRAGMENTS:
-            super().handle_cont(event)
-        else:
-            self.transport.abort()
-
-
-class _Protocol(_AbortsStalled, HttpToolsProtocol):
-    """Uvicorn's HTTP with limits on connections and on the seconds and bytes of headers."""
-
-    _timer: asyncio.TimerHandle | None = None
-    _header_bytes = 0
-    _in_headers = True
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        if len(self.connections) > self.limits.connections + SPARE:
-            self._refuse(too_many(self.limits))
-            return
-        self._expect_headers()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_timer()
-        super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        if self._in_headers:
-            self._header_bytes += len(data)
-        super().data_received(data)
-        if self._in_headers and self._header_bytes > _HEADER_BYTES and not self.transport.is_closing():
-            detail = f"The headers must be at most {_HEADER_BYTES:,} bytes, they are more."
-            self._refuse(problems.ProblemError(431, "headers-too-large", detail))
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        if self._timer is None:  # the next request of a connection
-            self._header_bytes = 0
-            self._expect_headers()
-
-    def on_headers_complete(self) -> None:
-        self._stop_timer()
-        self._in_headers = False
-        super().on_headers_complete()
-
-    def _expect_headers(self) -> None:
-        self._in_headers = True
-        self._timer = self.loop.call_later(self.limits.header_s, self._give_up)
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _give_up(self) -> None:
-        detail = f"The headers must come within {self.limits.header_s:g} s, they did not."
-        self._refuse(problems.ProblemError(408, "too-slow", detail))
-
-    def _refuse(self, problem: problems.ProblemError) -> None:
-        """Answer before a request was read, and close the connection."""
-        self._stop_timer()
-        if self.transport.is_closing():
-            return
-        self.transport.write(refusal(problem))
-        self.transport.close()
-
-
-def too_many(limits: Settings) -> problems.ProblemError:
-    """The problem of a connection beyond the limit."""
-    return problems.unavailable(f"The service has {limits.connections} connections already.")
-
-
-def refusal(problem: problems.ProblemError) -> bytes:
-    """The bytes of an answer after which the connection is closed."""
-    body = problem.body()
-    lines = (
-        f"HTTP/1.1 {problem.status} {problem.as_dict()['title']}",
-        f"Content-Type: {problems.MEDIA_TYPE}",
-        f"Content-Length: {len(body)}",
-        "Connection: close",
-    )
-    return "\r\n".join((*lines, "", "")).encode() + body

@@ -19,6 +19,7 @@ from maskjet.serve.settings import Settings
 if TYPE_CHECKING:
     from maskjet.model import Model
 
+_END_S = 5.0  # for the threads of a model, and for those that decode
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
@@ -101,6 +102,8 @@ class Service:
         """Why the service is not live; None while it is."""
         self.error: Exception | None = None
         """The error behind `failure`."""
+        self.has_hung = False
+        """Whether a thread decoded or encoded for too long at the end; Python would wait for it before it exits."""
         threads = settings.threads or min(8, max(2, os.cpu_count() or 2))
         self._pool = ThreadPoolExecutor(threads + PERMITS * len(models), thread_name_prefix="maskjet-work")
         self.dispatchers = {
@@ -179,9 +182,12 @@ class Service:
         self.ending.set()
         if self._watching is not None:
             self._watching.cancel()
-        for dispatcher in self.dispatchers.values():
-            await asyncio.to_thread(dispatcher.close)
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        closings = (asyncio.to_thread(dispatcher.close, _END_S) for dispatcher in self.dispatchers.values())
+        await asyncio.gather(*closings)
+        ending = threading.Thread(target=self._pool.shutdown, kwargs={"cancel_futures": True}, daemon=True)
+        ending.start()
+        await asyncio.to_thread(ending.join, _END_S)
+        self.has_hung = ending.is_alive()
 
     def warm(self, model: str) -> None:
         """A model has answered its first frames; see `dispatcher.Observer`."""

@@ -29,7 +29,10 @@ _FIRST = 0  # the worker that has the sources
 _PATIENCE_S = 1.0  # for metrics and status
 _FORWARD_S = 30.0  # until a forwarded answer begins, which may need DNS
 _CHUNK_BYTES = 2**16
-_HOP_BY_HOP = frozenset({"connection", "transfer-encoding", "date"})
+_NOT_FORWARDED = frozenset(
+    # A client that has read the stated length may ask again before the last message of the answer.
+    {"connection", "transfer-encoding", "date", "content-length"}
+)
 
 
 def is_from_sibling(scope: Scope) -> bool:
@@ -155,7 +158,7 @@ class _Forwarded(StreamingResponse):
     """Another worker's answer, passed on as it comes."""
 
     def __init__(self, answer: _Request) -> None:
-        headers = {name: value for name, value in answer.headers.items() if name not in _HOP_BY_HOP}
+        headers = {name: value for name, value in answer.headers.items() if name not in _NOT_FORWARDED}
         super().__init__(answer.body(), answer.status, headers)
         self._answer = answer
 

@@ -8,11 +8,13 @@ import socket
 from contextlib import suppress
 from urllib.parse import unquote, urlsplit
 
+from maskjet.errors import SourceError
 from maskjet.serve import problems
 
 SCHEMES = ("rtsp", "rtsps", "http", "https")
 """Schemes of URLs that clients may name."""
 _MOST_CHARACTERS = 2048  # of a URL
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:]+)(:\d*)?")  # libraries read others in different ways
 
 
 def split_name(text: str) -> tuple[str | None, str]:
@@ -61,27 +63,36 @@ def check_url(text: str) -> str:
         is_whole = bool(parts.hostname) and (parts.port is None or parts.port > 0)
     except ValueError:
         is_whole = False
-    if not is_whole or "\\" in url:
+    if not is_whole or "\\" in url or not _HOST.fullmatch(parts.netloc.rpartition("@")[2]):
         raise problems.bad_request(f"{expected} that names a host; the given one does not.")
     return url
 
 
 def check_host(url: str) -> None:
-    """Refuse URLs of this machine and of link-local addresses, where clouds serve credentials; blocks on DNS.
-
-    Private networks are allowed, as cameras are there. FFmpeg resolves the name again and follows redirects, so a
-    client that has the token and controls a server can get past this; a firewall stops it.
-
-    Raises:
-        ProblemError: 400, the host is refused or unknown.
-    """
+    """Refuse a URL whose host `resolve_host` refuses; raises ProblemError 400."""
     parts = urlsplit(url)
     try:
-        found = socket.getaddrinfo(parts.hostname, parts.port or 80, type=socket.SOCK_STREAM)
+        resolve_host(parts.hostname or "", parts.port or 80)
+    except SourceError as error:
+        raise problems.bad_request(str(error)) from None
+
+
+def resolve_host(host: str, port: int) -> list[str]:
+    """The addresses of a host that a client named; blocks on DNS.
+
+    This machine and link-local addresses, where clouds serve credentials, are refused. Private networks are allowed, as
+    cameras are there.
+
+    Raises:
+        SourceError: The host is refused or unknown.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
-        raise problems.bad_request("url must name a host that is known, it does not.") from None
+        raise SourceError("url must name a host that is known, it does not.") from None
     for *_, address in found:
         ip = ipaddress.ip_address(str(address[0]).partition("%")[0])
         ip = getattr(ip, "ipv4_mapped", None) or ip
         if ip.is_loopback or ip.is_link_local or ip.is_multicast or ip.is_reserved or int(ip) < 2**24:
-            raise problems.bad_request("url must name another machine, it names this one or a reserved address.")
+            raise SourceError("url must name another machine, it names this one or a reserved address.")
+    return [str(address[0]) for *_, address in found]

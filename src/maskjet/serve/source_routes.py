@@ -16,6 +16,7 @@ from maskjet.serve.siblings import Siblings
 from maskjet.serve.source_names import check_host, check_url
 from maskjet.serve.sources import Sources, WatchedSource
 from maskjet.serve.tickets import Options
+from maskjet.serve.v2_json import show
 
 
 class _Route(APIRoute):
@@ -58,6 +59,14 @@ class NewSource(BaseModel):
     max_detections: Annotated[int, Field(ge=1)] | None = None
 
 
+_EXPECTED = {
+    "url": "a text of at most 2048 characters",
+    "name": "1..100 printable characters",
+    "model": "1..100 printable characters",
+    "threshold": "a number 0..1, or an object of them by class name",
+    "classes": "a list of at least one text",
+    "max_detections": "a whole number of at least 1",
+}
 _BODY = {
     "required": True,
     "description": "The source.",
@@ -159,15 +168,17 @@ def _check_may_change(service: Service) -> None:
 
 
 def _parse(body: bytes) -> NewSource:
-    """The description of a new source; messages do not repeat its values, which may hold passwords."""
+    """The description of a new source; messages do not repeat its URL, which may hold a password."""
     if len(body) > _MOST_BYTES:
         raise problems.too_large(f"The body must have at most {_MOST_BYTES:,} bytes, it has {len(body):,}.")
     try:
         return NewSource.model_validate_json(body)
     except ValidationError as error:
-        mistake = error.errors(include_input=False, include_url=False)[0]
-        name = str(mistake["loc"][0])[:100] if mistake["loc"] else "The body"
-        if mistake["type"] == "extra_forbidden":
+        mistake = error.errors(include_url=False)[0]
+        name = str(mistake["loc"][0])[:100] if mistake["loc"] else ""
+        if name not in _EXPECTED:
+            got = f", got {name!r}" if name else ""
             known = ", ".join(NewSource.model_fields)
-            raise problems.bad_request(f"The body must have fields of {known}, got {name!r}.") from None
-        raise problems.bad_request(f"{name} must be valid, it is not: {mistake['msg']}.") from None
+            raise problems.bad_request(f"The body must be a JSON object with fields of {known}{got}.") from None
+        got = "it is not" if name == "url" else f"got {show(mistake['input'])}"
+        raise problems.bad_request(f"{name} must be {_EXPECTED[name]}, {got}.") from None

@@ -11,15 +11,16 @@ import time
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, Literal
 
-from maskjet.errors import DeviceError, MaskjetError, SourceError
+from maskjet.errors import DeviceError, MaskjetError
 from maskjet.media.containers import stream_named
+from maskjet.media.fenced_urls import Fence
 from maskjet.media.frames import open_source
 from maskjet.media.live import Retries, open_stream
 from maskjet.media.metering import Meter, SourceState
 from maskjet.media.source import Opening
 from maskjet.serve import problems, v1
 from maskjet.serve.dispatcher import Dispatcher
-from maskjet.serve.source_names import check_host, redact, shown_name, split_name
+from maskjet.serve.source_names import redact, resolve_host, shown_name, split_name
 from maskjet.serve.subscribers import Broadcast
 from maskjet.serve.tickets import Options
 
@@ -45,7 +46,7 @@ class WatchedSource:
         dispatcher: The model.
         options: Threshold, classes and most detections.
         service: Its pool and metrics.
-        is_from_client: Whether a client added it, so that its host is checked each time it is opened.
+        is_from_client: Whether a client added it, so that each connection goes to an address that is checked.
     """
 
     def __init__(
@@ -148,18 +149,10 @@ class WatchedSource:
         with closing(
             open_source(self._location, decoder=decoder)
             if stream is None
-            else open_stream(stream, Opening(decoding=decoder), self._check)
+            else open_stream(stream, Opening(decoding=decoder), Fence(resolve_host) if self._is_from_client else None)
         ) as opened:
             self._opened, self._state, self._error = opened, "running", None
             self._play(opened)
-
-    def _check(self) -> None:
-        """Check the host of a client's URL again, as its name may resolve to another address by now."""
-        if self._is_from_client:
-            try:
-                check_host(self._location)
-            except problems.ProblemError as error:
-                raise SourceError(error.detail) from None
 
     def _play(self, opened: Source) -> None:
         """Detect on all frames of an opened source; a video plays no faster than its own time."""
@@ -214,6 +207,7 @@ class Sources:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._by_id: dict[str, WatchedSource] = {}
+        self._removed: list[WatchedSource] = []  # whose threads may still wait for a host
         self._ending: asyncio.Task[None] | None = None
         service.metrics.watch_sources(lambda: {each.id: each.reading for each in self._by_id.values()})
 
@@ -235,7 +229,7 @@ class Sources:
         if self._ending is not None:
             await self._ending
         deadline = time.monotonic() + _JOIN_S
-        for source in self._by_id.values():
+        for source in (*self._by_id.values(), *self._removed):
             await asyncio.to_thread(source.thread.join, max(0.0, deadline - time.monotonic()))
 
     def all(self) -> list[WatchedSource]:
@@ -273,8 +267,10 @@ class Sources:
                 "no-sources",
                 "This service watches no sources: its setting sources is 0, as with several replicas.",
             )
-        if len(self._by_id) >= self._service.settings.sources:
-            raise problems.busy(f"The service watches {len(self._by_id)} sources already; remove one.", retry_s=60)
+        self._removed = [each for each in self._removed if each.thread.is_alive()]
+        if len(self._by_id) + len(self._removed) >= self._service.settings.sources:
+            closing = f", and {len(self._removed)} removed ones are not closed yet" if self._removed else ""
+            raise problems.busy(f"The service watches {len(self._by_id)} sources already{closing}.", retry_s=60)
         dispatcher = self._service.dispatcher(model)
         options = options or Options()
         dispatcher.check(options)
@@ -293,13 +289,13 @@ class Sources:
         return source
 
     def remove(self, identity: str) -> None:
-        """Stop a source and forget it.
+        """Stop a source and forget it; its place is free when its thread has ended.
 
         Raises:
             ProblemError: 404, there is none.
         """
         self.get(identity).forget()
-        del self._by_id[identity]
+        self._removed.append(self._by_id.pop(identity))
 
     def _free_id(self, name: str) -> str:
         slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40] or "source"

@@ -127,7 +127,7 @@ def to_dict(found: Detections, masks: Masks) -> dict[str, Any]:
     fields = found.as_dict()
     if masks == "rle" or not fields["has_masks"]:
         return fields
-    fields["has_masks"] = False
+    fields["has_masks"] = masks == "polygons"
     for entry in fields["detections"]:
         del entry["rle"]
     if masks == "polygons":

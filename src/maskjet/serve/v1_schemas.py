@@ -80,7 +80,7 @@ _DETECTION = object_of(
 _RESULT = object_of(
     "size has_masks detections",
     size=_SIZE,
-    has_masks=_about("Whether each detection has its mask as `rle`.", {"type": "boolean"}),
+    has_masks=_about("Whether each detection has its mask, as `rle` or `polygons`.", {"type": "boolean"}),
     detections=list_of(_DETECTION, description="Most confident first."),
     name=_about("Name of the part; for a form."),
 )
@@ -112,7 +112,7 @@ PREDICT: Responses = {
         {
             404: "No model of this name is served.",
             406: "Accept allows neither JSON nor JPEG nor PNG.",
-            415: "The body is of a type that holds no image.",
+            415: "The body is of a type that holds no image, or compressed.",
             **IMAGE_ERRORS,
         }
     ),

@@ -120,11 +120,6 @@ async def infer(
     service, dispatcher = _find(request, model, version)
     if len(request.headers.getlist(LENGTH_HEADER)) > 1:
         raise problems.bad_request(f"{LENGTH_HEADER} must be given once.")
-    encoding = request.headers.get("content-encoding", "identity").lower()
-    if encoding != "identity":
-        raise problems.ProblemError(
-            415, "unsupported-encoding", f"Content-Encoding must be identity, got {encoding[:100]!r}."
-        )
     if request.query_params:
         raise problems.bad_request("The query must be empty; parameters are in the JSON's `parameters`.")
     dispatcher.check_room()

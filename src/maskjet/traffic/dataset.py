@@ -60,7 +60,7 @@ def write_video(
     if any(side % 2 for side in size_hw):
         raise InputError(f"size_hw must be even for a video, got {size_hw}.")
     street = Street(seed, size_hw, density=density)
-    with replacing(path, "path") as part, av.open(str(part.path), "w", format="mp4") as container:
+    with replacing(path, "path") as temporary, av.open(str(temporary.path), "w", format="mp4") as container:
         stream = container.add_stream("libx264", rate=int(FPS), options=_ENCODING)
         stream.height, stream.width = size_hw
         stream.codec_context.thread_count = 1  # with more, the bytes depend on the number of cores
@@ -127,8 +127,8 @@ def write_coco(
         "categories": CATEGORIES,
         "annotations": found,
     }
-    with replacing(directory / "annotations.json", "directory") as part:
-        part.write(json.dumps(data_set).encode())
+    with replacing(directory / "annotations.json", "directory") as temporary:
+        temporary.write(json.dumps(data_set).encode())
 
 
 def annotate(scene: TrafficFrame, image_id: int, first_id: int, kind: Annotations = "rle") -> Iterator[dict[str, Any]]:

@@ -1,5 +1,7 @@
 """maskjet.load(maskjet.rewrites.optimize(model)) against the model itself, from bytes to masks."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -169,6 +171,9 @@ def test_thresholds_classes_and_limits(usual):
     assert len(expected["labels"]) < 100
     with maskjet.load(fast, device="cpu", classes=[names[labels[0]]]) as loaded:
         found = loaded.predict(image)
+        assert loaded.thresholds == {names[labels[0]]: model.roi_heads.score_thresh}
+    with maskjet.Model(copy.deepcopy(fast), EngineConfig(device="cpu")) as made:
+        assert set(made.thresholds.values()) == {model.roi_heads.score_thresh}
     assert len(found) == int((expected["labels"] == labels[0]).sum()) > 0
     assert set(found.class_id.tolist()) == {labels[0]}
     assert (abs(expected["scores"] - 0.6) > SCORES).all()

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 from maskjet.drawing import DrawStyle, Style
 from maskjet.errors import InputError
-from maskjet.media.frames import Source
 from maskjet.media.sinks.coco import CocoJson
-from maskjet.media.sinks.labels import YoloLabels
+from maskjet.media.sinks.labels import Parts, YoloLabels
 from maskjet.media.sinks.lines import JsonLines, StdoutLines
 from maskjet.media.sinks.outputs import Content, Outputs, SinkOpener, check_outputs, check_paths
 from maskjet.media.sinks.pictures import AnnotatedImages
@@ -34,23 +33,28 @@ __all__ = [
     "YoloLabels",
     "check_outputs",
     "open_sinks",
-    "open_sinks_by_source",
 ]
 
 
 def open_sinks(
-    outs: Sequence[str], *, fps: float | None = None, style: Style | None = None, with_confidence: bool = False
+    outs: Sequence[str],
+    *,
+    fps: float | None = None,
+    style: Style | None = None,
+    with_confidence: bool = False,
+    yolo_parts: Parts = "largest",
 ) -> Sinks:
     """Open one sink per output path, chosen by its suffix.
 
     Args:
         outs: .mp4, .mkv, .mov or .webm for annotated video, .jsonl or "-" for JSON lines, .csv for a table, .json for
-            COCO JSON, .jpg or .png for one annotated image, a folder (no suffix, or a slash at its end) for many, a
-            folder in .yolo for YOLO labels. Missing folders are made, existing files replaced once the new ones are
-            whole.
+            a COCO data set, .segm.json or .bbox.json for COCO results of masks or boxes, .jpg or .png for one annotated
+            image, a folder (no suffix, or a slash at its end) for many, a folder in .yolo for YOLO labels. Missing
+            folders are made, existing files replaced once the new ones are whole.
         fps: Frames per second of videos whose frames have no times; None for 30.
         style: A `DrawStyle`, `Redaction` or `Cutout` of video and images; None for all that can be drawn.
         with_confidence: Whether lines of YOLO labels end in the confidence; see `YoloLabels`.
+        yolo_parts: Parts of masks that become lines of YOLO labels; see `YoloLabels`.
 
     Returns:
         One sink that writes to all of them.
@@ -62,37 +66,6 @@ def open_sinks(
     """
     if fps is not None and not (math.isfinite(fps) and fps > 0):
         raise InputError(f"fps must be above 0, got {fps}.")
-    content = Content(style or DrawStyle(), with_confidence=with_confidence)
+    content = Content(style or DrawStyle(), with_confidence=with_confidence, yolo_parts=yolo_parts)
     check_paths(outs, style=content.style)
     return Sinks(SinkOpener(content, fps).open_each((out, None) for out in outs))
-
-
-def open_sinks_by_source(
-    outs: Sequence[str],
-    sources: Sequence[Source],
-    *,
-    style: Style | None = None,
-    with_audio: bool = True,
-    with_confidence: bool = False,
-) -> SinksBySource:
-    """Open the sinks of sources read side by side: one per source if the path has `{}`, else one for all sources.
-
-    Args:
-        outs: Paths as in `open_sinks`. Each `{}` becomes the name of the source: a file's without folder and suffix, a
-            URL's host and file, "video0" for a camera. Characters other than letters, digits, spaces and hyphens become
-            "_", and equal names get a number. With several sources only JSON lines and CSV may lack `{}`; they have the
-            frame's "stream" only if sources were opened with the same name.
-        sources: At least one, in the order of `Frame.stream`. None of their files is overwritten.
-        style: A `DrawStyle`, `Redaction` or `Cutout` of video and images; None for all that can be drawn.
-        with_audio: Whether annotated video gets its source's audio.
-        with_confidence: Whether lines of YOLO labels end in the confidence; see `YoloLabels`.
-
-    Returns:
-        One sink that writes each frame to the sinks of its source.
-
-    Raises:
-        InputError: An output is invalid as in `open_sinks`, is one of the sources' files, or lacks `{}` although there
-            are several sources.
-        OutputError: An output can't be written.
-    """
-    return check_outputs(outs, sources, style=style, with_audio=with_audio, with_confidence=with_confidence).open()

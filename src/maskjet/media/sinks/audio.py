@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import Any
 
@@ -110,8 +110,8 @@ class AudioTrack:
 
 def open_audio(
     source: Source | None, path: str, container_format: str, start_s: float | None, options: Mapping[str, str]
-) -> AudioTrack | None:
-    """Open the audio of a source for an output; None if there is none, or with a warning if it can't be copied.
+) -> list[AudioTrack]:
+    """Open the audio tracks of a source for an output; those that can't be copied are left out with a warning.
 
     Args:
         source: Source of the frames; only a video file's audio is copied.
@@ -121,28 +121,36 @@ def open_audio(
         options: Options of the output's container without audio.
     """
     if source is None or source.kind != "video" or source.is_live or is_stream(source.name) or start_s is None:
-        return None
+        return []
+    tracks, count = list[AudioTrack](), 0
+    with _leaving_out(path), open_container(source.name) as container:
+        count = len(container.streams.audio)
+    options = {**options, **_PATIENCE}
+    for number in range(count):
+        with _leaving_out(path, f"track {number} " if count > 1 else ""):
+            _check_is_taken(source.name, number, container_format, options)
+            container = open_container(source.name)
+            tracks.append(AudioTrack(container, container.streams.audio[number], path, start_s, options))
+    return tracks
+
+
+@contextmanager
+def _leaving_out(path: str, track: str = "") -> Iterator[None]:
+    """Turn errors into a warning that a track is left out."""
     try:
-        container = open_container(source.name)
-        stream = container.streams.best("audio")
-        if not isinstance(stream, av.AudioStream):
-            container.close()
-            return None
-        options = {**options, **_PATIENCE}
-        _check_is_taken(source.name, stream, container_format, options)
-        return AudioTrack(container, stream, path, start_s, options)
+        yield
     except (MaskjetError, av.error.FFmpegError, ValueError, OSError) as error:
-        _warn(path, f"is left out: {explain(error)}")
-        return None
+        _warn(path, f"{track}is left out: {explain(error)}")
 
 
-def _check_is_taken(name: str, stream: av.AudioStream, container_format: str, options: dict[str, str]) -> None:
-    """Raise a ValueError or FFmpegError if a container does not take the audio; tried in memory."""
-    codec = stream.codec_context.codec.canonical_name if stream.codec_context else "unknown codec"
+def _check_is_taken(name: str, number: int, container_format: str, options: dict[str, str]) -> None:
+    """Raise a ValueError or FFmpegError if a container does not take an audio track; tried in memory."""
     with (
         open_container(name) as container,
         av.open(io.BytesIO(), "w", format=container_format, options=options) as trial,
     ):
+        stream = container.streams.audio[number]
+        codec = stream.codec_context.codec.canonical_name if stream.codec_context else "unknown codec"
         if codec not in trial.supported_codecs:
             raise ValueError(f"{container_format} takes no {codec}, .mkv does")
         for packet in islice(container.demux(), _REHEARSED):
@@ -171,9 +179,17 @@ def _add_stream(
     container: av.container.OutputContainer, stream: av.AudioStream, first: av.Packet[Any]
 ) -> av.AudioStream:
     """Add a stream like another one, with the header that came with its first packet."""
-    out = container.add_stream_from_template(stream)
+    out: av.AudioStream = copy_stream(container, stream)
     if first.has_sidedata("new_extradata"):
         out.codec_context.extradata = bytes(first.get_sidedata("new_extradata"))
+    return out
+
+
+def copy_stream(container: av.container.OutputContainer, stream: Any) -> Any:
+    """Add a stream like another one, with its language, title and whether it is played unless another one is chosen."""
+    out = container.add_stream_from_template(stream)
+    out.metadata.update((name, text) for name, text in stream.metadata.items() if name in ("language", "title"))
+    out.disposition = stream.disposition
     return out
 
 

@@ -1,29 +1,32 @@
-"""COCO JSON output."""
+"""COCO JSON output: a data set, or results of masks or of boxes."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from maskjet.detections import Detections
-from maskjet.files import Part, replacing
+from maskjet.detections import CocoKind, Detections, coco_annotations
+from maskjet.files import TemporaryFile, replacing
 from maskjet.media.frames import Frame
 from maskjet.media.sinks.lines import TextFile
 
 # The data set's lists, in order, and the start of their entries' lines: an entry's first key tells its list.
 _STARTS = {"images": b'{"file_name"', "categories": b'{"name"', "annotations": b'{"id"'}
+_KINDS: Mapping[str, CocoKind] = {".segm": "segm", ".bbox": "bbox"}  # of results, by what comes before .json
 _ENTRIES_AT_ONCE = 1000
 
 
 class CocoJson(TextFile):
-    """A COCO data set: images, categories, and annotations with a score each.
+    """A COCO data set: images, categories, and annotations with a score each; or a results list.
 
-    Its "annotations" are also a COCO results list, which pycocotools' loadRes reads. An image's id is its frame's
-    index, its file_name the frame's name. COCO numbers categories from 1: if a model's class ids start at 0, they are
-    written plus one, else unchanged.
+    A file in .segm.json or .bbox.json is a list of results of that kind, for pycocotools' loadRes. A data set's
+    annotations are none: loadRes would take the sizes of masks from their boxes; see `Detections.to_coco`.
+
+    An image's id is its frame's index, its file_name the frame's name. COCO numbers categories from 1: if a model's
+    class ids start at 0, they are written plus one, else unchanged.
 
     Entries are written as they come, one JSON object per line, to a .partial.jsonl beside the file, so that memory does
     not grow and entries survive a crash. `close` builds the data set from them.
@@ -31,23 +34,30 @@ class CocoJson(TextFile):
 
     def __init__(self, path: str) -> None:
         super().__init__(path, suffix=".jsonl")
+        self._kind = _KINDS.get(Path(Path(path).stem).suffix.lower())
         self._annotations = 0
         self._first_id: int | None = None
         self._categories: set[int] = set()
 
     def write(self, frame: Frame, detections: Detections) -> None:
-        """Write one frame's entries."""
+        """Write one frame's entries; raises InputError for results of masks from a model without them."""
         if self._first_id is None:
             self._first_id = 1 if 0 in detections.class_names else 0
+        ids = {class_id: class_id + self._first_id for class_id in detections.class_id.tolist()}
+        if self._kind:
+            self._add(detections.to_coco(frame.index, ids, kind=self._kind))
+            return
         height, width = detections.image_size
         entries: list[dict[str, Any]] = [
             {"file_name": frame.name, "id": frame.index, "height": height, "width": width},
             *self._new_categories(detections),
         ]
-        ids = {class_id: class_id + self._first_id for class_id in detections.class_id.tolist()}
-        for entry, area in zip(detections.to_coco(frame.index, ids), detections.area.tolist(), strict=True):
+        for entry in coco_annotations(detections, frame.index, ids):
             self._annotations += 1
-            entries.append({"id": self._annotations, "area": area, "iscrowd": 0, **entry})
+            entries.append({"id": self._annotations, **entry})
+        self._add(entries)
+
+    def _add(self, entries: list[dict[str, Any]]) -> None:
         self._append("".join(json.dumps(entry, allow_nan=False) + "\n" for entry in entries))
 
     def _new_categories(self, detections: Detections) -> Iterator[dict[str, Any]]:
@@ -58,22 +68,26 @@ class CocoJson(TextFile):
             self._categories.add(class_id)
             yield {"name": names[class_id], "id": class_id + (self._first_id or 0)}
 
-    def _finish(self, part: Part) -> None:
-        """Build the data set from the entries."""
+    def _finish(self, temporary: TemporaryFile) -> None:
+        """Build the data set, or the list of results, from the entries."""
         with replacing(self._path) as whole:
-            for name, start in _STARTS.items():
-                whole.write(f'{"{" if name == "images" else ","}"{name}": ['.encode())
-                _copy(part.path, start, whole)
-                whole.write(b"]")
-            whole.write(b"}\n")
-        part.remove()
+            if self._kind:
+                _copy(temporary.path, b"", whole)
+            else:
+                for name, start in _STARTS.items():
+                    whole.write(f'{"{" if name == "images" else ","}"{name}": '.encode())
+                    _copy(temporary.path, start, whole)
+                whole.write(b"}")
+            whole.write(b"\n")
+        temporary.remove()
 
 
-def _copy(entries: Path, start: bytes, whole: Part) -> None:
-    """Copy the entries whose lines begin with `start`."""
-    separator = b"\n"
+def _copy(entries: Path, start: bytes, whole: TemporaryFile) -> None:
+    """Copy the entries whose lines begin with `start` as a list."""
+    separator = b"[\n"
     with entries.open("rb") as file:
         lines = (line[:-1] for line in file if line.startswith(start))
         while some := list(islice(lines, _ENTRIES_AT_ONCE)):
             whole.write(separator + b",\n".join(some))
             separator = b",\n"
+    whole.write(b"[]" if separator == b"[\n" else b"]")

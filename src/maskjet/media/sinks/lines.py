@@ -9,7 +9,7 @@ from typing import IO
 
 from maskjet.detections import Detections
 from maskjet.errors import InputError, OutputError
-from maskjet.files import Part, naming
+from maskjet.files import TemporaryFile, naming
 from maskjet.media.frames import Frame
 from maskjet.media.sinks.sink import Sink
 
@@ -24,41 +24,41 @@ class TextFile(Sink):
 
     def __init__(self, path: str, *, suffix: str | None = None) -> None:
         self._path = path
-        self._part: Part | None = Part(path, suffix=suffix)
+        self._temporary: TemporaryFile | None = TemporaryFile(path, suffix=suffix)
         self._frames = 0
-        self.paths: Sequence[str] = (self._part.shown,)
+        self.paths: Sequence[str] = (self._temporary.shown,)
 
     def _append(self, text: str, *, frames: int = 1) -> None:
         """Write the lines of this many frames."""
-        if self._part is None:
+        if self._temporary is None:
             raise InputError(f"{self._path!r} is closed; open another sink.")
-        self._part.write(text.encode())
+        self._temporary.write(text.encode())
         self._frames += frames
 
     def close(self) -> None:
         """Give the file its name."""
-        if self._part is None:
+        if self._temporary is None:
             return
         try:
-            self._finish(self._part)
+            self._finish(self._temporary)
         except BaseException:
             self.abandon()
             raise
-        self._part, self.paths = None, (self._path,)
+        self._temporary, self.paths = None, (self._path,)
 
-    def _finish(self, part: Part) -> None:
-        part.finish()
+    def _finish(self, temporary: TemporaryFile) -> None:
+        temporary.finish()
 
     def abandon(self) -> None:
         """Keep the lines under the temporary name; without frames, remove the file."""
-        if self._part is None:
+        if self._temporary is None:
             return
         if self._frames:
-            self._part.keep()
+            self._temporary.keep()
         else:
-            self._part.remove()
+            self._temporary.remove()
             self.paths = ()
-        self._part = None
+        self._temporary = None
 
 
 class JsonLines(TextFile):

@@ -9,15 +9,16 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from itertools import chain, count
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 from urllib.parse import urlsplit
 
 from maskjet.drawing import DrawStyle, Style
 from maskjet.drawing.style import refuse_transparency
 from maskjet.errors import InputError, OutputError
 from maskjet.files import naming
-from maskjet.media.folders import is_image_path
+from maskjet.media.folders import is_image_path, is_video_path
 from maskjet.media.frames import Source, UnopenedSource
+from maskjet.media.selection import EVERYTHING, Selection
 from maskjet.media.sinks import labels, pictures, video
 from maskjet.media.sinks.coco import CocoJson
 from maskjet.media.sinks.labels import YoloLabels
@@ -52,6 +53,12 @@ class Content:
     """Whether annotated video gets its source's audio."""
     with_confidence: bool = False
     """Whether lines of YOLO labels end in the confidence."""
+    yolo_parts: labels.Parts = "largest"
+    """Parts of masks that become lines of YOLO labels."""
+
+    def __post_init__(self) -> None:
+        if self.yolo_parts not in get_args(labels.Parts):
+            raise InputError(f"yolo_parts must be largest or all, got {self.yolo_parts!r}.")
 
 
 @dataclass(frozen=True)
@@ -89,7 +96,8 @@ class SinkOpener:
         if kind == "images":
             return AnnotatedImages(out, taken=self.taken, sources=self.files, root=root, style=style)
         if kind == "labels":
-            return YoloLabels(out, with_confidence=self.content.with_confidence, taken=self.taken, root=root)
+            parts, with_confidence = self.content.yolo_parts, self.content.with_confidence
+            return YoloLabels(out, parts=parts, with_confidence=with_confidence, taken=self.taken, root=root)
         if kind == "video":
             opened = source if isinstance(source, Source) else None
             return AnnotatedVideo(out, self.fps, opened, with_audio=self.content.with_audio, style=style)
@@ -112,6 +120,8 @@ class Outputs:
     """All sources, in the order of `Frame.stream`."""
     content: Content = field(default_factory=Content)
     """Choices of their content."""
+    existing: Collection[str] = ()
+    """Those of the paths that are files already, or folders with files."""
 
     def open(self) -> SinksBySource:
         """Open a sink for every path, for sources that are open and read side by side.
@@ -156,18 +166,30 @@ def check_outputs(
     style: Style | None = None,
     with_audio: bool = True,
     with_confidence: bool = False,
+    yolo_parts: labels.Parts = "largest",
+    selection: Selection = EVERYTHING,
+    overwrite: bool = True,
 ) -> Outputs:
     """Check, without opening or making anything, that outputs can be written, are distinct and are no source.
 
     Args:
-        outs: Paths, as in `open_sinks_by_source`.
-        sources: Sources, in the order of `Frame.stream`; open, or as `expand_sources` finds them.
+        outs: Paths as in `open_sinks`. Each `{}` becomes the name of the source: a file's without folder and suffix, a
+            URL's host and file, "video0" for a camera. Characters other than letters, digits, spaces and hyphens become
+            "_", and equal names get a number. With several sources only JSON lines and CSV may lack `{}`; they have the
+            frame's "stream" only if sources have the same name.
+        sources: At least one, in the order of `Frame.stream`; open, or as `expand_sources` finds them. None of their
+            files is overwritten.
         style: A `DrawStyle`, `Redaction` or `Cutout` of video and images; None for all that can be drawn.
         with_audio: Whether annotated video gets its source's audio.
         with_confidence: Whether lines of YOLO labels end in the confidence; see `YoloLabels`.
+        yolo_parts: Parts of masks that become lines of YOLO labels; see `YoloLabels`.
+        selection: Frames that the sources give, or will.
+        overwrite: Whether outputs may exist; an existing file is replaced once the new one is whole.
 
     Raises:
-        InputError: An output is invalid, as in `open_sinks_by_source`, or can't hold the style's transparent pixels.
+        InputError: An output is invalid, as in `open_sinks`, is one of the sources' files, lacks `{}` although there
+            are several sources, is one picture although a source has several frames, or exists and overwrite is false;
+            or yolo_parts is neither.
         OutputError: A path is too long, or its folder is not a writable folder.
     """
     for out in outs:
@@ -183,10 +205,14 @@ def check_outputs(
     shared = [out for out in outs if out not in templates]
     stems = unique_stems([source.name for source in sources], [source.root for source in sources])
     owned = [[template.replace(PLACEHOLDER, stem) for template in templates] for stem in stems]
-    content = Content(style or DrawStyle(), with_audio, with_confidence)
-    check_paths([*shared, *chain.from_iterable(owned)], sources, style=content.style)
-    outputs = Outputs(shared, owned, sources, content)
-    _check_pictures(outputs)
+    content = Content(style or DrawStyle(), with_audio, with_confidence, yolo_parts)
+    paths = [*shared, *chain.from_iterable(owned)]
+    check_paths(paths, sources, style=content.style)
+    existing = {out for out in paths if out != "-" and _exists(Path(out))}
+    if existing and not overwrite:
+        raise InputError(f"out must not exist, {min(existing)!r} does: write to another path, or move it away.")
+    outputs = Outputs(shared, owned, sources, content, existing)
+    _check_pictures(outputs, selection)
     return outputs
 
 
@@ -287,6 +313,11 @@ def _check_path(out: str, files: Collection[FileId]) -> set[str | FileId]:
     return {str(path), identity}
 
 
+def _exists(path: Path) -> bool:
+    """Whether a path is a file or a folder with files."""
+    return path.is_file() or (path.is_dir() and any(path.iterdir()))
+
+
 def _check_folder(out: str, folder: Path) -> None:
     """Check that a folder is writable or, if missing, can be created."""
     while not folder.exists():
@@ -297,15 +328,26 @@ def _check_folder(out: str, folder: Path) -> None:
         raise OutputError(f"out must be writable, {out!r} is not: {str(folder)!r} is closed to writing.")
 
 
-def _check_pictures(outputs: Outputs) -> None:
-    """Check that no picture would overwrite a source's image, as far as names tell beforehand."""
+def _check_pictures(outputs: Outputs, selection: Selection) -> None:
+    """Check that one picture gets one frame and none overwrites a source's image, as far as names tell beforehand."""
     files = {path.resolve() for source in outputs.sources for path in source.files if is_image_path(path)}
     taken: set[Path] = set()
     for out, source in outputs.pairs():
+        if pictures.is_picture(out) and _has_several_frames(source, selection):
+            pictures.refuse_several(out)
         names = PictureNames(out, taken, root=source.root, suffix=pictures.suffix_of(outputs.content.style))
         for index, path in enumerate(filter(is_image_path, source.files if kind_of(out) == "images" else ())):
             if names.take(str(path), index) in files:
                 raise InputError(f"out must not be where the source is, {str(path)!r} would be overwritten.")
+
+
+def _has_several_frames(source: AnySource, selection: Selection) -> bool:
+    """Whether a source gives more than one frame, as far as that is known; a video that is not opened does."""
+    if selection.limit == 1:
+        return False
+    if isinstance(source, Source):
+        return source.is_live or (source.length or 0) > 1
+    return any(map(is_video_path, source.files)) or (selection.count(len(source.files)) or 0) > 1
 
 
 def _identities(sources: Sequence[AnySource]) -> Iterator[FileId]:

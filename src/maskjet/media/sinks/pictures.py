@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Collection
 from itertools import chain, count
 from pathlib import Path
+from typing import NoReturn
 
 from maskjet.detections import Detections
 from maskjet.drawing import DrawStyle, Painter, Redaction, Style
@@ -83,6 +84,12 @@ def suffix_of(style: Style) -> str | None:
     return _ALPHA if is_transparent(style) else None
 
 
+def refuse_several(path: str) -> NoReturn:
+    """Raise InputError, as several frames would go to one picture."""
+    folder = f"{Path(path).with_suffix('')}/"
+    raise InputError(f"out must be a folder for several frames, got {path!r}: write {folder!r}.")
+
+
 def check_style(style: Style, path: str) -> None:
     """Raise InputError if pixels of a style are transparent, and the path is that of a .jpg."""
     if is_picture(path) and Path(path).suffix.lower() != _ALPHA:
@@ -97,7 +104,7 @@ class AnnotatedImages(Sink):
     of the same name in another folder, the frame's index is added.
 
     Args:
-        path: A folder, made if missing; or one .jpg or .png, to whose name frames after the first add their index.
+        path: A folder, made if missing; or one .jpg or .png, for one frame.
         taken: Paths of pictures that other sinks write; own ones are added.
         sources: Files that must not be overwritten.
         root: Folder whose sub-folders are kept; see `Source.root`.
@@ -122,6 +129,7 @@ class AnnotatedImages(Sink):
         self.redacts = isinstance(style, Redaction)
         self._sources = sources
         self._thread = DrawingThread()
+        self._has_picture = False
         self._names.make_folder(path)
         self.paths = (path,)
 
@@ -129,8 +137,12 @@ class AnnotatedImages(Sink):
         """Draw and write one image, in a thread, up to four frames behind; it must not change afterwards.
 
         Raises:
-            InputError: The image would overwrite one of a source, or the sink is closed.
+            InputError: The image would overwrite one of a source, the path is that of one picture, which is taken, or
+                the sink is closed.
         """
+        if self._has_picture and is_picture(self.paths[0]):
+            refuse_several(self.paths[0])
+        self._has_picture = True
         path = self._names.take(frame.name, frame.index)
         with naming(str(path)):
             if path.exists() and (id_of(path) in self._sources or is_same_file(path, frame.name)):
@@ -140,8 +152,8 @@ class AnnotatedImages(Sink):
     def _write(self, path: Path, frame: Frame, detections: Detections) -> None:
         drawn = self._painter.paint(frame, detections)
         data = encode(drawn, path.suffix.lower(), name=repr(str(path)))
-        with replacing(path, suffix="", is_durable=False) as part:  # with .jpg it would count as one of the folder's
-            part.write(data)
+        with replacing(path, suffix="", is_durable=False) as temporary:  # .jpg would make it one of the folder
+            temporary.write(data)
 
     def close(self) -> None:
         """Wait until all images are written."""

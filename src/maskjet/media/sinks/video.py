@@ -18,10 +18,10 @@ from maskjet.detections import Detections
 from maskjet.drawing import DrawStyle, Painter, Redaction, Style
 from maskjet.drawing.style import refuse_transparency
 from maskjet.errors import OutputError
-from maskjet.files import Part, naming
+from maskjet.files import TemporaryFile, naming
 from maskjet.media.colours import PictureFormat, guess_picture_format
 from maskjet.media.frames import Frame, Source
-from maskjet.media.sinks.audio import AudioTrack, open_audio
+from maskjet.media.sinks.audio import AudioTrack, copy_stream, open_audio
 from maskjet.media.sinks.drawing_thread import DrawingThread
 from maskjet.media.sinks.sink import Sink
 
@@ -57,8 +57,9 @@ class AnnotatedVideo(Sink):
     its last row or column. Frames of another size are letterboxed. Colours are encoded and tagged like the source's; if
     it states none, as BT.709 for HD and BT.601 below.
 
-    A video file's audio is copied, not re-encoded, from the first frame to the last, in sync. It is left out with a
-    warning if the container does not take its codec; .webm takes Opus and Vorbis. Damaged audio ends early.
+    A video file's audio is copied, not re-encoded, from the first frame to the last, in sync: all its tracks. One is
+    left out with a warning if the container does not take its codec; .webm takes Opus and Vorbis. Damaged audio ends
+    early.
 
     Frames are drawn and encoded in a thread. MP4 and QuickTime are fragmented while they are written, so that all but
     the last second and four frames plays after a crash. `close` copies them to a file with its index first, which takes
@@ -90,30 +91,30 @@ class AnnotatedVideo(Sink):
         self._source = source
         fps = fps or (source and source.fps) or _DEFAULT_FPS
         self._fps = fps if _LOWEST_FPS <= fps <= _HIGHEST_FPS else _DEFAULT_FPS
-        self._part: Part | None = Part(path)
+        self._temporary: TemporaryFile | None = TemporaryFile(path)
         self._thread = DrawingThread()
         self._format, self._options = _CONTAINERS[Path(path).suffix.lower()]
         self._container: av.container.OutputContainer | None = None
         self._stream: av.VideoStream | None = None
         self._to_yuv = av.video.reformatter.VideoReformatter()
-        self._audio: AudioTrack | None = None
+        self._audio: list[AudioTrack] = []
         self._with_audio = with_audio
         self._packets = 0
         self._source_s: float | None = None  # the last frame's time in its source
         self._tick = -1
         self._gap_s = 0.0  # from the frame before the last to the last
-        self.paths = (self._part.shown,)
+        self.paths = (self._temporary.shown,)
 
     def write(self, frame: Frame, detections: Detections) -> None:
         """Draw and encode one frame, in a thread, up to four frames behind; its image must not change afterwards."""
         self._thread.add(lambda: self._write(frame, detections))
 
     def _write(self, frame: Frame, detections: Detections) -> None:
-        assert self._part is not None
+        assert self._temporary is not None
         drawn = self._painter.paint(frame, detections)
         with naming(self._path):
             if self._container is None:
-                self._start(self._part, drawn.shape, frame.time_s)
+                self._start(self._temporary, drawn.shape, frame.time_s)
             assert self._stream is not None
             pixels = av.VideoFrame.from_ndarray(_fit(drawn, self._stream.height, self._stream.width), format="rgb24")
             picture = self._to_yuv.reformat(
@@ -123,54 +124,59 @@ class AnnotatedVideo(Sink):
                 dst_color_range=self._stream.codec_context.color_range,
             )
             picture.pts, picture.time_base = self._next_tick(frame.time_s), Fraction(1, _CLOCK_HZ)
-            self._encode(self._part, picture)
+            self._encode(self._temporary, picture)
 
-    def _encode(self, part: Part, picture: av.VideoFrame | None) -> None:
+    def _encode(self, temporary: TemporaryFile, picture: av.VideoFrame | None) -> None:
         """Encode a picture, or drain the encoder if None, and flush the packets to the file."""
         assert self._container is not None
         assert self._stream is not None
         try:
             for packet in self._stream.encode(picture):
-                if self._audio is not None and packet.pts is not None and packet.time_base:
-                    self._audio.mux_until(self._container, float(packet.pts * packet.time_base))
+                if packet.pts is not None and packet.time_base:
+                    for track in self._audio:
+                        track.mux_until(self._container, float(packet.pts * packet.time_base))
                 self._container.mux(packet)
                 self._packets += 1
-            if picture is None and self._audio is not None:
-                self._audio.mux_until(self._container, self._tick / _CLOCK_HZ + self._gap_s)
-                self._audio.close()
-            part.file.flush()
+            if picture is None:
+                for track in self._audio:
+                    track.mux_until(self._container, self._tick / _CLOCK_HZ + self._gap_s)
+                self._close_audio()
+            temporary.file.flush()
         except BaseException:
             self._give_up()  # FFmpeg crashes if it is called again after a failed header
             raise
 
     def _give_up(self) -> None:
         """Keep the partial file, unless that is done; remove it if it is empty."""
-        part, self._part = self._part, None
-        if part is None:
+        temporary, self._temporary = self._temporary, None
+        if temporary is None:
             return
-        part.keep()
-        if not self._packets or not part.path.stat().st_size:
-            part.remove()
+        temporary.keep()
+        if not self._packets or not temporary.path.stat().st_size:
+            temporary.remove()
             self.paths = ()
-        if self._audio is not None:
-            self._audio.close()
+        self._close_audio()
+
+    def _close_audio(self) -> None:
+        for track in self._audio:
+            track.close()
 
     def _next_tick(self, time_s: float | None) -> int:
         """Presentation time of a frame in ticks since the first, from its time in the source."""
         gap_s = 1 / self._fps
         if time_s is not None and self._source_s is not None and 0 < time_s - self._source_s <= _LONGEST_GAP_S:
             gap_s = time_s - self._source_s
-        elif self._audio is not None and self._tick >= 0:  # a jump, which the audio does not make
-            self._audio.close()
+        elif self._tick >= 0:  # a jump, which the audio does not make
+            self._close_audio()
         self._source_s, self._gap_s = time_s, gap_s
         self._tick = 0 if self._tick < 0 else self._tick + max(round(gap_s * _CLOCK_HZ), 1)
         return self._tick
 
-    def _start(self, part: Part, shape: tuple[int, ...], start_s: float | None) -> None:
+    def _start(self, temporary: TemporaryFile, shape: tuple[int, ...], start_s: float | None) -> None:
         if self._with_audio:
             self._audio = open_audio(self._source, self._path, self._format, start_s, self._options)
-        options = self._options if self._audio is None else self._audio.options
-        self._container = av.open(part.file, "w", format=self._format, options=dict(options))
+        options = self._audio[0].options if self._audio else self._options
+        self._container = av.open(temporary.file, "w", format=self._format, options=dict(options))
         rate = Fraction(self._fps).limit_denominator(1001)
         if self._format == "webm":
             self._stream = self._container.add_stream("libvpx-vp9", rate=rate, options=_ENCODER_VP9)
@@ -182,8 +188,8 @@ class AnnotatedVideo(Sink):
         self._stream.codec_context.time_base = Fraction(1, _CLOCK_HZ)
         stated = self._source.picture_format if self._source is not None else None
         _tag(self._stream.codec_context, stated or guess_picture_format((height, width)))
-        if self._audio is not None:
-            self._audio.add_to(self._container)
+        for track in self._audio:
+            track.add_to(self._container)
 
     def close(self) -> None:
         """Finish the file and give it its name; without frames there is no file, after an error a partial one."""
@@ -196,40 +202,40 @@ class AnnotatedVideo(Sink):
         if self._container is None:
             self._give_up()
             return
-        assert self._part is not None
+        assert self._temporary is not None
         with naming(self._path):
             try:
-                self._finish_container(self._part)
+                self._finish_container(self._temporary)
                 if self._format in ("matroska", "webm"):
-                    self._part.finish()
+                    self._temporary.finish()
                 else:
-                    self._finish_in_order(self._part)
+                    self._finish_in_order(self._temporary)
             except BaseException:
                 self._give_up()
                 raise
-        self._part, self.paths = None, (self._path,)
+        self._temporary, self.paths = None, (self._path,)
 
-    def _finish_container(self, part: Part) -> None:
+    def _finish_container(self, temporary: TemporaryFile) -> None:
         assert self._container is not None
-        self._encode(part, None)
+        self._encode(temporary, None)
         self._container.close()
-        part.file.flush()
+        temporary.file.flush()
 
-    def _finish_in_order(self, part: Part) -> None:
+    def _finish_in_order(self, temporary: TemporaryFile) -> None:
         """Copy the packets to a file with its index first, which takes the name; if that fails, the fragments do."""
         with ExitStack() as undo:
             try:
-                whole = Part(self._path)
+                whole = TemporaryFile(self._path)
                 undo.callback(whole.remove)
-                copied = _copy(part, whole, self._format)
+                copied = _copy(temporary, whole, self._format)
             except (OSError, av.error.FFmpegError):
-                part.finish()
+                temporary.finish()
                 return
             if copied != self._packets:
-                raise OutputError(f"{part.shown!r} must hold {self._packets} frames, it holds {copied}.")
+                raise OutputError(f"{temporary.shown!r} must hold {self._packets} frames, it holds {copied}.")
             whole.finish()
             undo.pop_all()
-        part.remove()
+        temporary.remove()
 
     def abandon(self) -> None:
         """Keep the partial file, playable, under its temporary name."""
@@ -239,9 +245,9 @@ class AnnotatedVideo(Sink):
 
     def _end(self) -> None:
         """Keep the partial file, unless that is done."""
-        if self._part is not None and self._container is not None:
+        if self._temporary is not None and self._container is not None:
             with suppress(OSError, av.error.FFmpegError):
-                self._finish_container(self._part)
+                self._finish_container(self._temporary)
         self._give_up()
 
 
@@ -252,14 +258,14 @@ def _tag(context: av.VideoCodecContext, wanted: PictureFormat) -> None:
     context.sample_aspect_ratio = wanted.pixel_aspect
 
 
-def _copy(part: Part, whole: Part, container_format: str) -> int:
+def _copy(temporary: TemporaryFile, whole: TemporaryFile, container_format: str) -> int:
     """Copy a video's and its audio's packets to a file with its index first; returns the number of the video's."""
     packets = 0
     with (
-        av.open(str(part.path)) as fragments,
+        av.open(str(temporary.path)) as fragments,
         av.open(str(whole.path), "w", format=container_format, options={"movflags": "faststart"}) as container,
     ):
-        streams = [container.add_stream_from_template(stream) for stream in fragments.streams]
+        streams = [copy_stream(container, stream) for stream in fragments.streams]
         for packet in fragments.demux():
             if packet.size:
                 packets += packet.stream.type == "video"

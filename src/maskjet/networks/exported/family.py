@@ -9,7 +9,7 @@ import torch
 
 from maskjet.calls import Postprocessing
 from maskjet.config import EngineConfig, RuntimeName
-from maskjet.errors import CheckpointError, InputError, UnsupportedError, translate_errors
+from maskjet.errors import InputError, UnsupportedError, translate_errors
 from maskjet.networks.exported.in_onnxruntime import OnnxRuntimeSession
 from maskjet.networks.exported.in_openvino import OpenVinoSession
 from maskjet.networks.exported.in_tensorrt import TensorRtSession
@@ -17,6 +17,7 @@ from maskjet.networks.exported.metadata import ENGINES, ONNX
 from maskjet.networks.exported.network_file import NetworkFile, read_network_file
 from maskjet.networks.exported.running import FileRuntime, Session
 from maskjet.networks.rfdetr.steps import OneStage
+from maskjet.networks.weights_file import check_is_file
 
 
 def serves(model: object) -> bool:
@@ -35,8 +36,7 @@ def load(
     path = Path(model)
     if weights is not None:
         raise InputError(f"weights must be None for an exported file, which has its own, got {str(weights)!r}.")
-    if not path.is_file():
-        raise CheckpointError(f"model must be a file, got {str(path)!r}, which is none.")
+    check_is_file(path, "model")
     file = read_network_file(path)
     if input_size not in (None, file.spec.input_hw):
         raise InputError(

@@ -205,7 +205,8 @@ def _describe(checkpoint: Checkpoint, base: ModelSpec | None) -> ModelSpec:
     """The spec of a checkpoint: a named size, changed by the file's fields and its tensors' shapes."""
     class_logits = checkpoint.state[_CLASS_BIAS].shape[0]
     names: Mapping[int, str] = dict(enumerate(checkpoint.class_names or ()))
-    if class_logits == SPECS["rf-detr-nano"].class_logits and set(names.values()) <= set(COCO_CLASS_NAMES.values()):
+    # As in rfdetr: COCO's ids have gaps if the names are none or COCO's whole list; others are names by position.
+    if class_logits == SPECS["rf-detr-nano"].class_logits and [*names.values()] in ([], [*COCO_CLASS_NAMES.values()]):
         names = COCO_CLASS_NAMES
     fields: dict[str, Any] = (
         {"name": sanitise(checkpoint.model_name or "RF-DETR")} if base is None else dict(vars(base))

@@ -18,10 +18,12 @@ from maskjet.networks.rfdetr.checkpoint import load_network, read_checkpoint, re
 from maskjet.networks.rfdetr.fused import Fused, FusedOrCompiled
 from maskjet.networks.rfdetr.network import RFDETR
 from maskjet.networks.rfdetr.steps import OneStage
+from maskjet.networks.weights_file import check_is_file
 from maskjet.spec import SPECS, TORCHVISION_NAMES, ModelSpec
 
 _DEMO = "demo"
 _NAMED = (*SPECS, *TORCHVISION_NAMES)
+_SUFFIXES = (".pt", ".pth", ".ckpt", ".safetensors")  # of files, not names
 
 
 def serves(model: object) -> bool:
@@ -49,10 +51,12 @@ def load(
     if name == _DEMO:
         with as_file(files("maskjet.networks.demo") / "weights.safetensors") as path:
             return _fill(path, None, input_size)
-    if not Path(name).exists():
+    path = Path(name)
+    if not path.exists() and path.suffix not in _SUFFIXES and len(path.parts) < 2:
         end = suggest(name, (_DEMO, *_NAMED))
         raise InputError(f"model must be a name or a checkpoint's path, got {name!r}{end}")
-    return _fill(Path(name), None, input_size)
+    check_is_file(path, "model")
+    return _fill(path, None, input_size)
 
 
 def file_name(size: str) -> str:

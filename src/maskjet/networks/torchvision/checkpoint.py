@@ -79,7 +79,9 @@ def read_detector(name: str, path: Path) -> Any:
         state = rename(used, lambda key: key if key in expected else _new_name(key))
         check_state(state, expected, name, path)
         filled = {key: copy_finite(key, tensor) for key, tensor in state.items()}
-        counters = {key: torch.zeros((), dtype=torch.long) for key in model.state_dict() if key.endswith(_COUNTER)}
+        counters = {
+            key: torch.zeros((), dtype=torch.long, device="cpu") for key in model.state_dict() if key.endswith(_COUNTER)
+        }
         model.load_state_dict(filled | counters, assign=True)
     _set_epsilon(model, name, path)
     return model.eval().requires_grad_(requires_grad=False)

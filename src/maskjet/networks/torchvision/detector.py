@@ -99,7 +99,8 @@ class StaticDetector(nn.Module):
         self.implementations = {"roi_align": "auto", "nms": "auto"}
         """The implementation of each op; set by the engine."""
         self.spec = _read_spec(model, class_names or {})
-        self.thresholds = nn.Buffer(torch.full((self.spec.class_logits,), self.spec.threshold))
+        thresholds = torch.full((self.spec.class_logits,), self.spec.threshold, dtype=torch.float32, device="cpu")
+        self.thresholds = nn.Buffer(thresholds)
         """float32 [labels]: default thresholds, which scores must exceed; the background's is not used."""
         anchors = model.rpn.anchor_generator.cell_anchors
         self._cells = [f"_cell{level}" for level in range(len(anchors))]
@@ -175,7 +176,7 @@ class StaticDetector(nn.Module):
     def _anchors(self, level: int, grid_hw: Sequence[int], padded_hw: Sequence[int]) -> Tensor:
         """Anchors of one level, float32 [cells × anchors, 4], row by row."""
         cell: Tensor = getattr(self, self._cells[level])
-        steps = [torch.arange(n, device=cell.device) * (side // n) for n, side in zip(grid_hw, padded_hw, strict=True)]
+        steps = [_count_to(n, cell.device) * (side // n) for n, side in zip(grid_hw, padded_hw, strict=True)]
         y, x = torch.meshgrid(*steps, indexing="ij")
         shifts = torch.stack((x, y, x, y), dim=-1).reshape(-1, 1, 4)
         return (shifts + cell).reshape(-1, 4)
@@ -217,7 +218,7 @@ class StaticDetector(nn.Module):
         found = is_candidate.sum(dim=1, dtype=torch.int32)
         chosen = self.implementations["nms"]
         kept, index = torch.ops.maskjet.keep_boxes(boxes, found, label, heads.nms_thresh, most, chosen)
-        is_kept = torch.arange(most, device=kept.device) < kept[:, None]
+        is_kept = _count_to(most, kept.device) < kept[:, None]
         index = torch.where(is_kept, index, 0).long()
         xyxy = torch.where(is_kept[..., None], boxes.gather(1, index[..., None].expand(-1, -1, 4)), 0)
         confidence = torch.where(is_kept, scores.gather(1, where.gather(1, index)), 0)
@@ -353,9 +354,13 @@ def _is_large(boxes: Tensor, least: float) -> Tensor:
     return (sides >= least).all(dim=-1)
 
 
+def _count_to(end: int, device: torch.device) -> Tensor:
+    return torch.arange(end, dtype=torch.int64, device=device)
+
+
 def _marked(count: Tensor, index: Tensor) -> Tensor:
     """Whether each position is among the first `count` of index [B, N]; bool [B, N]."""
     batch, most = index.shape
-    is_used = torch.arange(most, device=index.device) < count[:, None]
+    is_used = _count_to(most, index.device) < count[:, None]
     marks = torch.zeros(batch, most + 1, dtype=torch.bool, device=index.device)
     return marks.scatter(1, torch.where(is_used, index, most).long(), value=True)[:, :most]

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from maskjet.engine.isolation import isolated
 from maskjet.networks.torchvision.detector import StaticDetector, check
 from maskjet.networks.torchvision.layers import rewrite_layers
 from maskjet.networks.torchvision.layers.proposing import join_predictors
@@ -20,7 +21,7 @@ COCO_LABELS = 91
 _EXAMPLE_HW = (64, 96)
 
 
-@torch.inference_mode(mode=False)  # inference tensors could not be moved
+@isolated(inference=False)
 def optimize(model: Any, *, class_names: Mapping[int, str] | None = None) -> StaticDetector:
     """Convert torchvision's Faster or Mask R-CNN to a detector that `maskjet.load` runs, on a GPU as a graph per batch.
 
@@ -61,7 +62,9 @@ def optimize(model: Any, *, class_names: Mapping[int, str] | None = None) -> Sta
         parts.append((heads, "mask_head", (channels, *heads.mask_roi_pool.output_size)))
     for owner, name, shape in parts:
         if isinstance(part := getattr(owner, name, None), nn.Module):
-            example = torch.randn(2, *shape, generator=torch.Generator().manual_seed(0))
+            example = torch.randn(
+                2, *shape, generator=torch.Generator().manual_seed(0), dtype=torch.float32, device="cpu"
+            )
             setattr(owner, name, rewrite_layers(part, example.to(next(ours.parameters()).device))[0])
     ours.rpn.head = join_predictors(ours.rpn.head)
     if class_names is None and heads.box_predictor.cls_score.out_features == COCO_LABELS:

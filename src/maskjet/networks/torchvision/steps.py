@@ -16,6 +16,7 @@ from maskjet.calls import Postprocessing
 from maskjet.config import EngineConfig, Step
 from maskjet.detections import Detections
 from maskjet.engine.compilation import Compiler
+from maskjet.engine.isolation import isolated
 from maskjet.engine.steps import WIDTH, Frames, Place, PostprocessBuffers, Steps, Work
 from maskjet.networks.torchvision.detector import StaticDetector, StaticOutput
 from maskjet.ops.canvas import Canvas, Region
@@ -143,7 +144,7 @@ class _Work(Work):
             detections[image] = self._detect_alone(image)
         return detections
 
-    @torch.inference_mode()
+    @isolated()
     def _detect_alone(self, image: int) -> Detections:
         """Detect on an image of the last batch with room for every candidate, and wait for the result."""
         self.steps.fallbacks["two-stage detector: an image with more candidates than fixed rows"] += 1

@@ -78,7 +78,7 @@ def _check_boxes(boxes: Sequence[torch.Tensor] | torch.Tensor, queries: MaskQuer
             rows = list(boxes)
         if any(not isinstance(row, torch.Tensor) or row.ndim != 2 or row.shape[1] != 4 for row in rows):
             raise InputError("boxes must be int32 tensors [n, 4], one per image.")
-        given = pad_sequence(rows, batch_first=True) if rows else torch.empty(0, 0, 4)
+        given = pad_sequence(rows, batch_first=True) if rows else torch.empty(0, 0, 4, dtype=torch.int32, device="cpu")
         counts = [len(row) for row in rows]
         if counts != queries.count.tolist():
             raise InputError(f"boxes must have one row per query, {queries.count.tolist()}, got {counts}.")

@@ -12,8 +12,8 @@ from maskjet.ops.nms.reference import Kept
 
 def nms(boxes: torch.Tensor, count: torch.Tensor, groups: torch.Tensor, *, threshold: float, max_output: int) -> Kept:
     """Choose which of boxes [B, N, 4] stay; see `ops.nms`."""
-    index = torch.zeros((len(boxes), max_output), dtype=torch.int32)
-    kept = torch.zeros(len(boxes), dtype=torch.int32)
+    index = torch.zeros((len(boxes), max_output), dtype=torch.int32, device="cpu")
+    kept = torch.zeros(len(boxes), dtype=torch.int32, device="cpu")
     counts, rows = kept.numpy(), index.numpy()
     for image, found in enumerate(count.clamp(0, boxes.shape[1]).tolist()):
         ours = np.ascontiguousarray(boxes[image, :found].numpy())

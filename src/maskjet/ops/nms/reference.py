@@ -24,14 +24,14 @@ def nms(boxes: torch.Tensor, count: torch.Tensor, groups: torch.Tensor, *, thres
     for image, found in enumerate(count.clamp(0, boxes.shape[1]).tolist()):
         ours, group = boxes[image, :found], groups[image, :found]
         suppresses = ((_iou(ours) > threshold) & (group[:, None] == group)).cpu()
-        is_removed = torch.zeros(found, dtype=torch.bool)
+        is_removed = torch.zeros(found, dtype=torch.bool, device="cpu")
         stay: list[int] = []
         for number in range(found):
             if not is_removed[number] and len(stay) < max_output:
                 stay.append(number)
                 is_removed |= suppresses[number]
         kept[image] = len(stay)
-        index[image, : len(stay)] = torch.tensor(stay, dtype=torch.int32)
+        index[image, : len(stay)] = torch.tensor(stay, dtype=torch.int32, device="cpu")
     return Kept(kept, index)
 
 

@@ -45,7 +45,7 @@ def show(masks: torch.Tensor, size_hw: tuple[int, int], canvas: Canvas) -> torch
 def _resample(values: torch.Tensor, axis: int, target: int, side: float, whole: int, fraction: float) -> torch.Tensor:
     """Values along an axis at `target` pixels that begin at whole + fraction of the `side` pixels that they cover."""
     source = values.shape[axis]
-    pixel = torch.arange(target, device=values.device) - whole
+    pixel = torch.arange(target, dtype=torch.int64, device=values.device) - whole
     centre = pixel.to(values.dtype) - fraction + 0.5
     scale = values.new_tensor(source) / values.new_tensor(side)
     position = (scale * centre - 0.5).clamp(0, source - 1)

@@ -41,7 +41,7 @@ def preprocess(
     offsets, divisors = np.array(mean, dtype=np.float32), np.array(std, dtype=np.float32)
     inner = out[:, :, top : top + height, left : left + width]
     is_direct = out.dtype == torch.float32 and inner.is_contiguous()
-    floats = inner if is_direct else torch.empty(inner.shape)
+    floats = inner if is_direct else torch.empty(inner.shape, dtype=torch.float32, device="cpu")
     channels = (0, 1, 2) if order == "rgb" else (2, 1, 0)
     if isinstance(frames, YUVFrames):
         rows, columns = taps(frames.luma.shape[1], height, 3), taps(frames.luma.shape[2], width, 3)
@@ -60,7 +60,7 @@ def preprocess(
 
 def to_rgb(frames: YUVFrames) -> torch.Tensor:
     """`frames.to_rgb()` of frames on the CPU, in one pass."""
-    images = torch.empty(*frames.luma.shape, 3, dtype=torch.uint8)
+    images = torch.empty(*frames.luma.shape, 3, dtype=torch.uint8, device="cpu")
     for frame, image in zip(_planes(frames), images.numpy(), strict=True):
         _convert(*frame, image)
     return images

@@ -63,7 +63,7 @@ def yuv_conversion(matrix: Matrix, *, full_range: bool) -> torch.Tensor:
     if full_range:
         offset, scale = 0, 2**16
         shares = [int(math.copysign(abs(share) * 224 // 255, share)) for share in shares]  # towards zero
-    return torch.tensor([offset, *map(_rounded, (scale, *shares))], dtype=torch.int32).view(4, 2)
+    return torch.tensor([offset, *map(_rounded, (scale, *shares))], dtype=torch.int32, device="cpu").view(4, 2)
 
 
 def _rounded(share: int) -> int:

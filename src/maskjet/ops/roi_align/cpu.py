@@ -23,7 +23,7 @@ def roi_align(features: list[torch.Tensor], boxes: torch.Tensor, *, finest: int,
 
     batch, count = boxes.shape[:2]
     rows = boxes.reshape(-1, 4)
-    image = torch.arange(batch, dtype=rows.dtype).repeat_interleave(count)
+    image = torch.arange(batch, dtype=rows.dtype, device="cpu").repeat_interleave(count)
     levels = find_levels(rows, finest, len(features))
     pooled = features[0].new_zeros((batch * count, features[0].shape[1], size, size))
     pooled = pooled.contiguous(memory_format=torch.channels_last)

@@ -14,7 +14,7 @@ def roi_align(features: list[torch.Tensor], boxes: torch.Tensor, *, finest: int,
     """Pool boxes [B, N, 4]; level l has a scale of 2 ** -(finest + l); see `ops.roi_align`."""
     batch, count = boxes.shape[:2]
     rows = boxes.reshape(-1, 4)
-    image = torch.arange(batch, device=boxes.device).repeat_interleave(count)
+    image = torch.arange(batch, dtype=torch.int64, device=boxes.device).repeat_interleave(count)
     levels = find_levels(rows, finest, len(features))
     shape = (batch * count, features[0].shape[1], size, size)
     pooled = features[0].new_empty(shape).contiguous(memory_format=torch.channels_last)
@@ -36,8 +36,8 @@ def _pool(feature: torch.Tensor, image: torch.Tensor, boxes: torch.Tensor, size:
     sides = boxes[:, 2:] - boxes[:, :2]
     boxes = boxes.where(sides.isfinite().all(dim=1, keepdim=True), torch.nan)  # NaN is near no pixel
     sides = sides.clamp(min=1) / size
-    bins = torch.arange(size, device=boxes.device)
-    total = torch.zeros((len(boxes), size, size, feature.shape[1]), device=boxes.device)
+    bins = torch.arange(size, dtype=torch.int64, device=boxes.device)
+    total = torch.zeros((len(boxes), size, size, feature.shape[1]), dtype=torch.float32, device=boxes.device)
     for down in (0.25, 0.75):
         y = boxes[:, 1, None] + bins * sides[:, 1, None] + down * sides[:, 1, None]
         for across in (0.25, 0.75):
@@ -53,7 +53,7 @@ def _sample(feature: torch.Tensor, image: torch.Tensor, y: torch.Tensor, x: torc
     )
     pixels = feature.permute(0, 2, 3, 1).float()
     rows, columns, which = (slice(None), slice(None), None), (slice(None), None), image[:, None, None]
-    value = torch.zeros(())
+    value = torch.zeros((), dtype=torch.float32, device=feature.device)
     for number, (row, column) in enumerate(((top, left), (top, right), (bottom, left), (bottom, right))):
         share = (down if number > 1 else 1 - down)[rows] * (across if number % 2 else 1 - across)[columns]
         value = value + share[..., None] * pixels[which, row[rows], column[columns]]

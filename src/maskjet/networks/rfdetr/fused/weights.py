@@ -229,7 +229,8 @@ class _Folding:
         """Convert a C2f block: 1 × 1 convolution, bottlenecks, 1 × 1 convolution, norm."""
         c2f, last_norm = stage
         norm = self._network.backbone[0]["encoder"].encoder.layernorm
-        first, none = c2f.cv1.conv.weight.float().flatten(1), torch.zeros(len(c2f.cv1.conv.weight)).to(norm.weight)
+        first = c2f.cv1.conv.weight.float().flatten(1)
+        none = norm.weight.new_zeros(len(first))
         join = [self._make(share, none, before=norm) for share in first.split(len(norm.weight), dim=1)]
         join[-1] = join[-1]._replace(activation="silu", norm=_norm(c2f.cv1.bn))
         return {
@@ -355,6 +356,6 @@ def _norm(norm: Any) -> Norm:
 def _scale_queries(linear: Any, heads: int) -> Tensor:
     """Factors of the outputs of packed projections: log₂ e / √D for queries, 1 for keys and values."""
     width = linear.weight.shape[1]
-    scale = torch.ones(3 * width, device=linear.weight.device)
+    scale = torch.ones(3 * width, dtype=torch.float32, device=linear.weight.device)
     scale[:width] = math.log2(math.e) * (width // heads) ** -0.5
     return scale

@@ -1,0 +1,25 @@
+"""Keep the caller's PyTorch state out of our own PyTorch code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import torch
+
+
+@contextmanager
+def isolated(*, inference: bool = True) -> Iterator[None]:
+    """Run PyTorch code without gradients and autocast, whatever this thread's caller has entered.
+
+    The default dtype and device are no part of it, as the dtype is the whole process's: each tensor that is made in
+    maskjet states both. Deterministic algorithms, which are the whole process's, too, are left to the caller.
+
+    Args:
+        inference: Whether to make inference tensors; False for weights, which are converted in place later.
+    """
+    with torch.inference_mode(inference), torch.no_grad(), ExitStack() as stack:
+        for kind in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        yield

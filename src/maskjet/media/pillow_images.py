@@ -1,0 +1,59 @@
+"""Opening image files with Pillow, of which it reads the headers, and turning images as these state."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from io import BytesIO
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+_ORIENTATION = 274  # an EXIF tag
+
+
+def open_with_pillow(data: bytes) -> Any:
+    """Open a JPEG, PNG, WebP, GIF, TIFF or AVIF as Pillow's `ImageFile`, whose pixels are not decoded yet.
+
+    `PIL.Image.open` would have a limit and warnings of its own.
+
+    Raises:
+        LookupError: It is another kind of file.
+        Exception: Whatever Pillow raises for a damaged one.
+    """
+    from PIL import AvifImagePlugin, GifImagePlugin, JpegImagePlugin, PngImagePlugin, TiffImagePlugin, WebPImagePlugin
+
+    kinds = {
+        b"\xff\xd8": JpegImagePlugin.JpegImageFile,
+        b"\x89P": PngImagePlugin.PngImageFile,
+        b"RI": WebPImagePlugin.WebPImageFile,
+        b"GI": GifImagePlugin.GifImageFile,
+        b"II": TiffImagePlugin.TiffImageFile,
+        b"MM": TiffImagePlugin.TiffImageFile,
+    }
+    kind: Any = AvifImagePlugin.AvifImageFile if data[4:8] == b"ftyp" else kinds[data[:2]]
+    return kind(BytesIO(data))
+
+
+def stated_orientation(data: bytes) -> int:
+    """The orientation that an image file states, as `orientation_of`; only its metadata are read."""
+    with suppress(Exception):
+        return orientation_of(open_with_pillow(data))
+    return 1
+
+
+def orientation_of(image: Any) -> int:
+    """The orientation that a PIL image states, 1 to 8 as in EXIF; 1 if its metadata are damaged."""
+    from PIL.Image import Image
+
+    with suppress(Exception):
+        return int(Image.getexif(image).get(_ORIENTATION, 1))  # a PNG's own method decodes it first
+    return 1
+
+
+def turn(image: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
+    """Turn an image [H, W, 3] upright, by an orientation as in EXIF; others than 2 to 8 are taken for upright."""
+    turned: Any = cv2.transpose(image) if orientation in (5, 6, 7, 8) else image
+    flip = {2: 1, 3: -1, 4: 0, 6: 1, 7: -1, 8: 0}.get(orientation)  # 1: left and right, 0: top and bottom, -1: both
+    return turned if flip is None else np.asarray(cv2.flip(turned, flip), dtype=np.uint8)
