@@ -125,6 +125,7 @@ async def test_an_invalid_parameter_is_named(client, query, detail, street):
         ({}, b"", 400, "The body must have an image, it is empty."),
         ({}, b"no image", 422, "image must be decodable, the body is corrupt or no PNG, .*"),
         ({}, b"\xff\xd8\xff", 422, "image must be whole, the body is empty, cut off or damaged."),
+        ({"Content-Encoding": "GZIP"}, b"\x1f\x8b", 415, "Content-Encoding must be identity, got 'gzip'."),
         ({"Content-Type": "text/html"}, b"x", 415, "Content-Type must be an image's, .* got 'text/html'."),
         ({"Content-Type": "multipart/form-data"}, b"x", 400, "Content-Type must name the boundary .*"),
         ({"Content-Type": "multipart/form-data; boundary=b"}, b"x", 400, "The body must be multipart/form-data, .*"),

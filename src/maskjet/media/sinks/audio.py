@@ -11,8 +11,8 @@ from typing import Any
 
 import av
 import av.error
-import av.stream
 from av.bitstream import BitStreamFilterContext
+from av.stream import Discard
 
 from maskjet.errors import MaskjetError, explain
 from maskjet.media.containers import is_stream, open_container
@@ -197,10 +197,9 @@ def _packets(
     container: av.container.InputContainer, stream: av.AudioStream, start_s: float
 ) -> Iterator[av.Packet[Any]]:
     """The audio's packets from shortly before a time on, or from the beginning if there is no seeking."""
-    discard: Any = getattr(av.stream, "Discard", None)  # PyAV 17 has none: it reads the others' packets and drops them
-    for other in container.streams if discard else ():
+    for other in container.streams:
         if other.index != stream.index:
-            other.discard = discard.all
+            other.discard = Discard.all
     if start_s > _EARLIER_S:
         with suppress(av.error.FFmpegError):
             container.seek(round((start_s - _EARLIER_S) / float(stream.time_base or 1)), stream=stream)
