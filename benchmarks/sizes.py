@@ -24,7 +24,9 @@ from numpy.typing import NDArray
 
 from benchmarks.command import OnlyOption, ReportOption, check_names, start
 from benchmarks.peers import rfdetr
-from benchmarks.planted import plant_network
+from benchmarks.planted import plant_detector, plant_network
+from benchmarks.two_stage import CANDIDATES
+from benchmarks.two_stage_contest import to_float
 from maskjet import load, measured, process, traffic
 from maskjet.cli.options import print_result
 from maskjet.config import DEFAULT_THRESHOLD, EngineConfig
@@ -32,7 +34,9 @@ from maskjet.engine.slot import GraphSlot
 from maskjet.errors import MaskjetError, UnsupportedError
 from maskjet.machine import describe_machine
 from maskjet.model import Model
+from maskjet.networks.rfdetr import RFDETR
 from maskjet.parity.pair import pair
+from maskjet.rewrites import optimize
 from maskjet.spec import SPECS
 from maskjet.tables import shown
 from maskjet.timing import percentile, play, rotate
@@ -109,7 +113,8 @@ def run(
 
     Args:
         path: A JSON file to write the report to.
-        model: A size of RF-DETR-Seg, which gets random weights that find about 33 masks; or another model of `load`.
+        model: A size of RF-DETR-Seg or a builder of torchvision, which get random weights that find about 33 masks; or
+            another model of `load`.
         sizes: Number of sizes, at least 16.
         least: Smallest side in pixels, at least 1.
         most: Largest side in pixels.
@@ -133,9 +138,9 @@ def run(
     streets = [traffic.sample(seed=seed, size_hw=(720, 960)).image for seed in range(_STREETS)]
     columns = {"one size": _resized(streets, [(side, side)] * sizes), "many sizes": _resized(streets, sizes_hw)}
     config = config or EngineConfig(batch=_BATCH)
-    network = plant_network(SPECS[model], streets, survivors=_MASKS) if model in SPECS else None
     notes: list[str] = []
-    with load(model, batch=_BATCH, device=config.device) if network is None else Model(network, config) as ours:
+    network = plant_network(SPECS[model], streets, survivors=_MASKS) if model in SPECS else None
+    with _load(model, network, streets, config) as ours:
         masks = statistics.median(len(ours.predict(image)) for image in columns["many sizes"][:32])
         _check(ours, columns["many sizes"])
         ways = {name: _way_of(ours, name) for name in _WAYS}
@@ -147,6 +152,16 @@ def run(
     found = SizesReport(describe_machine(), costs, notes, model, sizes, (side, side), masks, runs)
     found.write(path)
     return found
+
+
+def _load(model: str, network: RFDETR | None, streets: Sequence[Image], config: EngineConfig) -> Model:
+    if network is not None:
+        return Model(network, config)
+    if not model.endswith(("rcnn_resnet50_fpn", "rcnn_resnet50_fpn_v2")):
+        return load(model, batch=config.batch, device=config.device)
+    images = [to_float(image, config.resolve_device()) for image in streets]
+    planted = plant_detector(model, images, candidates=CANDIDATES, survivors=_MASKS)
+    return Model(optimize(planted.cpu()), config, threshold=planted.roi_heads.score_thresh)
 
 
 def _resized(streets: Sequence[Image], sizes_hw: Sequence[tuple[int, int]]) -> list[Image]:
@@ -249,9 +264,12 @@ def _measure(
 
 
 def command(
-    model: Annotated[str, typer.Option(help="A size of RF-DETR-Seg, with random weights, or a model of load.")] = (
-        "rf-detr-seg-nano"
-    ),
+    model: Annotated[
+        str,
+        typer.Option(
+            help="A size of RF-DETR-Seg or a builder of torchvision, with random weights, or a model of load."
+        ),
+    ] = ("rf-detr-seg-nano"),
     sizes: Annotated[int, typer.Option(help="Number of sizes.")] = 200,
     least: Annotated[int, typer.Option(help="Smallest side, in pixels.")] = 200,
     most: Annotated[int, typer.Option(help="Largest side, in pixels.")] = 900,

@@ -39,7 +39,7 @@ _POLL_S = 20e-6  # sleep between polls; 80 µs with the kernel's delay, so a wai
 _SURE = 0.95  # share of the expected time to sleep through before polling
 _EARLY_S = 1e-3  # time before the expected end at which busy polling begins; a later wake-up costs 30 to 90 µs
 _BUSY_S = 1.5e-3  # longest busy polling
-_MOST_GRAPHS = 64  # per slot: RF-DETR needs one per batch size and layout, torchvision's detectors per input size, too
+_MOST_GRAPHS = 128  # per slot: RF-DETR needs one per batch size and layout, torchvision's detectors per input size, too
 _CAPTURES = 3  # tries: any wait for the whole GPU, elsewhere in the process, ends a capture
 
 Pixels = torch.Tensor | Picture

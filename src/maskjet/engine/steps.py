@@ -213,7 +213,9 @@ class Work(ABC):
         check_rows(batch, rows)
         self.steps, self.batch, self.input_hw, self.postprocess = steps, batch, input_hw, postprocess
         on_host = (
-            pin((batch, 4 * ROW)) if steps.device.type == "cuda" else torch.zeros(batch, 4 * ROW, dtype=torch.uint8)
+            pin((batch, 4 * ROW))
+            if steps.device.type == "cuda"
+            else torch.zeros(batch, 4 * ROW, dtype=torch.uint8, device="cpu")
         )
         self.frames = FrameTable(on_host.view(torch.int32), steps.device, steps.place(input_hw).region.padding)
         """Describes the frames of the batch; `put` or the caller writes it before `run`."""

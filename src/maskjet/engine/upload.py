@@ -24,7 +24,7 @@ class Upload:
 
     def __init__(self, device: torch.device, copier: Copier) -> None:
         self._device, self._copier = device, copier
-        self._on_host = self._on_device = torch.empty(0, dtype=torch.uint8)
+        self._on_host = self._on_device = torch.empty(0, dtype=torch.uint8, device="cpu")
         self._size = self._begin = 0
         self._length = 0  # of the last batch
         self._parts: tuple[torch.Tensor, ...] = ()  # so much of both, as slicing takes as long as copying
@@ -63,7 +63,7 @@ class Upload:
             on_device.copy_(on_host, non_blocking=True)
 
     def _grow(self, size: int) -> None:
-        self._on_host = self._on_device = torch.empty(0, dtype=torch.uint8)  # freed first
+        self._on_host = self._on_device = torch.empty(0, dtype=torch.uint8, device="cpu")  # freed first
         self._parts = ()
         self._on_host, self._on_device = pin((size,)), torch.empty(size, dtype=torch.uint8, device=self._device)
         self._size, self._length, self._begin = size, 0, self._on_device.data_ptr()
