@@ -10,7 +10,6 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
-from maskjet.engine.isolation import isolated
 from maskjet.errors import InputError
 
 if TYPE_CHECKING:
@@ -67,7 +66,6 @@ def find_family(model: object) -> Family:
     raise InputError(f"model must be a name, a path or a torchvision detector, got a {type(model).__name__}.")
 
 
-@isolated(inference=False)
 def read_network(
     model: str | os.PathLike[str],
     weights: str | os.PathLike[str] | None = None,
@@ -83,4 +81,7 @@ def read_network(
             network can't have that input.
         CheckpointError: The weights are missing, truncated, foreign or of another size.
     """
-    return find_family(model).load(model, weights, input_size)
+    from maskjet.engine.isolation import isolated
+
+    with isolated(inference=False):
+        return find_family(model).load(model, weights, input_size)
