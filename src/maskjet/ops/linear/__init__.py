@@ -87,7 +87,7 @@ def linear(
     _check(x, weight, bias)
     _check_input(x, weight, rows, image_hw)
     count, outputs = len(x) if rows is None else len(rows), len(weight)
-    _check_like("residual", residual, x.dtype, (count, outputs), x.device)
+    _check_like("residual", residual, x.dtype, (count, outputs), x.device, has_row_stride=True)
     parts = sums.shape[2] if isinstance(sums, torch.Tensor) and sums.ndim == 3 else 1
     _check_like("sums", sums, torch.float32, (len(x), 2, parts), x.device)
     if sums is not None and image_hw is not None:
@@ -184,7 +184,7 @@ def _check(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> None:
         wanted = f"{kind} [N, S × {inputs}] on {x.device}, contiguous, N a multiple of {_MULTIPLE}"
         raise InputError(f"weight must be {wanted}, got {describe(weight)}.")
     is_alike = isinstance(bias, torch.Tensor) and (bias.dtype, bias.device) == (torch.float32, x.device)
-    if not is_alike or bias.shape != (len(weight),):
+    if not is_alike or bias.shape != (len(weight),) or not bias.is_contiguous():
         raise InputError(f"bias must be float32 [{len(weight)}] on {x.device}, got {describe(bias)}.")
 
 
@@ -215,11 +215,22 @@ def _check_norm(name: str, norm: Norm, outputs: int, device: torch.device) -> No
     return norm._replace(eps=float(norm.eps))
 
 
-def _check_like(name: str, value: object, dtype: torch.dtype, shape: tuple[int, ...], device: torch.device) -> None:
-    fits = isinstance(value, torch.Tensor) and (value.dtype, value.shape, value.device) == (dtype, shape, device)
-    if value is not None and not fits:
+def _check_like(
+    name: str,
+    value: object,
+    dtype: torch.dtype,
+    shape: tuple[int, ...],
+    device: torch.device,
+    *,
+    has_row_stride: bool = False,
+) -> None:
+    if value is None:
+        return
+    if not isinstance(value, torch.Tensor) or (value.dtype, value.shape, value.device) != (dtype, shape, device):
         kind = str(dtype).removeprefix("torch.")
         raise InputError(f"{name} must be {kind} {list(shape)} on {device}, got {describe(value)}.")
+    if value.stride(-1) != 1 if has_row_stride else not value.is_contiguous():
+        raise InputError(f"{name} must be contiguous, got strides {value.stride()}: call contiguous().")
 
 
 RECORD = make_op(linear, reference.linear)

@@ -50,7 +50,10 @@ def linear(
     if sums is not None:
         _, inverse = _measure(sums if rows is None else sums[rows.long()], x.shape[1], eps)
         product = product * inverse
-    values, added = product + bias, torch.zeros(()) if residual is None else residual.float()
+    values, added = (
+        product + bias,
+        torch.zeros((), dtype=torch.float32, device=x.device) if residual is None else residual.float(),
+    )
     if residual_norm is not None and residual_sums is not None:
         mean, inverse = _measure(residual_sums, len(weight), residual_norm.eps)
         added = (added - mean) * inverse * residual_norm.weight + residual_norm.bias
