@@ -83,7 +83,9 @@ class SizesReport(measured.MeasuredReport):
 
     def rows(self) -> list[tuple[str, ...]]:
         """The table: its header, then one row per way."""
-        found = [("way", "one size, /s", "many sizes, /s", "share", "p50, ms", "p99, ms", "captured")]
+        found: list[tuple[str, ...]] = [
+            ("way", "one size, /s", "many sizes, /s", "share", "p50, ms", "p99, ms", "captured")
+        ]
         for each in self.measurements:
             one, many = each.images_per_s["one size"], each.images_per_s["many sizes"]
             share = f"{many / one:.1%}" if one and many else "-"
@@ -228,7 +230,10 @@ def _peers(network: Any, model: Model, notes: list[str]) -> dict[str, Any]:
     except UnsupportedError as error:
         notes.append(f"{_PEERS[0]} left out: {error}")
         return {}
-    calls = (partial(theirs.predict, threshold=DEFAULT_THRESHOLD), rfdetr.with_rle(theirs, network.spec))
+    calls: tuple[Callable[[Any], Any], ...] = (
+        partial(theirs.predict, threshold=DEFAULT_THRESHOLD),
+        rfdetr.with_rle(theirs, network.spec),
+    )
     return {name: partial(_call_each, call) for name, call in zip(_PEERS, calls, strict=True)}
 
 
@@ -243,7 +248,8 @@ def _captured(model: Model) -> int | None:
 def _measure(
     model: Model, name: str, way: Any, columns: dict[str, list[Image]], runs: int, seconds: float
 ) -> SizesCost:
-    cost, rates = SizesCost(name), {column: [] for column in columns}
+    cost = SizesCost(name)
+    rates: dict[str, list[float]] = {column: [] for column in columns}
     times: dict[str, list[float]] = {column: [] for column in columns}
     for images in columns.values():
         way(images, seconds)  # warms up

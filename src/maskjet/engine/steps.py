@@ -120,9 +120,9 @@ class Steps(ABC):
     def prepare(self, batch: int) -> None:
         """Make the network ready for this batch size before the first frame."""
 
-    def input_hw(self, size_hw: tuple[int, int]) -> tuple[int, int]:  # noqa: ARG002
+    @abstractmethod
+    def input_hw(self, size_hw: tuple[int, int]) -> tuple[int, int]:
         """The size of the network's input for a frame of some size; frames of equal ones may share a batch."""
-        return self.spec.input_hw
 
     @abstractmethod
     def place(self, size_hw: tuple[int, int]) -> Place:

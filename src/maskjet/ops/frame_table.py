@@ -53,7 +53,7 @@ class FrameTable:
         batch = len(on_host)
         self._on_host = on_host
         self._held: list[tuple[bytes, int, int] | None] = [None] * batch  # what the rows say
-        self._bytes = memoryview(on_host.view(torch.uint8).numpy()).cast("B")
+        self._bytes = on_host.view(torch.uint8).numpy().reshape(-1).data
         self.rows = on_host if device.type == "cpu" else torch.zeros_like(on_host, device=device)
         """int32 [B, `ROW`], on the device."""
         self.padding = padding

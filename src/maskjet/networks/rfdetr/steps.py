@@ -68,6 +68,10 @@ class OneStage(Steps):
         """Make the network ready; see `Steps`."""
         self.runtime.for_batch(batch)
 
+    def input_hw(self, size_hw: tuple[int, int]) -> tuple[int, int]:  # noqa: ARG002
+        """The size of the input, the same for all frames; see `Steps`."""
+        return self.spec.input_hw
+
     def place(self, size_hw: tuple[int, int]) -> Place:
         """Where a frame lies; see `Steps`."""
         input_hw = self.spec.input_hw

@@ -84,7 +84,8 @@ class TwoStage(Steps):
 
     def place(self, size_hw: tuple[int, int]) -> Place:
         """Where a frame lies; see `Steps`. Padding is the mean colour, zero after normalisation, as in torchvision."""
-        region = Region(0, 0, *self.spec.resized_hw(size_hw), self.spec.mean)
+        red, green, blue = self.spec.mean
+        region = Region(0, 0, *self.spec.resized_hw(size_hw), (red, green, blue))
         return Place(region, Canvas.of(size_hw))
 
     def work(

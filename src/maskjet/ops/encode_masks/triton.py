@@ -132,7 +132,7 @@ def encode_masks(
     batch, masks = queries.query.shape
     if not batch or not masks:
         return [[] for _ in sizes.hw]
-    if out is not None:
+    if isinstance(out, DeviceStrings):
         out.given, out.on_host = (mask_logits, queries, sizes), None
     if (reason := _why_too_large(mask_logits, masks, sizes.hw)) is not None:
         (FALLBACKS if out is None else out.fallbacks)[f"encode_masks: {reason}"] += batch

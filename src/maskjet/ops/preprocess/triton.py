@@ -56,6 +56,9 @@ def preprocess(
     height, width = out.shape[2:]
     grid = (triton.cdiv(width, _TILE_HW[1]), triton.cdiv(height, _TILE_HW[0]), len(out))
     has_rows = isinstance(frames, DeviceFrames)
+    planes: tuple[torch.Tensor, ...]
+    sizes: Sequence[int]
+    strides: Sequence[int]
     if isinstance(frames, DeviceFrames):
         rows, box, padding, is_yuv = frames.table.rows, _UNREAD[:4], frames.table.padding, frames.is_yuv
         planes, sizes, strides = (rows,) * (3 if is_yuv else 1), _UNREAD[:2], _UNREAD[: 8 if is_yuv else 4]
