@@ -3,6 +3,7 @@
 import os
 import struct
 from pathlib import Path
+from types import SimpleNamespace
 
 import av
 import cv2
@@ -190,7 +191,7 @@ class TestVideos:
     @pytest.mark.parametrize("turns", [0, 1, 2, -1])
     def test_rotation_beside_data_that_pyav_does_not_know(self, turns):
         class Picture:
-            rotation = 90 * turns
+            rotation, format = 90 * turns, SimpleNamespace(name="yuv420p")
             side_data = property(lambda _: Type(1000))  # as PyAV makes one for each kind
 
         upright = read_orientation(Picture()).apply(picture())

@@ -29,16 +29,25 @@ class Orientation:
 
 UPRIGHT = Orientation()
 """Nothing is to be done."""
+_YUV = ("yuv", "nv", "p0", "cuda")  # names of formats, on the CPU or a GPU
 
 
 def read_orientation(picture: VideoFrame) -> Orientation:
-    """The orientation that a decoded picture's display matrix states; the nearest one if it states another angle."""
-    try:
-        side_data: Any = picture.side_data
-        matrix = bytes(side_data["DISPLAYMATRIX"])
-    except KeyError:
-        return UPRIGHT
-    except ValueError:  # PyAV does not know the kind of some other data of the picture; it tells the angle alone
+    """The orientation that a decoded picture's display matrix states; the nearest one if it states another angle.
+
+    Of pictures that are not YUV the angle alone: PyAV 18.1 frees the name of a PNG's colour profile, which belongs to
+    the picture, and with it ends the process.
+    """
+    matrix = None
+    if picture.format.name.startswith(_YUV):
+        try:
+            side_data: Any = picture.side_data
+            matrix = bytes(side_data["DISPLAYMATRIX"])
+        except KeyError:
+            return UPRIGHT
+        except ValueError:  # PyAV does not know the kind of some other data of the picture
+            pass
+    if matrix is None:
         turns = round(picture.rotation / 90) % 4  # counter-clockwise
         return Orientation(turns % 2 == 1, turns >= 2, turns in (1, 2))
     # It takes a pixel at (x, y) to (a * x + c * y, b * x + d * y).
