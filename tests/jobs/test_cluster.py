@@ -138,6 +138,28 @@ def test_settings_have_paths_that_hold_on_all_nodes(monkeypatch, tmp_path):
     assert (named.model, named.weights) == ("rf-detr-seg-nano", str(tmp_path / "tuned.pt"))
 
 
+@pytest.mark.parametrize(
+    ("submitted", "given"),
+    [
+        ("", {"working_dir": []}),
+        ('{"runtime_env": {}}', {"working_dir": []}),
+        ('{"runtime_env": {"working_dir": "gcs://a"}}', {}),
+    ],
+)
+def test_workers_have_an_empty_folder_unless_a_submitted_job_has_one(monkeypatch, submitted, given):
+    environments = []
+    ray = SimpleNamespace(is_initialized=lambda: False, shutdown=lambda: None)
+
+    def init(*_, runtime_env, **__):
+        environments.append({name: list(Path(folder).iterdir()) for name, folder in runtime_env.items()})
+
+    ray.init = init
+    monkeypatch.setattr(cluster, "import_ray", lambda _: ray)
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", submitted)
+    with cluster.connected("auto"):
+        assert environments == [given]
+
+
 def test_rays_handler_of_sigterm_does_not_replace_the_drivers(monkeypatch):
     before = signal.signal(signal.SIGTERM, finish := lambda *_: None)
     ray = SimpleNamespace(is_initialized=lambda: False, shutdown=lambda: None)

@@ -51,10 +51,12 @@ def connected(address: str) -> Iterator[Any]:
         if address not in ("auto", "local"):  # Ray itself would wait for two minutes if nothing answers
             host, _, port = address.rpartition(":")
             socket.create_connection((host.strip("[]"), int(port)), _ANSWER_S).close()
-        with TemporaryDirectory() as empty:  # without working_dir, workers would import from the current folder first
+        # Without a working_dir, workers would import from the current folder first; a submitted job may have its own.
+        has_own = '"working_dir"' in os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "")
+        with TemporaryDirectory() as empty:
             options: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
             options |= {"logging_level": logging.WARNING, "log_to_driver": False}
-            ray.init(address, runtime_env={"working_dir": empty}, **options)
+            ray.init(address, runtime_env={} if has_own else {"working_dir": empty}, **options)
     except Exception as error:
         raise UnsupportedError(
             "ray must be auto, local or the HOST:PORT of a cluster that answers and has this machine as a node, got "
