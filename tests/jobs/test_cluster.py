@@ -141,9 +141,9 @@ def test_settings_have_paths_that_hold_on_all_nodes(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("submitted", "given"),
     [
-        ("", ["working_dir"]),
-        ('{"runtime_env": {}}', ["working_dir"]),
-        ('{"runtime_env": {"working_dir": "gcs://a"}}', []),
+        ("", {"working_dir": []}),
+        ('{"runtime_env": {}}', {"working_dir": []}),
+        ('{"runtime_env": {"working_dir": "gcs://a"}}', {}),
     ],
 )
 def test_workers_have_an_empty_folder_unless_a_submitted_job_has_one(monkeypatch, submitted, given):
