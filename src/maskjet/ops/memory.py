@@ -19,12 +19,17 @@ def pin(shape: Sequence[int]) -> torch.Tensor:
     size = math.prod(shape)
     memory = mmap.mmap(-1, max(size, 1))
     values = np.frombuffer(memory, dtype=np.uint8, count=size)
-    address, runtime = values.ctypes.data, torch.cuda.cudart()  # type: ignore[no-untyped-call]
-    error = int(runtime.cudaHostRegister(address, len(memory), 0))
+    address = values.ctypes.data
+    error = int(torch.cuda.cudart().cudaHostRegister(address, len(memory), 0))  # type: ignore[no-untyped-call]
     if error:
         raise RuntimeError(f"{len(memory)} bytes can't be page-locked: CUDA error {error}")
-    weakref.finalize(memory, runtime.cudaHostUnregister, address)
+    weakref.finalize(values, _unlock, address, memory)
     return torch.from_numpy(values).view(*shape)
+
+
+def _unlock(address: int, _memory: mmap.mmap) -> None:
+    """Unlock memory that is unmapped afterwards: another thread may map and lock the same addresses at once."""
+    torch.cuda.cudart().cudaHostUnregister(address)  # type: ignore[no-untyped-call]
 
 
 class Scratch:
