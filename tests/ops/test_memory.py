@@ -1,6 +1,7 @@
 """Page-locked memory and scratch."""
 
 import gc
+from pathlib import Path
 
 import pytest
 import torch
@@ -21,8 +22,7 @@ class Runtime:
         return 0
 
     def cudaHostUnregister(self, address):  # noqa: N802
-        with open("/proc/self/maps") as maps:
-            ranges = [line.split()[0].split("-") for line in maps]
+        ranges = [line.split()[0].split("-") for line in Path("/proc/self/maps").read_text().splitlines()]
         assert any(int(first, 16) <= address < int(last, 16) for first, last in ranges), "unmapped too early"
         self.unlocked.append(address)
         del self.locked[address]
