@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +12,7 @@ import typer
 from maskjet.cli.main import main
 from maskjet.errors import InputError
 
+_ROOT = Path(__file__).parents[1]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 ReportOption = Annotated[Path | None, typer.Option(help="A JSON file for the report.")]
 SizeOption = Annotated[str, typer.Option(help="312, 720p, 1080p or WIDTHxHEIGHT.")]
@@ -24,6 +26,8 @@ def start(command: Callable[..., None]) -> None:
     Args:
         command: A function whose parameters are typer's arguments and options.
     """
+    # So that child processes find the laboratory: programs of maskjet's keep them from the current folder.
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     app.command()(command)
     main(app)

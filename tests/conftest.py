@@ -35,6 +35,13 @@ for name in RECORDS:
 os.environ.pop("TRITON_INTERPRET", None)
 
 
+@pytest.fixture(autouse=True)
+def _children_find_the_tests():
+    """A command that runs in this process keeps its children from the current folder, and would keep later tests'."""
+    yield
+    os.environ.pop("PYTHONSAFEPATH", None)
+
+
 @pytest.fixture(scope="module")
 def two_threads():
     """For comparisons with PyTorch's bilinear resize on a CPU."""
