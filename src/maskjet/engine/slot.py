@@ -307,11 +307,13 @@ class GraphSlot:
         for device in {frame.device for frame in memory if frame.is_cuda}:
             self._stream.wait_stream(torch.cuda.current_stream(device))  # which may still write these frames
         with isolated(), on_device(steps.device), self._stream:
+            for size_hw in sizes:
+                steps.describe(size_hw)  # raises if a frame is too large, before anything is under way
             # Ordered on the stream: the last batch is done, and this one comes after the upload.
             self._postprocess = _update(self._postprocess, steps, self.postprocessing)
+            graph = self._graph_for(kind, sizes, self._postprocess)
             memory = [self._settle(frame) for frame in memory]
             addresses = self._bring(memory, all_cores=all_cores)
-            graph = self._graph_for(kind, sizes, self._postprocess)
             for number, image in enumerate(images):
                 self._describe(graph.work.frames, number, image, memory[number], addresses[number])
             graph.work.frames.fill(len(images))
