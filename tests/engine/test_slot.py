@@ -121,6 +121,8 @@ def test_slots_take_a_bounded_share_of_memory():
             slot.submit([torch.from_numpy(image(40, 50))] * batch, batch)
             slot.result()
         assert 2**27 < slot.nbytes < 1.4 * 2**27
+        mebibytes = f"{slot.nbytes / 2**20:.0f} MiB"
+        assert all(text.endswith(mebibytes) for text in graph.report().graphs.values())
 
 
 @pytest.mark.parametrize("batch", [2, 8])

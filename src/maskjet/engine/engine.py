@@ -125,16 +125,17 @@ class Engine:
         return GraphSlot(self.steps, self._copier)
 
     def graphs(self) -> Mapping[str, str]:
-        """A line per kind of batch: how many kernels its graph launches, or why it is not captured."""
+        """A line per kind of batch: how many kernels its graph launches, or why it is not captured, and memory."""
         with self._changed:
             slots = [slot for slot in (*self._idle, *self._out) if isinstance(slot, GraphSlot)]
         found: dict[str, str] = {}
         for slot in slots:
+            shared = f"its slot's frames and intermediate results {slot.nbytes / 2**20:.0f} MiB"
             for graph in slot.graphs:
                 if graph.is_captured:
-                    found[str(graph.kind)] = str(graph)
+                    found[str(graph.kind)] = f"{graph}; {shared}"
                 else:
-                    found.setdefault(str(graph.kind), str(graph))
+                    found.setdefault(str(graph.kind), f"{graph}; {shared}")
         return found
 
     def close(self) -> None:
