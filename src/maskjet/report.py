@@ -40,7 +40,8 @@ class Report:
     steps: Mapping[str, str]
     """Step to the implementation that serves it and why it was chosen."""
     graphs: Mapping[str, str]
-    """Batch and frame size to the graph captured for it: launches by the host, kernels and copies on the GPU."""
+    """Batch, layout and input size to the graph captured for it: launches by the host, kernels and copies on the GPU,
+    and the memory that it shares with the slot's other graphs."""
     images: int
     """Images processed so far."""
     detections: int

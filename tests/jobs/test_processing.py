@@ -163,10 +163,14 @@ def taken(model, monkeypatch):
     return seen
 
 
-def test_batches_are_of_one_size_and_always_the_same(model, pictures, taken):
+@pytest.mark.parametrize("is_two_stage", [False, True])
+def test_batches_are_always_the_same(model, pictures, taken, is_two_stage, monkeypatch):
+    if is_two_stage:
+        monkeypatch.setattr(processing, "TwoStageSpec", type(model.spec))
     process(images(pictures), model, batch=8)
     sizes = [cv2.imread(name).shape for name, _ in taken]
-    assert sizes == [(96, 160, 3)] * 3 + [(80, 96, 3)] * 3
+    large, small = (96, 160, 3), (80, 96, 3)
+    assert sizes == ([large] * 3 + [small] * 3 if is_two_stage else [large, small, small, large, small, large])
     assert all(options == {"batch": 8, "whole_batches": True} for _, options in taken)
 
 

@@ -21,6 +21,7 @@ from maskjet.media.image_headers import stated_size_hw
 from maskjet.media.images import decode_image, read_image
 from maskjet.media.keyframes import CannotEnterError, Entry, VideoPart, open_part
 from maskjet.media.source import Frame, Source
+from maskjet.spec import TwoStageSpec
 
 if TYPE_CHECKING:
     import pyarrow
@@ -53,8 +54,8 @@ def process(
         model: The model, with the thresholds and classes that it was loaded with.
         rows: "frame" for a row per frame, also where nothing was found; "detection" for a row per detection.
         every: Take one frame of a video in this many: those whose index is a multiple of it.
-        batch: Largest number of frames that the network sees at once, all of one size. None is 1 on a CPU, where more
-            gain nothing, and else the model's `EngineConfig.batch`.
+        batch: Largest number of frames that the network sees at once. None is 1 on a CPU, where more gain nothing, and
+            else the model's `EngineConfig.batch`.
         streams: Segments processed at a time by this process, which decides where `decoder="auto"` decodes; see
             `Model.decoding`.
 
@@ -115,7 +116,8 @@ def _process_video(
 def _process_images(
     segment: Segment, model: Model, make_builder: Callable[[], TableBuilder], *, batch: int
 ) -> pyarrow.Table:
-    images = _Images(segment, is_grouped=batch > 1)
+    # Torchvision's detectors take batches of one size; for others the headers need not be read.
+    images = _Images(segment, is_grouped=batch > 1 and isinstance(model.spec, TwoStageSpec))
     found_by_position: dict[int, Detections] = {}
     for frame, found in _detect(model, images, batch):
         found_by_position[frame.index] = found

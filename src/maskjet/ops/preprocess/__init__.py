@@ -40,8 +40,8 @@ def preprocess(
     Filter: bilinear, half-pixel centres, no antialias, as rfdetr 1.11 `predict`. `resample="cv2"` resizes the uint8
     frame as `cv2.resize(INTER_LINEAR)` instead, rounding to uint8 before it normalises. On a GPU it is
     one launch on the current stream, which never waits, allocates nothing if `out` is given, and can be captured in a
-    CUDA graph. YUV is converted to bytes of RGB pixel by
-    pixel on the way, as swscale does it, so that the result is that of the converted frame.
+    CUDA graph. YUV is converted to bytes of RGB pixel by pixel on the way, as swscale does it, so that the result is
+    that of the converted frame.
 
     Args:
         frames: uint8 [H, W, 3] or [N, H, W, 3] of any strides; or `YUVFrames`, such as NV12.
