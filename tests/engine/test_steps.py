@@ -5,7 +5,7 @@ import torch
 
 from maskjet import ops
 from maskjet.config import EngineConfig
-from maskjet.engine.steps import _on_cpu
+from maskjet.engine.steps import WorkOptions, _on_cpu
 from maskjet.errors import InputError
 from maskjet.model import Model
 from maskjet.ops import Selection
@@ -44,7 +44,8 @@ def test_models_count_their_own_fallbacks_in_threads():
     def count(model, times):
         for _ in range(times):
             steps = model._engine.steps
-            work = steps.work(1, steps.input_hw((4, 4)), steps.postprocess_buffers(), Scratch(steps.device))
+            options = WorkOptions(1, steps.input_hw((4, 4)), steps.postprocess_buffers(), Scratch(steps.device))
+            work = steps.work(options)
             work.strings.fallbacks["a slower path"] += 1
 
     run_at_once(lambda number: count(models[number], 10 * (number + 1)), range(2))

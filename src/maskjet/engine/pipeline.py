@@ -39,7 +39,7 @@ class Batch:
     items: Sequence[Any]
     """One per image, yielded with its detections."""
     images: Sequence[Pixels]
-    """The frames, of one kind; with inputs of one size (`Steps.input_hw`) and one layout."""
+    """The frames, of one layout and with inputs of one size (`Steps.input_hw`)."""
     size: int
     """Batch size of the network, at least the number of images."""
     slot: Slot | None = None

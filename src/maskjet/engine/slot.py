@@ -24,7 +24,7 @@ from maskjet.calls import Postprocessing
 from maskjet.detections import Detections
 from maskjet.engine.copying import Copier
 from maskjet.engine.isolation import isolated
-from maskjet.engine.steps import WIDTH, PostprocessBuffers, Steps, Work
+from maskjet.engine.steps import WIDTH, PostprocessBuffers, Steps, Work, WorkOptions
 from maskjet.engine.upload import Upload
 from maskjet.errors import first_line
 from maskjet.media.picture import Picture
@@ -121,7 +121,8 @@ class EagerSlot:
             described = [steps.describe(size_hw) for size_hw in sizes]
             if work is None or (work.batch, work.input_hw) != (len(images), input_hw) or not work.fits(sizes):
                 width = max(WIDTH, *(width for _, width in sizes))
-                work = self._work = steps.work(len(images), input_hw, self._postprocess, self._scratch, width=width)
+                options = WorkOptions(len(images), input_hw, self._postprocess, self._scratch, width)
+                work = self._work = steps.work(options)
             for number, (size_hw, (packed, place)) in enumerate(zip(sizes, described, strict=True)):
                 work.frames.put(number, packed, size_hw, place.canvas)
             work.frames.upload()
@@ -203,7 +204,7 @@ class FrameGraph:
         """
         self._runs += 1
         if self._graph is None and 2 <= self._runs < 2 + _CAPTURES:
-            self.run()  # the capturing thread needs its own cuBLAS handles beforehand
+            self._run()  # the capturing thread needs its own cuBLAS handles beforehand
             torch.cuda.current_stream().synchronize()
             try:
                 self._graph = self._capture(take_pool())
@@ -212,7 +213,7 @@ class FrameGraph:
                     self._why_not_captured = first_line(error.__context__ or error)
                     self._fallbacks["engine: steps that can't be captured"] += 1
         if self._graph is None:
-            self.run()
+            self._run()
         else:
             self._graph.replay()
 
@@ -221,14 +222,13 @@ class FrameGraph:
         with capturing, process.garbage_left():  # freeing page-locked memory would end the capture
             graph.capture_begin(pool=pool, capture_error_mode="thread_local")  # other threads may use the GPU meanwhile
             try:
-                self.run()
+                self._run()
             finally:
                 graph.capture_end()
         graph.instantiate()
         return graph
 
-    def run(self) -> None:
-        """Run the steps one by one."""
+    def _run(self) -> None:
         self.work.frames.upload()
         self.work.run(self._input)
         self._downloaded.copy_(self.work.results, non_blocking=True)
@@ -369,8 +369,8 @@ class GraphSlot:
         return self._new_graph(kind, postprocess, max(width for _, width in sizes))
 
     def _new_graph(self, kind: FrameKind, postprocess: PostprocessBuffers, width: int) -> FrameGraph:
-        work = self._steps.work(kind.batch, kind.input_hw, postprocess, self._scratch, width=width)
-        return FrameGraph(kind, work, self._steps.fallbacks)
+        options = WorkOptions(kind.batch, kind.input_hw, postprocess, self._scratch, width)
+        return FrameGraph(kind, self._steps.work(options), self._steps.fallbacks)
 
     def _take_pool(self) -> Any:
         """The memory pool to capture with; a new one if no graph is captured: PyTorch frees a pool with its last."""

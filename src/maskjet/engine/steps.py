@@ -71,6 +71,21 @@ class PostprocessBuffers:
         self.current = postprocessing
 
 
+class WorkOptions(NamedTuple):
+    """The batches that a `Work` is for, and what it shares with the other works of its slot."""
+
+    batch: int
+    """Frames that the network sees at once."""
+    input_hw: tuple[int, int]
+    """Size of the network's input."""
+    postprocess: PostprocessBuffers
+    """Thresholds and class map; their values may change between batches."""
+    scratch: Scratch
+    """Memory for intermediate results, shared by works that never run at the same time."""
+    width: int = WIDTH
+    """Width of the frames in pixels, of a batch on average, that there is room for; see `Work.fits`."""
+
+
 class Steps(ABC):
     """A network on its device, and the ops before and after it; shared by all slots of an engine.
 
@@ -129,15 +144,7 @@ class Steps(ABC):
         """Where a frame of some size, (height, width) in pixels, lies in its input."""
 
     @abstractmethod
-    def work(
-        self,
-        batch: int,
-        input_hw: tuple[int, int],
-        postprocess: PostprocessBuffers,
-        scratch: Scratch,
-        *,
-        width: int = WIDTH,
-    ) -> Work:
+    def work(self, options: WorkOptions) -> Work:
         """Allocate buffers for batches of frames of any sizes; see `Work`."""
 
     def describe(
@@ -187,12 +194,8 @@ class Work(ABC):
 
     Args:
         steps: The network and its ops.
-        batch: Frames that the network sees at once.
-        input_hw: Size of the network's input.
-        postprocess: Thresholds and class map; their values may change between batches.
-        scratch: Memory for intermediate results, shared by works that never run at the same time.
+        options: The batches that it is for.
         marks: Number of 32-bit words after the detections, for the family's own use.
-        width: Width of the frames in pixels, of a batch on average, that there is room for; see `fits`.
 
     Raises:
         InputError: Batch times `max_detections` is too large.
@@ -201,14 +204,11 @@ class Work(ABC):
     def __init__(
         self,
         steps: Steps,
-        batch: int,
-        input_hw: tuple[int, int],
-        postprocess: PostprocessBuffers,
-        scratch: Scratch,
+        options: WorkOptions,
         *,
         marks: int = 0,
-        width: int = WIDTH,
     ) -> None:
+        batch, input_hw, postprocess, scratch, width = options
         self._rows = rows = steps.config.max_detections
         check_rows(batch, rows)
         self.steps, self.batch, self.input_hw, self.postprocess = steps, batch, input_hw, postprocess

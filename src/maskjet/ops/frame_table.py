@@ -122,6 +122,3 @@ class DeviceFrames:
 
     def __init__(self, table: FrameTable, *, is_yuv: bool) -> None:
         self.table, self.is_yuv = table, is_yuv
-
-    def __len__(self) -> int:
-        return len(self.table.rows)

@@ -7,10 +7,9 @@ import torch
 from maskjet.calls import Postprocessing
 from maskjet.config import EngineConfig, Step
 from maskjet.engine.runtime import Runtime
-from maskjet.engine.steps import WIDTH, Frames, Place, PostprocessBuffers, Steps, Work
+from maskjet.engine.steps import Frames, Place, Steps, Work, WorkOptions
 from maskjet.errors import InputError
 from maskjet.ops.canvas import Canvas, Letterbox, stretch
-from maskjet.ops.memory import Scratch
 from maskjet.spec import ModelSpec, parse_color
 
 
@@ -80,17 +79,9 @@ class OneStage(Steps):
         region = self.letterbox.region(size_hw, input_hw)
         return Place(region, region.canvas(size_hw, input_hw))
 
-    def work(
-        self,
-        batch: int,
-        input_hw: tuple[int, int],
-        postprocess: PostprocessBuffers,
-        scratch: Scratch,
-        *,
-        width: int = WIDTH,
-    ) -> Work:
+    def work(self, options: WorkOptions) -> Work:
         """Allocate buffers; see `Steps`."""
-        return _Work(self, batch, input_hw, postprocess, scratch, width=width)
+        return _Work(self, options)
 
 
 class _Work(Work):
@@ -98,22 +89,13 @@ class _Work(Work):
 
     steps: OneStage
 
-    def __init__(
-        self,
-        steps: OneStage,
-        batch: int,
-        input_hw: tuple[int, int],
-        postprocess: PostprocessBuffers,
-        scratch: Scratch,
-        *,
-        width: int,
-    ) -> None:
-        super().__init__(steps, batch, input_hw, postprocess, scratch, width=width)
-        self._inputs = steps.inputs(batch)
-        self._network = steps.runtime.for_batch(batch)
+    def __init__(self, steps: OneStage, options: WorkOptions) -> None:
+        super().__init__(steps, options)
+        self._inputs = steps.inputs(self.batch)
+        self._network = steps.runtime.for_batch(self.batch)
         self._selecting = {
-            "thresholds": postprocess.thresholds,
-            "class_map": postprocess.class_map,
+            "thresholds": self.postprocess.thresholds,
+            "class_map": self.postprocess.class_map,
             "max_detections": steps.config.max_detections,
             "num_select": min(steps.spec.selected_pairs, steps.spec.queries * steps.spec.class_logits),
             "round_boxes": False,

@@ -17,7 +17,7 @@ from maskjet.config import EngineConfig, Step
 from maskjet.detections import Detections
 from maskjet.engine.compilation import Compiler
 from maskjet.engine.isolation import isolated
-from maskjet.engine.steps import WIDTH, Frames, Place, PostprocessBuffers, Steps, Work
+from maskjet.engine.steps import Frames, Place, Steps, Work, WorkOptions
 from maskjet.networks.torchvision.detector import StaticDetector, StaticOutput
 from maskjet.ops.canvas import Canvas, Region
 from maskjet.ops.frame_table import HEIGHT, REGION
@@ -88,18 +88,9 @@ class TwoStage(Steps):
         region = Region(0, 0, *self.spec.resized_hw(size_hw), (red, green, blue))
         return Place(region, Canvas.of(size_hw))
 
-    def work(
-        self,
-        batch: int,
-        input_hw: tuple[int, int],
-        postprocess: PostprocessBuffers,
-        scratch: Scratch,
-        *,
-        width: int = WIDTH,
-    ) -> Work:
+    def work(self, options: WorkOptions) -> Work:
         """Allocate buffers; see `Steps`."""
-        network = self.runtime.for_batch(batch, *input_hw)
-        return _Work(self, batch, input_hw, postprocess, scratch, network, width=width)
+        return _Work(self, options, self.runtime.for_batch(options.batch, *options.input_hw))
 
 
 class _Work(Work):
@@ -107,20 +98,10 @@ class _Work(Work):
 
     steps: TwoStage
 
-    def __init__(
-        self,
-        steps: TwoStage,
-        batch: int,
-        input_hw: tuple[int, int],
-        postprocess: PostprocessBuffers,
-        scratch: Scratch,
-        network: Callable[..., StaticOutput],
-        *,
-        width: int = WIDTH,
-    ) -> None:
-        super().__init__(steps, batch, input_hw, postprocess, scratch, marks=batch, width=width)
+    def __init__(self, steps: TwoStage, options: WorkOptions, network: Callable[..., StaticOutput]) -> None:
+        super().__init__(steps, options, marks=options.batch)
         self._network = network
-        self._inputs = steps.inputs(batch, *input_hw, scratch)
+        self._inputs = steps.inputs(self.batch, *self.input_hw, options.scratch)
 
     def run(self, frames: Frames) -> None:
         self.preprocess(frames, self._inputs)
@@ -151,8 +132,8 @@ class _Work(Work):
         self.steps.fallbacks["two-stage detector: an image with more candidates than fixed rows"] += 1
         every_candidate = partial(self.steps.network, candidates=np.iinfo(np.int32).max)
         with on_device(self.steps.device):
-            scratch = Scratch(self.steps.device)
-            alone = _Work(self.steps, 1, self.input_hw, self.postprocess, scratch, every_candidate)
+            options = WorkOptions(1, self.input_hw, self.postprocess, Scratch(self.steps.device))
+            alone = _Work(self.steps, options, every_candidate)
             alone.frames.take(self.frames, image)
             alone._detect(self._inputs[image : image + 1])
             (found,) = alone.read(alone.results.cpu().numpy(), 1)
