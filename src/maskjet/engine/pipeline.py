@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Hashable, Sequence
+from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -26,6 +26,8 @@ from maskjet.engine.slot import Pixels, Slot
 from maskjet.errors import MaskjetError, UnsupportedError, device_error
 from maskjet.media.decoding import choose_decoding
 from maskjet.media.frames import Frame
+
+_AHEAD = 4  # batches' images of which `predict` holds until one of a kind is full
 
 
 @dataclass
@@ -189,6 +191,13 @@ def _pixels_of(frame: Frame) -> Pixels:
     return torch.from_numpy(pixels if pixels.flags.writeable else pixels.copy())
 
 
+def _batch_of(images: Mapping[int, torch.Tensor], most: int) -> Batch:
+    """A batch of images by number, whose size is a power of two or `most`."""
+    numbers = list(images)
+    size = min(1 << (len(images) - 1).bit_length(), most)
+    return Batch(partial("images{}".format, numbers), numbers[0], numbers, list(images.values()), size)
+
+
 class _Images:
     """Feed of the images of one call of `predict`, each batch of one kind.
 
@@ -210,16 +219,17 @@ class _Images:
         self.close = self._batches.close
 
     def _make_batches(self, load: Callable[[int], torch.Tensor], count: int, most: int) -> Generator[Batch]:
-        for start in range(0, count, most):
-            images: dict[int, torch.Tensor] = {}
-            alike: dict[Hashable, list[int]] = {}  # numbers of images of one kind
-            for number in range(start, min(start + most, count)):
-                image = images[number] = load(number)
-                alike.setdefault(self._kind_of((image.shape[0], image.shape[1])), []).append(number)
-            for numbers in alike.values():
-                size = min(1 << (len(numbers) - 1).bit_length(), most)
-                name = partial("images{}".format, numbers)
-                yield Batch(name, numbers[0], numbers, [images[number] for number in numbers], size)
+        waiting: dict[Hashable, dict[int, torch.Tensor]] = {}  # images of each kind, by number
+        for number in range(count):
+            image = load(number)
+            kind = self._kind_of((image.shape[0], image.shape[1]))
+            waiting.setdefault(kind, {})[number] = image
+            if len(waiting[kind]) == most:
+                yield _batch_of(waiting.pop(kind), most)
+            elif sum(map(len, waiting.values())) == _AHEAD * most:
+                yield _batch_of(waiting.pop(max(waiting, key=lambda kind: len(waiting[kind]))), most)
+        for images in waiting.values():
+            yield _batch_of(images, most)
 
     def take(self, *, waits: bool, fills: bool) -> Batch | None:  # noqa: ARG002
         return next(self._batches, None)

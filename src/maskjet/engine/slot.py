@@ -24,11 +24,11 @@ from maskjet.calls import Postprocessing
 from maskjet.detections import Detections
 from maskjet.engine.copying import Copier
 from maskjet.engine.isolation import isolated
-from maskjet.engine.steps import WIDTH, PostprocessBuffers, Steps, Work, WorkOptions
+from maskjet.engine.steps import WIDTH, Place, PostprocessBuffers, Steps, Work, WorkOptions
 from maskjet.engine.upload import Upload
 from maskjet.errors import first_line
 from maskjet.media.picture import Picture
-from maskjet.ops.frame_table import DeviceFrames, FrameTable
+from maskjet.ops.frame_table import DeviceFrames
 from maskjet.ops.gpu import capturing, on_device
 from maskjet.ops.memory import Scratch, pin
 from maskjet.ops.preprocess.yuv import YUVFrames
@@ -307,16 +307,17 @@ class GraphSlot:
         for device in {frame.device for frame in memory if frame.is_cuda}:
             self._stream.wait_stream(torch.cuda.current_stream(device))  # which may still write these frames
         with isolated(), on_device(steps.device), self._stream:
-            for size_hw in sizes:
-                steps.describe(size_hw)  # raises if a frame is too large, before anything is under way
+            memory = [self._settle(frame) for frame in memory]
+            # Raises if a frame is too large, before anything is under way.
+            described = [self._describe(image, frame) for image, frame in zip(images, memory, strict=True)]
             # Ordered on the stream: the last batch is done, and this one comes after the upload.
             self._postprocess = _update(self._postprocess, steps, self.postprocessing)
             graph = self._graph_for(kind, sizes, self._postprocess)
-            memory = [self._settle(frame) for frame in memory]
+            table = graph.work.frames
             addresses = self._bring(memory, all_cores=all_cores)
-            for number, image in enumerate(images):
-                self._describe(graph.work.frames, number, image, memory[number], addresses[number])
-            graph.work.frames.fill(len(images))
+            for number, (address, (packed, place, luma)) in enumerate(zip(addresses, described, strict=True)):
+                table.put(number, packed, sizes[number], place.canvas, address, address + luma if luma else 0)
+            table.fill(len(images))
             graph.launch(self._take_pool)
             self._downloaded.record(self._stream)
         self._launched_s = time.monotonic()
@@ -337,18 +338,15 @@ class GraphSlot:
         uploaded = iter(self._upload.bring(on_host, all_cores=all_cores) if on_host else ())
         return [frame.data_ptr() if frame.is_cuda else next(uploaded) for frame in frames]
 
-    def _describe(self, table: FrameTable, number: int, image: Pixels, memory: torch.Tensor, address: int) -> None:
-        """Put a frame into the table."""
+    def _describe(self, image: Pixels, memory: torch.Tensor) -> tuple[bytes, Place, int]:
+        """What `FrameTable.put` takes of a frame, and the bytes from its luma to its chroma, 0 for RGB."""
         size_hw = _size_of(image)
         if isinstance(image, Picture):
             row, across = memory.stride() if memory.is_cuda else (size_hw[1], 1)
             chroma = (row, 2 * across, across, *_numbers_of(image.conversion))
-            packed, place = self._steps.describe(size_hw, (row, across, 0), chroma)
-            table.put(number, packed, size_hw, place.canvas, address, address + size_hw[0] * row)
-            return
+            return *self._steps.describe(size_hw, (row, across, 0), chroma), size_hw[0] * row
         strides = memory.stride() if memory.is_cuda else (3 * size_hw[1], 3, 1)
-        packed, place = self._steps.describe(size_hw, strides)
-        table.put(number, packed, size_hw, place.canvas, address)
+        return *self._steps.describe(size_hw, strides), 0
 
     def _graph_for(
         self, kind: FrameKind, sizes: Sequence[tuple[int, int]], postprocess: PostprocessBuffers
