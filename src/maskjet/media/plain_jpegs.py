@@ -5,7 +5,7 @@ decoded before. So the codes of the whole scan are read here first, as a decoder
 each code is valid, no run leaves its block, all blocks are there, restart markers are in their places, and the end
 marker follows. What is found otherwise, or is no plain baseline JPEG, is left to the decoder on the CPU.
 
-Header and scan are read in one compiled call outside the interpreter's lock; 1 ms for 250 kB.
+The codes are read in one compiled call outside the interpreter's lock, 1 ms for 250 kB; the header takes 10 µs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from maskjet.jit import compiled
 from maskjet.media.pillow_images import stated_orientation
 
 Bytes = NDArray[np.uint8]
-Numbers = NDArray[np.int64]
 Entries = NDArray[np.int32]
 
 
@@ -34,45 +33,16 @@ class PlainJPEG(NamedTuple):
     """How it is turned to be upright, as in EXIF; others than 2 to 8 are upright."""
 
 
-(
-    _NO_JPEG,
-    _DAMAGED,
-    _RESTARTS,
-    _PROGRESSIVE,
-    _OTHER_CODING,
-    _CMYK,
-    _COLOURS,
-    _SAMPLING,
-    _SMALL,
-    _LARGE,
-    _SCANS,
-    _TABLES,
-) = range(-1, -13, -1)
-_REASONS = {
-    _NO_JPEG: "no JPEG",
-    _DAMAGED: "cut off or damaged",
-    _RESTARTS: "restart markers out of place",
-    _PROGRESSIVE: "progressive",
-    _OTHER_CODING: "neither baseline nor progressive",
-    _CMYK: "CMYK",
-    _COLOURS: "not surely YCbCr",
-    _SAMPLING: "sampled otherwise than 4:4:4, 4:2:2, 4:2:0 or 4:4:0",
-    _SMALL: "under 16 pixels",
-    _LARGE: "over 16,384 pixels",
-    _SCANS: "several scans",
-    _TABLES: "unusual tables or segments",
-}
+_DAMAGED, _UNUSUAL = "cut off or damaged", "unusual tables or segments"
+_FAULTS = {-1: _DAMAGED, -2: "restart markers out of place", -3: _UNUSUAL}
+_CODINGS = dict.fromkeys(range(0xC1, 0xD0), "neither baseline nor progressive") | {0xC2: "progressive"}
+_SAMPLINGS = (b"\x11", b"\x11\x11\x11", b"\x21\x11\x11", b"\x22\x11\x11", b"\x12\x11\x11")
+_LEAST_SIDE, _MOST_SIDE = 16, 16384  # the hardware is wrong below 4, and ends here
+_MOST_SEGMENTS = 1000
 
-# Facts of a header, by their place in an array.
-_HEIGHT, _WIDTH, _COMPONENTS, _ACROSS, _DOWN, _INTERVAL, _HAS_APP1, _HAS_JFIF, _HAS_OTHER_COLOURS, _DEFINED = range(10)
-_IDS, _QUANTISERS, _DC_TABLES, _AC_TABLES, _FACTS = 10, 13, 16, 19, 22  # one for each component; length of the array
-_LEAST_SIDE, _MOST_SIDE = 16, 16384  # narrower than 4 the hardware is wrong; its largest size
-
-_LOOKED_UP = 12  # bits of the scan that tables are asked for
-_TABLES_HELD = 4  # of codes: two of DC, two of AC
+_LOOKED_UP = 12  # bits of the scan that tables are asked for; with 11 or 13 it takes longer
 _BLOCK = 64
 _MOST_DC, _MOST_AC = 11, 10  # bits of a coefficient
-_MOST_SEGMENTS = 4096  # before the scan
 _ALL, _HALF = np.uint64(2**64 - 1), np.uint64(32)
 _LOWEST, _HIGHEST = np.uint64(0x01010101), np.uint64(0x80808080)  # bits of four bytes
 
@@ -86,12 +56,118 @@ def check_jpeg(data: bytes) -> PlainJPEG | str:
     Returns:
         The JPEG, or in few words why the CPU must decode the file.
     """
-    facts = np.zeros(_FACTS, dtype=np.int64)
-    end = _find_end(np.frombuffer(data, dtype=np.uint8), facts)
+    header = _Header()
+    if why := header.read(data) or header.why_not_plain():
+        return why
+    end = _find_end(np.frombuffer(data, dtype=np.uint8), header.start, *header.layout())
     if end < 0:
-        return _REASONS[end]
-    orientation = stated_orientation(data) if facts[_HAS_APP1] else 1
-    return PlainJPEG(data[:end], (int(facts[_HEIGHT]), int(facts[_WIDTH])), orientation)
+        return _FAULTS[end]
+    orientation = stated_orientation(data) if header.is_described else 1
+    return PlainJPEG(data[:end], header.size_hw, orientation)
+
+
+class _Header:
+    """What stands before a scan."""
+
+    def __init__(self) -> None:
+        self.start = 2
+        """Position behind what was read; at the end, of the scan's first code."""
+        self.frame = self.scan = b""
+        self.interval = -1
+        self.quantisers: set[int] = set()
+        self.codes: dict[int, int] = {}
+        """Positions of the tables of codes, by their kind (0 for DC, 0x10 for AC) and number."""
+        self.is_jfif = self.has_other_colours = self.is_described = False
+
+    @property
+    def size_hw(self) -> tuple[int, int]:
+        return self.frame[1] << 8 | self.frame[2], self.frame[3] << 8 | self.frame[4]
+
+    def read(self, data: bytes) -> str | None:
+        """Read all segments up to the scan; returns why the CPU must decode the file, if that is known now.
+
+        Nothing may be there twice, as decoders need not agree on which one counts.
+        """
+        if not data.startswith(b"\xff\xd8"):
+            return "no JPEG"
+        for _ in range(_MOST_SEGMENTS):
+            if len(data) < self.start + 4 or data[self.start] != 0xFF:
+                return _DAMAGED
+            marker, start = data[self.start + 1], self.start + 4
+            self.start += 2 + (data[start - 2] << 8 | data[start - 1])
+            if not start <= self.start <= len(data):
+                return _DAMAGED
+            body = data[start : self.start]
+            if marker == 0xC0 and not self.frame and len(body) > 5:
+                self.frame = body
+            elif marker == 0xDD and self.interval < 0 and len(body) == 2:
+                self.interval = body[0] << 8 | body[1]
+            elif marker == 0xDA:
+                self.scan = body
+                return None
+            elif 0xE0 <= marker <= 0xEF:
+                self._read_application(marker, body)
+            elif marker in _CODINGS and marker != 0xC4:
+                return _CODINGS[marker]
+            elif marker != 0xFE and not (marker in (0xC4, 0xDB) and self._read_tables(marker, start, body)):
+                return _UNUSUAL
+        return _UNUSUAL
+
+    def _read_application(self, marker: int, body: bytes) -> None:
+        self.is_described |= marker == 0xE1  # by Exif or XMP
+        self.is_jfif |= marker == 0xE0 and body.startswith(b"JFIF\0") and len(body) >= 14
+        self.has_other_colours |= marker == 0xEE and body.startswith(b"Adobe") and body[11:12] != b"\1"
+
+    def _read_tables(self, marker: int, position: int, body: bytes) -> bool:
+        """Note a segment's tables of codes or quantisers; whether all are usual."""
+        while body:
+            kind, size = body[0], 65
+            if marker == 0xC4:
+                size = 17 + sum(body[1:17])
+                if kind not in (0, 1, 0x10, 0x11) or kind in self.codes or size > 17 + 256:
+                    return False
+                self.codes[kind] = position + 1
+            elif kind > 3 or kind in self.quantisers or 0 in body[1:65]:
+                return False
+            else:
+                self.quantisers.add(kind)
+            if len(body) < size:
+                return False
+            position += size
+            body = body[size:]
+        return True
+
+    def why_not_plain(self) -> str | None:
+        """Why the CPU must decode an image of these headers."""
+        frame, scan = self.frame, self.scan
+        if not frame or not scan or len(frame) != 6 + 3 * frame[5] or frame[0] != 8:
+            return _DAMAGED
+        count = frame[5]
+        if min(self.size_hw) < _LEAST_SIDE:
+            return "under 16 pixels"
+        if max(self.size_hw) > _MOST_SIDE:
+            return "over 16,384 pixels"
+        ids, tables = frame[6::3], scan[2:-3:2]
+        is_usual = ids == b"\1\2\3" or (self.is_jfif and len(set(ids)) == 3 and ids != b"RGB")
+        if count != 1 and (count != 3 or not is_usual or self.has_other_colours):
+            return "CMYK" if count == 4 else "not surely YCbCr"
+        if frame[7::3] not in _SAMPLINGS:
+            return "sampled otherwise than 4:4:4, 4:2:2, 4:2:0 or 4:4:0"
+        if scan[0] != count:
+            return "several scans"
+        has_all = all(kind >> 4 in self.codes and kind & 15 | 16 in self.codes for kind in tables)
+        is_whole = len(scan) == 4 + 2 * count and scan[1:-3:2] == ids and scan[-3:] == b"\0\x3f\0"
+        return None if is_whole and has_all and self.quantisers.issuperset(frame[8::3]) else _UNUSUAL
+
+    def layout(self) -> tuple[int, int, int, int, tuple[int, ...], tuple[int, ...]]:
+        """The arguments of `_find_end`."""
+        (height, width), across, down = self.size_hw, self.frame[7] >> 4, self.frame[7] & 15
+        units = -(-width // (8 * across)) * -(-height // (8 * down))
+        positions = tuple(self.codes.get(kind, 0) for kind in (0, 1, 0x10, 0x11))
+        luma, *chroma = self.scan[2:-3:2]
+        luma_blocks = across * down
+        chosen = (luma, *(chroma or (luma, luma)))
+        return units, max(self.interval, 0), luma_blocks, luma_blocks + len(chroma), positions, chosen
 
 
 @compiled("int32(int64, int64, boolean)")
@@ -163,171 +239,62 @@ def _fill_tables(data: Bytes, position: int, is_dc: bool, singles: Entries, seve
     return True
 
 
-@compiled("int64(Array(uint8, 1, 'C', True), int64, int64, int64[::1])")
-def _read_frame(data: Bytes, position: int, length: int, facts: Numbers) -> int:
-    """Read a baseline frame's header; 0, or why the CPU must decode it."""
-    components = np.int64(data[position + 5]) if length > 5 else 0
-    if components == 0 or length != 6 + 3 * components or data[position] != 8:
-        return _DAMAGED
-    facts[_HEIGHT] = height = np.int64(data[position + 1]) << 8 | np.int64(data[position + 2])
-    facts[_WIDTH] = width = np.int64(data[position + 3]) << 8 | np.int64(data[position + 4])
-    if components not in (1, 3):
-        return _CMYK if components == 4 else _COLOURS
-    if min(height, width) < _LEAST_SIDE:
-        return _SMALL
-    if max(height, width) > _MOST_SIDE:
-        return _LARGE
-    facts[_COMPONENTS] = components
-    for each in range(components):
-        start = position + 6 + 3 * each
-        facts[_IDS + each] = data[start]
-        facts[_QUANTISERS + each] = data[start + 2]
-        across, down = np.int64(data[start + 1]) >> 4, np.int64(data[start + 1]) & 15
-        most = 2 if each == 0 and components == 3 else 1
-        if not (1 <= across <= most and 1 <= down <= most):
-            return _SAMPLING
-        if each == 0:
-            facts[_ACROSS], facts[_DOWN] = across, down
-    return 0
+@compiled("boolean(Array(uint8, 1, 'C', True), uint64, int64, uint64, int64)")
+def _is_at(data: Bytes, at: int, marker: int, bits: int, held: int) -> bool:
+    """Whether a marker is at a position, and the bits before it are ones that fill up a byte."""
+    is_filled = held < 8 and bits | _ALL >> np.uint64(held) == _ALL
+    following = at + np.uint64(1)
+    return is_filled and following < np.uint64(len(data)) and data[at] == 0xFF and data[following] == marker
 
 
-@compiled("int64(Array(uint8, 1, 'C', True), int64, int64, int64[::1], int64[::1])")
-def _read_scan(data: Bytes, position: int, length: int, facts: Numbers, tables: Numbers) -> int:
-    """Read a scan's header, of which the frame's came before; 0, or why the CPU must decode it."""
-    components, defined = facts[_COMPONENTS], facts[_DEFINED]
-    if components == 0 or length < 1 or length != 4 + 2 * np.int64(data[position]):
-        return _DAMAGED
-    if data[position] != components:
-        return _SCANS
-    end = position + length
-    if data[end - 3] != 0 or data[end - 2] != 63 or data[end - 1] != 0:
-        return _DAMAGED
-    for each in range(components):
-        start = position + 1 + 2 * each
-        dc, ac = np.int64(data[start + 1]) >> 4, np.int64(data[start + 1]) & 15
-        quantiser = facts[_QUANTISERS + each]
-        if data[start] != facts[_IDS + each] or dc > 1 or ac > 1 or quantiser > 3 or not defined >> quantiser & 1:
-            return _TABLES
-        if tables[dc] == 0 or tables[2 + ac] == 0:
-            return _TABLES
-        facts[_DC_TABLES + each], facts[_AC_TABLES + each] = dc, 2 + ac
-    if components == 3:
-        first, second, third = facts[_IDS], facts[_IDS + 1], facts[_IDS + 2]
-        is_usual = first == 1 and second == 2 and third == 3
-        is_other = (
-            (first == 82 and second == 71 and third == 66) or first == second or second == third or first == third
-        )
-        if is_other or facts[_HAS_OTHER_COLOURS] or not (is_usual or facts[_HAS_JFIF]):
-            return _COLOURS
-    return 0
+@compiled("int64(Array(uint8, 1, 'C', True), uint64)")
+def _fault(data: Bytes, at: int) -> int:
+    """What is wrong where the codes should go on: a restart marker, or else."""
+    following = at + np.uint64(1)
+    return -2 if following < np.uint64(len(data)) and data[following] & 0xF8 == 0xD0 else -1
 
 
-@compiled("boolean(Array(uint8, 1, 'C', True), int64, int64, boolean, int64[::1], int64[::1])")
-def _read_tables(data: Bytes, position: int, length: int, is_codes: bool, facts: Numbers, tables: Numbers) -> bool:
-    """Note the tables of a segment, of codes or of quantisers; whether they are usual, and none came before."""
-    end = position + length
-    while position < end:
-        kind, number = np.int64(data[position]) >> 4, np.int64(data[position]) & 15
-        position += 1
-        size = 16 if is_codes else 64
-        if end - position < size or (number > 1 or kind > 1 if is_codes else number > 3 or kind > 0):
-            return False
-        if is_codes:
-            number += 2 * kind
-            tables[number] = position
-            for each in range(16):
-                size += np.int64(data[position + each])
-            if end - position < size or size > 16 + 256:
-                return False
-            number += 4
-        else:
-            for each in range(64):
-                if data[position + each] == 0:
-                    return False
-        if facts[_DEFINED] >> number & 1:
-            return False
-        facts[_DEFINED] |= 1 << number
-        position += size
-    return True
+@compiled(
+    "int64(Array(uint8, 1, 'C', True), int64, int64, int64, int64, int64, UniTuple(int64, 4), UniTuple(int64, 3))"
+)
+def _find_end(
+    data: Bytes,
+    start: int,
+    units: int,
+    interval: int,
+    luma_blocks: int,
+    blocks: int,
+    tables: tuple[int, int, int, int],
+    chosen: tuple[int, int, int],
+) -> int:
+    """Read the codes of a scan.
 
+    Args:
+        data: The file.
+        start: Position of the first code.
+        units: The scan's smallest units, that is blocks of all components.
+        interval: Units between two restart markers; 0 without them.
+        luma_blocks: Of a unit's blocks, those of the first component.
+        blocks: A unit's blocks.
+        tables: Positions of two tables of codes for DC, two for AC, all within the file; 0 for none.
+        chosen: The tables of each component, as in the scan's header.
 
-@compiled("void(Array(uint8, 1, 'C', True), int64, int64, int64, int64[::1])")
-def _read_application(data: Bytes, marker: int, position: int, length: int, facts: Numbers) -> None:
-    """Note what an application's segment tells of colours, and whether it may tell an orientation."""
-    if marker == 0xE0 and length >= 14:
-        is_jfif = True
-        for each, letter in enumerate(b"JFIF\0"):
-            is_jfif &= data[position + each] == letter
-        facts[_HAS_JFIF] |= is_jfif
-    elif marker == 0xE1:  # Exif or XMP
-        facts[_HAS_APP1] = 1
-    elif marker == 0xEE and length >= 5:
-        is_adobe = True
-        for each, letter in enumerate(b"Adobe"):
-            is_adobe &= data[position + each] == letter
-        facts[_HAS_OTHER_COLOURS] |= is_adobe and (length < 12 or data[position + 11] != 1)
-
-
-@compiled("int64(Array(uint8, 1, 'C', True), int64[::1], int64[::1])")
-def _read_header(data: Bytes, facts: Numbers, tables: Numbers) -> int:
-    """Read all segments before the scan; the position of its data, or why the CPU must decode it."""
-    if len(data) < 2 or data[0] != 0xFF or data[1] != 0xD8:
-        return _NO_JPEG
-    position = 2
-    for _ in range(_MOST_SEGMENTS):
-        if len(data) - position < 4 or data[position] != 0xFF:
-            return _DAMAGED
-        marker, start = np.int64(data[position + 1]), position + 4
-        length = (np.int64(data[position + 2]) << 8 | np.int64(data[position + 3])) - 2
-        position = start + length
-        if length < 0 or position > len(data):
-            return _DAMAGED
-        why = 0
-        if marker == 0xC2:
-            return _PROGRESSIVE
-        if marker == 0xC0:
-            why = _read_frame(data, start, length, facts) if facts[_COMPONENTS] == 0 else _TABLES
-        elif marker == 0xC4 or marker == 0xDB:
-            why = 0 if _read_tables(data, start, length, marker == 0xC4, facts, tables) else _TABLES
-        elif marker == 0xDD:
-            why = 0 if length == 2 and not facts[_DEFINED] >> 8 else _TABLES
-            if why == 0:
-                facts[_DEFINED] |= 1 << 8
-                facts[_INTERVAL] = np.int64(data[start]) << 8 | np.int64(data[start + 1])
-        elif 0xE0 <= marker <= 0xEF:
-            _read_application(data, marker, start, length, facts)
-        elif marker == 0xDA:
-            why = _read_scan(data, start, length, facts, tables)
-            return why if why else position
-        elif marker != 0xFE:
-            return _OTHER_CODING if 0xC0 <= marker <= 0xCF else _TABLES
-        if why:
-            return why
-    return _TABLES
-
-
-@compiled("boolean(Array(uint8, 1, 'C', True), uint64, int64)")
-def _has_marker(data: Bytes, at: int, marker: int) -> bool:
-    """Whether a marker is at a position; for 0xD0, any restart marker."""
-    if at + np.uint64(1) >= np.uint64(len(data)) or data[at] != 0xFF:
-        return False
-    found = data[at + np.uint64(1)]
-    return found & 0xF8 == 0xD0 if marker == 0xD0 else found == marker
-
-
-@compiled("int64(Array(uint8, 1, 'C', True), int64, int64[::1], int64[::1], int32[::1], int32[::1])")
-def _read_codes(data: Bytes, start: int, facts: Numbers, tables: Numbers, singles: Entries, several: Entries) -> int:
-    """Read the codes of a scan; the position behind the end marker that follows, or why the CPU must decode it."""
-    across, down, interval = facts[_ACROSS], facts[_DOWN], facts[_INTERVAL]
-    units = -(-facts[_WIDTH] // (8 * across)) * -(-facts[_HEIGHT] // (8 * down))  # in each, blocks of all components
-    blocks = across * down + facts[_COMPONENTS] - 1
+    Returns:
+        Position behind the end marker that follows the codes; otherwise as in _FAULTS.
+    """
+    singles = np.zeros(len(tables) << _LOOKED_UP, np.int32)
+    several = np.zeros(len(tables) << _LOOKED_UP, np.int32)
+    for table in range(len(tables)):
+        first, last = table << _LOOKED_UP, (table + 1) << _LOOKED_UP
+        if tables[table] and not _fill_tables(data, tables[table], table < 2, singles[first:last], several[first:last]):
+            return -3
     at, size = np.uint64(start), np.uint64(len(data))
     bits, held = np.uint64(0), 0  # the next bits of the scan, from the highest one, and their number
     left, restarts = interval, 0
     for unit in range(units):
         for block in range(blocks):
-            component = max(block - across * down + 1, 0)
-            table, step = facts[_DC_TABLES + component], 0
+            component = max(block - luma_blocks + 1, 0)
+            table, step = chosen[component] >> 4, 0
             while step < _BLOCK:
                 if held < 32 and at + np.uint64(4) <= size:
                     word = np.uint64(0)
@@ -353,39 +320,20 @@ def _read_codes(data: Bytes, start: int, facts: Numbers, tables: Numbers, single
                 if entry == 0:
                     entry = _search(bits, data, tables[table], table < 2)
                 if entry == 0 or step + (entry >> 16 & 255) > _BLOCK:
-                    return _DAMAGED
+                    return -1
                 bits <<= np.uint64(entry & 255)
                 held -= entry & 255
                 step += entry >> 8 & 255
-                table = facts[_AC_TABLES + component]
+                table = 2 + (chosen[component] & 1)
             if held < 0:
-                return _RESTARTS if _has_marker(data, at, 0xD0) else _DAMAGED
+                return _fault(data, at)
         left -= 1
-        if left == 0 or unit == units - 1:
-            is_filled = held < 8 and bits | _ALL >> np.uint64(held) == _ALL  # by ones, up to a whole byte
-            if unit == units - 1:
-                break
-            if not is_filled or not _has_marker(data, at, 0xD0) or data[at + np.uint64(1)] != 0xD0 + restarts:
-                return _RESTARTS
+        if left == 0 and unit < units - 1:
+            if not _is_at(data, at, 0xD0 + restarts, bits, held):
+                return -2
             at += np.uint64(2)
             bits, held = np.uint64(0), 0
             left, restarts = interval, (restarts + 1) & 7
-    if is_filled and _has_marker(data, at, 0xD9):
+    if _is_at(data, at, 0xD9, bits, held):
         return np.int64(at) + 2
-    return _RESTARTS if _has_marker(data, at, 0xD0) else _DAMAGED
-
-
-@compiled("int64(Array(uint8, 1, 'C', True), int64[::1])")
-def _find_end(data: Bytes, facts: Numbers) -> int:
-    """Read a whole file, and note its facts; the position behind its end marker, or why the CPU must decode it."""
-    tables = np.zeros(_TABLES_HELD, np.int64)
-    start = _read_header(data, facts, tables)
-    if start < 0:
-        return start
-    singles = np.zeros(_TABLES_HELD << _LOOKED_UP, np.int32)
-    several = np.zeros(_TABLES_HELD << _LOOKED_UP, np.int32)
-    for table in range(_TABLES_HELD):
-        first, last = table << _LOOKED_UP, (table + 1) << _LOOKED_UP
-        if tables[table] and not _fill_tables(data, tables[table], table < 2, singles[first:last], several[first:last]):
-            return _TABLES
-    return _read_codes(data, start, facts, tables, singles, several)
+    return _fault(data, at)
