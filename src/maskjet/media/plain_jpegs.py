@@ -159,15 +159,21 @@ class _Header:
         is_whole = len(scan) == 4 + 2 * count and scan[1:-3:2] == ids and scan[-3:] == b"\0\x3f\0"
         return None if is_whole and has_all and self.quantisers.issuperset(frame[8::3]) else _UNUSUAL
 
-    def layout(self) -> tuple[int, int, int, int, tuple[int, ...], tuple[int, ...]]:
-        """The arguments of `_find_end`."""
+    def layout(self) -> tuple[int, int, int, int, tuple[int, int, int, int], tuple[int, int, int]]:
+        """The arguments of `_find_end` from `units` on."""
         (height, width), across, down = self.size_hw, self.frame[7] >> 4, self.frame[7] & 15
         units = -(-width // (8 * across)) * -(-height // (8 * down))
-        positions = tuple(self.codes.get(kind, 0) for kind in (0, 1, 0x10, 0x11))
-        luma, *chroma = self.scan[2:-3:2]
-        luma_blocks = across * down
-        chosen = (luma, *(chroma or (luma, luma)))
-        return units, max(self.interval, 0), luma_blocks, luma_blocks + len(chroma), positions, chosen
+        position_of = self.codes.get
+        positions = position_of(0, 0), position_of(1, 0), position_of(0x10, 0), position_of(0x11, 0)
+        luma, blue, red = self.scan[2:-3:2] if self.frame[5] == 3 else self.scan[2:3] * 3
+        return (
+            units,
+            max(self.interval, 0),
+            across * down,
+            across * down + self.frame[5] - 1,
+            positions,
+            (luma, blue, red),
+        )
 
 
 @compiled("int32(int64, int64, boolean)")
@@ -191,14 +197,14 @@ def _entry(symbol: int, length: int, is_dc: bool) -> int:
 
 
 @compiled("int32(uint64, Array(uint8, 1, 'C', True), int64, boolean)")
-def _search(bits: int, table: Bytes, position: int, is_dc: bool) -> int:
-    """Find the code that begins a word of 64 bits; as `_entry`. The table begins at a position of the file."""
+def _search(bits: np.uint64, data: Bytes, position: int, is_dc: bool) -> int:
+    """Find the code that 64 bits begin with, in the table at a position; as `_entry`."""
     code, first, symbols = 0, 0, position + 16
     for length in range(1, 17):
-        count = np.int64(table[position + length - 1])
-        code = np.int64(bits >> np.uint64(64 - length))
+        count = int(data[position + length - 1])
+        code = int(bits >> np.uint64(64 - length))
         if code < first + count:
-            return _entry(np.int64(table[symbols + code - first]), length, is_dc)
+            return _entry(int(data[symbols + code - first]), length, is_dc)
         first = (first + count) << 1
         symbols += count
     return 0
@@ -213,12 +219,12 @@ def _fill_tables(data: Bytes, position: int, is_dc: bool, singles: Entries, seve
     """
     first, symbol = 0, position + 16
     for length in range(1, 17):
-        for _ in range(np.int64(data[position + length - 1])):
+        for _ in range(int(data[position + length - 1])):
             if first + 1 >= 1 << length or (is_dc and data[symbol] > 15):  # no code is all ones
                 return False
             if length <= _LOOKED_UP:
                 spare = _LOOKED_UP - length
-                singles[first << spare : (first + 1) << spare] = _entry(np.int64(data[symbol]), length, is_dc)
+                singles[first << spare : (first + 1) << spare] = _entry(int(data[symbol]), length, is_dc)
             first += 1
             symbol += 1
         first <<= 1
@@ -240,15 +246,15 @@ def _fill_tables(data: Bytes, position: int, is_dc: bool, singles: Entries, seve
 
 
 @compiled("boolean(Array(uint8, 1, 'C', True), uint64, int64, uint64, int64)")
-def _is_at(data: Bytes, at: int, marker: int, bits: int, held: int) -> bool:
+def _is_at(data: Bytes, at: np.uint64, marker: int, bits: np.uint64, held: int) -> bool:
     """Whether a marker is at a position, and the bits before it are ones that fill up a byte."""
     is_filled = held < 8 and bits | _ALL >> np.uint64(held) == _ALL
     following = at + np.uint64(1)
-    return is_filled and following < np.uint64(len(data)) and data[at] == 0xFF and data[following] == marker
+    return bool(is_filled and following < np.uint64(len(data)) and data[at] == 0xFF and data[following] == marker)
 
 
 @compiled("int64(Array(uint8, 1, 'C', True), uint64)")
-def _fault(data: Bytes, at: int) -> int:
+def _fault(data: Bytes, at: np.uint64) -> int:
     """What is wrong where the codes should go on: a restart marker, or else."""
     following = at + np.uint64(1)
     return -2 if following < np.uint64(len(data)) and data[following] & 0xF8 == 0xD0 else -1
@@ -335,5 +341,5 @@ def _find_end(
             bits, held = np.uint64(0), 0
             left, restarts = interval, (restarts + 1) & 7
     if _is_at(data, at, 0xD9, bits, held):
-        return np.int64(at) + 2
+        return int(at) + 2
     return _fault(data, at)
