@@ -143,7 +143,7 @@ def test_orientations_are_those_of_the_cpus_decoder(orientation):
     thumbnail = b"Exif\0\0" + exif.tobytes()[6:] + save(noisy(16, 16))
     for data in (save(noisy(20, 30), exif=exif), save(noisy(20, 30), exif=thumbnail)):
         found = check_jpeg(data)
-        assert found == (data, (20, 30), orientation)
+        assert found == (data, (20, 30), orientation if orientation < 9 else 1)
         assert decode_image(data, "image").shape[:2] == ((30, 20) if orientation == 6 else (20, 30))
 
 
