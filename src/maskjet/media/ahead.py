@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _MOST_THREADS = 64
 _MOST_TOGETHER = 32  # JPEGs that the GPU decodes at a time
+_GROUPS = 2  # of these: one is decoded while the next one is submitted
 _BUDGET = 2**28  # bytes of a process's images ahead, as files and decoded: 90 of 720p
 
 Loaded = Image | torch.Tensor | InputError
@@ -160,7 +161,7 @@ class _Ahead:
         self._images: deque[_Loading] = deque()
         self._unseen: deque[_Loading] = deque()  # those whose look was not taken yet, the last ones
         self._waiting: deque[_Loading] = deque()  # those that wait for the GPU
-        self._together: Future[Any] | None = None  # the last images that the GPU was given
+        self._groups: list[Future[Any]] = []  # those that the GPU decodes
         self._count = 0  # images taken
 
     def fill(self, rest: Iterator[Callable[[], Encoded]]) -> bool:
@@ -222,12 +223,13 @@ class _Ahead:
                 else:
                     self._waiting.append(image)
             self._unseen.popleft()
-        if self._waiting and self._jpegs is not None and (self._together is None or self._together.done()):
+        self._groups = [group for group in self._groups if not group.done()]
+        if self._waiting and self._jpegs is not None and len(self._groups) < _GROUPS:
             images = [self._waiting.popleft() for _ in range(min(len(self._waiting), _MOST_TOGETHER))]
-            plain = [image.look.result().plain for image in images]
-            self._together = self._workers.threads.submit(self._jpegs.decode, plain)
+            group = self._workers.threads.submit(self._jpegs.decode, [image.look.result().plain for image in images])
+            self._groups.append(group)
             for place, image in enumerate(images):
-                image.decoded, image.place = self._together, place
+                image.decoded, image.place = group, place
 
     def cancel(self) -> None:
         """Leave what has not begun."""

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 import av
@@ -117,6 +118,14 @@ def choose_for_call(decoder: str, config: EngineConfig) -> Decoding:
     decoding = Decoding(str(device))
     decoding.jpeg_decoder()
     return decoding
+
+
+def name_nvjpeg() -> str:
+    """The name and version of nvJPEG, on which decoded pixels depend; "cpu" if it is not installed. No CUDA is used."""
+    try:
+        return f"nvJPEG {version('nvidia-nvjpeg')}"
+    except PackageNotFoundError:
+        return "cpu"
 
 
 def check_decoder(decoder: str | Decoding) -> Decoding:

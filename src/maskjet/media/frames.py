@@ -329,13 +329,14 @@ class ListSource(Source):
             for position, item in enumerate(self._items):
                 within = self._selection.within(self.frames_seen, self._given)
                 is_left_out = _is_image(item) and not within.has(0)
+                loaded: Loaded | None = None
                 if not chosen and not is_left_out and self._may_be_ahead(item):
                     stack.close()
                     images = load_ahead(self._choose(position, chosen), self._opening.decoding, self._fall_back)
                     ahead = stack.enter_context(closing(images))
                     loaded = next(ahead)
-                else:
-                    loaded = next(ahead) if chosen and chosen[0] == position else None
+                elif chosen and chosen[0] == position:
+                    loaded = next(ahead)
                 if loaded is not None:
                     chosen.popleft()
                 if is_left_out:

@@ -74,7 +74,9 @@ class Frame:
             return self.pixels.shape[0], self.pixels.shape[1]
         import torch
 
-        return tuple(self.pixels.shape[:2]) if isinstance(self.pixels, torch.Tensor) else self.pixels.size_hw
+        if isinstance(self.pixels, torch.Tensor):
+            return self.pixels.shape[0], self.pixels.shape[1]
+        return self.pixels.size_hw
 
     @property
     def is_of_video(self) -> bool:
