@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 
 from maskjet.calls import Postprocessing
@@ -26,6 +25,8 @@ from maskjet.engine.slot import Pixels, Slot
 from maskjet.errors import MaskjetError, UnsupportedError, device_error
 from maskjet.media.decoding import choose_decoding
 from maskjet.media.frames import Frame
+from maskjet.media.images import Image
+from maskjet.media.picture import Picture
 
 _AHEAD = 4  # batches' images of which `predict` holds until one of a kind is full
 
@@ -185,8 +186,12 @@ def _name_of(frames: Sequence[Frame]) -> str:
 
 def _pixels_of(frame: Frame) -> Pixels:
     """The pixels of a frame as slots take them, without a copy if possible."""
-    pixels = frame.pixels
-    if not isinstance(pixels, np.ndarray):
+    return frame.pixels if isinstance(frame.pixels, Picture) else tensor_of(frame.pixels)
+
+
+def tensor_of(pixels: Image | torch.Tensor) -> torch.Tensor:
+    """An image as a tensor, which shares its memory if that may be written to."""
+    if isinstance(pixels, torch.Tensor):
         return pixels
     return torch.from_numpy(pixels if pixels.flags.writeable else pixels.copy())
 
@@ -272,20 +277,15 @@ def stream(
     if whole_batches:
         room = max(room, 2 * batch)
     decoding = choose_decoding(engine.steps.config, len(sources))
-
-    def note(reason: str) -> None:
-        with engine.counting:
-            engine.steps.fallbacks[f"decode: {reason}"] += 1
-
     kind_of = _kinds(engine)
 
     def open_feed() -> _Frames:
         readers = Readers(
             sources,
             room,
-            kind_of=lambda frame: (isinstance(frame.pixels, np.ndarray), kind_of(frame.size_hw)),
+            kind_of=lambda frame: (isinstance(frame.pixels, Picture), kind_of(frame.size_hw)),
             decoding=decoding,
-            on_fallback=note,
+            on_fallback=engine.note_decoding,
             drops_late=drops_late,
             whole_batches=whole_batches,
             stop=stop,
